@@ -4,8 +4,8 @@
 #   docker build -t gpuledger:0.1.0-smi --target smi .      serves on :9835, in nvidia_gpu_exporter's place
 #   docker buildx build --platform linux/amd64,linux/arm64 ...
 #
-# No step knows an architecture. Every package is pinned by its hash (`make lock`); a package without a wheel for the
-# platform ends the build instead of asking for a compiler.
+# No step depends on the architecture. Every package is pinned by its hash (`make lock`). A package without a wheel
+# for the platform fails the build, as the image has no compiler.
 ARG DEBIAN=debian:bookworm-slim
 
 FROM ${DEBIAN} AS base
@@ -18,7 +18,7 @@ RUN apt-get update -q \
  && apt-get install -qy --no-install-recommends binutils python3-pip python3-venv
 WORKDIR /src
 COPY requirements.lock requirements-build.lock ./
-# What debuggers want of compiled modules is more than the modules.
+# The debug symbols of compiled modules are larger than the modules.
 RUN python3 -m venv --without-pip /opt/gpuledger \
  && python3 -m venv --without-pip /opt/build \
  && pip --python /opt/gpuledger install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock \
@@ -37,7 +37,8 @@ RUN useradd --uid 65532 --user-group --no-create-home --home-dir /var/lib/gpuled
  && install -d -m 0755 /run/gpuledger \
  && ln -s /opt/gpuledger/bin/gpuledger /usr/bin/gpuledger
 COPY --from=build /opt/gpuledger /opt/gpuledger
-# Of the driver the container toolkit injects only what reads GPUs. Which GPUs, is for whoever starts the container.
+# The container toolkit injects only the part of the driver that reads GPUs. The one who starts the container
+# chooses the GPUs.
 ENV NVIDIA_DRIVER_CAPABILITIES=utility \
     PYTHONDONTWRITEBYTECODE=1
 ARG VERSION=0.1.0

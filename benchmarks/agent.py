@@ -1,12 +1,12 @@
-"""`gpuledger agent` against Prometheus in agent mode and vmagent: the same targets, one after the other.
+"""Compares `gpuledger agent`, Prometheus in agent mode and vmagent on the same targets, one after the other.
 
     python benchmarks/agent.py [--profile small|large|both] [--seconds 60] [--only gpuledger,vmagent]
 
-A fifth of the values changes from scrape to scrape. Targets and receiver are another process each; what is
-measured is the agent's own CPU time and memory, after the first two intervals, for a whole number of them.
-Complete is what was delivered of the samples of that time, by their own timestamps, an interval after its
-end; a scrape that is late at an edge of it makes a little more or less than all. `--write` puts the table
-into a file.
+A fifth of the values changes from scrape to scrape. Targets and receiver run in separate processes; measured
+are the agent's CPU time and memory, after the first two intervals, for a whole number of intervals.
+"Complete" is the share of that window's samples, by timestamp, that were delivered one interval after its
+end; late scrapes at an edge of the window make it slightly more or less than 100 %. `--write` writes the
+table to a file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 import psutil
 import yaml
 
-from tables import parser, tell
+from tables import create_parser, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -41,7 +41,7 @@ _VARIANTS = 20
 
 
 def pages(series: int) -> list[bytes]:
-    """Answers in a circle, each with a fifth of the values different from the one before."""
+    """Return a cycle of responses; a fifth of the values differs from one to the next."""
     chance = random.Random(1)
     heads, values = [], []
     for number in range(series):
@@ -70,7 +70,7 @@ def pages(series: int) -> list[bytes]:
 
 
 def serve_targets(port: int, series: int) -> None:
-    """Every address of 127.0.0.0/8 is a target."""
+    """Serve targets on every address of 127.0.0.0/8."""
     answers = pages(series)
 
     class Target(asyncio.Protocol):
@@ -94,7 +94,7 @@ def serve_targets(port: int, series: int) -> None:
 
 
 def timestamps(payload: bytes) -> Iterator[int]:
-    """The unix milliseconds of each series of a remote-write request, which has one sample."""
+    """Yield the timestamp (unix ms) of each series of a remote-write request with one sample per series."""
     at = 0
     while at < len(payload):
         series, size, shift = payload[at] == 10, 0, 0
@@ -108,12 +108,12 @@ def timestamps(payload: bytes) -> Iterator[int]:
                 break
         at += size
         if series:
-            # The sample is last and its time the last of it: a varint of six bytes until the year 2109.
-            yield sum((byte & 127) << 7 * place for place, byte in enumerate(payload[at - 6 : at]))
+            # The series ends with its sample, and that with its timestamp: a six-byte varint until 2109.
+            yield sum((byte & 127) << 7 * position for position, byte in enumerate(payload[at - 6 : at]))
 
 
 def serve_sink(port: int, samples: Any, window: Any) -> None:
-    """A remote-write receiver that counts the samples, and those whose time is in the window."""
+    """Run a remote-write receiver that counts all samples and those with a timestamp in the window."""
     from cramjam import snappy
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +125,7 @@ def serve_sink(port: int, samples: Any, window: Any) -> None:
                 begin, end = window
                 times = tuple(timestamps(bytes(snappy.decompress_raw(body))))
                 samples[0] += len(times)
-                samples[1] += sum(begin <= one < end for one in times)
+                samples[1] += sum(begin <= moment < end for moment in times)
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         except (asyncio.IncompleteReadError, OSError):
             writer.close()
@@ -139,7 +139,7 @@ def serve_sink(port: int, samples: Any, window: Any) -> None:
 
 @dataclass
 class Result:
-    """Samples, CPU seconds, MiB, the share of what should have arrived, and seconds."""
+    """Samples, CPU seconds, resident MiB, share of expected samples that arrived, and duration in seconds."""
 
     agent: str
     samples: float
@@ -150,7 +150,7 @@ class Result:
 
 
 def command(agent: str, folder: Path, targets: Sequence[str], interval: int, sink: str) -> list[str]:
-    """How the agent is started on these targets."""
+    """Write the agent's configuration for these targets and return its command line."""
     port = free_port()
     if agent == "gpuledger":
         config: dict[str, Any] = {
@@ -190,7 +190,7 @@ def command(agent: str, folder: Path, targets: Sequence[str], interval: int, sin
 
 
 def measure(agent: str, count: int, series: int, interval: int, seconds: float) -> Result:
-    """One agent alone."""
+    """Measure one agent."""
     samples, window = Array("q", 2), Array("q", 2)
     targets_port, sink_port = free_port(), free_port()
     helpers = [
@@ -205,19 +205,19 @@ def measure(agent: str, count: int, series: int, interval: int, seconds: float) 
         program = subprocess.Popen(words, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
             watched = psutil.Process(program.pid)
-            # A benchmark looks at time: every target is scraped twice, so that its page is remembered.
+            # Warm-up: every target is scraped twice, so that its page is cached.
             time.sleep(2.5 * interval + 2)
-            beats = max(1, round(seconds / interval))
+            intervals = max(1, round(seconds / interval))
             begin = round(time.time() * 1000)
-            window[:] = begin, begin + beats * interval * 1000
+            window[:] = begin, begin + intervals * interval * 1000
             began, before, first = time.monotonic(), watched.cpu_times(), samples[0]
             resident = 0
-            while (left := began + beats * interval - time.monotonic()) > 0:
-                # How often resident memory is looked at: its highest reading is what is told.
+            while (left := began + intervals * interval - time.monotonic()) > 0:
+                # Sampling interval of resident memory; the highest value is reported.
                 time.sleep(min(0.5, left))
                 resident = max(resident, watched.memory_info().rss)
             after, last = watched.cpu_times(), samples[0]
-            # What was scraped in the window may be on its way still.
+            # Samples of the window may still be in flight.
             time.sleep(interval)
         finally:
             program.terminate()
@@ -226,13 +226,13 @@ def measure(agent: str, count: int, series: int, interval: int, seconds: float) 
                 helper.terminate()
                 helper.join()
     cpu = after.user + after.system - before.user - before.system
-    # Each target is scraped once an interval and tells five samples of that as well.
-    wanted = beats * count * (series + 5)
-    return Result(agent, last - first, cpu, resident / MIB, samples[1] / wanted, beats * interval)
+    # Each scrape adds five report samples (up, scrape_*).
+    expected = intervals * count * (series + 5)
+    return Result(agent, last - first, cpu, resident / MIB, samples[1] / expected, intervals * interval)
 
 
 def table(profiles: Sequence[str], agents: Sequence[str], seconds: float) -> Iterator[str]:
-    """A row for each profile and agent."""
+    """Yield a table row for each profile and agent."""
     yield "| targets x series, interval | agent | samples per CPU-second | CPU % | resident MiB | complete |"
     yield "|---|---|---|---|---|---|"
     for profile in profiles:
@@ -246,14 +246,14 @@ def table(profiles: Sequence[str], agents: Sequence[str], seconds: float) -> Ite
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    asked.add_argument("--profile", choices=(*PROFILES, "both"), default="both")
-    asked.add_argument("--seconds", type=float, default=60.0, help="how long each is measured")
-    asked.add_argument("--only", default=",".join(AGENTS), help="agents, with commas between them")
-    given = asked.parse_args()
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--profile", choices=(*PROFILES, "both"), default="both")
+    flags.add_argument("--seconds", type=float, default=60.0, help="duration of each measurement")
+    flags.add_argument("--only", default=",".join(AGENTS), help="comma-separated agents")
+    given = flags.parse_args()
     profiles = tuple(PROFILES) if given.profile == "both" else (given.profile,)
-    tell(table(profiles, given.only.split(","), given.seconds), given.write, MARKS)
+    print_table(table(profiles, given.only.split(","), given.seconds), given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""DESIGN's budgets in one table, each beside the figure that the last measurement wrote, and its command.
+"""Collects the budgets of docs/performance.md in one table: bound, last measured figure, and its command.
 
     python benchmarks/budgets.py --write docs/performance.md
 
-Nothing is measured here: figures are read out of the tables that the other benchmarks have written, so that
-the one table and the many cannot say different things.
+This program measures nothing. It reads the figures from the tables that the other benchmarks wrote, so the
+tables cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tables import parser, tell
+from tables import create_parser, print_table
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -21,7 +21,7 @@ MARKS = ("<!-- budgets: begin -->", "<!-- budgets: end -->")
 
 
 def cells(file: str, *begins: str) -> list[str]:
-    """The cells behind these, of the first row in a document that begins so; none where there is none."""
+    """Return the remaining cells of a document's first table row that begins with these cells, or []."""
     for line in (DOCS / file).read_text("utf-8").splitlines():
         found = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if line.startswith("|") and tuple(found[: len(begins)]) == begins:
@@ -30,19 +30,19 @@ def cells(file: str, *begins: str) -> list[str]:
 
 
 def day(file: str, words: str) -> str:
-    """When the line with these words was written last, by the repository."""
-    told = subprocess.run(
+    """Return the date of the last commit that changed the line with these words, or "today"."""
+    output = subprocess.run(
         ["git", "log", "-1", "--format=%cs", "-S", words, "--", f"docs/{file}"],
         cwd=ROOT,
         check=False,
         capture_output=True,
         text=True,
     ).stdout.strip()
-    return told or "today"
+    return output or "today"
 
 
 def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
-    """What, the bound, our figure, the peer's, the command, the date."""
+    """Yield what is measured, the bound, our figure, the peers' figures, the command, and the date."""
     perf = "performance.md"
     ours, theirs = cells(perf, "gpuledger serve"), cells(perf, "nvitop-exporter")
     few = cells(perf, "gpuledger serve, three dialects")
@@ -65,7 +65,7 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
             at,
         )
     text = (DOCS / perf).read_text("utf-8")
-    if last := re.search(r"; ([0-9.]+) when it was last read", text):
+    if last := re.search(r"The last measurement was ([0-9.]+) MiB", text):
         yield (
             "resident memory, Kubernetes on, 500 pods",
             "45 MiB",
@@ -77,10 +77,10 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
     if scraped := cells(perf, "50"):
         at = day(perf, "| 50 | " + " | ".join(scraped) + " |")
         yield "scrape, 50 scrapers: p99", "5 ms", f"{scraped[3]} ms", "", "scrapers.py", at
-    if grown := re.search(r"10000 process starts and exits, page made at every tick: (\S+ KiB)", text):
+    if grown := re.search(r"10000 process starts and exits, page rendered at every tick: (\S+ KiB)", text):
         yield (
             "memory after 10,000 processes",
-            "where it was",
+            "no growth",
             grown[1],
             "",
             "scrapers.py",
@@ -93,11 +93,11 @@ def rows() -> Iterator[tuple[str, str, str, str, str, str]]:
         yield "a tick of 8 times the processes", "at most 8 times", f"{ratio:.1f} times", "", "node.py", at
     yield from _agent()
     yield (
-        "wrong books",
+        "wrong accounts",
         "0 mJ",
         "0 mJ",
         "",
-        "tests: `test_energy_*`, `test_store_*`, `test_books_survive`",
+        "tests: `tests/unit/ledger`, `test_ledger_survives`",
         "every change",
     )
 
@@ -114,21 +114,21 @@ def _agent() -> Iterator[tuple[str, str, str, str, str, str]]:
         (2, "agent: resident memory", "200 MiB", " MiB"),
         (3, "agent: samples that arrive", "all", ""),
     ):
-        beside = ", ".join(f"{name} {told[place]}{unit}" for name, told in peers.items())
-        yield what, bound, f"{ours[place]}{unit}", beside, "agent.py", at
+        others = ", ".join(f"{name} {row[place]}{unit}" for name, row in peers.items())
+        yield what, bound, f"{ours[place]}{unit}", others, "agent.py", at
 
 
 def table() -> list[str]:
-    """Markdown."""
+    """Return the lines of the Markdown table."""
     lines = ["| what | budget | figure | peers | `benchmarks/` | date |", "|---|---|---|---|---|---|"]
     return [*lines, *("| " + " | ".join(row) + " |" for row in rows())]
 
 
 def main() -> None:
-    """Print, and write where asked."""
-    asked = parser(__doc__)
-    given = asked.parse_args()
-    tell(table(), given.write, MARKS)
+    """Print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    given = flags.parse_args()
+    print_table(table(), given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""How soon a change in a cluster is a target, and what a large cluster costs, on a real API server.
+"""Measures discovery latency and memory with a large cluster, on a real API server.
 
     sudo python benchmarks/discovery.py [--pods 5000] [--changes 50] [--write docs/agent-discovery.md]
 
-It needs what `make e2e` needs. Each change is a pod that gets its address: measured is the time from the
-API server's answer, when etcd has it, until the agent's page has the target, asked for every hundredth of a
-second. Memory is the agent's own, without pods and with those of a large cluster, of which one in a hundred
-is an exporter. `--write` puts the table into a file.
+Requirements are those of `make e2e`. Each change is a pod that gets its IP address. Latency is the time from
+the API server's response (the change is in etcd) until the agent's status page shows the target, polled every
+10 ms. Memory is that of the agent process, without pods and with those of a large cluster, of which one in a
+hundred is an exporter. `--write` writes the table to a file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from statistics import median
 
 import psutil
 
-from tables import parser, tell
+from tables import create_parser, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from cluster.agents import Agent, Everywhere, Objects, agents  # noqa: E402  (after the path is set)
+from cluster.agents import Agent, FakeExporters, Objects, agents  # noqa: E402  (after the path is set)
 from cluster.control_plane import Client, ControlPlane, Json  # noqa: E402  (as above)
 from running import wait_until  # noqa: E402  (as above)
 
@@ -36,13 +36,13 @@ MARKS = ("<!-- discovery: begin -->", "<!-- discovery: end -->")
 MIB = 1 << 20
 NAMESPACE = "bench"
 LABELS = {"app.kubernetes.io/name": "dcgm-exporter"}
-# What the pods of a usual cluster carry, which is what memory is about.
+# Environment of a typical pod: it dominates the size of pod objects.
 _ENVIRONMENT = [{"name": f"SETTING_{number}", "value": "x" * 80} for number in range(20)]
 
 
 @dataclass
 class Figures:
-    """Seconds of each change, and MiB."""
+    """Latency of each change in seconds, and memory in MiB."""
 
     seen: list[float]
     empty: float
@@ -55,7 +55,7 @@ class Figures:
 
 @contextmanager
 def control_plane() -> Iterator[ControlPlane]:
-    """An API server with the agent's account."""
+    """Run an API server with the agent's ServiceAccount."""
     built = subprocess.run([ROOT / "tests/cluster/build.sh"], stdout=subprocess.PIPE, text=True, check=True)
     with tempfile.TemporaryDirectory(prefix="gpuledger-bench-") as place:
         folder, logs = Path(place) / "api", Path(place) / "logs"
@@ -72,7 +72,7 @@ def control_plane() -> Iterator[ControlPlane]:
 
 
 def usual_pod(number: int) -> Json:
-    """One of a large cluster: what an application's pod has."""
+    """Return a typical application pod of a large cluster."""
     name = f"app-{number:05}"
     labels = {"app": f"app-{number % 200}", "pod-template-hash": f"{number % 200:010x}", "team": "a"}
     container = {"name": "main", "image": f"registry.example/team/app:{number % 200}", "env": _ENVIRONMENT}
@@ -87,10 +87,10 @@ def usual_pod(number: int) -> Json:
     }
 
 
-def fill(plane: ControlPlane, pods: int) -> None:
-    """Make the pods of a large cluster, running and with an address each."""
+def create_pods(plane: ControlPlane, pods: int) -> None:
+    """Create the pods of a large cluster, running and with an IP address."""
 
-    def make(numbers: range) -> None:
+    def create(numbers: range) -> None:
         client = Client(plane.url, plane.ca_file, "admin-token")
         path = f"api/v1/namespaces/{NAMESPACE}/pods"
         for number in numbers:
@@ -101,21 +101,21 @@ def fill(plane: ControlPlane, pods: int) -> None:
         client.close()
 
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(make, [range(start, pods, 4) for start in range(4)]))
+        list(threads.map(create, [range(start, pods, 4) for start in range(4)]))
 
 
 def resident(agent: Agent) -> float:
-    """MiB."""
+    """Return the agent's resident memory in MiB."""
     return psutil.Process(agent.program.process.pid).memory_info().rss / MIB
 
 
 def peak(agent: Agent) -> float:
-    """The most that it ever took, MiB."""
+    """Return the agent's peak resident memory in MiB."""
     status = Path(f"/proc/{agent.program.process.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
-# Whose rules may read whatever is known of the pods behind services: all pods are kept then.
+# A target with rules that read pod labels: the agent then keeps all pods.
 READS_PODS = {
     "targetName": "services",
     "type": "ServiceMonitor",
@@ -126,7 +126,7 @@ READS_PODS = {
 
 
 def changes(objects: Objects, agent: Agent, number: int, port: int) -> Iterator[float]:
-    """Seconds from the moment at which the API server has the change to its target, one after the other."""
+    """Yield the latency of each change in seconds, one after the other."""
     for turn in range(number):
         name, ip = f"new-{turn}", f"127.8.0.{turn + 1}"
         objects.pod(NAMESPACE, name, "", LABELS, ports={"metrics": port}, phase="Pending")
@@ -137,8 +137,8 @@ def changes(objects: Objects, agent: Agent, number: int, port: int) -> Iterator[
 
 
 def measure(pods: int, number: int) -> Figures:
-    """One run of all."""
-    everywhere = Everywhere()
+    """Run all measurements once."""
+    fake_exporters = FakeExporters()
     with (
         control_plane() as plane,
         tempfile.TemporaryDirectory() as folder,
@@ -146,53 +146,53 @@ def measure(pods: int, number: int) -> Figures:
     ):
         objects = Objects(plane.admin)
         objects.namespace(NAMESPACE)
-        agent = run.start(run.file({}, everywhere.receiver))
+        agent = run.start(run.file({}, fake_exporters.receiver))
         wait_until(agent.is_ready, "the agent")
-        seen = list(changes(objects, agent, number, everywhere.port))
-        objects.forget_all()
+        seen = list(changes(objects, agent, number, fake_exporters.port))
+        objects.delete_all()
         wait_until(lambda: not agent.hosts(), "no targets")
         agent.program.stop()
-        agent = run.start(run.file({"globalInterval": "1h"}, everywhere.receiver))
+        agent = run.start(run.file({"globalInterval": "1h"}, fake_exporters.receiver))
         wait_until(agent.is_ready, "the agent")
         empty = resident(agent)
         agent.program.stop()
-        fill(plane, pods)
-        agent = run.start(run.file({"globalInterval": "1h"}, everywhere.receiver))
+        create_pods(plane, pods)
+        agent = run.start(run.file({"globalInterval": "1h"}, fake_exporters.receiver))
         began = time.monotonic()
         wait_until(lambda: len(agent.hosts()) == -(-pods // 100), "all targets", 120)
         listed = time.monotonic() - began
         full, most = resident(agent), peak(agent)
         agent.program.stop()
         both = {"globalInterval": "1h", "autoTargets": True, "targets": [READS_PODS]}
-        agent = run.start(run.file(both, everywhere.receiver))
+        agent = run.start(run.file(both, fake_exporters.receiver))
         wait_until(lambda: len(agent.hosts()) == -(-pods // 100), "all targets", 120)
         whole = resident(agent)
         agent.program.stop()
-    everywhere.close()
+    fake_exporters.close()
     return Figures(seen, empty, full, most, whole, pods, listed)
 
 
 def table(found: Figures) -> Iterator[str]:
-    """Its lines, as Markdown."""
+    """Yield the lines of the Markdown table."""
     number = len(found.seen)
-    yield "| what | figure |"
+    yield "| measurement | value |"
     yield "|---|---|"
-    yield f"| a pod's change until it is a target, median of {number} | {median(found.seen):.2f} s |"
-    yield f"| the slowest of them | {max(found.seen):.2f} s |"
+    yield f"| pod change until it is a target, median of {number} | {median(found.seen):.2f} s |"
+    yield f"| slowest of them | {max(found.seen):.2f} s |"
     yield f"| resident memory without pods | {found.empty:.1f} MiB |"
     yield f"| with {found.pods:,} pods, one in a hundred an exporter | {found.full:.1f} MiB |"
-    yield f"| the most of it, while they are listed | {found.peak:.1f} MiB |"
-    yield f"| with a ServiceMonitor whose rules read labels of pods | {found.whole:.1f} MiB |"
-    yield f"| from the start until their {-(-found.pods // 100)} targets are there | {found.listing:.1f} s |"
+    yield f"| peak while they are listed | {found.peak:.1f} MiB |"
+    yield f"| with a ServiceMonitor and rules that read pod labels | {found.whole:.1f} MiB |"
+    yield f"| start until all {-(-found.pods // 100)} targets are discovered | {found.listing:.1f} s |"
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    asked.add_argument("--pods", type=int, default=5000, help="how many a large cluster has")
-    asked.add_argument("--changes", type=int, default=50, help="how many are waited for, one by one")
-    given = asked.parse_args()
-    tell(table(measure(given.pods, given.changes)), given.write, MARKS)
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--pods", type=int, default=5000, help="pods of the large cluster")
+    flags.add_argument("--changes", type=int, default=50, help="number of measured changes")
+    given = flags.parse_args()
+    print_table(table(measure(given.pods, given.changes)), given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""How far billed energy is from the truth, beside two other methods, on the same simulated nodes.
+"""Compares the error of billed energy with that of two other methods, on the same simulated nodes.
 
-    python benchmarks/energy_error.py [--write docs/energy.md]
+    python benchmarks/energy_error.py [--write docs/concepts/energy.md]
 
-The simulator knows the true joules of each process. Billed by:
-  gpuledger       the ledger, floors unknown at the start and learnt
-  whole GPU       what DCGM calls a process's energy: the GPU's counter over the process's lifetime
-  power x share   Kepler's: (power - idle power) x SM share x interval, once a second
-Errors are of processes with more than 100 J, in percent of the truth; `sum` is what all are billed together
-in percent of what the processes truly caused. Floors are learnt from the node's first, empty minute.
+The simulator knows the true joules of each process. The methods:
+  gpuledger       the ledger; it learns the floors
+  whole GPU       DCGM's energy of a process: the increase of the GPU's counter over the process's lifetime
+  power x share   Kepler: (power - idle power) x SM share x interval, once per second
+Errors are of processes with more than 100 J, in percent of the true energy. `sum` is the energy billed to all
+processes in percent of their true energy. All methods can learn floors in the node's first, empty minute.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 
-from tables import parser, tell
+from tables import create_parser, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-from gpuledger.ledger.energy.energy import EnergyBook  # noqa: E402
+from gpuledger.ledger.energy.energy_ledger import EnergyLedger  # noqa: E402
 from gpuledger.ledger.energy.floor import Floors  # noqa: E402
 from gpuledger.model.process import ProcessKey  # noqa: E402
 from gpuledger.model.quantities import ENERGY, POWER  # noqa: E402
@@ -35,18 +35,17 @@ from unit.sources.simulator.support import Node  # noqa: E402  (after the path i
 
 MARKS = ("<!-- errors: begin -->", "<!-- errors: end -->")
 SECONDS = 400
-Who = tuple[int, ProcessKey]
 
 
 @dataclass
 class WholeGpu:
-    """The GPU's counter from a process's first to its last sight."""
+    """Bills the increase of the GPU's counter between the first and last snapshot with a process."""
 
     first: dict[ProcessKey, float] = field(default_factory=dict)
     billed: dict[ProcessKey, float] = field(default_factory=dict)
 
     def post(self, snapshot: Snapshot) -> None:
-        """Take in one second."""
+        """Bill one second."""
         counters = {one.device.gpu.uuid: one.get(ENERGY) for one in snapshot.readings if one.get(ENERGY)}
         for process in snapshot.processes:
             counter = counters[process.device.gpu.uuid] or 0.0
@@ -56,13 +55,13 @@ class WholeGpu:
 
 @dataclass
 class PowerTimesShare:
-    """Active power by SM share, the idle power being the least seen without processes."""
+    """Bills active power by SM share; the idle power is the lowest power without processes."""
 
     idle: dict[str, float] = field(default_factory=dict)
     billed: dict[ProcessKey, float] = field(default_factory=lambda: defaultdict(float))
 
     def post(self, snapshot: Snapshot) -> None:
-        """Take in one second."""
+        """Bill one second."""
         power = {one.device.gpu.uuid: one.get(POWER) for one in snapshot.readings if one.get(POWER)}
         shares: dict[str, dict[ProcessKey, float]] = defaultdict(dict)
         for process in snapshot.processes:
@@ -79,29 +78,29 @@ class PowerTimesShare:
 
 
 @dataclass
-class OurBooks:
-    """The ledger."""
+class LedgerMethod:
+    """Bills what the ledger books."""
 
-    book: EnergyBook = field(default_factory=lambda: EnergyBook(Floors()))
+    ledger: EnergyLedger = field(default_factory=lambda: EnergyLedger(Floors()))
     billed: dict[ProcessKey, float] = field(default_factory=lambda: defaultdict(float))
 
     def post(self, snapshot: Snapshot) -> None:
-        """Take in one second."""
-        for posted in self.book.post(snapshot):
+        """Bill one second."""
+        for posted in self.ledger.post(snapshot):
             for key, joules in posted.booked.processes.items():
                 self.billed[key] += joules / 1000
 
 
-Method = OurBooks | WholeGpu | PowerTimesShare
+Method = LedgerMethod | WholeGpu | PowerTimesShare
 METHODS: dict[str, Callable[[], Method]] = {
-    "gpuledger": OurBooks,
+    "gpuledger": LedgerMethod,
     "whole GPU": WholeGpu,
     "power x share": PowerTimesShare,
 }
 
 
 def card(processes: list[dict[str, object]], **more: object) -> dict[str, object]:
-    """A GPU that is empty for its first minute, so that everybody can learn the idle power."""
+    """Return a GPU that is empty for its first minute, so that every method can learn the idle power."""
     return {
         "empty_watts": 60,
         "resident_watts": 90,
@@ -114,18 +113,18 @@ def card(processes: list[dict[str, object]], **more: object) -> dict[str, object
 
 
 def exclusive(chance: random.Random) -> dict[str, object]:
-    """One process at a time."""
+    """Return a GPU with one process."""
     return card([{"load": round(chance.uniform(0.2, 0.9), 2), "noise": 0.1}])
 
 
 def shared(chance: random.Random) -> dict[str, object]:
-    """Two to five processes throughout."""
+    """Return a GPU with two to five processes that run to the end."""
     number = chance.randint(2, 5)
     return card([{"load": round(chance.uniform(0, 0.9 / number), 2), "noise": 0.05} for _ in range(number)])
 
 
 def bursts(chance: random.Random) -> dict[str, object]:
-    """A steady process beside others that work for seconds and rest for seconds."""
+    """Return a GPU with a steady process and others that alternate between seconds of work and rest."""
     busy = [
         {"load": 0.4, "busy": chance.randint(2, 9), "quiet": chance.randint(3, 20)}
         for _ in range(chance.randint(1, 3))
@@ -134,12 +133,12 @@ def bursts(chance: random.Random) -> dict[str, object]:
 
 
 def held(chance: random.Random) -> dict[str, object]:
-    """One works; others only hold memory."""
+    """Return a GPU with one active process; the others only hold memory."""
     return card([{"load": round(chance.uniform(0.3, 0.8), 2)}, *[{} for _ in range(chance.randint(1, 3))]])
 
 
 def short(chance: random.Random) -> dict[str, object]:
-    """Processes of some seconds, one after the other, beside one that stays."""
+    """Return a GPU with short processes, one after the other, beside a long one."""
     jobs = [
         {"load": 0.3, "start": 90 + 20 * n, "stop": 90 + 20 * n + chance.randint(4, 15)} for n in range(12)
     ]
@@ -147,7 +146,7 @@ def short(chance: random.Random) -> dict[str, object]:
 
 
 def mig(chance: random.Random) -> dict[str, object]:
-    """Three instances, a tenant on two of them."""
+    """Return a GPU with three MIG instances and a process on two of them."""
     cuts = [(1, "4g.40gb", 64, "40GB"), (5, "2g.20gb", 32, "20GB"), (9, "1g.10gb", 16, "10GB")]
     parts = [
         {"gi": gi, "ci": 0, "profile": profile, "sm_count": sms, "memory": memory}
@@ -162,7 +161,7 @@ KINDS = {"exclusive": exclusive, "shared": shared, "bursts": bursts, "held": hel
 
 
 def run(make: Callable[[random.Random], dict[str, object]], seed: int) -> Iterable[tuple[str, float, float]]:
-    """Method, billed and true joules of each process of one node."""
+    """Yield method, billed joules and true joules for each process of one node."""
     chance = random.Random(seed)
     node = Node(json.dumps({"gpus": [make(chance)]}), seed=seed)
     methods = {name: made() for name, made in METHODS.items()}
@@ -172,7 +171,7 @@ def run(make: Callable[[random.Random], dict[str, object]], seed: int) -> Iterab
             method.post(snapshot)
     true = {
         account.process: float(joules)
-        for account, joules in node.source.truth(float(SECONDS - 1)).items()
+        for account, joules in node.source.true_energy(float(SECONDS - 1)).items()
         if account.process is not None
     }
     for name, method in methods.items():
@@ -182,7 +181,7 @@ def run(make: Callable[[random.Random], dict[str, object]], seed: int) -> Iterab
 
 
 def table(seeds: int) -> Iterable[str]:
-    """Markdown."""
+    """Yield the lines of the Markdown table."""
     yield "| scenario | processes | method | mean error % | worst error % | sum % |"
     yield "|---|---|---|---|---|---|"
     for kind, make in KINDS.items():
@@ -198,11 +197,11 @@ def table(seeds: int) -> Iterable[str]:
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    asked.add_argument("--seeds", type=int, default=20, help="nodes of each kind")
-    given = asked.parse_args()
-    tell(table(given.seeds), given.write, MARKS)
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--seeds", type=int, default=20, help="nodes of each kind")
+    given = flags.parse_args()
+    print_table(table(given.seeds), given.write, MARKS)
 
 
 if __name__ == "__main__":

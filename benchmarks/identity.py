@@ -1,9 +1,9 @@
-"""What it costs to know whose each process is: 8 GPUs, 64 processes, 110 pods, everything on.
+"""Measures the owner lookup: 8 GPUs, 64 processes, 110 pods, all owner indexes enabled.
 
     python benchmarks/identity.py [--write docs/performance.md]
 
-CPU of naming one Snapshot, median over the ticks: while nothing changes, and after the map of pods changed.
-Then 10,000 pods come and go, each with one process: what is left in memory.
+CPU of assigning owners to one Snapshot, as the median over the ticks: without changes, and after a change of
+the pod index. Then the memory that remains after 10,000 pods have come and gone, each with one process.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from statistics import median
 from uuid import UUID
 
 from gpuledger.model.devices import Device
-from gpuledger.model.process import GpuProcess, HostFacts, Start
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Allocation
-from gpuledger.workloads.naming import Workloads
 from gpuledger.workloads.owner_indexes import OwnerIndexes
-from gpuledger.workloads.pod_resources.allocations import Allocations
-from gpuledger.workloads.pod_resources.devices import Grant, PodResources
+from gpuledger.workloads.owner_lookup import OwnerLookup
+from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher
+from gpuledger.workloads.pod_resources.device_names import KubeletAllocation, PodResources
 from gpuledger.workloads.pods.pod import Pod, Pods
-from tables import machine, parser, tell
+from tables import create_parser, describe_machine, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
@@ -40,85 +40,87 @@ CARDS = [gpu(index) for index in range(GPUS)]
 
 
 def uid(number: int) -> str:
-    """A pod's UID."""
+    """Return a pod's UID."""
     return str(UUID(int=number))
 
 
 def pod(number: int) -> Pod:
-    """One with one container."""
+    """Return a pod with one container."""
     return Pod(uid(number), "ml", f"pod-{number}", "Running", {f"{number:064x}": "main"}, (("team", "a"),))
 
 
 def resident(card: Device, number: int) -> GpuProcess:
-    """The process of that pod's container, as the source tells it: not named."""
+    """Return the process of that pod's container as a source reports it, without an owner."""
     cgroup = f"0::/kubepods/burstable/pod{uid(number)}/{number:064x}\n"
-    return replace(process(card, 1000 + number), host=HostFacts(Start("boot", number, 0.0), cgroup=cgroup))
+    return replace(
+        process(card, 1000 + number), host=HostFacts(ProcessStart("boot", number, 0.0), cgroup=cgroup)
+    )
 
 
 class Cluster:
-    """Maps whose values can be swapped."""
+    """An owner lookup with a pod index that can be replaced."""
 
     def __init__(self) -> None:
         self.pods = Pods(pod(number) for number in range(PODS))
-        told = PodResources(
+        pod_resources = PodResources(
             tuple(
-                Grant(
+                KubeletAllocation(
                     "ml", f"pod-{number}", "main", "nvidia.com/gpu", f"{CARDS[number % GPUS].uuid}::{number}"
                 )
                 for number in range(GPUS * EACH)
             )
         )
-        allocations = Allocations(resources=("nvidia.com/gpu",), drivers=())
+        matcher = AllocationMatcher(resources=("nvidia.com/gpu",), drivers=())
 
-        def handed(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
-            return allocations.of(told, devices, self.pods)
+        def allocations(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
+            return matcher.match(pod_resources, devices, self.pods)
 
-        self.names = Workloads(knowledge=OwnerIndexes((), lambda: self.pods, [handed]))
+        self.lookup = OwnerLookup(directory=OwnerIndexes((), lambda: self.pods, [allocations]))
 
 
 def node() -> Snapshot:
-    """One tick: the source makes new processes each time, about the same hosts."""
+    """Return the snapshot of one tick: new GpuProcess objects each time, with the same HostFacts."""
     readings = []
     for card in CARDS:
-        mine = [PEOPLE[card.index * EACH + number] for number in range(EACH)]
+        mine = [PROCESSES[card.index * EACH + number] for number in range(EACH)]
         readings.append(reading(card, *(replace(one) for one in mine)))
     return snapshot(*readings)
 
 
-PEOPLE = [resident(CARDS[number // EACH], number) for number in range(GPUS * EACH)]
+PROCESSES = [resident(CARDS[number // EACH], number) for number in range(GPUS * EACH)]
 
 
 def timed(cluster: Cluster, between: Callable[[], None]) -> float:
-    """Median CPU of naming, in ms."""
+    """Return the median CPU time of assigning owners, in ms."""
     times = []
     for _ in range(TICKS):
         seen = node()
         between()
         began = time.thread_time()
-        named = cluster.names.name(seen)
+        named = cluster.lookup.assign_owners(seen)
         times.append((time.thread_time() - began) * 1000)
         assert all(one.workload.pod for one in named.processes)
     return median(times[TICKS // 5 :])
 
 
 def churn(cluster: Cluster) -> tuple[int, int]:
-    """KiB left by pods that came and went, and processes remembered after them."""
+    """Return the KiB that remain after pods came and went, and the number of cached processes."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for number in range(CHURN):
         cluster.pods = Pods([pod(number)])
-        cluster.names.name(snapshot(reading(CARDS[0], resident(CARDS[0], number))))
+        cluster.lookup.assign_owners(snapshot(reading(CARDS[0], resident(CARDS[0], number))))
     gc.collect()
     left = (tracemalloc.get_traced_memory()[0] - before) // 1024
     tracemalloc.stop()
-    return left, cluster.names.remembered
+    return left, cluster.lookup.cached_processes
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    given = asked.parse_args()
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    given = flags.parse_args()
     cluster = Cluster()
     calm = timed(cluster, lambda: None)
 
@@ -126,20 +128,20 @@ def main() -> None:
         cluster.pods = Pods(cluster.pods)
 
     swapped = timed(cluster, swap)
-    left, remembered = churn(cluster)
+    left, cached = churn(cluster)
     lines = [
-        f"Measured on {machine()}; {GPUS} GPUs, "
-        f"{GPUS * EACH} processes, {PODS} pods, every process a pod's with a share of a GPU.",
+        f"Measured on {describe_machine()}; {GPUS} GPUs, "
+        f"{GPUS * EACH} processes, {PODS} pods; every process belongs to a pod with a share of a GPU.",
         "",
-        "| naming a tick | CPU ms |",
+        "| owner lookup of a tick | CPU ms |",
         "|---|---|",
         f"| nothing changed | {calm:.2f} |",
-        f"| the map of pods changed | {swapped:.2f} |",
+        f"| the pod index changed | {swapped:.2f} |",
         "",
-        f"After {CHURN:,} pods that came and went {remembered} process is remembered; "
-        f"{left} KiB more are in use than before the first.",
+        f"After {CHURN:,} pods came and went, {cached} process is cached, "
+        f"and {left} KiB more are in use than before.",
     ]
-    tell(lines, given.write, MARKS)
+    print_table(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Machine instructions of the three things done again and again: post a tick, make a page, answer a scrape.
+"""Counts the machine instructions of posting a tick, rendering a page, and responding to a scrape.
 
-python benchmarks/instructions.py              counts, by valgrind's callgrind
-python benchmarks/instructions.py --repeat 3   how steady they are
+python benchmarks/instructions.py              count with valgrind's callgrind
+python benchmarks/instructions.py --repeat 3   also show the spread of three counts
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tables import parser, tell
+from tables import create_parser, print_table
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "tests")]
 
-from instruction_counts import WORKS, fewest, per_piece  # noqa: E402  (after the path is set)
+from instruction_counts import WORKS, baseline, instructions_per_repetition  # noqa: E402  (after the path is set)
 
 MARKS = ("<!-- instructions: begin -->", "<!-- instructions: end -->")
 
 
 def table(counts: Mapping[str, Sequence[float]]) -> Iterator[str]:
-    """Markdown."""
+    """Yield the lines of the Markdown table."""
     yield "| 8 GPUs, 64 processes | million instructions | spread |"
     yield "|---|---|---|"
     for work, found in counts.items():
@@ -29,16 +29,16 @@ def table(counts: Mapping[str, Sequence[float]]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Count and print."""
-    asked = parser(__doc__)
-    asked.add_argument("--repeat", type=int, default=1)
-    given = asked.parse_args()
+    """Count, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--repeat", type=int, default=1)
+    given = flags.parse_args()
     counts: dict[str, list[float]] = {work: [] for work in WORKS}
     for _ in range(given.repeat):
-        fewest.cache_clear()
+        baseline.cache_clear()
         for work, found in counts.items():
-            found.append(per_piece(work))
-    tell(table(counts), given.write, MARKS)
+            found.append(instructions_per_repetition(work))
+    print_table(table(counts), given.write, MARKS)
 
 
 if __name__ == "__main__":

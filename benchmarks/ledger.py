@@ -1,9 +1,9 @@
-"""What posting one Snapshot costs: the Ledger in memory, with its books on disk, and with a year of history.
+"""Measures posting one Snapshot to the Ledger: in memory, with a new file, and with a year of history.
 
     python benchmarks/ledger.py [--write docs/performance.md]
 
-8 GPUs with 8 busy processes each, a counter that moves at every tick. CPU is the tick thread's, median and
-99th percentile over the ticks. Absolute times are this machine's; ratios travel.
+8 GPUs with 8 busy processes each, and counters that move at every tick. CPU is that of the tick's thread, as
+median and 99th percentile over the ticks. Times depend on the machine; ratios are comparable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tables import machine, parser, tell
+from tables import create_parser, describe_machine, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -26,7 +26,7 @@ from builders import gpu, process, reading  # noqa: E402  (after the path is set
 from gpuledger.host.clock import SystemClock  # noqa: E402
 from gpuledger.ledger.ledger import Ledger  # noqa: E402
 from gpuledger.ledger.settings import LedgerSettings  # noqa: E402
-from gpuledger.ledger.store.retention import Limits  # noqa: E402
+from gpuledger.ledger.store.retention import RetentionLimits  # noqa: E402
 from gpuledger.ledger.store.store import Store  # noqa: E402
 from gpuledger.model import quantities as q  # noqa: E402
 from gpuledger.model.process import UtilizationSample  # noqa: E402
@@ -42,7 +42,7 @@ MARKS = ("<!-- ledger: begin -->", "<!-- ledger: end -->")
 
 @dataclass(frozen=True)
 class Figures:
-    """One row: CPU in ms a posting, and the MiB of the file."""
+    """One row: CPU in ms per posting, and the file's size in MiB."""
 
     name: str
     post: float
@@ -51,7 +51,7 @@ class Figures:
 
 
 CARDS = [gpu(index, sm_count=132) for index in range(GPUS)]
-PEOPLE = {
+PROCESSES = {
     card: tuple(
         process(
             card,
@@ -66,40 +66,40 @@ PEOPLE = {
 
 
 def snapshot(tick: int) -> Snapshot:
-    """The node at one second."""
+    """Return the snapshot of one tick."""
     readings = []
     for card in CARDS:
         samples = tuple(
             UtilizationSample(one.pid, round((tick - 1 + (part + 1) / SAMPLES) * 1e6), 0.1, 0.0, 0.0, 0.0)
-            for one in PEOPLE[card]
+            for one in PROCESSES[card]
             for part in range(SAMPLES)
         )
         values = {q.ENERGY: tick * 500_000 + card.index, q.UTILIZATION: 0.8, q.POWER: 500.0}
         values |= {q.POWER_LIMIT_MAX: 700.0}
-        readings.append(reading(card, *PEOPLE[card], values=values, samples=samples))
+        readings.append(reading(card, *PROCESSES[card], values=values, samples=samples))
     return Snapshot(START + tick, float(tick), SourceInfo("benchmark"), tuple(readings), boot_id="boot")
 
 
 class Subject:
-    """A Ledger under measurement; without a folder its books are in memory alone."""
+    """A Ledger under measurement; without a folder it is only in memory."""
 
     def __init__(self, name: str, folder: Path | None) -> None:
         self.name = name
         self.folder = folder
         self.store: Store | None = None
         if folder is not None:
-            self.store = Store(folder, "books", "boot", SystemClock(), Limits(1e10, 1e10, 2**40))
+            self.store = Store(folder, "books", "boot", SystemClock(), RetentionLimits(1e10, 1e10, 2**40))
         self.ledger = Ledger(LedgerSettings(), self.store)
         self.times: list[float] = []
 
     def tick(self, seen: Snapshot) -> None:
-        """One posting."""
+        """Post a snapshot and record its CPU time."""
         began = time.thread_time()
         self.ledger.post(seen)
         self.times.append((time.thread_time() - began) * 1000)
 
     def figures(self) -> Figures:
-        """Of all postings but the first, which learn and fill caches."""
+        """Return the figures of all postings but the first fifth, which fill caches."""
         size = 0.0
         if self.store is not None and self.folder is not None:
             assert self.ledger.state.parts[0].success, self.ledger.state.parts
@@ -110,8 +110,8 @@ class Subject:
 
 
 def add_a_year(folder: Path) -> None:
-    """A span an hour and GPU with eight residents each, and a Session for each span and resident."""
-    Store(folder, "books", "boot", SystemClock(), Limits()).close()
+    """Write a span for each hour and GPU, with eight shares and a session for each share."""
+    Store(folder, "books", "boot", SystemClock(), RetentionLimits()).close()
     with closing(sqlite3.connect(folder / "books.db")) as books:
         columns = [row[1] for row in books.execute("PRAGMA table_info(sessions)")]
         marks = ", ".join("?" * len(columns))
@@ -124,17 +124,17 @@ def add_a_year(folder: Path) -> None:
                 spans.append(
                     (span, card.uuid, 0, "activity", *times, 1, 2, 0, 60_000, 90_000, begins // 3600)
                 )
-                for one in PEOPLE[card]:
+                for one in PROCESSES[card]:
                     number = len(shares) + 1
                     shares.append((span, number, 10**9, 3_600_000_000, 10**6))
-                    told = {"number": number, "device": card.uuid, "gpu": card.uuid, "pid": one.pid}
-                    told |= {
+                    session = {"number": number, "device": card.uuid, "gpu": card.uuid, "pid": one.pid}
+                    session |= {
                         "first_seen": begins,
                         "pod": one.workload.pod,
                         "namespace": "ml",
                         "command": "python3",
                     }
-                    sessions.append([told.get(column, 0) for column in columns])
+                    sessions.append([session.get(column, 0) for column in columns])
                     ends = begins + 3600
                     used = (ends, ends, 1, 0, 0.0, 0.0, 0.0, 0.0, 0, 10**9, 10**9)
                     usage.append((number, *used, begins, ends, begins, 0))
@@ -146,8 +146,8 @@ def add_a_year(folder: Path) -> None:
 
 
 def table(rows: list[Figures]) -> list[str]:
-    """Markdown."""
-    lines = ["| books | CPU ms a posting | 99 % below | file, MiB |", "|---|---|---|---|"]
+    """Return the lines of the Markdown table."""
+    lines = ["| ledger | CPU ms per posting | p99 ms | file, MiB |", "|---|---|---|---|"]
     lines += [f"| {row.name} | {row.post:.2f} | {row.slowest:.2f} | {row.size:.1f} |" for row in rows]
     memory, empty, year = rows
     lines.append(f"| the store's share, empty | {empty.post - memory.post:.2f} | | |")
@@ -156,10 +156,10 @@ def table(rows: list[Figures]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    asked.add_argument("--ticks", type=int, default=1000)
-    given = asked.parse_args()
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--ticks", type=int, default=1000)
+    given = flags.parse_args()
     with tempfile.TemporaryDirectory() as new, tempfile.TemporaryDirectory() as old:
         add_a_year(Path(old))
         subjects = [
@@ -167,14 +167,14 @@ def main() -> None:
             Subject("on disk, new", Path(new)),
             Subject("on disk, a year of history", Path(old)),
         ]
-        # In turn, so that the machine's moods are everybody's.
+        # The subjects take turns, so that other load on the machine affects them equally.
         for tick in range(given.ticks):
             seen = snapshot(tick)
             for subject in subjects:
                 subject.tick(seen)
         rows = [subject.figures() for subject in subjects]
-    lines = [f"Measured on {machine()}; {GPUS} GPUs, {GPUS * EACH} processes.", "", *table(rows)]
-    tell(lines, given.write, MARKS)
+    lines = [f"Measured on {describe_machine()}; {GPUS} GPUs, {GPUS * EACH} processes.", "", *table(rows)]
+    print_table(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

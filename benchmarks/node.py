@@ -1,10 +1,10 @@
-"""What a node costs: CPU and driver calls a tick, bytes and time a scrape, resident memory.
+"""Measures a node: CPU and driver calls per tick, bytes and time per scrape, resident memory.
 
     make bench                          all sizes; writes the tables in docs/performance.md
-    python benchmarks/node.py --quick   the size of the budget alone
+    python benchmarks/node.py --quick   only the size of the budget
 
-Runs on the test's NVML library and on the simulator, with nvitop-exporter on the same library in the same
-run. Absolute times are this machine's; ratios travel.
+Runs on the tests' NVML library and on the simulator, and compares with nvitop-exporter on the same library.
+Times depend on the machine; ratios are comparable.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from statistics import median
 import httpx
 import psutil
 
-from gpuledger.dialects.dcgm.collectors import DEFAULT
-from tables import machine, parser, tell
+from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
+from tables import create_parser, describe_machine, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
@@ -42,7 +42,7 @@ MARKS = ("<!-- measured: begin -->", "<!-- measured: end -->")
 
 @dataclass(frozen=True)
 class Figures:
-    """One row: CPU in ms a tick, calls a tick, KiB a page, ms a scrape, resident MiB."""
+    """One row: CPU ms per tick and per rendered page, calls per tick, KiB per page, ms per scrape, MiB."""
 
     source: str
     gpus: int
@@ -55,38 +55,41 @@ class Figures:
     resident: float
 
 
-# In a process of its own, so that neither sizes nor sources warm each other's caches.
+# Runs in a separate process for each row, so that no row profits from the caches of another.
 IN_PROCESS = """
 import json, sys, time
 from statistics import median
-from gpuledger.app.wiring import assemble_node
-from gpuledger.dialects.catalogue import dialects
+from gpuledger.app.node_assembly import assemble_node
+from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
-from gpuledger.outputs.metrics_pages import PageStore
+from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.http.routes import Request
 values = json.loads(sys.argv[1])
-made = assemble_node(values)
-every = dialects(DialectSettings(), "0")
+parts = assemble_node(values).parts
+dialects = create_dialects(DialectSettings(), "0")
 names = tuple(values.get("dialect", ("process", "session", "native")))
 request = Request("GET", "/metrics", "", {"accept-encoding": "gzip"})
 for _ in range(5):
-    made.parts.node.tick()
-calls, ticks, renders = getattr(made.parts.source, "calls", None), [], []
+    parts.node.tick()
+calls, ticks, renders = getattr(parts.source, "calls", None), [], []
 for _ in range(int(sys.argv[2])):
     time.sleep(0.01)
-    began = time.thread_time(); made.parts.node.tick(); ticks.append(time.thread_time() - began)
-    # A store of its own, so that the page is made here and not within the next tick.
-    serve = PageStore(every, SystemClock(), made.parts.pages.page, names).handler(names)
+    began = time.thread_time(); parts.node.tick(); ticks.append(time.thread_time() - began)
+    # New pages each time, so that the page is rendered here and not within the next tick.
+    serve = MetricsPages(dialects, SystemClock(), parts.pages.state, names).handler(names)
     began = time.thread_time(); serve(request); renders.append(time.thread_time() - began)
-after = getattr(made.parts.source, "calls", None)
+after = getattr(parts.source, "calls", None)
 per_tick = None if calls is None else (after - calls) / int(sys.argv[2])
 print(json.dumps([median(ticks) * 1000, median(renders) * 1000, per_tick]))
 """
 
 
 def nvml_state(folder: Path, gpus: int, processes: int) -> NvmlState:
-    """Processes spread over the GPUs, half of them busy; pids that exist where there are enough."""
+    """Write NVML state with processes spread over the GPUs, half of them busy.
+
+    Uses the pids of running processes first, then made-up ones.
+    """
     alive = psutil.pids()
     cards = [NvmlGpu(name="NVIDIA H100 80GB HBM3", utilization=60) for _ in range(gpus)]
     for number in range(processes):
@@ -97,7 +100,7 @@ def nvml_state(folder: Path, gpus: int, processes: int) -> NvmlState:
 
 
 def scenario(folder: Path, gpus: int, processes: int) -> Path:
-    """The same as a simulator's scenario."""
+    """Write a simulator scenario with the same GPUs and processes."""
     shared = [processes // gpus + (index < processes % gpus) for index in range(gpus)]
     lines = ["gpus:"]
     for count in shared:
@@ -112,7 +115,7 @@ def scenario(folder: Path, gpus: int, processes: int) -> Path:
 
 @contextmanager
 def running(command: list[str], env: Mapping[str, str], url: str) -> Iterator[psutil.Process]:
-    """A program that serves metrics."""
+    """Run a program until it serves metrics at `url`, and stop it at the end."""
     process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def answers() -> bool:
@@ -132,52 +135,52 @@ def running(command: list[str], env: Mapping[str, str], url: str) -> Iterator[ps
 
 
 def measure(source: str, gpus: int, processes: int, seconds: float) -> Figures:
-    """One row."""
+    """Measure one row."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        # The books are part of what a tick costs.
+        # With a ledger file, because ticks include writing to it.
         env = {**os.environ, "GPULEDGER_STATE_DIR": str(folder / "served")}
         if source == "nvml":
             state = nvml_state(folder, gpus, processes)
             env |= {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
-            asked = "nvml"
+            source_flag = "nvml"
         else:
-            asked = f"simulator:{scenario(folder, gpus, processes)}"
+            source_flag = f"simulator:{scenario(folder, gpus, processes)}"
         values = json.dumps(
-            {"source": asked, "process.max_per_device": 512, "state_dir": str(folder / "here")}
+            {"source": source_flag, "process.max_per_device": 512, "state_dir": str(folder / "here")}
         )
         script = [sys.executable, "-c", IN_PROCESS, values, str(TICKS)]
-        answer = subprocess.run(script, env=env, check=True, capture_output=True, text=True).stdout
-        tick, render, calls = json.loads(answer)
+        output = subprocess.run(script, env=env, check=True, capture_output=True, text=True).stdout
+        tick, render, calls = json.loads(output)
         port = free_port()
         url = f"http://127.0.0.1:{port}/metrics"
-        command = [sys.executable, "-m", "gpuledger", "serve", "--source", asked]
+        command = [sys.executable, "-m", "gpuledger", "serve", "--source", source_flag]
         command += ["--process.max-per-device", "512"]
         with running([*command, "--listen-address", f"127.0.0.1:{port}"], env, url) as serving:
             page, scrape, resident = watch(url, serving, seconds)
     return Figures(source, gpus, processes, tick, render, calls, page, scrape, resident)
 
 
-def dcgm() -> list[str]:
-    """What telling DCGM's default fields costs, of 8 GPUs in dcgm-exporter's place."""
+def measure_dcgm() -> list[str]:
+    """Measure the dcgm dialect with its default fields, and return the lines of its table."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         state = nvml_state(folder, *BUDGET)
         env = {**os.environ, "LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
         values = {"source": "nvml", "state_dir": str(folder / "here"), "dialect": ["dcgm"]}
         script = [sys.executable, "-c", IN_PROCESS, json.dumps(values), str(5 * TICKS)]
-        answer = subprocess.run(script, env=env, check=True, capture_output=True, text=True).stdout
-        tick, render, calls = json.loads(answer)
-    fields = [column for column in DEFAULT.columns if column.field.quantities]
+        output = subprocess.run(script, env=env, check=True, capture_output=True, text=True).stdout
+        tick, render, calls = json.loads(output)
+    fields = [column for column in DEFAULT_COLLECTORS.columns if column.field.quantities]
     return [
-        "| fields of 8 GPUs | CPU ms a tick | page made, ms | calls a tick | calls a tick and GPU |",
+        "| fields of 8 GPUs | CPU ms per tick | page rendered, ms | calls per tick | calls per GPU |",
         "|---|---|---|---|---|",
         f"| {len(fields)} | {tick:.2f} | {render:.2f} | {calls:.1f} | {calls / BUDGET[0]:.1f} |",
     ]
 
 
 def watch(url: str, serving: psutil.Process, seconds: float) -> tuple[float, float, float]:
-    """KiB a page, ms a scrape over a kept connection, and resident MiB at the end."""
+    """Return KiB per page, ms per scrape over a keep-alive connection, and resident MiB at the end."""
     times = []
     with httpx.Client(trust_env=False) as client:
         deadline = time.monotonic() + seconds
@@ -193,7 +196,7 @@ def watch(url: str, serving: psutil.Process, seconds: float) -> tuple[float, flo
 def whole_process(
     command: list[str], env: Mapping[str, str], url: str, seconds: float
 ) -> tuple[float, float]:
-    """CPU in ms a second (one tick a second), and resident MiB, of a program that nobody scrapes."""
+    """Return CPU ms per second (one tick per second) and resident MiB of a program without scrapes."""
     with running(command, env, url) as program:
         time.sleep(2)
         before = program.cpu_times()
@@ -204,8 +207,8 @@ def whole_process(
         return spent / (time.monotonic() - began) * 1000, program.memory_info().rss / MIB
 
 
-def against_the_peer(seconds: float, rounds: int) -> list[str]:
-    """Both on the same library, in turn."""
+def compare_with_peer(seconds: float, rounds: int) -> list[str]:
+    """Measure gpuledger and nvitop-exporter on the same library, in turn, and return the table's lines."""
     with tempfile.TemporaryDirectory() as name:
         state = nvml_state(Path(name), *BUDGET)
         env = {**os.environ, "LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
@@ -218,23 +221,23 @@ def against_the_peer(seconds: float, rounds: int) -> list[str]:
         few = [*ours, "--dialect", "process,session,energy", "--kubernetes-enabled", "false"]
         at = f"http://{address}/metrics"
         programs = ((ours, at), (few, at), (theirs, f"http://127.0.0.1:{theirs_port}/metrics"))
-        told = [
+        measured = [
             [whole_process(command, env, url, seconds) for command, url in programs] for _ in range(rounds)
         ]
-    rows = ["| program | CPU ms a tick | resident MiB |", "|---|---|---|"]
+    rows = ["| program | CPU ms per tick | resident MiB |", "|---|---|---|"]
     for index, label in enumerate(("gpuledger serve", "gpuledger serve, three dialects", "nvitop-exporter")):
-        cpu = median(each[index][0] for each in told)
-        memory = median(each[index][1] for each in told)
+        cpu = median(each[index][0] for each in measured)
+        memory = median(each[index][1] for each in measured)
         rows.append(f"| {label} | {cpu:.1f} | {memory:.1f} |")
-    cpu_ratio = median(theirs[0] / ours[0] for ours, _, theirs in told)
-    memory_ratio = median(theirs[1] / ours[1] for ours, _, theirs in told)
+    cpu_ratio = median(theirs[0] / ours[0] for ours, _, theirs in measured)
+    memory_ratio = median(theirs[1] / ours[1] for ours, _, theirs in measured)
     rows.append(f"| ratio, theirs to ours | {cpu_ratio:.1f} | {memory_ratio:.2f} |")
     return rows
 
 
 def table(rows: list[Figures]) -> list[str]:
-    """Markdown."""
-    names = ("source", "GPUs", "processes", "CPU ms a tick", "page made, ms", "calls a tick")
+    """Return the lines of the Markdown table."""
+    names = ("source", "GPUs", "processes", "CPU ms per tick", "page rendered, ms", "calls per tick")
     names += ("page KiB", "scrape ms", "resident MiB")
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     for row in rows:
@@ -247,33 +250,33 @@ def table(rows: list[Figures]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    asked.add_argument("--quick", action="store_true", help="the size of the budget alone")
-    asked.add_argument("--seconds", type=float, default=6.0, help="how long each program is watched")
-    given = asked.parse_args()
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--quick", action="store_true", help="only the size of the budget")
+    flags.add_argument("--seconds", type=float, default=6.0, help="duration of each measurement")
+    given = flags.parse_args()
     sizes = [BUDGET] if given.quick else SIZES
     rows = []
     for source in ("nvml", "simulator"):
         for gpus, processes in sizes:
             rows.append(measure(source, gpus, processes, given.seconds))
             print(table(rows[-1:])[-1], flush=True)
-    peer = against_the_peer(given.seconds, 1 if given.quick else 3)
+    peer = compare_with_peer(given.seconds, 1 if given.quick else 3)
     lines = [
-        f"Measured on {machine()}.",
+        f"Measured on {describe_machine()}.",
         "",
         *table(rows),
         "",
-        "8 GPUs, 64 processes, nobody scraping:",
+        "8 GPUs, 64 processes, without scrapes:",
         "",
         *peer,
         "",
-        "In dcgm-exporter's place (`dialect: dcgm`): its default fields, the same 64 processes; calls are",
-        "all those of a tick, process lists and samples included:",
+        "As a replacement of dcgm-exporter (`dialect: dcgm`), with its default fields and the same 64",
+        "processes. Calls are all calls of a tick, including process lists and samples:",
         "",
-        *dcgm(),
+        *measure_dcgm(),
     ]
-    tell(lines, given.write, MARKS)
+    print_table(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

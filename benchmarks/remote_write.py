@@ -1,9 +1,9 @@
-"""What remote write costs: CPU per sample from `accept` to the answer, and memory with a long queue.
+"""Measures remote write: CPU per sample from `accept` to the response, and memory with a long queue.
 
     python benchmarks/remote_write.py [--write docs/remote-write.md] [--gib 1]
 
-Blocks are scrapes of 500 series of a DCGM-style page, a fifth of whose values change. The receiver is another
-process on this machine that reads requests and answers 204.
+Blocks are scrapes of a DCGM-style page with 500 series, of which a fifth changes its value. The receiver is a
+separate process on this machine that reads requests and returns 204.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tables import machine, parser, tell
+from tables import create_parser, describe_machine, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 from gpuledger.agent.deliver.receivers import Receivers  # noqa: E402
 from gpuledger.agent.deliver.records import Block  # noqa: E402
-from gpuledger.agent.deliver.settings import DiskQueue, QueueConfig, ReceiverSettings  # noqa: E402
+from gpuledger.agent.deliver.settings import DiskQueueLimits, QueueConfig, ReceiverSettings  # noqa: E402
 from gpuledger.agent.deliver.state import ReceiverState  # noqa: E402
 from gpuledger.exposition.remote_write import (  # noqa: E402  (after the path is set)
-    labels_bytes,
-    series_prefix,
-    timestamp_tail,
-    value_bytes,
+    encode_label_fields,
+    encode_series_prefix,
+    encode_timestamp,
+    encode_value,
 )
 from gpuledger.host.clock import SystemClock  # noqa: E402
 
@@ -44,9 +44,9 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def scrapes() -> list[bytes]:
-    """One payload per target."""
+    """Return one payload per target."""
     chance = random.Random(3)
-    tail = timestamp_tail(int(time.time() * 1000))
+    tail = encode_timestamp(int(time.time() * 1000))
     found = []
     for target in range(TARGETS):
         entries = []
@@ -63,13 +63,13 @@ def scrapes() -> list[bytes]:
                 "pod": f"trainer-{target}-{card}",
             }
             value = chance.random() * 100 if chance.random() < 0.2 else float(chance.randrange(100))
-            entries.append(series_prefix(labels_bytes(labels.items())) + value_bytes(value))
+            entries.append(encode_series_prefix(encode_label_fields(labels.items())) + encode_value(value))
         found.append(tail.join(entries) + tail)
     return found
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Take every request of a connection."""
+async def handle_connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Accept every request of a connection."""
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -81,24 +81,24 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.close()
 
 
-def receiver(told: Connection) -> None:
-    """Listen, and tell the port."""
+def serve_receiver(pipe: Connection) -> None:
+    """Run the receiver and send its port through the pipe."""
 
     async def serve() -> None:
-        server = await asyncio.start_server(answer, "127.0.0.1", 0)
-        told.send(server.sockets[0].getsockname()[1])
+        server = await asyncio.start_server(handle_connection, "127.0.0.1", 0)
+        pipe.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     asyncio.run(serve())
 
 
 def resident() -> float:
-    """MiB."""
+    """Return the resident memory of this process in MiB."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / MIB
 
 
 async def feed(receivers: Receivers, payloads: list[bytes], blocks: int) -> None:
-    """Hand over so many blocks."""
+    """Queue this many blocks."""
     for number in range(blocks):
         moment = int(time.time() * 1000)
         receivers.accept(Block(number % TARGETS, payloads[number % TARGETS], SAMPLES, moment, moment))
@@ -107,7 +107,7 @@ async def feed(receivers: Receivers, payloads: list[bytes], blocks: int) -> None
 
 
 async def cost(url: str, directory: Path, payloads: list[bytes], most: int) -> tuple[float, float]:
-    """Microseconds of CPU per sample: of `accept` alone, and all in all."""
+    """Return CPU microseconds per sample: of `accept`, and in total."""
     config = QueueConfig(max_samples_per_send=most, batch_send_deadline=1.0)
     receivers = Receivers([ReceiverSettings("x", url, queue_config=config)], directory, SystemClock())
     receivers.start()
@@ -126,9 +126,9 @@ async def cost(url: str, directory: Path, payloads: list[bytes], most: int) -> t
 
 
 async def backlog(url: str, directory: Path, payloads: list[bytes], gib: float) -> list[str]:
-    """Rows about a queue of that length, and about working it off."""
+    """Return table rows about a queue of this size and about draining it."""
     there = ReceiverSettings(
-        "x", "http://127.0.0.1:9/", queue=DiskQueue(max_bytes=int((gib + 1) * 1024 * MIB))
+        "x", "http://127.0.0.1:9/", queue=DiskQueueLimits(max_bytes=int((gib + 1) * 1024 * MIB))
     )
     receivers = Receivers([there], directory, SystemClock())
     receivers.start()
@@ -146,40 +146,40 @@ async def backlog(url: str, directory: Path, payloads: list[bytes], gib: float) 
     began = time.perf_counter()
     receivers = Receivers([replace(there, url=url)], directory, SystemClock())
     receivers.start()
-    rows.append(f"| opening it again | {(time.perf_counter() - began) * 1000:.0f} ms |")
+    rows.append(f"| reopening the queue | {(time.perf_counter() - began) * 1000:.0f} ms |")
     began, cpu = time.perf_counter(), time.process_time()
     highest = 0.0
     while state().queued_blocks:
         await asyncio.sleep(0.1)
         highest = max(highest, resident())
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    rows.append(f"| working it off: samples per second, on one core | {queued / seconds:,.0f} |")
-    rows.append(f"| CPU per sample then | {cpu / queued * 1e6:.2f} µs |")
-    rows.append(f"| resident memory then, at most | {highest:.0f} MiB |")
+    rows.append(f"| draining the queue: samples per second, on one core | {queued / seconds:,.0f} |")
+    rows.append(f"| CPU per sample while draining | {cpu / queued * 1e6:.2f} µs |")
+    rows.append(f"| peak resident memory while draining | {highest:.0f} MiB |")
     await receivers.stop()
     return rows
 
 
 def main() -> None:
-    """Measure, print, and write the table."""
-    asked = parser(__doc__)
-    asked.add_argument("--gib", type=float, default=1.0, help="how long the queue becomes")
-    given = asked.parse_args()
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--gib", type=float, default=1.0, help="size of the long queue in GiB")
+    given = flags.parse_args()
     mine, other = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=receiver, args=(other,), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(target=serve_receiver, args=(other,), daemon=True)
     process.start()
     url = f"http://127.0.0.1:{mine.recv()}/api/v1/write"
     payloads = scrapes()
-    rows = ["| what | figure |", "|---|---|"]
+    rows = ["| measurement | value |", "|---|---|"]
     with tempfile.TemporaryDirectory() as folder:
         for most in (500, 2000):
             accepting, total = asyncio.run(cost(url, Path(folder, str(most)), payloads, most))
-            rows.append(f"| CPU per sample, {most} a request: all in all | {total:.2f} µs |")
-            rows.append(f"| of it `accept` (snappy, checksum, write) | {accepting:.2f} µs |")
+            rows.append(f"| CPU per sample, {most} samples a request: total | {total:.2f} µs |")
+            rows.append(f"| of that, `accept` (snappy, checksum, write) | {accepting:.2f} µs |")
         rows += asyncio.run(backlog(url, Path(folder, "long"), payloads, given.gib))
     process.terminate()
-    rows += ["", f"{machine()}."]
-    tell(rows, given.write, MARKS)
+    rows += ["", f"{describe_machine()}."]
+    print_table(rows, given.write, MARKS)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What `gpuledger report` and `explain` cost on large books: a million sessions, 400 days of hours.
+"""Measures `gpuledger report` and `explain` on a large ledger: a million sessions, 400 days of hours.
 
     python benchmarks/report.py [--write docs/performance.md]
 
-The books are those of a busy node: on each of 8 GPUs every hour 13 sessions of 24 owners, a week of it in
-detail. Each row is a process of its own: wall time and peak resident memory, the median of three runs.
+The ledger is that of a busy node: 13 sessions of 24 owners in each hour on each of 8 GPUs, the last week in
+detail. Each row is wall time and peak resident memory of a separate process, as the median of three runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from tables import machine, parser, tell
+from tables import create_parser, describe_machine, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
@@ -27,10 +27,10 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 from builders import gpu  # noqa: E402  (after the path is set)
 from gpuledger.host.clock import SystemClock  # noqa: E402
 from gpuledger.ledger.report.grouping import party_of, party_text  # noqa: E402
-from gpuledger.ledger.store.retention import Limits  # noqa: E402
+from gpuledger.ledger.store.retention import RetentionLimits  # noqa: E402
 from gpuledger.ledger.store.rows import device_row  # noqa: E402
 from gpuledger.ledger.store.store import Store  # noqa: E402
-from gpuledger.ledger.watched_time import pack, seconds_within  # noqa: E402
+from gpuledger.ledger.watched_time import pack_seconds, seconds_within  # noqa: E402
 from gpuledger.model.workload import Workload  # noqa: E402
 
 GPUS, DAYS, DETAIL_DAYS, PER_HOUR = 8, 400, 7, 13
@@ -40,7 +40,7 @@ MIB = 2**20
 MARKS = ("<!-- report: begin -->", "<!-- report: end -->")
 CARDS = [gpu(index, name="NVIDIA H100 80GB HBM3", sm_count=132) for index in range(GPUS)]
 NAMESPACES = ("research", "vision", "nlp", "ci")
-QUESTIONS = {
+COMMANDS = {
     "report, 400 days, by namespace": ("report", "--since", "400d", "--by", "namespace"),
     "report, 400 days, by pod, CSV": ("report", "--since", "400d", "--by", "pod", "--format", "csv"),
     "report, a month a year ago": ("report", "--since", "395d", "--until", "365d"),
@@ -60,14 +60,14 @@ class Figures:
 
 
 def owner(card: int, number: int) -> Workload:
-    """One of the 24 owners that a GPU has over time."""
+    """Return one of the 24 owners that a GPU has over time."""
     name = f"pod-{card}-{number % 24}"
     return Workload("pod", NAMESPACES[number % len(NAMESPACES)], name, "main")
 
 
-def fill(folder: Path) -> None:
-    """Books as the program would have left them."""
-    Store(folder, "gpuledger", "boot", SystemClock(), Limits()).close()
+def write_ledger(folder: Path) -> None:
+    """Write a ledger file as the program would have."""
+    Store(folder, "gpuledger", "boot", SystemClock(), RetentionLimits()).close()
     with closing(sqlite3.connect(folder / "gpuledger.db")) as books:
         marks = ", ".join("?" * 10)
         books.executemany(f"INSERT INTO devices VALUES ({marks})", map(device_row, CARDS))
@@ -81,15 +81,18 @@ def fill(folder: Path) -> None:
         places = ", ".join("?" * len(columns))
         books.executemany(f"INSERT INTO sessions VALUES ({places})", sessions(columns))
         books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 16)})", usage())
-        fill_detail(books)
-        fill_hours(books, parties)
+        write_detail(books)
+        write_hours(books, parties)
         meta = [("unix", NOW * 3600.0), ("times_from", NOW - DETAIL_DAYS * 24)]
         books.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         books.commit()
 
 
 def every_session() -> Iterator[tuple[int, int, int, float, float]]:
-    """Number, GPU, owner, begin and end: thirteen an hour and GPU, of eight minutes, overlapping."""
+    """Yield number, GPU, owner, begin and end of each session.
+
+    There are thirteen per hour and GPU, of eight minutes each, which overlap.
+    """
     number = 0
     for hour in range(NOW - HOURS, NOW):
         for card in range(GPUS):
@@ -100,10 +103,10 @@ def every_session() -> Iterator[tuple[int, int, int, float, float]]:
 
 
 def sessions(columns: list[str]) -> Iterator[list[object]]:
-    """Rows of the table."""
-    for number, card, who, begins, _ in every_session():
-        workload = owner(card, who)
-        told: dict[str, object] = {
+    """Yield the rows of the table `sessions`."""
+    for number, card, owner_number, begins, _ in every_session():
+        workload = owner(card, owner_number)
+        session: dict[str, object] = {
             "number": number,
             "device": CARDS[card].uuid,
             "gpu": CARDS[card].uuid,
@@ -121,11 +124,11 @@ def sessions(columns: list[str]) -> Iterator[list[object]]:
             "first_seen": begins,
             "labels": "[]",
         }
-        yield [told.get(column, "") for column in columns]
+        yield [session.get(column, "") for column in columns]
 
 
 def usage() -> Iterator[tuple[object, ...]]:
-    """Rows of the table."""
+    """Yield the rows of the table `usage`."""
     for number, _, _, begins, ends in every_session():
         yield (
             number,
@@ -144,8 +147,8 @@ def usage() -> Iterator[tuple[object, ...]]:
         )
 
 
-def fill_detail(books: sqlite3.Connection) -> None:
-    """A week of spans: whoever comes or goes makes another one, so two sessions are in each."""
+def write_detail(books: sqlite3.Connection) -> None:
+    """Write a week of spans: each start or end of a session begins one, so each has two sessions."""
     first = NOW - DETAIL_DAYS * 24
     spans, shares, held = [], [], []
     before: dict[int, int] = {}
@@ -164,29 +167,31 @@ def fill_detail(books: sqlite3.Connection) -> None:
     books.executemany("INSERT INTO held VALUES (?, ?, ?)", held)
 
 
-def fill_hours(books: sqlite3.Connection, parties: dict[tuple[int, int], int | None]) -> None:
-    """All that is older: per hour and GPU a row for each pair that was together."""
+def write_hours(books: sqlite3.Connection, parties: dict[tuple[int, int], int | None]) -> None:
+    """Write the folded hours before: per hour and GPU a row for each pair of overlapping owners."""
     number = 0
     hours, shares, times = [], [], []
-    packed = [pack(seconds_within(place * 270, place * 270 + 480, 0, 3600)) for place in range(PER_HOUR)]
-    idle = pack(seconds_within(30, 60, 0, 3600))
+    packed = [
+        pack_seconds(seconds_within(place * 270, place * 270 + 480, 0, 3600)) for place in range(PER_HOUR)
+    ]
+    idle = pack_seconds(seconds_within(30, 60, 0, 3600))
     for hour in range(NOW - HOURS, NOW - DETAIL_DAYS * 24):
         for card in range(GPUS):
             for place in range(PER_HOUR):
                 number += 1
-                whose = [(hour * PER_HOUR + place + step) % 24 for step in (0, -1)]
-                numbers = sorted(parties[card, one] or 0 for one in whose)
+                pair = [(hour * PER_HOUR + place + step) % 24 for step in (0, -1)]
+                numbers = sorted(parties[card, number] or 0 for number in pair)
                 together = ",".join(map(str, numbers))
                 hours.append((number, hour, CARDS[card].uuid, 0, "activity", together, 270_000_000, 5, 0, 0))
                 shares += [(number, one, 75_000_000) for one in numbers]
-                times.append((hour, parties[card, whose[0]], packed[place], idle, None, 1, 1))
+                times.append((hour, parties[card, pair[0]], packed[place], idle, None, 1, 1))
     books.executemany(f"INSERT INTO hours VALUES ({', '.join('?' * 10)})", hours)
     books.executemany("INSERT INTO hour_shares VALUES (?, ?, ?)", shares)
     books.executemany(f"INSERT OR IGNORE INTO hour_times VALUES ({', '.join('?' * 7)})", times)
 
 
-def ask(folder: Path, words: tuple[str, ...]) -> tuple[float, float]:
-    """Seconds and MiB of one run."""
+def run_command(folder: Path, words: tuple[str, ...]) -> tuple[float, float]:
+    """Run a command and return its wall time in seconds and its peak memory in MiB."""
     program = [sys.executable, "-c", "from gpuledger.cli.main import main; raise SystemExit(main())"]
     began = time.perf_counter()
     child = os.fork()
@@ -201,25 +206,26 @@ def ask(folder: Path, words: tuple[str, ...]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    given = asked.parse_args()
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    given = flags.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        fill(folder)
+        write_ledger(folder)
         size = (folder / "gpuledger.db").stat().st_size / MIB
         rows = []
-        for question, words in QUESTIONS.items():
-            runs = [ask(folder, words) for _ in range(3)]
-            rows.append(Figures(question, median(run[0] for run in runs), median(run[1] for run in runs)))
+        for title, words in COMMANDS.items():
+            runs = [run_command(folder, words) for _ in range(3)]
+            rows.append(Figures(title, median(run[0] for run in runs), median(run[1] for run in runs)))
     many = GPUS * HOURS * PER_HOUR
     lines = [
-        f"Measured on {machine()}; {many:,} sessions, {DAYS} days of hours, {size:.0f} MiB of books.",
+        f"Measured on {describe_machine()}; {many:,} sessions, {DAYS} days of hours, "
+        f"a ledger of {size:.0f} MiB.",
         "",
     ]
-    lines += ["| question | seconds | peak memory, MiB |", "|---|---|---|"]
+    lines += ["| command | seconds | peak memory, MiB |", "|---|---|---|"]
     lines += [f"| {row.name} | {row.seconds:.2f} | {row.memory:.0f} |" for row in rows]
-    tell(lines, given.write, MARKS)
+    print_table(lines, given.write, MARKS)
 
 
 if __name__ == "__main__":

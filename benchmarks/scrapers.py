@@ -1,9 +1,9 @@
-"""Fifty scrapers, one scrape a second each, gzip: what the last of them waits. And memory under churn.
+"""Measures the latency of fifty scrapers, each with one scrape per second and gzip, and memory under churn.
 
     python benchmarks/scrapers.py [--seconds 30]
 
-Times are the client's on the same machine: an upper bound of the server's share. Scrapes are spread evenly
-over the second, as Prometheus spreads its targets. `--write` puts the table into a file, as node.py does.
+Times are those of a client on the same machine, an upper bound of the server's part. Scrapes are spread
+evenly over the second, as Prometheus does. `--write` writes the table to a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from statistics import median, quantiles
 
 import psutil
 
-from tables import parser, tell
+from tables import create_parser, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -36,7 +36,7 @@ REQUEST = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\
 
 
 async def client(port: int, offset: float, seconds: float, waits: list[float]) -> int:
-    """One scraper over one kept connection; answers the length of the last body, unpacked."""
+    """Run one scraper over a keep-alive connection; return the decompressed size of the last body."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     loop = asyncio.get_running_loop()
     begin, size = loop.time() + offset, 0
@@ -55,7 +55,7 @@ async def client(port: int, offset: float, seconds: float, waits: list[float]) -
 
 
 async def scrape(port: int, seconds: float) -> tuple[list[float], int]:
-    """All clients; every wait in seconds, and the size of a page."""
+    """Run all clients; return the latency of each scrape in seconds, and the size of a page."""
     waits: list[float] = []
     tasks = [client(port, number / CLIENTS, seconds, waits) for number in range(CLIENTS)]
     sizes = await asyncio.gather(*tasks)
@@ -63,7 +63,7 @@ async def scrape(port: int, seconds: float) -> tuple[list[float], int]:
 
 
 def scrapers(seconds: float) -> Iterator[str]:
-    """The table of scrape times."""
+    """Yield the lines of the table of scrape latencies."""
     with tempfile.TemporaryDirectory() as name:
         state = nvml_state(Path(name), *BUDGET)
         env = {**os.environ, "LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
@@ -75,7 +75,7 @@ def scrapers(seconds: float) -> Iterator[str]:
             waits, size = asyncio.run(scrape(port, seconds))
             resident = serving.memory_info().rss / MIB
     milliseconds = [wait * 1000 for wait in waits]
-    yield "| clients | scrapes | page KiB | p50 ms | p99 ms | most ms | resident MiB |"
+    yield "| clients | scrapes | page KiB | p50 ms | p99 ms | highest ms | resident MiB |"
     yield "|---|---|---|---|---|---|---|"
     yield (
         f"| {CLIENTS} | {len(waits)} | {size / 1024:.0f} | {median(milliseconds):.2f} "
@@ -84,27 +84,27 @@ def scrapers(seconds: float) -> Iterator[str]:
 
 
 def churn(starts: int = 10_000) -> str:
-    """Resident memory after so many process starts and exits, seventy at a time, against that before."""
+    """Return by how much resident memory grows with `starts` process starts and exits, seventy at a time."""
     from builders import gpu, process, reading, snapshot
-    from gpuledger.dialects.catalogue import dialects
+    from gpuledger.dialects.catalogue import create_dialects
     from gpuledger.dialects.settings import DialectSettings
     from gpuledger.exposition import text
     from gpuledger.ledger.ledger import Ledger
     from gpuledger.ledger.settings import LedgerSettings
     from gpuledger.model.node_state import NodeState
-    from gpuledger.workloads.naming import Workloads
+    from gpuledger.workloads.owner_lookup import OwnerLookup
 
-    ledger, names = Ledger(LedgerSettings()), Workloads()
-    every = dialects(DialectSettings(), "0")
+    ledger, owner_lookup = Ledger(LedgerSettings()), OwnerLookup()
+    dialects = create_dialects(DialectSettings(), "0")
     card, at_once = gpu(0), 70
     here = psutil.Process()
 
     def tick(first: int) -> None:
         crowd = [process(card, pid, ticks=pid) for pid in range(first, first + at_once)]
-        seen = names.name(snapshot(reading(card, *crowd), unix=1_700_000_000.0 + first))
-        page = NodeState(seen.unix, seen.source, seen, ledger.post(seen))
-        for dialect in every.values():
-            text.encode_text(dialect.families(page))
+        seen = owner_lookup.assign_owners(snapshot(reading(card, *crowd), unix=1_700_000_000.0 + first))
+        state = NodeState(seen.unix, seen.source, seen, ledger.post(seen))
+        for dialect in dialects.values():
+            text.encode_text(dialect.families(state))
 
     for first in range(0, starts, at_once):
         tick(first)
@@ -112,15 +112,15 @@ def churn(starts: int = 10_000) -> str:
     for first in range(starts, 2 * starts, at_once):
         tick(first)
     grown = (here.memory_info().rss - before) / 1024
-    return f"{starts} process starts and exits, page made at every tick: {grown:+.0f} KiB resident."
+    return f"{starts} process starts and exits, page rendered at every tick: {grown:+.0f} KiB resident."
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    asked.add_argument("--seconds", type=float, default=30.0, help="how long the clients scrape")
-    given = asked.parse_args()
-    tell([*scrapers(given.seconds), "", churn()], given.write, MARKS)
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--seconds", type=float, default=30.0, help="how long the clients scrape")
+    given = flags.parse_args()
+    print_table([*scrapers(given.seconds), "", churn()], given.write, MARKS)
 
 
 if __name__ == "__main__":

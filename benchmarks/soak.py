@@ -1,10 +1,10 @@
-"""Whether a node holds more the longer it runs: memory, descriptors and threads under churn and clients.
+"""Checks that a node does not grow while it runs: memory, descriptors and threads under churn and clients.
 
-    make prove                                  an hour, twenty ticks a second; writes docs/reliability.md
+    make prove                                  an hour, twenty ticks per second; writes docs/reliability.md
     python benchmarks/soak.py --minutes 10      shorter
 
-Two programs at once: one on the test's NVML library, whose processes, cards and MIG instances change with
-every fourth tick, and one on the simulator at twenty times the speed. Each is asked for all pages.
+Runs two programs at once: one on the tests' NVML library, where processes, cards and MIG instances change
+with every fourth tick, and one on the simulator at twenty times the speed. Clients request all pages of both.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event, Thread
 
-from tables import parser, tell
+from tables import create_parser, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests")]
 
-from books_helpers import assert_books_balance, rows  # noqa: E402  (after the path is set)
+from ledger_helpers import assert_books_balance, rows  # noqa: E402  (after the path is set)
 from nvml.library import build  # noqa: E402  (as above)
 from running import Server, serving  # noqa: E402  (as above)
-from soaking import Churn, Sample, ask, look, slope  # noqa: E402  (as above)
+from soaking import Churn, Sample, request_page, sample_program, slope  # noqa: E402  (as above)
 
 MARKS = ("<!-- soak: begin -->", "<!-- soak: end -->")
-# A second of an ordinary node is a twentieth here.
+# A second of an ordinary node takes a twentieth of a second here.
 SPEED = 20
-# KiB by which memory may rise over the last two thirds and be called flat: what allocators leave and take.
-FLAT = 2048
-LOOKS = 240
-# Changes of the machine a second, whatever else it does: who has gone is remembered for two minutes, and so
-# memory follows the rate.
+# KiB by which memory may rise over the last two thirds, because of the allocators.
+MAX_RISE = 2048
+SAMPLES = 240
+# Changes of the machine per second. The rate is constant because ended processes are kept for two minutes, so
+# memory depends on it.
 RATE = 5
 
 
 @contextmanager
 def changing(churn: Churn) -> Iterator[None]:
-    """Steps at that rate meanwhile, however long the clients take; a late one is not made up for."""
+    """Run steps in a thread at RATE; steps that are late are not made up for."""
     done = Event()
 
     def step() -> None:
@@ -58,7 +58,7 @@ def changing(churn: Churn) -> Iterator[None]:
 
 
 def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
-    """Samples of both programs."""
+    """Run both programs and return their samples."""
     churn = Churn(folder / "state")
     env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(churn.state.path)}
     interval = ("--interval", f"{1000 // SPEED}ms", "--metric-retention", f"{300 // SPEED}s")
@@ -75,13 +75,13 @@ def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
         number = 0
         while (now := time.monotonic()) - began < seconds:
             for server in servers.values():
-                check(server, ask(server, number))
+                check(server, request_page(server, number))
             number += 1
             if now >= due:
-                due = now + seconds / LOOKS
+                due = now + seconds / SAMPLES
                 starts.append((now - began, churn.started))
                 for name, server in servers.items():
-                    found[name].append(look(server, now - began))
+                    found[name].append(sample_program(server, now - began))
             time.sleep(1 / SPEED)
         for server in servers.values():
             assert server.stop() == 0
@@ -91,46 +91,46 @@ def soak(seconds: float, folder: Path) -> dict[str, list[Sample]]:
     for name in servers:
         (books,) = (folder / name).glob("*.db")
         assert_books_balance(books)
-        print(f"{name}: {rows(books, 'SELECT count(*) FROM sessions')[0][0]} sessions, in balance")
+        print(f"{name}: {rows(books, 'SELECT count(*) FROM sessions')[0][0]} sessions, accounts balance")
     return found
 
 
 def check(server: Server, status: int) -> None:
-    """A client was answered, and nothing went wrong."""
+    """Check the status of a response, and that the program logged no internal error."""
     assert status in (200, 404), status
     assert not [line for line in server.lines if "internal error" in line or "Traceback" in line]
 
 
 def row(name: str, samples: list[Sample]) -> tuple[str, bool]:
-    """What was found of one program, and whether that is flat."""
+    """Return the table row of one program, and whether it did not grow."""
     steady = samples[len(samples) // 3 :]
     rise = slope(steady) * (steady[-1].at - steady[0].at) / 3600
     descriptors, threads = ({one[place] for one in steady} for place in (2, 3))
-    flat = rise <= FLAT and max(threads) - min(threads) <= 2 and max(descriptors) - min(descriptors) <= 8
+    flat = rise <= MAX_RISE and max(threads) - min(threads) <= 2 and max(descriptors) - min(descriptors) <= 8
     minutes = samples[-1].at / 60
-    told = (
+    line = (
         f"| {name} | {minutes:.0f} | {steady[0].resident / 1024:.1f} | {steady[-1].resident / 1024:.1f} "
         f"| {rise:+.0f} | {min(descriptors)}-{max(descriptors)} | {min(threads)}-{max(threads)} |"
     )
-    return told, flat
+    return line, flat
 
 
 def main() -> None:
-    """Soak, judge, and write the table where asked."""
-    asked = parser(__doc__)
-    asked.add_argument("--minutes", type=float, default=60.0)
-    given = asked.parse_args()
+    """Measure, print the table, and exit with an error if a program grew."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--minutes", type=float, default=60.0)
+    given = flags.parse_args()
     os.environ.setdefault("PYTHONPATH", str(ROOT / "src"))
     with tempfile.TemporaryDirectory(prefix="gpuledger-soak-") as folder:
         found = soak(given.minutes * 60, Path(folder))
     head = "| source | minutes | MiB after a third | MiB at the end | rise, KiB | descriptors | threads |"
-    rows_told = [row(name, samples) for name, samples in found.items()]
+    results = [row(name, samples) for name, samples in found.items()]
     for name, samples in found.items():
-        print(name, "MiB over time:", *(f"{one.resident / 1024:.1f}" for one in samples[:: LOOKS // 40]))
-    lines = [head, "|---|---|---|---|---|---|---|", *(line for line, _ in rows_told)]
-    tell(lines, given.write, MARKS)
-    if not all(flat for _, flat in rows_told):
-        raise SystemExit("not flat")
+        print(name, "MiB over time:", *(f"{one.resident / 1024:.1f}" for one in samples[:: SAMPLES // 40]))
+    lines = [head, "|---|---|---|---|---|---|---|", *(line for line, _ in results)]
+    print_table(lines, given.write, MARKS)
+    if not all(flat for _, flat in results):
+        raise SystemExit("memory, descriptors or threads grew")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How a benchmark is called, and where what it found is told."""
+"""Command line of the benchmarks, and output of their tables."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def parser(document: str | None) -> argparse.ArgumentParser:
-    """With `--write`, and the module's own words as help."""
-    asked = argparse.ArgumentParser(
+def create_parser(document: str | None) -> argparse.ArgumentParser:
+    """Return a parser with `--write`; the module's docstring is its help."""
+    flags = argparse.ArgumentParser(
         description=document, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    asked.add_argument("--write", type=Path, help="put the table between the marks of this file")
-    return asked
+    flags.add_argument("--write", type=Path, help="write the table between the marks of this file")
+    return flags
 
 
-def machine() -> str:
-    """What absolute figures depend on."""
+def describe_machine() -> str:
+    """Return the versions and the hardware that absolute figures depend on."""
     versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     return f"{versions}, {os.cpu_count()} cores, {platform.machine()}"
 
 
-def tell(lines: Iterable[str], write: Path | None, marks: tuple[str, str]) -> None:
-    """Print each line as it comes, and then put all between the marks of a document, where asked."""
-    found = []
+def print_table(lines: Iterable[str], write: Path | None, marks: tuple[str, str]) -> None:
+    """Print each line as it comes; with `write`, put all lines between the marks of that file."""
+    printed = []
     for line in lines:
         print(line, flush=True)
-        found.append(line)
+        printed.append(line)
     if write is None:
         return
     begin, end = marks
-    inside = "\n".join((begin, *found, end))
+    inside = "\n".join((begin, *printed, end))
     text = write.read_text(encoding="utf-8")
     write.write_text(re.sub(f"{begin}.*{end}", lambda _: inside, text, flags=re.DOTALL), "utf-8")

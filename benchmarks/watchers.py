@@ -1,9 +1,9 @@
-"""Twenty open pages: each hears the events, and fetches the snapshot at every tick. Memory, CPU, waits.
+"""Measures memory, CPU and latency with twenty open web pages: each fetches the snapshot after every tick.
 
     python benchmarks/watchers.py [--seconds 20]
 
-A scraper comes every second besides. Times are the client's on the same machine, all pages asking at once.
-`--write` puts the table into a file, as node.py does.
+A scraper also sends one request per second. Times are those of a client on the same machine; all pages send
+their requests at once. `--write` writes the table to a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from statistics import quantiles
 import httpx
 import psutil
 
-from tables import parser, tell
+from tables import create_parser, print_table
 
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -34,7 +34,7 @@ MARKS = ("<!-- watchers: begin -->", "<!-- watchers: end -->")
 
 
 async def page(url: str, ticks: int, waits: list[float]) -> None:
-    """One open page for so many ticks; every wait for a snapshot in seconds."""
+    """Act as an open page for this many ticks; append the latency of each snapshot in seconds to `waits`."""
     async with (
         httpx.AsyncClient(trust_env=False, timeout=30) as client,
         client.stream("GET", f"{url}/api/v1/events?limit={ticks}") as events,
@@ -47,7 +47,7 @@ async def page(url: str, ticks: int, waits: list[float]) -> None:
 
 
 async def watch(url: str, ticks: int, pages: int, waits: list[float]) -> None:
-    """All pages, and a scraper."""
+    """Run all pages and a scraper."""
 
     async def scrape() -> None:
         async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
@@ -59,13 +59,13 @@ async def watch(url: str, ticks: int, pages: int, waits: list[float]) -> None:
 
 
 def spent(program: psutil.Process) -> float:
-    """CPU seconds so far."""
+    """Return the CPU seconds of the program so far."""
     times = program.cpu_times()
     return float(times.user + times.system)
 
 
 def watchers(seconds: int) -> Iterator[str]:
-    """The table."""
+    """Yield the lines of the table."""
     with tempfile.TemporaryDirectory() as name:
         state = nvml_state(Path(name), *BUDGET)
         env = {**os.environ, "LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
@@ -74,7 +74,7 @@ def watchers(seconds: int) -> Iterator[str]:
         command = [sys.executable, "-m", "gpuledger", "serve", "--source", "nvml"]
         command += ["--listen-address", url.removeprefix("http://")]
         with running(command, env, f"{url}/-/healthy") as serving:
-            yield "| open pages | CPU ms a second | snapshots | p99 ms | resident MiB |"
+            yield "| open pages | CPU ms per second | snapshots | p99 ms | resident MiB |"
             yield "|---|---|---|---|---|"
             for pages in (0, PAGES):
                 waits: list[float] = []
@@ -87,11 +87,11 @@ def watchers(seconds: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure, print, and write where asked."""
-    asked = parser(__doc__)
-    asked.add_argument("--seconds", type=int, default=20, help="how long the pages are open")
-    given = asked.parse_args()
-    tell(watchers(given.seconds), given.write, MARKS)
+    """Measure, print the table and, with --write, write it to a file."""
+    flags = create_parser(__doc__)
+    flags.add_argument("--seconds", type=int, default=20, help="how long the pages are open")
+    given = flags.parse_args()
+    print_table(watchers(given.seconds), given.write, MARKS)
 
 
 if __name__ == "__main__":

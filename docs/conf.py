@@ -1,4 +1,4 @@
-"""How the pages beside this file become a site: `make site` builds it into build/site."""
+"""Sphinx configuration: `make site` builds the pages of this folder into build/site."""
 
 from __future__ import annotations
 
@@ -14,46 +14,69 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 
-# The side bar, in the order in which readers need it. A name may end in * for all pages of a folder; one that
-# is not there is left out, and a page that no name stands for is put at the end, so that none gets lost.
+# The side bar in reading order. A page that is not listed here is appended to the last section, so that it is
+# never lost; a listed page that does not exist is skipped.
 NAVIGATION = {
     "Start": ["start/server", "start/lab", "start/kubernetes", "start/finance"],
-    "Install": ["install/*", "compose", "textfile", "openshift-deployment"],
-    "Look": ["page", "top", "dashboards", "queries", "reports", "fleet"],
-    "Understand": [
-        "concepts/absence",
-        "concepts/held",
-        "concepts/sessions",
-        "concepts/energy",
-        "energy",
-        "owners",
-        "limits",
-    ],
-    "Change over": [
+    "Install": [
+        "install/index",
+        "install/kubernetes",
+        "install/openshift",
+        "install/gpu-operator",
+        "install/k3s",
+        "operator",
+        "install/single-node",
+        "compose",
+        "textfile",
+        "install/upgrade",
+        "install/uninstall",
+        "install/troubleshooting",
         "migrate/dcgm-exporter",
         "migrate/nvidia_gpu_exporter",
         "migrate/nvitop-exporter",
         "migrate/process-exporter-and-session-monitor",
         "migrate/per-process-energy-exporter",
         "migrate/agent-and-operator",
-        "dcgm",
-        "smi",
+        "openshift-deployment",
     ],
-    "Run": [
-        "faq",
-        "troubleshooting",
-        "configuration",
-        "web-config",
-        "security",
-        "pause",
+    "Use": [
+        "page",
+        "top",
+        "dashboards",
+        "queries",
+        "reports",
+        "fleet",
         "agent",
         "agent-discovery",
         "remote-write",
-        "operator",
-        "performance",
-        "reliability",
+        "web-config",
+        "pause",
+        "recording",
+        "simulator",
+        "troubleshooting",
+        "faq",
     ],
-    "Reference": ["metrics", "api", "recording", "simulator", "development"],
+    "Understand": [
+        "concepts/absence",
+        "concepts/held",
+        "concepts/sessions",
+        "concepts/energy",
+        "owners",
+        "limits",
+        "security",
+        "reliability",
+        "performance",
+    ],
+    "Reference": [
+        "configuration",
+        "metrics",
+        "dcgm",
+        "smi",
+        "api",
+        "concepts/glossary",
+        "architecture",
+        "development",
+    ],
 }
 
 project = "gpuledger"
@@ -66,9 +89,9 @@ nitpicky = True
 smartquotes = False
 highlight_language = "text"
 
-# Headings get the anchors that a git forge gives them, so that one link serves both.
+# Headings get the same anchors as on a git forge, so that one link works on both.
 myst_heading_anchors = 3
-# Blocks may be cut short (`...`) and are no valid YAML or JSON then: seen by the reader, and no error.
+# Blocks may be shortened with `...` and are then not valid YAML or JSON.
 suppress_warnings = ["misc.highlighting_failure"]
 
 html_theme = "furo"
@@ -81,39 +104,35 @@ html_show_sourcelink = False
 html_theme_options = {"top_of_page_buttons": []}
 
 
-def navigation(found: set[str]) -> str:
-    """The toctrees of NAVIGATION over the pages that were found."""
+def navigation_toctrees(found: set[str]) -> str:
+    """Toctrees of NAVIGATION for the found pages."""
     left = found - {root_doc}
+    last = list(NAVIGATION)[-1]
     blocks = []
     for caption, names in NAVIGATION.items():
-        pages = [page for name in names for page in _pages(name, found) if page in left]
+        pages = [name for name in names if name in left]
         left -= set(pages)
-        if caption == "Reference":
+        if caption == last:
             pages += sorted(left)
         blocks.append("\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"]))
     return "\n\n".join(blocks)
 
 
-def _pages(name: str, found: set[str]) -> list[str]:
-    folder, star, _ = name.partition("*")
-    return sorted(page for page in found if page.startswith(folder)) if star else [name]
-
-
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Put the side bar below the front page: written into it, a git forge would show it as code."""
+    """Append the side bar to the front page. In the file itself, a git forge would show it as code."""
     if docname == root_doc:
-        source[0] += "\n\n" + navigation(set(app.project.docnames)) + "\n"
+        source[0] += "\n\n" + navigation_toctrees(set(app.project.docnames)) + "\n"
 
 
-def read_again(*_: object) -> list[str]:
-    """The front page has the side bar, which changes with any page that comes or goes."""
+def outdated_pages(*_: object) -> list[str]:
+    """Always read the front page again: its side bar changes when a page is added or removed."""
     return [root_doc]
 
 
-def leave_the_repository(app: Sphinx, doctree: nodes.document) -> None:
-    """Links to folders of the repository, and to pages outside of docs: the site has neither.
+def resolve_repository_links(app: Sphinx, doctree: nodes.document) -> None:
+    """Replace links to folders and files outside of docs, which the site does not have.
 
-    A folder stays as a name; a page can be downloaded, as every file can that is no page of the site.
+    The name of a folder remains without a link; a file becomes a download.
     """
     for link in list(doctree.findall(addnodes.pending_xref)):
         target = str(link["reftarget"])
@@ -131,8 +150,8 @@ def _replace(link: nodes.Element, other: nodes.Element) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """What Sphinx calls."""
-    app.connect("env-get-outdated", read_again)
+    """Connect the handlers; Sphinx calls this."""
+    app.connect("env-get-outdated", outdated_pages)
     app.connect("source-read", add_navigation)
-    # Before Sphinx gathers what is to be downloaded.
-    app.connect("doctree-read", leave_the_repository, priority=400)
+    # Before Sphinx collects the downloads.
+    app.connect("doctree-read", resolve_repository_links, priority=400)

@@ -1,4 +1,4 @@
-"""`gpuledger agent` between targets that count and a receiver that remembers: what of the told arrives."""
+"""Test rig: `gpuledger agent` between counting targets and a recording receiver, to find lost samples."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ import yaml
 
 from running import Program
 from scripted_target import Answer
-from write_helpers import Deed, Post, ScriptedReceiver, until
+from write_helpers import Action, Post, ScriptedReceiver, until
 from write_request import series_of, unpacked
 
 TARGETS = ("/0", "/1", "/2", "/3")
 OURS = (sys.executable, "-m", "gpuledger", "agent")
 
 
-class Counting:
-    """Targets that tell how often they were asked, with a label that compresses badly."""
+class CountingTargets:
+    """Targets that export how often each was scraped, with an incompressible label of `padding` bytes."""
 
     def __init__(self, padding: int = 0) -> None:
-        self.told: Counter[str] = Counter()
+        self.exported: Counter[str] = Counter()
         self._noise = "".join(Random(padding).choices(ascii_letters, k=padding))
 
     def answer(self, path: str) -> Answer:
-        self.told[path] += 1
-        return Answer(f'm{{noise="{self._noise}",path="{path}"}} {self.told[path]}\n')
+        self.exported[path] += 1
+        return Answer(f'm{{noise="{self._noise}",path="{path}"}} {self.exported[path]}\n')
 
 
 @dataclass
-class Receiver(ScriptedReceiver):
-    """Keeps what it took: path and value."""
+class RecordingReceiver(ScriptedReceiver):
+    """Records path and value of each accepted sample; while not `healthy` it returns status 500."""
 
-    well: bool = True
+    healthy: bool = True
     arrived: list[tuple[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.script = self.take
+        self.script = self.respond
 
-    def take(self, post: Post) -> str | Deed:
-        if not self.well:
+    def respond(self, post: Post) -> str | Action:
+        if not self.healthy:
             return "500 Internal Server Error"
         for labels, ((value, _),) in series_of(unpacked(post.body)):
             (number,) = struct.unpack("<d", value)
-            # What ends is told by a NaN.
+            # Staleness markers are NaN.
             if number == number:
                 self.arrived.append((dict(labels)["path"], int(number)))
-        return _taken
+        return _accept
 
 
-async def _taken(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
     await writer.drain()
 
 
 class Agents:
-    """One after the other on the same queue, begun by `program`. `disk` are bounds of the queue.
+    """Successive agent processes on the same queue, started with `program`. `disk`: limits of the queue.
 
-    `in_flight` is what the targets had told last at each end of an agent, `failed` how many answers came too
-    late for one: neither was accepted.
+    Samples that an agent may not have accepted: `in_flight`, the targets' last samples at each end of an
+    agent, and `failed`, the number of responses that came after the scrape timeout.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class Agents:
         self.start(program)
 
     def start(self, program: Sequence[str]) -> None:
-        """The first, or the next one."""
-        self._begun_by = program
+        """Start the first or next agent."""
+        self._start_command = program
         self.program = Program([*program, *self._flags], self._env)
         self._client: httpx.Client | None = None
 
     def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's series that have these labels, over one connection that stays open."""
+        """Return the sum of a metric's series with these labels. Uses one keep-alive connection."""
         if self._client is None:
             port = self.program.wait_line(r"listening on \S+ port (\d+)")[1]
             self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20)
@@ -127,11 +127,11 @@ class Agents:
             for line in lines
             if line.startswith(f"gpuledger_agent_{name}{{") and all(one in line for one in wanted)
         ]
-        assert found, f"{name} is not told"
+        assert found, f"{name} is not exported"
         return sum(found)
 
     def stop(self) -> int:
-        """Have it end."""
+        """Stop the agent and return its exit code."""
         if self.program.process.poll() is None:
             self.failed += self.metric("scrape_failures_total", reason="request")
         if self._client is not None:
@@ -139,31 +139,31 @@ class Agents:
             self._client = None
         return self.program.stop()
 
-    def kill(self, targets: Counting) -> None:
-        """Have it end at once, and the next one begin."""
+    def kill(self, targets: CountingTargets) -> None:
+        """Kill the agent with SIGKILL and start the next one."""
         self.failed += self.metric("scrape_failures_total", reason="request")
         self.program.process.kill()
         self.program.process.wait()
         self.stop()
-        self.start(self._begun_by)
-        # It has not begun to scrape.
-        self.in_flight |= set(targets.told.items())
+        self.start(self._start_command)
+        # The new agent has not scraped yet.
+        self.in_flight |= set(targets.exported.items())
 
 
-async def asked(targets: Counting, times: int) -> None:
-    before = targets.told.copy()
+async def wait_for_scrapes(targets: CountingTargets, times: int) -> None:
+    before = targets.exported.copy()
     await until(
-        lambda: all(targets.told[path] >= before[path] + times for path in TARGETS), f"{times} scrapes"
+        lambda: all(targets.exported[path] >= before[path] + times for path in TARGETS), f"{times} scrapes"
     )
 
 
-def missing(targets: Counting, receiver: Receiver) -> set[tuple[str, int]]:
-    told = {(path, number) for path in TARGETS for number in range(1, targets.told[path] + 1)}
-    return told - set(receiver.arrived)
+def missing(targets: CountingTargets, receiver: RecordingReceiver) -> set[tuple[str, int]]:
+    exported = {(path, number) for path in TARGETS for number in range(1, targets.exported[path] + 1)}
+    return exported - set(receiver.arrived)
 
 
-def goes_back(arrived: Sequence[tuple[str, int]]) -> int:
-    """How often a target's samples went back in time."""
+def count_reorderings(arrived: Sequence[tuple[str, int]]) -> int:
+    """Return how often a target's samples went back in time."""
     last: dict[str, int] = {}
     found = 0
     for path, number in arrived:
@@ -172,8 +172,8 @@ def goes_back(arrived: Sequence[tuple[str, int]]) -> int:
     return found
 
 
-def fill(file: Path) -> None:
-    """Take what is left of the disk."""
+def fill_disk(file: Path) -> None:
+    """Fill the remaining disk space with this file."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT)
     with suppress(OSError):
         while True:
@@ -182,7 +182,7 @@ def fill(file: Path) -> None:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """The like of `until` for what is asked over HTTP."""
+    """Wait for a blocking condition, such as one that is queried over HTTP."""
     async with asyncio.timeout(60):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.05)

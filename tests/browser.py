@@ -1,4 +1,4 @@
-"""A real Chromium that looks at a real node, and complains of what a page must not do."""
+"""A real Chromium at a real node. Console errors, policy violations and foreign requests fail a test."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def chromium() -> Iterator[Browser]:
 
 
 @dataclass
-class Look:
-    """One tab at one node. `complaints` is what the browser said against the page; see `looking`."""
+class BrowserTab:
+    """One tab at one node. `problems` collects what the browser complains about; see `open_tab`."""
 
     page: Page
     origin: str
-    complaints: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     weight: dict[str, int] = field(default_factory=dict)
-    node_may_go: bool = False
+    node_may_stop: bool = False
 
-    def open(self, view: str = "") -> Look:
+    def open(self, view: str = "") -> BrowserTab:
         self.page.goto(f"{self.origin}/{view}")
         expect(self.page.locator("body[data-ready]")).to_have_count(1)
         return self
@@ -81,7 +81,7 @@ class Look:
         return self.page.locator("#processes .grid-body [role=row]")
 
     def column(self, name: str) -> list[str]:
-        """What the rows in sight have in one column, from top to bottom."""
+        """The texts of the visible rows in one column, from top to bottom."""
         script = """(name) => [...document.querySelectorAll('#processes .grid-body [role=row]')]
             .sort((a, b) => a.getAttribute('aria-rowindex') - b.getAttribute('aria-rowindex'))
             .map((row) => row.querySelector('.c-' + name).textContent)"""
@@ -94,46 +94,46 @@ class Look:
     def hash(self) -> str:
         return urlsplit(self.page.url).fragment
 
-    def families(self, address: str, change: Callable[[Any], None]) -> None:
-        """From here on the node's answers from below /api/v1/ say otherwise."""
+    def change_response(self, address: str, change: Callable[[Any], None]) -> None:
+        """Change the node's responses from an address below /api/v1/ from now on."""
 
         def changed(route: Route) -> None:
             answer = route.fetch()
             if answer.status != 200:
                 route.fulfill(response=answer)
                 return
-            told = answer.json()
-            change(told)
-            route.fulfill(response=answer, json=told)
+            body = answer.json()
+            change(body)
+            route.fulfill(response=answer, json=body)
 
         self.page.route(f"**/api/v1/{address}", changed)
 
     def axe(self) -> list[str]:
-        """What axe finds wrong, one line each."""
+        """The violations that axe finds, one line each."""
         found = Axe().run(self.page, options={"resultTypes": ["violations"]}).response["violations"]
         return [
             f"{one['id']}: {node['html']} {node['failureSummary']}" for one in found for node in one["nodes"]
         ]
 
     def overflow(self) -> int:
-        """By how many pixels the page is wider than the window."""
+        """The pixels by which the page is wider than the window."""
         wide: int = self.page.evaluate("document.documentElement.scrollWidth - innerWidth")
         return wide
 
     def _listen(self) -> None:
         self.page.on("console", self._console)
-        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         self.page.on("response", self._response)
         self.page.on("request", lambda request: self._request(request.url))
 
     def _console(self, message: ConsoleMessage) -> None:
-        gone = self.node_may_go and "Failed to load resource" in message.text
+        gone = self.node_may_stop and "Failed to load resource" in message.text
         if message.type in ("error", "warning") and not gone:
-            self.complaints.append(f"{message.type}: {message.text}")
+            self.problems.append(f"{message.type}: {message.text}")
 
     def _request(self, url: str) -> None:
         if not url.startswith(f"{self.origin}/"):
-            self.complaints.append(f"request to another place: {url}")
+            self.problems.append(f"request to another place: {url}")
 
     def _response(self, response: Response) -> None:
         path = urlsplit(response.url).path
@@ -142,14 +142,14 @@ class Look:
 
 
 @contextmanager
-def looking(browser: Browser, origin: str, **options: Any) -> Iterator[Look]:
-    """A tab of its own. Errors in the console, refusals of the policy and requests to other places fail."""
+def open_tab(browser: Browser, origin: str, **options: Any) -> Iterator[BrowserTab]:
+    """A new tab. Console errors, policy violations and requests to other origins fail the test."""
     context = browser.new_context(**{**DESKTOP, **options})
     context.set_default_timeout(PATIENCE)
-    look = Look(context.new_page(), origin)
-    look._listen()
+    tab = BrowserTab(context.new_page(), origin)
+    tab._listen()
     try:
-        yield look
+        yield tab
     finally:
         context.close()
-    assert look.complaints == []
+    assert tab.problems == []

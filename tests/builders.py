@@ -1,4 +1,4 @@
-"""Small values for tests: each call says only what the test is about."""
+"""Builders of small model objects for tests, with defaults for everything that a test does not depend on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.node_state import Health, NodeState
-from gpuledger.model.process import GpuProcess, HostFacts, ProcessType, Start, Usage
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType, Usage
 from gpuledger.model.quantities import MEMORY_TOTAL, Quantity
 from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo, XidEvent
@@ -19,7 +19,7 @@ SOURCE = SourceInfo("test")
 
 
 class FakeClock:
-    """Time that moves only when told."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, unix: float = 1_700_000_000.0, elapsed: float = 1000.0) -> None:
         self.now_unix = unix
@@ -58,12 +58,12 @@ def process(
     workload: Workload = UNKNOWN,
     missing: str = "",
 ) -> GpuProcess:
-    """`started` is seconds after unix 1,700,000,000; without it the process is old."""
+    """Creates a process; `started` is in seconds after unix 1,700,000,000, None for an old process."""
     unix = 1_699_999_000.0 + ticks if started is None else 1_700_000_000.0 + started
     return GpuProcess(
         device,
         pid,
-        HostFacts(Start("boot", ticks, unix), executable=executable),
+        HostFacts(ProcessStart("boot", ticks, unix), executable=executable),
         name=name,
         types=frozenset(ProcessType(kind) for kind in types.split("+")),
         memory=memory,
@@ -99,11 +99,13 @@ def snapshot(
     return Snapshot(unix, unix, SOURCE, readings, xids=xids, invalid=invalid, devices_failed=devices_failed)
 
 
-def page(seen: Snapshot | None, ledger: LedgerState | None = None, health: Health | None = None) -> NodeState:
+def node_state(
+    seen: Snapshot | None, ledger: LedgerState | None = None, health: Health | None = None
+) -> NodeState:
     return NodeState(
         unix=seen.unix if seen else 1_700_000_000.0,
         source=SOURCE,
         snapshot=seen,
         ledger=ledger or LedgerState(),
-        health=health or Health(status="ok", healthy=True, tried=True),
+        health=health or Health(status="ok", healthy=True, attempted=True),
     )

@@ -1,4 +1,4 @@
-"""Certificates made by openssl for the length of a test run."""
+"""Certificates created by openssl for a test run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 _EC = "ec -pkeyopt ec_paramgen_curve:P-256"
 RSA = "rsa:2048"
 
-# What `openssl ca` wants to know; only it can make a certificate of the past.
+# The configuration of `openssl ca`, the only command that can create expired certificates.
 _CA = """\
 [ca]
 default_ca = past
@@ -27,8 +27,8 @@ commonName = supplied
 class Certificates:
     """`NAME.crt` and `NAME.key` in a folder.
 
-    `ca` signs `server` (localhost, 127.0.0.1) and `client` (scraper, 127.0.0.9, ::1); `stranger` signs
-    itself. `encrypted.key` has a passphrase, `broken.crt` only the looks of a certificate.
+    `ca` signs `server` (localhost, 127.0.0.1) and `client` (scraper, 127.0.0.9, ::1); `stranger` is
+    self-signed. `encrypted.key` has a passphrase, `broken.crt` is malformed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,13 +48,13 @@ class Certificates:
         return self.folder / f"{name}.key"
 
     def issue(self, name: str, extension: str, *, signer: str = "", key: str = _EC) -> None:
-        """Make a new key and a certificate for it, signed by itself or by another one."""
+        """Create a key and a certificate, self-signed or signed by another certificate."""
         by = f"-CA {self.crt(signer)} -CAkey {self.key(signer)}" if signer else ""
         new = f"-newkey {key} -nodes -keyout {self.key(name)} -subj /CN={name}"
         _openssl(f"req -x509 {new} -days 2 -addext {extension} {by} -out {self.crt(name)}")
 
     def expire(self, name: str) -> None:
-        """Let the certificate be one that signs itself, for one day of the year 2020."""
+        """Replace the certificate by a self-signed one that was valid for one day in 2020."""
         config = self.folder / "ca.cnf"
         config.write_text(_CA.format(folder=self.folder))
         (self.folder / "index").touch()
@@ -65,7 +65,7 @@ class Certificates:
         _openssl(f"ca {by} {when} -in {request} -out {self.crt(name)}")
 
     def client_context(self, name: str = "") -> ssl.SSLContext:
-        """A client that trusts `ca` and shows the certificate of that name."""
+        """A client context that trusts `ca` and presents the named certificate."""
         context = ssl.create_default_context(cafile=str(self.crt("ca")))
         if name:
             context.load_cert_chain(self.crt(name), self.key(name))

@@ -1,4 +1,4 @@
-"""The Helm chart, rendered in this process."""
+"""Renders the Helm chart in this process."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any
 import yaml
 from helm_python import Chart, _native
 
-from gpuledger.app.flags import parse, parser
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import COLLECT, EVERYTHING, NODE
-from gpuledger.model.settings import build
+from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.config.load import load_values
+from gpuledger.config.node import ALL_GROUPS, COLLECT_GROUPS, NODE_GROUPS
+from gpuledger.model.settings import build_settings
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy/helm/gpuledger"
 MANIFESTS = ROOT / "kubernetes"
-# Settings of the commands that its pods run.
-GROUPS = {"serve": NODE, "collect": COLLECT}
+# Settings of the commands that the chart's pods run.
+GROUPS = {"serve": NODE_GROUPS, "collect": COLLECT_GROUPS}
 
 OLDEST = "v1.20.15"
 NEWEST = "v1.37.0"
 
-# The one in C where PyYAML has it: dashboards are large.
+# The C loader if PyYAML has it, because dashboards are large.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Manifest = dict[str, Any]
 Values = Mapping[str, Any]
 
-# The chart's values for one thing after another; tests of all renderings go through these.
+# Values for each feature of the chart, for tests of all renderings.
 MATRIX: Mapping[str, Values] = {
     "defaults": {},
     "process exporter": {"gpu-process-exporter": {"enabled": True}},
@@ -125,12 +125,12 @@ MATRIX: Mapping[str, Values] = {
         "networkPolicy": {"enabled": True},
         "imagePullSecrets": [{"name": "registry"}],
     },
-    "operator, OpenShift, beside the chart's own": {
+    "operator, OpenShift and the chart's exporter": {
         "operator": {"enabled": True, "defaultRemoteWrite": [{"url": "http://store/write"}]},
         "openshift": {"enabled": True},
         "mode": "daemonset",
     },
-    "the agent alone": {
+    "only the agent": {
         "mode": "none",
         "agent": {"enabled": True, "config": {"remote_write": [{"url": "http://store/write"}]}},
         "networkPolicy": {"enabled": True},
@@ -169,7 +169,7 @@ MATRIX: Mapping[str, Values] = {
 
 @cache
 def chart(folder: Path = CHART) -> Chart:
-    """Loaded once: loading reads every file."""
+    """The chart in a folder; loaded once, because loading reads all files."""
     return Chart.load(folder)
 
 
@@ -181,31 +181,31 @@ def files(
     namespace: str = "gpus",
     folder: Path = CHART,
 ) -> dict[str, str]:
-    """Template to text. The package's own `render` does not hand on the cluster's version."""
+    """Rendered text by template. Calls the library directly: its `render` has no Kubernetes version."""
     options = {"name": name, "namespace": namespace, "kube_version": kube, "api_versions": []}
     handle = chart(folder)._raw()
-    made = _native.call_string("helm_render", handle, json.dumps(dict(values or {})), json.dumps(options))
-    return {path.split("/templates/", 1)[1]: text for path, text in json.loads(made).items()}
+    rendered = _native.call_string("helm_render", handle, json.dumps(dict(values or {})), json.dumps(options))
+    return {path.split("/templates/", 1)[1]: text for path, text in json.loads(rendered).items()}
 
 
 def render(values: Values | None = None, **options: Any) -> list[Manifest]:
-    """Every object."""
+    """All rendered objects."""
     texts = files(values, **options).items()
     return [one for path, text in texts if path != "NOTES.txt" for one in yaml.load_all(text, _LOADER) if one]
 
 
 def notes(values: Values | None = None, **options: Any) -> str:
-    """What Helm prints after an install."""
+    """The notes that Helm prints after an install."""
     return files(values, **options)["NOTES.txt"]
 
 
 def of_kind(kind: str, values: Values | None = None, **options: Any) -> list[Manifest]:
-    """The objects of one kind."""
+    """Rendered objects of one kind."""
     return [one for one in render(values, **options) if one["kind"] == kind]
 
 
 def pod_specs(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
-    """Of everything that makes pods."""
+    """Pod specifications of pods and of all workloads."""
     for one in manifests:
         if one["kind"] == "Pod":
             yield one["spec"]
@@ -215,39 +215,44 @@ def pod_specs(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
             yield one["spec"]["template"]["spec"]
 
 
-def workload(values: Values | None = None, **options: Any) -> Manifest:
-    """The specification of the exporter's or collector's pod, the first where there are two."""
+def pod_spec(values: Values | None = None, **options: Any) -> Manifest:
+    """Specification of the exporter's or collector's pod; the first if there are two."""
     return next(pod_specs([one for one in render(values, **options) if one["kind"] != "Pod"]))
 
 
-def program(values: Values | None = None, **options: Any) -> Manifest:
-    """Its one container."""
-    (container,) = workload(values, **options)["containers"]
+def main_container(values: Values | None = None, **options: Any) -> Manifest:
+    """The only container of the exporter's or collector's pod."""
+    (container,) = pod_spec(values, **options)["containers"]
     return dict(container)
 
 
 def containers(spec: Manifest) -> list[Manifest]:
-    """Init containers, too."""
+    """All containers of a pod, including init containers."""
     return [*spec.get("initContainers", ()), *spec["containers"]]
 
 
 def settings(values: Values | None = None, **options: Any) -> dict[str, Any]:
-    """The program's configuration file as the ConfigMap has it."""
+    """Content of gpuledger.yaml in the ConfigMap."""
     found = [one for one in of_kind("ConfigMap", values, **options) if "gpuledger.yaml" in one["data"]]
     return dict(yaml.safe_load(found[0]["data"]["gpuledger.yaml"]))
 
 
-def taken(container: dict[str, Any], config: dict[str, str], folder: Path) -> dict[str, Any]:
-    """The values that the program has from a container's arguments, environment and configuration file."""
+def load_container_settings(
+    container: dict[str, Any], config: dict[str, str], folder: Path
+) -> dict[str, Any]:
+    """Settings that gpuledger loads from a container's arguments, environment and configuration file.
+
+    Raises GpuledgerError if gpuledger rejects them. `config` is the data of the ConfigMap.
+    """
     command, *arguments = container["args"]
     for name, text in config.items():
         (folder / name).write_text(text, encoding="utf-8")
     arguments = [word.replace("/etc/gpuledger/config", str(folder)) for word in arguments]
     environment = {one["name"]: one.get("value", "node-1") for one in container["env"]}
     groups = GROUPS[command]
-    given = parse(parser(command, "", "", groups), groups.values(), arguments, environment)
-    assert given.words == ()
-    values = assemble(groups.values(), given.flags, environment, given.config, EVERYTHING)
+    given = parse_flags(build_parser(command, "", "", groups), groups.values(), arguments, environment)
+    assert given.arguments == ()
+    values = load_values(groups.values(), given.flags, environment, given.config, ALL_GROUPS)
     for group in groups.values():
-        build(group, values)
+        build_settings(group, values)
     return values

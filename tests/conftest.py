@@ -1,20 +1,27 @@
-"""What holds for every test."""
+"""Settings of every test run."""
 
 from __future__ import annotations
 
 import os
 
-# Tests run side by side, and one machine has one set of books: who wants books names a directory.
+from hypothesis import settings
+
+# The same examples in every run, so that a result depends on the tree alone. `make fuzz` draws fresh ones.
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("fresh", print_blob=True)
+settings.load_profile(os.environ.get("GPULEDGER_HYPOTHESIS_PROFILE", "fixed"))
+
+# Tests run in parallel, and a machine has one ledger: a test that needs a ledger names a directory.
 os.environ["GPULEDGER_STATE_DIR"] = "none"
-# Nor is there more than one usual place to be told to pause.
+# A machine has one default control socket, too.
 os.environ["GPULEDGER_CONTROL_SOCKET"] = "none"
-# What is drawn for a terminal has the size of the test's own, not of the one that the tests were started in.
+# Terminal tests set their own size; the size of the terminal that runs pytest must not matter.
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """A long text stands for itself by its length: pytest puts the names of tests into the environment."""
+    """Name a long parameter by its length: pytest puts test names into the environment, which is limited."""
     if isinstance(val, str | bytes) and len(val) > 100:
         return f"{argname} of {len(val)}"
     return None

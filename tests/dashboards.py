@@ -1,4 +1,4 @@
-"""The dashboards of deploy/grafana, and their queries as Grafana would ask them."""
+"""The dashboards of deploy/grafana, and their queries as Grafana sends them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ each_panel = pytest.mark.parametrize("panel", PANELS)
 each_table = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["type"] == "table"])
 each_range = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["targets"][0]["range"]])
 EVERYTHING = {"cluster": ".*", "node": ".*", "gpu": ".*", "namespace": ".*"}
-# The windows that Grafana would put in for scrapes each second, and what stands in the boxes for prices.
+# Grafana's windows for one scrape per second, and values of the text boxes for prices.
 FIXED = {
     "__range": "2m",
     "__range_s": "120",
@@ -40,7 +40,7 @@ FIXED = {
 
 
 def escaped(text: str) -> str:
-    """As Grafana puts a chosen value into a regular expression within a PromQL string."""
+    """Escape a selected value as Grafana does, for a regular expression in a PromQL string."""
     return text if text == ".*" else re.sub(r"([.+*?()|\[\]{}^$])", r"\\\\\1", text)
 
 
@@ -54,16 +54,18 @@ def panel(uid: str, title: str) -> dict[str, Any]:
 
 
 def column(uid: str, title: str, heading: str) -> str:
-    """The query behind a column of a table."""
-    made = panel(uid, title)
-    names = made["transformations"][1]["options"]["renameByName"]
-    (letter,) = (name[-1] for name, told in names.items() if told == heading and name.startswith("Value #"))
-    (target,) = (target for target in made["targets"] if target["refId"] == letter)
+    """Return the query of a column of a table."""
+    table = panel(uid, title)
+    headings = table["transformations"][1]["options"]["renameByName"]
+    (letter,) = (
+        name[-1] for name, text in headings.items() if text == heading and name.startswith("Value #")
+    )
+    (target,) = (target for target in table["targets"] if target["refId"] == letter)
     return str(target["expr"])
 
 
 def batch_node(folder: Path) -> tuple[list[str], dict[str, str]]:
-    """Flags and environment of a server on two GPUs, one with a process of a batch job."""
+    """Return flags and environment of a server with two GPUs, one of them with a process of a batch job."""
     (folder / "jobs").mkdir()
     (folder / "jobs" / "0").write_text("4711\n")
     state = NvmlState(folder / "state", [NvmlGpu(NvmlProcess(os.getpid(), sm=40)), NvmlGpu()]).write()

@@ -1,4 +1,4 @@
-"""README.md and the pages of docs, taken apart as a git forge reads them."""
+"""Parser for README.md and the pages of docs, as a git forge renders them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 
 @dataclass(frozen=True, slots=True)
 class Markdown:
-    """One page: where it links to, what can be linked to, and its code."""
+    """The links, anchors, pictures and code of one page."""
 
     links: tuple[str, ...]
     pictures: tuple[tuple[str, str], ...]
@@ -51,7 +51,7 @@ def _flat(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _anchors(tokens: Sequence[Token]) -> Iterator[str]:
-    """A forge's names of headings: lower case, dashes for blanks, no punctuation, numbered when repeated."""
+    """Heading anchors of a forge: lower case, dashes for spaces, no punctuation, repeats numbered."""
     seen: dict[str, int] = {}
     for heading, inline in pairwise(tokens):
         if heading.type == "heading_open":

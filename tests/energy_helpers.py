@@ -1,13 +1,13 @@
-"""One Gpu's books on a bench: ticks in, postings out."""
+"""A test bench for one Gpu's energy ledger: ticks in, postings out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from builders import reading
-from gpuledger.ledger.energy.counter import Counter, Epoch
-from gpuledger.ledger.energy.floor import FloorBook, given_floors
-from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
+from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
+from gpuledger.ledger.energy.floor import FloorEstimator, configured_floors
+from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger, Posting
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import AccountingRecord, GpuProcess, UtilizationSample
@@ -16,12 +16,12 @@ UNIX = 1_700_000_000.0
 
 
 def samples(pid: int, *times: float, sm: float) -> list[UtilizationSample]:
-    """One sample of a pid at each time, in the source's seconds."""
+    """One sample of a pid at each time, in seconds of the source's clock."""
     return [UtilizationSample(pid, round(at * 1e6), sm, 0.0, 0.0, 0.0) for at in times]
 
 
 class Bench:
-    """A Gpu's books with given floors (watts) and, if wanted, something stored before."""
+    """A Gpu's energy ledger with configured floors (watts) and optional stored state."""
 
     def __init__(
         self,
@@ -40,10 +40,12 @@ class Bench:
         self.parts = parts
         self.limit = limit
         here = epoch or Epoch("boot")
-        counter = Counter(here)
+        counter = EnergyCounter(here)
         if stored is not None:
-            counter = Counter(stored_epoch or here, opening=0, booked=stored, last=stored, last_at=stored_at)
-        self.book = GpuBook(card, counter, FloorBook(given_floors(empty, resident)))
+            counter = EnergyCounter(
+                stored_epoch or here, opening=0, booked=stored, last=stored, last_at=stored_at
+            )
+        self.book = GpuEnergyLedger(card, counter, FloorEstimator(configured_floors(empty, resident)))
         self.posted = self.book.begin_epoch(here, UNIX)
         if counter.epoch == here:
             self.book.counter, _ = counter.resumed(here)
@@ -60,17 +62,19 @@ class Bench:
         power: float | None = None,
         accounting: Sequence[AccountingRecord] = (),
         fresh: bool = False,
-    ) -> Posted:
-        """One tick, and what it posted last. `fresh` makes it the beginning of an interval, as after a first
-        move; without `samples` the driver could not be asked for any.
+    ) -> Posting:
+        """Apply one tick and return its last posting.
+
+        `fresh` begins a new interval, like the first move of a counter; `samples` is None if the driver's
+        samples cannot be read.
         """
         values = {q.ENERGY: value, q.UTILIZATION: utilization, q.POWER_LIMIT_MAX: self.limit, q.POWER: power}
-        told = {quantity: number for quantity, number in values.items() if number is not None}
+        known = {quantity: number for quantity, number in values.items() if number is not None}
         whole = reading(
             self.card,
             *(processes or () if not self.parts else ()),
             failed=processes is None and not self.parts,
-            values=told,
+            values=known,
             samples=None if self.parts or samples is None else tuple(samples),
             accounting=tuple(accounting),
         )
@@ -85,7 +89,7 @@ class Bench:
         ]
         if fresh:
             assert value is not None
-            self.book.counter = Counter(
+            self.book.counter = EnergyCounter(
                 self.book.counter.epoch,
                 opening=value - 1,
                 booked=value - 1,
@@ -100,9 +104,9 @@ class Bench:
         return now[-1] if now else None  # type: ignore[return-value]  # asserted
 
 
-def flat(posted: Posted) -> dict[object, int]:
-    """Millijoules by pid, and the Gpu's own accounts where they have any."""
+def flat(posted: Posting) -> dict[object, int]:
+    """Millijoules by pid, plus the Gpu's own accounts if not 0."""
     own = {"idle": posted.booked.idle, "unattributed": posted.booked.unattributed}
-    told = {key[1]: joules for key, joules in posted.booked.processes.items()}
-    assert sum(told.values()) + sum(own.values()) == posted.booked.delta
-    return {**told, **{name: joules for name, joules in own.items() if joules}}
+    known = {key[1]: joules for key, joules in posted.booked.processes.items()}
+    assert sum(known.values()) + sum(own.values()) == posted.booked.delta
+    return {**known, **{name: joules for name, joules in own.items() if joules}}

@@ -1,7 +1,7 @@
-"""What the fuzz tests share: files that are kept, what becomes of them, and what every reader owes.
+"""Shared parts of the fuzz tests: corpus files, their mutation, and the checks for every reader.
 
-`tests/corpus/<reader>` has small files, each named for why it is kept: every one is replayed by a plain test,
-and hypothesis starts from them. GPULEDGER_FUZZ_EXAMPLES asks for another number of examples than 100.
+`tests/corpus/<reader>` has small files, each named after the case that it covers. A plain test reads each of
+them, and hypothesis mutates them. GPULEDGER_FUZZ_EXAMPLES sets the number of examples (default 100).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ fuzzed = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 
-# What readers trip over, whatever they read.
-_EVIL = (
+# Bytes that break parsers of any format.
+_HOSTILE = (
     *(
         b"",
         b"\0",
@@ -52,21 +52,21 @@ _EVIL = (
 _LARGEST = 64 * 1024
 
 
-def kept(reader: str) -> list[Path]:
-    """The files of a reader, for `parametrize` with `ids=named`."""
+def corpus_files(reader: str) -> list[Path]:
+    """The corpus files of a reader, for `parametrize` with `ids=file_name`."""
     found = sorted(path for path in (CORPUS / reader).iterdir() if path.is_file())
     assert found, f"no corpus for {reader}"
     return found
 
 
-def named(path: Path) -> str:
+def file_name(path: Path) -> str:
     return path.name
 
 
-def mutated(reader: str, *words: bytes) -> st.SearchStrategy[bytes]:
-    """A kept file, some of it cut, changed, repeated or taken from another; `words` are the format's own."""
-    files = [path.read_bytes() for path in kept(reader)]
-    put = st.one_of(st.sampled_from((*words, *_EVIL)), st.binary(max_size=12))
+def mutated_files(reader: str, *words: bytes) -> st.SearchStrategy[bytes]:
+    """A corpus file with parts cut, changed, repeated or spliced; `words` are tokens of the format."""
+    files = [path.read_bytes() for path in corpus_files(reader)]
+    put = st.one_of(st.sampled_from((*words, *_HOSTILE)), st.binary(max_size=12))
 
     @st.composite
     def strategy(draw: st.DrawFn) -> bytes:
@@ -106,12 +106,12 @@ def _changed(draw: st.DrawFn, content: bytes, files: list[bytes], put: st.Search
 
 
 class Hang(AssertionError):
-    """So much CPU time for so little input."""
+    """Too much CPU time."""
 
 
 @contextmanager
 def bounded(seconds: float = 15.0) -> Iterator[None]:
-    """Fail what takes CPU time out of all proportion: what should take milliseconds and would take hours."""
+    """Fail if the block takes more CPU time than this. Readers should take milliseconds."""
 
     def over(*_: object) -> None:
         raise Hang(f"more than {seconds:g} s of CPU time")
@@ -126,8 +126,8 @@ def bounded(seconds: float = 15.0) -> Iterator[None]:
 
 
 @contextmanager
-def held_below(most: int) -> Iterator[None]:
-    """Fail what takes more than so many bytes of memory at any moment."""
+def memory_below(most: int) -> Iterator[None]:
+    """Fail if the block allocates more bytes of memory at any moment."""
     tracemalloc.start()
     try:
         yield
@@ -138,17 +138,17 @@ def held_below(most: int) -> Iterator[None]:
 
 
 def check_line(error: GpuledgerError) -> None:
-    """What an error owes: one line that a terminal and a log can take."""
+    """Check that the error is one line without control characters, for terminals and logs."""
     text = str(error)
     assert text
     assert not {category(char) for char in text} & {"Cc", "Cs", "Zl", "Zp"}, repr(text)
 
 
 def check_snapshot(seen: Snapshot) -> None:
-    """What the model admits: values within their bounds, pids that can be, texts that can be told."""
+    """Check that values, pids and texts are possible in the model."""
     for reading in seen.readings:
         for quantity, value in reading.values.items():
-            assert quantity.believes(value), (quantity, value)
+            assert quantity.is_possible(value), (quantity, value)
         for process in reading.processes or ():
             _check_process(process)
 
@@ -163,6 +163,6 @@ def _check_process(process: GpuProcess) -> None:
 
 
 def check_text(*texts: str) -> None:
-    """What can be told on a page: UTF-8, without zero bytes."""
+    """Check that texts can be exported: UTF-8 without zero bytes."""
     for text in texts:
         assert "\0" not in text.encode("utf-8").decode("utf-8"), repr(text)

@@ -1,7 +1,7 @@
-"""Machine instructions, counted by valgrind's callgrind: what a piece of work costs, whatever else runs.
+"""Counts machine instructions with valgrind's callgrind, which other load on the machine does not affect.
 
-Per piece they are the difference between a run that does everything a little and one that does this more
-often, with hashes that are the same in each: equal to the second decimal from run to run.
+The count of one repetition is computed from the difference between a run with few repetitions of all kinds of
+work and a run with many of this kind. Hash seeds are fixed: results agree to the second decimal.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-WORKS = {"post": "post a tick", "render": "make a page", "scrape": "answer a scrape"}
+WORKS = {"post": "post a tick", "render": "render a page", "scrape": "respond to a scrape"}
 FEW, MANY = 2, 10
 
 WORKER = """
 import sys
-from gpuledger.dialects.catalogue import dialects
-from gpuledger.dialects.settings import DEFAULT, DialectSettings
+from gpuledger.dialects.catalogue import create_dialects
+from gpuledger.dialects.settings import DEFAULT_DIALECTS, DialectSettings
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.model.node_state import Health, Page
+from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.quantities import QUANTITIES
-from gpuledger.outputs.metrics_pages import PageStore
+from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.http.routes import Request
 from gpuledger.sources.settings import SourceSettings
-from gpuledger.sources.simulator.reader import parse
+from gpuledger.sources.simulator.scenario_parser import parse_scenario
 from gpuledger.sources.simulator.simulator import Simulator
 
 class Clock:
@@ -39,31 +39,34 @@ class Clock:
 
 clock = Clock()
 gpu = "  - {count: 8, memory: 80GB, processes: [" + ", ".join(["{name: python, load: 0.1}"] * 8) + "]}\\n"
-source = Simulator(parse("gpus:\\n" + gpu, "bench"), SourceSettings(seed=1), clock)
+source = Simulator(parse_scenario("gpus:\\n" + gpu, "bench"), SourceSettings(seed=1), clock)
 snapshots = []
-# As many whatever is to be done: what it costs to make them up is nobody's.
+# The same number in all runs, so that simulating them does not count.
 for _ in range(11):
     snapshots.append(source.read(frozenset(QUANTITIES.values())))
     clock.now += 1.0
-ledger, state = Ledger(LedgerSettings()), None
-every = dialects(DialectSettings(), "0")
+ledger = Ledger(LedgerSettings())
+dialects = create_dialects(DialectSettings(), "0")
 request = Request("GET", "/metrics", "", {"accept-encoding": "gzip"})
-state = ledger.post(snapshots[0])
-page = Page(clock.unix(), source.info, snapshots[0], state, Health())
-kept = PageStore(every, clock, page, DEFAULT).handler(DEFAULT)
-kept(request)
+state = NodeState(clock.unix(), source.info, snapshots[0], ledger.post(snapshots[0]), Health())
+
+def new_pages():
+    return MetricsPages(dialects, clock, state, DEFAULT_DIALECTS).handler(DEFAULT_DIALECTS)
+
+rendered = new_pages()
+rendered(request)
 posts, renders, scrapes = map(int, sys.argv[1:])
 for seen in snapshots[1 : posts + 1]:
     ledger.post(seen)
 for _ in range(renders):
-    PageStore(every, clock, page, DEFAULT).handler(DEFAULT)(request)
+    new_pages()(request)
 for _ in range(scrapes):
-    kept(request)
+    rendered(request)
 """
 
 
 def instructions(*times: int) -> int:
-    """Of a whole process that does each of the works so often."""
+    """Return the instructions of a process that does each kind of work this many times (see WORKS)."""
     with tempfile.TemporaryDirectory() as folder:
         env = {
             **os.environ,
@@ -80,11 +83,11 @@ def instructions(*times: int) -> int:
 
 
 @cache
-def fewest() -> int:
-    """Of the process that the others are compared with."""
+def baseline() -> int:
+    """Return the instructions of the process with which others are compared."""
     return instructions(*[FEW] * len(WORKS))
 
 
-def per_piece(work: str) -> float:
-    """What one more piece of work costs."""
-    return (instructions(*(MANY if one == work else FEW for one in WORKS)) - fewest()) / (MANY - FEW)
+def instructions_per_repetition(work: str) -> float:
+    """Return the instructions of one more repetition of this work."""
+    return (instructions(*(MANY if one == work else FEW for one in WORKS)) - baseline()) / (MANY - FEW)

@@ -1,4 +1,4 @@
-"""A PCI bus for tests: the few files of sysfs and the device nodes that say which GPUs there are."""
+"""A PCI bus for tests: the files of sysfs and /dev that describe GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class PciTree:
-    """Grows under a folder; names are those of sysfs, `0000:3b:00.0`."""
+    """Files below a folder; device names are those of sysfs, `0000:3b:00.0`."""
 
     def __init__(self, folder: Path) -> None:
         self._devices = folder / "sys/bus/pci/devices"

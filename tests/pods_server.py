@@ -1,4 +1,4 @@
-"""A real HTTP server that lists and watches pods by a script, and pods to put into it."""
+"""A scripted API server for lists and watches of pods, and builders of pods and events."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from threading import Event, Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from gpuledger.kubernetes.access import Access
+from gpuledger.kubernetes.access import ApiServerAccess
 
 Json = dict[str, Any]
 END, CUT = object(), object()
 
 
 class NoWait(Random):
-    """Chance that never lets anybody wait."""
+    """A random source without jitter."""
 
     def uniform(self, a: float, b: float) -> float:
         return 0.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     path: str
     query: dict[str, str]
     headers: dict[str, str]
@@ -38,113 +38,113 @@ class Asked:
         return self.headers.get("authorization", "")
 
 
-class Talk:
-    """What a script may do with one request."""
+class ServerExchange:
+    """One request at the server, with the ways in which a script can respond."""
 
     def __init__(self, handler: BaseHTTPRequestHandler, server: ApiServer) -> None:
         self._handler = handler
         self.server = server
 
-    def head(self, status: int = 200, **headers: str) -> None:
+    def send_head(self, status: int = 200, **headers: str) -> None:
         self._handler.send_response(status)
         for name, value in headers.items():
             self._handler.send_header(name.replace("_", "-"), value)
         self._handler.end_headers()
 
-    def whole(self, body: bytes, status: int = 200, **headers: str) -> None:
-        self.head(status, Content_Length=str(len(body)), **headers)
+    def send_response(self, body: bytes, status: int = 200, **headers: str) -> None:
+        self.send_head(status, Content_Length=str(len(body)), **headers)
         self._handler.wfile.write(body)
 
-    def chunk(self, data: bytes) -> None:
+    def send_chunk(self, data: bytes) -> None:
         self._handler.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
-    def raw(self, data: bytes) -> None:
+    def send_raw(self, data: bytes) -> None:
         self._handler.wfile.write(data)
 
 
-Script = Callable[[Talk], None]
+Script = Callable[[ServerExchange], None]
 
 
 @dataclass
 class ApiServer:
     """`lists` and `watches` are scripts for the next requests.
 
-    Without one, `pods` are listed, and what is put into `events` is watched: END ends a watch as its timeout
-    does, CUT as a broken connection does.
+    Without a script, a list returns `pods`, and a watch returns what is put into `events`: END ends it like
+    its timeout, CUT like a broken connection. `other_paths` are scripts for other paths.
     """
 
     pods: list[Json] = field(default_factory=list)
     version: str = "100"
     lists: deque[Script] = field(default_factory=deque)
     watches: deque[Script] = field(default_factory=deque)
-    others: dict[str, Script] = field(default_factory=dict)
-    asked: list[Asked] = field(default_factory=list)
+    other_paths: dict[str, Script] = field(default_factory=dict)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     events: Queue[Any] = field(default_factory=Queue)
     closing: Event = field(default_factory=Event)
     port: int = 0
 
     @property
-    def access(self) -> Access:
-        return Access(f"http://127.0.0.1:{self.port}")
+    def access(self) -> ApiServerAccess:
+        return ApiServerAccess(f"http://127.0.0.1:{self.port}")
 
-    def listed(self) -> list[Asked]:
-        return [one for one in self.asked if "watch" not in one.query]
+    def listed(self) -> list[ReceivedRequest]:
+        return [one for one in self.requests if "watch" not in one.query]
 
-    def watched(self) -> list[Asked]:
-        return [one for one in self.asked if "watch" in one.query]
+    def watched(self) -> list[ReceivedRequest]:
+        return [one for one in self.requests if "watch" in one.query]
 
-    def answer(self, asked: Asked, talk: Talk) -> None:
-        self.asked.append(asked)
-        if asked.path in self.others:
-            self.others[asked.path](talk)
-        elif asked.path != "/api/v1/pods":
-            status(404)(talk)
-        elif "watch" in asked.query:
-            (self.watches.popleft() if self.watches else live)(talk)
+    def answer(self, request: ReceivedRequest, exchange: ServerExchange) -> None:
+        self.requests.append(request)
+        if request.path in self.other_paths:
+            self.other_paths[request.path](exchange)
+        elif request.path != "/api/v1/pods":
+            status(404)(exchange)
+        elif "watch" in request.query:
+            (self.watches.popleft() if self.watches else send_events)(exchange)
         else:
-            (self.lists.popleft() if self.lists else all_pods)(talk)
+            (self.lists.popleft() if self.lists else all_pods)(exchange)
 
 
-def all_pods(talk: Talk) -> None:
-    talk.whole(pod_list(talk.server.pods, talk.server.version))
+def all_pods(exchange: ServerExchange) -> None:
+    exchange.send_response(pod_list(exchange.server.pods, exchange.server.version))
 
 
-def live(talk: Talk) -> None:
-    talk.head(Transfer_Encoding="chunked")
-    while (event := talk.server.events.get()) is not CUT:
+def send_events(exchange: ServerExchange) -> None:
+    exchange.send_head(Transfer_Encoding="chunked")
+    while (event := exchange.server.events.get()) is not CUT:
         if event is END:
-            talk.raw(b"0\r\n\r\n")
+            exchange.send_raw(b"0\r\n\r\n")
             return
-        talk.chunk(event if isinstance(event, bytes) else line(event))
+        exchange.send_chunk(event if isinstance(event, bytes) else line(event))
 
 
 def status(code: int, message: str = "", **headers: str) -> Script:
     body = json.dumps({"kind": "Status", "code": code, "message": message}).encode()
-    return lambda talk: talk.whole(body, code, **headers)
+    return lambda exchange: exchange.send_response(body, code, **headers)
 
 
 def chunks(*data: bytes, ends: bool = True) -> Script:
-    def script(talk: Talk) -> None:
-        talk.head(Transfer_Encoding="chunked")
+    def script(exchange: ServerExchange) -> None:
+        exchange.send_head(Transfer_Encoding="chunked")
         for one in data:
-            talk.chunk(one)
+            exchange.send_chunk(one)
         if ends:
-            talk.raw(b"0\r\n\r\n")
+            exchange.send_raw(b"0\r\n\r\n")
 
     return script
 
 
 def body(data: bytes, **headers: str) -> Script:
-    return lambda talk: talk.whole(data, **headers)
+    return lambda exchange: exchange.send_response(data, **headers)
 
 
-def hang(talk: Talk) -> None:
-    talk.head(Transfer_Encoding="chunked")
-    talk.server.closing.wait()
+def hang(exchange: ServerExchange) -> None:
+    exchange.send_head(Transfer_Encoding="chunked")
+    exchange.server.closing.wait()
 
 
-def silence(talk: Talk) -> None:
-    talk.server.closing.wait()
+def silence(exchange: ServerExchange) -> None:
+    exchange.server.closing.wait()
 
 
 def pod_list(pods: list[Json], version: str = "100", token: str = "") -> bytes:
@@ -152,12 +152,12 @@ def pod_list(pods: list[Json], version: str = "100", token: str = "") -> bytes:
     return json.dumps({"kind": "PodList", "apiVersion": "v1", "metadata": meta, "items": pods}).encode()
 
 
-def event(kind: str, about: Json) -> Json:
-    return {"type": kind, "object": about}
+def event(kind: str, item: Json) -> Json:
+    return {"type": kind, "object": item}
 
 
-def line(told: Json) -> bytes:
-    return json.dumps(told).encode() + b"\n"
+def line(event: Json) -> bytes:
+    return json.dumps(event).encode() + b"\n"
 
 
 def bookmark(version: str) -> Json:
@@ -178,8 +178,8 @@ def a_pod(
     phase: str = "Running",
     **meta: Any,
 ) -> Json:
-    """A pod as the API tells it; `containers` maps names to container ids."""
-    told = [{"name": key, "containerID": value} for key, value in (containers or {}).items()]
+    """A core/v1 Pod; `containers` maps names to container ids."""
+    statuses = [{"name": key, "containerID": value} for key, value in (containers or {}).items()]
     return {
         "metadata": {
             "uid": uid,
@@ -189,7 +189,7 @@ def a_pod(
             "creationTimestamp": created,
             **meta,
         },
-        "status": {"phase": phase, "containerStatuses": told},
+        "status": {"phase": phase, "containerStatuses": statuses},
     }
 
 
@@ -203,20 +203,20 @@ def serving() -> Iterator[ApiServer]:
         def do_GET(self) -> None:
             parts = urlsplit(self.path)
             headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = Asked(parts.path, dict(parse_qsl(parts.query)), headers)
+            request = ReceivedRequest(parts.path, dict(parse_qsl(parts.query)), headers)
             self.close_connection = True
-            state.answer(asked, Talk(self, state))
+            state.answer(request, ServerExchange(self, state))
 
         def log_message(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
-        # A client that goes away is what half of the tests are about.
+        # Many tests disconnect in the middle of a response.
         daemon_threads = True
         block_on_close = False
 
         def handle_error(self, *_: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     server = Server(("127.0.0.1", 0), Handler)
     state.port = server.server_port

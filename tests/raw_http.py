@@ -1,4 +1,4 @@
-"""A server in a thread of its own, and what comes back for raw bytes."""
+"""A server in a separate thread, and a client for raw bytes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from threading import Thread
 
 from gpuledger.http.addresses import Address
-from gpuledger.http.connection import Connection
-from gpuledger.http.limits import Limits
+from gpuledger.http.connection import ClientConnection
+from gpuledger.http.limits import HttpLimits
 from gpuledger.http.routes import Routes
-from gpuledger.http.server import HttpServer, Speaker
+from gpuledger.http.server import HttpServer, ProtocolFactory
 
 CORPUS = Path(__file__).parent / "corpus" / "http.toml"
-# More than any answer takes; a server that neither answers nor closes has failed the test by then.
+# Seconds. Longer than any response takes; a server that neither responds nor closes fails the test.
 PATIENCE = 30.0
 
 _HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3})( [\x20-\x7e]*)?\r\n((?:[!-9;-~]+: ?[\x20-\x7e]*\r\n)*)\r\n")
@@ -37,12 +37,12 @@ class Case:
 
 def corpus() -> list[Case]:
     cases = tomllib.loads(CORPUS.read_text("utf-8"))["case"]
-    return [Case(one["name"], one["sent"].encode("latin-1"), one["answers"]) for one in cases]
+    return [Case(case["name"], case["sent"].encode("latin-1"), case["answers"]) for case in cases]
 
 
 @dataclass
 class Running:
-    """`complaints` are what it said in its log, or to its event loop, that nobody should make it say."""
+    """A running server. `complaints` are its log warnings and event loop errors; no client may cause them."""
 
     port: int
     complaints: list[str] = field(default_factory=list)
@@ -60,11 +60,13 @@ class _Complaints(logging.Handler):
 
 @contextmanager
 def raw_server(
-    routes: Routes, speaker: Speaker = Connection, limits: Limits | None = None
+    routes: Routes, protocol_factory: ProtocolFactory = ClientConnection, limits: HttpLimits | None = None
 ) -> Iterator[Running]:
     loop = asyncio.new_event_loop()
     server = HttpServer(
-        [(Address("127.0.0.1", 0), routes)], limits or Limits(client_requests=1e9), speaker=speaker
+        [(Address("127.0.0.1", 0), routes)],
+        limits or HttpLimits(),
+        protocol_factory=protocol_factory,
     )
     loop.run_until_complete(server.start())
     running = Running(server.addresses[0].port, count=lambda: server.connections)
@@ -83,17 +85,17 @@ def raw_server(
         logging.getLogger().removeHandler(listening)
 
 
-def told(port: int, pieces: Sequence[bytes], tls: ssl.SSLContext | None = None) -> bytes:
-    """All that comes back for these pieces until the server ends, which hears that no more comes."""
+def received_from(port: int, pieces: Sequence[bytes], tls: ssl.SSLContext | None = None) -> bytes:
+    """Send the pieces and close the sending side; return all received bytes until the server closes."""
     received = bytearray()
     plain = socket.create_connection(("127.0.0.1", port), PATIENCE)
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with plain if tls is None else tls.wrap_socket(plain, server_hostname="localhost") as client:
-        # A server that has said all it has to say may reset what is still sent.
+        # A server that has finished its response may reset the connection while bytes are sent.
         with suppress(OSError):
             for piece in pieces:
                 client.sendall(piece)
-            # Past TLS, whose own method would have the rest received undeciphered.
+            # Not the method of SSLSocket, after which received bytes are not decrypted.
             socket.socket.shutdown(client, socket.SHUT_WR)
         with suppress(ConnectionError, ssl.SSLEOFError):
             while data := client.recv(65536):
@@ -102,18 +104,18 @@ def told(port: int, pieces: Sequence[bytes], tls: ssl.SSLContext | None = None) 
 
 
 def answers_in(received: bytes) -> list[tuple[int, bytes]]:
-    """Status and body of each final answer; fails on a byte that belongs to none."""
+    """Status and body of each final response; fails for bytes outside of responses."""
     found = []
     while received:
         head = _HEAD.match(received)
-        assert head is not None, f"no answer of HTTP: {received[:200]!r}"
+        assert head is not None, f"not an HTTP response: {received[:200]!r}"
         received = received[head.end() :]
         status, length = int(head[1]), _LENGTH.search(head[3])
         if status == 100:
             continue
         assert length is not None, head[0]
         size = int(length[1])
-        assert len(received) >= size, "an answer is cut short"
+        assert len(received) >= size, "a response is truncated"
         found.append((status, received[:size]))
         received = received[size:]
     return found

@@ -1,4 +1,4 @@
-"""Reports out of a file of books, and the same file with everything folded that can be."""
+"""Reports from a ledger file, and copies of the file with everything folded."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 
 from gpuledger.ledger.report.grouping import Key
-from gpuledger.ledger.report.report import Line, Report
 from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
 from gpuledger.ledger.store import history as billing
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.retention import fold_spans, fold_times
@@ -19,17 +19,17 @@ EVER = (0, 2**40 // HOUR * HOUR)
 
 def report_of(
     file: Path, by: str = "owner", between: tuple[int, int] = EVER, prices: Prices | None = None
-) -> Report:
+) -> UsageReport:
     with closing(History(file)) as history:
-        return billing.report_of(history, by, prices or Prices(), between)
+        return billing.build_report(history, by, prices or Prices(), between)
 
 
-def lines_of(found: Report) -> dict[Key, Line]:
+def lines_of(found: UsageReport) -> dict[Key, ReportLine]:
     return {line.key: line for line in found.lines}
 
 
 def folded(file: Path, before: float, target: Path) -> Path:
-    """A copy of the books in which every hour before this time (unix) is folded."""
+    """A copy of the ledger in which every hour before this time (unix) is folded."""
     with closing(sqlite3.connect(file)) as books, closing(sqlite3.connect(target)) as copy:
         books.backup(copy)
     with closing(sqlite3.connect(target, isolation_level=None)) as copy:
@@ -43,10 +43,10 @@ def folded(file: Path, before: float, target: Path) -> Path:
     return target
 
 
-def same(one: Report, other: Report) -> bool:
-    """Whether two reports say the same, to the last digit."""
+def same(one: UsageReport, other: UsageReport) -> bool:
+    """Whether two reports are equal to the last digit."""
     facts = [
-        (found.lines, found.own, found.total, found.gpus, found.occupied, found.period)
+        (found.lines, found.gpu_accounts, found.total, found.gpus, found.occupied, found.period)
         for found in (one, other)
     ]
     return facts[0] == facts[1]

@@ -1,4 +1,4 @@
-"""Real programs under test: started, waited for, stopped."""
+"""Start, wait for and stop real programs under test."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PATIENCE = 60.0
 
 
 def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
-    """Poll until the condition is true and answer what it answered."""
+    """Poll until the condition is true; returns its value."""
     deadline = time.monotonic() + patience
     while True:
         found = condition()
         if found:
             return found
-        assert time.monotonic() < deadline, f"waited {patience} s in vain for {what}"
+        assert time.monotonic() < deadline, f"timed out after {patience} s: {what}"
         time.sleep(0.01)
 
 
 def gpuledger(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours to its end."""
+    """Run a command of gpuledger until it exits."""
     return subprocess.run(
         [sys.executable, "-m", "gpuledger", *arguments],
         capture_output=True,
@@ -44,7 +44,7 @@ def gpuledger(*arguments: str, env: Mapping[str, str] | None = None) -> subproce
 
 
 def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
-    """The only line on stderr of a command that ended with this code."""
+    """The only line on stderr of a command that exited with this code."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -52,14 +52,14 @@ def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
 
 
 def get(url: str, **options: Any) -> httpx.Response:
-    """Of a program on this machine. Many are asked again and again while something is waited for, and to read
-    the certificates of all authorities each time takes ten times what the request takes.
+    """Send a GET to a program on this machine. Does not load CA certificates, because many tests poll, and
+    loading takes ten times as long as the request.
     """
     return httpx.get(url, trust_env=False, verify=False, **options)
 
 
 class Program:
-    """A running program whose stderr is kept line by line."""
+    """A running program with its lines on stderr."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.lines: list[str] = []
@@ -83,16 +83,16 @@ class Program:
             for line in tuple(self.lines):
                 if match := re.search(pattern, line):
                     return match
-            assert self.process.poll() is None, "\n".join(["ended early:", *self.lines])
+            assert self.process.poll() is None, "\n".join(["exited early:", *self.lines])
             return None
 
         return wait_until(found, f"a line like {pattern!r} in {self.lines}")
 
     def wait_answer(self, url: str) -> None:
-        """Until a GET is answered with success."""
+        """Wait until a GET succeeds."""
 
         def answers() -> bool:
-            assert self.process.poll() is None, "\n".join(["ended early:", *self.lines])
+            assert self.process.poll() is None, "\n".join(["exited early:", *self.lines])
             try:
                 return get(url).is_success
             except httpx.TransportError:
@@ -126,7 +126,7 @@ class Server(Program):
         return get(url, headers=headers, timeout=20)
 
     def wait_ticks(self, number: int = 1) -> str:
-        """The native page once this many ticks have been made."""
+        """Wait for this many ticks; returns the page of native metrics."""
 
         def ready() -> str | None:
             body = self.get("/metrics/native").text
@@ -185,7 +185,7 @@ def prometheus(config: str, *flags: str) -> Iterator[Prometheus]:
 
 @contextmanager
 def victoria_metrics(*flags: str) -> Iterator[str]:
-    """The URL of a VictoriaMetrics that shows what it has at once."""
+    """The URL of a VictoriaMetrics that exposes new samples immediately."""
     address = f"127.0.0.1:{free_port()}"
     with tempfile.TemporaryDirectory(prefix="gpuledger-victoria-") as folder:
         place = (f"-httpListenAddr={address}", f"-storageDataPath={folder}")
@@ -200,7 +200,7 @@ def victoria_metrics(*flags: str) -> Iterator[str]:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
+    """A port that is currently free."""
     import socket
 
     with socket.socket() as probe:
@@ -209,7 +209,7 @@ def free_port() -> int:
 
 
 def promtool_check(text: str) -> tuple[int, list[str]]:
-    """`promtool check metrics`: its exit code and the lint findings; a page that does not parse fails."""
+    """`promtool check metrics`: its exit code and the lint findings; fails if the page does not parse."""
     done = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
     )

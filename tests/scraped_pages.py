@@ -1,30 +1,34 @@
-"""Pages of one target, and what their samples become."""
+"""Helpers to read pages of one target and to encode the expected samples."""
 
 from __future__ import annotations
 
 import struct
 
-from gpuledger.agent.relabel.rule import Relabelling, Rule
-from gpuledger.agent.scrape.labelling import LabelLimits, Labelling, encoded
-from gpuledger.agent.scrape.lines import TEXT, Format
-from gpuledger.agent.scrape.pages import Pages
-from gpuledger.agent.scrape.reader import Samples
-from gpuledger.agent.scrape.state import PageMemory
-from gpuledger.exposition.remote_write import STALE, series_prefix
+from gpuledger.agent.relabel.rules import RelabelRule, RelabelRules
+from gpuledger.agent.scrape.line_parser import TEXT_FORMAT, PageFormat
+from gpuledger.agent.scrape.page_cache import PageCache
+from gpuledger.agent.scrape.page_reader import PageSamples
+from gpuledger.agent.scrape.series_labels import LabelLimits, SeriesLabeler, encode_labels
+from gpuledger.agent.scrape.state import PageMemoryBudget
+from gpuledger.exposition.remote_write import STALE, encode_series_prefix
 
 TARGET = {"job": "j", "instance": "i"}
 
 
 def entry(value: float | None, **labels: str) -> bytes:
-    """What a sample of the target's becomes; None is its staleness marker."""
+    """Return the encoded entry of a sample of the target; None encodes its staleness marker."""
     name = labels.pop("name", "a")
-    told = {"__name__": name, **TARGET, **labels}
-    return series_prefix(encoded(told)) + (STALE if value is None else struct.pack("<d", value))
+    final = {"__name__": name, **TARGET, **labels}
+    return encode_series_prefix(encode_labels(final)) + (STALE if value is None else struct.pack("<d", value))
 
 
-def pages(*rules: Rule, limits: LabelLimits | None = None, memory: PageMemory | None = None) -> Pages:
-    return Pages(Labelling(TARGET, Relabelling(rules), limits), memory=memory)
+def page_cache(
+    *rules: RelabelRule, limits: LabelLimits | None = None, memory: PageMemoryBudget | None = None
+) -> PageCache:
+    return PageCache(SeriesLabeler(TARGET, RelabelRules(rules), limits), memory=memory)
 
 
-def take(given: Pages, text: str, form: Format = TEXT, limit: int = 0, honor: bool = False) -> Samples:
-    return given.take(text.encode(), form, honor=honor, limit=limit)
+def read_page(
+    cache: PageCache, text: str, form: PageFormat = TEXT_FORMAT, limit: int = 0, honor: bool = False
+) -> PageSamples:
+    return cache.read_page(text.encode(), form, honor=honor, limit=limit)

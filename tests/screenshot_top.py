@@ -1,6 +1,6 @@
-"""Takes the picture of `gpuledger top` for the documentation: `python tests/screenshot_top.py FILE.png`.
+"""Takes the screenshot of `gpuledger top` for the documentation: `python tests/screenshot_top.py FILE.png`.
 
-The real view of a simulated node, in a terminal of a hundred columns, as Textual and Chromium draw it.
+Textual and Chromium draw the real view of a simulated node in a terminal of a hundred columns.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 from browser import chromium
-from gpuledger.app.node_api import Access
+from gpuledger.app.node_api import NodeAccess
 from gpuledger.app.top_feeds import RemoteFeed
 from gpuledger.terminal.app import TopApp
-from gpuledger.terminal.line import UNICODE
-from gpuledger.terminal.order import Order
-from gpuledger.terminal.view import Origin, View
+from gpuledger.terminal.layout import UNICODE
+from gpuledger.terminal.sort_order import SortOrder
+from gpuledger.terminal.top_view import SnapshotOrigin, TopView
 from running import serving
 
 SIZE = (104, 36)
@@ -25,17 +25,17 @@ PACE = ("--speed", "8", "--interval", "500ms")
 ADDRESS = "http://gpu-node-17:9400"
 
 
-class _Elsewhere(RemoteFeed):
-    """The node under the address that it would have, were it not on this machine."""
+class _RenamedFeed(RemoteFeed):
+    """A feed that shows ADDRESS instead of the node's local address."""
 
     @property
-    def origin(self) -> Origin:
-        return Origin(ADDRESS, remote=True)
+    def origin(self) -> SnapshotOrigin:
+        return SnapshotOrigin(ADDRESS, remote=True)
 
 
-async def _drawn(url: str) -> str:
-    feed = _Elsewhere(url, Access())
-    app = TopApp(feed, View(Order("watts")), 0.5, UNICODE)
+async def _draw_top(url: str) -> str:
+    feed = _RenamedFeed(url, NodeAccess())
+    app = TopApp(feed, TopView(SortOrder("watts")), 0.5, UNICODE)
     async with app.run_test(size=SIZE) as pilot:
         while not app.processes.rows:
             await pilot.pause(0.05)
@@ -46,12 +46,12 @@ async def _drawn(url: str) -> str:
     return picture
 
 
-def take(file: Path) -> None:
-    """Write the picture."""
+def write_screenshot(file: Path) -> None:
+    """Write the screenshot as PNG."""
     with serving("--source", "simulator", *PACE, env=NODE) as server:
         server.wait_ticks(40)
-        drawing = asyncio.run(_drawn(server.url))
-    # In the machine's own fonts: none is fetched.
+        drawing = asyncio.run(_draw_top(server.url))
+    # Use the fonts of this machine; download none.
     drawing = re.sub(r"@font-face\s*\{[^}]*\}", "", drawing)
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1100, "height": 1000})
@@ -60,4 +60,4 @@ def take(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    take(Path(sys.argv[1]))
+    write_screenshot(Path(sys.argv[1]))

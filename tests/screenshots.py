@@ -1,6 +1,6 @@
-"""Takes the pictures of the documentation: `make screenshots`, or `python tests/screenshots.py FOLDER`.
+"""Takes the screenshots of the documentation: `make screenshots`, or `python tests/screenshots.py FOLDER`.
 
-A simulated node is run through some hours first, so that there is something to see.
+A simulated node runs for some simulated hours first, so that there is data to show.
 """
 
 from __future__ import annotations
@@ -14,52 +14,52 @@ from typing import Any
 
 from playwright.sync_api import Locator, expect
 
-from browser import DESKTOP, PHONE, Look, chromium, looking
+from browser import DESKTOP, PHONE, BrowserTab, chromium, open_tab
 from running import Server, serving, wait_until
 
 HOURS = 3
 MARGIN = 12
-# Half a minute of the node's time a tick: what takes more than a minute would not be observed.
+# Half a minute of simulated time per tick: intervals above a minute would be unobserved.
 PACE = ("--speed", "60", "--interval", "500ms")
 PRICES = ("--price.kwh", "0.32", "--price.currency", "EUR")
 NODE = {"GPULEDGER_NODE_NAME": "gpu-node-17", "GPULEDGER_CONTROL_SOCKET": "none"}
 
 
-def _above(look: Look, file: Path) -> None:
-    look.page.screenshot(path=file)
+def _above(tab: BrowserTab, file: Path) -> None:
+    tab.page.screenshot(path=file)
 
 
-def _framed(look: Look, parts: list[Locator], file: Path) -> None:
-    """What is between the first and the last of these, with some ground around it."""
+def _framed(tab: BrowserTab, parts: list[Locator], file: Path) -> None:
+    """A screenshot from the first to the last of these parts, with a margin."""
     first, last = parts[0].bounding_box(), parts[-1].bounding_box()
     assert first is not None
     assert last is not None
-    scrolled = look.page.evaluate("scrollY")
+    scrolled = tab.page.evaluate("scrollY")
     clip = {
         "x": first["x"] - MARGIN,
         "y": first["y"] + scrolled - MARGIN,
         "width": last["x"] + last["width"] - first["x"] + 2 * MARGIN,
         "height": last["y"] + last["height"] - first["y"] + 2 * MARGIN,
     }
-    look.page.screenshot(path=file, clip=clip, full_page=True)
+    tab.page.screenshot(path=file, clip=clip, full_page=True)
 
 
-def _held(look: Look, file: Path) -> None:
-    # It and the free one beside it.
-    _framed(look, [look.card("4"), look.card("5")], file)
+def _held(tab: BrowserTab, file: Path) -> None:
+    # The held GPU and the free one next to it.
+    _framed(tab, [tab.card("4"), tab.card("5")], file)
 
 
-def _timeline(look: Look, file: Path) -> None:
-    look.section("sessions").get_by_role("button", name="Zoom in").click()
-    look(".stage").focus()
+def _timeline(tab: BrowserTab, file: Path) -> None:
+    tab.section("sessions").get_by_role("button", name="Zoom in").click()
+    tab(".stage").focus()
     for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):
-        look.page.keyboard.press(key)
-    look("#sessions details").evaluate("(fold) => { fold.hidden = true; }")
-    look.section("sessions").evaluate(f"(section) => {{ section.style.padding = '{MARGIN}px'; }}")
-    look.section("sessions").screenshot(path=file)
+        tab.page.keyboard.press(key)
+    tab("#sessions details").evaluate("(fold) => { fold.hidden = true; }")
+    tab.section("sessions").evaluate(f"(section) => {{ section.style.padding = '{MARGIN}px'; }}")
+    tab.section("sessions").screenshot(path=file)
 
 
-PICTURES: dict[str, tuple[dict[str, Any], Callable[[Look, Path], None]]] = {
+PICTURES: dict[str, tuple[dict[str, Any], Callable[[BrowserTab, Path], None]]] = {
     "page-light": ({**DESKTOP, "color_scheme": "light"}, _above),
     "page-dark": ({**DESKTOP, "color_scheme": "dark"}, _above),
     "page-phone": ({**PHONE, "device_scale_factor": 1.5}, _above),
@@ -68,27 +68,27 @@ PICTURES: dict[str, tuple[dict[str, Any], Callable[[Look, Path], None]]] = {
 }
 
 
-def take(server: Server, folder: Path) -> None:
-    """All pictures of this node."""
+def write_screenshots(server: Server, folder: Path) -> None:
+    """Write all screenshots of this node to the folder."""
     with chromium() as browser:
         for name, (options, picture) in PICTURES.items():
-            with looking(browser, server.url, reduced_motion="reduce", **options) as look:
-                look.open()
-                expect(look.section("energy").locator("tbody tr").first).to_be_attached()
-                expect(look.section("sessions").locator(".known")).to_contain_text("sessions")
-                expect(look.card("0").locator(".curve .line")).to_have_attribute("d", re.compile("^M"))
+            with open_tab(browser, server.url, reduced_motion="reduce", **options) as tab:
+                tab.open()
+                expect(tab.section("energy").locator("tbody tr").first).to_be_attached()
+                expect(tab.section("sessions").locator(".known")).to_contain_text("sessions")
+                expect(tab.card("0").locator(".curve .line")).to_have_attribute("d", re.compile("^M"))
                 file = folder / f"{name}.png"
-                picture(look, file)
-                print(f"{file}: {file.stat().st_size / 1000:.0f} kB")  # noqa: T201  (a tool's own answer)
+                picture(tab, file)
+                print(f"{file}: {file.stat().st_size / 1000:.0f} kB")  # noqa: T201  (the tool's output)
 
 
 def main() -> None:
-    """To the folder named, which is made."""
+    """Write the screenshots to the given folder, which is created."""
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
     folder.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix="gpuledger-pictures-") as books,
-        serving("--source", "simulator", *PACE, *PRICES, "--state-dir", books, env=NODE) as server,
+        tempfile.TemporaryDirectory(prefix="gpuledger-screenshots-") as state_dir,
+        serving("--source", "simulator", *PACE, *PRICES, "--state-dir", state_dir, env=NODE) as server,
     ):
         began = server.get("/api/v1/snapshot").json()["unix"]
 
@@ -96,7 +96,7 @@ def main() -> None:
             return bool(server.get("/api/v1/snapshot").json()["unix"] - began > HOURS * 3600)
 
         wait_until(grown, f"{HOURS} hours of a simulated node", HOURS * 200)
-        take(server, folder)
+        write_screenshots(server, folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An API server that lists what a test tells it to, and tells of changes when the test does."""
+"""An API server with scripted lists, watches and errors."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from typing import Any
 from urllib.parse import parse_qs
 
 Json = dict[str, Any]
-# So often an open watch looks whether it is over.
-_LOOK_SECONDS = 0.02
+# The interval in which an open watch checks whether it has ended.
+_POLL_SECONDS = 0.02
 
 
 class ScriptedApi:
-    """`answers` are lists of objects or refusals by path; 404 for every other one. `watched` are the paths,
-    with what follows them, of the watches that are open now.
+    """`responses` maps paths to lists of objects or to error statuses; other paths give 404.
+
+    `watched` holds the path and query of each open watch.
     """
 
-    def __init__(self, answers: Mapping[str, int | list[Json]]) -> None:
-        self.answers = dict(answers)
+    def __init__(self, responses: Mapping[str, int | list[Json]]) -> None:
+        self.responses = dict(responses)
         self.watched: list[str] = []
         self.url = ""
-        self._told: dict[str, list[Json]] = {}
+        self._events: dict[str, list[Json]] = {}
         self._changed = Condition()
         self._over = False
 
-    def families(self, path: str, *changes: tuple[str, Json]) -> None:
-        """Kinds and objects of what happens at a path: listed from then on, told to whoever watches it."""
+    def apply_changes(self, path: str, *changes: tuple[str, Json]) -> None:
+        """Apply (event kind, object) pairs to a path: to its list from now on, and to its open watches."""
         with self._changed:
-            for kind, about in changes:
-                self._told.setdefault(path, []).append({"type": kind, "object": about})
-                listed = self.answers[path]
+            for kind, item in changes:
+                self._events.setdefault(path, []).append({"type": kind, "object": item})
+                listed = self.responses[path]
                 assert isinstance(listed, list)
-                others = [one for one in listed if one["metadata"]["name"] != about["metadata"]["name"]]
-                self.answers[path] = others if kind == "DELETED" else [*others, about]
+                others = [one for one in listed if one["metadata"]["name"] != item["metadata"]["name"]]
+                self.responses[path] = others if kind == "DELETED" else [*others, item]
             self._changed.notify_all()
 
     def refuse(self, path: str, status: int) -> None:
-        """Answer so from now on; watches of the path end."""
+        """Respond with `status` from now on; watches of the path end."""
         with self._changed:
-            self.answers[path] = status
+            self.responses[path] = status
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -54,19 +55,19 @@ class ScriptedApi:
 
     def listed(self, path: str) -> bytes:
         with self._changed:
-            items = self.answers[path]
-            version = str(len(self._told.get(path, ())))
+            items = self.responses[path]
+            version = str(len(self._events.get(path, ())))
         return json.dumps({"metadata": {"resourceVersion": version}, "items": items}).encode()
 
     def events(self, path: str, query: str, since: int, client: socket) -> Iterator[bytes]:
-        """Those of one watch, until the path is refused or the client has gone."""
+        """The event lines of one watch, until the path is refused or the client disconnects."""
         self.watched.append(f"{path}?{query}")
         try:
-            while not (self._over or isinstance(self.answers[path], int) or _is_closed(client)):
+            while not (self._over or isinstance(self.responses[path], int) or _is_closed(client)):
                 with self._changed:
-                    if len(self._told.get(path, ())) == since:
-                        self._changed.wait(_LOOK_SECONDS)
-                    new = self._told.get(path, [])[since:]
+                    if len(self._events.get(path, ())) == since:
+                        self._changed.wait(_POLL_SECONDS)
+                    new = self._events.get(path, [])[since:]
                 since += len(new)
                 if new:
                     yield b"".join(json.dumps(event).encode() + b"\n" for event in new)
@@ -75,28 +76,28 @@ class ScriptedApi:
 
 
 def _is_closed(client: socket) -> bool:
-    """Whether the other side has let go; it has nothing more to say else."""
+    """Whether the client has disconnected: it sends nothing else after its request."""
     return bool(select([client], [], [], 0.0)[0]) and not client.recv(1, MSG_PEEK)
 
 
 @contextmanager
-def scripted_api(answers: Mapping[str, int | list[Json]]) -> Iterator[ScriptedApi]:
-    api = ScriptedApi(answers)
+def scripted_api(responses: Mapping[str, int | list[Json]]) -> Iterator[ScriptedApi]:
+    api = ScriptedApi(responses)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
-            answer = api.answers.get(path, 404)
-            self.send_response(answer if isinstance(answer, int) else 200)
+            response = api.responses.get(path, 404)
+            self.send_response(response if isinstance(response, int) else 200)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
-            asked = parse_qs(query)
-            if isinstance(answer, int):
-                told = {"kind": "Status", "status": "Failure", "message": "scripted", "code": answer}
-                self.wfile.write(json.dumps(told).encode())
-            elif "watch" in asked:
-                for told_now in api.events(path, query, int(asked["resourceVersion"][0]), self.connection):
-                    self.wfile.write(told_now)
+            parameters = parse_qs(query)
+            if isinstance(response, int):
+                body = {"kind": "Status", "status": "Failure", "message": "scripted", "code": response}
+                self.wfile.write(json.dumps(body).encode())
+            elif "watch" in parameters:
+                for event in api.events(path, query, int(parameters["resourceVersion"][0]), self.connection):
+                    self.wfile.write(event)
             else:
                 self.wfile.write(api.listed(path))
 
@@ -107,7 +108,7 @@ def scripted_api(answers: Mapping[str, int | list[Json]]) -> Iterator[ScriptedAp
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            """Clients go away in the middle of a watch."""
+            """Ignored: clients disconnect in the middle of a watch."""
 
     server = Server(("127.0.0.1", 0), Handler)
     api.url = f"http://127.0.0.1:{server.server_address[1]}"

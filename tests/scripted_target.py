@@ -1,4 +1,4 @@
-"""A target that does what a test tells it to, page by page, and counts who has asked for what."""
+"""A scripted scrape target: a test defines its responses, and it counts the requests."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ class Answer:
 
 
 class Target:
-    """`answer` gives the answer for a path. `asked` counts answers by path and the asker's User-Agent, up to
-    the slash; `seen` has the headers of the last request for each path.
+    """HTTP server for scrapes. `answer` returns the response for a path.
+
+    `requests` counts responses by path and client (the User-Agent up to the slash); `seen` holds the headers
+    of the last request for each path.
     """
 
     def __init__(self, answer: Callable[[str], Answer], context: ssl.SSLContext | None = None) -> None:
         self.answer = answer
-        self.asked: Counter[tuple[str, str]] = Counter()
+        self.requests: Counter[tuple[str, str]] = Counter()
         self.seen: dict[str, dict[str, str]] = {}
         target = self
 
@@ -55,7 +57,7 @@ class Target:
                     self.wfile.write(body)
                 except OSError:
                     self.close_connection = True
-                target.asked[path, self.headers.get("User-Agent", "").partition("/")[0]] += 1
+                target.requests[path, self.headers.get("User-Agent", "").partition("/")[0]] += 1
 
             def log_message(self, *_: object) -> None:
                 pass

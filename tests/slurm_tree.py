@@ -1,12 +1,12 @@
-"""Trees of cgroups and of /proc, as Slurm and the kernel make them."""
+"""Builds cgroup and /proc trees like those of Slurm and the kernel."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from gpuledger.workloads.slurm.job import SlurmJobs
-from gpuledger.workloads.slurm.reader import SlurmReader
+from gpuledger.workloads.slurm.job_reader import SlurmReader
+from gpuledger.workloads.slurm.jobs import SlurmJobs
 
 SCOPE = "system.slice/slurmstepd.scope"
 SLUID = "sEKNKTV3WPV500"
@@ -31,16 +31,16 @@ class Machine:
         return self.reader.read()
 
     def folder(self, path: str, *pids: int) -> Path:
-        made = self.cgroup / path
-        made.mkdir(parents=True, exist_ok=True)
-        (made / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
-        return made
+        folder = self.cgroup / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        return folder
 
     def process(self, pid: int, uid: int = 1000, title: str = "", **variables: str) -> None:
-        made = self.proc / str(pid)
-        made.mkdir(exist_ok=True)
-        (made / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-        (made / "cmdline").write_text(f"{title}\0")
+        folder = self.proc / str(pid)
+        folder.mkdir(exist_ok=True)
+        (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        (folder / "cmdline").write_text(f"{title}\0")
         self.environment(pid, **variables)
 
     def environment(self, pid: int, **variables: str) -> None:
@@ -48,7 +48,7 @@ class Machine:
         (self.proc / str(pid) / "environ").write_text(text)
 
     def job(self, name: str = "7", pid: int = 100, step: str = "batch", **variables: str) -> None:
-        """A job on cgroup v2 with one step and one process of it, beside its slurmstepd."""
+        """A job on cgroup v2 with one step, one process and a slurmstepd."""
         folder = name if name.startswith("s") else f"job_{name}"
         self.folder(f"{SCOPE}/{folder}")
         self.folder(f"{SCOPE}/{folder}/step_{step}")
@@ -62,12 +62,12 @@ class Machine:
         self.gres_conf.write_text(text)
 
     def forbid(self, pid: int) -> None:
-        """Make reading its environment fail as the kernel does, also for root."""
-        plain = self.reader._read
+        """Deny reading the environment of the process, also to root."""
+        allowed_read = self.reader._read
 
         def read(path: str) -> bytes:
             if path == f"{self.proc}/{pid}/environ":
                 raise PermissionError(13, os.strerror(13), path)
-            return plain(path)
+            return allowed_read(path)
 
         self.reader._read = read

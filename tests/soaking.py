@@ -1,4 +1,4 @@
-"""A node that is kept busy for long, with processes that come and go, failing cards and clients."""
+"""Load for soak tests: processes that come and go, failing cards, and client requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess, NvmlState
 from running import Server, get
 
 LOST = 15
-# What clients ask, one after the other, every other with gzip. History is asked for with a bound: reading
-# a whole day takes what that day has seen.
+# The requests of clients, in turn, every other one with gzip. History is limited to a minute, because a day's
+# response grows with the number of sessions of that day.
 PATHS = (
     "/metrics",
     "/metrics/native",
@@ -33,7 +33,7 @@ PATHS = (
 
 
 class Sample(NamedTuple):
-    """What a program holds, `at` seconds after the first look."""
+    """Resources of a program, `at` seconds after the first sample; `resident` in KiB."""
 
     at: float
     resident: int
@@ -41,15 +41,15 @@ class Sample(NamedTuple):
     threads: int
 
 
-def look(server: Server, at: float) -> Sample:
-    """Resident memory in KiB, open descriptors, threads."""
+def sample_program(server: Server, at: float) -> Sample:
+    """Return resident memory, open descriptors and threads of the server."""
     process = psutil.Process(server.process.pid)
     with process.oneshot():
         return Sample(at, process.memory_info().rss // 1024, process.num_fds(), process.num_threads())
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """KiB of resident memory an hour, by least squares."""
+    """Return the growth of resident memory in KiB per hour, by least squares."""
     mean_at = sum(one.at for one in samples) / len(samples)
     mean_size = sum(one.resident for one in samples) / len(samples)
     spread = sum((one.at - mean_at) ** 2 for one in samples)
@@ -58,7 +58,7 @@ def slope(samples: Sequence[Sample]) -> float:
 
 
 class Churn:
-    """Four cards on the test's library; with each `step` half of the processes are others; cards fail."""
+    """Four cards on the tests' NVML library; `step` replaces half of the processes; cards fail at times."""
 
     def __init__(self, file: Path) -> None:
         self.state = NvmlState(file)
@@ -67,14 +67,14 @@ class Churn:
         self.step()
 
     def step(self) -> None:
-        """One change of the machine."""
+        """Change the machine once."""
         self._steps += 1
         cards = [NvmlGpu(uuid=f"GPU-{index}", utilization=50, activity=50.0) for index in range(4)]
         for index, card in enumerate(cards[:3]):
             card.processes = [NvmlProcess(self._pid(index, seat), sm=10 + seat) for seat in range(8)]
         cut = cards[3]
         cut.numbers["mig"] = 1
-        # Every sixteenth step the card is cut anew.
+        # Every sixteenth step changes the card's MIG layout.
         parts = (1, 2) if self._steps // 16 % 2 else (5, 6, 7)
         cut.instances = [NvmlInstance(slot, gi=gi) for slot, gi in enumerate(parts)]
         cut.processes = [NvmlProcess(self._pid(3, gi), gi=gi, ci=0) for gi in parts]
@@ -84,14 +84,14 @@ class Churn:
         self.state.write()
 
     def _pid(self, index: int, seat: int) -> int:
-        # A process lives for two steps, and no process of this machine has such a pid.
+        # A process lives for two steps. The kernel does not assign such pids.
         life = (self._steps + seat) // 2
         self.started += (self._steps + seat) % 2 == 0
         return 4_200_000 + life % 5000 * 100 + index * 20 + seat
 
 
-def ask(server: Server, number: int) -> int:
-    """One request of a client; its status, 0 where it got none."""
+def request_page(server: Server, number: int) -> int:
+    """Send request `number` of a client; return its status, 0 if there was no response."""
     path = PATHS[number % len(PATHS)]
     headers = {"accept-encoding": "gzip" if number % 2 else "identity"}
     with suppress(httpx.HTTPError):

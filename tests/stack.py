@@ -1,4 +1,4 @@
-"""The stack of deploy/: its files as they stand, and its Prometheus and Alertmanager run for real."""
+"""The compose stack in deploy/: its files, and its Prometheus and Alertmanager as real processes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ COMPOSE = DEPLOY / "compose"
 RULES = (DEPLOY / "prometheus/rule.yml", *sorted((DEPLOY / "prometheus/rules").glob("*.yml")))
 SETTINGS = COMPOSE / "gpuledger/gpuledger.yaml"
 COLLECTORS = COMPOSE / "gpuledger/dcgm.csv"
-# Settings of the stack's exporter, with the path that its container has replaced by the one here.
+# Flags of the stack's exporter, with paths of this checkout instead of the container's.
 EXPORTER = ("--config", str(SETTINGS), "--dcgm.collectors", str(COLLECTORS))
 
 
 def compose(*files: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """What docker-compose makes of these files together; without files, of those that .env names."""
+    """Configuration that docker-compose merges from these files, or from those that .env names."""
     flags = [word for file in files for word in ("-f", file)]
     done = subprocess.run(
         ["docker-compose", *flags, "config"],
@@ -42,7 +42,7 @@ def compose(*files: str, env: Mapping[str, str] | None = None) -> dict[str, Any]
 
 
 def alerts() -> dict[str, dict[str, Any]]:
-    """Every alert of the stack, by name."""
+    """All alerts of the stack, by name."""
     found: dict[str, dict[str, Any]] = {}
     for file in RULES:
         for group in yaml.safe_load(file.read_text())["groups"]:
@@ -54,7 +54,7 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 
 def configuration(folder: Path, targets: Sequence[str], alertmanager: str = "") -> str:
-    """The stack's prometheus.yml with other targets, a scrape each second, and places that exist here."""
+    """The stack's prometheus.yml with other targets, a scrape interval of 1 s, and paths that exist here."""
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"]["query_log_file"] = str(folder / "query_log_file.log")
     config["rule_files"] = [str(DEPLOY / "prometheus" / file) for file in config["rule_files"]]
@@ -71,7 +71,7 @@ def configuration(folder: Path, targets: Sequence[str], alertmanager: str = "") 
 
 
 class StackPrometheus(Prometheus):
-    """The stack's Prometheus: what `configuration` says, run in the folder that it names."""
+    """The stack's Prometheus with a configuration of `configuration`, run in its folder."""
 
     def __init__(self, folder: Path, config: str) -> None:
         self.folder = folder
@@ -82,12 +82,14 @@ class StackPrometheus(Prometheus):
         return [row["metric"] for row in rows]
 
     def error(self, expression: str) -> str:
-        """Why it does not answer; empty when it does."""
+        """Error of a query; empty if it succeeds."""
         return str(get(self.url + "/api/v1/query", params={"query": expression}).json().get("error", ""))
 
 
 @contextmanager
-def watching(folder: Path, targets: Sequence[str], alertmanager: str = "") -> Iterator[StackPrometheus]:
+def stack_prometheus(
+    folder: Path, targets: Sequence[str], alertmanager: str = ""
+) -> Iterator[StackPrometheus]:
     program = StackPrometheus(folder, configuration(folder, targets, alertmanager))
     try:
         yield program
@@ -119,7 +121,7 @@ class Alertmanager(Program):
             return None
 
     def alert(self, name: str) -> list[dict[str, Any]]:
-        """The alerts of that name that it was told of."""
+        """Alerts with that name that Prometheus has sent."""
         return [alert for alert in self.get("/api/v2/alerts") or () if alert["labels"]["alertname"] == name]
 
 

@@ -1,4 +1,4 @@
-"""A real terminal for tests: tmux, which draws what a program says and lets one look."""
+"""A real terminal for tests: tmux, which runs a program and captures its screen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from running import wait_until
 
 
 class Terminal:
-    """A tmux of our own with one window, in which a command runs and then says how it ended."""
+    """A separate tmux server with one window, which runs a command and then prints its exit code."""
 
     def __init__(
         self, folder: Path, words: Sequence[str], size: tuple[int, int], env: Mapping[str, str]
@@ -38,7 +38,7 @@ class Terminal:
         return done.stdout
 
     def press(self, *keys: str) -> None:
-        """Keys as tmux names them."""
+        """Press keys, in tmux's notation."""
         for key in keys:
             self._tmux("send-keys", "-t", "0", key)
 
@@ -52,7 +52,7 @@ class Terminal:
         return [line.rstrip() for line in self.screen().splitlines()]
 
     def wait(self, text: str) -> str:
-        """The screen, once it shows the text."""
+        """Wait until the screen shows the text; returns the screen."""
         return self._wait(lambda now: text in now, f"{text!r} on the screen")
 
     def wait_without(self, text: str) -> str:
@@ -76,7 +76,7 @@ class Terminal:
 def terminal(
     *words: str, size: tuple[int, int] = (80, 24), env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
-    """`gpuledger WORDS` in a terminal."""
+    """Runs `gpuledger WORDS` in a terminal."""
     with tempfile.TemporaryDirectory(prefix="gpuledger-tmux-") as folder:
         program = [sys.executable, "-m", "gpuledger", *words]
         made = Terminal(Path(folder), program, size, env or {})

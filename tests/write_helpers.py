@@ -1,4 +1,4 @@
-"""Blocks, queues and receivers for tests of remote write."""
+"""Helpers for remote-write tests: blocks, clocks and scripted receivers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 
 from gpuledger.agent.deliver.receivers import Receivers
 from gpuledger.agent.deliver.records import Block
-from gpuledger.agent.deliver.settings import DiskQueue, QueueConfig, ReceiverSettings
+from gpuledger.agent.deliver.settings import DiskQueueLimits, QueueConfig, ReceiverSettings
 from gpuledger.agent.deliver.state import ReceiverState
-from gpuledger.exposition.remote_write import labels_bytes, series_bytes, value_bytes
+from gpuledger.exposition.remote_write import encode_label_fields, encode_series, encode_value
 from running import PATIENCE
 from write_request import series_of, unpacked
 
 NOW = 1_795_000_000.0
-# A request at once, and as good as no wait between two tries.
+# Sends at once, with almost no backoff.
 EAGER = QueueConfig(batch_send_deadline=0.0, min_backoff=0.001, max_backoff=0.01, max_samples_per_send=100)
 
 
 class HandClock:
-    """A clock that a test turns."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -40,19 +40,19 @@ class HandClock:
 
 
 def block(target: int, number: int, samples: int = 1, padding: int = 0) -> Block:
-    """Samples of one target, of value and millisecond `number`; `padding` bytes that compress badly."""
+    """A block of one target with value and timestamp `number` (ms); `padding` is incompressible bytes."""
     moment = int(NOW * 1000) + number
     noise = "".join(random.Random(number).choices(ascii_letters, k=padding))
     names = [("__name__", "m"), ("noise", noise), ("target", str(target))]
     payload = b"".join(
-        series_bytes(labels_bytes([*names, ("series", str(each))]), value_bytes(number), moment)
+        encode_series(encode_label_fields([*names, ("series", str(each))]), encode_value(number), moment)
         for each in range(samples)
     )
     return Block(target, payload, samples, moment, moment)
 
 
-def told(payload: bytes) -> list[tuple[int, int]]:
-    """Target and number of each sample of a payload."""
+def samples_in(payload: bytes) -> list[tuple[int, int]]:
+    """Return target and number of each sample of a payload."""
     found = []
     for labels, samples in series_of(payload):
         names = dict(labels)
@@ -62,7 +62,7 @@ def told(payload: bytes) -> list[tuple[int, int]]:
 
 @dataclass
 class Post:
-    """One request as it came."""
+    """One received request."""
 
     headers: dict[str, str]
     body: bytes
@@ -70,21 +70,21 @@ class Post:
 
     @property
     def samples(self) -> list[tuple[int, int]]:
-        return told(unpacked(self.body))
+        return samples_in(unpacked(self.body))
 
 
-# What a scripted receiver does with a request: a status line with headers, or a deed of its own.
-Deed = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-Script = Callable[[Post], "str | Deed"]
+# Reaction of a scripted receiver to a request: a status line with headers, or a coroutine function.
+Action = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Script = Callable[[Post], "str | Action"]
 
 
 @dataclass
 class ScriptedReceiver:
-    """Answers what its script says, and remembers what it took: bodies that were answered with 2xx."""
+    """Responds as its script says. `received` holds the samples of requests with a 2xx response."""
 
     script: Script = lambda post: "204 No Content"
     posts: list[Post] = field(default_factory=list)
-    taken: list[tuple[int, int]] = field(default_factory=list)
+    received: list[tuple[int, int]] = field(default_factory=list)
     connections: int = 0
     port: int = 0
     scheme: str = "http"
@@ -107,13 +107,13 @@ class ScriptedReceiver:
                 body = await reader.readexactly(int(headers["content-length"]))
                 post = Post(headers, body, number)
                 self.posts.append(post)
-                deed = self.script(post)
-                if not isinstance(deed, str):
-                    await deed(reader, writer)
+                action = self.script(post)
+                if not isinstance(action, str):
+                    await action(reader, writer)
                     continue
-                if deed.startswith("2"):
-                    self.taken += post.samples
-                status, *more = deed.split("\n")
+                if action.startswith("2"):
+                    self.received += post.samples
+                status, *more = action.split("\n")
                 length = "" if status.startswith("204") else f"Content-Length: {len(self.body)}\r\n"
                 extra = "".join(f"{line}\r\n" for line in more)
                 text = self.body if length else ""
@@ -122,7 +122,7 @@ class ScriptedReceiver:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except RuntimeError:
-            # A script has closed our half: nothing is answered.
+            # The script closed our half: no response.
             pass
         finally:
             writer.close()
@@ -142,21 +142,23 @@ async def receiving(
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    """Let the loop run until the condition is true."""
+    """Run the event loop until the condition is true."""
     try:
         async with asyncio.timeout(PATIENCE):
             while not condition():
                 await asyncio.sleep(0.002)
     except TimeoutError:
-        raise AssertionError(f"waited {PATIENCE} s in vain for {what}") from None
+        raise AssertionError(f"timed out after {PATIENCE} s waiting for {what}") from None
 
 
-def settings(url: str, name: str = "one", queue: DiskQueue | None = None, **more: object) -> ReceiverSettings:
+def settings(
+    url: str, name: str = "one", queue: DiskQueueLimits | None = None, **more: object
+) -> ReceiverSettings:
     config = more.pop("queue_config", EAGER)
     return ReceiverSettings(
         name=name,
         url=url,
-        queue=queue or DiskQueue(),
+        queue=queue or DiskQueueLimits(),
         queue_config=config,
         **more,  # type: ignore[arg-type]
     )
@@ -164,7 +166,7 @@ def settings(url: str, name: str = "one", queue: DiskQueue | None = None, **more
 
 @asynccontextmanager
 async def sending(directory: Path, *to: ReceiverSettings, clock: object = None) -> AsyncIterator[Receivers]:
-    """Receivers that are stopped at the end without sending more."""
+    """Started receivers, stopped at the end without draining."""
     from gpuledger.host.clock import SystemClock
 
     receivers = Receivers(to, directory, clock or SystemClock())  # type: ignore[arg-type]
@@ -175,10 +177,10 @@ async def sending(directory: Path, *to: ReceiverSettings, clock: object = None) 
         await receivers.stop(0)
 
 
-def in_order(taken: list[tuple[int, int]]) -> bool:
-    """Whether no target's samples went back in time, but for whole repetitions."""
+def in_order(received: list[tuple[int, int]]) -> bool:
+    """Return whether no target's samples went back in time."""
     last: dict[int, int] = {}
-    for target, number in taken:
+    for target, number in received:
         if number < last.get(target, -1):
             return False
         last[target] = number
@@ -190,11 +192,11 @@ def lines_of(text: str) -> list[str]:
 
 
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """A test in an event loop of its own."""
+    """Run a test in a new event loop."""
     asyncio.run(test())
 
 
-def one(receivers: Receivers) -> ReceiverState:
+def only_state(receivers: Receivers) -> ReceiverState:
     (state,) = receivers.state()
     return state
 

@@ -1,4 +1,4 @@
-"""The official protobuf's view of remote write 1.0 requests, its messages described here field by field."""
+"""Decodes remote write 1.0 requests with the official protobuf library; the messages are declared here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _request_class() -> type[Any]:
             message.field.add(
                 name=field,
                 number=number,
-                type=kind,  # type: ignore[arg-type]  # the stubs know the enum's own type alone
+                type=kind,  # type: ignore[arg-type]  # the stubs accept only the enum type
                 label=_FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL,
                 type_name=f".prometheus.{of}" if of else None,
             )
@@ -44,7 +44,7 @@ WriteRequest = _request_class()
 
 
 def series_of(payload: bytes) -> list[tuple[list[tuple[str, str]], list[tuple[bytes, int]]]]:
-    """Each series' labels and samples, a value as its eight bytes, so that one NaN is not another."""
+    """Return each series' labels and samples, with values as eight bytes to distinguish NaNs."""
     request = WriteRequest.FromString(payload)
     return [
         (
@@ -56,5 +56,5 @@ def series_of(payload: bytes) -> list[tuple[list[tuple[str, str]], list[tuple[by
 
 
 def unpacked(body: bytes) -> bytes:
-    """The body of a request without its snappy."""
+    """Decompress the body of a request."""
     return bytes(cramjam.snappy.decompress_raw(body))

@@ -1,4 +1,4 @@
-"""Objects that agents find targets by, pages behind all their addresses, and agents that look for them."""
+"""Kubernetes objects for target discovery, fake exporters at their addresses, and agents that scrape them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ gpu_process_count{gpu="0"} 1
 """
 WHATAP = {"name": "whatap-node-agent"}
 CUSTOM = {"app": "custom-dcgm", "component": "gpu-exporter"}
-# What vmagent tells and Prometheus does not, or the other way round.
-APART = ("agent", "k8s_pod_container_image", "k8s_service_cluster_ip", "k8s_service_type")
+# Labels that differ between the agent and vmagent.
+IGNORED_LABELS = ("agent", "k8s_pod_container_image", "k8s_service_cluster_ip", "k8s_service_type")
 
 
 def endpoint(port: int | str) -> Json:
@@ -41,28 +41,28 @@ def monitor(name: str, namespaces: list[str] | None, selector: Json, *endpoints:
     return {**target, "endpoints": list(endpoints)}
 
 
-class Everywhere:
-    """One page on two ports of every address of this machine, IPv6 included on the first, and a receiver of
-    whatever is delivered.
+class FakeExporters:
+    """Serves the same metrics on two ports of every address of this machine (the first also on IPv6), and
+    receives remote-write requests.
     """
 
     def __init__(self) -> None:
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.authorizations: dict[str, str] = {}
-        everywhere = self
+        exporters = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
                 host = self.headers.get("Host", "")
-                everywhere.authorizations[host] = self.headers.get("Authorization", "")
+                exporters.authorizations[host] = self.headers.get("Authorization", "")
                 self.send_response(200)
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(PAGE)))
                 self.end_headers()
                 self.wfile.write(PAGE)
-                everywhere.asked[host] += 1
+                exporters.requests[host] += 1
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length", "0")))
@@ -70,14 +70,14 @@ class Everywhere:
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
-                """Quiet."""
+                """Log nothing."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             block_on_close = False
 
             def handle_error(self, *_: object) -> None:
-                """Agents that end leave connections behind."""
+                """Ignore connections that stopped agents leave open."""
 
         class Server6(Server):
             address_family = socket.AF_INET6
@@ -105,24 +105,24 @@ class Everywhere:
 
 
 class Objects:
-    """Objects of one test, made by an administrator and gone with it."""
+    """Objects of one test, created as an administrator and deleted after it."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._made: list[str] = []
 
-    def make(self, path: str, body: Json) -> Json:
+    def create(self, path: str, body: Json) -> Json:
         made = self._client.call("POST", path, body)
         self._made.append(f"{path}/{body['metadata']['name']}")
         return made
 
     def namespace(self, name: str, **labels: str) -> None:
-        # They end slowly without a controller manager, so that they stay for other tests.
-        answer = self._client.ask("POST", "api/v1/namespaces", {"metadata": {"name": name}})
+        # Without a controller manager, deletion of a namespace never finishes, so other tests reuse it.
+        answer = self._client.request("POST", "api/v1/namespaces", {"metadata": {"name": name}})
         assert answer.status_code in (201, 409), answer.text
-        # Which a controller manager would make.
+        # A controller manager would create this account.
         account = {"metadata": {"name": "default"}}
-        self._client.ask("POST", f"api/v1/namespaces/{name}/serviceaccounts", account)
+        self._client.request("POST", f"api/v1/namespaces/{name}/serviceaccounts", account)
         self._client.call("PATCH", f"api/v1/namespaces/{name}", {"metadata": {"labels": labels}})
 
     def pod(
@@ -139,7 +139,7 @@ class Objects:
         **metadata: Any,
     ) -> None:
         declared = [{"name": key, "containerPort": port} for key, port in (ports or {}).items()]
-        self.make(
+        self.create(
             f"api/v1/namespaces/{namespace}/pods",
             {
                 "metadata": {"name": name, "labels": dict(labels), **metadata},
@@ -158,16 +158,16 @@ class Objects:
         path = f"api/v1/namespaces/{namespace}/pods/{name}/status"
         self._client.call("PATCH", path, {"status": status})
 
-    def change(self, path: str, body: Json) -> Json:
+    def patch(self, path: str, body: Json) -> Json:
         return self._client.call("PATCH", path, body)
 
-    def forget(self, path: str) -> None:
-        self._client.ask("DELETE", path, gracePeriodSeconds="0")
+    def delete_now(self, path: str) -> None:
+        self._client.request("DELETE", path, gracePeriodSeconds="0")
         self._made = [made for made in self._made if made != path]
 
-    def forget_all(self) -> None:
+    def delete_all(self) -> None:
         for path in reversed(tuple(self._made)):
-            self.forget(path)
+            self.delete_now(path)
 
 
 class Agent:
@@ -181,7 +181,7 @@ class Agent:
         return get(f"{self.url}/", timeout=30).text
 
     def targets(self) -> dict[str, dict[str, str]]:
-        """The labels of each target by its URL."""
+        """Labels of each target on the status page, by URL."""
         return {
             url: dict(pair.split("=", 1) for pair in title.split(" ") if pair)
             for title, url in _ROW.findall(self.page())
@@ -194,9 +194,9 @@ class Agent:
         return get(f"{self.url}/metrics", timeout=30).text
 
     def wait_targets(self, *hosts: str, patience: float = 60.0) -> dict[str, dict[str, str]]:
-        """Wait for exactly these `HOST:PORT`s to be the targets."""
-        wanted = sorted(hosts)
-        wait_until(lambda: self.hosts() == wanted, f"targets {wanted}, not {self.hosts()}", patience)
+        """Wait until the targets are exactly these `HOST:PORT`s."""
+        expected = sorted(hosts)
+        wait_until(lambda: self.hosts() == expected, f"targets {expected}, not {self.hosts()}", patience)
         return self.targets()
 
     def hosts(self) -> list[str]:
@@ -204,7 +204,7 @@ class Agent:
 
 
 class Agents:
-    """Starts agents that know the cluster by the ServiceAccount of deploy/agent-rbac.yaml."""
+    """Starts agents with the ServiceAccount of deploy/agent-rbac.yaml."""
 
     def __init__(self, plane: ControlPlane, token_file: Path, folder: Path, stack: ExitStack) -> None:
         self.flags = (
@@ -219,9 +219,9 @@ class Agents:
         self._number = 0
 
     def token(self, account: str) -> Path:
-        """A token of another ServiceAccount of the agent's namespace."""
+        """File with a token of another ServiceAccount in the agent's namespace."""
         file = self._folder / f"token-{account}"
-        file.write_text(self._plane.token_of("gpuledger", account))
+        file.write_text(self._plane.create_token("gpuledger", account))
         return file
 
     def file(self, open_agent: Json, *receivers: str, labels: Mapping[str, str] | None = None) -> Path:
@@ -250,12 +250,12 @@ class Agents:
             ],
             env={"GPULEDGER_STATE_DIR": "none", **environment},
         )
-        self._stack.callback(_end, program)
+        self._stack.callback(_stop_if_running, program)
         program.wait_line("listening on")
         return Agent(program, f"http://127.0.0.1:{port}")
 
 
-def _end(program: Program) -> None:
+def _stop_if_running(program: Program) -> None:
     if program.process.poll() is None:
         program.stop()
 
@@ -263,6 +263,6 @@ def _end(program: Program) -> None:
 @contextmanager
 def agents(plane: ControlPlane, folder: Path) -> Iterator[Agents]:
     token = folder / "agent-token"
-    token.write_text(plane.token_of("gpuledger", "gpuledger-agent"))
+    token.write_text(plane.create_token("gpuledger", "gpuledger-agent"))
     with ExitStack() as stack:
         yield Agents(plane, token, folder, stack)

@@ -1,4 +1,4 @@
-"""debian:bookworm-slim, made by debootstrap as Docker's is: essential packages, no documentation."""
+"""Builds debian:bookworm-slim with debootstrap, like Docker's image: essential packages, no documentation."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ path-exclude /usr/share/linda/*
 path-exclude /usr/share/locale/*
 path-exclude /usr/share/man/*
 """
-_EMPTIED = ("usr/share/groff", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man")
-_EMPTIED_TOO = ("var/cache/apt/archives", "var/lib/apt/lists", "var/log")
+_EXCLUDED = ("usr/share/groff", "usr/share/info", "usr/share/lintian", "usr/share/locale", "usr/share/man")
+_CACHES = ("var/cache/apt/archives", "var/lib/apt/lists", "var/log")
 
 
-def make(cache: Path) -> Path:
-    """Its root, below the cache; made when missing, which takes a minute."""
+def ensure_base_root(cache: Path) -> Path:
+    """Root of the image, below the cache; builds it if missing, which takes a minute."""
     root = cache / "debian-bookworm-slim"
     if not root.exists():
         made = cache / "debian.part"
@@ -47,9 +47,9 @@ def make(cache: Path) -> Path:
 def _slim(root: Path) -> None:
     (root / "etc/apt/sources.list").write_text(_SOURCES)
     (root / "etc/dpkg/dpkg.cfg.d/docker").write_text(_SLIM)
-    # What was excluded has been unpacked already.
-    for place in (*_EMPTIED, *_EMPTIED_TOO):
-        for found in (root / place).iterdir() if (root / place).exists() else ():
+    # debootstrap has already unpacked the excluded files.
+    for folder in (*_EXCLUDED, *_CACHES):
+        for found in (root / folder).iterdir() if (root / folder).exists() else ():
             shutil.rmtree(found) if found.is_dir() else found.unlink()
     for file in (root / "usr/share/doc").glob("*/*"):
         if file.name != "copyright":

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds a control plane and a kubelet from Debian's own source package and prints the folder they are in.
+# Builds a control plane and a kubelet from Debian's source package and prints the folder that contains them.
 #
-#   tests/cluster/build.sh            builds what is missing; later calls find it and answer at once
+#   tests/cluster/build.sh            builds missing binaries; later calls return immediately
 #
-# The folder is ${XDG_CACHE_HOME:-~/.cache}/gpuledger/kubernetes-VERSION, outside the checkout; `make clean` leaves it.
-# Wanted are bookworm's apt, golang-1.19-go, rsync, gcc and dpkg-dev: `make e2e` installs them. The machine's own apt
-# sources are not touched: the source package comes through a sources.list that only this script reads.
+# The folder is ${XDG_CACHE_HOME:-~/.cache}/gpuledger/kubernetes-VERSION, outside of the checkout; `make clean` keeps it.
+# Requires bookworm's apt, golang-1.19-go, rsync, gcc and dpkg-dev, which `make e2e` installs. Uses a separate sources.list,
+# so the machine's apt sources do not change.
 set -euo pipefail
 
 VERSION=1.20.2
@@ -13,13 +13,13 @@ MIRROR=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/gpuledger/kubernetes-$VERSION
 BINARIES=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
 
-complete() {
+is_complete() {
   for binary in "${BINARIES[@]}"; do [ -x "$CACHE/$binary" ] || return 1; done
 }
 
-say() { echo "$(date +%T) $*" >&2; }
+log() { echo "$(date +%T) $*" >&2; }
 
-sources() { # apt with sources and lists of its own, in $work/apt
+apt_get() { # apt-get with separate sources and lists, in $work/apt
   mkdir -p apt/lists/partial apt/cache/archives/partial
   for type in deb deb-src; do
     echo "$type [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $MIRROR bookworm main"
@@ -30,10 +30,10 @@ sources() { # apt with sources and lists of its own, in $work/apt
 }
 
 unpack() {
-  say "kubernetes $VERSION: fetching Debian's source package"
-  sources update
-  sources source --download-only kubernetes
-  sources download golang-github-modern-go-reflect2-dev
+  log "kubernetes $VERSION: downloading Debian's source package"
+  apt_get update
+  apt_get source --download-only kubernetes
+  apt_get download golang-github-modern-go-reflect2-dev
   dpkg-source --no-check -x kubernetes_*.dsc tree >/dev/null
   # The vendored reflect2 1.0.1 crashes the API server on its first custom resource with Go 1.18 and newer.
   dpkg-deb -x golang-github-modern-go-reflect2-dev_*.deb reflect2
@@ -43,11 +43,11 @@ unpack() {
   rm -f "$vendored/go.mod"
 }
 
-compile() { # all with cgo: what they share is then compiled once
-  say "kubernetes $VERSION: compiling ${BINARIES[*]} (about five minutes on two cores, once)"
+compile() { # all with cgo, so that shared packages are compiled once
+  log "kubernetes $VERSION: compiling ${BINARIES[*]} (about five minutes on two cores, once)"
   mkdir -p tree/.go/src/k8s.io
   ln -sfn ../../.. tree/.go/src/k8s.io/kubernetes
-  # Collecting less garbage costs the compiler memory (1 GB or so) and saves it a tenth of its time.
+  # Less frequent garbage collection costs about 1 GB of memory and saves a tenth of the time.
   env -u GOFLAGS PATH="/usr/lib/go-1.19/bin:$PATH" GOGC=400 GOPATH="$PWD/tree/.go" GOCACHE="$PWD/gocache" GOTOOLCHAIN=local GOPROXY=off \
     KUBE_GIT_VERSION="v$VERSION" KUBE_GIT_TREE_STATE=archive KUBE_GIT_COMMIT=debian \
     KUBE_GIT_MAJOR=1 KUBE_GIT_MINOR=20 KUBE_CGO_OVERRIDES="${BINARIES[*]}" \
@@ -56,15 +56,15 @@ compile() { # all with cgo: what they share is then compiled once
 
 mkdir -p "$CACHE"
 exec 9>"$CACHE/lock"
-flock 9 # a second caller waits for the first one's binaries
-if ! complete; then
-  rm -rf "$CACHE"/build.* # of a build that was killed
+flock 9 # a second caller waits for the binaries of the first
+if ! is_complete; then
+  rm -rf "$CACHE"/build.* # left by a killed build
   work=$(mktemp -d "$CACHE/build.XXXXXX")
   trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
   cd "$work"
   unpack
   compile
   for binary in "${BINARIES[@]}"; do mv "tree/_output/bin/$binary" "$CACHE/"; done
-  say "kubernetes $VERSION: ready in $CACHE"
+  log "kubernetes $VERSION: ready in $CACHE"
 fi
 echo "$CACHE"

@@ -1,4 +1,4 @@
-"""A branch of the machine's cgroup tree, in every hierarchy it has, that tests fill and remove."""
+"""A temporary subtree of the machine's cgroup tree, in every hierarchy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from running import wait_until
 ROOT = Path("/sys/fs/cgroup")
 
 
-class Branch:
-    """`name` below the root. A kubelet that is kept to it never sees, and never ends, anybody else's pods."""
+class CgroupSubtree:
+    """Subtree `name` below the root. A kubelet limited to it cannot see or stop other pods of the machine."""
 
     def __init__(self, name: str) -> None:
         self.path = f"/{name}"
@@ -24,8 +24,8 @@ class Branch:
             _enable(ROOT, controllers)
             _enable(self._tops[0], controllers)
 
-    def put(self, pid: int, path: str) -> None:
-        """Move a process to PATH below this branch, made where missing."""
+    def move_process(self, pid: int, path: str) -> None:
+        """Move a process to a path below this subtree, which is created if missing."""
         for top in self._tops:
             place = top / path
             place.mkdir(parents=True, exist_ok=True)
@@ -33,9 +33,9 @@ class Branch:
             (place / "cgroup.procs").write_text(str(pid))
 
     def remove(self) -> None:
-        """Remove it, once its last process is gone."""
+        """Remove the subtree once its last process has exited."""
         for top in self._tops:
-            wait_until(partial(_removed, top), f"{top} to be empty", patience=20)
+            wait_until(partial(_remove_tree, top), f"{top} to be empty", patience=20)
 
 
 def _is_unified() -> bool:
@@ -45,7 +45,7 @@ def _is_unified() -> bool:
 def _hierarchies() -> list[Path]:
     if _is_unified():
         return [ROOT]
-    # Links (cpu -> cpu,cpuacct) are the same hierarchy again.
+    # Symbolic links (cpu -> cpu,cpuacct) name the same hierarchy again.
     return [place for place in ROOT.iterdir() if not place.is_symlink() and (place / "cgroup.procs").exists()]
 
 
@@ -54,7 +54,7 @@ def _enable(place: Path, controllers: list[str]) -> None:
 
 
 def _inherit_cpuset(top: Path, place: Path) -> None:
-    # Version 1: a new cpuset is empty and takes no process.
+    # cgroup v1: a new cpuset is empty and accepts no processes.
     steps = [step for step in (place, *place.parents) if step == top or top in step.parents]
     for step in reversed(steps):
         for setting in ("cpuset.cpus", "cpuset.mems"):
@@ -63,7 +63,8 @@ def _inherit_cpuset(top: Path, place: Path) -> None:
                 file.write_text((step.parent / setting).read_text())
 
 
-def _removed(top: Path) -> bool:
+def _remove_tree(top: Path) -> bool:
+    """Try to remove the tree. False while a process is in it."""
     for place, _, _ in os.walk(top, topdown=False):
         try:
             Path(place).rmdir()

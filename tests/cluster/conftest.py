@@ -1,4 +1,4 @@
-"""A real cluster of one node: started once for all tests of this folder, its logs kept when one fails."""
+"""A real cluster with one node, started once for all tests of this folder. Keeps the logs if a test fails."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from cluster import image
-from cluster.agents import Agents, Everywhere, Objects
+from cluster.agents import Agents, FakeExporters, Objects
 from cluster.agents import agents as agents_of
 from cluster.control_plane import Client, ControlPlane
-from cluster.dockerfile import Builder, Stage, locked
-from cluster.ledger import Ledger, ledger
+from cluster.dockerfile import Builder, Stage, lock_cache
+from cluster.exporter import RunningExporter, running_exporter
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods
 from cluster.release import GPU_LABEL
@@ -30,18 +30,18 @@ DEPLOY = HERE.parent.parent / "deploy"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two clusters side by side, if there are two processes: one for what needs a node (or its image, which
-    takes long to make), one for what needs a control plane alone.
+    """Split the tests between two processes with a cluster each: tests that need a node or its image, which
+    takes long to build, and tests that need only a control plane.
     """
     for item in items:
         if HERE in item.path.parents:
-            wanted = {"node", "images"} & set(getattr(item, "fixturenames", ()))
-            item.add_marker(pytest.mark.xdist_group("node" if wanted else "control-plane"))
+            needs_node = {"node", "images"} & set(getattr(item, "fixturenames", ()))
+            item.add_marker(pytest.mark.xdist_group("node" if needs_node else "control-plane"))
 
 
 @pytest.fixture(scope="session")
 def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
-    # Not pytest's own folder: paths of sockets must stay below 108 characters.
+    # Not tmp_path: paths of sockets are limited to 108 characters.
     place = Path(tempfile.mkdtemp(prefix="gpuledger-e2e-"))
     (place / "logs").mkdir()
     yield place
@@ -86,31 +86,33 @@ def node(binaries: Path, control_plane: ControlPlane, folder: Path) -> Iterator[
 
 @pytest.fixture(scope="session")
 def images(binaries: Path, folder: Path) -> Iterator[dict[str, Stage]]:
-    """What the Dockerfile makes, by target."""
+    """Images built from the Dockerfile, by target."""
     cache = binaries.parent / "image"
     (folder / "images").mkdir()
-    with locked(cache):
+    with lock_cache(cache):
         builder = Builder(HERE.parent.parent, folder / "images", cache)
         yield {target: builder.build(target) for target in ("gpuledger", "smi")}
 
 
 @pytest.fixture(scope="session")
 def program_image(images: dict[str, Stage], node: Node, folder: Path) -> str:
-    """Its name on the node, and on no registry."""
-    node.import_image(image.pack(images["gpuledger"], PROGRAM_IMAGE, folder))
+    """Name of the image on the node; no registry has it."""
+    node.import_image(image.pack_stage(images["gpuledger"], PROGRAM_IMAGE, folder))
     return PROGRAM_IMAGE
 
 
 @pytest.fixture(scope="module")
 def controllers(binaries: Path, control_plane: ControlPlane, folder: Path) -> Iterator[None]:
-    """With them, pods on nodes that do not exist are swept away: other tests make such."""
+    """Controller manager and scheduler, only for tests that need them: they delete pods on nodes that do not
+    exist, which other tests create.
+    """
     with control_plane.controllers(binaries, folder / "logs"):
         yield
 
 
 @pytest.fixture(scope="module")
 def gpu_node(node: Node, controllers: None, control_plane: ControlPlane) -> Iterator[Node]:
-    """The node as a GPU Operator would have labelled it."""
+    """The node with the labels that the GPU Operator would set."""
     path = f"api/v1/nodes/{node.name}"
     control_plane.admin.call("PATCH", path, {"metadata": {"labels": GPU_LABEL}})
     yield node
@@ -119,17 +121,17 @@ def gpu_node(node: Node, controllers: None, control_plane: ControlPlane) -> Iter
 
 @pytest.fixture
 def pods(control_plane: ControlPlane) -> Iterator[Pods]:
-    """Pods of one test: gone with it."""
+    """Pods of one test, deleted after it."""
     made = Pods(control_plane.admin)
     yield made
-    made.forget_all()
+    made.delete_all()
 
 
 @pytest.fixture
 def account(control_plane: ControlPlane) -> Iterator[Client]:
-    """The API server as the ServiceAccount of deploy/rbac.yaml sees it."""
+    """Client with the ServiceAccount of deploy/rbac.yaml."""
     client = Client(
-        control_plane.url, control_plane.ca_file, control_plane.token_of("gpuledger", "gpuledger")
+        control_plane.url, control_plane.ca_file, control_plane.create_token("gpuledger", "gpuledger")
     )
     try:
         yield client
@@ -139,15 +141,15 @@ def account(control_plane: ControlPlane) -> Iterator[Client]:
 
 @pytest.fixture
 def token_file(control_plane: ControlPlane, tmp_path: Path) -> Path:
-    """The account's token where a pod would find it."""
+    """File with a token of the ServiceAccount of deploy/rbac.yaml."""
     file = tmp_path / "token"
-    file.write_text(control_plane.token_of("gpuledger", "gpuledger"))
+    file.write_text(control_plane.create_token("gpuledger", "gpuledger"))
     return file
 
 
 @pytest.fixture
 def api_flags(control_plane: ControlPlane, token_file: Path) -> tuple[str, ...]:
-    """Flags by which the program reaches the API server."""
+    """Flags for access to the API server."""
     return (
         *("--kubernetes-api", control_plane.url),
         *("--kubernetes-ca-file", str(control_plane.ca_file)),
@@ -157,7 +159,7 @@ def api_flags(control_plane: ControlPlane, token_file: Path) -> tuple[str, ...]:
 
 @pytest.fixture
 def node_flags(node: Node, api_flags: tuple[str, ...]) -> tuple[str, ...]:
-    """Flags of a program that runs on the real node."""
+    """Flags for a program on the real node."""
     return (
         *api_flags,
         *("--node-name", node.name),
@@ -167,37 +169,37 @@ def node_flags(node: Node, api_flags: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def books(node_flags: tuple[str, ...], tmp_path: Path) -> Iterator[Ledger]:
-    """The program as it runs on the real node."""
-    with ledger(tmp_path, GPUS, *node_flags) as running:
+def exporter(node_flags: tuple[str, ...], tmp_path: Path) -> Iterator[RunningExporter]:
+    """`gpuledger serve` on the real node."""
+    with running_exporter(tmp_path, GPUS, *node_flags) as running:
         yield running
 
 
 @pytest.fixture
 def objects(control_plane: ControlPlane) -> Iterator[Objects]:
-    """Objects of one test: gone with it."""
+    """Objects of one test, deleted after it."""
     made = Objects(control_plane.admin)
     yield made
-    made.forget_all()
+    made.delete_all()
 
 
 @pytest.fixture
-def everywhere() -> Iterator[Everywhere]:
-    """A page behind every address of this machine."""
-    made = Everywhere()
+def fake_exporters() -> Iterator[FakeExporters]:
+    """Fake exporters at every address of this machine."""
+    made = FakeExporters()
     yield made
     made.close()
 
 
 @pytest.fixture
 def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
-    """What starts agents with the rights of deploy/agent-rbac.yaml."""
+    """Starts agents with the permissions of deploy/agent-rbac.yaml."""
     with agents_of(control_plane, tmp_path) as made:
         yield made
 
 
 @pytest.fixture
 def store() -> Iterator[str]:
-    """The URL of a VictoriaMetrics."""
+    """URL of a VictoriaMetrics server."""
     with victoria_metrics("-maxLabelsPerTimeseries=100") as url:
         yield url

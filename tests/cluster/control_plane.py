@@ -1,4 +1,4 @@
-"""etcd, a kube-apiserver with TLS, RBAC and an audit log, and what brings objects to life, on loopback."""
+"""A control plane on loopback: etcd, kube-apiserver with TLS, RBAC and audit log, controllers, scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cluster.daemon import Daemon
 from running import free_port
 
 Json = dict[str, Any]
-# Whom deploy/rbac.yaml and deploy/agent-rbac.yaml give rights to.
+# The accounts of deploy/rbac.yaml and deploy/agent-rbac.yaml.
 ACCOUNT = "system:serviceaccount:gpuledger:gpuledger"
 AGENT_ACCOUNT = f"{ACCOUNT}-agent"
 
@@ -57,7 +57,7 @@ _PLURALS = {
 
 
 class Client:
-    """Speaks to the API server as one user."""
+    """Client of the API server with the token of one user."""
 
     def __init__(self, url: str, ca_file: Path, token: str) -> None:
         self.token = token
@@ -70,22 +70,21 @@ class Client:
             trust_env=False,
         )
 
-    def ask(self, method: str, path: str, body: Json | None = None, **parameters: str) -> httpx.Response:
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    def request(self, method: str, path: str, body: Json | None = None, **parameters: str) -> httpx.Response:
+        content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         content = None if body is None else json.dumps(body).encode()
-        return self._http.request(
-            method, path, content=content, params=parameters or None, headers={"Content-Type": kind}
-        )
+        headers = {"Content-Type": content_type}
+        return self._http.request(method, path, content=content, params=parameters or None, headers=headers)
 
     def call(self, method: str, path: str, body: Json | None = None, **parameters: str) -> Json:
-        """The answer to a call that must go well."""
-        answer = self.ask(method, path, body, **parameters)
-        assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
-        found: Json = answer.json()
-        return found
+        """JSON response of a request that must succeed."""
+        response = self.request(method, path, body, **parameters)
+        assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
+        decoded: Json = response.json()
+        return decoded
 
     def apply(self, file: Path) -> None:
-        """Create every object of a manifest."""
+        """Create all objects of a manifest."""
         for document in yaml.safe_load_all(file.read_text()):
             path = _PLURALS[document["kind"]].format(**document["metadata"])
             self.call("POST", path, document)
@@ -95,14 +94,14 @@ class Client:
 
 
 class ControlPlane:
-    """`folder` holds keys and data, `logs` what the programs say. The user `stranger` may do nothing."""
+    """`folder` contains keys and data, `logs` the output. The user `stranger` has no permissions."""
 
     def __init__(self, binaries: Path, folder: Path, logs: Path) -> None:
         self.folder = folder
         self.ca_file = folder / "ca.crt"
         self.audit_file = logs / "audit.log"
-        # No kube-proxy runs here: the address of Service `kubernetes`, which every pod is told, is the
-        # server's own, the first of a range on loopback that no other run has.
+        # Without kube-proxy, the API server must listen at the address of the Service `kubernetes`, which
+        # pods get in their environment: the first of a random loopback range, so that runs do not collide.
         self._services = f"127.{randrange(1, 255)}.{randrange(256)}"
         self.url = f"https://{self._services}.1:443"
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
@@ -110,31 +109,31 @@ class ControlPlane:
         self._write_settings()
         self.admin = Client(self.url, self.ca_file, "admin-token")
         self.etcd = Daemon("etcd", self._etcd_command(), logs, ready=self._etcd_is_ready)
-        # Asked to end, it waits a minute for open watches.
+        # After SIGTERM it would wait a minute for open watches.
         self.server = Daemon(
             "kube-apiserver",
             self._server_command(binaries / "kube-apiserver"),
             logs,
             ready=self._server_is_ready,
-            ends_by=SIGKILL,
+            stop_signal=SIGKILL,
         )
 
     def create_namespace(self, name: str) -> None:
-        """With its account, which a controller manager would make."""
+        """Create a namespace and its default account, which a controller manager would create."""
         self.admin.call("POST", "api/v1/namespaces", {"metadata": {"name": name}})
         path = f"api/v1/namespaces/{name}/serviceaccounts"
         self.admin.call("POST", path, {"metadata": {"name": "default"}})
 
     @contextmanager
     def controllers(self, binaries: Path, logs: Path) -> Iterator[None]:
-        """A controller manager and a scheduler within: what is declared comes to be."""
+        """Run a controller manager and a scheduler within."""
         kubeconfig = self.kubeconfig(self.admin.token)
         accounts = f"--service-account-private-key-file={self.folder / 'accounts.key'}"
         flags = {
             "kube-controller-manager": [
                 accounts,
                 f"--root-ca-file={self.ca_file}",
-                # Nodes that are only in the API stay as they say they are.
+                # Fake nodes without a kubelet remain ready.
                 "--node-monitor-grace-period=1h",
             ],
             "kube-scheduler": [],
@@ -154,7 +153,7 @@ class ControlPlane:
                     *more,
                 ]
                 healthy = partial(self._is_healthy, address)
-                daemon = Daemon(name, command, logs, ready=healthy, ends_by=SIGKILL)
+                daemon = Daemon(name, command, logs, ready=healthy, stop_signal=SIGKILL)
                 running.callback(daemon.start().stop)
             yield
 
@@ -168,46 +167,46 @@ class ControlPlane:
         self.etcd.stop()
 
     @contextmanager
-    def server_away(self) -> Iterator[None]:
-        """No API server within."""
+    def server_stopped(self) -> Iterator[None]:
+        """Stop the API server within."""
         self.server.stop()
         try:
             yield
         finally:
             self.server.start()
 
-    def token_of(self, namespace: str, account: str) -> str:
-        """A bound token of a ServiceAccount, as the kubelet would mount it."""
+    def create_token(self, namespace: str, account: str) -> str:
+        """Create a bound token of a ServiceAccount, as the kubelet does."""
         path = f"api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-        wanted = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}}
-        return str(self.admin.call("POST", path, wanted)["status"]["token"])
+        request = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "spec": {}}
+        return str(self.admin.call("POST", path, request)["status"]["token"])
 
-    def renew_account(self, namespace: str, account: str) -> None:
-        """Make a ServiceAccount anew under its name: its old tokens are worthless from now on."""
+    def recreate_account(self, namespace: str, account: str) -> None:
+        """Delete and recreate a ServiceAccount, which invalidates its tokens."""
         path = f"api/v1/namespaces/{namespace}/serviceaccounts"
         self.admin.call("DELETE", f"{path}/{account}")
         self.admin.call("POST", path, {"metadata": {"name": account}})
 
-    def revision(self) -> int:
-        """The newest resource version."""
+    def latest_revision(self) -> int:
+        """Latest resource version."""
         return int(self.admin.call("GET", "api/v1/namespaces")["metadata"]["resourceVersion"])
 
-    def compact(self) -> None:
-        """Make etcd forget every revision but the newest."""
-        answer = httpx.post(
+    def compact_etcd(self) -> None:
+        """Delete all revisions except the latest from etcd."""
+        response = httpx.post(
             f"{self._etcd_url}/v3/kv/compaction",
-            json={"revision": self.revision(), "physical": True},
+            json={"revision": self.latest_revision(), "physical": True},
             trust_env=False,
         )
-        assert answer.is_success, answer.text
+        assert response.is_success, response.text
 
-    def audited(self, user: str) -> list[Json]:
-        """What this user has asked for, oldest first."""
+    def audit_events(self, user: str) -> list[Json]:
+        """Audit events of a user's requests, oldest first."""
         events = [json.loads(line) for line in self.audit_file.read_text().splitlines() if line.endswith("}")]
         return [event for event in events if event["user"]["username"] == user]
 
     def kubectl(self, *command: str) -> str:
-        """What it says, as an administrator."""
+        """Output of a kubectl command, run as an administrator."""
         words = ["kubectl", f"--kubeconfig={self.kubeconfig(self.admin.token)}", *command]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
@@ -278,26 +277,26 @@ class ControlPlane:
             f"--audit-policy-file={self.folder / 'audit.yaml'}",
             f"--audit-log-path={self.audit_file}",
             f"--service-cluster-ip-range={self._services}.0/24",
-            # Pods get tokens that end, as everywhere from 1.21 on.
+            # Pods get bound tokens, which is the default from 1.21 on.
             "--feature-gates=EphemeralContainers=true,BoundServiceAccountTokenVolume=true",
             "--allow-privileged",
         ]
 
     def _etcd_is_ready(self) -> bool:
-        return _answers(httpx.Client(base_url=self._etcd_url, trust_env=False), "health")
+        return _responds(httpx.Client(base_url=self._etcd_url, trust_env=False), "health")
 
     def _is_healthy(self, address: str) -> bool:
         tls = ssl.create_default_context(cafile=str(self.ca_file))
-        return _answers(httpx.Client(base_url=f"https://{address}", verify=tls, trust_env=False), "healthz")
+        return _responds(httpx.Client(base_url=f"https://{address}", verify=tls, trust_env=False), "healthz")
 
     def _server_is_ready(self) -> bool:
         try:
-            return self.admin.ask("GET", "readyz").is_success
+            return self.admin.request("GET", "readyz").is_success
         except httpx.TransportError:
             return False
 
 
-def _answers(client: httpx.Client, path: str) -> bool:
+def _responds(client: httpx.Client, path: str) -> bool:
     with client:
         try:
             return client.get(path).is_success
@@ -305,7 +304,7 @@ def _answers(client: httpx.Client, path: str) -> bool:
             return False
 
 
-def may(
+def is_allowed(
     plane: ControlPlane,
     group: str,
     resource: str,
@@ -315,10 +314,10 @@ def may(
     namespace: str = "",
     name: str = "",
 ) -> bool:
-    """Whether the server would let an account do it."""
-    plural, _, part = resource.partition("/")
-    wanted = {"group": group, "resource": plural, "subresource": part, "verb": verb}
-    wanted |= {"namespace": namespace, "name": name}
-    review = {"spec": {"user": account, "resourceAttributes": wanted}}
-    answer = plane.admin.call("POST", "apis/authorization.k8s.io/v1/subjectaccessreviews", review)
-    return bool(answer["status"]["allowed"])
+    """True if RBAC allows the request to the account. `resource` is RESOURCE or RESOURCE/SUBRESOURCE."""
+    plural, _, subresource = resource.partition("/")
+    attributes = {"group": group, "resource": plural, "subresource": subresource, "verb": verb}
+    attributes |= {"namespace": namespace, "name": name}
+    review = {"spec": {"user": account, "resourceAttributes": attributes}}
+    response = plane.admin.call("POST", "apis/authorization.k8s.io/v1/subjectaccessreviews", review)
+    return bool(response["status"]["allowed"])

@@ -1,4 +1,4 @@
-"""A program in the background: its output in a file, stopped by its own pid, gone when the tests are gone."""
+"""A background program with its output in a file. It is stopped by PID, and killed if the tests exit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from running import wait_until
 
 
 class Daemon:
-    """`namespaces` is the pid of a process whose mount and pid namespaces the program is to live in."""
+    """`namespaces` is the PID of a process in the mount and PID namespaces in which the program runs."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Daemon:
         *,
         ready: Callable[[], object] = lambda: True,
         namespaces: int | None = None,
-        ends_by: signal.Signals = signal.SIGTERM,
+        stop_signal: signal.Signals = signal.SIGTERM,
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Daemon:
         self._command = [str(word) for word in command]
         self._ready = ready
         self._namespaces = namespaces
-        self._ends_by = ends_by
+        self._stop_signal = stop_signal
         self._env = {**os.environ, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self.pid = 0
@@ -50,7 +50,7 @@ class Daemon:
                 env=self._env,
                 start_new_session=True,
             )
-        # nsenter waits beside the program that it has started.
+        # nsenter is the parent of the program.
         self.pid = wait_until(self._child, self.name) if enter else self._process.pid
         wait_until(self._is_ready, f"{self.name} to be ready, see {self.log}")
         return self
@@ -59,7 +59,7 @@ class Daemon:
         if self._process is None:
             return
         if self._process.poll() is None:
-            os.kill(self.pid, self._ends_by)
+            os.kill(self.pid, self._stop_signal)
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:

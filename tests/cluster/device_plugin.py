@@ -1,8 +1,8 @@
-"""A fake device plugin: offers the given ids as a resource and tells a container which it got, in a variable.
+"""A fake device plugin (v1beta1): advertises IDs as a resource, and sets a container's IDs in a variable.
 
     python device_plugin.py /var/lib/kubelet/device-plugins RESOURCE VARIABLE ID...
 
-The two messages that matter are so small that they are written here by hand (deviceplugin v1beta1).
+It encodes the few protobuf messages directly, without generated code.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import grpc
 
 
 def field(number: int, content: bytes | str) -> bytes:
-    """A length-delimited protobuf field."""
+    """Encoded length-delimited protobuf field."""
     data = content.encode() if isinstance(content, str) else content
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 
 def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The length-delimited fields of a message that has no others."""
+    """Number and content of each field of a message with only length-delimited fields."""
     at = 0
     while at < len(message):
         key, at = _read_varint(message, at)
@@ -35,11 +35,11 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _varint(value: int) -> bytes:
-    told = b""
+    encoded = b""
     while value > 0x7F:
-        told += bytes([value & 0x7F | 0x80])
+        encoded += bytes([value & 0x7F | 0x80])
         value >>= 7
-    return told + bytes([value])
+    return encoded + bytes([value])
 
 
 def _read_varint(message: bytes, at: int) -> tuple[int, int]:
@@ -52,13 +52,13 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
-def allocated(request: bytes, variable: str) -> bytes:
+def allocate_response(request: bytes, variable: str) -> bytes:
     """AllocateRequest{container_requests{devicesIDs}} to AllocateResponse{container_responses{envs}}."""
-    answer = b""
+    response = b""
     for _, container in fields(request):
         ids = ",".join(identity.decode() for _, identity in fields(container))
-        answer += field(1, field(1, field(1, variable) + field(2, ids)))
-    return answer
+        response += field(1, field(1, field(1, variable) + field(2, ids)))
+    return response
 
 
 class Plugin(grpc.GenericRpcHandler):
@@ -75,7 +75,9 @@ class Plugin(grpc.GenericRpcHandler):
         if call == "ListAndWatch":
             return grpc.unary_stream_rpc_method_handler(self._list)
         if call == "Allocate":
-            return grpc.unary_unary_rpc_method_handler(lambda request, _: allocated(request, self._variable))
+            return grpc.unary_unary_rpc_method_handler(
+                lambda request, _: allocate_response(request, self._variable)
+            )
         if call in ("GetDevicePluginOptions", "PreStartContainer"):
             return grpc.unary_unary_rpc_method_handler(lambda _request, _: b"")
         return None
@@ -85,8 +87,8 @@ class Plugin(grpc.GenericRpcHandler):
         self.ended.wait()
 
 
-def serve_one_kubelet(folder: Path, resource: str, variable: str, ids: list[str]) -> None:
-    """Serve until the kubelet starts anew: it has forgotten its plugins then and removes their sockets."""
+def serve_until_kubelet_restart(folder: Path, resource: str, variable: str, ids: list[str]) -> None:
+    """Serve until the kubelet restarts: it then forgets its plugins and removes their sockets."""
     kubelet, own = folder / "kubelet.sock", folder / "gpuledger-tests.sock"
     born = kubelet.stat().st_ctime_ns
     plugin = Plugin(ids, variable)
@@ -99,7 +101,7 @@ def serve_one_kubelet(folder: Path, resource: str, variable: str, ids: list[str]
             field(1, "v1beta1") + field(2, own.name) + field(3, resource), timeout=10, wait_for_ready=True
         )
     sys.stderr.write(f"registered {len(ids)} devices\n")
-    # A kubelet that restarts tells nobody: its socket is gone, or another one.
+    # The kubelet does not notify plugins of a restart: its socket is removed or replaced.
     while own.exists() and kubelet.exists() and kubelet.stat().st_ctime_ns == born:
         time.sleep(0.1)
     plugin.ended.set()
@@ -110,7 +112,7 @@ def main() -> None:
     folder, resource, variable, *ids = sys.argv[1:]
     while True:
         try:
-            serve_one_kubelet(Path(folder), resource, variable, ids)
+            serve_until_kubelet_restart(Path(folder), resource, variable, ids)
         except (OSError, grpc.RpcError) as error:
             sys.stderr.write(f"no kubelet yet: {error}\n")
             time.sleep(0.2)

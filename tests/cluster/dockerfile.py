@@ -1,8 +1,8 @@
-"""Builds an image from its Dockerfile without an engine: every step is run in a root of its own, by chroot.
+"""Builds an image from its Dockerfile without a container engine: runs the steps of a stage in a chroot.
 
-Steps that are not known here are errors, so that nothing of the file is passed over. The base image is made
-by debootstrap as Docker's own is. What costs minutes is kept: the base, and the state after each RUN of a
-stage until it has copied a folder (packages, but never the program).
+Unknown instructions are errors, so that no step is skipped. debootstrap builds the base image. A cache keeps
+slow results: the base image, and the root after each RUN of a stage until the stage copies a folder
+(packages, but never the program).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from dockerfile_parse import DockerfileParser
 
 from cluster import base_image
 
-# In mount and pid namespaces of its own: what is mounted goes with it, and so does what it leaves running.
+# Runs in separate mount and PID namespaces, so that mounts and remaining processes end with the step.
 _RUN = """\
 mount -t proc proc "$1/proc"; mount --rbind /dev "$1/dev"; mount --bind /etc/resolv.conf "$1/etc/resolv.conf"
 [ ! -e "$3" ] || { touch "$1/$4"; mount --bind "$3" "$1/$4"; }
 exec chroot "$1" /bin/sh -ec "cd $5; $2"
 """
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
-# Seconds after which a kept step that nobody used goes.
-_UNUSED = 3 * 86400
+# Seconds after which an unused cached step is deleted.
+_CACHE_LIFETIME = 3 * 86400
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True)
 class Config:
-    """What an image says of itself."""
+    """Configuration of an image."""
 
     entrypoint: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=lambda: {"PATH": _PATH})
@@ -53,7 +53,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Stage:
-    """A root that some steps have made; `key` is the digest of all that went into it."""
+    """Root file system after some steps; `key` is the digest of all inputs."""
 
     root: Path
     config: Config
@@ -61,7 +61,7 @@ class Stage:
 
 
 class Builder:
-    """`context` holds the Dockerfile; roots are made below `work`, and kept below `cache`."""
+    """`context` contains the Dockerfile; roots are created below `work` and cached below `cache`."""
 
     def __init__(self, context: Path, work: Path, cache: Path, **arguments: str) -> None:
         self._context = context
@@ -69,12 +69,12 @@ class Builder:
         self._cache = cache
         self._arguments = arguments
         self._stages: dict[str, Stage] = {}
-        self._ignored = Ignored((context / ".dockerignore").read_text())
+        self._ignored = DockerIgnore((context / ".dockerignore").read_text())
         parser = DockerfileParser(fileobj=io.BytesIO((context / "Dockerfile").read_bytes()))
-        self._wanted = self._parse(parser.structure)
+        self._steps = self._parse(parser.structure)
 
     def _parse(self, structure: list[dict[str, str]]) -> dict[str, list[tuple[str, str]]]:
-        """The steps of each stage, FROM first."""
+        """Steps of each stage, FROM first."""
         stages: dict[str, list[tuple[str, str]]] = {}
         defaults: dict[str, str] = {}
         name = ""
@@ -90,16 +90,16 @@ class Builder:
         return stages
 
     def build(self, target: str) -> Stage:
-        """The image of one target."""
-        if target not in self._wanted:
+        """Build the image of a target."""
+        if target not in self._steps:
             assert target == base_image.NAME, f"no image {target}"
-            return Stage(base_image.make(self._cache), Config(), target)
+            return Stage(base_image.ensure_base_root(self._cache), Config(), target)
         if target not in self._stages:
-            (_, base), *steps = self._wanted[target]
-            at = Steps(self, base)
+            (_, base), *steps = self._steps[target]
+            builder = StageBuilder(self, base)
             for instruction, value in steps:
-                at.take(instruction, value)
-            self._stages[target] = at.stage
+                builder.run_step(instruction, value)
+            self._stages[target] = builder.stage
         return self._stages[target]
 
     def argument(self, value: str) -> dict[str, str]:
@@ -107,11 +107,11 @@ class Builder:
         return {name: self._arguments.get(name, default)}
 
     def source(self, path: str) -> Path:
-        """What COPY takes from the context."""
-        place = self._context / path
-        assert place.exists(), f"COPY {path}: not there"
-        assert not self._ignored(path), f"COPY {path}: .dockerignore keeps it out"
-        return place
+        """File or folder of the context that COPY names."""
+        source = self._context / path
+        assert source.exists(), f"COPY {path}: no such file or folder"
+        assert not self._ignored(path), f"COPY {path}: .dockerignore excludes it"
+        return source
 
     def is_ignored(self, place: Path) -> bool:
         inside = place.is_relative_to(self._context)
@@ -120,24 +120,24 @@ class Builder:
     def new_root(self) -> Path:
         return Path(tempfile.mkdtemp(prefix="root-", dir=self._work))
 
-    def kept(self, key: str) -> Path:
+    def cached_step(self, key: str) -> Path:
         return self._cache / f"step-{key[:24]}"
 
 
-class Steps:
-    """The steps of one stage, taken one by one."""
+class StageBuilder:
+    """Runs the steps of one stage."""
 
     def __init__(self, builder: Builder, base: str) -> None:
         self._builder = builder
-        # Copied before the first step that changes it.
+        # The root is copied before the first step that changes it.
         self.stage = builder.build(base)
-        self._owned = False
+        self._owns_root = False
         self._arguments: dict[str, str] = {}
-        self._keep = True
+        self._cacheable = True
 
-    def take(self, instruction: str, value: str) -> None:
+    def run_step(self, instruction: str, value: str) -> None:
         step = getattr(self, f"_{instruction.lower()}", None)
-        assert step is not None, f"this builder does not know {instruction}"
+        assert step is not None, f"unknown instruction {instruction}"
         step(value)
 
     def _arg(self, value: str) -> None:
@@ -156,7 +156,7 @@ class Steps:
         self._config(entrypoint=tuple(json.loads(value)))
 
     def _workdir(self, value: str) -> None:
-        self._write()
+        self._ensure_own_root()
         (self.stage.root / value.lstrip("/")).mkdir(parents=True, exist_ok=True)
         self._config(folder=value)
 
@@ -167,12 +167,12 @@ class Steps:
             origin = self._builder.build(sources.pop(0).removeprefix("--from="))
             places = [origin.root / source.lstrip("/") for source in sources]
             key.update(origin.key.encode())
-            self._keep = False
+            self._cacheable = False
         else:
             places = [self._builder.source(source) for source in sources]
             for place in places:
                 key.update(place.read_bytes() if place.is_file() else os.urandom(16))
-        self._write()
+        self._ensure_own_root()
         end = self.stage.root / self.stage.config.folder.lstrip("/") / target.removeprefix("/")
         end = self.stage.root / target.lstrip("/") if target.startswith("/") else end
         for place in places:
@@ -181,7 +181,7 @@ class Steps:
 
     def _copy_one(self, place: Path, end: Path, *, into: bool) -> None:
         if place.is_dir():
-            self._keep = False
+            self._cacheable = False
             subprocess.run(["mkdir", "-p", str(end)], check=True)
             shutil.copytree(place, end, symlinks=True, ignore=self._ignore, dirs_exist_ok=True)
             subprocess.run(["chown", "-R", "0:0", str(end)], check=True)
@@ -194,39 +194,39 @@ class Steps:
     def _run(self, value: str) -> None:
         settings = {**self.stage.config.env, **self._arguments}
         key = hashlib.sha256(f"{self.stage.key} RUN {value} {sorted(settings.items())}".encode()).hexdigest()
-        kept = self._builder.kept(key)
-        if self._keep and kept.exists():
-            os.utime(kept)
-            self.stage, self._owned = Stage(kept, self.stage.config, key), False
+        cached = self._builder.cached_step(key)
+        if self._cacheable and cached.exists():
+            os.utime(cached)
+            self.stage, self._owns_root = Stage(cached, self.stage.config, key), False
             return
-        self._write()
+        self._ensure_own_root()
         _run_in(self.stage.root, value, settings, self.stage.config.folder)
         self.stage = replace(self.stage, key=key)
-        if self._keep:
-            shutil.rmtree(kept, ignore_errors=True)
-            self.stage.root.rename(kept)
-            os.utime(kept)
-            self.stage, self._owned = replace(self.stage, root=kept), False
+        if self._cacheable:
+            shutil.rmtree(cached, ignore_errors=True)
+            self.stage.root.rename(cached)
+            os.utime(cached)
+            self.stage, self._owns_root = replace(self.stage, root=cached), False
 
-    def _write(self) -> None:
-        """From here on the root is this stage's own."""
-        if not self._owned:
+    def _ensure_own_root(self) -> None:
+        """Copy a shared root before a step changes it."""
+        if not self._owns_root:
             root = self._builder.new_root()
             subprocess.run(["cp", "-a", f"{self.stage.root}/.", str(root)], check=True)
-            self.stage, self._owned = replace(self.stage, root=root), True
+            self.stage, self._owns_root = replace(self.stage, root=root), True
 
     def _config(self, **changes: object) -> None:
-        told = f"{self.stage.key} {sorted(changes.items())}".encode()
+        inputs = f"{self.stage.key} {sorted(changes.items())}".encode()
         config = replace(self.stage.config, **changes)  # type: ignore[arg-type]  # by name
-        self.stage = replace(self.stage, config=config, key=hashlib.sha256(told).hexdigest())
+        self.stage = replace(self.stage, config=config, key=hashlib.sha256(inputs).hexdigest())
 
     def _pairs(self, value: str) -> dict[str, str]:
         words = shlex.split(Template(value).safe_substitute(self._arguments))
         return dict(word.split("=", 1) for word in words)
 
 
-class Ignored:
-    """What .dockerignore keeps from the builder."""
+class DockerIgnore:
+    """The rules of .dockerignore: True for an excluded path."""
 
     def __init__(self, text: str) -> None:
         lines = [line.strip() for line in text.splitlines()]
@@ -238,21 +238,21 @@ class Ignored:
 
     def __call__(self, path: str) -> bool:
         ignored = False
-        for kept, pattern in self._rules:
+        for negated, pattern in self._rules:
             if pattern.fullmatch(path):
-                ignored = not kept
+                ignored = not negated
         return ignored
 
 
 def _pattern(line: str) -> re.Pattern[str]:
-    told = re.escape(line).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*")
-    told = told.replace(r"\[", "[").replace(r"\]", "]")
-    return re.compile(f"{told}(?:/.*)?")
+    regex = re.escape(line).replace(r"\*\*/", "(?:.*/)?").replace(r"\*", "[^/]*")
+    regex = regex.replace(r"\[", "[").replace(r"\]", "]")
+    return re.compile(f"{regex}(?:/.*)?")
 
 
 def _run_in(root: Path, command: str, settings: dict[str, str], folder: str) -> None:
     bundle = "run/host-certificates.crt"
-    # A network that answers in others' names: as on a machine where an engine is told of its authority.
+    # Behind a proxy that intercepts TLS, pip must trust the CA certificates of this machine.
     trusted = {"PIP_CERT": f"/{bundle}"} if _CERTIFICATES.exists() else {}
     done = subprocess.run(
         [
@@ -269,12 +269,12 @@ def _run_in(root: Path, command: str, settings: dict[str, str], folder: str) -> 
 
 
 @contextmanager
-def locked(cache: Path) -> Iterator[None]:
-    """One builder at a time in a cache."""
+def lock_cache(cache: Path) -> Iterator[None]:
+    """Hold the lock of the cache, and delete unused steps."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for step in cache.glob("step-*"):
-            if step.stat().st_mtime < time.time() - _UNUSED:
+            if step.stat().st_mtime < time.time() - _CACHE_LIFETIME:
                 shutil.rmtree(step)
         yield

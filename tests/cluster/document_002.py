@@ -1,4 +1,4 @@
-"""The WhatapAgent resources of document 002, and what their resource's spec says."""
+"""Specs of the WhatapAgent resources in document 002."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from unit.operator.support import EXAMPLES as WRITTEN
 
 Json = dict[str, Any]
 
-# By what each shows.
+# By title.
 EXAMPLES: dict[str, Json] = {name: yaml.safe_load(text)["spec"] for name, text in WRITTEN.items()}
 
-# Described in words: both a customer's exporters and our own.
+# Document 002 describes this one in words: the customer's exporters and those of the operator.
 HYBRID = "hybrid"
 EXAMPLES[HYBRID] = deepcopy(EXAMPLES["a customer's own exporters"])
 EXAMPLES[HYBRID]["features"]["k8sAgent"]["gpuMonitoring"]["enabled"] = True

@@ -1,4 +1,4 @@
-"""Helm against the real API server, and what it has installed there."""
+"""Helm releases of the chart on the real API server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATIENCE = 120
 
 
 class Helm:
-    """One release, in a namespace of its own that its installation makes."""
+    """A release in its own namespace, which the installation creates."""
 
     def __init__(self, control_plane: ControlPlane, name: str, namespace: str) -> None:
         self.name = name
@@ -24,7 +24,7 @@ class Helm:
         self._config = Config(kubeconfig_path=control_plane.kubeconfig(self._api.token), namespace=namespace)
 
     def install(self, values: Json, *, wait: bool = True, chart: Path = CHART) -> Json:
-        """The release; with `wait` once its pods are ready."""
+        """Install the release. With `wait`, returns once its pods are ready."""
         waiting: dict[str, Any] = {"wait": "legacy", "timeout": _PATIENCE} if wait else {}
         return self._config.install(chart, self.name, values, create_namespace=True, **waiting)
 
@@ -39,19 +39,19 @@ class Helm:
         self._config.uninstall(self.name, ignore_not_found=True)
 
     def history(self) -> list[str]:
-        """What became of each revision, oldest first."""
+        """Status of each revision, oldest first."""
         return [str(one["status"]) for one in self._config.history(self.name)]
 
     def objects(self) -> list[Json]:
-        """What the release is made of, as it was rendered."""
+        """Rendered objects of the release."""
         manifest = self._config.status(self.name)["manifest"]
         return [one for one in yaml.safe_load_all(manifest) if one]
 
     def close(self) -> None:
         self._config.close()
 
-    def left(self) -> list[str]:
-        """Objects of any kind that bear the release's label, or are Helm's own records of it."""
+    def remaining_objects(self) -> list[str]:
+        """Paths of remaining objects of any kind with the release's label, and of Helm's records."""
         found = []
         for path in _listable(self._api):
             for item in self._api.call("GET", path).get("items") or ():
@@ -62,15 +62,15 @@ class Helm:
 
 
 def rendered(values: Json, name: str = "gpuledger", namespace: str = "gpu-monitoring") -> list[Json]:
-    """What the chart would make, without a server."""
+    """Objects that the chart renders without a server."""
     with Chart.load(CHART) as chart:
-        told = chart.render(values, name=name, namespace=namespace)
-    texts = [text for template, text in told.items() if template.endswith(".yaml")]
+        files = chart.render(values, name=name, namespace=namespace)
+    texts = [text for template, text in files.items() if template.endswith(".yaml")]
     return [one for text in texts for one in yaml.safe_load_all(text) if one]
 
 
 def _listable(api: Any) -> list[str]:
-    """The path of every kind of object that the server has, over all namespaces."""
+    """Path of every kind of object on the server, in all namespaces."""
     groups = ["api/v1"]
     for group in api.call("GET", "apis")["groups"]:
         groups += [f"apis/{version['groupVersion']}" for version in group["versions"]]

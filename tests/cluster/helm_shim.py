@@ -1,4 +1,4 @@
-"""`helm` for deploy/deploy.sh, where none is installed: the same SDK, with the script's commands and flags.
+"""A `helm` command for deploy/deploy.sh, with the commands and flags that the script uses, on helm's SDK.
 
 KUBECONFIG=F python helm_shim.py upgrade RELEASE CHART --install --namespace N --reuse-values --set KEY=VALUE
 """
@@ -28,27 +28,28 @@ def main() -> int:
     get.add_argument("--output", choices=["yaml"])
     for command in (upgrade, commands.choices["uninstall"], get):
         command.add_argument("--namespace", required=True)
-    told = parser.parse_args()
-    with helm_python.Config(namespace=told.namespace) as config:
+    arguments = parser.parse_args()
+    with helm_python.Config(namespace=arguments.namespace) as config:
         try:
-            run(config, told)
+            run_command(config, arguments)
         except helm_python.HelmError as error:
             sys.stderr.write(f"Error: {error}\n")
             return 1
     return 0
 
 
-def run(config: helm_python.Config, told: argparse.Namespace) -> None:
-    if told.command == "get":
-        sys.stdout.write(yaml.safe_dump(config.get_values(told.release)))
-    elif told.command == "uninstall":
-        config.uninstall(told.release)
+def run_command(config: helm_python.Config, arguments: argparse.Namespace) -> None:
+    release = arguments.release
+    if arguments.command == "get":
+        sys.stdout.write(yaml.safe_dump(config.get_values(release)))
+    elif arguments.command == "uninstall":
+        config.uninstall(release)
     else:
-        values = helm_python.parse_set_string(",".join(told.set)) if told.set else {}
-        if told.install and not any(one["name"] == told.release for one in config.list()):
-            config.install(told.chart, told.release, values)
+        values = helm_python.parse_set_string(",".join(arguments.set)) if arguments.set else {}
+        if arguments.install and not any(item["name"] == release for item in config.list()):
+            config.install(arguments.chart, release, values)
         else:
-            config.upgrade(told.chart, told.release, values, reuse_values=told.reuse_values)
+            config.upgrade(arguments.chart, release, values, reuse_values=arguments.reuse_values)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A real node: containerd, kubelet and a fake device plugin, in mount and pid namespaces of their own."""
+"""A real node: containerd, kubelet and a fake device plugin, in separate mount and PID namespaces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import psutil
 import yaml
 
 from cluster import image
-from cluster.cgroups import Branch
+from cluster.cgroups import CgroupSubtree
 from cluster.control_plane import ControlPlane, Json
 from cluster.daemon import Daemon
 from running import free_port, wait_until
@@ -24,10 +24,10 @@ RESOURCE = "nvidia.com/gpu"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 GPUS = tuple(f"GPU-5ca1ab1e-0000-4000-8000-{number:012x}" for number in range(8))
 
-# Pods share the host's network, for one of their own would change this machine's settings; that a network is
-# configured makes the node ready all the same.
-# `restrict_oom_score_adj`: the tests may run where a process cannot be made less killable than its parent.
-_NETWORK = {"cniVersion": "0.4.0", "name": "never-asked", "type": "loopback"}
+# Pods use the host's network, because pod networks would change settings of this machine. The node still
+# needs a configured network to be ready. `restrict_oom_score_adj`: in some environments, a process cannot get
+# a lower OOM score than its parent.
+_NETWORK = {"cniVersion": "0.4.0", "name": "unused", "type": "loopback"}
 _CONTAINERD = """\
 version = 2
 root = "{root}"
@@ -48,7 +48,7 @@ state = "/run/containerd"
 
 
 class Node:
-    """`name` in the API; below `folder` lies what it believes to be /var/lib, /var/log and /run."""
+    """Node `name` of the cluster; `folder` contains its /var/lib, /var/log and /run."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Node:
         self._logs = logs
         for place in ("var/lib/kubelet/device-plugins", "var/log", "run", "static", "containerd"):
             (folder / place).mkdir(parents=True)
-        # No two of these names may meet below the root of the cgroups.
-        self.cgroups = Branch(folder.parent.name)
-        # It ignores milder signals while its child lives, and takes its child with it.
+        # The name must be unique below the root of the cgroups.
+        self.cgroups = CgroupSubtree(folder.parent.name)
+        # unshare ignores other signals while its child runs; SIGKILL also ends the child.
         ready = (folder / "ready").exists
-        self._unshare = Daemon("node", self._unshare_command(), logs, ready=ready, ends_by=SIGKILL)
+        self._unshare = Daemon("node", self._unshare_command(), logs, ready=ready, stop_signal=SIGKILL)
         self._settings = self._write_settings(control_plane)
         self._binaries = binaries
         self._daemons: list[Daemon] = []
@@ -90,9 +90,11 @@ class Node:
             namespaces=inside,
         )
         self._daemons.append(containerd.start())
-        self.import_image(image.build(self.folder))
+        self.import_image(image.build_sleeper(self.folder))
         kubelet = [self._binaries / "kubelet", *self._settings]
-        self.kubelet = Daemon("kubelet", kubelet, self._logs, ready=self._offers_devices, namespaces=inside)
+        self.kubelet = Daemon(
+            "kubelet", kubelet, self._logs, ready=self._advertises_devices, namespaces=inside
+        )
         plugin = [sys.executable, HERE / "device_plugin.py", self.kubelet_folder / "device-plugins"]
         self._daemons.append(
             Daemon("device-plugin", [*plugin, RESOURCE, VISIBLE, *self._devices], self._logs).start()
@@ -106,23 +108,23 @@ class Node:
         self.cgroups.remove()
 
     @contextmanager
-    def kubelet_away(self) -> Iterator[None]:
-        """No kubelet within; containers go on. Afterwards devices are offered again."""
+    def kubelet_stopped(self) -> Iterator[None]:
+        """Stop the kubelet within; containers keep running. Afterwards, devices are advertised again."""
         self.kubelet.stop()
         try:
             yield
         finally:
-            self._start_kubelet_anew()
+            self._start_kubelet_again()
 
-    def _start_kubelet_anew(self) -> None:
-        # What it said last would look like what it says next.
+    def _start_kubelet_again(self) -> None:
+        # Clear the old status, which would look like a new one.
         none = {"allocatable": {RESOURCE: "0"}, "capacity": {RESOURCE: "0"}}
         self._api.admin.call("PATCH", f"api/v1/nodes/{self.name}/status", {"status": none})
         self.kubelet.start()
 
     @contextmanager
     def static_pod(self, manifest: Json) -> Iterator[str]:
-        """A pod from a file of the kubelet's own: the name that it has in the API."""
+        """Run a static pod within. Yields the name of its mirror pod in the API."""
         name = f"{manifest['metadata']['name']}-{self.name}"
         file = self.static_pods / f"{name}.json"
         file.write_text(json.dumps(manifest))
@@ -131,21 +133,23 @@ class Node:
         finally:
             file.unlink()
         path = f"api/v1/namespaces/{manifest['metadata']['namespace']}/pods/{name}"
-        wait_until(lambda: self._api.admin.ask("GET", path).status_code == 404, f"static pod {name} to end")
+        wait_until(
+            lambda: self._api.admin.request("GET", path).status_code == 404, f"static pod {name} to end"
+        )
 
     def import_image(self, archive: Path) -> None:
-        """Have an image on the node, as if it had been pulled."""
+        """Import an image into the node's containerd, as if it had been pulled."""
         command = ["ctr", "--namespace=k8s.io", "image", "import", "--snapshotter=native", str(archive)]
-        done = self.inside(*command)
+        done = self.run_inside(*command)
         assert done.returncode == 0, done.stderr
 
-    def inside(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in the node's own mount and pid namespaces."""
+    def run_inside(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in the node's mount and PID namespaces."""
         enter = ["nsenter", f"--target={self._inside}", "--mount", "--pid", "--"]
         return subprocess.run([*enter, *command], capture_output=True, text=True, check=False)
 
-    def pid_inside(self, pid: int) -> int:
-        """What a process of this machine is called on the node."""
+    def namespaced_pid(self, pid: int) -> int:
+        """PID of a process in the node's PID namespace."""
         status = Path(f"/proc/{pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("NSpid:"))
         own = len(
@@ -153,12 +157,12 @@ class Node:
         )
         return int(line.split()[own])
 
-    def _offers_devices(self) -> bool:
-        answer = self._api.admin.ask("GET", f"api/v1/nodes/{self.name}")
-        if not answer.is_success:
+    def _advertises_devices(self) -> bool:
+        response = self._api.admin.request("GET", f"api/v1/nodes/{self.name}")
+        if not response.is_success:
             return False
-        offered = answer.json()["status"].get("allocatable", {}).get(RESOURCE, "0")
-        return offered == str(len(self._devices)) and self.pod_resources.exists()
+        allocatable = response.json()["status"].get("allocatable", {}).get(RESOURCE, "0")
+        return bool(allocatable == str(len(self._devices))) and self.pod_resources.exists()
 
     def _unshare_command(self) -> list[str | Path]:
         namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -167,7 +171,7 @@ class Node:
     def _write_settings(self, control_plane: ControlPlane) -> list[str | Path]:
         root = self.folder / "containerd"
         (root / "networks").mkdir()
-        (root / "networks/10-never-asked.conf").write_text(json.dumps(_NETWORK))
+        (root / "networks/10-unused.conf").write_text(json.dumps(_NETWORK))
         (self.folder / "containerd.toml").write_text(_CONTAINERD.format(root=root, image=image.NAME))
         settings = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -187,7 +191,7 @@ class Node:
             "fileCheckFrequency": "1s",
             "nodeStatusUpdateFrequency": "1s",
             "featureGates": {"EphemeralContainers": True},
-            # The machine's disk is not the test's: nothing is evicted, no image collected.
+            # The disk of this machine may be full: evict no pods, and delete no images.
             "imageGCHighThresholdPercent": 100,
             "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1Mi"},
         }

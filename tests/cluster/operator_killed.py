@@ -1,8 +1,8 @@
-"""`gpuledger operator` that is killed after each of its writes, and started again until it writes no more.
+"""Runs `gpuledger operator`, kills it after each of its writes, and restarts it until it writes nothing more.
 
-Each life ends by SIGKILL when the API server has done what was asked and before the answer is heard. So every
-state that a death can leave behind is one that another life begins with. What died last is said on stderr. A
-write that is repeated and changes nothing is survived.
+SIGKILL comes after the API server has executed the write and before the operator sees the response. A new
+process thus starts from every state that a crash can leave behind. Each kill is reported on stderr. A
+repeated write that changes nothing does not kill again.
 """
 
 from __future__ import annotations
@@ -14,77 +14,78 @@ import sys
 from hashlib import sha256
 
 from gpuledger.cli import operator as command
-from gpuledger.kubernetes.writing import HttpTransport, Question
+from gpuledger.kubernetes.object_client import ApiRequest, HttpApiTransport
 
-_send = HttpTransport.send
+_send = HttpApiTransport.send
 
 
-class Lives:
-    """What has killed, and where the next life tells it to those after it."""
+class KillLog:
+    """The writes that killed a process. A process reports its last write to the parent through a pipe."""
 
     def __init__(self) -> None:
-        self.killers: set[str] = set()
-        self.inlet = self.outlet = -1
+        self.writes: set[str] = set()
+        self._read_end = self._write_end = -1
 
-    def open(self) -> None:
-        self.outlet, self.inlet = os.pipe()
+    def open_pipe(self) -> None:
+        self._read_end, self._write_end = os.pipe()
 
-    def learn(self) -> None:
-        """Of the life that has ended."""
-        os.close(self.inlet)
-        with os.fdopen(self.outlet) as told:
-            self.killers.update(told.read().splitlines())
+    def read_pipe(self) -> None:
+        """Add the write that killed the last process."""
+        os.close(self._write_end)
+        with os.fdopen(self._read_end) as pipe:
+            self.writes.update(pipe.read().splitlines())
 
-    def die(self, question: Question, answer: bytes) -> None:
-        what = f"{question.method} {question.path}"
-        killer = f"{what} {_state(answer)}"
-        if killer in self.killers:
+    def kill_once(self, request: ApiRequest, response: bytes) -> None:
+        """Kill this process, unless this write has killed a process before."""
+        summary = f"{request.method} {request.path}"
+        write = f"{summary} {_object_digest(response)}"
+        if write in self.writes:
             return
-        os.write(self.inlet, f"{killer}\n".encode())
-        os.write(2, f"killed after {what}\n".encode())
+        os.write(self._write_end, f"{write}\n".encode())
+        os.write(2, f"killed after {summary}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _state(answer: bytes) -> str:
-    """What an object is now, but for when it was applied: Kubernetes 1.20 notes that of a StatefulSet with
-    claims at each apply, once a second has passed, and then counts its version up.
+def _object_digest(response: bytes) -> str:
+    """Digest of an object without resourceVersion and managedFields: Kubernetes 1.20 changes both at each
+    apply of a StatefulSet with volume claims if a second has passed.
     """
-    told = json.loads(answer) or {}
+    body = json.loads(response) or {}
     for name in ("resourceVersion", "managedFields"):
-        (told.get("metadata") or {}).pop(name, None)
-    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        (body.get("metadata") or {}).pop(name, None)
+    return sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
-LIVES = Lives()
+KILL_LOG = KillLog()
 
 
-async def _send_once(self: HttpTransport, question: Question) -> tuple[int, bytes]:
-    status, answer = await _send(self, question)
-    if question.writes and "/leases" not in question.path and status < 400:
-        LIVES.die(question, answer)
-    return status, answer
+async def _send_and_kill(self: HttpApiTransport, request: ApiRequest) -> tuple[int, bytes]:
+    status, response = await _send(self, request)
+    if request.writes and "/leases" not in request.path and status < 400:
+        KILL_LOG.kill_once(request, response)
+    return status, response
 
 
 def main() -> int:
-    HttpTransport.send = _send_once  # type: ignore[method-assign]  # the edge that kills
-    # Who has died must not have to be waited for.
-    command.token_hex = lambda _: "same"  # type: ignore[assignment]  # one name for all lives
+    HttpApiTransport.send = _send_and_kill  # type: ignore[method-assign]
+    # All processes have the same identity, so that a restarted one does not wait for its own Lease to expire.
+    command.token_hex = lambda _: "same"  # type: ignore[assignment]
     child = 0
 
-    def pass_on(number: int, _: object) -> None:
+    def forward_signal(number: int, _: object) -> None:
         if child:
             os.kill(child, number)
 
-    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGTERM, forward_signal)
     while True:
-        LIVES.open()
-        # The packages are loaded already: a life begins at once.
+        KILL_LOG.open_pipe()
+        # fork: modules are already imported, so that a process starts immediately.
         child = os.fork()
         if not child:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os._exit(command.run(sys.argv[2:]))
         _, status = os.waitpid(child, 0)
-        LIVES.learn()
+        KILL_LOG.read_pipe()
         if not (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL):
             return os.waitstatus_to_exitcode(status)
 

@@ -1,4 +1,4 @@
-"""The operator as the chart installs it, run here with its account's rights, and what it makes."""
+"""The operator as the chart installs it, run on this machine with the permissions of its account."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx
 
 from cluster.control_plane import Client, ControlPlane, Json
 from cluster.helm import Helm
-from gpuledger.operator.kinds import CLAIM, KINDS, OURS
+from gpuledger.operator.kinds import KINDS, MANAGED_SELECTOR, VOLUME_CLAIM_KIND
 from running import Program, free_port, get, wait_until
 
 NAMESPACE = "operated"
@@ -20,7 +20,7 @@ WHATAP = "whatap-monitoring"
 RECEIVER = "http://127.0.0.1:9/api/v1/write"
 HERE = Path(__file__).parent
 
-_DEFINITIONS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_CRDS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PATHS = {
     "GpuMonitor": "apis/gpuledger.dev/v1alpha1/gpumonitors",
     "WhatapAgent": "apis/monitoring.whatap.com/v2alpha1/whatapagents",
@@ -44,7 +44,7 @@ class RunningOperator:
         return get(f"{self.url}{path}", timeout=30)
 
     def value(self, series: str) -> float:
-        """The value of a series that is told; 0 where it is not."""
+        """Value of a series; 0 if it is not exported."""
         for line in self.get("/metrics").text.splitlines():
             name, _, value = line.rpartition(" ")
             if name == series:
@@ -55,7 +55,7 @@ class RunningOperator:
         return self.value("gpuledger_operator_leading") == 1
 
     def wait_leads(self) -> RunningOperator:
-        wait_until(self.leads, "the operator to act")
+        wait_until(self.leads, "the operator to be the leader")
         return self
 
     def stop(self) -> None:
@@ -63,18 +63,18 @@ class RunningOperator:
             self.program.stop()
 
     def kill(self) -> None:
-        """As a node does that loses its power."""
+        """Kill the operator, as a power failure would."""
         self.program.process.kill()
         self.program.stop()
 
 
-class Installed:
-    """The chart's release, without a kubelet to run its pods: operators are started here, as it says."""
+class OperatorRelease:
+    """The chart's release. No kubelet runs its pods: operators run here, with the arguments of the pod."""
 
     def __init__(self, plane: ControlPlane, helm: Helm, folder: Path) -> None:
         self.api: Client = plane.admin
         self.plane = plane
-        # What the newest operator says.
+        # Output of the newest operator.
         self.lines: list[str] = []
         objects = helm.objects()
         (self.deployment,) = (one for one in objects if one["kind"] == "Deployment")
@@ -85,14 +85,14 @@ class Installed:
         self.config.write_text(maps[self.name]["data"]["operator.yaml"])
         self._token = folder / "operator-token"
         account = self.deployment["spec"]["template"]["spec"]["serviceAccountName"]
-        self._token.write_text(plane.token_of(NAMESPACE, account))
+        self._token.write_text(plane.create_token(NAMESPACE, account))
 
     def arguments(self, port: int, *more: str) -> list[str]:
-        """Of the Deployment's container; addresses and paths are this machine's."""
+        """Arguments of the Deployment's container, with addresses and paths of this machine."""
         (container,) = self.deployment["spec"]["template"]["spec"]["containers"]
-        ours = ("--config", "--listen-address")
+        replaced = ("--config", "--listen-address")
         return [
-            *(one for one in container["args"] if not one.startswith(ours)),
+            *(word for word in container["args"] if not word.startswith(replaced)),
             *(f"--config={self.config}", f"--listen-address=127.0.0.1:{port}"),
             *("--kubernetes-api", self.plane.url),
             *("--kubernetes-ca-file", str(self.plane.ca_file)),
@@ -102,7 +102,7 @@ class Installed:
 
     @contextmanager
     def operators(self) -> Iterator[Callable[..., RunningOperator]]:
-        """Starts operators; those that still run are stopped in the end."""
+        """Yields a function that starts operators; stops those that still run afterwards."""
         with ExitStack() as stack:
 
             def start(*flags: str, program: Sequence[str] = ("-m", "gpuledger")) -> RunningOperator:
@@ -122,21 +122,21 @@ class Installed:
             yield start
 
     def apply(self, kind: str, name: str, spec: Json) -> Json:
-        """As `kubectl apply` does: made, or changed into this."""
+        """Create or replace a resource, like `kubectl apply`."""
         body = {"apiVersion": _VERSIONS[kind], "kind": kind, "metadata": {"name": name}, "spec": spec}
-        found = self.api.ask("GET", f"{PATHS[kind]}/{name}")
+        found = self.api.request("GET", f"{PATHS[kind]}/{name}")
         if not found.is_success:
             return self.api.call("POST", PATHS[kind], body)
         body["metadata"]["resourceVersion"] = found.json()["metadata"]["resourceVersion"]
         return self.api.call("PUT", f"{PATHS[kind]}/{name}", body)
 
     def read(self, kind: str, name: str) -> Json | None:
-        answer = self.api.ask("GET", f"{PATHS[kind]}/{name}")
+        answer = self.api.request("GET", f"{PATHS[kind]}/{name}")
         return answer.json() if answer.is_success else None
 
     def delete(self, kind: str, name: str) -> None:
-        """Returns once it is gone."""
-        self.api.ask("DELETE", f"{PATHS[kind]}/{name}")
+        """Delete a resource, and wait until it is gone."""
+        self.api.request("DELETE", f"{PATHS[kind]}/{name}")
         wait_until(lambda: self.read(kind, name) is None, f"{kind} {name} to be gone")
 
     def delete_all(self) -> None:
@@ -145,7 +145,7 @@ class Installed:
                 self.delete(kind, one["metadata"]["name"])
 
     def conditions(self, kind: str, name: str) -> dict[str, tuple[str, str]]:
-        """Status and reason by type, of the newest spec; empty while nothing is told of it."""
+        """Status and reason of the conditions of the newest spec, by type; empty until it has a status."""
         found = self.read(kind, name) or {"metadata": {}}
         status = found.get("status") or {}
         if status.get("observedGeneration") != found["metadata"].get("generation"):
@@ -155,37 +155,38 @@ class Installed:
     def wait_condition(
         self, kind: str, name: str, condition: str, status: str, reason: str, patience: float = 60.0
     ) -> Json:
-        """The condition, once it is so."""
+        """Wait for the status and reason of a condition, and return the condition."""
 
-        def told() -> Json | None:
+        def matching() -> Json | None:
             if self.conditions(kind, name).get(condition) != (status, reason):
                 return None
             found = (self.read(kind, name) or {})["status"]["conditions"]
-            return next(one for one in found if one["type"] == condition)
+            return next(item for item in found if item["type"] == condition)
 
         try:
-            return wait_until(told, f"{kind} {name}: {condition}={status} ({reason})", patience)
+            return wait_until(matching, f"{kind} {name}: {condition}={status} ({reason})", patience)
         except AssertionError as error:
-            said = "\n".join(self.lines[-40:])
-            raise AssertionError(f"{error}; it is {self.conditions(kind, name)}; said:\n{said}") from None
+            output = "\n".join(self.lines[-40:])
+            conditions = self.conditions(kind, name)
+            raise AssertionError(f"{error}; conditions: {conditions}; output:\n{output}") from None
 
-    def wait_made(self, kind: str, name: str, patience: float = 60.0) -> list[str]:
-        """What there is once all is made that the newest spec asks for."""
+    def wait_applied(self, kind: str, name: str, patience: float = 60.0) -> list[str]:
+        """Wait until all objects of the newest spec exist, and list them."""
         self.wait_condition(kind, name, "Available", "False", "Starting", patience)
-        return self.made()
+        return self.managed_objects()
 
-    def made(self) -> list[str]:
-        """`Kind namespace/name` of all that bears the operator's label."""
+    def managed_objects(self) -> list[str]:
+        """`Kind namespace/name` of all objects with the operator's label."""
         found = []
         for kind in KINDS:
-            for one in self.api.call("GET", kind.path(), labelSelector=OURS)["items"]:
+            for one in self.api.call("GET", kind.path(), labelSelector=MANAGED_SELECTOR)["items"]:
                 metadata = one["metadata"]
                 found.append(f"{kind.kind} {metadata.get('namespace', '-')}/{metadata['name']}")
         return sorted(found)
 
-    def claims(self) -> list[str]:
-        """Volumes of agents that are not on their way out: a controller lets them go with their pods."""
-        items = self.api.call("GET", CLAIM.path(NAMESPACE))["items"]
+    def volume_claims(self) -> list[str]:
+        """Volume claims of agents that are not being deleted."""
+        items = self.api.call("GET", VOLUME_CLAIM_KIND.path(NAMESPACE))["items"]
         return [one["metadata"]["name"] for one in items if "deletionTimestamp" not in one["metadata"]]
 
     def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Json:
@@ -194,8 +195,8 @@ class Installed:
     def path(self, kind: str, name: str, namespace: str = NAMESPACE) -> str:
         return _PLURALS[kind].path(namespace, name)
 
-    def daemon_set_status(self, name: str, namespace: str = NAMESPACE, **status: Any) -> None:
-        """What a controller manager would tell."""
+    def set_daemon_set_status(self, name: str, namespace: str = NAMESPACE, **status: Any) -> None:
+        """Set the status of a DaemonSet, as a controller manager would."""
         whole = {
             "observedGeneration": self.get("DaemonSet", name, namespace)["metadata"]["generation"],
             "currentNumberScheduled": status["desiredNumberScheduled"],
@@ -204,34 +205,36 @@ class Installed:
         }
         self.api.call("PATCH", f"{self.path('DaemonSet', name, namespace)}/status", {"status": whole})
 
-    def ready(self, kind: str, name: str, pods: int, namespace: str = NAMESPACE) -> None:
-        """Have a controller say that all pods are there."""
+    def set_ready(self, kind: str, name: str, pods: int, namespace: str = NAMESPACE) -> None:
+        """Set the status of a workload to all pods ready, as a controller manager would."""
         if kind == "DaemonSet":
             numbers = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled", "numberReady"), pods)
-            self.daemon_set_status(name, namespace, **numbers)
+            self.set_daemon_set_status(name, namespace, **numbers)
             return
         numbers = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas"), pods)
         generation = self.get(kind, name, namespace)["metadata"]["generation"]
         status = {"observedGeneration": generation, **numbers}
         self.api.call("PATCH", f"{self.path(kind, name, namespace)}/status", {"status": status})
 
-    def asked(self) -> list[Json]:
-        """Everything about objects that operators have asked for, beside their Lease."""
-        return [one for one in self.plane.audited(self.user) if "objectRef" in one and not _of_lease(one)]
+    def audited_requests(self) -> list[Json]:
+        """Audit events of the operators' requests for objects, except their Lease."""
+        return [
+            one for one in self.plane.audit_events(self.user) if "objectRef" in one and not _is_for_lease(one)
+        ]
 
 
-def _of_lease(event: Mapping[str, Any]) -> bool:
+def _is_for_lease(event: Mapping[str, Any]) -> bool:
     return bool((event.get("objectRef") or {}).get("resource") == "leases")
 
 
 @contextmanager
-def installed(plane: ControlPlane, folder: Path, **values: Any) -> Iterator[Installed]:
-    """A release with the operator; it and its definitions are gone afterwards.
+def operator_release(plane: ControlPlane, folder: Path, **values: Any) -> Iterator[OperatorRelease]:
+    """Install a release with the operator; uninstall it and delete its CRDs afterwards.
 
-    `values` are the chart's, over those that every test here needs; `folder` is made for it.
+    `values` override the values that all tests need; `folder` is created.
     """
     folder.mkdir()
-    # Of that name are the roles that the other tests apply.
+    # Not named gpuledger: other tests create roles with that name.
     helm = Helm(plane, "operated", NAMESPACE)
     operator = {
         "enabled": True,
@@ -244,32 +247,32 @@ def installed(plane: ControlPlane, folder: Path, **values: Any) -> Iterator[Inst
         "whatapCompat": {"enabled": True, "createNamespace": False},
         **values,
     }
-    # Made by the chart it would go with the release, and without a controller manager that has no end.
-    made = plane.admin.ask("POST", "api/v1/namespaces", {"metadata": {"name": WHATAP}})
+    # The chart must not create the namespace: without a controller manager, its deletion never finishes.
+    made = plane.admin.request("POST", "api/v1/namespaces", {"metadata": {"name": WHATAP}})
     assert made.status_code in (201, 409), made.text
     try:
         helm.install(chosen, wait=False)
-        yield Installed(plane, helm, folder)
+        yield OperatorRelease(plane, helm, folder)
     finally:
         helm.uninstall()
         helm.close()
-        _let_go(plane)
+        _delete_resources(plane)
         for name in ("gpumonitors.gpuledger.dev", "whatapagents.monitoring.whatap.com"):
-            plane.admin.ask("DELETE", f"{_DEFINITIONS}/{name}")
-        wait_until(lambda: not _defined(plane), "the definitions to be gone")
+            plane.admin.request("DELETE", f"{_CRDS}/{name}")
+        wait_until(lambda: not _installed_crds(plane), "the CRDs to be gone")
 
 
-def _let_go(plane: ControlPlane) -> None:
-    """Of a test that has failed there may be resources that no operator takes leave of."""
+def _delete_resources(plane: ControlPlane) -> None:
+    """Delete resources of a failed test without an operator: removes their finalizers."""
     for path in PATHS.values():
-        answer = plane.admin.ask("GET", path)
+        answer = plane.admin.request("GET", path)
         for one in answer.json()["items"] if answer.is_success else ():
             item = f"{path}/{one['metadata']['name']}"
-            plane.admin.ask("PATCH", item, {"metadata": {"finalizers": None}})
-            plane.admin.ask("DELETE", item)
+            plane.admin.request("PATCH", item, {"metadata": {"finalizers": None}})
+            plane.admin.request("DELETE", item)
 
 
-def _defined(plane: ControlPlane) -> list[str]:
-    items = plane.admin.call("GET", _DEFINITIONS)["items"]
+def _installed_crds(plane: ControlPlane) -> list[str]:
+    items = plane.admin.call("GET", _CRDS)["items"]
     names = [one["metadata"]["name"] for one in items]
     return [name for name in names if name.endswith((".gpuledger.dev", ".whatap.com"))]

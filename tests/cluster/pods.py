@@ -1,4 +1,4 @@
-"""Pods for the tests: their manifests, and what became of them."""
+"""Pods for the tests: manifests, and clients that create and observe them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NAMESPACE = "team-a"
 
 
 def container(name: str, gpus: int = 0, *, ends: bool = False) -> Json:
-    """A container that sleeps; or, with `ends`, is done at once."""
-    made: Json = {"name": name, "image": image.NAME, "imagePullPolicy": "Never"}
+    """Manifest of a container that sleeps or, with `ends`, exits immediately."""
+    manifest: Json = {"name": name, "image": image.NAME, "imagePullPolicy": "Never"}
     if ends:
-        made["args"] = ["done"]
+        manifest["args"] = ["exit"]
     if gpus:
-        made["resources"] = {"limits": {RESOURCE: str(gpus)}}
-    return made
+        manifest["resources"] = {"limits": {RESOURCE: str(gpus)}}
+    return manifest
 
 
 def pod(name: str, *containers: Json, node: str, init: tuple[Json, ...] = (), **metadata: Any) -> Json:
-    """A pod that is bound to a node already: no scheduler runs here."""
+    """Manifest of a pod that is already bound to a node, because no scheduler runs."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -46,7 +46,7 @@ def pod(name: str, *containers: Json, node: str, init: tuple[Json, ...] = (), **
 
 @dataclass(frozen=True)
 class Running:
-    """One container that runs: `pid` is the host's, `devices` what the plugin told the container itself."""
+    """A running container: its `pid` on the host, and its `devices` according to its environment."""
 
     pod_uid: str
     container_id: str
@@ -55,7 +55,7 @@ class Running:
 
 
 class Pods:
-    """The pods of one namespace, made and watched as an administrator."""
+    """Pods of one namespace, created and observed as an administrator."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -67,7 +67,7 @@ class Pods:
         return self._client.call("POST", self._path, manifest)
 
     def read(self, name: str) -> Json | None:
-        answer = self._client.ask("GET", f"{self._path}/{name}")
+        answer = self._client.request("GET", f"{self._path}/{name}")
         return answer.json() if answer.is_success else None
 
     def add_ephemeral(self, name: str, *containers: Json) -> None:
@@ -83,18 +83,18 @@ class Pods:
         self._client.call("PATCH", f"{self._path}/{name}/status", {"status": status})
 
     def delete(self, name: str) -> None:
-        """Returns once it is gone."""
+        """Delete the pod, and wait until it is gone."""
         self._client.call("DELETE", f"{self._path}/{name}", gracePeriodSeconds="1")
         wait_until(lambda: self.read(name) is None, f"pod {name} to be gone")
 
-    def forget(self, name: str) -> None:
-        """Remove it from the API at once; a kubelet that runs it ends it soon after, its devices are free."""
-        self._client.ask("DELETE", f"{self._path}/{name}", gracePeriodSeconds="0")
+    def delete_now(self, name: str) -> None:
+        """Delete the pod from the API immediately; the kubelet stops it soon after and frees its devices."""
+        self._client.request("DELETE", f"{self._path}/{name}", gracePeriodSeconds="0")
         self._created.discard(name)
 
-    def forget_all(self) -> None:
+    def delete_all(self) -> None:
         for name in tuple(self._created):
-            self.forget(name)
+            self.delete_now(name)
 
     def wait_phase(self, name: str, phase: str) -> Json:
         def reached() -> Json | None:
@@ -104,7 +104,7 @@ class Pods:
         return wait_until(reached, f"pod {name} to be {phase}")
 
     def wait_running(self, name: str, container_name: str) -> Running:
-        """Waits for a container of any kind to run and for its process to be there."""
+        """Wait until a container of any kind runs and its process exists."""
 
         def runs() -> Running | None:
             found = self.read(name)
@@ -116,16 +116,16 @@ class Pods:
 def _running(found: Json, name: str) -> Running | None:
     status = found["status"]
     kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-    for told in (told for kind in kinds for told in status.get(kind, ())):
-        if told["name"] == name and "running" in told["state"]:
-            identity = told["containerID"].removeprefix("containerd://")
+    for container_status in (item for kind in kinds for item in status.get(kind, ())):
+        if container_status["name"] == name and "running" in container_status["state"]:
+            identity = container_status["containerID"].removeprefix("containerd://")
             pid = process_of(identity)
             return Running(found["metadata"]["uid"], identity, pid, _devices(pid)) if pid else None
     return None
 
 
 def process_of(container_id: str) -> int | None:
-    """The lowest pid in the container's cgroup."""
+    """Lowest PID in the container's cgroup."""
     for file in sorted(Path("/proc").glob("[0-9]*/cgroup"), key=lambda file: int(file.parts[2])):
         try:
             if container_id in file.read_text():

@@ -1,4 +1,4 @@
-"""The chart's program on the real node: the test NVML library as its driver, and what its page tells."""
+"""The exporter of the chart on the real node: its driver (the test NVML library) and its metrics."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Row = tuple[dict[str, str], float]
 
 
 class Driver:
-    """The library and its state, below a folder that pods mount."""
+    """The test NVML library and its state, in a folder that pods mount."""
 
     def __init__(self, folder: Path, uuids: tuple[str, ...]) -> None:
         folder.mkdir()
         self.state = NvmlState(folder / "nvml-state", [NvmlGpu(uuid=uuid) for uuid in uuids]).write()
 
-    def run(self, uuid: str, *pids: int) -> None:
-        """From now on these processes, and no others, are on one GPU."""
+    def set_processes(self, uuid: str, *pids: int) -> None:
+        """Set the processes that the driver reports on one GPU."""
         gpu = next(gpu for gpu in self.state.gpus if gpu.uuid == uuid)
         gpu.processes = [NvmlProcess(pid, sm=50) for pid in pids]
         self.state.write()
 
     def values(self) -> Json:
-        """How the chart is told to mount it."""
+        """Values that make the chart mount and use the library."""
         places = {"test-library": build().parent, "test-state": self.state.path.parent}
         return {
             "extraVolumes": [
@@ -45,7 +45,7 @@ class Driver:
 
 
 def node_values(image: str, driver: Driver) -> Json:
-    """What every installation here needs: the image is on the node alone, pods share the host's network."""
+    """Values for the test node: the image exists only on the node, and pods use the host's network."""
     repository, _, tag = image.rpartition(":")
     return {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
@@ -56,8 +56,8 @@ def node_values(image: str, driver: Driver) -> Json:
     }
 
 
-class Page:
-    """What a program tells at an address."""
+class MetricsClient:
+    """HTTP client of an exporter on a port of this machine."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -69,7 +69,7 @@ class Page:
         return rows(self.get(path).text, family)
 
     def wait_row(self, family: str, path: str = "/metrics", **labels: str) -> dict[str, str]:
-        """The labels of the first row that bears these."""
+        """Wait for a row with these labels, and return all its labels."""
 
         def found() -> dict[str, str] | None:
             for row, _ in self.rows(family, path):
@@ -81,5 +81,5 @@ class Page:
 
 
 def rows(text: str, family: str) -> list[Row]:
-    told = chain.from_iterable(one.samples for one in read_text(text))
-    return [(dict(sample.labels), sample.value) for sample in told if sample.name == family]
+    samples = chain.from_iterable(item.samples for item in read_text(text))
+    return [(dict(sample.labels), sample.value) for sample in samples if sample.name == family]

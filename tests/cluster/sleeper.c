@@ -1,4 +1,4 @@
-/* The only program of the test image: sleeps until it is told to end, or ends at once when given an argument. */
+/* The program of the test image: sleeps until SIGTERM or SIGINT, or exits immediately if it has an argument. */
 #include <signal.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@ int main(int argc, char **argv) {
     (void)argv;
     if (argc > 1)
         return 0;
-    /* As pid 1 of a container it gets only signals that it handles. */
+    /* PID 1 of a container receives only signals that it handles. */
     signal(SIGTERM, leave);
     signal(SIGINT, leave);
     for (;;)

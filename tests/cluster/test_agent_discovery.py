@@ -1,4 +1,4 @@
-"""The agent against a real API server, with the rights of deploy/agent-rbac.yaml and no more."""
+"""Target discovery of the agent on a real API server, with only the permissions of deploy/agent-rbac.yaml."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from base64 import b64encode
 
 import pytest
 
-from cluster.agents import CUSTOM, WHATAP, Agents, Everywhere, Objects, endpoint, monitor
+from cluster.agents import CUSTOM, WHATAP, Agents, FakeExporters, Objects, endpoint, monitor
 from cluster.control_plane import ControlPlane, Json
 from running import wait_until
 
-# A change is to be seen within two seconds; a machine that is busy gets more.
-SOON = 30.0
+# Seconds. Changes are usually visible within two seconds; a busy machine takes longer.
+CHANGE_TIMEOUT = 30.0
 
 
 @pytest.fixture
-def cluster(objects: Objects, everywhere: Everywhere) -> Objects:
-    """Document 002's own exporter, a customer's, and pods that are nobody's business."""
-    port = everywhere.port
+def cluster(objects: Objects, fake_exporters: FakeExporters) -> Objects:
+    """The exporter of document 002, exporters of a customer, and other pods."""
+    port = fake_exporters.port
     for name in ("whatap-monitoring", "gpu-monitoring", "other"):
         objects.namespace(name, team=name.partition("-")[0])
     objects.pod("whatap-monitoring", "node-agent-a", "127.0.1.1", WHATAP, ports={"metrics": port})
@@ -28,19 +28,21 @@ def cluster(objects: Objects, everywhere: Everywhere) -> Objects:
     return objects
 
 
-def test_the_basic_example_of_document_002(cluster: Objects, agents: Agents, everywhere: Everywhere) -> None:
-    port = everywhere.port
+def test_the_basic_example_of_document_002_finds_its_target(
+    cluster: Objects, agents: Agents, fake_exporters: FakeExporters
+) -> None:
+    port = fake_exporters.port
     target = monitor("dcgm-exporter", ["whatap-monitoring"], {"matchLabels": WHATAP}, endpoint(port))
-    agent = agents.start(agents.file({"targets": [target]}, everywhere.receiver))
+    agent = agents.start(agents.file({"targets": [target]}, fake_exporters.receiver))
     (labels,) = agent.wait_targets(f"127.0.1.1:{port}").values()
     assert labels == {"job": "dcgm-exporter", "instance": f"127.0.1.1:{port}"}
-    wait_until(lambda: everywhere.asked[f"127.0.1.1:{port}"], "a scrape")
+    wait_until(lambda: fake_exporters.requests[f"127.0.1.1:{port}"], "a scrape")
 
 
 def test_the_simple_example_finds_exporters_by_their_usual_labels(
-    objects: Objects, agents: Agents, everywhere: Everywhere
+    objects: Objects, agents: Agents, fake_exporters: FakeExporters
 ) -> None:
-    port = everywhere.port
+    port = fake_exporters.port
     objects.namespace("whatap-monitoring")
     objects.namespace("gpu-operator")
     dcgm = {"app.kubernetes.io/name": "dcgm-exporter"}
@@ -52,26 +54,26 @@ def test_the_simple_example_finds_exporters_by_their_usual_labels(
     objects.pod("gpu-operator", "both", "127.0.4.3", {**dcgm, "app": "nvidia-dcgm-exporter"}, ports=ports)
     objects.pod("gpu-operator", "ours", "127.0.4.4", {**ours, **WHATAP}, ports=ports)
     objects.pod("gpu-operator", "agent", "127.0.4.5", agent_own, ports=ports)
-    agent = agents.start(agents.file({}, everywhere.receiver))
+    agent = agents.start(agents.file({}, fake_exporters.receiver))
     hosts = [f"127.0.4.{number}:{port}" for number in (1, 2, 3, 4)]
     found = agent.wait_targets(*hosts)
     assert {labels["node"] for labels in found.values()} == {"gpu-1"}
 
 
-def test_the_customers_and_the_hybrid_example(
-    cluster: Objects, agents: Agents, everywhere: Everywhere
+def test_the_customer_and_hybrid_examples_find_their_targets(
+    cluster: Objects, agents: Agents, fake_exporters: FakeExporters
 ) -> None:
-    port = everywhere.port
+    port = fake_exporters.port
     own = monitor("own", ["whatap-monitoring"], {"matchLabels": WHATAP}, endpoint(port))
     theirs = monitor("customer", ["gpu-monitoring", "default"], {"matchLabels": CUSTOM}, endpoint(port))
     both = {"globalInterval": "15s", "globalPath": "/metrics", "targets": [own, theirs]}
-    agent = agents.start(agents.file(both, everywhere.receiver))
+    agent = agents.start(agents.file(both, fake_exporters.receiver))
     found = agent.wait_targets(f"127.0.1.1:{port}", f"127.0.2.1:{port}")
     assert {labels["job"] for labels in found.values()} == {"own", "customer"}
 
 
 LABELLED: list[tuple[str, Json, Json, list[str]]] = [
-    ("without a namespaceSelector all namespaces", {}, {"matchLabels": CUSTOM}, ["127.0.2.1", "127.0.3.1"]),
+    ("all namespaces without a namespaceSelector", {}, {"matchLabels": CUSTOM}, ["127.0.2.1", "127.0.3.1"]),
     (
         "namespaces by label",
         {"matchLabels": {"team": "gpu"}},
@@ -112,65 +114,67 @@ LABELLED: list[tuple[str, Json, Json, list[str]]] = [
 @pytest.mark.parametrize(
     ("namespaces", "selector", "hosts"), [case[1:] for case in LABELLED], ids=[case[0] for case in LABELLED]
 )
-def test_namespaces_and_labels_are_selected_by(
+def test_targets_are_selected_by_namespace_and_labels(
     namespaces: Json,
     selector: Json,
     hosts: list[str],
     cluster: Objects,
     agents: Agents,
-    everywhere: Everywhere,
+    fake_exporters: FakeExporters,
 ) -> None:
-    port = everywhere.port
+    port = fake_exporters.port
     target = monitor("t", None, selector, endpoint(port), namespaceSelector=namespaces)
-    agent = agents.start(agents.file({"targets": [target]}, everywhere.receiver))
+    agent = agents.start(agents.file({"targets": [target]}, fake_exporters.receiver))
     agent.wait_targets(*(f"{host}:{port}" for host in hosts))
 
 
-def test_pods_come_move_end_and_go(cluster: Objects, agents: Agents, everywhere: Everywhere) -> None:
-    port = everywhere.port
+def test_targets_follow_created_moved_completed_and_deleted_pods(
+    cluster: Objects, agents: Agents, fake_exporters: FakeExporters
+) -> None:
+    port = fake_exporters.port
     target = monitor("t", ["gpu-monitoring"], {"matchLabels": CUSTOM}, endpoint("metrics"))
-    agent = agents.start(agents.file({"targets": [target]}, everywhere.receiver))
+    agent = agents.start(agents.file({"targets": [target]}, fake_exporters.receiver))
     first = f"127.0.2.1:{port}"
     agent.wait_targets(first)
     cluster.pod("gpu-monitoring", "new", "", CUSTOM, ports={"metrics": port}, phase="Pending")
     cluster.status("gpu-monitoring", "new", phase="Running", podIP="127.0.2.9")
-    agent.wait_targets(first, f"127.0.2.9:{port}", patience=SOON)
+    agent.wait_targets(first, f"127.0.2.9:{port}", patience=CHANGE_TIMEOUT)
     cluster.status("gpu-monitoring", "new", podIP="127.0.2.10", podIPs=[{"ip": "127.0.2.10"}])
-    agent.wait_targets(first, f"127.0.2.10:{port}", patience=SOON)
+    agent.wait_targets(first, f"127.0.2.10:{port}", patience=CHANGE_TIMEOUT)
     cluster.status("gpu-monitoring", "custom-a", phase="Succeeded")
-    agent.wait_targets(f"127.0.2.10:{port}", patience=SOON)
-    cluster.forget("api/v1/namespaces/gpu-monitoring/pods/new")
-    agent.wait_targets(patience=SOON)
+    agent.wait_targets(f"127.0.2.10:{port}", patience=CHANGE_TIMEOUT)
+    cluster.delete_now("api/v1/namespaces/gpu-monitoring/pods/new")
+    agent.wait_targets(patience=CHANGE_TIMEOUT)
 
 
-def test_targets_stay_while_the_api_server_is_away_and_are_anew_after(
-    cluster: Objects, agents: Agents, everywhere: Everywhere, control_plane: ControlPlane
+def test_targets_are_kept_while_the_api_server_is_down_and_updated_afterwards(
+    cluster: Objects, agents: Agents, fake_exporters: FakeExporters, control_plane: ControlPlane
 ) -> None:
-    port = everywhere.port
+    port = fake_exporters.port
     target = monitor("t", None, {"matchLabels": CUSTOM}, endpoint(port))
-    agent = agents.start(agents.file({"targets": [target]}, everywhere.receiver))
+    agent = agents.start(agents.file({"targets": [target]}, fake_exporters.receiver))
     hosts = [f"127.0.2.1:{port}", f"127.0.3.1:{port}"]
     agent.wait_targets(*hosts)
-    with control_plane.server_away():
-        before = everywhere.asked[hosts[0]]
-        wait_until(lambda: everywhere.asked[hosts[0]] > before + 1, "scrapes without an API server")
+    with control_plane.server_stopped():
+        before = fake_exporters.requests[hosts[0]]
+        wait_until(lambda: fake_exporters.requests[hosts[0]] > before + 1, "scrapes without an API server")
         assert agent.hosts() == hosts
     cluster.pod("other", "late", "127.0.3.9", CUSTOM, ports={"metrics": port})
-    # What the watch stands at is forgotten: all is listed anew.
-    control_plane.compact()
+    # Expires the version of the watch, so that the agent lists all pods again.
+    control_plane.compact_etcd()
     agent.wait_targets(*hosts, f"127.0.3.9:{port}")
 
 
-def test_services_lead_to_what_is_behind_them(
-    cluster: Objects, agents: Agents, everywhere: Everywhere
+def test_a_service_target_scrapes_all_endpoints_of_the_service(
+    cluster: Objects, agents: Agents, fake_exporters: FakeExporters
 ) -> None:
-    port = everywhere.port
+    port = fake_exporters.port
     service = {
         "metadata": {"name": "exporters", "labels": {"app": "exporters"}},
         "spec": {"ports": [{"name": "web", "port": 80, "targetPort": port}]},
     }
-    cluster.make("api/v1/namespaces/other/services", service)
-    cluster.make(
+    cluster.create("api/v1/namespaces/other/services", service)
+    cluster.create(
         "apis/discovery.k8s.io/v1beta1/namespaces/other/endpointslices",
         {
             "metadata": {"name": "exporters-1", "labels": {"kubernetes.io/service-name": "exporters"}},
@@ -192,7 +196,7 @@ def test_services_lead_to_what_is_behind_them(
     for named in ("web", "80", str(port)):
         target = monitor("t", ["other"], {"matchLabels": {"app": "exporters"}}, endpoint(named))
         target |= {"type": "ServiceMonitor", "relabelConfigs": rules}
-        agent = agents.start(agents.file({"targets": [target]}, everywhere.receiver))
+        agent = agents.start(agents.file({"targets": [target]}, fake_exporters.receiver))
         found = agent.wait_targets(f"127.0.3.1:{port}", f"127.0.3.2:{port}")
         assert [(row["service"], row["ready"]) for _, row in sorted(found.items())] == [
             ("exporters", "true"),
@@ -201,10 +205,10 @@ def test_services_lead_to_what_is_behind_them(
         agent.program.stop()
 
 
-def test_a_password_is_a_secret_of_the_agents_own_namespace_and_is_rotated(
-    cluster: Objects, agents: Agents, everywhere: Everywhere
+def test_a_password_is_read_from_a_secret_in_the_agents_namespace_and_reloaded(
+    cluster: Objects, agents: Agents, fake_exporters: FakeExporters
 ) -> None:
-    port = everywhere.port
+    port = fake_exporters.port
     host = f"127.0.1.1:{port}"
     login = {"name": "login", "key": "password"}
     secured = {
@@ -213,14 +217,14 @@ def test_a_password_is_a_secret_of_the_agents_own_namespace_and_is_rotated(
         "basicAuth": {"username": {"name": "login", "key": "user"}, "password": login},
     }
     target = monitor("t", ["whatap-monitoring"], {"matchLabels": WHATAP}, secured)
-    agent = agents.start(agents.file({"targets": [target]}, everywhere.receiver))
+    agent = agents.start(agents.file({"targets": [target]}, fake_exporters.receiver))
     agent.wait_targets(host)
-    missing = "the key password of the Secret gpuledger/login cannot be read: there is none; create it"
-    wait_until(lambda: missing in agent.page(), "the state of a target without its Secret")
-    assert not everywhere.asked[host]
+    missing = "cannot read the key password of the Secret gpuledger/login: not found; create it"
+    wait_until(lambda: missing in agent.page(), "the error for a missing Secret")
+    assert not fake_exporters.requests[host]
     path = "api/v1/namespaces/gpuledger/secrets"
-    cluster.make(path, {"metadata": {"name": "login"}, "stringData": {"user": "me", "password": "old"}})
+    cluster.create(path, {"metadata": {"name": "login"}, "stringData": {"user": "me", "password": "old"}})
     for password in ("old", "new"):
-        cluster.change(f"{path}/login", {"stringData": {"password": password}})
-        wanted = "Basic " + b64encode(f"me:{password}".encode()).decode()
-        wait_until(lambda wanted=wanted: everywhere.authorizations.get(host) == wanted, password)  # type: ignore[misc]
+        cluster.patch(f"{path}/login", {"stringData": {"password": password}})
+        header = "Basic " + b64encode(f"me:{password}".encode()).decode()
+        wait_until(lambda header=header: fake_exporters.authorizations.get(host) == header, password)  # type: ignore[misc]

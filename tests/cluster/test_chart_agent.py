@@ -1,4 +1,4 @@
-"""The chart's agent on the real cluster: it finds the exporter, delivers, shares its work, and goes."""
+"""The chart's agent on the real cluster: it scrapes the exporter, delivers, scales, and uninstalls."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from cluster.agents import Everywhere
+from cluster.agents import FakeExporters
 from cluster.control_plane import ControlPlane, Json
 from cluster.helm import Helm
 from cluster.node import GPUS, Node
 from cluster.release import Driver, node_values
 from running import free_port, get, wait_until
 
-IN = "agents"
+RELEASE_NAMESPACE = "agents"
 RELEASE = "fleet"
 NAME = f"{RELEASE}-gpuledger-agent"
-SETS = f"apis/apps/v1/namespaces/{IN}/statefulsets/{NAME}"
-# Where each replica listens: they share one network here, which pods otherwise do not.
-PLACES = ("127.0.0.31", "127.0.0.32")
+SETS = f"apis/apps/v1/namespaces/{RELEASE_NAMESPACE}/statefulsets/{NAME}"
+# Address of each replica: in this test, the replicas share the host's network.
+ADDRESSES = ("127.0.0.31", "127.0.0.32")
 INTERVAL = 2
 
 
 @dataclass
-class Installed:
-    """The release, with the store that its agent delivers to; `port` is the agent's."""
+class AgentRelease:
+    """The release and the store of its agent. `port` is the agent's, `exporter` the exporter's port."""
 
     helm: Helm
     plane: ControlPlane
@@ -42,8 +42,8 @@ class Installed:
     def stateful_set(self) -> Json:
         return self.plane.admin.call("GET", SETS)
 
-    def change(self, changed: Json) -> None:
-        """Put the StatefulSet as it is now, with this pod specification."""
+    def replace_pod_spec(self, changed: Json) -> None:
+        """Replace the pod specification of the StatefulSet."""
         found = self.stateful_set()
         found["spec"]["template"]["spec"] = changed
         self.plane.admin.call("PUT", SETS, found)
@@ -51,13 +51,13 @@ class Installed:
     def pod_spec(self) -> Json:
         return dict(self.stateful_set()["spec"]["template"]["spec"])
 
-    def end_pod(self, ordinal: int) -> None:
-        """What was made of it before the StatefulSet was changed."""
-        path = f"api/v1/namespaces/{IN}/pods/{NAME}-{ordinal}"
-        wait_until(lambda: self.plane.admin.ask("DELETE", path).is_success, "the pod of before")
+    def delete_pod(self, ordinal: int) -> None:
+        """Delete a pod that the StatefulSet created before its change."""
+        path = f"api/v1/namespaces/{RELEASE_NAMESPACE}/pods/{NAME}-{ordinal}"
+        wait_until(lambda: self.plane.admin.request("DELETE", path).is_success, "the old pod")
 
     def wait_ready(self, replicas: int) -> None:
-        """As many are ready as are wanted, of the newest template, and the API says so of this generation."""
+        """Wait until this number of replicas of the newest template is ready."""
 
         def ready() -> bool:
             found = self.stateful_set()
@@ -70,33 +70,33 @@ class Installed:
 
         wait_until(ready, f"{replicas} agents to be ready", 180)
 
-    def page(self, place: str) -> str:
-        return get(f"http://{place}:{self.port}/", timeout=30).text
+    def page(self, address: str) -> str:
+        return get(f"http://{address}:{self.port}/", timeout=30).text
 
     def values(self, query: str) -> list[tuple[Json, str]]:
-        answer = get(f"{self.store}/api/v1/query", params={"query": query}, timeout=30)
-        return [(row["metric"], row["value"][1]) for row in answer.json()["data"]["result"]]
+        response = get(f"{self.store}/api/v1/query", params={"query": query}, timeout=30)
+        return [(row["metric"], row["value"][1]) for row in response.json()["data"]["result"]]
 
-    def beats(self, since: float) -> dict[str, list[float]]:
-        """When each target was scraped, from a moment on, in seconds and in order."""
-        asked = {"match[]": "up", "start": str(since)}
-        answer = get(f"{self.store}/api/v1/export", params=asked, timeout=30)
-        told = [json.loads(line) for line in answer.text.splitlines()]
-        return {one["metric"]["instance"]: sorted(at / 1000 for at in one["timestamps"]) for one in told}
+    def scrape_times(self, since: float) -> dict[str, list[float]]:
+        """Sorted times of the scrapes of each target since a time, in Unix seconds."""
+        parameters = {"match[]": "up", "start": str(since)}
+        response = get(f"{self.store}/api/v1/export", params=parameters, timeout=30)
+        rows = [json.loads(line) for line in response.text.splitlines()]
+        return {row["metric"]["instance"]: sorted(at / 1000 for at in row["timestamps"]) for row in rows}
 
 
 @pytest.fixture
-def installed(
+def release(
     gpu_node: Node,
     control_plane: ControlPlane,
     program_image: str,
     store: str,
-    everywhere: Everywhere,
+    fake_exporters: FakeExporters,
     tmp_path: Path,
-) -> Iterator[Installed]:
+) -> Iterator[AgentRelease]:
     values = node_values(program_image, Driver(tmp_path / "driver", GPUS))
     port = free_port()
-    static = [{"address": f"127.0.8.{number}:{everywhere.port}"} for number in range(1, 9)]
+    static = [{"address": f"127.0.8.{number}:{fake_exporters.port}"} for number in range(1, 9)]
     several = {"targetName": "static", "type": "StaticEndpoints", "endpoints": static}
     open_agent = {"globalInterval": f"{INTERVAL}s", "autoTargets": True, "targets": [several]}
     values["agent"] = {
@@ -108,15 +108,15 @@ def installed(
             "remote_write": [{"url": f"{store}/api/v1/write"}],
         },
     }
-    helm = Helm(control_plane, RELEASE, IN)
+    helm = Helm(control_plane, RELEASE, RELEASE_NAMESPACE)
     try:
         with unschedulable(control_plane, gpu_node.name):
-            # Its pods are on the host's network from the first on: none has one of its own here.
+            # Pods need the host's network from the start: there is no pod network.
             helm.install(values, wait=False)
-            installed = Installed(helm, control_plane, store, port, values["port"])
-            installed.change({**installed.pod_spec(), "hostNetwork": True})
-            installed.end_pod(0)
-        yield installed
+            release = AgentRelease(helm, control_plane, store, port, values["port"])
+            release.replace_pod_spec({**release.pod_spec(), "hostNetwork": True})
+            release.delete_pod(0)
+        yield release
         helm.uninstall()
     finally:
         helm.close()
@@ -124,7 +124,7 @@ def installed(
 
 @contextmanager
 def unschedulable(plane: ControlPlane, node: str) -> Iterator[None]:
-    """No pod but a DaemonSet's begins on the node within."""
+    """Cordon the node within: only pods of DaemonSets start."""
     plane.admin.call("PATCH", f"api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     try:
         yield
@@ -132,54 +132,56 @@ def unschedulable(plane: ControlPlane, node: str) -> Iterator[None]:
         plane.admin.call("PATCH", f"api/v1/nodes/{node}", {"spec": {"unschedulable": None}})
 
 
-def side_by_side(installed: Installed) -> None:
-    """Let replicas share the host's network: each listens at an address of its own, and is asked there."""
-    found = installed.pod_spec()
+def separate_addresses(release: AgentRelease) -> None:
+    """Make each replica listen at a different address, and probe it there: they share the host's network."""
+    found = release.pod_spec()
     (container,) = found["containers"]
-    listen = f"--listen-address=$(POD_NAME):{installed.port}"
+    listen = f"--listen-address=$(POD_NAME):{release.port}"
     container["args"] = [listen if "listen-address" in one else one for one in container["args"]]
     del container["ports"]
-    url = f"'http://%s:{installed.port}%s' % (os.environ['POD_NAME'], path)"
+    url = f"'http://%s:{release.port}%s' % (os.environ['POD_NAME'], path)"
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         path = container[probe].pop("httpGet")["path"]
-        ask = f"import os, urllib.request; path = '{path}'; urllib.request.urlopen({url})"
-        container[probe] |= {"exec": {"command": ["python3", "-c", ask]}, "timeoutSeconds": 10}
-    aliases = [{"ip": ip, "hostnames": [f"{NAME}-{number}"]} for number, ip in enumerate(PLACES)]
-    installed.change({**found, "hostAliases": aliases})
+        script = f"import os, urllib.request; path = '{path}'; urllib.request.urlopen({url})"
+        container[probe] |= {"exec": {"command": ["python3", "-c", script]}, "timeoutSeconds": 10}
+    aliases = [{"ip": ip, "hostnames": [f"{NAME}-{number}"]} for number, ip in enumerate(ADDRESSES)]
+    release.replace_pod_spec({**found, "hostAliases": aliases})
 
 
-def test_the_agent_is_ready_finds_the_exporter_delivers_is_scaled_and_goes(installed: Installed) -> None:
-    installed.wait_ready(1)
-    found = wait_until(lambda: installed.values('up{job="gpuledger"} == 1'), "the exporter's series", 120)
+def test_the_agent_scrapes_the_exporter_scales_without_gaps_and_uninstalls(release: AgentRelease) -> None:
+    release.wait_ready(1)
+    found = wait_until(lambda: release.values('up{job="gpuledger"} == 1'), "the exporter's series", 120)
     ((labels, _),) = found
-    assert labels["instance"].endswith(f":{installed.exporter}")
+    assert labels["instance"].endswith(f":{release.exporter}")
     assert labels["node"] == "node-1"
     devices = wait_until(
-        lambda: installed.values('count(gpuledger_device_info{job="gpuledger"})'), "the exporter's GPUs"
+        lambda: release.values('count(gpuledger_device_info{job="gpuledger"})'), "the exporter's GPUs"
     )
     assert [value for _, value in devices] == [str(len(GPUS))]
 
-    side_by_side(installed)
-    installed.wait_ready(1)
-    wait_until(lambda: "This is shard" not in installed.page(PLACES[0]), "the agent to be alone")
+    separate_addresses(release)
+    release.wait_ready(1)
+    wait_until(lambda: "This is shard" not in release.page(ADDRESSES[0]), "the agent to be the only shard")
     since = time.time()
-    wait_until(lambda: len(installed.beats(since)) == 9, "all targets to be scraped")
-    installed.plane.kubectl("scale", f"--namespace={IN}", f"statefulset/{NAME}", "--replicas=2")
-    installed.wait_ready(2)
+    wait_until(lambda: len(release.scrape_times(since)) == 9, "all targets to be scraped")
+    release.plane.kubectl("scale", f"--namespace={RELEASE_NAMESPACE}", f"statefulset/{NAME}", "--replicas=2")
+    release.wait_ready(2)
 
     def shares() -> list[list[str]]:
-        return [re.findall(r">http://([^/<]+)/metrics<", installed.page(place)) for place in PLACES]
+        return [re.findall(r">http://([^/<]+)/metrics<", release.page(address)) for address in ADDRESSES]
 
     def shared() -> bool:
         one, other = shares()
         return bool(one and other) and len(one) + len(other) == len({*one, *other}) == 9
 
-    wait_until(shared, "each target to be one agent's")
+    wait_until(shared, "each target to be scraped by one agent")
     settled = time.time()
-    wait_until(lambda: all(len(found) > 2 for found in installed.beats(settled).values()), "more scrapes")
-    # A beat that is missed is a gap of two intervals.
-    gaps = {host: max(map(sub, times[1:], times)) for host, times in installed.beats(since).items()}
+    wait_until(
+        lambda: all(len(found) > 2 for found in release.scrape_times(settled).values()), "more scrapes"
+    )
+    # A missed scrape is a gap of two intervals.
+    gaps = {host: max(map(sub, times[1:], times)) for host, times in release.scrape_times(since).items()}
     assert not {host: gap for host, gap in gaps.items() if gap > 1.9 * INTERVAL}
 
-    installed.helm.uninstall()
-    wait_until(lambda: not installed.helm.left(), "everything of the release to be gone", 120)
+    release.helm.uninstall()
+    wait_until(lambda: not release.helm.remaining_objects(), "everything of the release to be gone", 120)

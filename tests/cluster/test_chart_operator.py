@@ -1,4 +1,4 @@
-"""The operator in the chart, on a real API server: whose definitions it touches, and how it goes."""
+"""The chart's operator on a real API server: ownership of CRDs, upgrade and uninstall."""
 
 from __future__ import annotations
 
@@ -18,65 +18,67 @@ from gpuledger.operator.crd_definitions import gpu_monitor_crd, whatap_agent_crd
 from gpuledger.operator.reconcile import FINALIZER
 from running import wait_until
 
-IN = "ruled"
+RELEASE_NAMESPACE = "ruled"
 VALUES: Json = {"operator": {"enabled": True, "uninstall": {"enabled": False}}}
-DEFINITIONS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRDS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 AGENTS = "apis/monitoring.whatap.com/v2alpha1/whatapagents"
 MONITORS = "apis/gpuledger.dev/v1alpha1/gpumonitors"
 GPU_MONITORS = gpu_monitor_crd()["metadata"]["name"]
 WHATAP_AGENTS = whatap_agent_crd()["metadata"]["name"]
 HOOKS = {
-    "ServiceAccount": f"api/v1/namespaces/{IN}/serviceaccounts",
+    "ServiceAccount": f"api/v1/namespaces/{RELEASE_NAMESPACE}/serviceaccounts",
     "ClusterRole": "apis/rbac.authorization.k8s.io/v1/clusterroles",
     "ClusterRoleBinding": "apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
 }
 
 
-def definitions(plane: ControlPlane) -> set[str]:
-    found = plane.admin.call("GET", DEFINITIONS)["items"]
+def installed_crds(plane: ControlPlane) -> set[str]:
+    found = plane.admin.call("GET", CRDS)["items"]
     return {one["metadata"]["name"] for one in found} & {GPU_MONITORS, WHATAP_AGENTS}
 
 
-def forget(plane: ControlPlane) -> None:
+def delete_crds(plane: ControlPlane) -> None:
     for name in (GPU_MONITORS, WHATAP_AGENTS):
-        plane.admin.ask("DELETE", f"{DEFINITIONS}/{name}")
-    wait_until(lambda: not definitions(plane), "the definitions to be gone")
+        plane.admin.request("DELETE", f"{CRDS}/{name}")
+    wait_until(lambda: not installed_crds(plane), "the CRDs to be gone")
 
 
 @pytest.fixture
 def helm(control_plane: ControlPlane) -> Iterator[Helm]:
-    made = Helm(control_plane, "ruled", IN)
+    made = Helm(control_plane, "ruled", RELEASE_NAMESPACE)
     try:
         yield made
     finally:
         made.uninstall()
         made.close()
-        forget(control_plane)
+        delete_crds(control_plane)
 
 
-def test_another_operators_definition_is_not_overwritten(helm: Helm, control_plane: ControlPlane) -> None:
+def test_a_crd_of_another_operator_is_not_overwritten(helm: Helm, control_plane: ControlPlane) -> None:
     theirs = whatap_agent_crd()
     theirs["metadata"]["labels"] = {"app": "whatap-operator"}
-    before = control_plane.admin.call("POST", DEFINITIONS, theirs)["spec"]
-    with pytest.raises(helm_python.HelmError, match="is another operator's, and is not overwritten"):
+    before = control_plane.admin.call("POST", CRDS, theirs)["spec"]
+    with pytest.raises(helm_python.HelmError, match="belongs to another operator and is not overwritten"):
         helm.install({**VALUES, "whatapCompat": {"enabled": True}}, wait=False)
-    after = control_plane.admin.call("GET", f"{DEFINITIONS}/{WHATAP_AGENTS}")
+    after = control_plane.admin.call("GET", f"{CRDS}/{WHATAP_AGENTS}")
     assert (after["metadata"]["labels"], after["spec"]) == ({"app": "whatap-operator"}, before)
-    assert definitions(control_plane) == {WHATAP_AGENTS}
+    assert installed_crds(control_plane) == {WHATAP_AGENTS}
 
 
-def test_a_second_operator_of_a_cluster_is_refused_and_told_how_to_take_over(
+def test_a_second_operator_is_rejected_with_the_commands_to_adopt_the_crd(
     helm: Helm, control_plane: ControlPlane
 ) -> None:
     helm.install(VALUES, wait=False)
     other = Helm(control_plane, "second", "elsewhere")
     try:
-        with pytest.raises(helm_python.HelmError, match="of release ruled in namespace ruled") as caught:
+        with pytest.raises(
+            helm_python.HelmError, match=r"already exists \(release ruled in namespace ruled\)"
+        ) as caught:
             other.install(VALUES, wait=False)
         helm.uninstall()
-        # The definition has outlasted its release. What the refusal tells to do, done:
-        assert definitions(control_plane) == {GPU_MONITORS}
-        for command in str(caught.value).partition("take the CRD over: ")[2].split(" && "):
+        # The CRD remains after the release. Run the commands of the error message:
+        assert installed_crds(control_plane) == {GPU_MONITORS}
+        for command in str(caught.value).partition("adopt the CRD: ")[2].split(" && "):
             control_plane.kubectl(*command.split()[1:])
         other.install(VALUES, wait=False)
     finally:
@@ -84,11 +86,9 @@ def test_a_second_operator_of_a_cluster_is_refused_and_told_how_to_take_over(
         other.close()
 
 
-def test_an_upgrade_brings_the_definition_up_to_date(
-    helm: Helm, control_plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_an_upgrade_updates_the_crd(helm: Helm, control_plane: ControlPlane, tmp_path: Path) -> None:
     def columns() -> list[str]:
-        found = control_plane.admin.call("GET", f"{DEFINITIONS}/{GPU_MONITORS}")["spec"]["versions"][0]
+        found = control_plane.admin.call("GET", f"{CRDS}/{GPU_MONITORS}")["spec"]["versions"][0]
         return [one["name"] for one in found["additionalPrinterColumns"]]
 
     older = shutil.copytree(CHART, tmp_path / "chart")
@@ -102,15 +102,13 @@ def test_an_upgrade_brings_the_definition_up_to_date(
     assert columns()[:2] == ["GPU Nodes", "Ready"]
 
 
-def test_a_whatap_agent_that_nobody_serves_any_more_is_warned_of(
-    helm: Helm, control_plane: ControlPlane
-) -> None:
+def test_a_whatap_agent_without_an_operator_causes_a_warning(helm: Helm, control_plane: ControlPlane) -> None:
     def notes(release: Json) -> str:
         return str(release.get("notes") or release["info"]["notes"])
 
-    compat = {"whatapCompat": {"enabled": True, "createNamespace": False, "namespace": IN}}
+    compat = {"whatapCompat": {"enabled": True, "createNamespace": False, "namespace": RELEASE_NAMESPACE}}
     served = helm.install({**VALUES, **compat}, wait=False)
-    wait_until(lambda: control_plane.admin.ask("GET", AGENTS).is_success, "the definition to be served")
+    wait_until(lambda: control_plane.admin.request("GET", AGENTS).is_success, "the CRD to be served")
     body = {
         "apiVersion": "monitoring.whatap.com/v2alpha1",
         "kind": "WhatapAgent",
@@ -124,14 +122,12 @@ def test_a_whatap_agent_that_nobody_serves_any_more_is_warned_of(
         control_plane.admin.call("PATCH", f"{AGENTS}/whatap", {"metadata": {"finalizers": None}})
         control_plane.admin.call("DELETE", f"{AGENTS}/whatap")
     gone = helm.upgrade(VALUES, wait=False)
-    assert "nobody serves the WhatapAgent whatap" in notes(left)
-    assert all("nobody serves" not in notes(one) for one in (served, gone))
+    assert "no operator handles the WhatapAgent whatap" in notes(left)
+    assert all("no operator handles" not in notes(release) for release in (served, gone))
 
 
-def test_before_the_release_goes_resources_and_definitions_do(
-    helm: Helm, control_plane: ControlPlane
-) -> None:
-    """By the Job's own program, with the rights of its account: here there is no operator to take leave."""
+def test_the_uninstall_job_deletes_resources_and_then_crds(helm: Helm, control_plane: ControlPlane) -> None:
+    """Runs the Job's script with its account's permissions. No operator runs, so it removes finalizers."""
     helm.install(VALUES, wait=False)
     body = {
         "apiVersion": "gpuledger.dev/v1alpha1",
@@ -139,11 +135,11 @@ def test_before_the_release_goes_resources_and_definitions_do(
         "metadata": {"name": "gpus", "finalizers": [FINALIZER]},
         "spec": {},
     }
-    wait_until(lambda: control_plane.admin.ask("GET", MONITORS).is_success, "the definition to be served")
+    wait_until(lambda: control_plane.admin.request("GET", MONITORS).is_success, "the CRD to be served")
     control_plane.admin.call("POST", MONITORS, body)
     hooks = [
         one
-        for one in rendered({"operator": {"enabled": True}}, "ruled", IN)
+        for one in rendered({"operator": {"enabled": True}}, "ruled", RELEASE_NAMESPACE)
         if one["metadata"]["name"].endswith("-uninstall")
     ]
     made = []
@@ -152,20 +148,22 @@ def test_before_the_release_goes_resources_and_definitions_do(
             if one["kind"] in HOOKS:
                 control_plane.admin.call("POST", HOOKS[one["kind"]], one)
                 made.append(f"{HOOKS[one['kind']]}/{one['metadata']['name']}")
-        run_uninstall(control_plane, control_plane.token_of(IN, "ruled-gpuledger-operator-uninstall"))
+        run_uninstall(
+            control_plane, control_plane.create_token(RELEASE_NAMESPACE, "ruled-gpuledger-operator-uninstall")
+        )
     finally:
         for path in made:
             control_plane.admin.call("DELETE", path)
-    wait_until(lambda: not definitions(control_plane), "the definition to be gone")
+    wait_until(lambda: not installed_crds(control_plane), "the CRDs to be gone")
 
 
 def run_uninstall(plane: ControlPlane, token: str) -> None:
-    """Apart from its last lines, which look for the account's files where a kubelet puts them."""
+    """Run the script without its last lines, which read the account's files that a kubelet mounts."""
     script = (
         (CHART / "files/uninstall.py").read_text(encoding="utf-8").partition('if __name__ == "__main__"')[0]
     )
     context = f"ssl.create_default_context(cafile={str(plane.ca_file)!r})"
-    script += f"uninstall(Api({plane.url!r}, {token!r}, {context}), 0.0, 0.1)\n"
+    script += f"uninstall(ApiClient({plane.url!r}, {token!r}, {context}), 0.0, 0.1)\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "letting it go" in done.stdout
+    assert "removing its finalizer" in done.stdout

@@ -1,4 +1,4 @@
-"""The plain manifests by kubectl, and deploy/deploy.sh, on the real API server; the GPU node is of paper."""
+"""The plain manifests with kubectl, and deploy/deploy.sh, on the real API server with a fake GPU node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cluster.control_plane import ControlPlane, Json
-from cluster.paper_nodes import PaperNodes
+from cluster.fake_nodes import FakeNodes
 from running import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ COLLECTOR = "gpu-operator"
 
 @pytest.fixture(autouse=True)
 def gpu_node(controllers: None, control_plane: ControlPlane) -> Iterator[str]:
-    nodes = PaperNodes(control_plane.admin)
+    nodes = FakeNodes(control_plane.admin)
     nodes.add("gpu-a")
     yield "gpu-a"
     nodes.remove()
@@ -34,11 +34,11 @@ def pods(plane: ControlPlane, namespace: str, **labels: str) -> list[Json]:
     return list(plane.admin.call("GET", path, labelSelector=selector)["items"])
 
 
-def sweep(plane: ControlPlane, namespace: str) -> None:
-    """End the pods of a namespace, which no kubelet ends, and wait for it to be gone when it is to go."""
+def delete_pods(plane: ControlPlane, namespace: str) -> None:
+    """Delete the pods of a namespace, because no kubelet does."""
     for one in pods(plane, namespace):
         path = f"api/v1/namespaces/{namespace}/pods/{one['metadata']['name']}"
-        plane.admin.ask("DELETE", path, gracePeriodSeconds="0")
+        plane.admin.request("DELETE", path, gracePeriodSeconds="0")
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def sweep(plane: ControlPlane, namespace: str) -> None:
         ("collect-daemonset.yaml", "gpu-process-metrics-collector"),
     ],
 )
-def test_one_apply_of_a_manifest_is_enough(
+def test_a_manifest_applies_in_one_run_and_deletes_completely(
     file: str, label: str, control_plane: ControlPlane, gpu_node: str
 ) -> None:
-    """Its namespace first, and everything after it at the first try; deleted, nothing is left."""
+    """The namespace comes first, so that one `kubectl apply` succeeds; `kubectl delete` leaves nothing."""
     control_plane.kubectl("apply", f"--filename={ROOT / 'kubernetes' / file}")
 
     def bound() -> list[str]:
@@ -61,15 +61,15 @@ def test_one_apply_of_a_manifest_is_enough(
     control_plane.kubectl("delete", f"--filename={ROOT / 'kubernetes' / file}", "--wait=false")
 
     def gone() -> bool:
-        sweep(control_plane, EXPORTER)
-        return control_plane.admin.ask("GET", f"api/v1/namespaces/{EXPORTER}").status_code == 404
+        delete_pods(control_plane, EXPORTER)
+        return control_plane.admin.request("GET", f"api/v1/namespaces/{EXPORTER}").status_code == 404
 
     wait_until(gone, "the namespace to be gone")
     role = f"apis/rbac.authorization.k8s.io/v1/clusterroles/{label}"
-    assert control_plane.admin.ask("GET", role).status_code == 404
+    assert control_plane.admin.request("GET", role).status_code == 404
 
 
-def test_the_cronjob_manifest_goes_onto_kubernetes_1_20_as_the_docs_say(
+def test_the_cronjob_manifest_runs_on_kubernetes_1_20_as_documented(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     file = tmp_path / "cronjob.yaml"
@@ -82,14 +82,14 @@ def test_the_cronjob_manifest_goes_onto_kubernetes_1_20_as_the_docs_say(
     control_plane.kubectl("delete", f"--filename={file}", "--wait=false")
 
     def gone() -> bool:
-        sweep(control_plane, EXPORTER)
-        return control_plane.admin.ask("GET", f"api/v1/namespaces/{EXPORTER}").status_code == 404
+        delete_pods(control_plane, EXPORTER)
+        return control_plane.admin.request("GET", f"api/v1/namespaces/{EXPORTER}").status_code == 404
 
     wait_until(gone, "the namespace to be gone")
 
 
 class Script:
-    """deploy_astrago.sh with a helm of the tests' own."""
+    """deploy_astrago.sh with helm_shim.py as helm."""
 
     def __init__(self, plane: ControlPlane, folder: Path) -> None:
         self._plane = plane
@@ -114,7 +114,7 @@ class Script:
         return [one["metadata"]["name"] for one in found]
 
     def cronjobs(self) -> dict[str, bool]:
-        """Whether each is suspended."""
+        """CronJobs by name: True if suspended."""
         path = f"apis/batch/v1beta1/namespaces/{COLLECTOR}/cronjobs"
         found = self._plane.admin.call("GET", path)["items"]
         return {one["metadata"]["name"]: one["spec"]["suspend"] for one in found}
@@ -123,25 +123,25 @@ class Script:
 @pytest.fixture
 def script(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Script]:
     made = Script(control_plane, tmp_path)
-    # Helm takes over no objects of the same name that somebody else has made.
+    # Helm does not adopt existing objects with the same name.
     control_plane.kubectl("delete", "clusterrole,clusterrolebinding", "gpuledger")
     yield made
     control_plane.kubectl("apply", f"--filename={ROOT / 'deploy/rbac.yaml'}")
     for namespace in (EXPORTER, COLLECTOR):
-        sweep(control_plane, namespace)
+        delete_pods(control_plane, namespace)
 
 
-def test_sync_installs_both_and_destroy_takes_both_away(script: Script) -> None:
+def test_sync_installs_both_components_and_destroy_uninstalls_them(script: Script) -> None:
     script.run("sync")
     assert script.daemonsets() == ["gpuledger"]
     assert script.cronjobs() == {"gpu-process-metrics-collector": False}
-    told = script.run("destroy")
+    output = script.run("destroy")
     assert script.daemonsets() == []
     assert script.cronjobs() == {}
-    assert "/var/lib/gpuledger" in told
+    assert "/var/lib/gpuledger" in output
 
 
-def test_a_component_comes_and_goes_alone(script: Script) -> None:
+def test_a_component_is_installed_and_removed_separately(script: Script) -> None:
     process, session = "gpu-process-metrics-collector", "gpu-session-metrics-collector"
     script.run("sync", "gpu-process-exporter")
     assert script.cronjobs() == {process: False}
@@ -153,7 +153,7 @@ def test_a_component_comes_and_goes_alone(script: Script) -> None:
     assert script.cronjobs() == {}
 
 
-def test_a_second_sync_keeps_what_the_first_was_told(script: Script, control_plane: ControlPlane) -> None:
+def test_a_second_sync_keeps_the_values_of_the_first(script: Script, control_plane: ControlPlane) -> None:
     script.run("sync", "exporter", "--", "--set", "port=9555")
     script.run("sync", "exporter")
     path = f"apis/apps/v1/namespaces/{EXPORTER}/daemonsets/gpuledger"

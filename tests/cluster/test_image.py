@@ -1,4 +1,4 @@
-"""The image that the Dockerfile makes, run by chroot in namespaces of its own, its root read-only."""
+"""The image of the Dockerfile, run with chroot in separate namespaces with a read-only root."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuledger import __version__
 from running import Program, wait_until
 
 MIB = 1 << 20
-# A network of its own, so that ports are free; nothing can be written but what the orchestrator would mount.
+# A separate network namespace, so that ports are free. Only directories that a runtime mounts are writable.
 _CONTAINER = """\
 mount --bind "$1" "$1"; mount -o remount,ro,bind "$1"
 mount -t proc proc "$1/proc"; mount -t tmpfs -o mode=$3 books "$1/var/lib/gpuledger"
@@ -30,11 +30,11 @@ import fcntl, socket, struct
 with socket.socket() as one:
     fcntl.ioctl(one, 0x8914, struct.pack("16sh", b"lo", 1))
 """
-_ASK = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())"
+_FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=20).read().decode())"
 
 
-def run(stage: Stage, *command: str, user: str = "0:0") -> list[str]:
-    """The command line that runs a command in the image."""
+def image_command(stage: Stage, *command: str, user: str = "0:0") -> list[str]:
+    """Command line that runs a command in the image."""
     mode = "700" if user == "0:0" else "755"
     namespaces = ("--mount", "--pid", "--net", "--fork", "--kill-child", "--")
     settings = [f"{key}={value}" for key, value in stage.config.env.items()]
@@ -42,14 +42,15 @@ def run(stage: Stage, *command: str, user: str = "0:0") -> list[str]:
     return ["unshare", *namespaces, "env", "-i", *settings, *inside, *command]
 
 
-def told(stage: Stage, *command: str, user: str = "0:0") -> str:
-    done = subprocess.run(run(stage, *command, user=user), capture_output=True, text=True, check=False)
+def output_of(stage: Stage, *command: str, user: str = "0:0") -> str:
+    words = image_command(stage, *command, user=user)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 class Container:
-    """A program that serves in the image."""
+    """A server that runs in the image."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -59,7 +60,7 @@ class Container:
         self._enter = ["nsenter", f"--target={self._first}", "--net", f"--root={root}", f"--wd={root}"]
 
     def stop(self) -> None:
-        """What makes its namespaces ignores signals while it lives."""
+        """Signal the server directly: unshare ignores signals while its child runs."""
         os.kill(self._first, SIGTERM)
         self.program.stop()
 
@@ -72,7 +73,7 @@ class Container:
 
 @contextmanager
 def serving(stage: Stage, *command: str, user: str = "0:0") -> Iterator[Container]:
-    container = Container(Program(run(stage, *command, user=user)))
+    container = Container(Program(image_command(stage, *command, user=user)))
     try:
         container.program.wait_line(r"listening on")
         container.python(_LOOPBACK)
@@ -86,29 +87,29 @@ def files(stage: Stage) -> Iterator[Path]:
         yield from (Path(folder) / name for name in names)
 
 
-def test_its_program_answers(images: dict[str, Stage]) -> None:
-    assert told(images["gpuledger"], "gpuledger", "version").startswith(f"gpuledger {__version__} ")
+def test_the_program_runs(images: dict[str, Stage]) -> None:
+    assert output_of(images["gpuledger"], "gpuledger", "version").startswith(f"gpuledger {__version__} ")
 
 
-def test_the_smi_image_serves_on_the_port_of_the_exporter_whose_place_it_takes(
+def test_the_smi_image_serves_on_the_port_of_nvidia_gpu_exporter(
     images: dict[str, Stage],
 ) -> None:
     stage = images["smi"]
     with serving(stage, *stage.config.entrypoint, "--source", "simulator") as container:
-        page = container.python(_ASK, "http://127.0.0.1:9835/metrics")
+        page = container.python(_FETCH, "http://127.0.0.1:9835/metrics")
     assert "\nnvidia_smi_power_draw_watts{" in page
 
 
-def test_flags_alone_serve_on_9400(images: dict[str, Stage]) -> None:
-    """As document 003 starts it."""
+def test_the_default_command_serves_on_port_9400(images: dict[str, Stage]) -> None:
+    """The command line of document 003."""
     stage = images["gpuledger"]
     flags = ("--log-level=info", "--source=simulator")
     with serving(stage, *stage.config.entrypoint, *flags) as container:
-        page = container.python(_ASK, "http://127.0.0.1:9400/metrics")
+        page = container.python(_FETCH, "http://127.0.0.1:9400/metrics")
     assert "\nmy_gpu_process_energy_joules{" in page
 
 
-def test_it_runs_without_root_and_keeps_books_where_it_may(images: dict[str, Stage]) -> None:
+def test_it_runs_without_root_and_keeps_a_ledger_in_a_writable_directory(images: dict[str, Stage]) -> None:
     flags = ("--source=simulator", "--state-dir=/var/lib/gpuledger")
     with serving(images["gpuledger"], "gpuledger", *flags, user="65532:65532") as container:
         found = container.python("import os; print(os.listdir('/var/lib/gpuledger'))")
@@ -116,12 +117,12 @@ def test_it_runs_without_root_and_keeps_books_where_it_may(images: dict[str, Sta
 
 
 @pytest.mark.parametrize("name", ["cc", "gcc", "pip", "pip3", "make", "hatchling"])
-def test_no_compiler_and_no_installer_is_left_in_it(images: dict[str, Stage], name: str) -> None:
+def test_it_contains_no_compiler_and_no_installer(images: dict[str, Stage], name: str) -> None:
     assert not [file for file in files(images["gpuledger"]) if file.name == name]
 
 
-def test_its_modules_are_compiled_already(images: dict[str, Stage]) -> None:
-    """Nothing can be written later, and compiling takes a second at each start."""
+def test_its_modules_are_precompiled(images: dict[str, Stage]) -> None:
+    """The root is read-only, so modules would be compiled at each start, which takes a second."""
     folder = images["gpuledger"].root / "opt/gpuledger/lib/python3.11/site-packages/gpuledger"
     missing = [
         source
@@ -132,18 +133,18 @@ def test_its_modules_are_compiled_already(images: dict[str, Stage]) -> None:
 
 
 def test_it_is_small(images: dict[str, Stage]) -> None:
-    """Debian and Python are 116 MiB of it, the program and its packages 45."""
+    """Debian and Python take 116 MiB, gpuledger and its packages 45 MiB."""
     sizes = [file.lstat().st_size for file in files(images["gpuledger"]) if not file.is_symlink()]
     assert sum(sizes) < 170 * MIB
 
 
-def test_it_says_what_it_is(images: dict[str, Stage]) -> None:
+def test_its_labels_state_version_and_license(images: dict[str, Stage]) -> None:
     labels = images["gpuledger"].config.labels
     assert labels["org.opencontainers.image.version"] == __version__
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
     assert json.dumps(labels).isascii()
 
 
-def test_of_the_checkout_it_holds_the_program_alone(images: dict[str, Stage]) -> None:
+def test_it_contains_no_other_files_of_the_checkout(images: dict[str, Stage]) -> None:
     names = {file.name for file in files(images["gpuledger"])}
     assert not names & {"conftest.py", "Makefile", "CHANGELOG.md", "requirements.lock"}

@@ -1,4 +1,4 @@
-"""The operator against a real API server, with the rights that the chart gives it."""
+"""The operator on a real API server, with the permissions of the chart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from cluster.control_plane import ControlPlane, Json
 from cluster.document_002 import EXAMPLES, HYBRID
-from cluster.operators import NAMESPACE, PATHS, WHATAP, Installed, RunningOperator, installed
+from cluster.operators import NAMESPACE, PATHS, WHATAP, OperatorRelease, RunningOperator, operator_release
 from running import wait_until
 from sockets import listening, named_sockets
 
@@ -19,27 +19,27 @@ AGENT = "gpumonitor-main-agent"
 
 
 @pytest.fixture(scope="module")
-def release(control_plane: ControlPlane, folder: Path) -> Iterator[Installed]:
-    with installed(control_plane, folder / "operator") as made:
+def release(control_plane: ControlPlane, folder: Path) -> Iterator[OperatorRelease]:
+    with operator_release(control_plane, folder / "operator") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def shared(release: Installed) -> Iterator[RunningOperator]:
-    """One operator for all tests that need no other."""
+def shared(release: OperatorRelease) -> Iterator[RunningOperator]:
+    """One operator for all tests of this file."""
     with release.operators() as start:
         yield start("--status-interval=100ms").wait_leads()
 
 
 @pytest.fixture
-def cluster(release: Installed, shared: RunningOperator) -> Iterator[Installed]:
-    """With an operator; no resource is left after a test, and nothing that was made for one."""
+def cluster(release: OperatorRelease, shared: RunningOperator) -> Iterator[OperatorRelease]:
+    """The release with a running operator. Deletes a test's resources and checks that no objects remain."""
     yield release
     release.delete_all()
-    assert release.made() == []
+    assert release.managed_objects() == []
 
 
-def daemon_set(cluster: Installed) -> Json:
+def daemon_set(cluster: OperatorRelease) -> Json:
     return cluster.get("DaemonSet", "whatap-node-agent", WHATAP)
 
 
@@ -69,21 +69,21 @@ WHATAP_AGENT = [
         ("tolerations", WHATAP_EXPORTER),
     ],
 )
-def test_each_example_of_the_document_gives_what_it_promises(
-    example: str, made: list[str], cluster: Installed
+def test_each_example_of_document_002_creates_its_objects(
+    example: str, made: list[str], cluster: OperatorRelease
 ) -> None:
     cluster.apply("WhatapAgent", "whatap", EXAMPLES[example])
-    assert cluster.wait_made("WhatapAgent", "whatap") == sorted(made)
+    assert cluster.wait_applied("WhatapAgent", "whatap") == sorted(made)
     conditions = cluster.conditions("WhatapAgent", "whatap")
     assert conditions["Degraded"] == ("False", "AsWanted")
     assert conditions["ReceiverMissing"] == ("False", "ReceiverNamed")
-    told = cluster.wait_condition("WhatapAgent", "whatap", "FieldsIgnored", "True", "NotServed")
-    assert "spec.features.k8sAgent.nodeAgent.enabled" in told["message"]
+    ignored = cluster.wait_condition("WhatapAgent", "whatap", "FieldsIgnored", "True", "NotServed")
+    assert "spec.features.k8sAgent.nodeAgent.enabled" in ignored["message"]
 
 
-def test_the_exporter_is_made_as_the_document_has_it(cluster: Installed) -> None:
+def test_the_exporter_matches_document_002(cluster: OperatorRelease) -> None:
     cluster.apply("WhatapAgent", "whatap", EXAMPLES["tolerations"])
-    cluster.wait_made("WhatapAgent", "whatap")
+    cluster.wait_applied("WhatapAgent", "whatap")
     template = daemon_set(cluster)["spec"]["template"]
     (container,) = template["spec"]["containers"]
     assert template["metadata"]["labels"]["name"] == "whatap-node-agent"
@@ -102,7 +102,7 @@ def test_the_exporter_is_made_as_the_document_has_it(cluster: Installed) -> None
 MONITORS: dict[str, tuple[Json, list[str]]] = {
     "all defaults": ({}, ["exporter", "agent"]),
     "a customer's own exporters": ({"exporter": {"enabled": False}}, ["agent"]),
-    "exporters alone": ({"agent": {"enabled": False}}, ["exporter"]),
+    "only exporters": ({"agent": {"enabled": False}}, ["exporter"]),
     "Prometheus as the engine": ({"agent": {"engine": "prometheus"}}, ["exporter", "agent"]),
     "several agents with volumes": (
         {"agent": {"replicas": 3, "persistence": {"size": "1Gi"}}},
@@ -129,34 +129,34 @@ PARTS = {
 
 
 @pytest.mark.parametrize("kind", MONITORS)
-def test_a_gpu_monitor_of_each_kind_is_made(kind: str, cluster: Installed) -> None:
+def test_each_kind_of_gpu_monitor_creates_its_objects(kind: str, cluster: OperatorRelease) -> None:
     spec, parts = MONITORS[kind]
     cluster.apply("GpuMonitor", "main", spec)
-    assert cluster.wait_made("GpuMonitor", "main") == sorted(one for part in parts for one in PARTS[part])
+    assert cluster.wait_applied("GpuMonitor", "main") == sorted(one for part in parts for one in PARTS[part])
     assert cluster.conditions("GpuMonitor", "main")["Degraded"] == ("False", "AsWanted")
 
 
-def test_everything_names_its_monitor_as_its_owner(cluster: Installed) -> None:
+def test_every_object_has_its_monitor_as_owner(cluster: OperatorRelease) -> None:
     uid = cluster.apply("GpuMonitor", "main", {})["metadata"]["uid"]
-    for line in cluster.wait_made("GpuMonitor", "main"):
+    for line in cluster.wait_applied("GpuMonitor", "main"):
         kind, _, place = line.partition(" ")
         namespace, _, name = place.partition("/")
         (reference,) = cluster.get(kind, name, namespace.strip("-"))["metadata"]["ownerReferences"]
         assert reference["uid"] == uid
 
 
-def test_the_status_counts_nodes_and_exporters(cluster: Installed) -> None:
+def test_the_status_counts_nodes_and_exporters(cluster: OperatorRelease) -> None:
     cluster.apply("GpuMonitor", "main", {"agent": {"enabled": False}})
-    cluster.wait_made("GpuMonitor", "main")
-    cluster.daemon_set_status(EXPORTER, desiredNumberScheduled=8, updatedNumberScheduled=8, numberReady=3)
+    cluster.wait_applied("GpuMonitor", "main")
+    cluster.set_daemon_set_status(EXPORTER, desiredNumberScheduled=8, updatedNumberScheduled=8, numberReady=3)
     cluster.wait_condition("GpuMonitor", "main", "Progressing", "True", "RollingOut")
     cluster.wait_condition("GpuMonitor", "main", "Available", "True", "Running")
-    cluster.ready("DaemonSet", EXPORTER, 8)
-    told = cluster.wait_condition("GpuMonitor", "main", "Progressing", "False", "Complete")
-    assert told["message"] == "8 of 8 exporters are ready"
+    cluster.set_ready("DaemonSet", EXPORTER, 8)
+    complete = cluster.wait_condition("GpuMonitor", "main", "Progressing", "False", "Complete")
+    assert complete["message"] == "8 of 8 exporters are ready"
     status = (cluster.read("GpuMonitor", "main") or {})["status"]
     assert (status["gpuNodes"], status["exportersReady"]) == (8, 8)
-    # Nobody was asked: absent, not 0.
+    # No agent was queried: absent, not 0.
     assert not {"targetsFound", "targetsUp", "lastError"} & status.keys()
 
 
@@ -169,7 +169,7 @@ def _argument(body: Json) -> None:
 
 
 def _data(body: Json) -> None:
-    body["data"] = dict.fromkeys(body["data"], "edited: by hand")
+    body["data"] = dict.fromkeys(body["data"], "edited: manually")
 
 
 def _label(body: Json) -> None:
@@ -181,7 +181,7 @@ def _owner(body: Json) -> None:
 
 
 def _selector(body: Json) -> None:
-    body["spec"]["selector"] = {"nobody": "at-all"}
+    body["spec"]["selector"] = {"matches": "nothing"}
 
 
 def _subjects(body: Json) -> None:
@@ -194,16 +194,16 @@ EDITS: dict[str, tuple[str, str, Callable[[Json], None]]] = {
     "the configuration": ("ConfigMap", AGENT, _data),
     "the operator's label": ("Service", AGENT, _label),
     "the owner": ("ServiceAccount", AGENT, _owner),
-    "whom a service chooses": ("Service", EXPORTER, _selector),
-    "who has a role": ("ClusterRoleBinding", AGENT, _subjects),
+    "the selector of a service": ("Service", EXPORTER, _selector),
+    "the subjects of a role binding": ("ClusterRoleBinding", AGENT, _subjects),
 }
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_a_hand_edit_is_repaired(edit: str, cluster: Installed) -> None:
+def test_a_manual_edit_is_reverted(edit: str, cluster: OperatorRelease) -> None:
     kind, name, change = EDITS[edit]
     cluster.apply("GpuMonitor", "main", {})
-    cluster.wait_made("GpuMonitor", "main")
+    cluster.wait_applied("GpuMonitor", "main")
     before = cluster.get(kind, name, NAMESPACE)
     edited = cluster.get(kind, name, NAMESPACE)
     change(edited)
@@ -218,45 +218,47 @@ def test_a_hand_edit_is_repaired(edit: str, cluster: Installed) -> None:
 def _content(body: Json) -> Json:
     counted = ("resourceVersion", "generation", "managedFields")
     metadata = {key: value for key, value in body["metadata"].items() if key not in counted}
-    # The API server counts templates there.
+    # The API server counts the changes of a template there.
     metadata.get("annotations", {}).pop("deprecated.daemonset.template.generation", None)
     return {**body, "metadata": metadata, "status": None}
 
 
 @pytest.mark.parametrize("line", [one for part in PARTS.values() for one in part])
-def test_what_is_deleted_by_hand_comes_back(line: str, cluster: Installed) -> None:
+def test_a_manually_deleted_object_is_recreated(line: str, cluster: OperatorRelease) -> None:
     kind, _, place = line.partition(" ")
     namespace, _, name = place.partition("/")
     cluster.apply("GpuMonitor", "main", {})
-    cluster.wait_made("GpuMonitor", "main")
+    cluster.wait_applied("GpuMonitor", "main")
     path = cluster.path(kind, name, namespace.strip("-"))
     uid = cluster.api.call("GET", path)["metadata"]["uid"]
     cluster.api.call("DELETE", path)
 
     def is_back() -> bool:
-        answer = cluster.api.ask("GET", path)
+        answer = cluster.api.request("GET", path)
         return answer.is_success and answer.json()["metadata"]["uid"] != uid
 
     wait_until(is_back, f"{line} to come back", 30)
 
 
-def test_what_is_not_ours_on_an_object_is_left_to_others(cluster: Installed, shared: RunningOperator) -> None:
+def test_fields_of_other_managers_are_kept(cluster: OperatorRelease, shared: RunningOperator) -> None:
     cluster.apply("GpuMonitor", "main", {})
-    cluster.wait_made("GpuMonitor", "main")
+    cluster.wait_applied("GpuMonitor", "main")
     note = {"metadata": {"annotations": {"example.com/note": "kept"}}}
     cluster.api.call("PATCH", cluster.path("DaemonSet", EXPORTER), note)
-    # A repair after it shows that it was seen.
+    # A later repair shows that the operator has seen the change.
     cluster.api.call("DELETE", cluster.path("Service", EXPORTER))
-    wait_until(lambda: cluster.api.ask("GET", cluster.path("Service", EXPORTER)).is_success, "the Service")
+    wait_until(
+        lambda: cluster.api.request("GET", cluster.path("Service", EXPORTER)).is_success, "the Service"
+    )
     assert (
         cluster.get("DaemonSet", EXPORTER)["metadata"]["annotations"]["example.com/note"]
         == note["metadata"]["annotations"]["example.com/note"]
     )
 
 
-def test_who_goes_on_changing_it_is_let_wait(cluster: Installed, shared: RunningOperator) -> None:
+def test_repairs_of_repeated_edits_cause_one_event(cluster: OperatorRelease, shared: RunningOperator) -> None:
     cluster.apply("GpuMonitor", "main", {})
-    cluster.wait_made("GpuMonitor", "main")
+    cluster.wait_applied("GpuMonitor", "main")
     path = cluster.path("ConfigMap", AGENT)
     began = shared.value("gpuledger_operator_objects_repaired_total")
     for _ in range(5):
@@ -273,33 +275,33 @@ def test_who_goes_on_changing_it_is_let_wait(cluster: Installed, shared: Running
     assert len(mine) == 1, "six repairs of one object are one event"
 
 
-def _uid(cluster: Installed) -> str:
+def _uid(cluster: OperatorRelease) -> str:
     return str((cluster.read("GpuMonitor", "main") or {})["metadata"]["uid"])
 
 
-REFUSED: dict[str, Json] = {
-    "an engine that there is not": {"agent": {"engine": "other"}},
-    "a port that is none": {"exporter": {"port": 70000}},
-    "a word for a number": {"agent": {"replicas": "three"}},
+SCHEMA_VIOLATIONS: dict[str, Json] = {
+    "an unknown engine": {"agent": {"engine": "other"}},
+    "an invalid port": {"exporter": {"port": 70000}},
+    "a word instead of a number": {"agent": {"replicas": "three"}},
 }
 
 
-@pytest.mark.parametrize("wrong", REFUSED)
-def test_the_schema_refuses_what_is_wrong_at_once(wrong: str, cluster: Installed) -> None:
+@pytest.mark.parametrize("wrong", SCHEMA_VIOLATIONS)
+def test_the_schema_rejects_invalid_specs(wrong: str, cluster: OperatorRelease) -> None:
     body = {"apiVersion": "gpuledger.dev/v1alpha1", "kind": "GpuMonitor", "metadata": {"name": "main"}}
-    answer = cluster.api.ask("POST", PATHS["GpuMonitor"], {**body, "spec": REFUSED[wrong]})
+    answer = cluster.api.request("POST", PATHS["GpuMonitor"], {**body, "spec": SCHEMA_VIOLATIONS[wrong]})
     assert answer.status_code == 422
     assert "spec." in answer.json()["message"]
 
 
-# What a schema cannot say, and only the API server knows.
-BEYOND: dict[str, tuple[Json, str, str]] = {
-    "more asked for than allowed": (
+# Invalid specs that pass the schema: only the operator or the API server finds them.
+INVALID_SPECS: dict[str, tuple[Json, str, str]] = {
+    "a request above its limit": (
         {"exporter": {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}},
         "Rejected",
         "must be less than or equal to cpu limit",
     ),
-    "a flag that there is not": (
+    "an unknown flag": (
         {"exporter": {"args": ["--intervall=5s"]}},
         "InvalidSpec",
         "spec.exporter.args: unknown flag '--intervall'",
@@ -314,7 +316,7 @@ BEYOND: dict[str, tuple[Json, str, str]] = {
         "InvalidSpec",
         "spec.agent.remoteWrite[0].url",
     ),
-    "a relabelling that is none": (
+    "an invalid relabeling": (
         {
             "agent": {
                 "targets": [
@@ -332,24 +334,26 @@ BEYOND: dict[str, tuple[Json, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("wrong", BEYOND)
-def test_a_spec_that_cannot_be_is_told_and_the_last_good_goes_on(wrong: str, cluster: Installed) -> None:
+@pytest.mark.parametrize("wrong", INVALID_SPECS)
+def test_an_invalid_spec_is_reported_and_the_last_valid_spec_remains_applied(
+    wrong: str, cluster: OperatorRelease
+) -> None:
     cluster.apply("GpuMonitor", "main", {})
-    made = cluster.wait_made("GpuMonitor", "main")
+    made = cluster.wait_applied("GpuMonitor", "main")
     versions = _versions(cluster, made)
-    spec, reason, message = BEYOND[wrong]
+    spec, reason, message = INVALID_SPECS[wrong]
     cluster.apply("GpuMonitor", "main", spec)
-    told = cluster.wait_condition("GpuMonitor", "main", "Degraded", "True", reason)
-    assert message in told["message"]
+    degraded = cluster.wait_condition("GpuMonitor", "main", "Degraded", "True", reason)
+    assert message in degraded["message"]
     assert message in (cluster.read("GpuMonitor", "main") or {})["status"]["lastError"]
-    assert _versions(cluster, cluster.made()) == versions
+    assert _versions(cluster, cluster.managed_objects()) == versions
     cluster.apply("GpuMonitor", "main", {"agent": {"enabled": False}})
     cluster.wait_condition("GpuMonitor", "main", "Degraded", "False", "AsWanted")
-    assert cluster.made() == PARTS["exporter"]
+    assert cluster.managed_objects() == PARTS["exporter"]
     assert "lastError" not in (cluster.read("GpuMonitor", "main") or {})["status"]
 
 
-def _versions(cluster: Installed, made: list[str]) -> dict[str, str]:
+def _versions(cluster: OperatorRelease, made: list[str]) -> dict[str, str]:
     found = {}
     for line in made:
         kind, _, place = line.partition(" ")
@@ -358,135 +362,139 @@ def _versions(cluster: Installed, made: list[str]) -> dict[str, str]:
     return found
 
 
-def test_of_two_that_choose_the_same_nodes_the_later_is_refused(cluster: Installed) -> None:
+def test_of_two_monitors_for_the_same_nodes_the_newer_is_rejected(cluster: OperatorRelease) -> None:
     first: Json = {"exporter": {"nodeSelector": {"pool": "a"}}, "agent": {"enabled": False}}
     cluster.apply("GpuMonitor", "main", first)
-    made = cluster.wait_made("GpuMonitor", "main")
+    made = cluster.wait_applied("GpuMonitor", "main")
     cluster.apply("GpuMonitor", "other", first)
-    told = cluster.wait_condition("GpuMonitor", "other", "Degraded", "True", "Overlap")
-    assert "GpuMonitor main" in told["message"]
-    assert cluster.made() == made
+    degraded = cluster.wait_condition("GpuMonitor", "other", "Degraded", "True", "Overlap")
+    assert "GpuMonitor main" in degraded["message"]
+    assert cluster.managed_objects() == made
     cluster.apply("GpuMonitor", "other", {**first, "exporter": {"nodeSelector": {"pool": "b"}}})
     cluster.wait_condition("GpuMonitor", "other", "Degraded", "False", "AsWanted")
-    assert len(cluster.made()) == 2 * len(made)
+    assert len(cluster.managed_objects()) == 2 * len(made)
 
 
-def test_the_earlier_that_comes_to_the_nodes_of_the_later_has_them_alone(cluster: Installed) -> None:
+def test_an_older_monitor_takes_nodes_over_from_a_newer_one(cluster: OperatorRelease) -> None:
     cluster.apply(
         "GpuMonitor", "main", {"exporter": {"nodeSelector": {"pool": "a"}}, "agent": {"enabled": False}}
     )
-    cluster.wait_made("GpuMonitor", "main")
+    cluster.wait_applied("GpuMonitor", "main")
     cluster.apply("GpuMonitor", "other", {"exporter": {"nodeSelector": {"pool": "b"}}})
-    cluster.wait_made("GpuMonitor", "other")
+    cluster.wait_applied("GpuMonitor", "other")
     cluster.apply("GpuMonitor", "main", {"agent": {"enabled": False}})
     cluster.wait_condition("GpuMonitor", "other", "Degraded", "True", "Overlap")
     theirs = f"DaemonSet {NAMESPACE}/gpumonitor-other-exporter"
-    wait_until(lambda: theirs not in cluster.made(), "the later one's exporters to be gone")
-    wait_until(lambda: "taken away" in _last_error(cluster, "other"), "that to be told")
-    assert f"DaemonSet {NAMESPACE}/{EXPORTER}" in cluster.made()
-    assert f"StatefulSet {NAMESPACE}/gpumonitor-other-agent" in cluster.made()
+    wait_until(lambda: theirs not in cluster.managed_objects(), "the newer monitor's exporters to be gone")
+    wait_until(lambda: "its exporters were deleted" in _last_error(cluster, "other"), "the status")
+    assert f"DaemonSet {NAMESPACE}/{EXPORTER}" in cluster.managed_objects()
+    assert f"StatefulSet {NAMESPACE}/gpumonitor-other-agent" in cluster.managed_objects()
     cluster.apply(
         "GpuMonitor", "main", {"exporter": {"nodeSelector": {"pool": "a"}}, "agent": {"enabled": False}}
     )
-    wait_until(lambda: theirs in cluster.made(), "the later one's exporters to come back")
+    wait_until(lambda: theirs in cluster.managed_objects(), "the newer monitor's exporters to exist again")
     cluster.wait_condition("GpuMonitor", "other", "Degraded", "False", "AsWanted")
 
 
-def _last_error(cluster: Installed, name: str) -> str:
+def _last_error(cluster: OperatorRelease, name: str) -> str:
     return str((cluster.read("GpuMonitor", name) or {})["status"].get("lastError"))
 
 
-def test_the_later_gets_its_nodes_when_the_first_is_gone(cluster: Installed) -> None:
+def test_the_newer_monitor_gets_the_nodes_when_the_older_is_deleted(cluster: OperatorRelease) -> None:
     spec: Json = {"agent": {"enabled": False}}
     cluster.apply("GpuMonitor", "main", spec)
-    cluster.wait_made("GpuMonitor", "main")
+    cluster.wait_applied("GpuMonitor", "main")
     cluster.apply("GpuMonitor", "other", spec)
     cluster.wait_condition("GpuMonitor", "other", "Degraded", "True", "Overlap")
     cluster.delete("GpuMonitor", "main")
     cluster.wait_condition("GpuMonitor", "other", "Available", "False", "Starting")
-    assert f"DaemonSet {NAMESPACE}/gpumonitor-other-exporter" in cluster.made()
+    assert f"DaemonSet {NAMESPACE}/gpumonitor-other-exporter" in cluster.managed_objects()
 
 
-def test_an_object_of_somebody_else_is_not_taken(cluster: Installed) -> None:
+def test_an_existing_object_of_another_owner_is_not_changed(cluster: OperatorRelease) -> None:
     theirs = {"metadata": {"name": EXPORTER}, "data": {"theirs": "kept"}}
     path = f"api/v1/namespaces/{NAMESPACE}/configmaps"
     cluster.api.call("POST", path, theirs)
     cluster.apply("GpuMonitor", "main", {})
-    told = cluster.wait_condition("GpuMonitor", "main", "Degraded", "True", "Rejected")
-    assert f"ConfigMap {NAMESPACE}/{EXPORTER} is there already" in told["message"]
-    assert cluster.made() == []
+    degraded = cluster.wait_condition("GpuMonitor", "main", "Degraded", "True", "Rejected")
+    assert f"ConfigMap {NAMESPACE}/{EXPORTER} already exists" in degraded["message"]
+    assert cluster.managed_objects() == []
     assert cluster.get("ConfigMap", EXPORTER)["data"] == {"theirs": "kept"}
     cluster.api.call("DELETE", f"{path}/{EXPORTER}")
     cluster.wait_condition("GpuMonitor", "main", "Degraded", "False", "AsWanted")
 
 
-def test_a_field_that_cannot_be_changed_makes_the_object_anew_and_keeps_its_pods(cluster: Installed) -> None:
+def test_changing_an_immutable_field_recreates_the_object_and_keeps_its_pods(
+    cluster: OperatorRelease,
+) -> None:
     cluster.apply("GpuMonitor", "main", {})
-    cluster.wait_made("GpuMonitor", "main")
+    cluster.wait_applied("GpuMonitor", "main")
     before = cluster.get("StatefulSet", AGENT)
     cluster.apply("GpuMonitor", "main", {"agent": {"persistence": {"size": "1Gi"}}})
 
-    def going() -> list[str]:
+    def finalizers() -> list[str]:
         metadata = cluster.get("StatefulSet", AGENT)["metadata"]
         return list(metadata.get("finalizers") or ()) if "deletionTimestamp" in metadata else []
 
-    # Its pods are let go, not deleted: the garbage collector does so, which does not run here.
-    assert wait_until(going, "the old one to go", 30) == ["orphan"]
+    # The deletion orphans the pods. The garbage collector, which would do so, does not run here.
+    assert wait_until(finalizers, "the deletion of the old StatefulSet", 30) == ["orphan"]
     cluster.api.call("PATCH", cluster.path("StatefulSet", AGENT), {"metadata": {"finalizers": None}})
 
-    def anew() -> Json | None:
-        answer = cluster.api.ask("GET", cluster.path("StatefulSet", AGENT))
-        found: Json = answer.json()
-        return found if answer.is_success and found["metadata"]["uid"] != before["metadata"]["uid"] else None
+    def recreated() -> Json | None:
+        response = cluster.api.request("GET", cluster.path("StatefulSet", AGENT))
+        found: Json = response.json()
+        return (
+            found if response.is_success and found["metadata"]["uid"] != before["metadata"]["uid"] else None
+        )
 
-    after = wait_until(anew, "the new one", 30)
+    after = wait_until(recreated, "the new StatefulSet", 30)
     assert after["spec"]["selector"] == before["spec"]["selector"]
     assert [one["metadata"]["name"] for one in after["spec"]["volumeClaimTemplates"]] == ["queue"]
     cluster.wait_condition("GpuMonitor", "main", "Degraded", "False", "AsWanted")
 
 
-def test_the_list_of_metrics_is_edited_by_its_users(cluster: Installed) -> None:
+def test_user_edits_of_the_metrics_list_are_kept(cluster: OperatorRelease) -> None:
     cluster.apply("WhatapAgent", "whatap", EXAMPLES["tolerations"])
-    cluster.wait_made("WhatapAgent", "whatap")
+    cluster.wait_applied("WhatapAgent", "whatap")
     edited = {"data": {"whatap-gpu.csv": "DCGM_FI_DEV_GPU_TEMP, gauge, edited"}}
     cluster.api.call("PATCH", cluster.path("ConfigMap", "dcgm-exporter-csv", WHATAP), edited)
     cluster.api.call("DELETE", cluster.path("DaemonSet", "whatap-node-agent", WHATAP))
     wait_until(
-        lambda: cluster.api.ask("GET", cluster.path("DaemonSet", "whatap-node-agent", WHATAP)).is_success,
+        lambda: cluster.api.request("GET", cluster.path("DaemonSet", "whatap-node-agent", WHATAP)).is_success,
         "the DaemonSet to come back",
     )
     assert cluster.get("ConfigMap", "dcgm-exporter-csv", WHATAP)["data"] == edited["data"]
 
 
-def test_nothing_is_written_where_nothing_changes(cluster: Installed, shared: RunningOperator) -> None:
+def test_an_unchanged_spec_causes_no_requests(cluster: OperatorRelease, shared: RunningOperator) -> None:
     cluster.apply("GpuMonitor", "main", {})
-    cluster.wait_made("GpuMonitor", "main")
-    looked = shared.value('gpuledger_operator_reconciles_total{result="success"}')
-    before = len(cluster.asked())
+    cluster.wait_applied("GpuMonitor", "main")
+    reconciles = shared.value('gpuledger_operator_reconciles_total{result="success"}')
+    before = len(cluster.audited_requests())
     for number in range(20):
         cluster.api.call(
             "PATCH", f"{PATHS['GpuMonitor']}/main", {"metadata": {"annotations": {"n": f"{number}"}}}
         )
     wait_until(
-        lambda: shared.value('gpuledger_operator_reconciles_total{result="success"}') > looked, "another look"
+        lambda: shared.value('gpuledger_operator_reconciles_total{result="success"}') > reconciles,
+        "another reconcile",
     )
-    asked = [one for one in cluster.asked()[before:] if one["verb"] != "watch"]
-    assert asked == []
+    assert [event for event in cluster.audited_requests()[before:] if event["verb"] != "watch"] == []
 
 
-def test_events_tell_what_was_made_and_what_is_wrong(cluster: Installed) -> None:
+def test_events_report_applied_objects_and_errors(cluster: OperatorRelease) -> None:
     cluster.apply("GpuMonitor", "main", {})
-    cluster.wait_made("GpuMonitor", "main")
-    cluster.apply("GpuMonitor", "main", BEYOND["more asked for than allowed"][0])
+    cluster.wait_applied("GpuMonitor", "main")
+    cluster.apply("GpuMonitor", "main", INVALID_SPECS["a request above its limit"][0])
     cluster.wait_condition("GpuMonitor", "main", "Degraded", "True", "Rejected")
 
-    def told() -> list[tuple[str, str]]:
-        events = cluster.api.call("GET", "api/v1/namespaces/default/events")["items"]
-        mine = [one for one in events if one["involvedObject"].get("uid") == _uid(cluster)]
-        return sorted((one["type"], one["reason"]) for one in mine)
+    def events() -> list[tuple[str, str]]:
+        items = cluster.api.call("GET", "api/v1/namespaces/default/events")["items"]
+        mine = [item for item in items if item["involvedObject"].get("uid") == _uid(cluster)]
+        return sorted((item["type"], item["reason"]) for item in mine)
 
     wait_until(
-        lambda: told() == [("Normal", "Applied"), ("Warning", "Rejected")], f"two events, not {told()}"
+        lambda: events() == [("Normal", "Applied"), ("Warning", "Rejected")], f"two events, not {events()}"
     )
 
 

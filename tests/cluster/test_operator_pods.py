@@ -1,7 +1,7 @@
-"""From `kubectl apply` to series in a store: controllers, scheduler and kubelet make of objects what runs.
+"""From `kubectl apply` to series in a store: controllers, scheduler and kubelet run the operator's objects.
 
-Debian has no Prometheus with Kubernetes in it, and no image of one is to be had here: beside the agent's pod,
-vmagent reads the very configuration that the other engine's pod would print for itself.
+Debian's Prometheus has no Kubernetes support, and no Prometheus image is available here. For the engine
+`prometheus`, vmagent therefore runs the configuration that the init container of that engine prints.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster.agents import APART
+from cluster.agents import IGNORED_LABELS
 from cluster.control_plane import ControlPlane, Json
 from cluster.node import Node
-from cluster.operators import WHATAP, Installed, installed
+from cluster.operators import WHATAP, OperatorRelease, operator_release
 from running import Program, free_port, get, gpuledger, victoria_metrics, wait_until
 from unit.operator.support import SIMPLE
 
@@ -26,20 +26,22 @@ FAMILY = "DCGM_FI_DEV_GPU_TEMP"
 
 
 class Store:
-    """A VictoriaMetrics."""
+    """A VictoriaMetrics server."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.write = f"{url}/api/v1/write"
 
     def series(self) -> set[str]:
-        """Those that have not ended: the node tells other ones after a while, and one engine came later."""
+        """Current series as JSON. Excludes ended series, since the engines did not start at the same time."""
         query = {"query": '{__name__!=""}'}
-        answer = get(f"{self.url}/api/v1/query", params=query, timeout=30)
+        response = get(f"{self.url}/api/v1/query", params=query, timeout=30)
         return {
-            json.dumps({name: value for name, value in row.items() if name not in APART}, sort_keys=True)
-            for row in (one["metric"] for one in answer.json()["data"]["result"])
-            # Only vmagent tells it.
+            json.dumps(
+                {name: value for name, value in row.items() if name not in IGNORED_LABELS}, sort_keys=True
+            )
+            for row in (item["metric"] for item in response.json()["data"]["result"])
+            # Only vmagent exports it.
             if row["__name__"] != "scrape_timeout_seconds"
         }
 
@@ -58,26 +60,26 @@ def release(
     control_plane: ControlPlane,
     stores: tuple[Store, Store],
     folder: Path,
-) -> Iterator[Installed]:
+) -> Iterator[OperatorRelease]:
     repository, _, tag = program_image.rpartition(":")
     receiver = {"url": stores[0].write, "queueConfig": {"batchSendDeadline": "200ms"}}
     values = {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
         "operator": {"defaultRemoteWrite": [receiver]},
     }
-    with installed(control_plane, folder / "pods", **values) as made:
-        # It runs here, with the same rights: pods of this node have no network of their own.
+    with operator_release(control_plane, folder / "pods", **values) as made:
+        # The operator runs on this machine with the same permissions, because there is no pod network.
         made.api.call("PATCH", f"{_deployment(made)}/scale", {"spec": {"replicas": 0}})
         yield made
 
 
-def _deployment(release: Installed) -> str:
+def _deployment(release: OperatorRelease) -> str:
     metadata = release.deployment["metadata"]
     return f"apis/apps/v1/namespaces/{metadata['namespace']}/deployments/{metadata['name']}"
 
 
-def run_here(release: Installed) -> None:
-    """What this machine lacks, by hand: a network of pods, and a GPU. What other hands add stays."""
+def adapt_pods(release: OperatorRelease) -> None:
+    """Patch workloads for this machine: host network, simulated GPUs. The operator keeps such fields."""
     network = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     simulated = [{"name": "GPULEDGER_SOURCE", "value": "simulator"}]
     parts: dict[str, tuple[str, str, Json]] = {
@@ -90,30 +92,30 @@ def run_here(release: Installed) -> None:
         release.plane.kubectl("-n", WHATAP, "patch", kind.lower(), name, "--type=strategic", "-p", patch)
 
 
-def replaced(release: Installed) -> bool:
-    """Whether all pods are on the node's network; the first ones never ran, and cannot end by themselves."""
+def replaced(release: OperatorRelease) -> bool:
+    """True if all pods use the host's network. Deletes the original pods, which could not start."""
     pods = release.api.call("GET", f"api/v1/namespaces/{WHATAP}/pods")["items"]
     first = [one["metadata"]["name"] for one in pods if not one["spec"].get("hostNetwork")]
     for name in first:
-        release.api.ask("DELETE", f"api/v1/namespaces/{WHATAP}/pods/{name}", gracePeriodSeconds="0")
+        release.api.request("DELETE", f"api/v1/namespaces/{WHATAP}/pods/{name}", gracePeriodSeconds="0")
     return len(pods) == 2 and not first
 
 
 @pytest.fixture(scope="module")
-def applied(release: Installed, folder: Path) -> Iterator[Installed]:
+def applied(release: OperatorRelease, folder: Path) -> Iterator[OperatorRelease]:
     file = folder / "pods" / "simple.yaml"
     file.write_text(SIMPLE)
     with release.operators() as start:
         start("--status-interval=500ms", "--agent-interval=1s").wait_leads()
         release.plane.kubectl("apply", f"--filename={file}")
         release.wait_condition("WhatapAgent", "whatap", "Degraded", "False", "AsWanted")
-        run_here(release)
+        adapt_pods(release)
         wait_until(lambda: replaced(release), "pods that this machine can run")
         yield release
         release.delete_all()
 
 
-def counts(release: Installed) -> tuple[object, ...]:
+def counts(release: OperatorRelease) -> tuple[object, ...]:
     status = (release.read("WhatapAgent", "whatap") or {}).get("status") or {}
     return tuple(
         status.get(name) for name in ("gpuNodes", "exportersReady", "targetsFound", "targetsUp", "lastError")
@@ -121,10 +123,10 @@ def counts(release: Installed) -> tuple[object, ...]:
 
 
 @contextmanager
-def other_engine(release: Installed, config: Path, store: Store, folder: Path) -> Iterator[None]:
-    """vmagent with the configuration that the init container of engine prometheus prints."""
+def other_engine(release: OperatorRelease, config: Path, store: Store, folder: Path) -> Iterator[None]:
+    """Run vmagent with the configuration that the init container of the engine prometheus prints."""
     token = folder / "token"
-    token.write_text(release.plane.token_of(WHATAP, "whatap-open-agent-sa"))
+    token.write_text(release.plane.create_token(WHATAP, "whatap-open-agent-sa"))
     printed = gpuledger(
         *("agent", "--config", str(config), "--engine", "prometheus", "--shard", "0/1"),
         *("--kubernetes-api", release.plane.url, "--kubernetes-ca-file", str(release.plane.ca_file)),
@@ -147,8 +149,8 @@ def other_engine(release: Installed, config: Path, store: Store, folder: Path) -
         program.stop()
 
 
-def test_the_simple_example_brings_series_by_either_engine_and_the_same(
-    applied: Installed, stores: tuple[Store, Store], tmp_path: Path
+def test_both_engines_deliver_the_same_series_for_the_simple_example(
+    applied: OperatorRelease, stores: tuple[Store, Store], tmp_path: Path
 ) -> None:
     wait_until(lambda: counts(applied) == (1, 1, 1, 1, None), f"the status to count, {counts(applied)}", 180)
     conditions = applied.conditions("WhatapAgent", "whatap")
@@ -167,14 +169,14 @@ def test_the_simple_example_brings_series_by_either_engine_and_the_same(
             mine, other = ours.series(), theirs.series()
             assert sorted(mine - other)[:10] == sorted(other - mine)[:10]
             raise
-    told = [json.loads(one) for one in ours.series()]
-    # The simulated node has eight, some of them in instances.
-    assert len({one["UUID"] for one in told if one["__name__"] == FAMILY}) == 8
+    series = [json.loads(text) for text in ours.series()]
+    # The simulated node has eight GPUs, some of them with MIG instances.
+    assert len({row["UUID"] for row in series if row["__name__"] == FAMILY}) == 8
 
 
-def test_deleted_nothing_of_it_is_left(applied: Installed) -> None:
+def test_deleting_the_resource_leaves_nothing(applied: OperatorRelease) -> None:
     applied.delete("WhatapAgent", "whatap")
-    assert applied.made() == []
+    assert applied.managed_objects() == []
 
     def gone() -> bool:
         pods = applied.api.call("GET", f"api/v1/namespaces/{WHATAP}/pods")["items"]

@@ -1,4 +1,4 @@
-"""Two thousand nodes: what they say of themselves costs the operator memory, little of it, and no more."""
+"""2,000 nodes: their status updates cost the operator little memory and no requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cluster.control_plane import Client, ControlPlane, Json
-from cluster.operators import Installed, RunningOperator, installed
+from cluster.operators import OperatorRelease, RunningOperator, operator_release
 from cluster.release import GPU_LABEL
 from running import wait_until
 
@@ -23,18 +23,18 @@ INTERVAL = 2.0
 
 
 @pytest.fixture(scope="module")
-def release(control_plane: ControlPlane, folder: Path) -> Iterator[Installed]:
-    with installed(control_plane, folder / "scale") as made:
+def release(control_plane: ControlPlane, folder: Path) -> Iterator[OperatorRelease]:
+    with operator_release(control_plane, folder / "scale") as made:
         yield made
-        made.api.ask("DELETE", "api/v1/nodes", labelSelector="made-for=scale")
+        made.api.request("DELETE", "api/v1/nodes", labelSelector="made-for=scale")
 
 
 @pytest.fixture(scope="module")
-def operator(release: Installed) -> Iterator[RunningOperator]:
+def operator(release: OperatorRelease) -> Iterator[RunningOperator]:
     with release.operators() as start:
         running = start(f"--status-interval={INTERVAL}s").wait_leads()
         release.apply("GpuMonitor", "main", {"agent": {"enabled": False}})
-        release.wait_made("GpuMonitor", "main")
+        release.wait_applied("GpuMonitor", "main")
         yield running
         release.delete_all()
 
@@ -44,46 +44,46 @@ def node(number: int) -> Json:
     return {"metadata": {"name": f"gpu-{number}", "labels": labels}}
 
 
-def beat(api: Client, number: int) -> None:
-    condition = {"type": "Ready", "status": "True", "reason": f"Beat{number}", "message": ""}
+def update_status(api: Client, number: int) -> None:
+    condition = {"type": "Ready", "status": "True", "reason": f"Update{number}", "message": ""}
     api.call("PATCH", f"api/v1/nodes/gpu-{number}/status", {"status": {"conditions": [condition]}})
 
 
-def test_two_thousand_nodes_that_tell_of_themselves_cause_no_request(
-    release: Installed, operator: RunningOperator
+def test_status_updates_of_2000_nodes_cause_no_requests(
+    release: OperatorRelease, operator: RunningOperator
 ) -> None:
-    before = len(release.asked())
+    before = len(release.audited_requests())
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: release.api.call("POST", "api/v1/nodes", node(number)), range(NODES)))
-        list(pool.map(lambda number: beat(release.api, number), range(NODES)))
-    # A hand edit after them shows that the operator looks at what comes.
+        list(pool.map(lambda number: update_status(release.api, number), range(NODES)))
+    # A later manual deletion shows that the operator still handles events.
     release.api.call("DELETE", release.path("Service", EXPORTER))
-    wait_until(lambda: release.api.ask("GET", release.path("Service", EXPORTER)).is_success, "a repair")
-    asked = [one for one in release.asked()[before:] if one["verb"] != "watch"]
-    counted = Counter((one["verb"], one["objectRef"]["resource"]) for one in asked)
+    wait_until(lambda: release.api.request("GET", release.path("Service", EXPORTER)).is_success, "a repair")
+    events = [event for event in release.audited_requests()[before:] if event["verb"] != "watch"]
+    counted = Counter((event["verb"], event["objectRef"]["resource"]) for event in events)
     assert not {what for what in counted if what[1] in ("nodes", "pods")}
-    # The repair: a look whether it is there, and the making of it.
+    # The repair reads and creates the Service.
     assert counted == {("get", "services"): 1, ("patch", "services"): 1, ("create", "events"): 1}
 
 
-def test_two_thousand_exporters_that_become_ready_are_a_few_writes(
-    release: Installed, operator: RunningOperator
+def test_2000_exporters_that_become_ready_cause_few_status_writes(
+    release: OperatorRelease, operator: RunningOperator
 ) -> None:
-    before = len(release.asked())
+    before = len(release.audited_requests())
     writes = operator.value("gpuledger_operator_status_writes_total")
-    # One state after the other, as a rollout goes; each is an event of the watch.
+    # The steps of a rollout; each is a watch event.
     for ready in range(0, NODES + 1, 2):
-        release.daemon_set_status(
+        release.set_daemon_set_status(
             EXPORTER, desiredNumberScheduled=NODES, updatedNumberScheduled=NODES, numberReady=ready
         )
     release.wait_condition("GpuMonitor", "main", "Progressing", "False", "Complete")
     status = (release.read("GpuMonitor", "main") or {})["status"]
     assert (status["gpuNodes"], status["exportersReady"]) == (NODES, NODES)
-    asked = [one for one in release.asked()[before:] if one["verb"] != "watch"]
-    verbs = Counter((one["verb"], one["objectRef"].get("subresource", "")) for one in asked)
+    events = [event for event in release.audited_requests()[before:] if event["verb"] != "watch"]
+    verbs = Counter((event["verb"], event["objectRef"].get("subresource", "")) for event in events)
     assert set(verbs) == {("patch", "status")}
-    took = _seconds(asked[0], asked[-1])
-    # At each turn of a condition (made, available, complete), and once an interval between them.
+    took = _seconds(events[0], events[-1])
+    # One write per change of a condition (created, available, complete), and one per interval between them.
     assert verbs["patch", "status"] <= 3 + took / INTERVAL + 1
     assert operator.value("gpuledger_operator_status_writes_total") - writes == verbs["patch", "status"]
 
@@ -93,7 +93,7 @@ def _seconds(first: Json, last: Json) -> float:
     return (times[1] - times[0]).total_seconds()
 
 
-def test_it_does_so_in_little_memory(release: Installed, operator: RunningOperator) -> None:
+def test_its_memory_is_below_the_limit(release: OperatorRelease, operator: RunningOperator) -> None:
     limit = release.deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
     assert limit == "256Mi"
     resident = psutil.Process(operator.pid).memory_info().rss

@@ -1,4 +1,4 @@
-"""`gpuledger agent` as a program: it starts, takes changes of its file, says what is wrong, and ends."""
+"""`gpuledger agent` as a program: start, reload, error messages and stop."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families as parse
 from prometheus_client.samples import Sample
 
-from gpuledger.agent.scrape.labelling import Labelling
-from gpuledger.agent.scrape.lines import format_of
-from gpuledger.agent.scrape.pages import Pages
+from gpuledger.agent.scrape.line_parser import page_format
+from gpuledger.agent.scrape.page_cache import PageCache
+from gpuledger.agent.scrape.series_labels import SeriesLabeler
 from running import Program, free_port, get, gpuledger, serving, wait_until
 
 
@@ -62,7 +62,7 @@ def metrics(url: str) -> str:
     return get(f"{url}/metrics").text
 
 
-def test_a_changed_file_is_taken_and_a_bad_one_leaves_the_last_good(
+def test_a_changed_file_is_reloaded_and_an_invalid_one_is_ignored(
     agent: tuple[Program, str], file: Path
 ) -> None:
     program, url = agent
@@ -71,7 +71,7 @@ def test_a_changed_file_is_taken_and_a_bad_one_leaves_the_last_good(
     program.wait_line(r"targetNam'; did you mean")
     assert "\ngpuledger_agent_config_last_reload_success 0\n" in metrics(url)
     assert 'agent_targets{group="t0",state="down"} 1' in metrics(url)
-    assert "cannot be used" in get(url).text
+    assert "The configuration file is invalid" in get(url).text
     with serving("--source", "simulator") as node:
         write(file, "127.0.0.1:1", f"127.0.0.1:{node.port}")
         wait_until(lambda: 'agent_targets{group="t1",state="up"} 1' in metrics(url), "the new target")
@@ -79,15 +79,19 @@ def test_a_changed_file_is_taken_and_a_bad_one_leaves_the_last_good(
     assert get(f"{url}/-/ready").status_code == 200
 
 
-def test_a_pipe_in_the_files_place_does_not_stop_the_agent(agent: tuple[Program, str], file: Path) -> None:
+def test_a_pipe_as_the_configuration_file_does_not_block_the_agent(
+    agent: tuple[Program, str], file: Path
+) -> None:
     program, url = agent
     file.unlink()
     mkfifo(file)
-    program.wait_line("is no file that can be read again; the configuration of before stays in force")
+    program.wait_line(
+        "is not a regular file and cannot be read again; the previous configuration remains in force"
+    )
     assert get(f"{url}/-/ready").status_code == 200
 
 
-def test_a_file_that_wants_a_cluster_where_there_is_none_is_refused_also_later(
+def test_a_configuration_that_needs_a_cluster_is_rejected_without_one_also_on_reload(
     agent: tuple[Program, str], file: Path
 ) -> None:
     program, url = agent
@@ -96,15 +100,15 @@ def test_a_file_that_wants_a_cluster_where_there_is_none_is_refused_also_later(
     new.write_text(file.read_text().replace("targets:", f"targets:\n    - {json.dumps(monitor)}"))
     new.replace(file)
     program.wait_line(
-        r"there is no API server to ask for targets.*the configuration of before stays in force"
+        r"no API server to discover targets or replicas with.*the previous configuration remains in force"
     )
     assert "\ngpuledger_agent_config_last_reload_success 0\n" in metrics(url)
     done = gpuledger("agent", "--config", str(file))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "there is no API server to ask" in done.stderr
+    assert "no API server to discover targets" in done.stderr
 
 
-def test_without_a_file_or_with_a_bad_one_it_ends_with_one_line(file: Path) -> None:
+def test_a_missing_or_invalid_file_is_an_error_in_one_line(file: Path) -> None:
     write(file, "127.0.0.1:1", key="name")
     for flags, complaint in (((), "needs --config FILE"), (("--config", str(file)), "unknown key")):
         done = gpuledger("agent", *flags)
@@ -113,7 +117,7 @@ def test_without_a_file_or_with_a_bad_one_it_ends_with_one_line(file: Path) -> N
 
 
 @pytest.mark.parametrize("missing", ["cramjam", "re2"])
-def test_without_the_extra_it_ends_with_one_line_that_names_it(
+def test_a_missing_extra_is_an_error_in_one_line_that_names_it(
     missing: str, file: Path, tmp_path: Path
 ) -> None:
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('gone', name={missing!r})\n")
@@ -125,7 +129,7 @@ def test_without_the_extra_it_ends_with_one_line_that_names_it(
     assert "gpuledger_agent_targets" in gpuledger("metrics", env=bare).stdout
 
 
-def test_its_own_page_asks_for_a_password_where_a_web_config_says_so(file: Path, tmp_path: Path) -> None:
+def test_a_web_config_protects_the_status_page_with_basic_auth(file: Path, tmp_path: Path) -> None:
     write(file, "127.0.0.1:1")
     hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
     web = tmp_path / "web.yaml"
@@ -140,7 +144,7 @@ def test_its_own_page_asks_for_a_password_where_a_web_config_says_so(file: Path,
     try:
         port = program.wait_line(r"listening on \S+ port (\d+)")[1]
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
-            told = {
+            statuses = {
                 path: client.get(path, auth=login).status_code
                 for path, login in (
                     ("/", None),
@@ -149,12 +153,12 @@ def test_its_own_page_asks_for_a_password_where_a_web_config_says_so(file: Path,
                     ("/-/ready", None),
                 )
             }
-        assert told == {"/": 401, "/metrics": 401, "/metrics?": 200, "/-/ready": 200}
+        assert statuses == {"/": 401, "/metrics": 401, "/metrics?": 200, "/-/ready": 200}
     finally:
         assert program.stop() == 0
 
 
-def test_a_real_node_exporters_page_is_read_whole_time_after_time() -> None:
+def test_a_real_node_exporter_page_is_read_completely_each_time() -> None:
     port = free_port()
     exporter = Program(["prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"])
 
@@ -164,15 +168,19 @@ def test_a_real_node_exporters_page_is_read_whole_time_after_time() -> None:
         except httpx.TransportError:
             return None
 
-    pages = Pages(Labelling({"job": "node", "instance": "n"}))
+    pages = PageCache(SeriesLabeler({"job": "node", "instance": "n"}))
     try:
         for _ in range(3):
             got = wait_until(answer, "node_exporter")
-            told = {series_key(sample) for family in parse(got.text) for sample in family.samples}
-            form = format_of(got.headers["content-type"])
-            found = pages.take(got.content, form, honor=False)
-            assert (found.counts.scraped, found.counts.kept, found.duplicates) == (len(told), len(told), 0)
-            assert len(told) > 300
+            series = {series_key(sample) for family in parse(got.text) for sample in family.samples}
+            fmt = page_format(got.headers["content-type"])
+            found = pages.read_page(got.content, fmt, honor=False)
+            assert (found.counts.scraped, found.counts.kept, found.duplicates) == (
+                len(series),
+                len(series),
+                0,
+            )
+            assert len(series) > 300
     finally:
         exporter.stop()
 

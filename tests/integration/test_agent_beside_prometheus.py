@@ -1,4 +1,4 @@
-"""A real Prometheus in agent mode beside `gpuledger agent`: the same targets, one store, the same series."""
+"""`gpuledger agent` and Prometheus in agent mode scrape the same targets into one store: equal series."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ g 4
 w_bytes 5
 # EOF
 """
-LABELLED = 'a{job="mine",instance="inner",node="n1",exported_job="taken"} 1\nb{instance=""} 2\n'
+LABELED = 'a{job="mine",instance="inner",node="n1",exported_job="taken"} 1\nb{instance=""} 2\n'
 RULES: list[dict[str, Any]] = [
     {"source_labels": ["__name__"], "regex": "low|inf", "action": "drop"},
     {
@@ -86,14 +86,14 @@ EVERY: list[dict[str, Any]] = [
     {"source_labels": ["__scrape_timeout__"], "target_label": "within"},
 ]
 
-# Written so by VictoriaMetrics, which is no JSON.
+# VictoriaMetrics writes infinities that are not valid JSON.
 _INFINITE = re.compile(r"(?<=[\[,])\+?(-?)[Ii]nf(?=[,\]])")
 
-# job: what document 002's endpoint has, what Prometheus's job has
+# Job: keys of the agent's endpoint (decision 002), keys of Prometheus's job.
 JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "open": ({}, {}),
-    "relabelled": ({"metricRelabelConfigs": RULES}, {"metric_relabel_configs": RULES}),
+    "relabeled": ({"metricRelabelConfigs": RULES}, {"metric_relabel_configs": RULES}),
     "found": (
         {"params": {"which": ["a", "b"]}},
         {"params": {"which": ["a", "b"]}, "relabel_configs": TARGET_RULES},
@@ -113,7 +113,7 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "large": ({"bodySizeLimit": "100B"}, {"body_size_limit": "100B"}),
     "empty": ({}, {}),
     "gone": ({}, {}),
-    "asked": ({"params": {"collect[]": ["a", "b"]}}, {"params": {"collect[]": ["a", "b"]}}),
+    "with params": ({"params": {"collect[]": ["a", "b"]}}, {"params": {"collect[]": ["a", "b"]}}),
     "every": (
         {"interval": "1500ms", "timeout": "1s"},
         {"scrape_interval": "1500ms", "scrape_timeout": "1s", "relabel_configs": EVERY},
@@ -124,7 +124,7 @@ JOBS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"metric_relabel_configs": [{"regex": "__name__", "action": "labeldrop"}]},
     ),
 }
-# Their pages are different in the second phase.
+# Jobs with different pages in the second phase.
 MOVING = ("broken", "severed", "slow", "failing", "vanishing")
 
 
@@ -142,8 +142,8 @@ class Script:
             return Answer("")
         if name == "gone":
             return Answer(PLAIN, status=204 if self.phase == 2 else 200)
-        if name in ("honored", "labelled"):
-            return Answer(LABELLED)
+        if name in ("honored", "labeled"):
+            return Answer(LABELED)
         if self.phase == 2 and name in MOVING:
             return {
                 "broken": Answer("7&-\n" + PLAIN),
@@ -156,7 +156,7 @@ class Script:
 
 
 def path_of(job: str) -> str:
-    return {"moved": "/labelled"}.get(job, f"/{job.replace(' ', '-')}")
+    return {"moved": "/labeled"}.get(job, f"/{job.replace(' ', '-')}")
 
 
 def gpuledger_config(ports: dict[str, int], ca: Path, write: str) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def prometheus_config(ports: dict[str, int], ca: Path, write: str) -> dict[str, 
 
 
 class Stored:
-    """What VictoriaMetrics has of each agent: series to values, equal ones in a row told once."""
+    """Stored series of each agent in VictoriaMetrics, with their values; repeated values are collapsed."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -239,7 +239,7 @@ def victoria() -> Iterator[str]:
         yield url
 
 
-def test_the_same_series_and_values_reach_the_same_store(victoria: str, tmp_path: Path) -> None:
+def test_prometheus_and_the_agent_write_the_same_series_and_values(victoria: str, tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.crt("server"), certificates.key("server"))
@@ -265,17 +265,19 @@ def test_the_same_series_and_values_reach_the_same_store(victoria: str, tmp_path
             ]
         )
 
-        def asked_again(times: int = 3) -> None:
+        def wait_for_scrapes(times: int = 3) -> None:
             paths = {"/moved" if job == "found" else path_of(job) for job in JOBS}
-            before = target.asked + encrypted.asked
+            before = target.requests + encrypted.requests
 
-            def all_of_them() -> bool:
-                now = target.asked + encrypted.asked
+            def all_scraped() -> bool:
+                now = target.requests + encrypted.requests
                 return all(
-                    now[path, who] >= before[path, who] + times for path in paths for who in (OURS, THEIRS)
+                    now[path, agent] >= before[path, agent] + times
+                    for path in paths
+                    for agent in (OURS, THEIRS)
                 )
 
-            wait_until(all_of_them, f"{times} scrapes of everything by both")
+            wait_until(all_scraped, f"{times} scrapes of all targets by both agents")
 
         stored = Stored(victoria)
 
@@ -295,21 +297,22 @@ def test_the_same_series_and_values_reach_the_same_store(victoria: str, tmp_path
             return {each for each in differences() if '"__name__": "a_total"' in each and '"severed"' in each}
 
         try:
-            asked_again()
+            wait_for_scrapes()
             script.phase = 2
-            asked_again()
+            wait_for_scrapes()
             script.phase = 3
-            asked_again()
+            wait_for_scrapes()
             settled = time.monotonic() + 20
             while set(differences()) - severed() and time.monotonic() < settled:
                 time.sleep(0.2)
             assert {each: both for each, both in differences().items() if each not in severed()} == {}
-            # What stands before the break Prometheus never ends, against its manual; here all of it ends.
+            # On a truncated page, Prometheus never ends the series before the break, contrary to its
+            # documentation; the agent ends all of them.
             meant = [differences()[each] for each in sorted(severed())]
             assert meant == [([1.0, None, 1.0], [1.0]), ([2500.0, None, 2500.0], [2500.0])]
             mine = stored.of(OURS)
             assert len(mine) > 120
-            # Staleness markers are there to be compared: what moved ended in the second phase, and came back.
+            # Staleness markers were compared: many series ended in the second phase and came back.
             assert sum(None in values[1:-1] for values in mine.values()) > 30
         finally:
             agent.stop()

@@ -1,4 +1,4 @@
-"""`gpuledger agent` as a program under faults: what it accepted arrives, in order."""
+"""`gpuledger agent` under faults: accepted samples arrive, in order."""
 
 from __future__ import annotations
 
@@ -20,89 +20,98 @@ from agent_rig import (
     OURS,
     TARGETS,
     Agents,
-    Counting,
-    Receiver,
-    asked,
+    CountingTargets,
+    RecordingReceiver,
+    count_reorderings,
     eventually,
-    fill,
-    goes_back,
+    fill_disk,
     missing,
+    wait_for_scrapes,
 )
-from ordinary import UID, environment, ordinary
 from running import free_port
 from scripted_target import Answer, scripted
+from unprivileged import UID, environment, unprivileged_command
 from write_helpers import receiving, until
 
-# Ten minutes, were it every 15 s.
+# Scrapes in ten minutes at an interval of 15 s.
 TEN_MINUTES = 40
-# A segment, an eighth of that, is full after two scrapes; and no answer comes too late.
+# A segment (an eighth of max_bytes) is full after two scrapes; the interval is long enough for every
+# response.
 SMALL: dict[str, Any] = {"disk": {"max_bytes": "1MiB"}, "interval": "1s"}
 PADDING = 20_000
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 
 @pytest.fixture
-def targets() -> Counting:
-    return Counting()
+def targets() -> CountingTargets:
+    return CountingTargets()
 
 
 @pytest.fixture
-def receiver() -> Receiver:
-    """Nobody, until it is `receiving`."""
-    return Receiver(port=free_port())
+def receiver() -> RecordingReceiver:
+    """Down until it is `receiving`."""
+    return RecordingReceiver(port=free_port())
 
 
-def lost_by(
-    fault: str, targets: Counting, receiver: Receiver, agents: Agents, run: Coroutine[Any, Any, None]
+def lost_samples(
+    fault: str,
+    targets: CountingTargets,
+    receiver: RecordingReceiver,
+    agents: Agents,
+    run: Coroutine[Any, Any, None],
 ) -> set[tuple[str, int]]:
-    """Run it, and answer what was told and has not arrived, but for what was told last of all."""
+    """Run the scenario; return exported samples that did not arrive, except each target's last one."""
     try:
         asyncio.run(run)
     finally:
         agents.stop()
-    lost = missing(targets, receiver) - set(targets.told.items())
-    print(  # noqa: T201  (the figure is what is asked for)
-        f"{fault}: {targets.told.total()} samples told, {len(set(receiver.arrived))} arrived, {len(lost)} not"
+    lost = missing(targets, receiver) - set(targets.exported.items())
+    print(  # noqa: T201  (the figures are quoted in docs/reliability.md)
+        f"{fault}: {targets.exported.total()} samples exported, {len(set(receiver.arrived))} arrived, "
+        f"{len(lost)} lost"
     )
     return lost
 
 
-async def worked_off(receiver: Receiver, agents: Agents) -> None:
-    """All that is queued arrives, and the agent is told to stop."""
+async def drain_and_stop(receiver: RecordingReceiver, agents: Agents) -> None:
+    """Start the receiver, wait for queued samples and stop the agent, which drains its queue."""
     async with receiving(receiver):
-        await until(lambda: len(receiver.arrived) > len(TARGETS), "the queue to be worked off")
+        await until(lambda: len(receiver.arrived) > len(TARGETS), "the queue to drain")
         await asyncio.to_thread(agents.stop)
 
 
-def test_a_receiver_that_is_down_or_fails_and_kill_dash_nine_lose_nothing_accepted(
-    tmp_path: Path, targets: Counting, receiver: Receiver
+def test_receiver_outages_and_kill_dash_nine_lose_no_accepted_sample(
+    tmp_path: Path, targets: CountingTargets, receiver: RecordingReceiver
 ) -> None:
     async def run(agents: Agents) -> None:
-        await asked(targets, TEN_MINUTES)
+        await wait_for_scrapes(targets, TEN_MINUTES)
         agents.kill(targets)
-        await asked(targets, 5)
+        await wait_for_scrapes(targets, 5)
         async with receiving(receiver):
-            await until(lambda: len(receiver.arrived) > TEN_MINUTES, "the queue to be worked off")
-            receiver.well = False
-            await asked(targets, 5)
+            await until(lambda: len(receiver.arrived) > TEN_MINUTES, "the queue to drain")
+            receiver.healthy = False
+            await wait_for_scrapes(targets, 5)
             agents.kill(targets)
-            await asked(targets, 5)
-            receiver.well = True
+            await wait_for_scrapes(targets, 5)
+            receiver.healthy = True
             agents.kill(targets)
-            await asked(targets, 5)
+            await wait_for_scrapes(targets, 5)
             await asyncio.to_thread(agents.stop)
 
     with scripted(targets.answer) as target:
         agents = Agents(tmp_path, target.port, receiver.url)
-        lost = lost_by("receiver down, failing, three kill -9", targets, receiver, agents, run(agents))
+        lost = lost_samples("receiver down, failing, three kill -9", targets, receiver, agents, run(agents))
     assert len(lost - agents.in_flight) <= agents.failed
-    # What was on its way at a kill is sent again, from its beginning.
-    assert goes_back(receiver.arrived) <= 3 * len(TARGETS)
+    # The batch that was being sent at a kill is sent again.
+    assert count_reorderings(receiver.arrived) <= 3 * len(TARGETS)
 
 
 @contextmanager
 def small_disk(place: Path) -> Iterator[tuple[Sequence[str], Path]]:
-    """A disk of a megabyte at that place, for who is begun by these words alone, and the way to it for us."""
+    """Mount a tmpfs of 1 MiB at `place` in a new mount namespace.
+
+    Yields the command prefix that runs a program in the namespace, and our own path to the mount.
+    """
     place.mkdir()
     mount = f'mount -t tmpfs -o size=1m tmpfs "{place}" && echo mounted && exec cat'
     keeper = subprocess.Popen(
@@ -121,53 +130,53 @@ def small_disk(place: Path) -> Iterator[tuple[Sequence[str], Path]]:
 
 
 @AS_ROOT
-def test_a_full_disk_loses_nothing_that_memory_holds(
-    tmp_path: Path, targets: Counting, receiver: Receiver
+def test_a_full_disk_loses_nothing_that_fits_in_memory(
+    tmp_path: Path, targets: CountingTargets, receiver: RecordingReceiver
 ) -> None:
     async def run(agents: Agents, ballast: Path) -> None:
-        await asked(targets, 5)
-        fill(ballast)
-        await asked(targets, TEN_MINUTES)
+        await wait_for_scrapes(targets, 5)
+        fill_disk(ballast)
+        await wait_for_scrapes(targets, TEN_MINUTES)
         await eventually(lambda: agents.metric("queue_memory_bytes") > 0)
         ballast.unlink()
         await eventually(lambda: agents.metric("queue_memory_bytes") == 0)
-        await worked_off(receiver, agents)
+        await drain_and_stop(receiver, agents)
 
     with scripted(targets.answer) as target, small_disk(tmp_path / "queue") as (within, disk):
         agents = Agents(tmp_path, target.port, receiver.url, (*within, *OURS))
-        lost = lost_by("disk full", targets, receiver, agents, run(agents, disk / "ballast"))
+        lost = lost_samples("disk full", targets, receiver, agents, run(agents, disk / "ballast"))
     assert len(lost) <= agents.failed
-    assert goes_back(receiver.arrived) == 0
+    assert count_reorderings(receiver.arrived) == 0
 
 
 @AS_ROOT
-def test_an_agent_begins_on_a_disk_that_is_full_and_delivers_what_is_on_it(
-    tmp_path: Path, targets: Counting, receiver: Receiver
+def test_an_agent_starts_on_a_full_disk_and_delivers_its_queue(
+    tmp_path: Path, targets: CountingTargets, receiver: RecordingReceiver
 ) -> None:
-    async def run(agents: Agents, ballast: Path, begun_by: Sequence[str]) -> None:
-        await asked(targets, 5)
+    async def run(agents: Agents, ballast: Path, command: Sequence[str]) -> None:
+        await wait_for_scrapes(targets, 5)
         agents.stop()
-        agents.in_flight |= set(targets.told.items())
-        fill(ballast)
-        agents.start(begun_by)
-        await asked(targets, 5)
+        agents.in_flight |= set(targets.exported.items())
+        fill_disk(ballast)
+        agents.start(command)
+        await wait_for_scrapes(targets, 5)
         await eventually(lambda: agents.metric("queue_memory_bytes") > 0)
-        # It stays full to the end: what is delivered by then is not lost.
-        await worked_off(receiver, agents)
+        # The disk remains full until the end.
+        await drain_and_stop(receiver, agents)
 
     with scripted(targets.answer) as target, small_disk(tmp_path / "queue") as (within, disk):
-        begun_by = (*within, *OURS)
-        agents = Agents(tmp_path, target.port, receiver.url, begun_by)
-        lost = lost_by(
-            "full at the start", targets, receiver, agents, run(agents, disk / "ballast", begun_by)
+        command = (*within, *OURS)
+        agents = Agents(tmp_path, target.port, receiver.url, command)
+        lost = lost_samples(
+            "full at the start", targets, receiver, agents, run(agents, disk / "ballast", command)
         )
     assert len(lost - agents.in_flight) <= agents.failed
-    assert goes_back(receiver.arrived) == 0
+    assert count_reorderings(receiver.arrived) == 0
 
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A directory of the ordinary user's, outside of pytest's own, which each run of it closes to others."""
+    """A directory of the ordinary user, outside pytest's temporary directories, which exclude other users."""
     with TemporaryDirectory(prefix="gpuledger-") as made:
         Path(made).chmod(0o755)
         folder = Path(made, "home")
@@ -177,48 +186,53 @@ def home() -> Iterator[Path]:
         yield folder
 
 
-def test_a_queue_in_which_no_file_can_be_made_loses_nothing_that_memory_holds(
-    home: Path, receiver: Receiver
-) -> None:
-    targets = Counting(PADDING)
+def test_a_read_only_queue_loses_nothing_that_fits_in_memory(home: Path, receiver: RecordingReceiver) -> None:
+    targets = CountingTargets(PADDING)
 
     async def run(agents: Agents) -> None:
-        await asked(targets, 1)
+        await wait_for_scrapes(targets, 1)
         (agents.queue / "one").chmod(0o500)
         await eventually(lambda: agents.metric("queue_memory_bytes") > 0)
-        await asked(targets, 2)
+        await wait_for_scrapes(targets, 2)
         (agents.queue / "one").chmod(0o700)
         await eventually(lambda: agents.metric("queue_memory_bytes") == 0)
-        await worked_off(receiver, agents)
+        await drain_and_stop(receiver, agents)
 
     with scripted(targets.answer) as target:
-        agents = Agents(home, target.port, receiver.url, ordinary("agent"), environment(home), **SMALL)
-        lost = lost_by("queue read-only", targets, receiver, agents, run(agents))
+        agents = Agents(
+            home, target.port, receiver.url, unprivileged_command("agent"), environment(home), **SMALL
+        )
+        lost = lost_samples("queue read-only", targets, receiver, agents, run(agents))
     assert lost == set()
-    assert goes_back(receiver.arrived) == 0
-    (said,) = [line for line in agents.program.lines if "takes nothing" in line]
-    assert "(Permission denied)" in said
-    assert "see that files can be made there" in said
+    assert count_reorderings(receiver.arrived) == 0
+    (logged,) = [line for line in agents.program.lines if "cannot write to" in line]
+    assert "(Permission denied)" in logged
+    assert "make the directory writable" in logged
 
 
-def test_a_queue_that_may_not_be_written_is_refused_in_one_line(home: Path, receiver: Receiver) -> None:
+def test_an_unwritable_queue_directory_is_an_error_in_one_line(
+    home: Path, receiver: RecordingReceiver
+) -> None:
     (home / "queue").mkdir()
     (home / "queue").chmod(0o500)
-    agents = Agents(home, 1, receiver.url, ordinary("agent"), environment(home))
+    agents = Agents(home, 1, receiver.url, unprivileged_command("agent"), environment(home))
     assert agents.program.process.wait(60) == 1
     agents.stop()
-    (said,) = [line for line in agents.program.lines if line.startswith("gpuledger:")]
-    assert f"cannot be kept in {home}/queue: Permission denied; name a directory that user" in said
+    (logged,) = [line for line in agents.program.lines if line.startswith("gpuledger:")]
+    assert (
+        f"cannot use {home}/queue for the remote write queues: Permission denied; set a directory that user"
+        in logged
+    )
     assert not [line for line in agents.program.lines if "Traceback" in line]
 
 
-def test_of_a_damaged_queue_the_damaged_records_alone_are_lost_and_counted(
-    tmp_path: Path, targets: Counting, receiver: Receiver
+def test_a_damaged_queue_loses_and_counts_only_the_damaged_records(
+    tmp_path: Path, targets: CountingTargets, receiver: RecordingReceiver
 ) -> None:
     async def run(agents: Agents) -> None:
-        await asked(targets, 20)
+        await wait_for_scrapes(targets, 20)
         assert agents.stop() == 0
-        agents.in_flight |= set(targets.told.items())
+        agents.in_flight |= set(targets.exported.items())
         (segment,) = (agents.queue / "one").glob("*.blocks")
         content = bytearray(segment.read_bytes())
         half = len(content) // 2
@@ -227,7 +241,7 @@ def test_of_a_damaged_queue_the_damaged_records_alone_are_lost_and_counted(
         (agents.queue / "one" / "position").write_bytes(b"nonsense")
         agents.start(OURS)
         async with receiving(receiver):
-            await until(lambda: len(receiver.arrived) > 40, "the queue to be worked off")
+            await until(lambda: len(receiver.arrived) > 40, "the queue to drain")
             await eventually(lambda: agents.metric("queue_bytes") == 0)
             dropped.append(agents.metric("dropped_samples_total", reason="corrupt"))
             await asyncio.to_thread(agents.stop)
@@ -235,35 +249,35 @@ def test_of_a_damaged_queue_the_damaged_records_alone_are_lost_and_counted(
     dropped: list[float] = []
     with scripted(targets.answer) as target:
         agents = Agents(tmp_path, target.port, receiver.url)
-        lost = lost_by("damaged queue", targets, receiver, agents, run(agents))
+        lost = lost_samples("damaged queue", targets, receiver, agents, run(agents))
     lost -= agents.in_flight
-    # The eight bytes are of two records at most.
+    # The eight damaged bytes belong to at most two records.
     assert dropped[0] in (1, 2)
     assert dropped[0] <= len(lost) <= dropped[0] + agents.failed
-    assert any("are damaged and passed over" in line for line in agents.program.lines)
+    assert any("skipped damaged records" in line for line in agents.program.lines)
     assert any("position is damaged" in line for line in agents.program.lines)
 
 
-def test_without_descriptors_what_is_open_goes_on_and_all_else_comes_back(
-    tmp_path: Path, receiver: Receiver
+def test_without_file_descriptors_open_connections_continue_and_the_rest_recovers(
+    tmp_path: Path, receiver: RecordingReceiver
 ) -> None:
-    """No page is asked for, no segment begun, no client served that needs a descriptor more."""
-    targets, closing = Counting(PADDING), False
+    """Scrapes, segments and clients that need a new descriptor fail."""
+    targets, closing = CountingTargets(PADDING), False
 
     def answer(path: str) -> Answer:
-        told = targets.answer(path)
-        # The connection is not kept then.
-        return Answer(told.body, headers=(("Connection", "close"),)) if closing and path == "/0" else told
+        found = targets.answer(path)
+        # Then the agent needs a new connection, and a new descriptor.
+        return Answer(found.body, headers=(("Connection", "close"),)) if closing and path == "/0" else found
 
     async def run(agents: Agents) -> None:
         nonlocal closing
         async with receiving(receiver):
-            await asked(targets, 1)
+            await wait_for_scrapes(targets, 1)
             await until(lambda: receiver.arrived, "the first samples to arrive")
             assert await asyncio.to_thread(agents.metric, "queue_memory_bytes") == 0
             pid = agents.program.process.pid
             before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-            # What is open stays so; nothing can be opened.
+            # Open descriptors remain open; no new ones can be opened.
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
             arrived, closing = len(receiver.arrived), True
             await eventually(lambda: agents.metric("queue_memory_bytes") > 0)
@@ -283,41 +297,43 @@ def test_without_descriptors_what_is_open_goes_on_and_all_else_comes_back(
 
     with scripted(answer) as target:
         agents = Agents(tmp_path, target.port, receiver.url, **SMALL)
-        lost = lost_by("no descriptors", targets, receiver, agents, run(agents))
+        lost = lost_samples("no descriptors", targets, receiver, agents, run(agents))
     assert lost == set()
-    assert goes_back(receiver.arrived) == 0
+    assert count_reorderings(receiver.arrived) == 0
     lines = [line for line in agents.program.lines if "socket.accept() out of system resource" in line]
     assert len(lines) == 1
 
 
-def test_without_memory_it_goes_on_or_begins_anew_and_what_was_accepted_arrives(
-    tmp_path: Path, receiver: Receiver
+def test_out_of_memory_the_agent_continues_or_restarts_and_accepted_samples_arrive(
+    tmp_path: Path, receiver: RecordingReceiver
 ) -> None:
-    """What packs samples ends the program where it gets no memory; elsewhere a scrape is lost."""
-    targets = Counting(PADDING)
+    """The library that compresses samples aborts the process without memory; elsewhere a scrape is lost."""
+    targets = CountingTargets(PADDING)
     exhausted: list[Counter[str]] = []
 
     async def run(agents: Agents) -> None:
-        await asked(targets, 3)
+        await wait_for_scrapes(targets, 3)
         process = agents.program.process
         pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[0])
         before = resource.prlimit(process.pid, resource.RLIMIT_AS)
         resource.prlimit(process.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), before[1]))
-        exhausted.append(targets.told.copy())
-        await until(lambda: process.poll() or min(targets.told.values()) > 8, "some scrapes without memory")
+        exhausted.append(targets.exported.copy())
+        await until(
+            lambda: process.poll() or min(targets.exported.values()) > 8, "some scrapes without memory"
+        )
         if process.poll() is None:
             resource.prlimit(process.pid, resource.RLIMIT_AS, before)
         else:
             agents.stop()
             agents.start(OURS)
-        exhausted.append(targets.told.copy())
-        await asked(targets, 3)
-        await worked_off(receiver, agents)
+        exhausted.append(targets.exported.copy())
+        await wait_for_scrapes(targets, 3)
+        await drain_and_stop(receiver, agents)
 
     with scripted(targets.answer) as target:
         agents = Agents(tmp_path, target.port, receiver.url, **SMALL)
-        lost = lost_by("no memory", targets, receiver, agents, run(agents))
+        lost = lost_samples("no memory", targets, receiver, agents, run(agents))
     begun, ended = exhausted
-    # One answer is on its way at either end.
+    # One response can be in flight at either end.
     assert not [one for one in lost if not begun[one[0]] <= one[1] <= ended[one[0]] + 1]
-    assert goes_back(receiver.arrived) == 0
+    assert count_reorderings(receiver.arrived) == 0

@@ -1,4 +1,4 @@
-"""The API of a real `gpuledger serve`: as it is described, live, guarded, and ended with the program."""
+"""The API of a real `gpuledger serve`: matches its description, streams events, requires credentials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from gpuledger.web.api.endpoints import ENDPOINTS
 from running import Server, get, serving, wait_until
 
-# One process starts what these are about.
+# All tests run in one worker, which starts one server.
 pytestmark = pytest.mark.xdist_group("api")
 
 API = "/api/v1/"
@@ -35,12 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def described(server: Server) -> schemathesis.BaseSchema:
+def schema(server: Server) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_url(server.url + API + "openapi.json")
 
 
-def is_a_question(case: schemathesis.Case) -> bool:
-    """What a schema cannot say: a range must not be upside down, and a cursor be one that was given."""
+def has_only_independent_parameters(case: schemathesis.Case) -> bool:
+    """A schema cannot express that since is before until, and that a cursor comes from a response."""
     return not {"cursor", "since", "until"} & set(case.query or {})
 
 
@@ -50,61 +50,61 @@ def is_a_question(case: schemathesis.Case) -> bool:
         (one.name, mode)
         for one in ENDPOINTS
         for mode in schemathesis.GenerationMode
-        # Without parameters there are none that could be wrong.
+        # Without parameters there are no invalid ones.
         if one.parameters or mode is schemathesis.GenerationMode.POSITIVE
     ],
 )
-def test_every_answer_is_as_described_whatever_is_asked(
-    described: schemathesis.BaseSchema, name: str, mode: schemathesis.GenerationMode
+def test_every_response_matches_the_description(
+    schema: schemathesis.BaseSchema, name: str, mode: schemathesis.GenerationMode
 ) -> None:
-    operation = described[API + name]["GET"]
+    operation = schema[API + name]["GET"]
 
     @settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
     @given(operation.as_strategy(generation_mode=mode))
     def ask(case: schemathesis.Case) -> None:
         if name == "events" and mode is schemathesis.GenerationMode.POSITIVE:
-            # Nobody waits for a million ticks.
+            # The default limit of examples could be a million ticks.
             case.query = {"limit": 2}
-        unsaid = [] if is_a_question(case) else [positive_data_acceptance]
-        case.call_and_validate(timeout=20, excluded_checks=unsaid)
+        excluded = [] if has_only_independent_parameters(case) else [positive_data_acceptance]
+        case.call_and_validate(timeout=20, excluded_checks=excluded)
 
     ask()
 
 
-def asked(server: Server, path: str, **parameters: Any) -> Any:
+def request(server: Server, path: str, **parameters: Any) -> Any:
     answer = get(server.url + API + path, params=parameters, timeout=20)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def test_each_process_of_the_metrics_is_in_the_snapshot(server: Server) -> None:
-    told = asked(server, "snapshot")
-    assert told["source"]["simulated"] is True
-    assert {one["state"] for one in told["devices"]} <= {"active", "held", "idle", "unknown", None}
+    body = request(server, "snapshot")
+    assert body["source"]["simulated"] is True
+    assert {one["state"] for one in body["devices"]} <= {"active", "held", "idle", "unknown", None}
     pids = set(re.findall(r'^gpuledger_process_info\{.*?pid="(\d+)"', server.wait_ticks(), re.MULTILINE))
-    assert {str(one["pid"]) for one in told["processes"]} & pids
+    assert {str(one["pid"]) for one in body["processes"]} & pids
 
 
-def test_watts_and_joules_come_within_seconds_and_not_after_the_zero_hold(server: Server) -> None:
+def test_watts_and_joules_appear_within_seconds_not_after_the_zero_hold(server: Server) -> None:
     def booked() -> list[Any]:
-        told = asked(server, "snapshot")["processes"]
-        return [one for one in told if one["joules"] and one["power_watts"]]
+        body = request(server, "snapshot")["processes"]
+        return [one for one in body if one["joules"] and one["power_watts"]]
 
     found = wait_until(booked, "processes with joules", patience=15)
     assert all(one["measured_joules"] <= one["joules"] for one in found)
 
 
-def test_sessions_and_energy_are_of_the_same_books(server: Server) -> None:
+def test_sessions_and_energy_come_from_the_same_ledger(server: Server) -> None:
     server.wait_ticks(5)
-    sessions = asked(server, "sessions", limit=1000)
-    energy = asked(server, "energy", by="gpu", since=0)
+    sessions = request(server, "sessions", limit=1000)
+    energy = request(server, "energy", by="gpu", since=0)
     assert sessions["from_books"] is energy["from_books"] is True
     assert {one["uuid"] for one in sessions["sessions"]} <= {one["uuid"] for one in energy["gpus"]}
     parts = sum(round(one["joules"] * 1000) for one in (*energy["rows"], *energy["own"]))
     assert parts == round(energy["total"]["joules"] * 1000)
 
 
-def test_events_come_with_the_ticks_and_end_with_the_program() -> None:
+def test_events_follow_the_ticks_and_end_with_the_program() -> None:
     with serving("--source", "simulator", "--interval", "200ms") as server:
         with httpx.stream("GET", server.url + API + "events", timeout=20, trust_env=False) as stream:
             assert stream.headers["content-type"] == "text/event-stream"
@@ -115,23 +115,23 @@ def test_events_come_with_the_ticks_and_end_with_the_program() -> None:
                     ticks.append(json.loads(line.removeprefix("data: "))["tick"])
                 if len(ticks) == 5:
                     break
-            # On a busy machine a client may be slow, and who is slow skips ticks.
+            # On a busy machine this client may be slow, and a slow client skips ticks.
             assert ticks == sorted(set(ticks))
             server.process.terminate()
-            # To its proper end: a stream that is cut off raises.
+            # Read to the end of the stream: a truncated stream raises.
             for _ in lines:
                 pass
         assert server.process.wait(20) == 0
 
 
 @pytest.mark.parametrize("page", ["landing", "off"])
-def test_where_the_page_is_not_full_there_is_no_api(page: str) -> None:
+def test_without_the_full_page_there_is_no_api(page: str) -> None:
     with serving("--source", "simulator", "--web.page", page) as server:
         answer = server.get("/api/v1/snapshot")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_served")
 
 
-def test_without_books_energy_says_how_to_have_some() -> None:
+def test_without_a_ledger_on_disk_energy_names_the_remedy() -> None:
     with serving("--source", "simulator", "--state-dir", "none") as server:
         server.wait_ticks(2)
         answer = server.get("/api/v1/energy")
@@ -141,7 +141,7 @@ def test_without_books_energy_says_how_to_have_some() -> None:
         assert sessions["sessions"]
 
 
-def test_who_may_not_see_the_metrics_sees_nothing_here(tmp_path: Path) -> None:
+def test_the_api_requires_the_credentials_of_the_metrics(tmp_path: Path) -> None:
     import bcrypt
 
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()

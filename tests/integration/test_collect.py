@@ -1,4 +1,4 @@
-"""`gpuledger collect` as cron, a service and node_exporter meet it."""
+"""`gpuledger collect` with cron, as a service, and with node_exporter."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import PATIENCE, Program, gpuledger, one_line, promtool_check, wait_until
 
 NAME = "gpu_processes.prom"
-# A busy machine must not make a tick late by three intervals: the file would go meanwhile, as it should.
+# Long intervals: on a busy machine a tick must not be late by three intervals, which removes the file.
 QUICK = ("--every", "300ms", "--interval", "300ms")
 OLD = 'gpu_total_processes 1\ngpu_process_count{gpu="0"} 1\n'
 
-# A writer at full speed. Page n has 20 to 400 rows, all of value n, then their number: a part of one, or a
-# mixture of two, does not agree with itself.
+# A writer at full speed. Version n has 20 to 400 rows of value n, and a last row with their number: a partial
+# or mixed file is inconsistent.
 WRITER = f"""\
 import sys
 from pathlib import Path
@@ -36,13 +36,13 @@ with Textfile(directory, "{NAME}") as file:
     while not (directory / "stop").exists():
         n += 1
         rows = 20 * (1 + n % 20)
-        told = [f'gpu_row{{{{row="{{row}}",filler="{{filler}}"}}}} {{n}}' for row in range(rows)]
-        file.put("\\n".join([*told, f"gpu_rows_last {{rows}}", ""]).encode())
+        lines = [f'gpu_row{{{{row="{{row}}",filler="{{filler}}"}}}} {{n}}' for row in range(rows)]
+        file.write("\\n".join([*lines, f"gpu_rows_last {{rows}}", ""]).encode())
 """
 
 
 def check_whole(rows: set[float], count: int, last: float) -> int:
-    """Which of the writer's pages this is; fails when it is not one of them, whole."""
+    """The version of the file; fails for an incomplete one."""
     (number,) = rows
     assert count == last == 20 * (1 + number % 20)
     return int(number)
@@ -95,7 +95,7 @@ def directory(tmp_path: Path) -> Path:
     return made
 
 
-def test_once_it_writes_one_file_and_ends(directory: Path) -> None:
+def test_a_single_run_writes_one_file_and_exits(directory: Path) -> None:
     done = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))
     assert done.returncode == 0
     assert done.stdout == ""
@@ -103,13 +103,13 @@ def test_once_it_writes_one_file_and_ends(directory: Path) -> None:
     assert names(directory) == {NAME}
     text = (directory / NAME).read_text()
     assert promtool_check(text)[0] in (0, 3)
-    told = samples(text)
-    assert {"gpu_process_count", "gpu_session_count", "gpu_process_info"} <= told.keys()
-    assert told["gpu_total_processes"] == told["gpu_total_sessions"]
-    assert not any(name.startswith("gpuledger_") for name in told)
+    found = samples(text)
+    assert {"gpu_process_count", "gpu_session_count", "gpu_process_info"} <= found.keys()
+    assert found["gpu_total_processes"] == found["gpu_total_sessions"]
+    assert not any(name.startswith("gpuledger_") for name in found)
 
 
-def test_the_first_reading_has_the_drivers_samples(nvml: NvmlState) -> None:
+def test_the_first_reading_has_the_samples_of_the_driver(nvml: NvmlState) -> None:
     done = gpuledger("collect", "--source", "nvml", "--stdout", env=environment(nvml))
     assert (done.returncode, done.stderr) == (0, "")
     used = {
@@ -125,22 +125,22 @@ def test_the_umask_of_cron_does_not_hide_the_file(directory: Path) -> None:
     assert (directory / NAME).stat().st_mode & 0o777 == 0o644
 
 
-def test_node_exporter_never_sees_a_part_during_a_thousand_rewrites(directory: Path) -> None:
+def test_node_exporter_never_reads_a_partial_file_during_a_thousand_rewrites(directory: Path) -> None:
     with node_exporter(directory) as real, writing(directory, filler=10):
         wait_until((directory / NAME).exists, "the first page")
         seen = set()
         scrapes = 0
         while scrapes < 150 or max(seen) < 1000:
-            told = real.scrape()
-            assert told["node_textfile_scrape_error"] == {(): 0.0}
-            rows, (last,) = told["gpu_row"].values(), told["gpu_rows_last"].values()
+            found = real.scrape()
+            assert found["node_textfile_scrape_error"] == {(): 0.0}
+            rows, (last,) = found["gpu_row"].values(), found["gpu_rows_last"].values()
             seen.add(check_whole(set(rows), len(rows), last))
             scrapes += 1
-        # Else the writer was not at work between the scrapes, and this would prove little.
+        # Otherwise the writer was not active between the scrapes, and the test would prove little.
         assert len(seen) > 50
 
 
-def test_node_exporter_tells_what_a_running_collect_tells_until_it_ends(directory: Path) -> None:
+def test_node_exporter_exports_the_metrics_of_a_running_collect_until_it_exits(directory: Path) -> None:
     source = ("--source", "simulator", "--dialect", "process,session,native")
     with (
         node_exporter(directory) as real,
@@ -149,11 +149,11 @@ def test_node_exporter_tells_what_a_running_collect_tells_until_it_ends(director
         ticks = [0.0]
 
         def new_tick() -> bool:
-            told = real.scrape()
-            assert told["node_textfile_scrape_error"] == {(): 0.0}
-            if "gpuledger_ticks_total" in told:
-                assert "gpu_total_sessions" in told
-                ticks.append(told["gpuledger_ticks_total"][()])
+            found = real.scrape()
+            assert found["node_textfile_scrape_error"] == {(): 0.0}
+            if "gpuledger_ticks_total" in found:
+                assert "gpu_total_sessions" in found
+                ticks.append(found["gpuledger_ticks_total"][()])
             return ticks[-1] > ticks[-2] if len(ticks) > 1 else False
 
         for _ in range(3):
@@ -173,30 +173,30 @@ def wait_rewrites(file: Path, number: int) -> None:
     wait_until(enough, f"{number} rewrites")
 
 
-def test_a_writer_killed_at_any_moment_leaves_a_whole_page(directory: Path) -> None:
+def test_a_writer_killed_at_any_time_leaves_a_complete_file(directory: Path) -> None:
     choose = random.Random(3)
     file = directory / NAME
-    in_the_midst = 0
+    interrupted_writes = 0
     for _ in range(30):
         file.write_text(OLD)
         with writing(directory, filler=400) as process:
             wait_rewrites(file, choose.randrange(4))
-            # Some way into the next one.
+            # Continue into the next rewrite.
             for _ in range(choose.randrange(2000)):
                 pass
             process.kill()
             process.wait()
         text = file.read_text()
         assert text == OLD or check_whole_file(text)
-        in_the_midst += any(name.endswith(".tmp") for name in names(directory))
-    # Else no kill came during a write, and this would prove nothing.
-    assert in_the_midst
+        interrupted_writes += any(name.endswith(".tmp") for name in names(directory))
+    # Otherwise no kill interrupted a write, and the test would prove nothing.
+    assert interrupted_writes
     done = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))
     assert done.returncode == 0
     assert names(directory) == {NAME}
 
 
-def test_collect_killed_at_any_moment_leaves_a_whole_page_and_no_lock(directory: Path) -> None:
+def test_collect_killed_at_any_time_leaves_a_complete_file_and_no_lock(directory: Path) -> None:
     file = directory / NAME
     where = ("--source", "simulator", "--dialect", "process,session", "--textfile-dir", str(directory))
     for rewrites in (0, 1, 1, 2, 3):
@@ -212,9 +212,9 @@ def test_collect_killed_at_any_moment_leaves_a_whole_page_and_no_lock(directory:
 
 
 def mounted(directory: Path, options: str, then: str) -> subprocess.CompletedProcess[str]:
-    """Run `collect` with a small file system of its own at `directory`, which is copied to `copy` at the end.
+    """Run `collect` with a small separate file system at `directory`, which is copied to `directory.copy`.
 
-    In a mount namespace that ends with it. Without root it is one of a user namespace too.
+    Uses a mount namespace; without root also a user namespace.
     """
     as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     script = f"""\
@@ -239,53 +239,53 @@ exit $rc
 
 FILL = 'head -c 1M /dev/zero > "$1/filler" 2>/dev/null || true'
 MOUNTS = [
-    ("size=64k", FILL, "No space left on device; free space there"),
-    ("size=64k,nr_inodes=3", 'touch "$1/filler"', "No space left on device; free space there"),
+    ("size=64k", FILL, "No space left on device; free some space on it"),
+    ("size=64k,nr_inodes=3", 'touch "$1/filler"', "No space left on device; free some space on it"),
     ("size=64k", 'mount -o remount,ro "$1"', "Read-only file system; mount it writable"),
 ]
 
 
 @pytest.mark.parametrize(("options", "then", "line"), MOUNTS, ids=["disk full", "no inode left", "read-only"])
-def test_a_directory_that_takes_no_file_is_one_line_and_keeps_the_old_one(
+def test_a_directory_that_cannot_be_written_is_one_line_and_keeps_the_old_file(
     directory: Path, options: str, then: str, line: str
 ) -> None:
-    told = one_line(mounted(directory, options, then), 1)
-    assert line in told
-    assert str(directory) in told
+    found = one_line(mounted(directory, options, then), 1)
+    assert line in found
+    assert str(directory) in found
     copy = directory.with_name(directory.name + ".copy")
     assert (copy / NAME).read_text() == OLD
     assert names(copy) - {"filler"} == {NAME}
 
 
-def test_a_directory_that_is_not_there_is_one_line_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_directory_is_one_line_and_is_not_created(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    told = one_line(gpuledger("collect", "--source", "simulator", "--textfile-dir", str(missing)), 1)
-    assert str(missing) in told
-    assert "No such file or directory; create it" in told
+    found = one_line(gpuledger("collect", "--source", "simulator", "--textfile-dir", str(missing)), 1)
+    assert str(missing) in found
+    assert "No such file or directory; create it" in found
     assert not missing.exists()
 
 
 def test_a_file_in_place_of_the_directory_is_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    told = one_line(gpuledger("collect", "--source", "simulator", "--textfile-dir", str(file)), 1)
-    assert f"{file}: Not a directory; create it" in told
+    found = one_line(gpuledger("collect", "--source", "simulator", "--textfile-dir", str(file)), 1)
+    assert f"{file}: Not a directory; create it" in found
 
 
-def test_a_second_writer_is_one_line_and_the_first_goes_on(directory: Path) -> None:
+def test_a_second_writer_is_one_line_and_the_first_continues(directory: Path) -> None:
     where = ("--source", "simulator", "--textfile-dir", str(directory))
     with collecting(*where, *QUICK):
         file = directory / NAME
         wait_until(file.exists, "the first page")
-        told = one_line(gpuledger("collect", *where), 1)
-        assert str(file) in told
-        assert "already has a writer" in told
+        found = one_line(gpuledger("collect", *where), 1)
+        assert str(file) in found
+        assert "is in use by another gpuledger collect" in found
         written = file.stat().st_mtime_ns
         wait_until(lambda: file.stat().st_mtime_ns != written, "the first writer to go on")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_exit_code_zero_and_the_file_goes(
+def test_a_signal_stops_collect_with_exit_code_zero_and_removes_the_file(
     directory: Path, number: signal.Signals
 ) -> None:
     with collecting("--source", "simulator", "--every", "1h", "--textfile-dir", str(directory)) as run:
@@ -295,7 +295,7 @@ def test_a_signal_ends_it_with_exit_code_zero_and_the_file_goes(
     assert names(directory) == set()
 
 
-def test_a_directory_that_goes_while_it_runs_is_said_once_and_written_to_when_it_is_back(
+def test_a_removed_directory_is_logged_once_and_written_again_when_it_returns(
     directory: Path, tmp_path: Path
 ) -> None:
     books = ("--state-dir", str(tmp_path / "books"))
@@ -303,20 +303,20 @@ def test_a_directory_that_goes_while_it_runs_is_said_once_and_written_to_when_it
         wait_until((directory / NAME).exists, "the first page")
         moved = directory.rename(directory.with_name("moved"))
         line = run.wait_line(f"cannot write {NAME} in {directory}: No such file or directory").string
-        assert "the books go on, and it is tried again" in line
+        assert "will retry; the ledger is not affected" in line
         directory.mkdir()
         wait_until((directory / NAME).exists, "a page in the new directory")
         run.wait_line(f"writing {directory / NAME} again")
-        # It is the writer there, too.
+        # It holds the lock in the new directory, too.
         second = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))
-        assert "already has a writer" in one_line(second, 1)
+        assert "is in use by another gpuledger collect" in one_line(second, 1)
         assert run.stop() == 0
     assert len([line for line in run.lines if "cannot write" in line]) == 1
     assert names(directory) == set()
     assert (moved / NAME).exists()
 
 
-def test_a_foreign_file_with_our_families_is_named_and_ours_written(directory: Path) -> None:
+def test_another_file_with_the_same_families_is_named_in_a_warning(directory: Path) -> None:
     (directory / "gpu_sessions.prom").write_text(OLD)
     done = gpuledger("collect", "--source", "simulator", "--textfile-dir", str(directory))
     assert done.returncode == 0
@@ -326,17 +326,19 @@ def test_a_foreign_file_with_our_families_is_named_and_ours_written(directory: P
     assert names(directory) == {NAME, "gpu_sessions.prom"}
 
 
-def test_without_a_driver_once_is_one_line_and_the_old_readings_go(directory: Path, tmp_path: Path) -> None:
+def test_a_single_run_without_a_driver_is_one_line_and_removes_old_readings(
+    directory: Path, tmp_path: Path
+) -> None:
     missing = {"LD_LIBRARY_PATH": str(tmp_path)}
-    told = one_line(gpuledger("collect", "--textfile-dir", str(directory), env=missing), 1)
-    assert "libnvidia-ml.so.1 not found: install the NVIDIA driver" in told
+    found = one_line(gpuledger("collect", "--textfile-dir", str(directory), env=missing), 1)
+    assert "libnvidia-ml.so.1 not found: install the NVIDIA driver" in found
     (directory / NAME).write_text(OLD)
-    told = one_line(gpuledger("collect", "--textfile-dir", str(directory), env=missing), 1)
-    assert f"{directory / NAME} told older readings and is removed" in told
+    found = one_line(gpuledger("collect", "--textfile-dir", str(directory), env=missing), 1)
+    assert f"removed {directory / NAME}, which had older readings" in found
     assert names(directory) == set()
 
 
-def test_without_a_driver_every_says_so_once_and_goes_on_trying(directory: Path, tmp_path: Path) -> None:
+def test_a_repeated_run_without_a_driver_logs_once_and_retries(directory: Path, tmp_path: Path) -> None:
     (directory / NAME).write_text(OLD)
     where = ("--textfile-dir", str(directory), "--dialect", "process,session,native")
     with collecting(*where, *QUICK, env={"LD_LIBRARY_PATH": str(tmp_path)}) as run:
@@ -345,17 +347,17 @@ def test_without_a_driver_every_says_so_once_and_goes_on_trying(directory: Path,
             return samples((directory / NAME).read_text()).get("gpuledger_ticks_total", {}).get((), 0)
 
         wait_until(lambda: ticks() > 3, "some ticks")
-        told = samples((directory / NAME).read_text())
-        assert told["gpuledger_collector_success"] == {(("collector", "source"),): 0.0}
-        assert "gpu_process_count" not in told
+        found = samples((directory / NAME).read_text())
+        assert found["gpuledger_collector_success"] == {(("collector", "source"),): 0.0}
+        assert "gpu_process_count" not in found
         (error,) = [line for line in run.lines if "level=error" in line]
         assert "libnvidia-ml.so.1 not found" in error
         assert run.stop() == 0
 
 
-def test_while_the_driver_hangs_there_is_no_file_to_be_believed(directory: Path, nvml: NvmlState) -> None:
+def test_while_the_driver_hangs_there_is_no_file(directory: Path, nvml: NvmlState) -> None:
     where = ("--source", "nvml", "--textfile-dir", str(directory), "--dialect", "process,session")
-    # Once an hour: what ends or comes back is not left to the next turn.
+    # With --every 1h: a lost or returned source is written immediately.
     with collecting(*where, "--interval", "100ms", "--every", "1h", env=environment(nvml)) as run:
         file = directory / NAME
         wait_until(file.exists, "the first page")
@@ -368,7 +370,7 @@ def test_while_the_driver_hangs_there_is_no_file_to_be_believed(directory: Path,
         wait_until(file.exists, "the file to come back")
 
 
-def test_stdout_that_nobody_reads_to_the_end_is_quiet() -> None:
+def test_a_closed_stdout_is_not_an_error() -> None:
     command = f"{sys.executable} -m gpuledger collect --source simulator --stdout --log-level error | true"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, check=False
@@ -376,7 +378,7 @@ def test_stdout_that_nobody_reads_to_the_end_is_quiet() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_stdout_that_takes_nothing_is_one_line() -> None:
+def test_a_full_stdout_is_a_one_line_error() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "gpuledger", "collect", "--source", "simulator", "--stdout"],
@@ -402,35 +404,37 @@ def test_one_configuration_file_serves_every_command(directory: Path, tmp_path: 
 
 
 BAD_INPUT = [
-    (["--file", "../x.prom"], "--file: a bare file name ending in .prom"),
-    (["--file", "gpu.txt"], "--file: a bare file name ending in .prom"),
-    (["--file", ".prom"], "--file: a bare file name ending in .prom"),
-    (["--every", "soon"], "--every: a duration such as"),
+    (["--file", "../x.prom"], "--file: expected a file name ending in .prom"),
+    (["--file", "gpu.txt"], "--file: expected a file name ending in .prom"),
+    (["--file", ".prom"], "--file: expected a file name ending in .prom"),
+    (["--every", "soon"], "--every: expected a duration such as"),
     (["--every", "100ms"], "--every 0.1s is shorter than --interval 1s"),
     (["--every", "60s", "--stdout"], "--stdout prints one page; drop --every"),
     (["--dialect", "native"], "dialect native needs a program that keeps running"),
     (["--dialect", "proces"], "unknown dialect 'proces'; did you mean 'process'?"),
     (["--source", "nvm"], "unknown source 'nvm'; did you mean 'nvml'?"),
     (["--listen-address", ":9400"], "unknown flag '--listen-address'"),
-    (["now"], "collect takes no 'now'"),
+    (["now"], "collect takes no argument 'now'"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "line"), BAD_INPUT)
-def test_bad_input_is_one_line_and_exit_code_two(directory: Path, arguments: list[str], line: str) -> None:
-    told = one_line(gpuledger("collect", "--textfile-dir", str(directory), *arguments), 2)
-    assert line in told
+def test_invalid_input_is_one_line_and_exit_code_two(
+    directory: Path, arguments: list[str], line: str
+) -> None:
+    found = one_line(gpuledger("collect", "--textfile-dir", str(directory), *arguments), 2)
+    assert line in found
     assert names(directory) == set()
 
 
-def test_what_stdout_prints_may_be_any_dialect() -> None:
+def test_stdout_accepts_any_dialect() -> None:
     done = gpuledger("collect", "--source", "simulator", "--stdout", "--dialect", "native")
     assert done.returncode == 0
     assert re.search(r"^gpuledger_ticks_total 1$", done.stdout, re.MULTILINE)
 
 
-def test_help_teaches_with_examples() -> None:
+def test_help_has_examples() -> None:
     done = gpuledger("collect", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for taught in ("* * * * * root gpuledger collect", "OnCalendar=minutely", "--every 60s", "--stdout"):
-        assert taught in done.stdout
+    for text in ("* * * * * root gpuledger collect", "OnCalendar=minutely", "--every 60s", "--stdout"):
+        assert text in done.stdout

@@ -1,4 +1,4 @@
-"""In dcgm-exporter's place: its environment, dashboard's and document's queries, a real Prometheus."""
+"""Replaces dcgm-exporter: its environment variables and dashboard queries, with a real Prometheus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ scrape_configs:
     static_configs: [{{targets: ["{target}"]}}]
 """
 
-# What the panels and variables of dcgm-exporter's dashboard ask.
+# The queries of the panels and variables of dcgm-exporter's dashboard.
 OF = '{instance=~".+", gpu=~"0|1|2|3|4|5|6|7"}'
 DASHBOARD = [
     f"DCGM_FI_DEV_GPU_TEMP{OF}",
@@ -51,7 +51,7 @@ BEYOND = [
 ]
 
 
-def test_dcgm_exporters_environment_dashboard_and_the_documents_fields() -> None:
+def test_queries_of_the_dashboard_and_the_document_return_results() -> None:
     environment = {"DCGM_EXPORTER_KUBERNETES": "true", "DCGM_EXPORTER_INTERVAL": "1000"}
     with (
         serving("--source", "simulator", env=environment) as server,
@@ -64,7 +64,7 @@ def test_dcgm_exporters_environment_dashboard_and_the_documents_fields() -> None
         assert real.query('{job="dcgm-exporter", __name__!~"DCGM_.*|up|scrape_.*"}') == []
 
 
-def test_promtool_finds_nothing_but_names_that_dcgm_exporter_has() -> None:
+def test_promtool_complains_only_about_names_of_dcgm_exporter() -> None:
     with serving("--source", "simulator", "--dialect", "dcgm") as server:
         server.wait_ticks(2)
         page = server.get().text

@@ -1,4 +1,4 @@
-"""What pages tell people to give to Prometheus, given to it while it scrapes the simulated node."""
+"""Queries and scrape configurations in the documentation work with a real Prometheus."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from running import Prometheus, prometheus, serving
 PAGES_BY_NAME = dict(zip(NAMES, map(markdown, PAGES), strict=True))
 
 
-# Asked with the stack's rules and scrapes by a test of their own, or of a fleet's dialects.
-ELSEWHERE = {"docs/queries.md", "docs/dashboards.md", "docs/fleet.md"}
+# Other tests run the queries of these pages, with the stack's rules and scrapes or a fleet's dialects.
+TESTED_ELSEWHERE = {"docs/queries.md", "docs/dashboards.md", "docs/fleet.md"}
 
 
-def having(wanted: Callable[[Markdown], list[str]]) -> pytest.MarkDecorator:
-    """The pages that have at least one such block, and their blocks."""
-    found = {name: wanted(page) for name, page in PAGES_BY_NAME.items()}
-    given = [pytest.param(blocks, id=name) for name, blocks in found.items() if blocks]
-    return pytest.mark.parametrize("blocks", given)
+def pages_with(select: Callable[[Markdown], list[str]]) -> pytest.MarkDecorator:
+    """Parametrize with the selected blocks of each page that has at least one."""
+    found = {name: select(page) for name, page in PAGES_BY_NAME.items()}
+    parameters = [pytest.param(blocks, id=name) for name, blocks in found.items() if blocks]
+    return pytest.mark.parametrize("blocks", parameters)
 
 
 def queries(page: Markdown) -> list[str]:
@@ -42,9 +42,9 @@ def _each(block: str) -> list[str]:
     return lines if len(lines) > 1 and all("#" in line for line in lines) else [block]
 
 
-@having(queries)
-def test_queries_are_promql(blocks: list[str], tmp_path: Path) -> None:
-    # One block may hold several lines that are a query each; then every line ends in a comment.
+@pages_with(queries)
+def test_queries_are_valid_promql(blocks: list[str], tmp_path: Path) -> None:
+    # A block may have one query per line; then each line ends in a comment.
     rules = [
         {"record": f"query:{number}", "expr": query}
         for number, query in enumerate(query for block in blocks for query in _each(block))
@@ -54,12 +54,12 @@ def test_queries_are_promql(blocks: list[str], tmp_path: Path) -> None:
     assert _promtool("check", "rules", str(file)) == ""
 
 
-@having(scrapes)
-def test_scrape_configurations_are_prometheuss(blocks: list[str], tmp_path: Path) -> None:
+@pages_with(scrapes)
+def test_scrape_configurations_are_valid(blocks: list[str], tmp_path: Path) -> None:
     for number, block in enumerate(blocks):
         config = yaml.safe_load(block)
         for scrape in config["scrape_configs"]:
-            # Debian's Prometheus is built without the discovery of Kubernetes.
+            # Debian's Prometheus is built without Kubernetes service discovery.
             scrape.pop("kubernetes_sd_configs", None)
         file = tmp_path / f"{number}.yml"
         file.write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -67,7 +67,7 @@ def test_scrape_configurations_are_prometheuss(blocks: list[str], tmp_path: Path
 
 
 def _promtool(*arguments: str) -> str:
-    """What it complains of."""
+    """The error output of promtool; empty on success."""
     done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
     return done.stderr if done.returncode else ""
 
@@ -82,8 +82,8 @@ def scraping() -> Iterator[Prometheus]:
                 honor_labels: true
                 static_configs: [{{targets: ["127.0.0.1:{server.port}"]}}]
         """
-        with prometheus(config) as asked:
-            yield asked
+        with prometheus(config) as server_under_test:
+            yield server_under_test
 
 
 @pytest.mark.xdist_group("docs_prometheus")
@@ -92,11 +92,11 @@ def scraping() -> Iterator[Prometheus]:
     [
         pytest.param(query, id=f"{name}: {' '.join(query.split())[:50]}")
         for name, page in PAGES_BY_NAME.items()
-        if name not in ELSEWHERE
+        if name not in TESTED_ELSEWHERE
         for block in queries(page)
         for query in _each(block)
     ],
 )
-def test_a_query_has_an_answer_on_the_simulated_node(query: str, scraping: Prometheus) -> None:
-    # The node has run for seconds: an hour of it is not there to be asked about.
+def test_queries_return_results_on_the_simulated_node(query: str, scraping: Prometheus) -> None:
+    # The node has run only for seconds, so ranges of hours are shortened.
     assert scraping.wait_query(re.sub(r"\[\d+[mhd]\]", "[10s]", query))

@@ -13,7 +13,7 @@ import pytest
 from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess, NvmlState, build
 from running import gpuledger, serving
 
-# A port that is free, so that what else runs here does not count.
+# A free port, so that other programs do not affect the result.
 FREE = ("--listen-address", "127.0.0.1:0")
 NO_GPU = not any(Path("/dev").glob("nvidia*"))
 
@@ -32,13 +32,13 @@ def doctor(*arguments: str, state: NvmlState | None = None, **environment: str) 
 
 
 def findings(done: CompletedProcess[str]) -> dict[str, dict[str, str]]:
-    told = json.loads(done.stdout)
-    assert told["summary"]["ok"] == (done.returncode == 0)
-    return {finding["check"]: finding for finding in told["findings"]}
+    document = json.loads(done.stdout)
+    assert document["summary"]["ok"] == (done.returncode == 0)
+    return {finding["check"]: finding for finding in document["findings"]}
 
 
 @pytest.mark.skipif(not NO_GPU, reason="this machine has a GPU")
-def test_without_a_gpu_it_says_what_is_missing_and_what_to_do() -> None:
+def test_without_a_gpu_doctor_names_what_is_missing_and_the_remedy() -> None:
     done = doctor()
     assert done.returncode == 1
     assert done.stderr == ""
@@ -49,7 +49,7 @@ def test_without_a_gpu_it_says_what_is_missing_and_what_to_do() -> None:
     assert done.stdout.count("because of: NVML library") == 1
 
 
-def test_the_driver_is_found_as_every_program_finds_it(nvml: NvmlState) -> None:
+def test_the_driver_library_is_found_by_the_dynamic_loader(nvml: NvmlState) -> None:
     found = findings(doctor("--format", "json", state=nvml))
     assert found["driver.library"]["verdict"] == "works"
     assert found["driver.library"]["why"].startswith(str(build()))
@@ -59,9 +59,7 @@ def test_the_driver_is_found_as_every_program_finds_it(nvml: NvmlState) -> None:
     assert found["gpu.processes"]["why"] == "readable, 1 entries on GPUs 0-1"
 
 
-def test_what_the_kubelet_handed_out_is_compared_with_the_gpus_that_are_here(
-    nvml: NvmlState, tmp_path: Path
-) -> None:
+def test_allocations_of_the_kubelet_are_compared_with_the_gpus_here(nvml: NvmlState, tmp_path: Path) -> None:
     nvml.gpus[0].uuid = "GPU-00000000-0000-0000-0000-000000000001"
     nvml.write()
     ids = {"0": [nvml.gpus[0].uuid, "GPU-of-another-machine"]}
@@ -74,14 +72,18 @@ def test_what_the_kubelet_handed_out_is_compared_with_the_gpus_that_are_here(
         *("--format", "json"),
         state=nvml,
     )
-    told = [one["why"] for one in json.loads(done.stdout)["findings"] if one["check"] == "kubernetes.devices"]
-    assert [one.partition(":")[0] for one in told] == [
+    reasons = [
+        finding["why"]
+        for finding in json.loads(done.stdout)["findings"]
+        if finding["check"] == "kubernetes.devices"
+    ]
+    assert [reason.partition(":")[0] for reason in reasons] == [
         "1 are GPUs of this machine",
-        "1 match no GPU here, read as uuid",
+        "1 match no GPU here, parsed as uuid",
     ]
 
 
-def test_a_driver_that_hangs_is_said_to_hang(nvml: NvmlState) -> None:
+def test_a_hanging_driver_is_reported(nvml: NvmlState) -> None:
     nvml.hang = ("nvmlDeviceGetUUID",)
     nvml.write()
     done = doctor(state=nvml)
@@ -93,8 +95,8 @@ def test_a_driver_that_hangs_is_said_to_hang(nvml: NvmlState) -> None:
     ("code", "words"),
     [(9, "`modprobe nvidia`"), (18, "LIB_RM_VERSION_MISMATCH"), (4, "NO_PERMISSION"), (999, "daemon-reload")],
 )
-@pytest.mark.skipif(not NO_GPU, reason="this machine's own driver would be seen")
-def test_a_driver_that_refuses_is_told_with_the_remedy(nvml: NvmlState, code: int, words: str) -> None:
+@pytest.mark.skipif(not NO_GPU, reason="the driver of this machine would be found")
+def test_a_driver_error_is_reported_with_a_remedy(nvml: NvmlState, code: int, words: str) -> None:
     nvml.errors["nvmlInitWithFlags"] = code
     nvml.write()
     done = doctor(state=nvml)
@@ -102,14 +104,14 @@ def test_a_driver_that_refuses_is_told_with_the_remedy(nvml: NvmlState, code: in
     assert words in done.stdout
 
 
-def test_the_simulator_has_nothing_of_a_driver_to_check() -> None:
+def test_the_simulator_has_no_checks_of_a_driver() -> None:
     done = doctor("--source", "simulator")
     assert done.returncode == 0, done.stdout
-    assert "nothing to check of a driver" in done.stdout
+    assert "no driver to check" in done.stdout
     assert "NVML" not in done.stdout
 
 
-def test_a_taken_port_is_a_failure_that_names_who_has_it() -> None:
+def test_a_port_in_use_is_a_failure_that_names_the_process() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -119,14 +121,14 @@ def test_a_taken_port_is_a_failure_that_names_who_has_it() -> None:
     assert f"in use by pid {os.getpid()}" in done.stdout
 
 
-def test_a_running_gpuledger_is_no_failure() -> None:
+def test_the_port_of_a_running_gpuledger_is_not_a_failure() -> None:
     with serving("--source", "simulator") as server:
         done = doctor("--source", "simulator", "--listen-address", f"127.0.0.1:{server.port}")
     assert done.returncode == 0, done.stdout
-    assert f"gpuledger listens here already (pid {server.process.pid})" in done.stdout
+    assert f"gpuledger is already listening here (pid {server.process.pid})" in done.stdout
 
 
-def test_output_in_another_encoding_does_not_break_it() -> None:
+def test_doctor_works_with_an_ascii_output() -> None:
     done = doctor("--source", "simulator", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("+ works    source")
@@ -137,18 +139,18 @@ def test_output_in_another_encoding_does_not_break_it() -> None:
     [
         (("--source", "simulator:none"), "none"),
         (("--fromat", "json"), "did you mean '--format'?"),
-        (("--format", "xml"), "one of table, json is wanted"),
-        (("now",), "doctor takes no 'now'"),
+        (("--format", "xml"), "expected one of table, json"),
+        (("now",), "doctor takes no argument 'now'"),
     ],
 )
-def test_what_serve_would_refuse_is_refused_alike(arguments: tuple[str, ...], line: str) -> None:
+def test_doctor_rejects_the_input_that_serve_rejects(arguments: tuple[str, ...], line: str) -> None:
     done = doctor(*arguments)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert line in done.stderr
 
 
-def test_help_teaches_with_examples() -> None:
+def test_help_has_examples() -> None:
     text = doctor("--help").stdout
     for words in ("exit code: 1", "verdicts:", "kubectl exec POD -- gpuledger doctor", "--textfile-dir"):
         assert words in text

@@ -1,4 +1,4 @@
-"""Document 003's queries on a real Prometheus: right answers, also for a short process named late."""
+"""Energy queries on a real Prometheus, also for a short process with a late pod name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from running import Prometheus, Server, prometheus, serving, wait_until
 
-# One set of nodes and one Prometheus for all of it.
+# One worker, with one node and one Prometheus for all tests.
 pytestmark = pytest.mark.xdist_group("energy")
 
-# Scenario seconds pass four times as fast, so watts by rate() come out fourfold.
+# The simulator runs at four times the speed, so rate() returns four times the watts.
 SPEED = 4
 SCENARIO = """
 gpus:
@@ -56,7 +56,7 @@ QUERIES = [
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Prometheus]]:
-    """A node until its short process is gone and fully told, and the Prometheus that scraped it."""
+    """A node after its short process has ended and all its energy is exported, and its Prometheus."""
     file = tmp_path_factory.mktemp("energy") / "scenario.yaml"
     Path(file).write_text(SCENARIO)
     arguments = ("--source", f"simulator:{file}", "--speed", str(SPEED), "--energy.zero-hold", "12s")
@@ -64,10 +64,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         serving(*arguments, "--interval", "250ms") as server,
         prometheus(CONFIG.format(target=f"127.0.0.1:{server.port}")) as real,
     ):
-        told = "my_gpu_process_energy_joules{pod='late'} > 0 and on (pod) my_gpu_process_active == 0"
-        wait_until(lambda: real.query(told), "the short process to be gone and told", patience=90)
+        ended = "my_gpu_process_energy_joules{pod='late'} > 0 and on (pod) my_gpu_process_active == 0"
+        wait_until(lambda: real.query(ended), "the energy of the ended short process", patience=90)
         full = "count_over_time(my_gpu_process_energy_joules{pod='training-job-123'}[5m]) > 20"
-        wait_until(lambda: real.query(full), "a window of rate() behind the held zeros", patience=90)
+        wait_until(lambda: real.query(full), "a window of rate() after the held zeros", patience=90)
         yield server, real
 
 
@@ -77,7 +77,7 @@ def value(real: Prometheus, query: str) -> float:
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_the_documents_queries_are_answered(watched: tuple[Server, Prometheus], query: str) -> None:
+def test_documented_queries_return_results(watched: tuple[Server, Prometheus], query: str) -> None:
     assert watched[1].query(query)
 
 
@@ -86,28 +86,28 @@ def test_rate_is_watts(watched: tuple[Server, Prometheus]) -> None:
     assert watts / SPEED == pytest.approx(60 + 250, rel=0.1)
 
 
-def test_increase_sees_all_of_a_short_process_whose_name_came_late(
+def test_increase_covers_all_energy_of_a_short_process_with_a_late_pod_name(
     watched: tuple[Server, Prometheus],
 ) -> None:
     _, real = watched
     for name in ("my_gpu_process_energy_joules", "gpuledger_energy_joules_total"):
-        told = value(real, f"sum({name}{{pod='late'}})")
-        # Forty seconds at 60 + 400 W, less the intervals that are nobody's alone.
-        assert told == pytest.approx(40 * 460, rel=0.08)
-        seen = value(real, f"sum(max_over_time({name}{{pod='late'}}[5m]))")
+        joules = value(real, f"sum({name}{{pod='late'}})")
+        # Forty seconds at 60 + 400 W, less the intervals that are not attributed to the process.
+        assert joules == pytest.approx(40 * 460, rel=0.08)
+        highest = value(real, f"sum(max_over_time({name}{{pod='late'}}[5m]))")
         first = value(real, f"sum(min_over_time({name}{{pod='late'}}[5m]))")
-        assert (first, seen) == (0, told)
-        assert value(real, f"sum(increase({name}{{pod='late'}}[5m]))") >= told * 0.95
+        assert (first, highest) == (0, joules)
+        assert value(real, f"sum(increase({name}{{pod='late'}}[5m]))") >= joules * 0.95
 
 
-def test_what_is_told_balances_from_outside(watched: tuple[Server, Prometheus]) -> None:
+def test_exported_accounts_add_up_to_the_counters(watched: tuple[Server, Prometheus]) -> None:
     _, real = watched
-    books = (
+    difference = (
         "sum by (uuid) (gpuledger_energy_joules_total) + sum by (uuid) (gpuledger_energy_pending_joules) + "
         "sum by (uuid) (gpuledger_energy_closed_joules) "
         "- sum by (uuid) (gpuledger_device_energy_joules_total)"
     )
-    answers = real.query(f"abs({books})")
+    answers = real.query(f"abs({difference})")
     assert len(answers) == 2
     assert all(float(answer["value"][1]) < 0.001 for answer in answers)  # type: ignore[index]  # as above
     assert all(answer["value"][1] == "0" for answer in real.query("gpuledger_energy_imbalance_joules"))  # type: ignore[index]  # as above

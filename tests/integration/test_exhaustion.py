@@ -1,4 +1,4 @@
-"""A program that runs out of disk, of descriptors, of memory goes on, and nothing booked is lost."""
+"""Running out of disk, file descriptors or memory does not stop serve, and no booked energy is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from books_helpers import assert_books_balance
+from ledger_helpers import assert_books_balance
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import Server, get, serving, wait_until
 
@@ -21,8 +21,8 @@ from running import Server, get, serving, wait_until
 def server(tmp_path: Path) -> Iterator[Server]:
     state = NvmlState(tmp_path / "state", [NvmlGpu(NvmlProcess(os.getpid(), sm=40)), NvmlGpu()]).write()
     env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
-    asked = ("--source", "nvml", "--interval", "50ms", "--state-dir", str(tmp_path / "books"))
-    with serving(*asked, env=env) as running:
+    flags = ("--source", "nvml", "--interval", "50ms", "--state-dir", str(tmp_path / "books"))
+    with serving(*flags, env=env) as running:
         running.wait_ticks(10)
         yield running
     assert_books_balance(tmp_path / "books" / "gpuledger.db")
@@ -53,19 +53,19 @@ def number(page: str, name: str) -> float:
     return float(found[1])
 
 
-def test_a_disk_that_takes_nothing_more(server: Server, tmp_path: Path) -> None:
-    told = joules(server.get("/metrics/native").text)
+def test_a_full_disk_loses_no_booked_energy(server: Server, tmp_path: Path) -> None:
+    before = joules(server.get("/metrics/native").text)
     with limited(server, resource.RLIMIT_FSIZE, 8192):
-        wait_until(lambda: "store" in server.get("/health").text, "health to tell of the store")
+        wait_until(lambda: "store" in server.get("/health").text, "health to report the store")
         page = server.get("/metrics/native").text
         assert number(page, 'gpuledger_collector_success{collector="store"}') == 0
-        assert joules(page) >= told
-        told = joules(page)
+        assert joules(page) >= before
+        before = joules(page)
     wait_until(lambda: server.get("/health").text.startswith("OK"), "the store to be written again")
-    assert joules(server.get("/metrics/native").text) >= told
+    assert joules(server.get("/metrics/native").text) >= before
 
 
-def test_no_descriptor_is_left(server: Server) -> None:
+def test_running_out_of_file_descriptors_does_not_stop_the_ticks(server: Server) -> None:
     with httpx.Client(base_url=server.url, trust_env=False, timeout=20) as open_before:
         ticks = number(open_before.get("/metrics/native").text, "gpuledger_ticks_total")
         in_use = sum(1 for _ in Path(f"/proc/{server.process.pid}/fd").iterdir())
@@ -82,15 +82,15 @@ def test_no_descriptor_is_left(server: Server) -> None:
     assert server.get("/health").text.startswith("OK")
 
 
-def test_no_memory_is_left(server: Server) -> None:
+def test_running_out_of_memory_loses_no_booked_energy(server: Server) -> None:
     page = server.get("/metrics/native").text
-    told, ticks = joules(page), number(page, "gpuledger_ticks_total")
+    before, ticks = joules(page), number(page, "gpuledger_ticks_total")
     size = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0]) * resource.getpagesize()
     with limited(server, resource.RLIMIT_AS, size):
         for path in ("/metrics/native", "/metrics/dcgm", "/api/v1/snapshot", "/api/v1/sessions", "/") * 20:
             with suppress(httpx.HTTPError):
                 assert server.get(path).status_code in (200, 500, 503)
         assert server.process.poll() is None
-    wait_until(lambda: server.get("/health").text.startswith("OK"), "health to be well")
+    wait_until(lambda: server.get("/health").text.startswith("OK"), "health to be OK")
     server.wait_ticks(int(ticks) + 20)
-    assert joules(server.get("/metrics/native").text) >= told
+    assert joules(server.get("/metrics/native").text) >= before

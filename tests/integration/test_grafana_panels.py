@@ -1,4 +1,4 @@
-"""Every query of every dashboard on a real Prometheus that scrapes a fleet: busy, idle, empty, seen twice."""
+"""All queries of all dashboards on a real Prometheus that scrapes busy, idle and duplicated nodes."""
 
 from __future__ import annotations
 
@@ -51,15 +51,28 @@ scrape_configs:
       - {{targets: ["{busy}", "{busy_again}"], labels: {{cluster: twice}}}}
 """
 ZERO_WHEN_IDLE = {
-    "gpuledger-usage": ("Active", "Held idle", "Open sessions", "Owners", "Owner not known"),
-    "gpuledger-energy": ("Used by owners", "Nobody's"),
+    "gpuledger-usage": (
+        "Active GPUs",
+        "Idle but allocated GPUs",
+        "Open sessions",
+        "Owners",
+        "Processes without owner",
+    ),
+    "gpuledger-energy": ("Energy of owners", "Unattributed energy"),
     "gpuledger-health": (
         "GPUs lost",
         "GPUs with Xid errors",
         "Uncorrected ECC errors",
-        "GPUs at their power limit",
+        "GPUs at power limit",
     ),
-    "gpuledger-fleet": ("Targets down", "GPUs lost", "Active", "Held idle", "Stalled", "Parts that fail"),
+    "gpuledger-fleet": (
+        "Targets down",
+        "GPUs lost",
+        "Active GPUs",
+        "Idle but allocated GPUs",
+        "Stalled nodes",
+        "Failing collectors",
+    ),
 }
 
 
@@ -70,20 +83,22 @@ class Fleet:
     prometheus: httpx.Client
     addresses: Mapping[str, str]
 
-    def ask(self, expression: str, **choice: str) -> list[dict[str, Any]]:
-        """What a panel would be answered with this choice, All where none is named."""
+    def query_panel(self, expression: str, **choice: str) -> list[dict[str, Any]]:
+        """Queries like a panel with these values of variables; the default is All."""
         values = {**FIXED, **EVERYTHING, **{name: escaped(text) for name, text in choice.items()}}
         return self.query("query", query=substituted(expression, values))
 
-    def query(self, kind: str, **asked: str | float) -> list[dict[str, Any]]:
-        answer = self.prometheus.post(f"/api/v1/{kind}", data=asked).json()
-        assert answer["status"] == "success", answer
-        return list(answer["data"]["result"])
+    def query(self, kind: str, **parameters: str | float) -> list[dict[str, Any]]:
+        response = self.prometheus.post(f"/api/v1/{kind}", data=parameters).json()
+        assert response["status"] == "success", response
+        return list(response["data"]["result"])
 
     def values(self, label: str) -> list[str]:
-        """The values of a label of devices and owners."""
+        """Returns the values of a label of devices and owners."""
         expression = f"count by ({label}) ({{__name__=~'gpuledger_device_(info|owner_info)'}})"
-        return sorted({row["metric"][label] for row in self.ask(expression) if row["metric"].get(label)})
+        return sorted(
+            {row["metric"][label] for row in self.query_panel(expression) if row["metric"].get(label)}
+        )
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +107,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("fleet")
     (folder / "idle.yaml").write_text(IDLE)
     batch, driver = batch_node(folder)
-    often = ("--interval", "500ms", "--energy.zero-hold", "2s")
+    fast_ticks = ("--interval", "500ms", "--energy.zero-hold", "2s")
     with ExitStack() as running:
 
         def start(*arguments: str, env: Mapping[str, str] | None = None) -> int:
-            return running.enter_context(serving(*arguments, *often, env=env)).port
+            return running.enter_context(serving(*arguments, *fast_ticks, env=env)).port
 
         dialects = ("--dialect", "process,session,energy,native,dcgm")
         collectors = ("--dcgm.collectors", str(GRAFANA / "dcgm-collectors.csv"))
@@ -118,23 +133,23 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @each_panel
-def test_every_query_is_answered(fleet: Fleet, panel: dict[str, Any]) -> None:
+def test_every_query_returns_data(fleet: Fleet, panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
-        wait_until(lambda asked=target["expr"]: fleet.ask(asked), f"an answer to {target['expr']}")
+        wait_until(lambda query=target["expr"]: fleet.query_panel(query), f"data for {target['expr']}")
 
 
 @each_table
 def test_every_column_of_a_table_has_a_heading(fleet: Fleet, panel: dict[str, Any]) -> None:
-    """A label that nobody named would stand at the table's end under its raw name."""
+    """A label without heading would be shown at the end of the table under its raw name."""
     named = panel["transformations"][1]["options"]["renameByName"].keys()
     for target in panel["targets"]:
-        told = {label for row in fleet.ask(target["expr"]) for label in row["metric"]}
-        assert told <= named
+        labels = {label for row in fleet.query_panel(target["expr"]) for label in row["metric"]}
+        assert labels <= named
 
 
 @each_range
-def test_a_range_is_answered(fleet: Fleet, panel: dict[str, Any]) -> None:
-    """What holds now must hold at each step: a join that was ambiguous for a moment fails the whole panel."""
+def test_a_range_query_returns_data(fleet: Fleet, panel: dict[str, Any]) -> None:
+    """Every step must succeed: a join that is ambiguous at one step fails the whole panel."""
     for target in panel["targets"]:
         now = time.time()
         query = substituted(target["expr"], {**FIXED, **EVERYTHING})
@@ -143,66 +158,75 @@ def test_a_range_is_answered(fleet: Fleet, panel: dict[str, Any]) -> None:
 
 @each_panel
 @pytest.mark.parametrize("variable", ["cluster", "node", "namespace", "gpu"])
-def test_a_single_choice_is_answered(fleet: Fleet, panel: dict[str, Any], variable: str) -> None:
-    """Not every GPU or namespace has what each panel shows, but some one has."""
+def test_a_single_value_of_a_variable_returns_data(
+    fleet: Fleet, panel: dict[str, Any], variable: str
+) -> None:
+    """Not every GPU or namespace has data for each panel, but at least one has."""
     label = {"node": "instance", "gpu": "uuid"}.get(variable, variable)
     choices = fleet.values(label)
     assert len(choices) > 1
     for target in panel["targets"]:
 
-        def some_answer(asked: str = target["expr"]) -> bool:
-            return any(fleet.ask(asked, **{variable: choice}) for choice in choices)
+        def has_data(query: str = target["expr"]) -> bool:
+            return any(fleet.query_panel(query, **{variable: choice}) for choice in choices)
 
-        wait_until(some_answer, f"an answer for one {variable} to {target['expr']}")
+        wait_until(has_data, f"data of one {variable} for {target['expr']}")
 
 
 @each_panel
-def test_an_idle_node_is_no_error(fleet: Fleet, panel: dict[str, Any]) -> None:
+def test_an_idle_node_causes_no_query_error(fleet: Fleet, panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
-        fleet.ask(target["expr"], node=fleet.addresses["idle"])
+        fleet.query_panel(target["expr"], node=fleet.addresses["idle"])
 
 
 @pytest.mark.parametrize(
     ("uid", "title"), [(uid, title) for uid in ZERO_WHEN_IDLE for title in ZERO_WHEN_IDLE[uid]]
 )
-def test_an_idle_node_has_zeros_where_zero_is_the_truth(fleet: Fleet, uid: str, title: str) -> None:
+def test_an_idle_node_has_zeros(fleet: Fleet, uid: str, title: str) -> None:
     (target,) = panel(uid, title)["targets"]
-    (row,) = fleet.ask(target["expr"], node=fleet.addresses["idle"])
+    (row,) = fleet.query_panel(target["expr"], node=fleet.addresses["idle"])
     assert float(row["value"][1]) == 0
 
 
-def test_an_idle_nodes_gpus_are_free_and_its_energy_is_nobodys(fleet: Fleet) -> None:
+def test_gpus_of_an_idle_node_are_free_and_their_energy_is_idle(fleet: Fleet) -> None:
     def number(uid: str, title: str) -> float:
         (target,) = panel(uid, title)["targets"]
-        (row,) = fleet.ask(target["expr"], node=fleet.addresses["idle"])
+        (row,) = fleet.query_panel(target["expr"], node=fleet.addresses["idle"])
         return float(row["value"][1])
 
-    assert number("gpuledger-usage", "GPUs") == number("gpuledger-usage", "Free") == 2
-    assert number("gpuledger-energy", "Idle") == 1
+    assert number("gpuledger-usage", "GPUs") == number("gpuledger-usage", "Free GPUs") == 2
+    assert number("gpuledger-energy", "Idle energy") == 1
 
 
 @each_panel
-def test_where_nothing_is_scraped_nothing_is_told(fleet: Fleet, panel: dict[str, Any]) -> None:
-    """Not even zeros: no GPU was looked at. The panel says so with its own words."""
+def test_without_scraped_nodes_there_is_no_data(fleet: Fleet, panel: dict[str, Any]) -> None:
+    """There are no zeros either, because no GPU was read; the panel shows its text for no data."""
     for target in panel["targets"]:
-        assert fleet.ask(target["expr"], cluster="nowhere") == []
+        assert fleet.query_panel(target["expr"], cluster="nowhere") == []
 
 
 @each_panel
-def test_a_node_that_is_scraped_twice_is_no_error(fleet: Fleet, panel: dict[str, Any]) -> None:
+def test_a_node_that_is_scraped_twice_causes_no_query_error(fleet: Fleet, panel: dict[str, Any]) -> None:
     for target in panel["targets"]:
-        fleet.ask(target["expr"], cluster="twice")
+        fleet.query_panel(target["expr"], cluster="twice")
 
 
-def test_what_is_scraped_twice_is_counted_once(fleet: Fleet) -> None:
-    (once,) = (float(row["value"][1]) for row in fleet.ask(_only("gpuledger-usage", "GPUs"), cluster="twice"))
-    told = fleet.ask(column("gpuledger-fleet", "Every node", "GPUs"), cluster="twice")
-    assert once == sum(float(row["value"][1]) for row in told) == 8
-    states = [_only("gpuledger-usage", title) for title in ("Active", "Held idle", "Free")]
-    devices = sum(float(row["value"][1]) for state in states for row in fleet.ask(state, cluster="twice"))
-    assert 6 < devices <= 8, "six GPUs, and the parts of two that MIG has cut"
+def test_nodes_that_are_scraped_twice_count_once(fleet: Fleet) -> None:
+    (once,) = (
+        float(row["value"][1]) for row in fleet.query_panel(_only("gpuledger-usage", "GPUs"), cluster="twice")
+    )
+    rows = fleet.query_panel(
+        column("gpuledger-fleet", "GPUs, power and energy by node", "GPUs"), cluster="twice"
+    )
+    assert once == sum(float(row["value"][1]) for row in rows) == 8
+    titles = ("Active GPUs", "Idle but allocated GPUs", "Free GPUs")
+    states = [_only("gpuledger-usage", title) for title in titles]
+    devices = sum(
+        float(row["value"][1]) for state in states for row in fleet.query_panel(state, cluster="twice")
+    )
+    assert 6 < devices <= 8, "six GPUs, and the MIG instances of two GPUs"
     limit = 8 * 700
-    (power,) = fleet.ask(_only("gpuledger-fleet", "Power"), cluster="twice")
+    (power,) = fleet.query_panel(_only("gpuledger-fleet", "Power draw"), cluster="twice")
     assert float(power["value"][1]) <= limit
 
 
@@ -212,29 +236,30 @@ def _only(uid: str, title: str) -> str:
 
 
 def columns(fleet: Fleet, rows: str, *headings: str) -> list[dict[frozenset[tuple[str, str]], float]]:
-    """Columns of a table of energy by row, all of one moment that every scrape is in by now."""
+    """Returns columns of an energy table by row, all for one time that is old enough for all scrapes."""
     at = f"[$__range] @ {time.time() - 5:.3f}"
     found = []
     for heading in headings:
-        answer = fleet.ask(column("gpuledger-energy", rows, heading).replace("[$__range]", at))
-        found.append({frozenset(row["metric"].items()): float(row["value"][1]) for row in answer})
+        result = fleet.query_panel(column("gpuledger-energy", rows, heading).replace("[$__range]", at))
+        found.append({frozenset(row["metric"].items()): float(row["value"][1]) for row in result})
     return found
 
 
-@pytest.mark.parametrize("rows", ["By namespace", "By pod or job", "By user"])
+@pytest.mark.parametrize("rows", ["Energy by namespace", "Energy by pod or job", "Energy by user"])
 def test_measured_and_apportioned_sum_to_energy_which_is_within_its_bounds(fleet: Fleet, rows: str) -> None:
-    told = columns(fleet, rows, "Energy", "Measured", "Apportioned", "At most")
-    energy, measured, apportioned, most = told
+    energy, measured, apportioned, upper = columns(
+        fleet, rows, "Energy", "Measured", "Apportioned", "Upper bound"
+    )
     assert energy
-    assert energy.keys() == measured.keys() == apportioned.keys() == most.keys()
+    assert energy.keys() == measured.keys() == apportioned.keys() == upper.keys()
     for row, used in energy.items():
         assert measured[row] + apportioned[row] == pytest.approx(used)
         assert measured[row] <= used + 1e-9
-        assert used <= most[row] + 1e-9
+        assert used <= upper[row] + 1e-9
 
 
-@pytest.mark.parametrize("rows", ["By namespace", "By pod or job"])
-def test_cost_is_of_energy_and_of_gpu_hours(fleet: Fleet, rows: str) -> None:
+@pytest.mark.parametrize("rows", ["Energy by namespace", "Energy by pod or job"])
+def test_cost_is_that_of_energy_and_gpu_hours(fleet: Fleet, rows: str) -> None:
     energy, hours, cost = columns(fleet, rows, "Energy", "GPU-hours", "Cost")
     assert max(cost.values()) > 0
     assert cost.keys() == energy.keys()
@@ -242,9 +267,9 @@ def test_cost_is_of_energy_and_of_gpu_hours(fleet: Fleet, rows: str) -> None:
         assert cost[row] == pytest.approx(used * 1.4 * 0.30 + hours.get(row, 0) * 1.5)
 
 
-def test_held_devices_are_told_with_their_holder(fleet: Fleet) -> None:
-    held = column("gpuledger-usage", "Who has which device", "Held idle, last hour")
-    rows = fleet.ask(held, node=fleet.addresses["busy"], cluster="west")
+def test_idle_but_allocated_devices_are_shown_with_their_owner(fleet: Fleet) -> None:
+    held = column("gpuledger-usage", "Owners by GPU", "Idle but allocated, last hour")
+    rows = fleet.query_panel(held, node=fleet.addresses["busy"], cluster="west")
     shares = {row["metric"].get("pod", ""): float(row["value"][1]) for row in rows}
     (row,) = (row for row in rows if row["metric"].get("pod") == "jupyter-pavel")
     assert (row["metric"]["node"], row["metric"]["gpu"]) == ("node-1", "4")
@@ -253,37 +278,39 @@ def test_held_devices_are_told_with_their_holder(fleet: Fleet) -> None:
 
 
 def options(fleet: Fleet, name: str) -> set[tuple[str, str]]:
-    """Text and value of a variable's options, as Grafana takes them from the rows of query_result()."""
-    (made,) = (one for one in DASHBOARDS["gpuledger-usage"]["templating"]["list"] if one["name"] == name)
-    asked = re.fullmatch(r"query_result\((.*)\)", made["query"]["query"])
-    assert asked is not None
+    """Returns text and value of the options of a variable, computed like Grafana from query_result()."""
+    (made,) = (item for item in DASHBOARDS["gpuledger-usage"]["templating"]["list"] if item["name"] == name)
+    query = re.fullmatch(r"query_result\((.*)\)", made["query"]["query"])
+    assert query is not None
     pattern = re.sub(r"\(\?<(\w)", r"(?P<\1", made["regex"].removeprefix("/").removesuffix("/g"))
     found = set()
-    for row in fleet.ask(asked[1]):
+    for row in fleet.query_panel(query[1]):
         labels = ",".join(f'{key}="{text}"' for key, text in row["metric"].items())
-        told = [match.groupdict() for match in re.finditer(pattern, f"{{{labels}}} 1 1700000000000")]
-        value = next((one["value"] for one in told if one["value"]), "")
-        found.add((next((one["text"] for one in told if one["text"]), value), value))
+        matches = [match.groupdict() for match in re.finditer(pattern, f"{{{labels}}} 1 1700000000000")]
+        value = next((item["value"] for item in matches if item["value"]), "")
+        found.add((next((item["text"] for item in matches if item["text"]), value), value))
     return found
 
 
-def test_nodes_are_shown_by_name_where_the_scrape_has_one_and_chosen_by_address(fleet: Fleet) -> None:
-    there = fleet.addresses
+def test_nodes_are_shown_by_name_if_known_and_selected_by_address(fleet: Fleet) -> None:
+    addresses = fleet.addresses
     assert options(fleet, "node") >= {
-        ("node-1", there["busy"]),
-        ("desk", there["desk"]),
-        (there["job"], there["job"]),
-        (there["idle"], there["idle"]),
+        ("node-1", addresses["busy"]),
+        ("desk", addresses["desk"]),
+        (addresses["job"], addresses["job"]),
+        (addresses["idle"], addresses["idle"]),
     }
 
 
-def test_gpus_are_shown_by_node_number_and_model_and_chosen_by_uuid(fleet: Fleet) -> None:
-    (uuid,) = fleet.ask('count by (uuid) (gpuledger_device_info{node="node-1",gpu="6",mig_instance=""})')
+def test_gpus_are_shown_by_node_index_and_model_and_selected_by_uuid(fleet: Fleet) -> None:
+    (uuid,) = fleet.query_panel(
+        'count by (uuid) (gpuledger_device_info{node="node-1",gpu="6",mig_instance=""})'
+    )
     assert ("node-1 6 NVIDIA H100 80GB HBM3", uuid["metric"]["uuid"]) in options(fleet, "gpu")
 
 
-def test_a_target_that_stops_answering_is_counted() -> None:
-    asked = substituted(_only("gpuledger-fleet", "Targets down"), {**FIXED, **EVERYTHING})
+def test_a_target_that_stops_responding_is_counted() -> None:
+    down = substituted(_only("gpuledger-fleet", "Targets down"), {**FIXED, **EVERYTHING})
     config = """
 global: {{scrape_interval: 1s}}
 scrape_configs: [{{job_name: gpuledger, static_configs: [{{targets: ["127.0.0.1:{port}"]}}]}}]
@@ -292,6 +319,6 @@ scrape_configs: [{{job_name: gpuledger, static_configs: [{{targets: ["127.0.0.1:
         serving("--source", "simulator:workstation") as gone,
         prometheus(config.format(port=gone.port)) as real,
     ):
-        real.wait_query(f"({asked}) == 0")
+        real.wait_query(f"({down}) == 0")
         gone.stop()
-        real.wait_query(f"({asked}) == 1")
+        real.wait_query(f"({down}) == 1")

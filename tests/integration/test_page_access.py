@@ -1,4 +1,4 @@
-"""The page with a keyboard alone, through axe's eyes, and in the reader's own colours."""
+"""Accessibility of the page: keyboard, axe, live region, forced colors, print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from browser import DESKTOP, PHONE, Look, looking
+from browser import DESKTOP, PHONE, BrowserTab, open_tab
 from running import Server, serving
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -23,136 +23,136 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def filled(look: Look) -> Look:
-    """The page with every part of it shown and every fold open."""
-    look.open()
-    expect(look.section("energy").locator("tbody tr").first).to_be_attached()
-    expect(look.section("health").locator(".parts tr").first).to_be_attached()
-    for fold in look("details").all():
+def filled(tab: BrowserTab) -> BrowserTab:
+    """The page with all sections loaded and all folds open."""
+    tab.open()
+    expect(tab.section("energy").locator("tbody tr").first).to_be_attached()
+    expect(tab.section("health").locator(".parts tr").first).to_be_attached()
+    for fold in tab("details").all():
         fold.evaluate("(node) => { node.open = true; }")
-    expect(look.section("sessions").locator("tbody tr").first).to_be_attached()
-    return look
+    expect(tab.section("sessions").locator("tbody tr").first).to_be_attached()
+    return tab
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("device", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing(browser: Browser, server: Server, scheme: str, device: dict[str, Any]) -> None:
-    with looking(browser, server.url, color_scheme=scheme, **device) as look:
-        assert filled(look).axe() == []
+    with open_tab(browser, server.url, color_scheme=scheme, **device) as tab:
+        assert filled(tab).axe() == []
 
 
-def test_it_has_a_language_one_main_heading_and_landmarks(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url) as look:
-        look.open()
-        expect(look("html")).to_have_attribute("lang", "en")
+def test_the_page_has_a_language_one_main_heading_and_landmarks(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.open()
+        expect(tab("html")).to_have_attribute("lang", "en")
         for selector in ("h1", "main", "body > header", "nav", "footer"):
-            expect(look(selector)).to_have_count(1)
-        for name in ("At a glance", "GPUs", "Processes", "Sessions, last 24 hours", "Energy today", "Health"):
-            expect(look.page.get_by_role("heading", level=2, name=name)).to_have_count(1)
+            expect(tab(selector)).to_have_count(1)
+        for name in ("Overview", "GPUs", "Processes", "Sessions, last 24 hours", "Energy today", "Health"):
+            expect(tab.page.get_by_role("heading", level=2, name=name)).to_have_count(1)
 
 
-def test_a_keyboard_alone_reaches_and_works_everything(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url) as look:
-        look.open()
-        keys = look.page.keyboard
+def test_everything_works_with_the_keyboard_alone(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.open()
+        keys = tab.page.keyboard
         keys.press("Tab")
-        expect(look(".skip")).to_be_focused()
-        expect(look(".skip")).to_be_in_viewport()
+        expect(tab(".skip")).to_be_focused()
+        expect(tab(".skip")).to_be_in_viewport()
         keys.press("Enter")
-        expect(look("#h-gpus")).to_be_focused()
+        expect(tab("#h-gpus")).to_be_focused()
         keys.press("Tab")
-        expect(look("[data-spark=utilization]")).to_be_focused()
+        expect(tab("[data-spark=utilization]")).to_be_focused()
         for _ in range(100):
-            if look("#processes input").evaluate("(node) => node === document.activeElement"):
+            if tab("#processes input").evaluate("(node) => node === document.activeElement"):
                 break
             keys.press("Tab")
-        expect(look("#processes input")).to_be_focused()
+        expect(tab("#processes input")).to_be_focused()
         keys.type("inference")
-        expect(look("#said")).to_have_text(re.compile(r"^\d processes shown$"))
+        expect(tab("#announcement")).to_have_text(re.compile(r"^\d processes shown$"))
         keys.press("Tab")
-        expect(look.heading("GPU").get_by_role("button")).to_be_focused()
+        expect(tab.heading("GPU").get_by_role("button")).to_be_focused()
         keys.press("Enter")
-        expect(look.heading("GPU")).to_have_attribute("aria-sort", "descending")
+        expect(tab.heading("GPU")).to_have_attribute("aria-sort", "descending")
         for _ in range(11):
             keys.press("Tab")
-        expect(look.rows().first).to_be_focused()
+        expect(tab.rows().first).to_be_focused()
         keys.press("ArrowDown")
-        expect(look("#processes [role=row][aria-rowindex='3']")).to_be_focused()
+        expect(tab("#processes [role=row][aria-rowindex='3']")).to_be_focused()
         keys.press("End")
-        expect(look("#processes [role=row]").last).to_be_focused()
+        expect(tab("#processes [role=row]").last).to_be_focused()
         keys.press("Tab")
-        expect(look.section("sessions").locator("[data-span='1']")).to_be_focused()
+        expect(tab.section("sessions").locator("[data-span='1']")).to_be_focused()
         keys.press("Space")
-        expect(look.section("sessions").locator("[data-span='1']")).to_have_attribute("aria-pressed", "true")
+        expect(tab.section("sessions").locator("[data-span='1']")).to_have_attribute("aria-pressed", "true")
         for _ in range(8):
             keys.press("Tab")
-        expect(look(".stage")).to_be_focused()
+        expect(tab(".stage")).to_be_focused()
         keys.press("ArrowRight")
-        expect(look("#said")).to_contain_text("on GPU 0")
+        expect(tab("#announcement")).to_contain_text("on GPU 0")
         keys.press("ArrowDown")
-        expect(look("#said")).to_contain_text("on GPU 1")
+        expect(tab("#announcement")).to_contain_text("on GPU 1")
         keys.press("+")
         keys.press("Shift+ArrowLeft")
         keys.press("Escape")
-        expect(look.section("sessions").locator(".detail-who")).to_contain_text("Point at a session")
+        expect(tab.section("sessions").locator(".detail-who")).to_contain_text("Point at a session")
         keys.press("Tab")
         keys.press("Enter")
-        expect(look.section("sessions").locator("details")).to_have_attribute("open", "")
+        expect(tab.section("sessions").locator("details")).to_have_attribute("open", "")
 
 
-def test_the_focus_is_seen(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url) as look:
-        look.open()
-        look.page.keyboard.press("Tab")
-        look.page.keyboard.press("Tab")
-        outline = look.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+def test_the_focus_is_visible(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.open()
+        tab.page.keyboard.press("Tab")
+        tab.page.keyboard.press("Tab")
+        outline = tab.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
         assert outline == "solid"
 
 
-# What the live region says from here on, and how many snapshots were asked for.
-_HEAR = """() => {
-    window.heard = [];
-    const said = document.querySelector('#said');
-    const listen = new MutationObserver(() => heard.push(said.textContent));
-    listen.observe(said, {childList: true, characterData: true, subtree: true});
+# Records the texts of the live region; counts the requests for snapshots.
+_RECORD = """() => {
+    window.announcements = [];
+    const region = document.querySelector('#announcement');
+    const listen = new MutationObserver(() => announcements.push(region.textContent));
+    listen.observe(region, {childList: true, characterData: true, subtree: true});
 }"""
-_ASKED = "performance.getEntriesByName(location.origin + '/api/v1/snapshot').length"
+SNAPSHOT_REQUESTS = "performance.getEntriesByName(location.origin + '/api/v1/snapshot').length"
 
 
-def test_the_live_region_says_what_changes_and_not_every_second(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url) as look:
-        look.open()
-        look.page.evaluate(_HEAR)
+def test_the_live_region_announces_changes_but_not_every_update(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.open()
+        tab.page.evaluate(_RECORD)
         for _ in range(3):
-            asked = look.page.evaluate(_ASKED)
-            look.page.wait_for_function(f"(before) => {_ASKED} > before", arg=asked)
-        assert look.page.evaluate("heard") == []
-        regions = look.page.evaluate(
+            requests = tab.page.evaluate(SNAPSHOT_REQUESTS)
+            tab.page.wait_for_function(f"(before) => {SNAPSHOT_REQUESTS} > before", arg=requests)
+        assert tab.page.evaluate("announcements") == []
+        regions = tab.page.evaluate(
             "[...document.querySelectorAll('[aria-live], [role=status], [role=alert], output')]"
             ".map((node) => node.id)"
         )
-        assert regions == ["said"]
+        assert regions == ["announcement"]
 
 
-def test_forced_colours_keep_bars_and_states_apart(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url, forced_colors="active") as look:
-        look.open()
-        bar = look.card("0").locator(".meter .fill").first
+def test_forced_colors_keep_bars_and_states_distinguishable(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url, forced_colors="active") as tab:
+        tab.open()
+        bar = tab.card("0").locator(".meter .fill").first
         fill, ground = bar.evaluate(
             "(node) => [node, node.parentNode].map((one) => getComputedStyle(one).backgroundColor)"
         )
         assert fill != ground
-        expect(look.card("0").locator(".head .state")).to_have_css("border-top-style", "solid")
+        expect(tab.card("0").locator(".head .state")).to_have_css("border-top-style", "solid")
 
 
-def test_print_shows_all_rows_and_no_controls(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url) as look:
-        look.open()
-        look.page.emulate_media(media="print")
-        look.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        total = int(str(look("#processes [role=grid]").get_attribute("aria-rowcount"))) - 1
-        assert look.rows().count() == total
-        look.page.set_viewport_size({"width": 720, "height": 1000})
-        assert look.overflow() == 0
-        expect(look("#processes input")).to_be_hidden()
-        expect(look("nav")).to_be_hidden()
+def test_printing_shows_all_rows_and_no_controls(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.open()
+        tab.page.emulate_media(media="print")
+        tab.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        total = int(str(tab("#processes [role=grid]").get_attribute("aria-rowcount"))) - 1
+        assert tab.rows().count() == total
+        tab.page.set_viewport_size({"width": 720, "height": 1000})
+        assert tab.overflow() == 0
+        expect(tab("#processes input")).to_be_hidden()
+        expect(tab("nav")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""Names that processes and pods chose, shown as what they are: text, and all of it visible."""
+"""Hostile names of processes and pods: shown as text, with invisible characters made visible."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 import yaml
 from playwright.sync_api import Browser, expect
 
-from browser import PHONE, Look, looking
+from browser import PHONE, BrowserTab, open_tab
 from running import Server, serving
 
 pytestmark = pytest.mark.xdist_group("browser")
 
 IMAGE = "<img src=x onerror=document.title='owned'>"
-# What a pod is called (the API server would not let it, a stand-in would), and what the page shows of it. The
-# process bears the same name, of which the source leaves less.
+# Pod names (which a real API server would reject) and how the page shows them. The process has the same name,
+# of which the source keeps less.
 NAMES = {
     IMAGE: IMAGE,
     "<b>bold<!--": "<b>bold<!--",
@@ -62,71 +62,69 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def whole(look: Look) -> Look:
-    look.open("#by=pod")
+def whole(tab: BrowserTab) -> BrowserTab:
+    tab.open("#by=pod")
     for name in ("sessions", "health"):
-        look.section(name).locator("details").evaluate("(fold) => { fold.open = true; }")
-    expect(look.section("energy").locator("tbody tr").first).to_be_attached()
-    expect(look.section("sessions").locator("tbody tr").first).to_be_attached()
-    return look
+        tab.section(name).locator("details").evaluate("(fold) => { fold.open = true; }")
+    expect(tab.section("energy").locator("tbody tr").first).to_be_attached()
+    expect(tab.section("sessions").locator("tbody tr").first).to_be_attached()
+    return tab
 
 
-def test_no_name_becomes_markup_or_runs(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url) as look:
-        whole(look)
-        look.rows().first.focus()
-        look(".stage").focus()
+def test_no_name_becomes_markup_or_runs_as_a_script(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        whole(tab)
+        tab.rows().first.focus()
+        tab(".stage").focus()
         for _ in NAMES:
-            look.page.keyboard.press("ArrowRight")
-        assert look("img, b, script:not([src])").count() == 0
-        assert "owned" not in look.page.title()
+            tab.page.keyboard.press("ArrowRight")
+        assert tab("img, b, script:not([src])").count() == 0
+        assert "owned" not in tab.page.title()
         assert (
-            look.page.evaluate(
+            tab.page.evaluate(
                 "[...document.querySelectorAll('*')].filter((n) => n.onerror || n.onload).length"
             )
             == 0
         )
 
 
-def test_names_are_shown_with_what_cannot_be_seen_made_visible(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url) as look:
-        look.open()
-        expect(look.rows()).to_have_count(len(NAMES) + 1)
+def test_invisible_characters_in_names_are_made_visible(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.open()
+        expect(tab.rows()).to_have_count(len(NAMES) + 1)
         shown = [f"{number}{name}" for number, name in enumerate(NAMES.values())]
-        assert set(shown) <= set(look.column("pod"))
-        boxes = look.rows().filter(has_text="gpj.exe").locator(".c-pod .code")
+        assert set(shown) <= set(tab.column("pod"))
+        boxes = tab.rows().filter(has_text="gpj.exe").locator(".c-pod .code")
         expect(boxes).to_have_text(["U+202E"])
         expect(boxes).to_have_css("border-top-style", "solid")
 
 
-def test_a_name_of_ten_kilobytes_is_one_line_that_says_how_long_it_is(
-    browser: Browser, server: Server
-) -> None:
-    with looking(browser, server.url) as look:
-        look.open()
-        cell = look.rows().filter(has_text="xxxx").locator(".c-pod")
+def test_a_name_of_ten_kilobytes_is_one_line_with_its_length(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.open()
+        cell = tab.rows().filter(has_text="xxxx").locator(".c-pod")
         expect(cell).to_contain_text("more characters")
         assert len(cell.text_content() or "") < 300
-        row = look.rows().filter(has_text="xxxx").bounding_box()
-        other = look.rows().filter(has_text="blanks").bounding_box()
+        row = tab.rows().filter(has_text="xxxx").bounding_box()
+        other = tab.rows().filter(has_text="blanks").bounding_box()
         assert row is not None and other is not None
         assert row["height"] == other["height"]
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["desktop", "phone"])
 def test_names_do_not_break_the_page(browser: Browser, server: Server, options: dict[str, object]) -> None:
-    with looking(browser, server.url, **options) as look:
-        whole(look)
-        assert look.overflow() == 0
-        assert look.axe() == []
+    with open_tab(browser, server.url, **options) as tab:
+        whole(tab)
+        assert tab.overflow() == 0
+        assert tab.axe() == []
 
 
-def test_they_are_found_by_the_filter_as_they_are(browser: Browser, server: Server) -> None:
-    with looking(browser, server.url) as look:
-        look.open()
-        look("#processes input").fill("<b>bold<!--")
-        expect(look("#processes .found")).to_have_text(f"1 of {len(NAMES) + 1} processes")
-        with looking(browser, server.url) as other:
-            other.open(f"#{look.hash()}")
+def test_the_filter_finds_hostile_names(browser: Browser, server: Server) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.open()
+        tab("#processes input").fill("<b>bold<!--")
+        expect(tab("#processes .found")).to_have_text(f"1 of {len(NAMES) + 1} processes")
+        with open_tab(browser, server.url) as other:
+            other.open(f"#{tab.hash()}")
             expect(other("#processes input")).to_have_value("<b>bold<!--")
             expect(other.rows()).to_have_count(1)

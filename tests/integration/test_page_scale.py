@@ -10,13 +10,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from browser import Look, looking
+from browser import BrowserTab, open_tab
 from running import Server, serving
 
 pytestmark = pytest.mark.xdist_group("browser")
 
 COUNT = 5000
-# So many rows at most are in the document, whatever there is.
+# The maximum number of rows in the document.
 MOST = 60
 
 
@@ -38,64 +38,64 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def look(browser: Browser, server: Server) -> Iterator[Look]:
-    with looking(browser, server.url) as look:
-        yield look.open()
+def tab(browser: Browser, server: Server) -> Iterator[BrowserTab]:
+    with open_tab(browser, server.url) as tab:
+        yield tab.open()
 
 
-def test_only_rows_in_sight_are_in_the_document_and_all_are_counted(look: Look) -> None:
-    expect(look("#processes .found")).to_have_text("5,000 processes")
-    expect(look("#processes [role=grid]")).to_have_attribute("aria-rowcount", str(COUNT + 1))
-    assert 10 < look.rows().count() < MOST
-    expect(look.rows().first).to_have_attribute("aria-rowindex", "2")
+def test_only_visible_rows_are_in_the_document_and_all_are_counted(tab: BrowserTab) -> None:
+    expect(tab("#processes .found")).to_have_text("5,000 processes")
+    expect(tab("#processes [role=grid]")).to_have_attribute("aria-rowcount", str(COUNT + 1))
+    assert 10 < tab.rows().count() < MOST
+    expect(tab.rows().first).to_have_attribute("aria-rowindex", "2")
 
 
-def test_scrolling_brings_the_rows_that_belong_there(look: Look) -> None:
-    look("#processes .scroller").evaluate("(node) => { node.scrollTop = node.scrollHeight; }")
-    last = look(f"#processes [role=row][aria-rowindex='{COUNT + 1}']")
+def test_scrolling_shows_the_right_rows(tab: BrowserTab) -> None:
+    tab("#processes .scroller").evaluate("(node) => { node.scrollTop = node.scrollHeight; }")
+    last = tab(f"#processes [role=row][aria-rowindex='{COUNT + 1}']")
     expect(last).to_be_visible()
     expect(last.locator(".c-gpu")).to_have_text("7")
-    assert look.rows().count() < MOST
+    assert tab.rows().count() < MOST
 
 
-def test_a_keyboard_walks_from_the_first_to_the_last_row(look: Look) -> None:
-    look("#processes .grid-body [role=row][tabindex='0']").focus()
+def test_keys_move_from_the_first_to_the_last_row(tab: BrowserTab) -> None:
+    tab("#processes .grid-body [role=row][tabindex='0']").focus()
     for key, number in [("End", COUNT + 1), ("PageUp", None), ("Home", 2), ("ArrowDown", 3)]:
-        look.page.keyboard.press(key)
+        tab.page.keyboard.press(key)
         if number is not None:
-            expect(look(f"#processes [role=row][aria-rowindex='{number}']")).to_be_focused()
-            expect(look(f"#processes [role=row][aria-rowindex='{number}']")).to_be_in_viewport()
+            expect(tab(f"#processes [role=row][aria-rowindex='{number}']")).to_be_focused()
+            expect(tab(f"#processes [role=row][aria-rowindex='{number}']")).to_be_in_viewport()
 
 
-def test_a_focused_row_stays_when_it_is_scrolled_out_of_sight(look: Look) -> None:
-    row = look("#processes [role=row][aria-rowindex='3']")
+def test_a_focused_row_remains_in_the_document_when_scrolled_away(tab: BrowserTab) -> None:
+    row = tab("#processes [role=row][aria-rowindex='3']")
     row.focus()
-    look("#processes .scroller").evaluate("(node) => { node.scrollTop = 50000; }")
-    expect(look("#processes [role=row][aria-rowindex='1480']")).to_be_attached()
+    tab("#processes .scroller").evaluate("(node) => { node.scrollTop = 50000; }")
+    expect(tab("#processes [role=row][aria-rowindex='1480']")).to_be_attached()
     expect(row).to_be_focused()
 
 
-def test_sorting_and_filtering_are_of_all_rows(look: Look) -> None:
-    look.heading("Memory").get_by_role("button").click()
-    expect(look.rows().first.locator(".c-command")).to_have_text(re.compile("-624$"))
-    look("#processes input").fill("user7")
-    expect(look("#processes .found")).to_have_text("104 of 5,000 processes")
-    look("#processes input").fill("worker-3-17 gpu:3")
-    expect(look("#processes .found")).to_have_text("11 of 5,000 processes")
+def test_sorting_and_filtering_apply_to_all_rows(tab: BrowserTab) -> None:
+    tab.heading("Memory").get_by_role("button").click()
+    expect(tab.rows().first.locator(".c-command")).to_have_text(re.compile("-624$"))
+    tab("#processes input").fill("user7")
+    expect(tab("#processes .found")).to_have_text("104 of 5,000 processes")
+    tab("#processes input").fill("worker-3-17 gpu:3")
+    expect(tab("#processes .found")).to_have_text("11 of 5,000 processes")
 
 
-def test_the_scrolled_place_stays_when_news_arrive(look: Look) -> None:
-    scroller = look("#processes .scroller")
+def test_updates_keep_the_scroll_position_of_the_table(tab: BrowserTab) -> None:
+    scroller = tab("#processes .scroller")
     scroller.evaluate("(node) => { node.scrollTop = 34 * 2000; }")
-    expect(look("#processes [role=row][aria-rowindex='2010']")).to_be_visible()
-    asked = "performance.getEntriesByName(location.origin + '/api/v1/snapshot').length"
-    look.page.wait_for_function(f"(before) => {asked} > before", arg=look.page.evaluate(asked))
-    expect(look("#processes [role=row][aria-rowindex='2010']")).to_be_visible()
+    expect(tab("#processes [role=row][aria-rowindex='2010']")).to_be_visible()
+    requests = "performance.getEntriesByName(location.origin + '/api/v1/snapshot').length"
+    tab.page.wait_for_function(f"(before) => {requests} > before", arg=tab.page.evaluate(requests))
+    expect(tab("#processes [role=row][aria-rowindex='2010']")).to_be_visible()
     assert scroller.evaluate("(node) => node.scrollTop") == 34 * 2000
 
 
 def a_day(server: Server, count: int) -> list[dict[str, object]]:
-    """So many sessions of the last day, in the API's words, as books would have them."""
+    """`count` sessions of the last day, in the format of the API."""
     now = server.get("/api/v1/snapshot").json()["unix"]
     return [
         {
@@ -126,9 +126,7 @@ def a_day(server: Server, count: int) -> list[dict[str, object]]:
     ]
 
 
-def test_thousands_of_sessions_are_fetched_by_pages_drawn_walked_and_listed(
-    browser: Browser, server: Server
-) -> None:
+def test_thousands_of_sessions_are_fetched_in_pages_and_shown(browser: Browser, server: Server) -> None:
     sessions = a_day(server, 4500)
 
     def books(route: Route) -> None:
@@ -145,23 +143,23 @@ def test_thousands_of_sessions_are_fetched_by_pages_drawn_walked_and_listed(
         }
         route.fulfill(json=answer)
 
-    with looking(browser, server.url) as look:
-        # There are no books of energy to be asked.
+    with open_tab(browser, server.url) as tab:
+        # The node has no ledger on disk, so energy requests would fail.
         none = {"rows": [], "own": [], "gpus": [], "total": {"joules": 0, "cost": None, "co2_grams": None}}
         empty = {"since": 0, "until": 0, "by": "namespace", "complete": True, "next": None, "currency": ""}
-        look.page.route("**/api/v1/energy*", lambda route: route.fulfill(json={**none, **empty}))
-        look.page.route("**/api/v1/sessions*", books)
-        look.open()
-        expect(look.section("sessions").locator(".known")).to_have_text("4,500 sessions")
-        expect(look.section("sessions").locator("[data-span='24']")).to_have_attribute("aria-pressed", "true")
-        look(".stage").focus()
+        tab.page.route("**/api/v1/energy*", lambda route: route.fulfill(json={**none, **empty}))
+        tab.page.route("**/api/v1/sessions*", books)
+        tab.open()
+        expect(tab.section("sessions").locator(".known")).to_have_text("4,500 sessions")
+        expect(tab.section("sessions").locator("[data-span='24']")).to_have_attribute("aria-pressed", "true")
+        tab(".stage").focus()
         for _ in range(20):
-            look.page.keyboard.press("ArrowRight")
-        expect(look("#said")).to_contain_text("user2, job-152 (10152) on GPU 0: ")
+            tab.page.keyboard.press("ArrowRight")
+        expect(tab("#announcement")).to_contain_text("user2, job-152 (10152) on GPU 0: ")
         bounds = "3.60_kJ, between 0_J and 7.20_kJ".replace("_", "\N{NO-BREAK SPACE}")
-        expect(look("#said")).to_contain_text(bounds)
-        look.section("sessions").locator("details").evaluate("(fold) => { fold.open = true; }")
-        expect(look.section("sessions").locator("tbody tr")).to_have_count(200)
-        expect(look.section("sessions").locator("caption")).to_have_text(
+        expect(tab("#announcement")).to_contain_text(bounds)
+        tab.section("sessions").locator("details").evaluate("(fold) => { fold.open = true; }")
+        expect(tab.section("sessions").locator("tbody tr")).to_have_count(200)
+        expect(tab.section("sessions").locator("caption")).to_have_text(
             "The newest 200 of 4,500 sessions in this window"
         )

@@ -1,4 +1,4 @@
-"""`gpuledger pause` and `resume` as a user types them, with a driver whose handles can be seen."""
+"""`gpuledger pause` and `resume` from the command line, with a driver that opens a device file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from books_helpers import assert_books_balance, rows
+from ledger_helpers import assert_books_balance, rows
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import Program, Server, gpuledger, one_line, serving, wait_until
 
@@ -22,7 +22,7 @@ QUICK = ("--source", "nvml", "--interval", "100ms")
 
 @dataclass
 class Machine:
-    """A driver with a device file, books in a folder, and a socket to be told by."""
+    """A driver with a device file, a folder for the ledger, and a control socket."""
 
     folder: Path
     state: NvmlState
@@ -41,13 +41,13 @@ class Machine:
             "GPULEDGER_STATE_DIR": str(self.folder / "books"),
         }
 
-    def ask(self, *words: str) -> str:
-        """What the command prints; it must go well."""
+    def run(self, *words: str) -> str:
+        """The output of a command, which must succeed."""
         done = gpuledger(*words, env=self.environment)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 
-    def held(self, program: Program) -> bool:
+    def holds_driver(self, program: Program) -> bool:
         """Whether the program has the driver's device open."""
         folder = Path(f"/proc/{program.process.pid}/fd")
         return any(is_link_to(handle, self.device) for handle in folder.iterdir())
@@ -83,15 +83,13 @@ def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-def test_while_paused_no_handle_is_open_and_metrics_answer_and_after_it_data_are_back(
-    machine: Machine, server: Server
-) -> None:
-    assert machine.held(server)
+def test_a_pause_closes_all_driver_handles_while_metrics_are_served(machine: Machine, server: Server) -> None:
+    assert machine.holds_driver(server)
     before = samples(server.get("/metrics/native").text)
     assert before["gpuledger_paused"] == {(): 0}
-    answer = machine.ask("pause", "--for", "5m", "--reason", "driver 580")
-    # When the command has come back, not some time later.
-    assert not machine.held(server)
+    answer = machine.run("pause", "--for", "5m", "--reason", "driver 580")
+    # Released before the command returns, not some time later.
+    assert not machine.holds_driver(server)
     assert re.match(r"paused until \S+Z \(driver 580\): ", answer)
 
     paused = samples(server.get("/metrics/native").text)
@@ -105,28 +103,28 @@ def test_while_paused_no_handle_is_open_and_metrics_answer_and_after_it_data_are
 
     (ticks,) = paused["gpuledger_ticks_total"].values()
     server.wait_ticks(int(ticks) + 3)
-    assert not machine.held(server)
+    assert not machine.holds_driver(server)
     assert samples(server.get("/metrics/native").text)["gpuledger_device_energy_joules_total"] == totals
 
-    assert machine.ask("resume") == "resumed\n"
-    assert machine.held(server)
+    assert machine.run("resume") == "resumed\n"
+    assert machine.holds_driver(server)
     after = samples(server.get("/metrics/native").text)
     assert after["gpuledger_paused"] == {(): 0}
     assert "gpuledger_paused_until_timestamp_seconds" not in after
     assert len(after["gpuledger_device_up"]) == 2
 
 
-def test_the_books_balance_after_a_pause_and_what_nobody_saw_is_unobserved(
+def test_the_books_balance_after_a_pause_and_its_energy_is_unobserved(
     machine: Machine, server: Server
 ) -> None:
     books = machine.folder / "books" / "gpuledger.db"
     unobserved = "SELECT coalesce(sum(unobserved), 0) FROM spans"
     wait_until(lambda: assert_books_balance(books) > 0, "something to be booked")
     ((before,),) = rows(books, unobserved)
-    machine.ask("pause")
+    machine.run("pause")
     (ticks,) = samples(server.get("/metrics/native").text)["gpuledger_ticks_total"].values()
     server.wait_ticks(int(ticks) + 5)
-    machine.ask("resume")
+    machine.run("resume")
     wait_until(lambda: rows(books, unobserved) > [(before,)], "the pause to be booked")
     assert_books_balance(books)
     assert rows(books, "SELECT count(*) FROM epochs") == [(0,)]
@@ -134,34 +132,34 @@ def test_the_books_balance_after_a_pause_and_what_nobody_saw_is_unobserved(
     assert set(imbalance.values()) == {0}
 
 
-def test_a_driver_that_was_loaded_anew_in_a_pause_is_read_again(machine: Machine, server: Server) -> None:
-    machine.ask("pause")
+def test_a_driver_reloaded_during_a_pause_is_read_again(machine: Machine, server: Server) -> None:
+    machine.run("pause")
     machine.state.reload += 1
     machine.state.write()
-    machine.ask("resume")
+    machine.run("resume")
     assert server.get("/health").text.startswith("OK")
     assert not [line for line in server.lines if "level=error" in line]
 
 
-def test_a_forgotten_pause_ends_by_itself_and_says_so(machine: Machine, server: Server) -> None:
-    machine.ask("pause", "--for", "1s")
-    server.wait_line("the pause ends by itself")
+def test_a_forgotten_pause_ends_automatically_and_is_logged(machine: Machine, server: Server) -> None:
+    machine.run("pause", "--for", "1s")
+    server.wait_line("the pause ends")
     wait_until(lambda: server.get("/health").text.startswith("OK"), "data to be back")
-    assert machine.held(server)
+    assert machine.holds_driver(server)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_in_a_pause_ends_it_cleanly(
+def test_a_signal_during_a_pause_exits_cleanly(
     machine: Machine, server: Server, number: signal.Signals
 ) -> None:
-    machine.ask("pause")
+    machine.run("pause")
     server.process.send_signal(number)
     assert server.process.wait(20) == 0
     assert not (machine.folder / "control.sock").exists()
     assert_books_balance(machine.folder / "books" / "gpuledger.db")
 
 
-def test_collect_every_can_be_paused_too_and_its_file_says_so(machine: Machine) -> None:
+def test_collect_every_can_be_paused_and_its_file_shows_it(machine: Machine) -> None:
     page = machine.folder / "gpu.prom"
     words = ["collect", "--every", "100ms", "--textfile-dir", str(machine.folder), "--file", page.name]
     program = Program(
@@ -169,42 +167,42 @@ def test_collect_every_can_be_paused_too_and_its_file_says_so(machine: Machine) 
     )
     try:
         wait_until(lambda: page.exists() and "gpuledger_device_up" in page.read_text(), "a page")
-        machine.ask("pause")
-        assert not machine.held(program)
+        machine.run("pause")
+        assert not machine.holds_driver(program)
         wait_until(lambda: "gpuledger_paused 1" in page.read_text(), "the page to say so")
         assert "gpuledger_device_up" not in page.read_text()
-        machine.ask("resume")
+        machine.run("resume")
         wait_until(lambda: "gpuledger_device_up" in page.read_text(), "data to be back")
     finally:
         program.stop()
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
-def test_when_none_runs_here_it_is_said_in_one_line(machine: Machine, command: str) -> None:
+def test_without_a_running_node_the_error_is_one_line(machine: Machine, command: str) -> None:
     done = gpuledger(command, env=machine.environment)
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
-    assert "no gpuledger runs here" in done.stderr
+    assert "no gpuledger is running here" in done.stderr
     assert str(machine.folder / "control.sock") in done.stderr
 
 
 BAD_INPUT = [
-    (["pause", "--for", "25h"], "--for: a duration of at most 1d is wanted, not '25h'"),
-    (["pause", "--for", "soon"], "--for: a duration such as"),
-    (["pause", "10m"], "pause takes no '10m'"),
+    (["pause", "--for", "25h"], "--for: expected a duration of at most 1d, not '25h'"),
+    (["pause", "--for", "soon"], "--for: expected a duration such as"),
+    (["pause", "10m"], "pause takes no argument '10m'"),
     (["pause", "--forr", "1m"], "unknown flag '--forr'; did you mean '--for'?"),
-    (["resume", "now"], "resume takes no 'now'"),
-    (["resume", "--control.socket", "none"], "--control.socket none: so gpuledger hears nobody"),
+    (["resume", "now"], "resume takes no argument 'now'"),
+    (["resume", "--control.socket", "none"], "--control.socket none: gpuledger has no control socket"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "line"), BAD_INPUT)
-def test_bad_input_is_one_line_and_exit_code_two(arguments: list[str], line: str) -> None:
+def test_invalid_input_is_one_line_and_exit_code_two(arguments: list[str], line: str) -> None:
     assert line in one_line(gpuledger(*arguments), 2)
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
-def test_help_teaches_with_examples(command: str) -> None:
+def test_help_has_examples(command: str) -> None:
     done = gpuledger(command, "--help")
     assert done.returncode == 0
     assert "examples:" in done.stdout

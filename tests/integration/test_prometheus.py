@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes `serve`: what arrives there is what users query."""
+"""Users' queries on a real Prometheus that scrapes `serve`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ QUERIES = [
 ]
 
 
-def test_a_real_prometheus_answers_the_documents_queries() -> None:
+def test_documented_queries_return_results() -> None:
     with (
         serving("--source", "simulator") as server,
         prometheus(CONFIG.format(honor="false", target=f"127.0.0.1:{server.port}")) as real,
@@ -48,8 +48,8 @@ def test_a_real_prometheus_answers_the_documents_queries() -> None:
 
 
 @pytest.mark.parametrize("honor", ["true", "false"])
-def test_honor_labels_or_not_the_scrape_target_stays_known(honor: str) -> None:
-    """An exporter's own `instance` or `job` label, even an empty one, would replace the target's."""
+def test_the_target_labels_are_kept_with_any_honor_labels(honor: str) -> None:
+    """With honor_labels, an exported `instance` or `job` label, even an empty one, replaces the target's."""
     with (
         serving("--source", "simulator") as server,
         prometheus(CONFIG.format(honor=honor, target=f"127.0.0.1:{server.port}")) as real,
@@ -60,7 +60,7 @@ def test_honor_labels_or_not_the_scrape_target_stays_known(honor: str) -> None:
         assert real.query("{__name__=~'gpuledger_.*', job!='gpuledger'}") == []
 
 
-def test_series_of_a_process_end_with_it() -> None:
+def test_series_of_a_process_end_with_the_process() -> None:
     with (
         serving("--source", "simulator", "--speed", "20") as server,
         prometheus(CONFIG.format(honor="false", target=f"127.0.0.1:{server.port}")) as real,

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.dialects.settings import DEFAULT
+from gpuledger.dialects.settings import DEFAULT_DIALECTS
 from gpuledger.model.snapshot import Snapshot
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import PATIENCE, gpuledger, serving, wait_until
 from unit.sources.replay.support import Pages, deep, read
 
-# What a node tells of its own work, not of the machine that it reads.
+# Metrics of a node about itself, not about the machine.
 LIVE = re.compile(r"# |gpuledger_(source_info|build_info|ticks_total|tick_|collector_|paused|config_)")
 
 
-def told(page: str) -> list[str]:
-    """The lines of a page that come from the Snapshot."""
+def data_lines(page: str) -> list[str]:
+    """The lines of a page with data of the Snapshot."""
     return [line for line in page.splitlines() if not LIVE.match(line)]
 
 
@@ -37,7 +37,7 @@ def environment(state: NvmlState) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["node.jsonl", "node.jsonl.gz"])
-def test_a_recording_is_served_with_the_page_of_each_recorded_reading(tmp_path: Path, name: str) -> None:
+def test_a_recording_is_replayed_with_the_metrics_of_each_reading(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     done = gpuledger(
         "record", str(path), "--source", "simulator", "--every", "100ms", "--for", "1s", "--unmask"
@@ -47,27 +47,27 @@ def test_a_recording_is_served_with_the_page_of_each_recorded_reading(tmp_path: 
     assert len(recorded) > 1
     assert done.stdout == (
         f"{path}: {len(recorded)} snapshots, {path.stat().st_size} bytes, "
-        "identifiers NOT masked: it tells who works on what\n"
+        "identifiers NOT masked: the file shows who works on what\n"
     )
-    expected = told(Pages(DEFAULT).of(recorded[0]).decode())
+    expected = data_lines(Pages(DEFAULT_DIALECTS).of(recorded[0]).decode())
     with serving("--source", f"replay:{path}", "--speed", "0.01", "--interval", "100ms") as server:
         server.wait_ticks(2)
         page = server.get().text
-        assert told(page) == expected
+        assert data_lines(page) == expected
         assert 'gpuledger_source_info{source="replay",simulated="true"' in page
         assert f"{name}: simulator" in page
 
 
-def test_the_end_of_a_recording_is_told_and_nothing_is_made_up(tmp_path: Path) -> None:
+def test_the_end_of_a_recording_is_reported_without_invented_data(tmp_path: Path) -> None:
     path = tmp_path / "short.jsonl"
     gpuledger("record", str(path), "--source", "simulator", "--every", "100ms", "--for", "300ms")
     with serving("--source", f"replay:{path}", "--speed", "100", "--interval", "100ms") as server:
         wait_until(lambda: "recording short.jsonl ended" in server.get("/health").text, "the end")
         assert "gpuledger_device_up{" not in server.get("/metrics/native").text
-        server.wait_line("start again to see it again")
+        server.wait_line("restart gpuledger to replay it again")
 
 
-def test_the_real_driver_path_is_recorded_masked(tmp_path: Path) -> None:
+def test_a_recording_of_the_driver_is_masked(tmp_path: Path) -> None:
     state = NvmlState(tmp_path / "state", [NvmlGpu(NvmlProcess(os.getpid(), sm=40))]).write()
     plain, hidden = tmp_path / "plain.jsonl", tmp_path / "hidden.jsonl"
     for path, flags in ((plain, ["--unmask"]), (hidden, [])):
@@ -83,7 +83,7 @@ def test_the_real_driver_path_is_recorded_masked(tmp_path: Path) -> None:
     assert '"masked":true' in text
 
 
-def test_a_signal_ends_a_recording_whole(tmp_path: Path) -> None:
+def test_a_signal_ends_a_complete_recording(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl.gz"
     for number in (signal.SIGTERM, signal.SIGINT):
         command = [sys.executable, "-m", "gpuledger", "record", str(path), "--force", "--for", "0"]
@@ -93,11 +93,11 @@ def test_a_signal_ends_a_recording_whole(tmp_path: Path) -> None:
             try:
                 wait_until(lambda: path.exists() and path.stat().st_size > 2000, "a few readings")
                 program.send_signal(number)
-                said, _ = program.communicate(timeout=PATIENCE)
+                output, _ = program.communicate(timeout=PATIENCE)
             finally:
                 program.kill()
         assert program.returncode == 0
-        assert f"{len(snapshots(path))} snapshots" in said
+        assert f"{len(snapshots(path))} snapshots" in output
         path.unlink()
 
 
@@ -122,23 +122,21 @@ def test_a_kill_loses_at_most_the_line_being_written(
         finally:
             program.kill()
     assert len(read(path)) >= 3
-    assert all("cut off" in record.getMessage() for record in caplog.records)
+    assert all("truncated" in record.getMessage() for record in caplog.records)
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text("precious\n")
     flags = ("record", str(path), "--source", "simulator", "--for", "50ms")
     done = gpuledger(*flags)
     assert (done.returncode, path.read_text()) == (1, "precious\n")
-    assert (
-        done.stderr == f"gpuledger: {path} is there already; choose another name, or --force to replace it\n"
-    )
+    assert done.stderr == f"gpuledger: {path} already exists; choose another name, or --force to replace it\n"
     assert gpuledger(*flags, "--force").returncode == 0
     assert len(snapshots(path)) == 1
 
 
-def test_without_a_driver_nothing_is_left_behind_and_the_remedy_is_told(tmp_path: Path) -> None:
+def test_recording_without_a_driver_names_the_remedy_and_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     done = gpuledger("record", str(path), "--source", "nvml", env={"LD_LIBRARY_PATH": str(tmp_path)})
     assert done.returncode == 1
@@ -150,8 +148,8 @@ def test_without_a_driver_nothing_is_left_behind_and_the_remedy_is_told(tmp_path
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("record",), 2, "record wants one FILE"),
-        (("record", "a", "b"), 2, "record wants one FILE"),
+        (("record",), 2, "record needs one FILE"),
+        (("record", "a", "b"), 2, "record needs one FILE"),
         (
             ("record", "/nowhere/r.jsonl", "--source", "simulator"),
             1,
@@ -162,19 +160,19 @@ def test_without_a_driver_nothing_is_left_behind_and_the_remedy_is_told(tmp_path
             1,
             "cannot write /dev/full: No space left",
         ),
-        (("record", "r", "--every", "0"), 2, "--every: a duration of at least 0.05 s is wanted"),
+        (("record", "r", "--every", "0"), 2, "--every: expected a duration of at least 0.05 s"),
         (("serve", "--source", "replay:/nowhere/r.jsonl"), 2, "cannot read the recording /nowhere/r.jsonl"),
         (("serve", "--source", "replay"), 2, "--source replay:FILE"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(arguments: tuple[str, ...], code: int, text: str) -> None:
+def test_invalid_input_is_one_line(arguments: tuple[str, ...], code: int, text: str) -> None:
     done = gpuledger(*arguments)
     assert done.returncode == code
     assert text in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_dash_is_stdout_and_what_is_said_goes_elsewhere(tmp_path: Path) -> None:
+def test_a_dash_records_to_stdout_and_messages_go_to_stderr(tmp_path: Path) -> None:
     done = gpuledger("record", "-", "--source", "simulator", "--for", "50ms")
     path = tmp_path / "r.jsonl"
     path.write_text(done.stdout)
@@ -182,7 +180,7 @@ def test_a_dash_is_stdout_and_what_is_said_goes_elsewhere(tmp_path: Path) -> Non
     assert done.stderr.startswith("-: 1 snapshots, ")
 
 
-def test_a_recording_of_a_recording_is_the_same_but_for_its_source(tmp_path: Path) -> None:
+def test_a_recording_of_a_recording_differs_only_in_its_source(tmp_path: Path) -> None:
     first, second = tmp_path / "first.jsonl", tmp_path / "second.jsonl"
     gpuledger("record", str(first), "--source", "simulator", "--for", "50ms")
     gpuledger("record", str(second), "--source", f"replay:{first}", "--for", "50ms", "--unmask")
@@ -192,7 +190,7 @@ def test_a_recording_of_a_recording_is_the_same_but_for_its_source(tmp_path: Pat
     assert two.source.name == "replay"
 
 
-def test_help_teaches_how_to_report_a_bug() -> None:
+def test_help_explains_how_to_report_a_bug() -> None:
     done = gpuledger("record", "--help")
     assert done.returncode == 0
     assert "gpuledger record bug.jsonl.gz" in done.stdout

@@ -1,4 +1,4 @@
-"""Settings changed under a running `gpuledger serve`: by SIGHUP, by an editor, by a ConfigMap."""
+"""Reloading the settings of a running `gpuledger serve`: by SIGHUP, an editor, a ConfigMap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threading import Event, Thread
 import httpx
 import pytest
 
-from books_helpers import assert_books_balance
+from ledger_helpers import assert_books_balance
 from running import Server, gpuledger, serving, wait_until
 
 QUICK = ("--source", "simulator", "--interval", "100ms", "--speed", "20")
@@ -20,7 +20,7 @@ LOOK = "reload: {interval: 50ms}\n"
 
 
 def config_map(folder: Path, text: str, generation: int) -> Path:
-    """Put a ConfigMap's volume in place, or the next state of it, as the kubelet does."""
+    """Create or update a ConfigMap volume as the kubelet does."""
     content = folder / f"..{generation}"
     content.mkdir()
     (content / "gpuledger.yaml").write_text(text)
@@ -33,26 +33,26 @@ def config_map(folder: Path, text: str, generation: int) -> Path:
 
 
 def put(file: Path, text: str) -> None:
-    """Replace the file in one step, as editors do: what is written in place has a moment of nothing."""
+    """Replace the file atomically, as editors do."""
     aside = file.with_suffix(".new")
     aside.write_text(text)
     aside.replace(file)
 
 
 def joules(text: str) -> dict[str, float]:
-    """The energy counters of a page, without what its dialect's names begin with."""
+    """The energy counters of a page, without the prefix of their names."""
     found = re.findall(r"^\w+_energy_joules(?:_total)?(\{.*\}) (\S+)$", text, re.MULTILINE)
     return {labels: float(value) for labels, value in found}
 
 
 def reloads(server: Server, *, success: bool = True) -> Callable[[], bool]:
-    told = f"gpuledger_config_last_reload_success {int(success)}\n"
-    return lambda: told in server.get("/metrics/native").text
+    line = f"gpuledger_config_last_reload_success {int(success)}\n"
+    return lambda: line in server.get("/metrics/native").text
 
 
 @contextmanager
 def scraped(server: Server, path: str) -> Iterator[list[httpx.Response]]:
-    """Scrapes without a pause, over one connection, until the end of the block."""
+    """Scrape continuously over one connection until the end of the block."""
     answers: list[httpx.Response] = []
     enough = Event()
 
@@ -71,12 +71,12 @@ def scraped(server: Server, path: str) -> Iterator[list[httpx.Response]]:
         thread.join(30)
 
 
-def test_a_config_map_that_is_swapped_takes_effect_without_a_gap_and_the_books_go_on(tmp_path: Path) -> None:
+def test_an_updated_config_map_takes_effect_without_a_gap_and_the_ledger_continues(tmp_path: Path) -> None:
     folder = tmp_path / "etc"
     folder.mkdir()
     file = config_map(folder, LOOK + "metric_prefix: site0\n", 0)
-    asked = (*QUICK, "--config", str(file), "--state-dir", str(tmp_path / "books"))
-    with serving(*asked) as server:
+    flags = (*QUICK, "--config", str(file), "--state-dir", str(tmp_path / "books"))
+    with serving(*flags) as server:
         server.wait_ticks(3)
         with scraped(server, "/metrics/energy") as answers:
             for generation in range(1, 4):
@@ -86,7 +86,7 @@ def test_a_config_map_that_is_swapped_takes_effect_without_a_gap_and_the_books_g
                     f"the {generation}. state",
                 )
         assert {answer.status_code for answer in answers} == {200}
-        # Each page speaks one language, and no counter steps back in the change from one to the next.
+        # Each page has one prefix, and no counter decreases after a change.
         assert all(len(set(re.findall(r"^site\d", answer.text, re.MULTILINE))) == 1 for answer in answers)
         before: dict[str, float] = {}
         for answer in answers:
@@ -97,27 +97,27 @@ def test_a_config_map_that_is_swapped_takes_effect_without_a_gap_and_the_books_g
         assert_books_balance(tmp_path / "books" / "simulator-k8s-node.db")
 
 
-def test_sighup_reads_at_once_what_nobody_looks_after(tmp_path: Path) -> None:
+def test_sighup_reloads_immediately_when_file_checks_are_disabled(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     put(file, "reload: {interval: 0}\n")
     with serving(*QUICK, "--config", str(file)) as server:
         server.wait_ticks(1)
         put(file, "metric_prefix: site\n")
         server.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "site_energy_joules" in server.get().text, "the settings to be taken")
-        server.wait_line("settings read anew: metric_prefix, reload.interval")
+        wait_until(lambda: "site_energy_joules" in server.get().text, "the new settings")
+        server.wait_line("settings reloaded: metric_prefix, reload.interval")
 
 
-def test_sighup_without_a_file_changes_nothing_and_ends_nothing() -> None:
+def test_sighup_without_a_file_changes_nothing() -> None:
     with serving(*QUICK) as server:
         server.wait_ticks(1)
         server.process.send_signal(signal.SIGHUP)
-        server.wait_line("settings read anew: nothing has changed")
+        server.wait_line("settings reloaded: nothing has changed")
         assert server.get().status_code == 200
 
 
 @pytest.mark.parametrize("bad", ["a: [", "intervall: 1s", "interval: soon", "dialect: [proces]"])
-def test_a_bad_file_keeps_the_last_good_is_said_once_and_told_until_it_is_mended(
+def test_an_invalid_file_keeps_the_last_good_settings_and_is_reported_until_fixed(
     tmp_path: Path, bad: str
 ) -> None:
     file = tmp_path / "c.yaml"
@@ -125,41 +125,41 @@ def test_a_bad_file_keeps_the_last_good_is_said_once_and_told_until_it_is_mended
     with serving(*QUICK, "--config", str(file)) as server:
         server.wait_ticks(1)
         put(file, LOOK + bad)
-        wait_until(reloads(server, success=False), "the bad file to be told")
+        wait_until(reloads(server, success=False), "the report of the invalid file")
         assert "site_energy_joules" in server.get().text
-        assert "the last good ones are in force" in server.get("/health").text
+        assert "the previous settings are in force" in server.get("/health").text
         ticks = re.search(r"^gpuledger_ticks_total (\d+)$", server.get("/metrics/native").text, re.MULTILINE)
         assert ticks is not None
-        # Long enough for further looks: it is not read again while it stays the same.
+        # Long enough for further checks: an unchanged file is not read again.
         server.wait_ticks(int(ticks[1]) + 5)
-        said = [line for line in server.lines if "level=error" in line and "gpuledger.reload" in line]
-        assert len(said) == 1
-        put(file, LOOK + "metric_prefix: mended\n")
-        wait_until(reloads(server), "the mended file to be taken")
-        assert "mended_energy_joules" in server.get().text
-        assert "last good" not in server.get("/health").text
+        errors = [line for line in server.lines if "level=error" in line and "gpuledger.reload" in line]
+        assert len(errors) == 1
+        put(file, LOOK + "metric_prefix: fixed\n")
+        wait_until(reloads(server), "the fixed file")
+        assert "fixed_energy_joules" in server.get().text
+        assert "previous settings" not in server.get("/health").text
 
 
-def test_what_needs_a_restart_is_named_and_the_rest_applies(tmp_path: Path) -> None:
+def test_settings_that_need_a_restart_are_named_and_the_others_apply(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     put(file, LOOK)
     with serving("--interval", "100ms", "--config", str(file), env={"GPULEDGER_SOURCE": ""}) as server:
-        # The variable beats the file: state_dir stays what it was.
+        # The variable overrides the file for the source; state_dir does not change.
         put(file, f"{LOOK}source: simulator\nstate_dir: {tmp_path}\nmetric_prefix: site\n")
-        named = server.wait_line('changed, but only a restart makes it so: (.*)"')
+        named = server.wait_line('changed settings that need a restart of gpuledger: (.*)"')
         assert named[1] == "source"
-        server.wait_line("settings read anew: metric_prefix")
-        wait_until(lambda: "settings that wait for a restart: source" in server.get("/health").text, "health")
+        server.wait_line("settings reloaded: metric_prefix")
+        wait_until(lambda: "settings that need a restart: source" in server.get("/health").text, "health")
 
 
-def test_a_reload_in_a_pause_is_taken_and_the_pause_goes_on(tmp_path: Path) -> None:
-    file, door = tmp_path / "c.yaml", tmp_path / "control.sock"
+def test_a_reload_during_a_pause_applies_and_the_pause_continues(tmp_path: Path) -> None:
+    file, control = tmp_path / "c.yaml", tmp_path / "control.sock"
     put(file, LOOK)
-    with serving(*QUICK, "--config", str(file), "--control.socket", str(door)) as server:
+    with serving(*QUICK, "--config", str(file), "--control.socket", str(control)) as server:
         server.wait_ticks(1)
-        assert gpuledger("pause", "--control.socket", str(door)).returncode == 0
+        assert gpuledger("pause", "--control.socket", str(control)).returncode == 0
         put(file, LOOK + "metric_prefix: site\n")
-        server.wait_line("settings read anew: metric_prefix")
+        server.wait_line("settings reloaded: metric_prefix")
         assert "gpuledger_paused 1\n" in server.get("/metrics/native").text
-        assert gpuledger("resume", "--config", str(file), "--control.socket", str(door)).returncode == 0
+        assert gpuledger("resume", "--config", str(file), "--control.socket", str(control)).returncode == 0
         wait_until(lambda: "site_energy_joules" in server.get().text, "data under the new name")

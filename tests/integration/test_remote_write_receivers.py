@@ -1,4 +1,4 @@
-"""A real Prometheus and a real VictoriaMetrics take what remote write sends, and have it as it was."""
+"""A real Prometheus and VictoriaMetrics store exactly the samples that remote write sends."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gpuledger.agent.deliver.records import Block
 from gpuledger.agent.deliver.settings import QueueConfig
 from gpuledger.exposition.remote_write import (
     STALE,
-    labels_bytes,
-    series_prefix,
-    timestamp_tail,
-    value_bytes,
+    encode_label_fields,
+    encode_series_prefix,
+    encode_timestamp,
+    encode_value,
 )
 from running import get, victoria_metrics, wait_until
 from running import prometheus as started
@@ -40,17 +40,17 @@ def victoria() -> Iterator[str]:
 
 
 def scrape(target: int, number: int, moment: int) -> Block:
-    """Three series of a target, as one scrape: a counter, a text of all sorts, and one that ends half-way."""
+    """One scrape of a target: a counter, a series with a Unicode label, and one that ends half-way."""
     name = [("instance", f"10.0.0.{target}:9400"), ("job", "gpu")]
-    ended = STALE if number == NUMBERS // 2 else value_bytes(-0.5 * number)
+    ended = STALE if number == NUMBERS // 2 else encode_value(-0.5 * number)
     series = [
-        ([("__name__", "counted_total"), *name], value_bytes(1e15 + number)),
-        ([("__name__", "told"), ("text", 'ä "\\\n\U0001f600'), *name], value_bytes(math.pi * number)),
+        ([("__name__", "counted_total"), *name], encode_value(1e15 + number)),
+        ([("__name__", "labeled"), ("text", 'ä "\\\n\U0001f600'), *name], encode_value(math.pi * number)),
     ]
     if number <= NUMBERS // 2:
         series.append(([("__name__", "ending"), *name], ended))
-    tail = timestamp_tail(moment)
-    entries = [series_prefix(labels_bytes(labels)) + value for labels, value in series]
+    tail = encode_timestamp(moment)
+    entries = [encode_series_prefix(encode_label_fields(labels)) + value for labels, value in series]
     payload = tail.join(entries) + tail
     return Block(target, payload, len(series), moment, moment)
 
@@ -76,10 +76,10 @@ def recent() -> list[int]:
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, shards: int) -> None:
+def test_prometheus_stores_every_sample_exactly(tmp_path: Path, prometheus: str, shards: int) -> None:
     moments = recent()
     if shards > 1:
-        # Other seconds than the first time, or all would be old to it.
+        # Newer timestamps than the first run, or Prometheus would reject them as out of order.
         wait_until(lambda: time.time() * 1000 > moments[0] + (NUMBERS + 2) * 1000, "the next seconds")
         moments = [int(time.time() * 1000) - 900 + number for number in range(NUMBERS)]
     config = QueueConfig(
@@ -98,10 +98,10 @@ def test_prometheus_has_every_sample_as_it_was(tmp_path: Path, prometheus: str, 
 
     instances = [f"10.0.0.{target}:9400" for target in range(TARGETS)]
     counted = [(moment, 1e15 + number) for number, moment in enumerate(moments)]
-    told = [(moment, math.pi * number) for number, moment in enumerate(moments)]
+    labeled = [(moment, math.pi * number) for number, moment in enumerate(moments)]
     assert samples("counted_total") == dict.fromkeys(instances, counted)
-    assert samples('told{text="ä \\"\\\\\\n\U0001f600"}') == dict.fromkeys(instances, told)
-    # A range leaves stale markers out; that the series has ended is what an instant query says.
+    assert samples('labeled{text="ä \\"\\\\\\n\U0001f600"}') == dict.fromkeys(instances, labeled)
+    # A range query omits staleness markers; an instant query shows that the series has ended.
     ending = [(moment, -0.5 * number) for number, moment in enumerate(moments[: NUMBERS // 2])]
     assert samples("ending") == dict.fromkeys(instances, ending)
     assert instant(prometheus, "ending", moments[NUMBERS // 2 - 1]) == TARGETS
@@ -114,7 +114,7 @@ def instant(url: str, query: str, moment: int) -> int:
     return len(answer["data"]["result"])
 
 
-def test_victoriametrics_has_every_sample_as_it_was(tmp_path: Path, victoria: str) -> None:
+def test_victoriametrics_stores_every_sample_exactly(tmp_path: Path, victoria: str) -> None:
     moments = recent()
     send(tmp_path, victoria + "/api/v1/write", moments, EAGER)
 
@@ -128,12 +128,12 @@ def test_victoriametrics_has_every_sample_as_it_was(tmp_path: Path, victoria: st
             found[name] = dict(zip(one["timestamps"], one["values"], strict=True))
         return found
 
-    def told() -> dict[tuple[str, str], dict[int, float]] | None:
+    def complete() -> dict[tuple[str, str], dict[int, float]] | None:
         found = exported()
-        # What is new can be asked for after a second.
+        # New samples are visible to queries after a second.
         return found if sum(map(len, found.values())) >= TARGETS * (2 * NUMBERS + NUMBERS // 2) else None
 
-    found = wait_until(told, "VictoriaMetrics to show all samples")
+    found = wait_until(complete, "VictoriaMetrics to show all samples")
     for target in range(TARGETS):
         instance = f"10.0.0.{target}:9400"
         counted = {moment: 1e15 + number for number, moment in enumerate(moments)}

@@ -1,4 +1,4 @@
-"""What remote write has accepted arrives, in order: over `kill -9`, and over a disk that fills up."""
+"""Samples that remote write accepted arrive in order, despite `kill -9` and a full disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DISK = Path(__file__).with_name("write_full_disk.py")
 KILLS = 25
 
 
-def test_kill_dash_nine_in_a_loop_loses_nothing_and_keeps_the_order(
+def test_repeated_kill_dash_nine_loses_nothing_and_keeps_the_order(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(12)
@@ -29,7 +29,7 @@ def test_kill_dash_nine_in_a_loop_loses_nothing_and_keeps_the_order(
     there = ScriptedReceiver(port=free_port())
 
     def script(post: Post) -> str:
-        # One in ten is to be tried again, so that kills meet requests at every stage.
+        # One request in ten is retried, so that kills hit requests in every stage.
         return "503 Later" if chance.random() < 0.1 else "204 No Content"
 
     there.script = script
@@ -54,7 +54,7 @@ def test_kill_dash_nine_in_a_loop_loses_nothing_and_keeps_the_order(
     async def test() -> None:
         for life in range(KILLS):
             first = max(accepted(), default=-1) + 2
-            # In every third life the receiver is away, and a queue builds up.
+            # In every third run the receiver is down and a queue builds up.
             if life % 3 == 2:
                 await one_life(first)
             else:
@@ -66,17 +66,17 @@ def test_kill_dash_nine_in_a_loop_loses_nothing_and_keeps_the_order(
 
     asyncio.run(test())
     by_target: dict[int, list[int]] = defaultdict(list)
-    for target, number in there.taken:
+    for target, number in there.received:
         by_target[target].append(number)
     numbers = set(accepted())
     for target in range(TARGETS):
         lost = numbers - set(by_target[target])
         assert not lost, f"{len(lost)} of {len(numbers)} accepted blocks of target {target} never arrived"
-        # Without what came twice they are in order: nothing new came after something newer.
+        # Without duplicates, the samples are in order.
         once = list(dict.fromkeys(by_target[target]))
         assert once == sorted(once)
-    twice = len(there.taken) - len(set(there.taken))
-    # At most what was in flight, a request per shard, and what an answer did not reach.
+    twice = len(there.received) - len(set(there.received))
+    # At most the requests in flight (one per shard) are sent twice.
     assert twice <= KILLS * 5 * 20
     with capsys.disabled():
         sys.stdout.write(
@@ -86,8 +86,8 @@ def test_kill_dash_nine_in_a_loop_loses_nothing_and_keeps_the_order(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_full_disk_costs_the_oldest_samples_alone_and_the_order_is_kept() -> None:
-    """In a mount namespace of its own, with a tmpfs of 1 MiB; what is checked is in that program."""
+def test_a_full_disk_drops_only_the_oldest_samples_and_keeps_the_order() -> None:
+    """Runs write_full_disk.py in a new mount namespace with a tmpfs of 1 MiB."""
     done = subprocess.run(
         ["unshare", "--mount", sys.executable, str(DISK)],
         capture_output=True,
@@ -96,4 +96,4 @@ def test_a_full_disk_costs_the_oldest_samples_alone_and_the_order_is_kept() -> N
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "all that the state says is left has arrived" in done.stdout
+    assert "all queued samples have arrived" in done.stdout

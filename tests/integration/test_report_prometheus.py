@@ -1,4 +1,4 @@
-"""`report --prometheus` against the books of two nodes: a pod moves, a node restarts, scraped for real."""
+"""`report --prometheus` on a real Prometheus, against two nodes' ledgers: a pod moves, a node restarts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 from running import Prometheus, Server, free_port, gpuledger, prometheus, serving, wait_until
 
-# One set of nodes and one Prometheus for all of it.
+# One worker, with one set of nodes and one Prometheus for all tests.
 pytestmark = pytest.mark.xdist_group("fleet")
 
-# Scenario seconds pass four times as fast as the scraper's.
+# The simulators run at four times the speed of Prometheus.
 SPEED = 4
 GPU = """
   - model: NVIDIA H100 80GB HBM3
@@ -39,7 +39,7 @@ BEFORE += pod("ml", "steady-0", 0.9)
 AFTER = "gpus:" + GPU + pod("web", "api-0", 0.3) + GPU + pod("ml", "steady-0", 0.4)
 OTHER = "gpus:" + GPU + pod("ml", "train-0", 0.8, "start: 60, stop: 100,") + pod("web", "api-1", 0.1)
 
-# The first target takes our labels' names for its own; the others leave ours as they are.
+# The targets of the first job have labels with the names of ours; the second job honors ours.
 CONFIG = """\
 global: {{scrape_interval: 1s}}
 scrape_configs:
@@ -53,11 +53,11 @@ scrape_configs:
     honor_labels: true
     static_configs: [{{targets: ["127.0.0.1:{2}"], labels: {{node: b, namespace: monitoring}}}}]
 """
-TOLD = "gpuledger_energy_joules_total"
+ENERGY = "gpuledger_energy_joules_total"
 
 
 class Sides(NamedTuple):
-    """The fleet's report, and the nodes' books from just before and just after it."""
+    """The fleet's report, and the sums of the nodes' ledgers just before and just after it."""
 
     before: Counter[tuple[str, ...]]
     fleet: dict[str, Any]
@@ -65,7 +65,7 @@ class Sides(NamedTuple):
 
 
 class Fleet:
-    """Two nodes that keep books, and what they say."""
+    """Two nodes with ledgers and their Prometheus, and reports from both."""
 
     def __init__(self, folder: Path, real: Prometheus) -> None:
         self.folder, self.real = folder, real
@@ -76,8 +76,8 @@ class Fleet:
         assert "of a simulator" in done.stderr
         return dict(json.loads(done.stdout))
 
-    def books(self, node: str, by: str) -> dict[str, Any]:
-        # Scenario time runs ahead of the clock on the wall.
+    def node_report(self, node: str, by: str) -> dict[str, Any]:
+        # Simulated time is ahead of real time, so --until is in the future.
         state = str(self.folder / node)
         done = gpuledger(
             "report", "--state-dir", state, "--by", by, "--until", "2099-01-01", "--format", "json"
@@ -86,14 +86,14 @@ class Fleet:
         return dict(json.loads(done.stdout))
 
     def sides(self, by: str) -> Sides:
-        before = self.both(by)
-        return Sides(before, self.fleet("--by", by), self.both(by))
+        before = self.sum_of_nodes(by)
+        return Sides(before, self.fleet("--by", by), self.sum_of_nodes(by))
 
-    def both(self, by: str) -> Counter[tuple[str, ...]]:
-        """Millijoules of both nodes' books by row."""
+    def sum_of_nodes(self, by: str) -> Counter[tuple[str, ...]]:
+        """The millijoules of both nodes' ledgers by row."""
         sums: Counter[tuple[str, ...]] = Counter()
         for node in "ab":
-            found = self.books(node, by)
+            found = self.node_report(node, by)
             for row in (*found["rows"], *found["own"]):
                 sums[row_key(row, by)] += row["millijoules"]
         return sums
@@ -123,13 +123,13 @@ def on_port(port: int, flags: tuple[str, ...]) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """After train-0 ran on a, a restarted elsewhere, and train-0 ran on b; all of it told and ended."""
+    """The fleet after train-0 ran on node a, a restarted on another port, and train-0 ran and ended on b."""
     folder = tmp_path_factory.mktemp("fleet")
     ports = [free_port() for _ in range(3)]
     with ExitStack() as stack:
         real = stack.enter_context(prometheus(CONFIG.format(*ports)))
-        # What a node tells before a Prometheus first looks is not in the fleet's report.
-        wait_until(lambda: len(real.query("up")) == len(ports), "Prometheus to look for every node")
+        # Energy before the first scrape is not in the fleet's report.
+        wait_until(lambda: len(real.query("up")) == len(ports), "Prometheus to scrape every node")
         stack.enter_context(serving(*on_port(ports[2], node_flags(folder, "b", OTHER))))
         first = Server(*on_port(ports[0], node_flags(folder, "a", BEFORE)))
         try:
@@ -138,19 +138,19 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             first.stop()
         stack.enter_context(serving(*on_port(ports[1], node_flags(folder, "a", AFTER))))
         wait_gone(real, "b", "train-0", label="pod")
-        real.wait_query(f"{TOLD}{{instance='127.0.0.1:{ports[1]}', exported_pod='api-0'}} > 0")
+        real.wait_query(f"{ENERGY}{{instance='127.0.0.1:{ports[1]}', exported_pod='api-0'}} > 0")
         yield Fleet(folder, real)
 
 
 def wait_gone(real: Prometheus, node: str, name: str, label: str) -> None:
-    """Until its energy has been told, and its series have ended."""
-    series = f"{TOLD}{{node='{node}', {label}='{name}'}}"
+    """Wait until the pod's energy has been exported and its series have ended."""
+    series = f"{ENERGY}{{node='{node}', {label}='{name}'}}"
     ended = f"count(max_over_time({series}[10m]) > 0) unless count({series})"
-    wait_until(lambda: real.query(ended), f"{name} on {node} to be told and gone", patience=90)
+    wait_until(lambda: real.query(ended), f"the series of {name} on {node} to end", patience=90)
 
 
 @pytest.mark.parametrize("by", ["namespace", "pod"])
-def test_a_fleets_rows_are_the_sums_of_the_nodes_books_within_the_stated_bound(moved: Fleet, by: str) -> None:
+def test_rows_of_a_fleet_are_the_sums_of_the_nodes_within_the_reported_bound(moved: Fleet, by: str) -> None:
     before, fleet, after = moved.sides(by)
     rows = {row_key(row, by): row for row in (*fleet["rows"], *fleet["own"])}
     assert {key for key in before if before[key]} <= set(rows)
@@ -163,7 +163,7 @@ def test_a_fleets_rows_are_the_sums_of_the_nodes_books_within_the_stated_bound(m
     assert not any("monitoring" in key or "gpuledger-x" in key for key in rows)
 
 
-def test_a_pod_that_moved_and_has_ended_is_one_row_and_exact(moved: Fleet) -> None:
+def test_a_pod_that_moved_and_has_ended_is_one_exact_row(moved: Fleet) -> None:
     before, fleet, _ = moved.sides("pod")
     (row,) = (row for row in fleet["rows"] if row["pod"] == "train-0")
     assert row["bound_millijoules"] == 0
@@ -171,17 +171,18 @@ def test_a_pod_that_moved_and_has_ended_is_one_row_and_exact(moved: Fleet) -> No
     assert row["sessions"] is None and row["high_kwh"] is None
 
 
-def test_gpu_hours_are_the_books(moved: Fleet) -> None:
+def test_gpu_hours_are_the_sum_of_the_nodes(moved: Fleet) -> None:
     fleet = moved.fleet("--by", "pod")
     (row,) = (row for row in fleet["rows"] if row["pod"] == "train-0")
     hours = 0.0
     for node in "ab":
-        hours += sum(one["gpu_hours"] for one in moved.books(node, "pod")["rows"] if one["pod"] == "train-0")
-    # On each node Prometheus missed the beginning of the stay, a scrape or two.
+        rows = moved.node_report(node, "pod")["rows"]
+        hours += sum(one["gpu_hours"] for one in rows if one["pod"] == "train-0")
+    # On each node Prometheus missed a scrape or two at the start of the pod.
     assert row["gpu_hours"] * 3600 == pytest.approx(hours * 3600, abs=2 * 2 * SPEED)
 
 
-def test_nodes_are_named_by_the_scrape_and_gpus_by_the_nodes(moved: Fleet) -> None:
+def test_node_names_come_from_the_scrape_and_gpu_names_from_the_nodes(moved: Fleet) -> None:
     assert {row["node"] for row in moved.fleet("--by", "node")["rows"]} == {"a", "b"}
     gpus = moved.fleet("--by", "gpu")["gpus"]
     assert len(gpus) == 3
@@ -191,7 +192,7 @@ def test_nodes_are_named_by_the_scrape_and_gpus_by_the_nodes(moved: Fleet) -> No
     }
 
 
-def test_the_table_says_whence_and_how_sure(moved: Fleet) -> None:
+def test_the_table_names_its_source_and_accuracy(moved: Fleet) -> None:
     done = gpuledger(
         "report", "--prometheus", moved.real.url, "--price.kwh", "0.3", "--price.currency", "EUR"
     )
@@ -200,12 +201,12 @@ def test_the_table_says_whence_and_how_sure(moved: Fleet) -> None:
         "± kWh",
         "cost EUR",
         f"From Prometheus at {moved.real.url}, scraped every 1 s",
-        "the sum over its owners",
+        "the sum of its owners",
     ):
         assert words in done.stdout
 
 
-def test_a_fleets_focus_bills_the_prometheus(moved: Fleet) -> None:
+def test_in_focus_the_billing_account_of_a_fleet_is_the_prometheus(moved: Fleet) -> None:
     prices = ("--price.kwh", "0.3", "--price.currency", "EUR", "--format", "focus")
     done = gpuledger("report", "--prometheus", moved.real.url, *prices)
     assert done.returncode == 0, done.stderr
@@ -214,13 +215,13 @@ def test_a_fleets_focus_bills_the_prometheus(moved: Fleet) -> None:
     assert {charge["SkuId"] for charge in charges} == {"gpu-energy"}
 
 
-def test_only_what_matches_is_counted(moved: Fleet) -> None:
+def test_only_matching_series_are_counted(moved: Fleet) -> None:
     fleet = moved.fleet("--by", "node", "--prometheus.match", 'node="b"')
     assert [row["node"] for row in fleet["rows"]] == ["b"]
 
 
-def test_a_prometheus_without_gpuledger_says_so(moved: Fleet) -> None:
+def test_a_prometheus_without_gpuledger_is_an_error_in_one_line(moved: Fleet) -> None:
     done = gpuledger("report", "--prometheus", moved.real.url, "--prometheus.match", 'node="none"')
     assert done.returncode == 1
-    assert "has no gpuledger_device_energy_joules_total of this time" in done.stderr
+    assert "has no gpuledger_device_energy_joules_total in this period" in done.stderr
     assert done.stderr.count("\n") == 1

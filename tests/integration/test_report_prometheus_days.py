@@ -1,7 +1,7 @@
-"""`report --prometheus` over days that a real Prometheus holds, against what truly was booked.
+"""`report --prometheus` over days of a real Prometheus, against the energy that was booked.
 
-Joined ranges, owners that come and go under the same name, a program that restarts under another address,
-one that a second job scrapes for a while.
+Covers joined ranges, owners that come and go under the same name, a program that restarts with another
+address, and a node that a second job scrapes for a while.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import pytest
 
 from running import Prometheus, free_port, gpuledger
 
-# One set of nodes and one Prometheus for all of it.
+# One worker, with one Prometheus for all tests.
 pytestmark = pytest.mark.xdist_group("days")
 
 DAY, HOUR, SCRAPE = 86_400, 3600, 60
-# Booked so long before it is told.
+# Seconds between booking and export.
 LAG = 30
 DAYS = 4
 START = int(time.time() // DAY - DAYS - 1) * DAY
@@ -45,10 +45,10 @@ IDLE = [labels(uuid=f"GPU-{number}", account="idle", method="measured") for numb
 
 
 def watts(series: Labels, at: int) -> float | None:
-    """What it draws; None where it is not told at all."""
+    """Return the power of a series; None if it is not exported."""
     since = at - START
     if series == ADA:
-        # Three hours of every eight; gone from the pages an hour later.
+        # Active for three hours of every eight; the series ends an hour later.
         within = since % (8 * HOUR)
         return 210.0 + within % 70 if within < 3 * HOUR else 0.0 if within < 4 * HOUR else None
     if series == pod("GPU-0", "train-0"):
@@ -58,8 +58,8 @@ def watts(series: Labels, at: int) -> float | None:
     return 60.0
 
 
-def is_told_twice(at: int) -> bool:
-    """Whether a second job scrapes node b: for an hour, over a report's midnight, and once."""
+def is_scraped_twice(at: int) -> bool:
+    """Return whether a second job scrapes node b: for an hour, around a midnight of the report, and once."""
     since = at - START
     return DAY <= since < DAY + HOUR or abs(since - SINCE + START - DAY) < 2 * HOUR or since == 2 * DAY
 
@@ -67,35 +67,35 @@ def is_told_twice(at: int) -> bool:
 EVERY = (ADA, pod("GPU-0", "train-0"), pod("GPU-1", "train-0"), *IDLE)
 
 
-class Made:
-    """Two nodes' counters, minute by minute, as pages and as the truth."""
+class GeneratedDays:
+    """The counters of two nodes minute by minute: as OpenMetrics text, and the true energy."""
 
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = defaultdict(list)
-        self.truth: dict[Labels, float] = defaultdict(float)
-        told: dict[Labels, float] = {}
+        self.true_energy: dict[Labels, float] = defaultdict(float)
+        exported: dict[Labels, float] = {}
         devices = {"GPU-0": 7e8, "GPU-1": 3e8}
         seconds = 0.0
         for at in range(START, START + DAYS * DAY, SCRAPE):
-            # Node a's program is another one, elsewhere, from noon of the third day: its seconds begin at 0.
+            # At noon of the third day, node a's program restarts with another address and seconds from 0.
             moved = at >= START + 2.5 * DAY
             seconds = 0.0 if at == START + 2.5 * DAY else seconds
             for series in EVERY:
                 power = watts(series, at - LAG)
                 if power is None:
-                    told.pop(series, None)
+                    exported.pop(series, None)
                     continue
-                new = series not in told and at > START
-                told[series] = told.get(series, 0.0) + power * SCRAPE
+                new = series not in exported and at > START
+                exported[series] = exported.get(series, 0.0) + power * SCRAPE
                 uuid = series[0][1]
                 devices[uuid] += power * SCRAPE
-                self.add("gpuledger_energy_joules", series, at, 0.0 if new else told[series], moved=moved)
+                self.add("gpuledger_energy_joules", series, at, 0.0 if new else exported[series], moved=moved)
                 if at - LAG - SCRAPE >= SINCE and at - LAG <= UNTIL:
-                    self.truth[series] += power * SCRAPE
+                    self.true_energy[series] += power * SCRAPE
             for uuid, value in devices.items():
                 self.add("gpuledger_device_energy_joules", labels(uuid=uuid), at, value, moved=moved)
                 self.add("gpuledger_ticks", labels(), at, at, moved=moved, uuid=uuid)
-            if told.get(pod("GPU-0", "train-0")) is not None or moved:
+            if exported.get(pod("GPU-0", "train-0")) is not None or moved:
                 seconds += SCRAPE
                 owner = labels(uuid="GPU-0", owner_kind="pod", namespace="ml", pod="long", container="c")
                 self.add("gpuledger_owner_resident_seconds", owner, at, seconds, moved=moved)
@@ -103,7 +103,7 @@ class Made:
     def add(self, family: str, series: Labels, at: int, value: float, *, moved: bool, uuid: str = "") -> None:
         node = "a" if (uuid or dict(series)["uuid"]) == "GPU-0" else "b"
         instance = f"{node}{'-later' if moved and node == 'a' else ''}:9400"
-        for job in ("gpuledger", *(["second"] if node == "b" and is_told_twice(at) else [])):
+        for job in ("gpuledger", *(["second"] if node == "b" and is_scraped_twice(at) else [])):
             where = (*series, ("node", node), ("instance", instance), ("job", job))
             written = ",".join(f'{name}="{word}"' for name, word in where)
             self.lines[family].append(f"{family}_total{{{written}}} {value:.3f} {at}")
@@ -114,16 +114,16 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, Made]]:
-    """A Prometheus that has scraped two nodes for four days."""
-    folder, made = tmp_path_factory.mktemp("days"), Made()
+def stored_days(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, GeneratedDays]]:
+    """A Prometheus with the data of two nodes over four days."""
+    folder, days = tmp_path_factory.mktemp("days"), GeneratedDays()
     file = folder / "days.om"
-    Path(file).write_text(made.text())
+    Path(file).write_text(days.text())
     command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(file), str(folder / "data")]
     subprocess.run(command, check=True, capture_output=True)
     real = Prometheus(folder, "global: {}\n", free_port())
     try:
-        yield real, made
+        yield real, days
     finally:
         real.stop()
 
@@ -136,19 +136,21 @@ def report(real: Prometheus, *arguments: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-def test_over_days_every_row_is_true_within_a_bound_of_minutes(kept: tuple[Prometheus, Made]) -> None:
-    real, made = kept
+def test_each_row_over_days_is_right_within_a_bound_of_minutes(
+    stored_days: tuple[Prometheus, GeneratedDays],
+) -> None:
+    real, days = stored_days
     found = report(real, "--by", "owner")
-    told = {(row["owner"] or row["account"]): row for row in (*found["rows"], *found["own"])}
+    reported = {(row["owner"] or row["account"]): row for row in (*found["rows"], *found["own"])}
     truth: dict[str, float] = defaultdict(float)
-    for series, joules in made.truth.items():
+    for series, joules in days.true_energy.items():
         names = dict(series)
         truth[names.get("pod") or names.get("user") or names["account"]] += joules * 1000
-    assert {name for name in told if told[name]["millijoules"]} == {"train-0", "ada", "idle"}
+    assert {name for name in reported if reported[name]["millijoules"]} == {"train-0", "ada", "idle"}
     for name, millijoules in truth.items():
-        bound = told[name]["bound_millijoules"]
-        assert abs(told[name]["millijoules"] - millijoules) <= bound, name
-        # Minutes at either end, and some more for ada, whose series began anew several times a day.
+        bound = reported[name]["bound_millijoules"]
+        assert abs(reported[name]["millijoules"] - millijoules) <= bound, name
+        # Minutes at either end, and more for ada, because that series begins several times a day.
         assert bound <= 0.003 * millijoules, name
     total = found["total"]
     assert abs(total["millijoules"] - sum(truth.values())) <= total["bound_millijoules"]
@@ -156,16 +158,18 @@ def test_over_days_every_row_is_true_within_a_bound_of_minutes(kept: tuple[Prome
     assert any("1 GPU is scraped by several targets: counted once" in note for note in found["notes"])
 
 
-def test_rows_and_the_gpus_counters_agree(kept: tuple[Prometheus, Made]) -> None:
-    found = report(kept[0], "--by", "gpu")
+def test_rows_agree_with_the_counters_of_the_gpus(stored_days: tuple[Prometheus, GeneratedDays]) -> None:
+    found = report(stored_days[0], "--by", "gpu")
     gpus = sum(gpu["millijoules"] for gpu in found["gpus"])
     assert found["total"]["millijoules"] == pytest.approx(gpus, abs=found["total"]["bound_millijoules"])
     assert "unseen" not in {row["account"] for row in found["own"]}
 
 
-def test_hours_outlast_a_restart_under_another_address(kept: tuple[Prometheus, Made]) -> None:
-    found = report(kept[0], "--by", "pod")
+def test_gpu_hours_continue_after_a_restart_with_another_address(
+    stored_days: tuple[Prometheus, GeneratedDays],
+) -> None:
+    found = report(stored_days[0], "--by", "pod")
     (row,) = (row for row in found["rows"] if row["pod"] == "long")
-    # From SINCE until its series ended, and from the restart on; a scrape more or less at each end.
+    # From SINCE to the end of the series, and from the restart to UNTIL, plus or minus a scrape at each end.
     seconds = (START + 1.6 * DAY - SINCE) + (UNTIL - START - 2.5 * DAY)
     assert row["gpu_hours"] * HOUR == pytest.approx(seconds, abs=4 * SCRAPE)

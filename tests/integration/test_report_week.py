@@ -1,4 +1,4 @@
-"""A simulated week of eight GPUs, whose true joules are known: what a report of its books must be."""
+"""Reports of a simulated week of eight GPUs, compared with the true energy."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from unittest.mock import patch
 import pytest
 
 from builders import FakeClock
-from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.report.grouping import GROUPINGS, Key, grouping, party_of
+from gpuledger.ledger.report.grouping import GROUPINGS, Key, find_grouping, party_of
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.store.evidence import explain
+from gpuledger.ledger.store.explain_query import explain_energy
 from gpuledger.ledger.store.history import History
-from gpuledger.ledger.store.retention import Limits
+from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import ENERGY
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.workloads.naming import Workloads
+from gpuledger.workloads.owner_lookup import OwnerLookup
 from report_helpers import EVER, HOUR, folded, lines_of, report_of, same
 from unit.sources.simulator.support import UNIX, Node
 
-# One process makes the week, whichever tests of it others run.
+# One worker simulates the week for all tests.
 pytestmark = pytest.mark.xdist_group("week")
 
 DAY = 24 * HOUR
 STEP = 45.0
-# The counter is continuous here, so that the truth of an interval is that of its energy; each reading of it
-# is rounded down to a millijoule. A card has six samples of its
-# engines a second; of one each the week is made in two thirds of the time.
+# The counter is continuous (`counter_refresh: 0`), so that the energy of an interval is known exactly; each
+# reading is rounded down to a millijoule. One utilization sample per second instead of six saves a third of
+# the test's time.
 SCENARIO = """
 templates:
   card: &card {model: NVIDIA H100 80GB HBM3, sm_count: 132, memory: 80GB, empty_watts: 70,
@@ -89,22 +89,22 @@ faults:
   - {kind: gpu_lost, gpu: 5, at: 50h, for: 10m}
   - {kind: process_list_fails, gpu: 6, at: 60h, for: 3m}
 """
-# When the program ran, in scenario seconds: killed once, stopped once, away for an hour.
+# The program's runs in scenario seconds: it is killed once, and stopped for an hour.
 RUNS = ((0.0, 40 * HOUR, "kill"), (40 * HOUR + 60, 80 * HOUR, "stop"), (81 * HOUR, 7 * DAY, "stop"))
 
 
 @dataclass
 class Week:
-    """The books, the counters as they were read, and the true joules of the intervals that were observed."""
+    """The ledger, the counters as they were read, and the true joules of the observed intervals."""
 
     file: Path
     counters: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     true: dict[ProcessKey, Fraction] = field(default_factory=lambda: defaultdict(Fraction))
-    people: dict[ProcessKey, GpuProcess] = field(default_factory=dict)
+    processes: dict[ProcessKey, GpuProcess] = field(default_factory=dict)
 
 
-class _Truth:
-    """Pending until the books tell whether an interval was observed."""
+class _TrueEnergy:
+    """Collects the true energy of intervals; it is pending until the ledger has booked the interval."""
 
     def __init__(self, node: Node, week: Week) -> None:
         self._node = node
@@ -112,8 +112,8 @@ class _Truth:
         self._before: dict[ProcessKey, Fraction] = {}
         self._pending: dict[str, dict[ProcessKey, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
 
-    def go_on(self, at: float) -> None:
-        for account, joules in self._node.source.truth(at).items():
+    def advance(self, at: float) -> None:
+        for account, joules in self._node.source.true_energy(at).items():
             if account.process is not None:
                 gained = joules - self._before.get(account.process, Fraction(0))
                 self._pending[account.gpu.uuid][account.process] += gained
@@ -124,27 +124,27 @@ class _Truth:
             if observed:
                 self._week.true[key] += joules
 
-    def forget(self) -> None:
-        """Nobody looked: what was used meanwhile is unobserved."""
+    def drop_pending(self) -> None:
+        """Drop the pending energy, which is unobserved."""
         self._pending.clear()
 
 
-class _Counters:
-    """What the counters counted while they were believed, from their first move on."""
+class _CounterSums:
+    """Sums what each counter counted, from its first move on."""
 
     def __init__(self, week: Week) -> None:
         self._week = week
         self._last: dict[str, int] = {}
         self._moved: set[str] = set()
 
-    def read(self, snapshot: Snapshot) -> None:
+    def add(self, snapshot: Snapshot) -> None:
         for reading in snapshot.readings:
             value, uuid = reading.get(ENERGY), reading.device.uuid
             if value is None:
                 continue
             before = self._last.get(uuid)
             if before is not None and value != before:
-                # A lower one was counted from 0 on: the driver was loaded anew.
+                # A lower value was counted from 0: the driver was reloaded.
                 gained = int(value) - before if value > before else int(value)
                 self._week.counters[uuid] += gained if uuid in self._moved else 0
                 self._moved.add(uuid)
@@ -154,22 +154,22 @@ class _Counters:
 @pytest.fixture(scope="module")
 def week(tmp_path_factory: pytest.TempPathFactory) -> Week:
     folder = tmp_path_factory.mktemp("week")
-    made = Week(folder / "gpuledger.db")
+    week = Week(folder / "gpuledger.db")
     node = Node(SCENARIO)
-    truth, counters = _Truth(node, made), _Counters(made)
-    naming = Workloads(str)
+    truth, counters = _TrueEnergy(node, week), _CounterSums(week)
+    owner_lookup = OwnerLookup(str)
     for begins, ends, end in RUNS:
         clock = FakeClock(UNIX)
-        store = Store(folder, "gpuledger", "boot", clock, Limits())
+        store = Store(folder, "gpuledger", "boot", clock, RetentionLimits())
         ledger = Ledger(LedgerSettings(), store)
         for at in _moments(begins, ends):
-            snapshot = naming.name(node.at(at, ledger.wants | {ENERGY}))
-            counters.read(snapshot)
-            made.people |= {process.key: process for process in snapshot.processes}
-            truth.go_on(at)
+            snapshot = owner_lookup.assign_owners(node.at(at, ledger.required_quantities | {ENERGY}))
+            counters.add(snapshot)
+            week.processes |= {process.key: process for process in snapshot.processes}
+            truth.advance(at)
             if at in (begins, STEP):
-                # The energy before the first move of a counter is in no books.
-                truth.forget()
+                # The ledger does not book the energy before the first move of a counter.
+                truth.drop_pending()
             _post(ledger, snapshot, truth)
         if end == "kill":
             assert store._connection is not None
@@ -179,18 +179,18 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Week:
             store._lock.release()
         else:
             store.close()
-    return made
+    return week
 
 
 @pytest.fixture(scope="module")
 def partly(week: Week) -> Path:
-    """The week's books with everything before the fourth day folded, and some of that day."""
+    """The week's ledger with all hours before 7:12 of the fourth day folded."""
     return folded(week.file, UNIX + 3.3 * DAY, week.file.parent / "partly.db")
 
 
 @pytest.fixture(scope="module")
 def wholly(week: Week) -> Path:
-    """The week's books with everything folded."""
+    """The week's ledger with all hours folded."""
     return folded(week.file, UNIX + 8 * DAY, week.file.parent / "wholly.db")
 
 
@@ -201,46 +201,46 @@ def _moments(begins: float, ends: float) -> Iterator[float]:
         at += STEP
 
 
-def _post(ledger: Ledger, snapshot: Snapshot, truth: _Truth) -> None:
-    posted: list[Posted] = []
+def _post(ledger: Ledger, snapshot: Snapshot, truth: _TrueEnergy) -> None:
+    posted: list[Posting] = []
     post = ledger.energy.post
 
-    def noted(seen: Snapshot) -> list[Posted]:
+    def recorded(seen: Snapshot) -> list[Posting]:
         posted.extend(post(seen))
         return list(posted)
 
-    with patch.object(ledger.energy, "post", noted):
+    with patch.object(ledger.energy, "post", recorded):
         ledger.post(snapshot)
     for one in posted:
         truth.settle(one.gpu.uuid, observed=not one.unobserved)
 
 
-def test_totals_are_the_counters_to_the_millijoule(week: Week) -> None:
+def test_totals_equal_the_counters_to_the_millijoule(week: Week) -> None:
     found = report_of(week.file)
     assert {gpu.uuid: gpu.millijoules for gpu in found.gpus} == week.counters
     assert found.total.millijoules == sum(week.counters.values())
-    assert {line.account for line in found.own if line.millijoules} >= {"idle", "unobserved"}
+    assert {line.account for line in found.gpu_accounts if line.millijoules} >= {"idle", "unobserved"}
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
-def test_the_true_joules_lie_within_the_bounds_of_every_row(week: Week, by: str) -> None:
+def test_the_true_energy_is_within_the_bounds_of_each_row(week: Week, by: str) -> None:
     with closing(History(week.file)) as history:
-        whose = grouping(by, history.devices)
+        grouping = find_grouping(by, history.devices)
     true: dict[Key, Fraction] = defaultdict(Fraction)
     for key, joules in week.true.items():
-        process = week.people[key]
-        true[whose.key(party_of(process.device.uuid, process.workload, process.command))] += joules
+        process = week.processes[key]
+        true[grouping.key(party_of(process.device.uuid, process.workload, process.command))] += joules
     lines = lines_of(report_of(week.file, by))
     assert len(lines) > 2
     for key, line in lines.items():
         assert line.high is not None
-        # A reading rounded down at each end of each stretch.
+        # Readings are rounded down to a millijoule.
         assert line.measured / 1000 - 1 <= true[key] <= line.high / 1000 + 1, (key, line)
         assert line.measured <= line.millijoules <= line.high
 
 
 @pytest.mark.parametrize("by", [*GROUPINGS, "label:team"])
-def test_folding_changes_nothing(week: Week, partly: Path, wholly: Path, by: str) -> None:
+def test_folding_does_not_change_a_report(week: Week, partly: Path, wholly: Path, by: str) -> None:
     middle = (int(UNIX) // HOUR + 30) * HOUR
     for between in (EVER, (middle, middle + 3 * DAY), (middle, middle + HOUR)):
         before = report_of(week.file, by, between)
@@ -249,36 +249,36 @@ def test_folding_changes_nothing(week: Week, partly: Path, wholly: Path, by: str
         assert same(before, report_of(wholly, by, between))
 
 
-def test_explaining_adds_up_to_the_bill(week: Week, wholly: Path) -> None:
-    bills = lines_of(report_of(week.file, "pod"))
-    assert len(bills) > 7
+def test_explanations_add_up_to_the_reported_energy(week: Week, wholly: Path) -> None:
+    lines = lines_of(report_of(week.file, "pod"))
+    assert len(lines) > 7
     for file in (week.file, wholly):
         with closing(History(file)) as history:
-            for (namespace, pod), line in bills.items():
+            for (namespace, pod), line in lines.items():
                 if pod and line.millijoules:
-                    told = explain(history, f"{namespace}/{pod}", 0, 2**40)
-                    figures = (told.millijoules, told.measured, told.high)
+                    explained = explain_energy(history, f"{namespace}/{pod}", 0, 2**40)
+                    figures = (explained.millijoules, explained.measured, explained.high)
                     assert figures == (line.millijoules, line.measured, line.high)
 
 
-def test_gpu_hours_are_those_of_the_scenario(week: Week) -> None:
+def test_gpu_hours_match_the_scenario(week: Week) -> None:
     pods = lines_of(report_of(week.file, "pod"))
-    an_interval = 2 * STEP / HOUR
-    # Between the runs nobody looked.
+    two_steps = 2 * STEP / HOUR
+    # The time between the runs is unobserved.
     away = sum(begins - ends for (_, ends, _), (begins, _, _) in pairwise(RUNS)) / HOUR
     known = {
         # Two containers on one GPU count once.
         ("nlp", "chat-0"): 95 - away,
-        # 60 of 132 multiprocessors, until the GPU was cut anew.
+        # 60 of 132 multiprocessors, until the MIG layout changed.
         ("research", "mig-a"): (96 - away) * 60 / 132,
         ("research", "mig-c"): 71 * 64 / 132,
         ("research", "train-0"): 168 - away,
     }
     for key, hours in known.items():
-        assert float(pods[key].resident or 0) / HOUR == pytest.approx(hours, abs=an_interval), key
+        assert float(pods[key].resident or 0) / HOUR == pytest.approx(hours, abs=two_steps), key
 
 
-def test_a_gpu_that_was_handed_over_and_forgotten_is_held_all_the_time(week: Week) -> None:
+def test_an_allocated_gpu_without_processes_is_held_all_the_time(week: Week) -> None:
     (line,) = (line for key, line in lines_of(report_of(week.file, "pod")).items() if key[1] == "forgotten-0")
     assert line.millijoules == 0
     assert float(line.allocated or 0) / HOUR == pytest.approx(24, abs=0.1)

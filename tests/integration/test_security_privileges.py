@@ -1,4 +1,4 @@
-"""Each mode as an ordinary user: what it still does, and that it says what it cannot."""
+"""Each mode as an unprivileged user: what works, and how missing permissions are reported."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from ordinary import UID, environment, ordinary
 from running import PATIENCE, Program, get, gpuledger, serving, wait_until
 from scripted_target import Answer, scripted
+from unprivileged import UID, environment, unprivileged_command
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user, which root alone can")
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """Outside of pytest's own directories, which each run of it closes to others."""
+    """A directory outside of pytest's own, which other users cannot read."""
     with TemporaryDirectory(prefix="gpuledger-") as made:
         Path(made).chmod(0o755)
         yield Path(made)
@@ -32,7 +32,7 @@ def tmp_path() -> Iterator[Path]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A directory of the ordinary user's."""
+    """A directory of the unprivileged user."""
     made = tmp_path / "home"
     made.mkdir()
     if os.geteuid() == 0:
@@ -42,7 +42,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def driver(tmp_path: Path, home: Path) -> dict[str, str]:
-    """A driver with one process, this one, which the ordinary user does not own."""
+    """Environment of a driver that reports this process, which belongs to another user."""
     state = NvmlState(tmp_path / "state", [NvmlGpu(NvmlProcess(os.getpid()))])
     state.write()
     return {
@@ -56,7 +56,7 @@ def driver(tmp_path: Path, home: Path) -> dict[str, str]:
 
 @contextmanager
 def running(arguments: tuple[str, ...], env: dict[str, str]) -> Iterator[tuple[Program, str]]:
-    program = Program(ordinary(*arguments), env)
+    program = Program(unprivileged_command(*arguments), env)
     try:
         port = program.wait_line(r"listening on .*port (\d+)")[1]
         yield program, f"http://127.0.0.1:{port}"
@@ -64,10 +64,15 @@ def running(arguments: tuple[str, ...], env: dict[str, str]) -> Iterator[tuple[P
         assert program.stop() == 0
 
 
-def asked(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """The command as that user, to its end."""
+def run_unprivileged(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as that user until it exits."""
     return subprocess.run(
-        ordinary(*words), env=os.environ | env, capture_output=True, text=True, timeout=PATIENCE, check=False
+        unprivileged_command(*words),
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
 
 
@@ -75,8 +80,8 @@ def page(url: str, path: str) -> str:
     return get(url + path, timeout=20).text
 
 
-def told(url: str, series: str) -> str:
-    """The line of the native page that begins so."""
+def wait_line(url: str, series: str) -> str:
+    """Wait for a line of the native page that begins with `series`, and return it."""
 
     def found() -> str | None:
         lines = page(url, "/metrics/native").splitlines()
@@ -91,9 +96,11 @@ def capabilities(program: Program) -> dict[str, int]:
 
 
 @AS_ROOT
-def test_serve_needs_no_privilege_to_count_name_and_book(driver: dict[str, str], home: Path) -> None:
+def test_serve_needs_no_privileges_for_processes_owners_and_the_ledger(
+    driver: dict[str, str], home: Path
+) -> None:
     with running(("serve", "--listen-address", "127.0.0.1:0"), driver) as (program, url):
-        assert told(url, "gpuledger_device_up").endswith(" 1")
+        assert wait_line(url, "gpuledger_device_up").endswith(" 1")
         row = wait_until(
             lambda: re.search(
                 r'^gpu_process_info\{.*pid="(\d+)",command="(\w+).*\} 1$', page(url, "/metrics"), re.MULTILINE
@@ -102,8 +109,8 @@ def test_serve_needs_no_privilege_to_count_name_and_book(driver: dict[str, str],
         )
         assert row[1] == str(os.getpid())
         assert row[2]
-        assert 'user="root"' in told(url, "gpuledger_process_info{")
-        assert told(url, 'gpuledger_collector_success{collector="store"}').endswith(" 1")
+        assert 'user="root"' in wait_line(url, "gpuledger_process_info{")
+        assert wait_line(url, 'gpuledger_collector_success{collector="store"}').endswith(" 1")
         assert set(capabilities(program).values()) == {0}
         owners = {file.stat().st_uid for file in (home / "books").iterdir()}
         modes = {stat.S_IMODE(file.stat().st_mode) for file in (home / "books").iterdir()}
@@ -113,7 +120,7 @@ def test_serve_needs_no_privilege_to_count_name_and_book(driver: dict[str, str],
 
 
 @AS_ROOT
-def test_what_serve_may_not_read_or_write_is_said_by_health_and_by_doctor(
+def test_missing_permissions_of_serve_are_reported_by_health_and_doctor(
     driver: dict[str, str], tmp_path: Path
 ) -> None:
     closed = tmp_path / "closed"
@@ -133,23 +140,23 @@ def test_what_serve_may_not_read_or_write_is_said_by_health_and_by_doctor(
     )
     with running(("serve", *arguments), driver) as (program, url):
         wait_until(
-            lambda: re.search("DEGRADED: .*store: .*Permission denied", page(url, "/health")), "the books"
+            lambda: re.search("DEGRADED: .*store: .*Permission denied", page(url, "/health")), "the ledger"
         )
         wait_until(lambda: "pod_resources: no permission for" in page(url, "/health"), "the kubelet's socket")
         wait_until(lambda: re.search("\ndocker: .*permission denied", page(url, "/health")), "Docker's")
-        assert told(url, 'gpuledger_collector_success{collector="store"}').endswith(" 0")
-        assert told(url, 'gpuledger_map_success{map="pod_resources"}').endswith(" 0")
-        # What needs nothing of all that goes on.
-        assert told(url, "gpuledger_device_up").endswith(" 1")
+        assert wait_line(url, 'gpuledger_collector_success{collector="store"}').endswith(" 0")
+        assert wait_line(url, 'gpuledger_map_success{map="pod_resources"}').endswith(" 0")
+        # Everything that needs no permission still works.
+        assert wait_line(url, "gpuledger_device_up").endswith(" 1")
     assert not any("books in" in line and "memory" not in line for line in program.lines)
-    done = asked(driver, "doctor", *arguments, "--format", "json")
+    done = run_unprivileged(driver, "doctor", *arguments, "--format", "json")
     every = json.loads(done.stdout)["findings"]
     findings = {one["check"]: one for one in every}
     refused = {one["what"] for one in every if "permission" in one["why"] and one["remedy"]}
     assert {"pod-resources socket", "Docker containers"} <= refused
     assert findings["books.directory"]["verdict"] == "fails"
     assert f"uid {UID} cannot write" in findings["books.directory"]["why"]
-    # Executables of others: by what else a command is named, and what would give more.
+    # The paths of other users' executables are unknown: the remedy names the capability.
     assert findings["host.proc"]["verdict"] == "warning"
     assert "CAP_SYS_PTRACE" in findings["host.proc"]["remedy"]
     assert f"uid {UID}, without" in findings["host.user"]["why"]
@@ -157,8 +164,8 @@ def test_what_serve_may_not_read_or_write_is_said_by_health_and_by_doctor(
 
 
 @AS_ROOT
-def test_collect_needs_no_more_than_a_directory_to_write(driver: dict[str, str], home: Path) -> None:
-    done = asked(driver, "collect", "--textfile-dir", str(home))
+def test_collect_needs_only_a_writable_directory(driver: dict[str, str], home: Path) -> None:
+    done = run_unprivileged(driver, "collect", "--textfile-dir", str(home))
     assert (done.returncode, done.stderr) == (0, "")
     written = home / "gpu_processes.prom"
     assert f'pid="{os.getpid()}"' in written.read_text()
@@ -166,18 +173,20 @@ def test_collect_needs_no_more_than_a_directory_to_write(driver: dict[str, str],
 
 
 @AS_ROOT
-def test_collect_says_whose_directory_it_may_not_write(driver: dict[str, str], tmp_path: Path) -> None:
+def test_collect_names_the_directory_and_the_user_without_permission(
+    driver: dict[str, str], tmp_path: Path
+) -> None:
     closed = tmp_path / "closed"
     closed.mkdir()
-    done = asked(driver, "collect", "--textfile-dir", str(closed))
+    done = run_unprivileged(driver, "collect", "--textfile-dir", str(closed))
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert str(closed) in done.stderr
-    assert f"let user {UID} write there" in done.stderr
+    assert f"allow user {UID} to write to it" in done.stderr
 
 
 @AS_ROOT
-def test_an_agent_needs_no_privilege_and_keeps_its_queue_to_itself(home: Path) -> None:
+def test_an_agent_needs_no_privileges_and_its_queue_is_private(home: Path) -> None:
     with serving("--source", "simulator") as node:
         endpoint = f"127.0.0.1:{node.port}"
         file = home / "agent.yaml"
@@ -200,9 +209,10 @@ def test_an_agent_needs_no_privilege_and_keeps_its_queue_to_itself(home: Path) -
 
 
 @AS_ROOT
-def test_an_operator_needs_no_privilege_and_writes_no_file(home: Path) -> None:
-    """An account without a right is refused, once a line. What it may do with those of the chart is told by
-    tests/cluster/test_operator_limits.py.
+def test_an_operator_needs_no_privileges_and_writes_no_file(home: Path) -> None:
+    """An account without permissions is refused, which is logged once.
+
+    tests/cluster/test_operator_permissions.py checks the permissions of the chart.
     """
     with scripted(lambda _: Answer("{}", status=403)) as api:
         server = ("--kubernetes-api", f"http://127.0.0.1:{api.port}", "--namespace", "gpu-monitoring")
@@ -225,24 +235,24 @@ def test_an_operator_needs_no_privilege_and_writes_no_file(home: Path) -> None:
     "command",
     [("pause",), ("resume",)],
 )
-def test_nobody_but_the_owner_pauses_a_node(command: tuple[str, ...], tmp_path: Path, home: Path) -> None:
+def test_only_the_user_of_a_node_can_pause_it(command: tuple[str, ...], tmp_path: Path, home: Path) -> None:
     socket = tmp_path / "control.sock"
     env = {"GPULEDGER_CONTROL_SOCKET": str(socket)}
     with serving("--source", "simulator", env=env) as node:
         node.wait_ticks()
-        done = asked(environment(home) | env, *command)
+        done = run_unprivileged(environment(home) | env, *command)
         assert done.returncode == 1
         assert "ermission" in done.stderr
         assert not node.get("/health").text.startswith("PAUSED")
         assert gpuledger("pause", "--for", "1h", env=env).returncode == 0
 
 
-# What an ordinary user types, in a shell that still has root's HOME.
+# Commands of an unprivileged user in a shell that still has root's HOME, and what the error names.
 COMMANDS = {
-    # The machine's own may be there or not.
-    "report": "books",
-    "report --state-dir CLOSED/books": "the books in CLOSED/books",
-    "explain 1 --state-dir CLOSED/books": "the books in CLOSED/books",
+    # The machine's default ledger can exist or not.
+    "report": "ledger",
+    "report --state-dir CLOSED/books": "the ledger in CLOSED/books",
+    "explain 1 --state-dir CLOSED/books": "the ledger in CLOSED/books",
     "record CLOSED/file": "CLOSED/file",
     "collect --textfile-dir CLOSED": "CLOSED",
     "agent --config CLOSED/agent.yaml": "CLOSED/agent.yaml",
@@ -255,7 +265,7 @@ COMMANDS = {
 
 @AS_ROOT
 @pytest.mark.parametrize(("command", "named"), COMMANDS.items(), ids=COMMANDS)
-def test_what_is_closed_to_an_ordinary_user_is_named_in_one_line(
+def test_missing_permissions_are_an_error_in_one_line_that_names_the_path(
     command: str, named: str, tmp_path: Path, home: Path
 ) -> None:
     closed = tmp_path / "closed"
@@ -263,7 +273,7 @@ def test_what_is_closed_to_an_ordinary_user_is_named_in_one_line(
     (closed / ".local" / "state" / "gpuledger").mkdir(parents=True)
     env = {**environment(closed), "GPULEDGER_STATE_DIR": ""}
     words = command.replace("CLOSED", str(closed)).split()
-    done = asked(env, *words)
+    done = run_unprivileged(env, *words)
     assert done.returncode in (1, 2)
     last = done.stderr.splitlines()[-1]
     assert last.startswith("gpuledger: ")

@@ -1,4 +1,4 @@
-"""Secrets planted wherever one may be given are in no line of a log, no page, no error and no argument."""
+"""Secrets in any setting appear in no log line, page, error or command line."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import yaml
 from running import Program, get, gpuledger, serving, wait_until
 
 SECRET = "hunter2-x7Qp"
-# As it would be seen on the wire, and so in a careless log.
+# The secret as it is sent in an Authorization header.
 BASIC = b64encode(f"user:{SECRET}".encode()).decode()
 
 BROKEN = {
-    "a quote that does not end": f'url: "http://u:{SECRET}@h\nx: [}}',
+    "an unterminated quote": f'url: "http://u:{SECRET}@h\nx: [}}',
     "two colons in a line": f"password: {SECRET}: x",
     "an alias": f"password: *{SECRET}",
     "a tag": f"password: !{SECRET} x",
     "a tab": f"a:\n\tpassword: {SECRET}",
-    "an anchor given twice": f"a: &{SECRET} 1\nb: &{SECRET} [",
-    "no UTF-8": f"password: {SECRET}\xff",
-    "a control sign": f"password: {SECRET}\x01",
+    "a duplicate anchor": f"a: &{SECRET} 1\nb: &{SECRET} [",
+    "invalid UTF-8": f"password: {SECRET}\xff",
+    "a control character": f"password: {SECRET}\x01",
 }
 READERS = {
     "settings": ("serve", "--config", "FILE"),
@@ -40,7 +40,7 @@ READERS = {
 
 @pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
 @pytest.mark.parametrize("command", READERS.values(), ids=READERS)
-def test_a_file_that_cannot_be_read_is_told_without_its_words(
+def test_the_error_of_an_unreadable_file_does_not_quote_it(
     command: tuple[str, ...], content: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "file.yaml"
@@ -52,18 +52,18 @@ def test_a_file_that_cannot_be_read_is_told_without_its_words(
 
 
 WRONG = {
-    "a login that is a text": f"remote_write: [{{url: http://h, basic_auth: {SECRET}}}]",
+    "credentials that are a string": f"remote_write: [{{url: http://h, basic_auth: {SECRET}}}]",
     "a token that is a mapping": f"remote_write: [{{url: http://h, bearer_token: {{a: {SECRET}}}}}]",
-    "an unknown key beside it": f"remote_write: [{{url: http://h, bearer_token: {SECRET}, tokn: {SECRET}}}]",
-    "a login in a URL of another scheme": f"remote_write: [{{url: 'ftp://u:{SECRET}@h'}}]",
-    "two logins": f"remote_write: [{{url: http://h, bearer_token: {SECRET}, bearer_token_file: {SECRET}}}]",
+    "an unknown key": f"remote_write: [{{url: http://h, bearer_token: {SECRET}, tokn: {SECRET}}}]",
+    "credentials in a URL with another scheme": f"remote_write: [{{url: 'ftp://u:{SECRET}@h'}}]",
+    "two tokens": f"remote_write: [{{url: http://h, bearer_token: {SECRET}, bearer_token_file: {SECRET}}}]",
     "a scheme with a token": f"remote_write: [{{url: http://h, authorization: {{type: a {SECRET}}}}}]",
     "a header that is a list": f"remote_write: [{{url: http://h, headers: {{X: [{SECRET}]}}}}]",
 }
 
 
 @pytest.mark.parametrize("content", WRONG.values(), ids=WRONG)
-def test_what_is_wrong_in_the_agents_file_is_told_without_secrets(content: str, tmp_path: Path) -> None:
+def test_errors_in_the_agent_file_contain_no_secrets(content: str, tmp_path: Path) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text(content)
     done = gpuledger("agent", "--config", str(file), "--queue-directory", str(tmp_path / "queue"))
@@ -78,7 +78,7 @@ def test_what_is_wrong_in_the_agents_file_is_told_without_secrets(content: str, 
 @pytest.mark.parametrize(
     "command", [("top", "--once", "--url"), ("report", "--prometheus"), ("serve", "--dcgm-exporter-url")]
 )
-def test_what_is_wrong_with_a_url_is_told_without_its_password(command: tuple[str, ...], url: str) -> None:
+def test_errors_about_a_url_do_not_contain_its_password(command: tuple[str, ...], url: str) -> None:
     done = gpuledger(*command, url.format(SECRET))
     assert done.returncode in (1, 2)
     assert done.stderr
@@ -87,22 +87,22 @@ def test_what_is_wrong_with_a_url_is_told_without_its_password(command: tuple[st
 
 @contextmanager
 def echoing() -> Iterator[str]:
-    """A neighbour that says back what it was shown, as its page or with a refusal."""
+    """A server that sends the request's headers back, in a metrics page or an error response."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            shown = " ".join(f"{name}: {value}" for name, value in self.headers.items())
-            scheme, _, login = self.headers.get("Authorization", "").partition(" ")
+            echoed = " ".join(f"{name}: {value}" for name, value in self.headers.items())
+            scheme, _, credentials = self.headers.get("Authorization", "").partition(" ")
             if scheme == "Basic":
-                shown += f" which is {b64decode(login).decode()}"
-            body = f"refused: {shown}".encode()
+                echoed += f" which is {b64decode(credentials).decode()}"
+            body = f"refused: {echoed}".encode()
             if self.path.endswith("/whole"):
-                body = f"{login} 1\n".encode()
+                body = f"{credentials} 1\n".encode()
             elif self.path.endswith("/cut"):
-                body = f"{'x' * (70 - len(login) // 2)} {login} 1\n".encode()
+                body = f"{'x' * (70 - len(credentials) // 2)} {credentials} 1\n".encode()
             status = 400 if self.command == "POST" else 200 if self.path.endswith(("/whole", "/cut")) else 401
-            self.send_response(status, f"Not with {shown}")
+            self.send_response(status, f"Not with {echoed}")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -125,29 +125,29 @@ def echoing() -> Iterator[str]:
 
 
 def arguments_of(program: Program) -> str:
-    """Of the program and of all that it started."""
+    """Return the command lines of the program and its child processes."""
     own = psutil.Process(program.process.pid)
     return " ".join(" ".join(one.cmdline()) for one in (own, *own.children(recursive=True)))
 
 
-def test_an_agent_that_is_refused_everywhere_says_so_without_what_it_showed(tmp_path: Path) -> None:
+def test_an_agent_that_is_refused_everywhere_exposes_no_credentials(tmp_path: Path) -> None:
     file, token = tmp_path / "agent.yaml", tmp_path / "token"
     token.write_text(SECRET)
-    with echoing() as neighbour:
-        logins: list[dict[str, object]] = [
+    with echoing() as server:
+        credentials: list[dict[str, object]] = [
             {"basicAuth": {"username": "user", "password": SECRET}},
             {"basicAuth": {"username": "user", "passwordEnv": "PLANTED"}},
             {"authorization": {"credentials": SECRET}},
             {"authorization": {"credentialsFile": "token"}},
         ]
         endpoints = [
-            {"address": neighbour, "path": f"/{path}", "credentialsOverHttp": True, **login}
-            for number, login in enumerate(logins)
+            {"address": server, "path": f"/{path}", "credentialsOverHttp": True, **each}
+            for number, each in enumerate(credentials)
             for path in (number, f"{number}/whole", f"{number}/cut")
         ]
-        write = f"http://{neighbour}/write"
+        write = f"http://{server}/write"
         receivers = [
-            {"name": "url", "url": f"http://user:{SECRET}@{neighbour}/write"},
+            {"name": "url", "url": f"http://user:{SECRET}@{server}/write"},
             {"name": "basic", "url": write, "basic_auth": {"username": "user", "password": SECRET}},
             {"name": "bearer", "url": write, "bearer_token": SECRET},
             {"name": "file", "url": write, "authorization": {"credentials_file": "token"}},
@@ -170,26 +170,26 @@ def test_an_agent_that_is_refused_everywhere_says_so_without_what_it_showed(tmp_
             arguments = arguments_of(program)
         finally:
             program.stop()
-    told = "\n".join((*program.lines, *pages, arguments))
-    assert SECRET not in told
-    assert BASIC not in told
-    assert SECRET[:12] not in told
-    assert BASIC[:12] not in told
+    output = "\n".join((*program.lines, *pages, arguments))
+    assert SECRET not in output
+    assert BASIC not in output
+    assert SECRET[:12] not in output
+    assert BASIC[:12] not in output
 
 
-def test_a_node_with_passwords_shows_none_of_them(tmp_path: Path) -> None:
+def test_a_node_with_passwords_exposes_none_of_them(tmp_path: Path) -> None:
     web = tmp_path / "web.yml"
     hashed = "$2b$04$" + "." * 21 + "e" + SECRET.replace("-", ".").rjust(31, "x")
     web.write_text(f"basic_auth_users: {{user: '{hashed}'}}")
     arguments = ("--source", "simulator", "--web.config.file", str(web), "--log-level", "debug")
     with serving(*arguments) as server:
         paths = ("/", "/metrics", "/api/v1/health", "/health", "/none")
-        given = [{}, {"authorization": f"Basic {BASIC}"}, {"authorization": f"Bearer {SECRET}"}]
-        pages = [server.get(f"{path}?token={SECRET}", **headers) for path in paths for headers in given]
-        shown = arguments_of(server)
-    told = "\n".join((*server.lines, *(f"{page.headers} {page.text}" for page in pages), shown))
+        sent = [{}, {"authorization": f"Basic {BASIC}"}, {"authorization": f"Bearer {SECRET}"}]
+        pages = [server.get(f"{path}?token={SECRET}", **headers) for path in paths for headers in sent]
+        command_lines = arguments_of(server)
+    output = "\n".join((*server.lines, *(f"{page.headers} {page.text}" for page in pages), command_lines))
     done = gpuledger("doctor", "--listen-address", "127.0.0.1:0", *arguments[2:4], "--format", "json")
-    told += done.stdout + done.stderr
-    assert SECRET not in told
-    assert BASIC not in told
-    assert hashed[-31:] not in told
+    output += done.stdout + done.stderr
+    assert SECRET not in output
+    assert BASIC not in output
+    assert hashed[-31:] not in output

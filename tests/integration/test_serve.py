@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import Server, gpuledger, one_line, promtool_check, serving, wait_until
 
-# Names that documents 000, 001 and 003 demand; native has no finding.
+# Names required by documents 000, 001 and 003; native has no finding.
 REVIEWED = [
     'gpu_process_count non-histogram and non-summary metrics should not have "_count" suffix',
     'gpu_session_count non-histogram and non-summary metrics should not have "_count" suffix',
@@ -35,17 +35,17 @@ def samples(text: str) -> Samples:
 
 
 def assert_agreement(text: str) -> None:
-    """Rows, counts and totals of documents 000 and 001 tell the same story."""
-    told = samples(text)
-    counts, info = told["gpu_process_count"], told["gpu_process_info"]
-    assert counts == told["gpu_session_count"]
+    """Check that rows, counts and totals of documents 000 and 001 are consistent."""
+    found = samples(text)
+    counts, info = found["gpu_process_count"], found["gpu_process_info"]
+    assert counts == found["gpu_session_count"]
     rows: dict[str, float] = {}
     for labels, value in info.items():
         row = dict(labels)
         assert value == (row["status"] == "active")
         rows[row["gpu"]] = rows.get(row["gpu"], 0) + value
     assert rows == {dict(labels)["gpu"]: value for labels, value in counts.items()}
-    (total,), (sessions,) = told["gpu_total_processes"].values(), told["gpu_total_sessions"].values()
+    (total,), (sessions,) = found["gpu_total_processes"].values(), found["gpu_total_sessions"].values()
     assert total == sessions == sum(rows.values()) == sum(counts.values())
 
 
@@ -66,7 +66,7 @@ def environment(state: NvmlState) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scenario", ["k8s-node", "workstation"])
-def test_the_simulator_serves_pages_that_agree_parse_and_lint(scenario: str) -> None:
+def test_the_simulator_serves_consistent_pages_that_parse_and_lint(scenario: str) -> None:
     with serving("--source", f"simulator:{scenario}") as server:
         server.wait_ticks(2)
         text = server.get().text
@@ -82,34 +82,34 @@ def test_the_simulator_serves_pages_that_agree_parse_and_lint(scenario: str) -> 
         assert any("simulated data" in line for line in server.lines)
 
 
-def test_the_real_driver_path_serves_what_the_library_tells(nvml: NvmlState) -> None:
+def test_the_driver_source_serves_the_data_of_the_library(nvml: NvmlState) -> None:
     with serving("--source", "nvml", env=environment(nvml)) as server:
         server.wait_ticks(2)
         text = server.get().text
         assert_agreement(text)
-        told = samples(text)
+        found = samples(text)
         (mine,) = (
-            dict(labels) for labels in told["gpu_process_info"] if dict(labels)["pid"] == str(os.getpid())
+            dict(labels) for labels in found["gpu_process_info"] if dict(labels)["pid"] == str(os.getpid())
         )
         assert mine["gpu"] == "0"
         assert mine["command"] == Path(f"/proc/{os.getpid()}/exe").readlink().name
         assert "Simulated" not in server.get("/plain").text
         assert server.get("/api/v1/snapshot").json()["source"]["simulated"] is False
-        starts = told["gpuledger_process_start_time_seconds"]
+        starts = found["gpuledger_process_start_time_seconds"]
         (start,) = (value for labels, value in starts.items() if ("pid", str(os.getpid())) in labels)
         assert abs(start - Path(f"/proc/{os.getpid()}").stat().st_ctime) < 3600
 
 
-def test_the_api_is_told_all_it_shows_whatever_the_metrics_tell(nvml: NvmlState) -> None:
+def test_the_web_api_has_all_its_values_with_any_dialect(nvml: NvmlState) -> None:
     with serving("--source", "nvml", "--dialect", "process", env=environment(nvml)) as server:
-        # Nothing but the API is asked: what the native page wants would be read for ten minutes.
+        # Query only the API: a scrape of the native page would make its quantities be read for ten minutes.
         wait_until(lambda: server.get("/api/v1/snapshot").json()["tick"] > 2, "a third tick")
         device = server.get("/api/v1/snapshot").json()["devices"][0]
         shown = ("utilization_ratio", "memory_total_bytes", "power_limit_watts", "temperature_celsius")
         assert all(device[name] is not None for name in shown), device
 
 
-def test_a_hanging_library_turns_health_within_three_intervals_and_http_still_answers(
+def test_a_hanging_library_makes_health_stale_within_three_intervals_and_http_still_works(
     nvml: NvmlState,
 ) -> None:
     with serving("--source", "nvml", "--interval", "200ms", env=environment(nvml)) as server:
@@ -118,8 +118,8 @@ def test_a_hanging_library_turns_health_within_three_intervals_and_http_still_an
         nvml.hang = ("nvmlDeviceGetTemperature", "nvmlDeviceGetUtilizationRates")
         nvml.write()
         wait_until(lambda: server.get("/health").text.startswith("STALE"), "health to turn")
-        line = server.wait_line(r"no reading for (\d+\.\d) s and more: nvml does not answer")
-        # The watchdog waits for three intervals, counted from the last page; a busy machine wakes it late.
+        line = server.wait_line(r"no reading for more than (\d+\.\d) s: nvml does not answer")
+        # The watchdog waits for three intervals since the last tick; on a busy machine it is late.
         assert float(line[1]) == pytest.approx(0.6, abs=0.3)
         stale = samples(server.get().text)
         assert stale["gpuledger_tick_stalled"] == {(): 1.0}
@@ -135,12 +135,12 @@ def test_a_hanging_library_turns_health_within_three_intervals_and_http_still_an
         assert_agreement(server.get().text)
 
 
-def test_without_a_driver_it_says_so_once_and_serves_health_until_there_is_one(tmp_path: Path) -> None:
+def test_without_a_driver_it_is_logged_once_and_health_is_served(tmp_path: Path) -> None:
     missing = {"LD_LIBRARY_PATH": str(tmp_path)}
     with serving("--interval", "50ms", env=missing) as server:
         text = server.wait_ticks(5)
-        told = samples(text)
-        assert told["gpuledger_collector_success"] == {(("collector", "source"),): 0.0}
+        found = samples(text)
+        assert found["gpuledger_collector_success"] == {(("collector", "source"),): 0.0}
         assert server.get("/-/ready").status_code == 200
         assert "libnvidia-ml.so.1" in server.get("/health").text
         errors = [line for line in server.lines if "level=error" in line]
@@ -148,7 +148,7 @@ def test_without_a_driver_it_says_so_once_and_serves_health_until_there_is_one(t
         assert "libnvidia-ml.so.1" in errors[0]
 
 
-def test_two_ports_can_speak_two_dialects() -> None:
+def test_two_ports_can_serve_two_dialects() -> None:
     more = ("--listen-address", "127.0.0.1:0=process")
     with serving("--source", "simulator", "--listen-address", "127.0.0.1:0=native", *more) as server:
         wait_until(lambda: len(ports(server)) == 3, "three ports")
@@ -164,7 +164,7 @@ def ports(server: Server) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_with_exit_code_zero(number: signal.Signals) -> None:
+def test_a_signal_stops_serve_with_exit_code_zero(number: signal.Signals) -> None:
     with serving("--source", "simulator") as server:
         server.wait_ticks(1)
         server.process.send_signal(number)
@@ -192,23 +192,23 @@ BAD_INPUT = [
     (["serve", "--dialect", "proces"], "unknown dialect 'proces'; did you mean 'process'?"),
     (["serve", "--listen-address", ":9400=nativ"], "unknown dialect 'nativ'; did you mean 'native'?"),
     (["serve", "--source", "simulator:k8snode"], "unknown scenario 'k8snode'; did you mean 'k8s-node'?"),
-    (["serve", "--interval", "soon"], "--interval: a duration such as"),
-    (["serve", "--listen-address", "9400"], "--listen-address: an address such as"),
-    (["serve", "now"], "serve takes no 'now'"),
-    (["serve", "--dialect", ""], "--dialect: at least one is wanted"),
-    (["serve", "--devices", " ,"], "--devices: at least one is wanted"),
-    (["serve", "--config", ""], "--config: a file is wanted"),
+    (["serve", "--interval", "soon"], "--interval: expected a duration such as"),
+    (["serve", "--listen-address", "9400"], "--listen-address: expected an address such as"),
+    (["serve", "now"], "serve takes no argument 'now'"),
+    (["serve", "--dialect", ""], "--dialect: expected at least one"),
+    (["serve", "--devices", " ,"], "--devices: expected at least one"),
+    (["serve", "--config", ""], "--config: expected a file"),
     (["version", "--foo"], "unknown flag '--foo'"),
-    (["version", "foo"], "version takes no 'foo'"),
+    (["version", "foo"], "version takes no argument 'foo'"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "line"), BAD_INPUT)
-def test_bad_input_is_one_line_and_exit_code_two(arguments: list[str], line: str) -> None:
+def test_invalid_input_is_one_line_and_exit_code_two(arguments: list[str], line: str) -> None:
     assert line in one_line(gpuledger(*arguments), 2)
 
 
-def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+def test_the_configuration_file_can_be_named_by_a_variable(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("process: {max_per_devic: 5}")
     done = gpuledger("serve", env={"GPULEDGER_CONFIG": str(file)})
@@ -225,7 +225,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize(("kind", "command", "content", "line"), BAD_FILES)
-def test_a_bad_file_is_one_line_that_names_it(
+def test_an_invalid_file_is_one_line_that_names_it(
     tmp_path: Path, kind: str, command: str, content: str, line: str
 ) -> None:
     file = tmp_path / f"{kind}.yaml"
@@ -238,14 +238,14 @@ def test_a_bad_file_is_one_line_that_names_it(
 
 
 @pytest.mark.parametrize("command", ["", "serve", "metrics"])
-def test_help_teaches_with_examples(command: str) -> None:
+def test_help_has_examples(command: str) -> None:
     done = gpuledger(*command.split(), "--help")
     assert done.returncode == 0
     assert "gpuledger serve --source simulator" in done.stdout or "examples:" in done.stdout
     assert not done.stderr
 
 
-def test_hostile_process_names_are_escaped_and_cut(nvml: NvmlState) -> None:
+def test_hostile_process_names_are_escaped_and_truncated(nvml: NvmlState) -> None:
     nvml.names[os.getpid()] = b'/bin/a"\\\xff' + b"x" * 4096
     nvml.write()
     with serving("--source", "nvml", env=environment(nvml)) as server:

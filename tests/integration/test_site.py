@@ -1,4 +1,4 @@
-"""The site that `make site` builds: whole, reachable from its front page, asking nothing of anybody else."""
+"""The site that `make site` builds: complete, linked, without requests to other servers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pytest
 
 from documentation import DOCS, ROOT
 
-# One process starts what these are about.
+# One worker builds the site for all of these tests.
 pytestmark = pytest.mark.xdist_group("site")
 
 FRONT = "index.html"
-# What a browser fetches by itself when it shows a page, by element and attribute.
+# What a browser fetches automatically when it shows a page, by element and attribute.
 FETCHED = {
     ("img", "src"),
     ("script", "src"),
@@ -33,12 +33,12 @@ FETCHED = {
 
 @dataclass(slots=True)
 class Html(HTMLParser):
-    """One built page: its anchors, where it links to, what it fetches."""
+    """Anchors, links and fetched files of one built page, and its images without alternative text."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
-    unsaid: int = 0
+    without_alt: int = 0
 
     def __post_init__(self) -> None:
         HTMLParser.__init__(self)
@@ -52,7 +52,7 @@ class Html(HTMLParser):
             elif (tag, name) in FETCHED and value:
                 self.fetched.append(value)
         if tag == "img" and not dict(attributes).get("alt"):
-            self.unsaid += 1
+            self.without_alt += 1
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +78,12 @@ def pages(site: Path) -> dict[Path, Html]:
     return read
 
 
-def test_every_page_of_docs_is_in_the_site(site: Path) -> None:
+def test_each_page_of_docs_is_in_the_site(site: Path) -> None:
     for page in DOCS.rglob("*.md"):
         assert (site / page.relative_to(DOCS).with_suffix(".html")).is_file(), page
 
 
-def test_links_and_anchors_within_the_site_are_found(site: Path, pages: dict[Path, Html]) -> None:
+def test_internal_links_and_anchors_are_valid(site: Path, pages: dict[Path, Html]) -> None:
     broken = [
         f"{file.relative_to(site)}: {link}"
         for file, html in pages.items()
@@ -93,7 +93,7 @@ def test_links_and_anchors_within_the_site_are_found(site: Path, pages: dict[Pat
     assert broken == []
 
 
-def test_every_page_is_reached_from_the_front_page(site: Path, pages: dict[Path, Html]) -> None:
+def test_each_page_is_reachable_from_the_front_page(site: Path, pages: dict[Path, Html]) -> None:
     reached = set()
     ahead = {site / FRONT}
     while ahead:
@@ -103,8 +103,8 @@ def test_every_page_is_reached_from_the_front_page(site: Path, pages: dict[Path,
     assert set(pages) - reached == set()
 
 
-def test_showing_a_page_asks_nothing_of_another_server(site: Path, pages: dict[Path, Html]) -> None:
-    asked = {
+def test_pages_load_nothing_from_other_servers(site: Path, pages: dict[Path, Html]) -> None:
+    requested = {
         f"{file.name}: {source}"
         for file, html in pages.items()
         for source in html.fetched
@@ -112,35 +112,35 @@ def test_showing_a_page_asks_nothing_of_another_server(site: Path, pages: dict[P
     }
     for sheet in site.rglob("*.css"):
         text = sheet.read_text(encoding="utf-8")
-        asked |= {
+        requested |= {
             f"{sheet.name}: {url}"
             for url in re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^)\"']+)", text)
         }
-    assert asked == set()
+    assert requested == set()
 
 
-def test_links_to_other_sites_are_https(pages: dict[Path, Html]) -> None:
+def test_external_links_use_https(pages: dict[Path, Html]) -> None:
     for html in pages.values():
         for link in html.links:
             assert urlsplit(link).scheme in ("", "https"), link
 
 
-def test_pictures_are_said_in_words_and_come_along(site: Path, pages: dict[Path, Html]) -> None:
+def test_pictures_have_alternative_text_and_are_copied(site: Path, pages: dict[Path, Html]) -> None:
     for file, html in pages.items():
-        assert not html.unsaid, file
+        assert not html.without_alt, file
     for picture in (DOCS / "pictures").iterdir():
         assert (site / "_images" / picture.name).is_file(), picture
 
 
-def test_a_link_to_a_file_of_the_repository_downloads_it(site: Path) -> None:
-    there = {file.name for file in (site / "_downloads").rglob("*") if file.is_file()}
-    assert {"rbac.yaml", "CHANGELOG.md"} <= there
+def test_links_to_repository_files_are_downloads(site: Path) -> None:
+    downloads = {file.name for file in (site / "_downloads").rglob("*") if file.is_file()}
+    assert {"rbac.yaml", "CHANGELOG.md"} <= downloads
     rules = next((site / "_downloads").rglob("rbac.yaml"))
     assert rules.read_bytes() == (ROOT / "deploy" / "rbac.yaml").read_bytes()
 
 
 def _inside(file: Path, html: Html) -> Iterator[tuple[str, Path, str]]:
-    """Each link that stays in the site: as written, the file it means, and the anchor."""
+    """Each internal link: as written, its target file, and the anchor."""
     for link in html.links:
         parts = urlsplit(link)
         if not parts.scheme and not parts.netloc:

@@ -1,4 +1,4 @@
-"""nvidia-smi as a source through the real program: a local command, and another machine over a real sshd."""
+"""The source nvidia-smi in the real program: a local command, and another machine over a real sshd."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from running import free_port, gpuledger, serving, wait_until
-from smi.captures import judge
+from smi.captures import check_page
 
 HERE = Path(__file__).parent.parent
 STAND_IN = HERE / "smi" / "nvidia_smi.py"
@@ -22,7 +22,7 @@ ANSWERS = HERE / "fixtures" / "smi"
 
 @pytest.fixture
 def command(tmp_path: Path) -> Path:
-    """An executable called nvidia-smi that answers from recorded outputs."""
+    """An executable called nvidia-smi that prints recorded outputs."""
     path = tmp_path / "nvidia-smi"
     words = [sys.executable, str(STAND_IN), "--answers", str(ANSWERS / "mig"), "--"]
     path.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
@@ -31,7 +31,7 @@ def command(tmp_path: Path) -> Path:
 
 
 def pids(page: str) -> set[tuple[str, str]]:
-    """Gpu label and pid of every process told."""
+    """Return the labels gpu and pid of all exported processes."""
     rows = re.findall(r'^gpu_process_info\{gpu="([^"]+)",pid="(\d+)"', page, re.MULTILINE)
     return set(rows)
 
@@ -40,60 +40,60 @@ def printed_pids() -> set[str]:
     return set(re.findall(r"<pid>(\d+)</pid>", (ANSWERS / "mig" / "xml").read_text()))
 
 
-def test_collect_tells_the_pids_that_nvidia_smi_prints(command: Path) -> None:
+def test_collect_exports_the_pids_that_nvidia_smi_prints(command: Path) -> None:
     done = gpuledger("collect", "--source", "smi", "--nvidia-smi-command", str(command), "--stdout")
     assert done.returncode == 0, done.stderr
     assert {pid for _, pid in pids(done.stdout)} == printed_pids() != set()
 
 
-def test_naming_a_command_is_enough_to_choose_it(command: Path) -> None:
+def test_the_command_flag_selects_the_source(command: Path) -> None:
     done = gpuledger("collect", "--nvidia-smi-command", str(command), "--stdout")
     assert {pid for _, pid in pids(done.stdout)} == printed_pids()
 
 
-def test_a_command_that_is_not_there_is_one_line_with_the_remedy() -> None:
+def test_a_missing_command_is_an_error_in_one_line() -> None:
     done = gpuledger("collect", "--source", "smi", "--nvidia-smi-command", "/none/nvidia-smi", "--stdout")
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert "/none/nvidia-smi" in done.stderr
 
 
-def test_serve_tells_that_the_source_is_nvidia_smi(command: Path) -> None:
+def test_serve_exports_nvidia_smi_as_its_source(command: Path) -> None:
     with serving("--source", "smi", "--nvidia-smi-command", str(command)) as server:
         text = server.wait_ticks(2)
         assert 'gpuledger_source_info{source="smi",simulated="false"' in text
         assert {pid for _, pid in pids(server.get().text)} == printed_pids()
 
 
-def test_serve_tells_every_column_on_the_page_of_a_listener_that_stands_in() -> None:
+def test_serve_exports_every_column_on_the_page_that_replaces_nvidia_gpu_exporter() -> None:
     (capture,) = (ANSWERS / "captures").glob("linux*.txt")
     replays = shlex.join([sys.executable, str(STAND_IN), "--capture", str(capture), "--"])
     flags = ("--nvidia-smi-command", replays, "--web.telemetry-path", "/gpus")
     with serving(*flags, "--query-field-names-exclude", "power_smoothing.*,hostname") as server:
         server.wait_ticks(2)
         text = server.get("/gpus").text
-    verdict = judge(capture, "load", text)
+    verdict = check_page(capture, "load", text)
     assert [line for line in verdict.wrong if not line.startswith("power_smoothing.")] == []
     assert verdict.samples == 57
     assert 'nvidia_smi_compute_app_info{pid="4711",process_name="/opt/run, fast"' in text
     assert "power_smoothing" not in text
 
 
-def test_serve_tells_why_there_is_nothing_to_tell() -> None:
+def test_serve_exports_the_exit_code_of_a_failing_command() -> None:
     with serving("--nvidia-smi-command", "/none/nvidia-smi", "--dialect", "smi") as server:
-        text = wait_until(lambda: telling_failure(server.get().text), "a reading that failed")
+        text = wait_until(lambda: page_with_failure(server.get().text), "a failed reading")
     assert "nvidia_smi_command_exit_code -1" in text
     assert "nvidia_smi_last_collect_success 0" in text
     assert "nvidia_smi_gpu_info" not in text
 
 
-def telling_failure(text: str) -> str | None:
+def page_with_failure(text: str) -> str | None:
     return text if re.search(r"^nvidia_smi_failed_scrapes_total [1-9]", text, re.MULTILINE) else None
 
 
 @pytest.fixture
 def sshd(tmp_path: Path) -> Iterator[tuple[int, Path]]:
-    """A real sshd on loopback that lets one key in; its port and that key."""
+    """Port of a real sshd on loopback, and the key that it accepts."""
     for name in ("host", "user"):
         keygen = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / name)]
         subprocess.run(keygen, check=True)
@@ -104,7 +104,7 @@ def sshd(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         f"AuthorizedKeysFile {tmp_path / 'user.pub'}\nStrictModes no\nUsePAM no\n"
         "PermitRootLogin yes\nPasswordAuthentication no\n"
     )
-    # sshd's own privilege separation wants this directory, which an init script would have made.
+    # sshd needs this directory for privilege separation; usually an init script creates it.
     Path("/run/sshd").mkdir(exist_ok=True)
     log = tmp_path / "sshd.log"
     daemon = subprocess.Popen(["/usr/sbin/sshd", "-D", "-f", str(config), "-E", str(log)])
@@ -116,7 +116,7 @@ def sshd(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         daemon.wait(20)
 
 
-def test_another_machine_is_read_through_ssh_and_its_pids_are_not_looked_up_here(
+def test_pids_of_another_machine_read_through_ssh_are_not_resolved_here(
     sshd: tuple[int, Path], command: Path
 ) -> None:
     port, key = sshd

@@ -1,4 +1,4 @@
-"""In nvidia_gpu_exporter's place: what public dashboards ask of a real Prometheus, from either source."""
+"""Replaces nvidia_gpu_exporter: queries of public dashboards on a real Prometheus, with either source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nvml.library import NvmlState, build
 from running import Prometheus, prometheus, serving, wait_until
 from smi.panels import DASHBOARDS, of
 
-# One process starts what these are about.
+# One worker, with one Prometheus per source for all tests.
 pytestmark = pytest.mark.xdist_group("smi-prometheus")
 
 HERE = Path(__file__).parent.parent
@@ -31,7 +31,7 @@ scrape_configs:
     static_configs: [{{targets: ["{target}"]}}]
 """
 
-EVENTS = "a driver from 535 on calls them clocks_event_reasons_*, nvidia-smi as well as gpuledger from NVML"
+EVENTS = "since driver 535 both nvidia-smi and gpuledger (from NVML) call them clocks_event_reasons_*"
 THROTTLE = dict.fromkeys(
     (
         f"clocks_throttle_reasons_{reason}"
@@ -42,14 +42,14 @@ THROTTLE = dict.fromkeys(
     ),
     EVENTS,
 )
-XML = "nvidia-smi prints no such thing, neither as a column nor in -q"
+XML = "nvidia-smi does not print it, neither as a column nor in -q"
 # Families that a source does not have, and why.
-UNTOLD: Final[Mapping[str, Mapping[str, str]]] = {
+MISSING: Final[Mapping[str, Mapping[str, str]]] = {
     "smi": {
         **THROTTLE,
         "energy_joules_total": XML,
-        "pcie_throughput_tx_bytes_per_second": "only in -q, of another period than NVML's; not read",
-        "pcie_throughput_rx_bytes_per_second": "only in -q, of another period than NVML's; not read",
+        "pcie_throughput_tx_bytes_per_second": "only in -q, for another period than NVML's; not read",
+        "pcie_throughput_rx_bytes_per_second": "only in -q, for another period than NVML's; not read",
         "mig_sm_activity_ratio": XML,
         "mig_tensor_activity_ratio": XML,
         "xid_errors_total": XML,
@@ -60,28 +60,28 @@ UNTOLD: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 @dataclass(frozen=True)
-class Told:
-    """A source, and the Prometheus that scrapes what gpuledger tells from it."""
+class ScrapedSource:
+    """A source, and the Prometheus that scrapes a gpuledger with this source."""
 
     source: str
     real: Prometheus
     node: str
 
-    def ask(self, expression: str, gpus: str = ".*") -> list[dict[str, Any]]:
-        """What a panel would be answered with these GPUs chosen."""
+    def query(self, expression: str, gpus: str = ".*") -> list[dict[str, Any]]:
+        """Return the result of a panel's query with these GPUs selected."""
         node = f'instance="{self.node}", job="{JOB}"'
-        chosen = f'uuid=~"{gpus}", {node}' if gpus == ".*" else f'uuid="{gpus}", {node}'
+        selected = f'uuid=~"{gpus}", {node}' if gpus == ".*" else f'uuid="{gpus}", {node}'
         return self.real.query(
-            expression.replace("$node", node).replace("$of", chosen).replace("$interval", "5s")
+            expression.replace("$node", node).replace("$of", selected).replace("$interval", "5s")
         )
 
     def gpus(self) -> list[str]:
-        return sorted(row["metric"]["uuid"] for row in self.ask(of("gpu_info")))
+        return sorted(row["metric"]["uuid"] for row in self.query(of("gpu_info")))
 
     def lacks(self, query: str) -> bool:
-        """Whether the source does not tell what the query is about, and nothing stands in for it."""
-        about = families_in(query)[:1]
-        return " or " not in query and not UNTOLD[self.source].keys().isdisjoint(about)
+        """Return whether the source does not have the query's first family, and the query has no fallback."""
+        first = families_in(query)[:1]
+        return " or " not in query and not MISSING[self.source].keys().isdisjoint(first)
 
 
 def families_in(query: str) -> list[str]:
@@ -108,7 +108,7 @@ def from_nvidia_smi() -> Iterator[int]:
 
 @contextmanager
 def from_nvml(folder: Path) -> Iterator[int]:
-    """A card with a fan, one with all else, one that is cut, an old one; one of them has had an Xid error."""
+    """Serve a card with a fan, one with an Xid error and everything else, one with MIG, and an old one."""
     cards = [ada_consumer(), hopper(), hopper_mig(), volta()]
     cards[1].numbers["fabric"] = 3
     state = NvmlState(folder / "state", cards, names={4242: b"/usr/bin/python3"}, events=[(1, 31)]).write()
@@ -118,40 +118,44 @@ def from_nvml(folder: Path) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module", params=["smi", "nvml"])
-def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def scraped(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ScrapedSource]:
     started = from_nvidia_smi() if request.param == "smi" else from_nvml(tmp_path_factory.mktemp("nvml"))
     with started as port:
         node = f"127.0.0.1:{port}"
         with prometheus(CONFIG.format(job=JOB, target=node)) as real:
             real.wait_query("count_over_time(nvidia_smi_pstate[1m]) > 2")
-            yield Told(request.param, real, node)
+            yield ScrapedSource(request.param, real, node)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_is_told_but_those_that_the_source_does_not_have(told: Told, family: str) -> None:
-    if family in UNTOLD[told.source]:
-        assert told.ask(f"nvidia_smi_{family}{{$node}}") == []
+def test_each_family_is_exported_unless_the_source_does_not_have_it(
+    scraped: ScrapedSource, family: str
+) -> None:
+    if family in MISSING[scraped.source]:
+        assert scraped.query(f"nvidia_smi_{family}{{$node}}") == []
     else:
-        wait_until(lambda: told.ask(f"nvidia_smi_{family}{{$node}}"), f"{family} from {told.source}")
+        wait_until(lambda: scraped.query(f"nvidia_smi_{family}{{$node}}"), f"{family} from {scraped.source}")
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_every_query_is_answered_for_all_gpus_and_for_one(told: Told, query: str) -> None:
-    """A GPU alone is answered what it is among all; one has no fan, another no ECC, a third is cut."""
-    if told.lacks(query):
-        assert told.ask(query) == []
+def test_each_query_returns_results_for_all_gpus_and_for_each_gpu(scraped: ScrapedSource, query: str) -> None:
+    """The same GPUs have a result when selected alone: one GPU has no fan, another no ECC, a third MIG."""
+    if scraped.lacks(query):
+        assert scraped.query(query) == []
         return
-    together = wait_until(lambda: told.ask(query), f"an answer to {query}")
-    alone = {gpu: rows for gpu in told.gpus() if (rows := told.ask(query, gpu))}
+    together = wait_until(lambda: scraped.query(query), f"a result of {query}")
+    alone = {gpu: rows for gpu in scraped.gpus() if (rows := scraped.query(query, gpu))}
     assert alone
     if "$of" in query and all("uuid" in row["metric"] for row in together):
         assert {row["metric"]["uuid"] for row in together} == alone.keys()
 
 
-def test_a_gpu_that_tells_a_value_is_not_shown_as_one_that_does_not(told: Told) -> None:
-    """-1 is what the panels show where a GPU has no such thing: a cut one does not say how busy it is."""
+def test_only_a_gpu_without_the_value_shows_minus_one(scraped: ScrapedSource) -> None:
+    """Panels show -1 for a GPU without the value: a GPU with MIG has no utilization."""
     (query,) = (one for one in DASHBOARDS["25547"]["GPUs"] if "utilization_gpu_ratio" in one)
-    shown = {row["metric"]["uuid"]: float(row["value"][1]) for row in told.ask(query)}
-    cut = {row["metric"]["uuid"] for row in told.ask(of("mig_info"))}
-    assert cut
-    assert {gpu for gpu, value in shown.items() if value == -1} == cut
+    shown = {row["metric"]["uuid"]: float(row["value"][1]) for row in scraped.query(query)}
+    with_mig = {row["metric"]["uuid"] for row in scraped.query(of("mig_info"))}
+    assert with_mig
+    assert {gpu for gpu, value in shown.items() if value == -1} == with_mig

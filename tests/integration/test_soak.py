@@ -1,4 +1,4 @@
-"""A short soak: after thousands of processes nothing is held that was not held after hundreds."""
+"""A short soak test: a node needs no more memory after thousands of processes than after hundreds."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from threading import active_count
 
 import pytest
 
-from books_helpers import assert_books_balance, rows
 from builders import FakeClock
-from gpuledger.app.wiring import assemble_node
+from gpuledger.app.node_assembly import assemble_node
 from gpuledger.http.routes import Request
+from ledger_helpers import assert_books_balance, rows
 from nvml.library import build, load
 from running import serving
-from soaking import PATHS, Churn, ask, look
+from soaking import PATHS, Churn, request_page, sample_program
 
-# Three rounds of them, five seconds a step, are a hundred minutes of a node: five at twenty times the speed.
+# Three rounds at five seconds per step are a hundred minutes of a node.
 STEPS = 400
 
 
-def test_a_node_holds_no_more_after_many_ticks_than_after_some(
+def test_objects_memory_descriptors_and_threads_of_a_node_do_not_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counted in this process: live objects, blocks of memory, descriptors, threads."""
+    """The node runs in this process, so that live objects and allocated blocks can be counted."""
     churn = Churn(tmp_path / "state")
     monkeypatch.setenv("TEST_NVML_STATE", str(churn.state.path))
     library = load()
     monkeypatch.setattr("gpuledger.sources.nvml.library.CDLL", lambda _: library)
-    # What is kept for some minutes is let go of within a round of five seconds a step.
+    # Advances five seconds per step: data that is kept for some minutes is dropped within a round.
     clock = FakeClock()
-    monkeypatch.setattr("gpuledger.app.wiring.SystemClock", lambda: clock)
+    monkeypatch.setattr("gpuledger.app.node_assembly.SystemClock", lambda: clock)
     values = {
         "source": "nvml",
         "state_dir": str(tmp_path / "books"),
@@ -58,7 +58,7 @@ def test_a_node_holds_no_more_after_many_ticks_than_after_some(
     finally:
         made.parts.stop()
     assert after[2:] == before[2:]
-    # Less than what one in ten of the processes that came and went in between would take.
+    # The limits are below the need of one in ten of the processes that came and went in between.
     assert after[0] <= before[0] + STEPS
     assert after[1] <= before[1] + 10 * STEPS
     (sessions,) = rows(tmp_path / "books" / "gpuledger.db", "SELECT count(*) FROM sessions")[0]
@@ -73,15 +73,15 @@ def test_a_server_under_clients_keeps_its_descriptors_and_threads(tmp_path: Path
     speed = ("--speed", "200") if source == "simulator" else ()
     books = ("--state-dir", str(tmp_path / "books"))
     with serving("--source", source, *speed, "--interval", "50ms", *books, env=env) as server:
-        answers: set[int] = set()
+        statuses: set[int] = set()
         for _ in range(2):
-            # Reading the books takes a thread each at most: all there will be are there after two rounds.
-            answers |= {ask(server, number) for number in range(2 * len(PATHS))}
-        before = look(server, 0)
+            # Reading the ledger starts threads: after two rounds all of them exist.
+            statuses |= {request_page(server, number) for number in range(2 * len(PATHS))}
+        before = sample_program(server, 0)
         for number in range(20 * len(PATHS)):
             churn.step()
-            answers.add(ask(server, number))
-        after = look(server, 1)
-        assert answers == {200, 404}
+            statuses.add(request_page(server, number))
+        after = sample_program(server, 1)
+        assert statuses == {200, 404}
         assert (after.descriptors, after.threads) <= (before.descriptors + 2, before.threads + 1)
         assert after.resident < 80 * 1024

@@ -1,4 +1,4 @@
-"""The stack's own Prometheus and Alertmanager: a fault of a GPU becomes an alert that somebody is told of."""
+"""Prometheus and Alertmanager of the compose stack: a fault of a GPU becomes a notification."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from stack import (
     StackPrometheus,
     alertmanager,
     alerts,
-    watching,
+    stack_prometheus,
 )
 
-# One process starts what these are about.
+# One xdist worker starts the shared processes.
 pytestmark = pytest.mark.xdist_group("stack-alerts")
 
 SCENARIO = """
@@ -41,91 +41,95 @@ LOST = 'ALERTS{alertname="GPULost"}'
 class Stack(NamedTuple):
     real: StackPrometheus
     manager: Alertmanager
-    ill: str
-    well: str
+    faulty: str
+    healthy: str
 
     def names(self, instance: str) -> set[str]:
         return {labels["alertname"] for labels in self.real.labels(f'ALERTS{{instance="{instance}"}}')}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """A node with a GPU that fell off the bus, and one with MIG, MPS and pods, watched by the stack."""
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Scrapes a node with a GPU that fell off the bus, and one with MIG, MPS and pods."""
     folder = tmp_path_factory.mktemp("stack")
     (folder / "scenario.yaml").write_text(SCENARIO)
     with (
-        serving("--source", f"simulator:{folder / 'scenario.yaml'}", *EXPORTER) as ill,
-        serving("--source", "simulator", *EXPORTER) as well,
+        serving("--source", f"simulator:{folder / 'scenario.yaml'}", *EXPORTER) as faulty,
+        serving("--source", "simulator", *EXPORTER) as healthy,
         alertmanager(folder / "alertmanager") as manager,
-        watching(folder, [f"127.0.0.1:{node.port}" for node in (ill, well)], manager.address) as real,
+        stack_prometheus(
+            folder, [f"127.0.0.1:{node.port}" for node in (faulty, healthy)], manager.address
+        ) as real,
     ):
-        # The rules' groups are evaluated every 30 seconds, and one begins with what another recorded.
+        # Groups are evaluated every 30 seconds, and some rules need series recorded by another group.
         for alert in (LOST, 'ALERTS{alertname="LongRunningGPUProcess"}'):
             wait_until(
                 lambda alert=alert: real.query(alert), "the rules to be evaluated", patience=2 * PATIENCE
             )
-        yield Stack(real, manager, *(f"127.0.0.1:{node.port}" for node in (ill, well)))
+        yield Stack(real, manager, *(f"127.0.0.1:{node.port}" for node in (faulty, healthy)))
 
 
-def test_a_fatal_xid_reaches_the_alertmanager(told: Stack) -> None:
-    (alert,) = wait_until(lambda: told.manager.alert("GPUXidFatal"), "the alert")
+def test_a_fatal_xid_reaches_the_alertmanager(stack: Stack) -> None:
+    (alert,) = wait_until(lambda: stack.manager.alert("GPUXidFatal"), "the alert")
     labels = alert["labels"]
     assert (labels["xid"], labels["gpu"], labels["severity"]) == ("79", "1", "critical")
-    # Of the target, of prometheus.yml, and of the group.
+    # Labels of the target, of prometheus.yml and of the group.
     assert (labels["instance"], labels["service"], labels["job"]) == (
-        told.ill,
+        stack.faulty,
         "monitor-1",
         "monitoring-item",
     )
     assert labels["monitor"] == "codelab-monitor"
     assert [receiver["name"] for receiver in alert["receivers"]] == ["on-call"]
-    assert alert["annotations"]["summary"] == f"Xid 79 on GPU 1 of {told.ill}"
+    assert alert["annotations"]["summary"] == f"Fatal Xid 79 on GPU 1 of {stack.faulty}"
     assert "NVIDIA H100 80GB HBM3" in alert["annotations"]["description"]
     assert alert["annotations"]["runbook"]
 
 
-def test_what_is_well_is_not_told(told: Stack) -> None:
-    # The fault, and that it is made up: nothing else, of all the rules. Each group has a time of its own.
-    ill = {"GPULost", "GPUXidFatal", "GPUDataSimulated"}
-    well = {"LongRunningGPUProcess", "GPUDataSimulated"}
-    # A process whose owner is not known in its first seconds is pending, and then nobody's alert.
+def test_only_alerts_of_actual_faults_fire(stack: Stack) -> None:
+    # Only the fault and the simulation. Groups are evaluated at different times.
+    faulty = {"GPULost", "GPUXidFatal", "GPUDataSimulated"}
+    healthy = {"LongRunningGPUProcess", "GPUDataSimulated"}
+    # Owners that are unknown in the first seconds only make an alert pending.
     wait_until(
-        lambda: (told.names(told.ill), told.names(told.well)) == (ill, well), "these and no others", 90
+        lambda: (stack.names(stack.faulty), stack.names(stack.healthy)) == (faulty, healthy),
+        "only these alerts",
+        90,
     )
-    assert [labels["gpu"] for labels in told.real.labels(LOST)] == ["1"]
+    assert [labels["gpu"] for labels in stack.real.labels(LOST)] == ["1"]
 
 
-def test_a_long_running_process_is_told_with_its_owner(told: Stack) -> None:
-    alerts = wait_until(lambda: told.manager.alert("LongRunningGPUProcess"), "the alerts")
+def test_the_alert_of_a_long_running_process_names_its_owner(stack: Stack) -> None:
+    alerts = wait_until(lambda: stack.manager.alert("LongRunningGPUProcess"), "the alerts")
     texts = {alert["labels"]["pid"]: alert["annotations"] for alert in alerts}
     assert re.fullmatch(
-        r"tritonserver of pod vision/detector-api-6c9d7f5b8-x2k4m began 1d 2h \d+m \d+s ago\.",
+        r"tritonserver of pod vision/detector-api-6c9d7f5b8-x2k4m started 1d 2h \d+m \d+s ago\. Stop .*",
         texts["20351"]["description"],
     )
-    # On an instance of MIG, and a unit of systemd.
-    summary = f"Process 20360 on GPU 6_2_0 of {told.well} has run for 5h"
+    # A process on a MIG instance, and one of a systemd unit.
+    summary = f"Process 20360 on GPU 6_2_0 of {stack.healthy} has run for 5h"
     assert texts["20360"]["summary"].startswith(summary)
-    assert texts["20356"]["description"].startswith("nvidia-cuda-mps-server of nvidia-mps.service began")
+    assert texts["20356"]["description"].startswith("nvidia-cuda-mps-server of nvidia-mps.service started")
 
 
-def test_every_rule_is_evaluated_without_error(told: Stack) -> None:
-    page = get(told.real.url + "/metrics").text
+def test_every_rule_is_evaluated_without_error(stack: Stack) -> None:
+    page = get(stack.real.url + "/metrics").text
     name = "prometheus_rule_evaluation_failures_total{"
     failures = [line for line in page.splitlines() if line.startswith(name)]
     assert len(failures) == len(RULES)
     assert all(line.endswith(" 0") for line in failures)
 
 
-def test_no_annotation_failed_to_be_filled_in(told: Stack) -> None:
-    (groups,) = [get(told.real.url + "/api/v1/alerts").json()["data"]["alerts"]]
+def test_all_annotations_are_rendered_without_error(stack: Stack) -> None:
+    (groups,) = [get(stack.real.url + "/api/v1/alerts").json()["data"]["alerts"]]
     texts = [text for alert in groups for text in alert["annotations"].values()]
     assert texts
     assert not [text for text in texts if "<no value>" in text or "error" in text.lower().split()]
 
 
-def test_queries_are_logged_where_data_is_kept(told: Stack) -> None:
-    told.real.query("vector(42)")
-    log = told.real.folder / "query_log_file.log"
+def test_queries_are_logged_in_the_data_folder(stack: Stack) -> None:
+    stack.real.query("vector(42)")
+    log = stack.real.folder / "query_log_file.log"
     wait_until(lambda: "vector(42)" in log.read_text(), "the query in the log")
 
 
@@ -135,30 +139,30 @@ def check(*command: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_promtool_finds_nothing_in_rules_and_configuration() -> None:
+def test_promtool_accepts_rules_and_configuration() -> None:
     assert "FAILED" not in check("promtool", "check", "rules", "--lint=all", "--lint-fatal", *map(str, RULES))
     check("promtool", "check", "config", str(DEPLOY / "prometheus/prometheus.yml"))
 
 
-def test_amtool_finds_nothing_in_the_alertmanagers_configuration() -> None:
+def test_amtool_accepts_the_configuration_of_the_alertmanager() -> None:
     check("amtool", "check-config", str(COMPOSE / "alertmanager/alertmanager.yml"))
 
 
 @pytest.mark.parametrize("name", sorted(alerts()))
-def test_the_alert_is_told_when_it_should_be_and_not_else(name: str) -> None:
+def test_the_alert_fires_only_when_it_should(name: str) -> None:
     file = DEPLOY / f"prometheus/tests/{name}.yml"
     check("promtool", "test", "rules", str(file))
-    # The file asks for alerts of all names at once, so that one too many fails it; and it has both outcomes.
+    # The file queries alerts of all names, so that additional alerts fail it, and has both outcomes.
     (test,) = yaml.safe_load(file.read_text())["tests"]
     steps = test["promql_expr_test"]
     assert all('(ALERTS{alertstate="firing"})' in step["expr"] for step in steps)
-    told = [[sample["labels"] for sample in step["exp_samples"]] for step in steps]
-    assert {label for labels in told for label in labels if f'alertname="{name}"' in label}
-    assert [] in told or name == "GPUDataSimulated"
+    expected = [[sample["labels"] for sample in step["exp_samples"]] for step in steps]
+    assert {label for labels in expected for label in labels if f'alertname="{name}"' in label}
+    assert [] in expected or name == "GPUDataSimulated"
 
 
 @pytest.mark.parametrize("name", sorted(alerts()))
-def test_the_alert_says_what_how_grave_and_what_to_do(name: str) -> None:
+def test_the_alert_has_a_severity_and_all_annotations(name: str) -> None:
     rule = alerts()[name]
     assert rule["labels"]["severity"] in {"info", "warning", "critical", "page"}
     assert set(rule["annotations"]) == {"summary", "description", "runbook"}

@@ -1,4 +1,4 @@
-"""deploy/compose and deploy/systemd: what the files ask for is what the programs accept and what is there."""
+"""Files of deploy/compose and deploy/systemd: programs accept their flags, and all referenced files exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gpuledger import __version__
-from gpuledger.dialects.dcgm.collectors import DEFAULT
+from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
 from running import PATIENCE, Program, get, gpuledger, serving, wait_until
 from stack import COLLECTORS, COMPOSE, DEPLOY, EXPORTER, SETTINGS, compose
 
@@ -22,7 +22,7 @@ BASE = "docker-compose.yaml"
 OVERRIDES = sorted(file.name for file in COMPOSE.glob("*.yaml") if file.name != BASE)
 SYSTEMD = DEPLOY / "systemd"
 UNITS = sorted(SYSTEMD.glob("*.service"))
-# What the entrypoint of an image whose tag ends in -smi begins with.
+# The entrypoint of images with a tag that ends in -smi begins with this.
 ENTRYPOINT = ("serve", "--web.listen-address")
 
 
@@ -30,7 +30,7 @@ def services(*overrides: str) -> dict[str, dict[str, Any]]:
     return dict(compose(BASE, *overrides)["services"])
 
 
-def test_document_004s_names_ports_and_network_are_kept() -> None:
+def test_names_ports_and_network_are_those_of_document_004() -> None:
     whole = compose()
     names = {name: service["container_name"] for name, service in whole["services"].items()}
     assert names == {"nvidiaexport": "nvidia_exporter", "prometheus": "prometheus", "grafana": "grafana"}
@@ -48,16 +48,16 @@ def test_document_004s_names_ports_and_network_are_kept() -> None:
 
 
 @pytest.mark.parametrize("override", OVERRIDES)
-def test_docker_compose_is_content_with_every_override(override: str) -> None:
+def test_docker_compose_accepts_every_override(override: str) -> None:
     assert services(override)
 
 
-def test_up_without_a_word_takes_all_gpus() -> None:
+def test_all_gpus_are_used_by_default() -> None:
     (device,) = compose()["services"]["nvidiaexport"]["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu", "utility"]}
 
 
-def test_each_way_to_the_gpus_is_its_own() -> None:
+def test_each_override_uses_another_kind_of_gpu_access() -> None:
     cdi = services("cdi.yaml")["nvidiaexport"]["deploy"]["resources"]["reservations"]["devices"]
     assert cdi == [{"driver": "cdi", "device_ids": ["nvidia.com/gpu=all"], "capabilities": ["gpu"]}]
     mounted = services("devices.yaml")["nvidiaexport"]
@@ -69,20 +69,20 @@ def test_each_way_to_the_gpus_is_its_own() -> None:
     assert "devices" not in simulated and "deploy" not in simulated
 
 
-def test_grafanas_user_is_chosen_as_in_the_document() -> None:
+def test_the_user_of_grafana_is_set_as_in_the_document() -> None:
     assert compose(env={"GRA_UID": "1234", "GRA_GID": "100"})["services"]["grafana"]["user"] == "1234:100"
     assert compose()["services"]["grafana"]["user"] == "472:0"
 
 
 @pytest.mark.parametrize("override", ["", *OVERRIDES])
-def test_images_are_pinned_and_ours_is_this_version(override: str) -> None:
+def test_images_are_pinned_and_gpuledger_has_this_version(override: str) -> None:
     for name, service in services(*filter(None, [override])).items():
         assert re.fullmatch(r"[\w./]+:v?\d+\.\d+\.\d+(-smi)?", service["image"]), name
     assert services()["nvidiaexport"]["image"] == f"gpuledger:{__version__}-smi"
 
 
 @pytest.mark.parametrize("override", ["", *OVERRIDES])
-def test_what_is_mounted_from_here_is_here_and_read_only(override: str) -> None:
+def test_mounted_files_exist_and_are_read_only(override: str) -> None:
     whole = compose(BASE, *filter(None, [override]))
     for service in whole["services"].values():
         for volume in service["volumes"]:
@@ -95,7 +95,7 @@ def test_what_is_mounted_from_here_is_here_and_read_only(override: str) -> None:
                 assert source in whole["volumes"], volume
 
 
-def test_a_folder_that_is_mounted_into_a_read_only_one_has_its_place_there() -> None:
+def test_a_mount_point_exists_in_a_read_only_mount() -> None:
     mounts = [volume.split(":")[:2] for volume in services("alertmanager.yaml")["prometheus"]["volumes"]]
     places = {target: Path(source) for source, target in mounts}
     assert (places["/etc/prometheus"] / "alertmanagers").is_dir()
@@ -104,7 +104,7 @@ def test_a_folder_that_is_mounted_into_a_read_only_one_has_its_place_there() -> 
     assert "alertmanager" in services("alertmanager.yaml")
 
 
-def test_prometheus_scrapes_the_service_by_name_with_the_documents_settings() -> None:
+def test_prometheus_scrapes_the_service_with_the_settings_of_the_document() -> None:
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     general = config["global"]
     assert [general[key] for key in ("scrape_interval", "scrape_timeout", "evaluation_interval")] == [
@@ -126,16 +126,16 @@ def test_prometheus_scrapes_the_service_by_name_with_the_documents_settings() ->
     assert job["static_configs"][0]["labels"] == {"service": "monitor-1"}
 
 
-def test_grafana_finds_its_dashboards_and_the_prometheus_beside_it() -> None:
-    asked = services()
-    mounts = dict(volume.split(":")[1::-1] for volume in asked["grafana"]["volumes"])
+def test_grafana_finds_its_dashboards_and_prometheus() -> None:
+    stack = services()
+    mounts = dict(volume.split(":")[1::-1] for volume in stack["grafana"]["volumes"])
     provisioning = Path(mounts["/etc/grafana/provisioning"])
     (provider,) = yaml.safe_load(next((provisioning / "dashboards").glob("*.yaml")).read_text())["providers"]
     dashboards = Path(mounts[provider["options"]["path"]])
     (source,) = yaml.safe_load(next((provisioning / "datasources").glob("*.yaml")).read_text())["datasources"]
     name, _, port = source["url"].removeprefix("http://").partition(":")
-    assert {entry["target"] for entry in asked[name]["ports"]} == {int(port)}
-    # What they ask of the dcgm dialect is in the stack's file of fields.
+    assert {entry["target"] for entry in stack[name]["ports"]} == {int(port)}
+    # The collectors file of the stack has all fields of the dcgm dialect that dashboards use.
     fields = {
         field for file in dashboards.glob("*.json") for field in re.findall(r"DCGM_FI_\w+", file.read_text())
     }
@@ -143,11 +143,11 @@ def test_grafana_finds_its_dashboards_and_the_prometheus_beside_it() -> None:
     assert fields <= set(re.findall(r"^DCGM_FI_\w+", COLLECTORS.read_text(), re.MULTILINE))
 
 
-def test_every_flag_of_prometheus_and_alertmanager_is_one_of_theirs() -> None:
-    asked = services("alertmanager.yaml")
+def test_prometheus_and_alertmanager_know_all_their_flags() -> None:
+    stack = services("alertmanager.yaml")
     for program, name in (("prometheus", "prometheus"), ("prometheus-alertmanager", "alertmanager")):
         known = subprocess.run([program, "--help"], capture_output=True, text=True, check=False)
-        for flag in asked[name]["command"]:
+        for flag in stack[name]["command"]:
             assert f"  {flag.split('=')[0]}=" in known.stdout + known.stderr, flag
 
 
@@ -156,7 +156,7 @@ def test_the_exporter_accepts_its_command_and_its_health_check_passes(override: 
     service = services(*filter(None, [override]))["nvidiaexport"]
     mounts = dict(volume.split(":")[1::-1] for volume in service["volumes"])
     command = [word.replace("/etc/gpuledger", mounts["/etc/gpuledger"]) for word in service["command"]]
-    # Where there is no GPU, and where another program has port 9835.
+    # Works without a GPU, and if another program uses port 9835.
     flags = [
         *ENTRYPOINT,
         "127.0.0.1:0",
@@ -172,7 +172,7 @@ def test_the_exporter_accepts_its_command_and_its_health_check_passes(override: 
         check = [sys.executable if word == "python3" else word for word in service["healthcheck"]["test"][1:]]
         check = [word.replace("9835", port) for word in check]
         assert subprocess.run(check, timeout=PATIENCE, check=False).returncode == 0
-        page = wait_until(lambda: told(port), "a page of readings")
+        page = wait_until(lambda: page_with_readings(port), "a page with readings")
         for family in (
             "nvidia_smi_gpu_info",
             "gpuledger_device_up",
@@ -183,24 +183,24 @@ def test_the_exporter_accepts_its_command_and_its_health_check_passes(override: 
         assert "\nDCGM_FI_DEV_GPU_TEMP" in page and "\nmy_gpu_process_active" in page
     finally:
         program.stop()
-    # The check is about the program: without one it fails.
+    # The check tests the program, so it fails without it.
     assert subprocess.run(check, timeout=PATIENCE, check=False, stderr=subprocess.DEVNULL).returncode != 0
 
 
-def told(port: str) -> str:
+def page_with_readings(port: str) -> str:
     page = get(f"http://127.0.0.1:{port}/metrics").text
     return page if "\nnvidia_smi_gpu_info{" in page else ""
 
 
-def test_the_health_check_fails_where_the_program_is_ill() -> None:
-    class Ill(http.server.BaseHTTPRequestHandler):
+def test_the_health_check_fails_if_the_program_returns_an_error() -> None:
+    class FailingHandler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_error(503)
 
-        def log_message(self, format: str, *words: object) -> None:  # noqa: A002  # its name in the library
+        def log_message(self, format: str, *words: object) -> None:  # noqa: A002  # named as in the library
             return
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Ill) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), FailingHandler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         check = services()["nvidiaexport"]["healthcheck"]["test"][3:]
         code = check[0].replace("9835", str(server.server_port))
@@ -208,23 +208,23 @@ def test_the_health_check_fails_where_the_program_is_ill() -> None:
         server.shutdown()
 
 
-def test_the_collectors_file_tells_all_that_is_told_without_it() -> None:
+def test_the_collectors_file_includes_all_default_fields() -> None:
     named = {line.split(",")[0] for line in COLLECTORS.read_text().splitlines() if not line.startswith("#")}
-    assert {column.field.name("4.8") for column in DEFAULT.columns} < named
+    assert {column.field.name("4.8") for column in DEFAULT_COLLECTORS.columns} < named
     page = gpuledger("collect", "--source", "simulator", "--stdout", "--dialect", "dcgm", *EXPORTER)
     assert page.returncode == 0
-    # A line that cannot be told would be warned of.
+    # An invalid line would cause a warning.
     assert [line for line in page.stderr.splitlines() if "simulated data" not in line] == []
     assert yaml.safe_load(SETTINGS.read_text())["dcgm"]["collectors"] == f"/etc/gpuledger/{COLLECTORS.name}"
 
 
-def test_the_page_names_every_file_image_and_unit() -> None:
+def test_the_documentation_names_every_file_image_and_unit() -> None:
     page = (DEPLOY.parent / "docs/compose.md").read_text()
     assert set(re.findall(r"^\| `([\w-]+\.yaml)` \|", page, re.MULTILINE)) == set(OVERRIDES)
     images = {service["image"] for service in services("alertmanager.yaml").values()}
     assert set(re.findall(r"(?:gpuledger|prom/prometheus|grafana/grafana):[\w.-]*\d[\w.-]*", page)) <= images
-    told = set(re.findall(r"^\| `(gpuledger[\w-]*)\.\w+` \|", page, re.MULTILINE))
-    assert told == {unit.stem for unit in UNITS}
+    documented = set(re.findall(r"^\| `(gpuledger[\w-]*)\.\w+` \|", page, re.MULTILINE))
+    assert documented == {unit.stem for unit in UNITS}
 
 
 def exec_start(unit: Path) -> list[str]:
@@ -234,7 +234,7 @@ def exec_start(unit: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
-def test_the_program_accepts_what_the_unit_gives_it(unit: Path, tmp_path: Path) -> None:
+def test_the_program_accepts_the_flags_of_the_unit(unit: Path, tmp_path: Path) -> None:
     words = exec_start(unit)
     variables = dict(re.findall(r"^Environment=(\w+)=(.*)$", unit.read_text(), re.MULTILINE))
     variables = {key: value.replace("/var/lib", str(tmp_path)) for key, value in variables.items()}
@@ -263,7 +263,7 @@ def test_the_program_accepts_what_the_unit_gives_it(unit: Path, tmp_path: Path) 
         assert list(tmp_path.glob("*.prom"))
 
 
-def test_systemd_finds_nothing_in_the_units_and_calls_them_hardened(tmp_path: Path) -> None:
+def test_systemd_analyze_accepts_the_units_and_rates_them_as_hardened(tmp_path: Path) -> None:
     program = tmp_path / "gpuledger"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -277,7 +277,7 @@ def test_systemd_finds_nothing_in_the_units_and_calls_them_hardened(tmp_path: Pa
     )
     assert (verified.returncode, verified.stderr) == (0, "")
     for unit in (copy for copy in copies if copy.endswith(".service")):
-        # 10 is a service that may do everything; 3.0 leaves what reading other users' processes needs.
+        # 10 is an unrestricted service; 3.0 allows reading processes of other users.
         words = ["systemd-analyze", "security", "--offline=true", "--threshold=30", "--no-pager", unit]
         judged = subprocess.run(words, capture_output=True, text=True, check=False)
         assert judged.returncode == 0, judged.stdout.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Rules, and what their tests feed them, name families and labels that the program tells."""
+"""Rules and the series of their tests use families and labels that gpuledger exports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import yaml
 from running import gpuledger
 from stack import DEPLOY, EXPORTER, RULES
 
-# What Prometheus itself adds.
+# Labels that Prometheus adds.
 TARGET = {"job", "instance", "service"}
 FAMILY = re.compile(r"(?<![:\w])(?:gpuledger|gpu|my_gpu|nvidia_smi|DCGM)_\w+")
 TESTS = sorted((DEPLOY / "prometheus/tests").glob("*.yml"))
@@ -22,12 +22,12 @@ TESTS = sorted((DEPLOY / "prometheus/tests").glob("*.yml"))
 
 @cache
 def catalogue() -> dict[str, set[str]]:
-    """Labels of every family that there is, by name: of the catalogue, and of a page."""
+    """Returns the labels of all families by name, from their declarations and from a page."""
     listed = gpuledger("metrics", "--format", "json", "--dialect", "native,process,session,energy,dcgm,smi")
     assert listed.returncode == 0, listed.stderr
     dialects = json.loads(listed.stdout)
-    known = {family["name"]: set(family["labels"]) for told in dialects.values() for family in told}
-    # The smi dialect has a family for whatever the driver tells.
+    known = {family["name"]: set(family["labels"]) for families in dialects.values() for family in families}
+    # The smi dialect has families for all columns of the driver.
     page = gpuledger("collect", "--source", "simulator", "--stdout", "--dialect", "smi,dcgm", *EXPORTER)
     assert page.returncode == 0, page.stderr
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? ", page.stdout, re.MULTILINE):
@@ -44,7 +44,7 @@ def expressions(file: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("file", RULES, ids=lambda file: file.name)
-def test_every_family_of_a_rule_is_told(file: Path) -> None:
+def test_every_family_of_a_rule_is_exported(file: Path) -> None:
     recorded = {rule.get("record") for each in RULES for rule in rules_of(each)}
     for expression in expressions(file):
         matchers = re.findall(r'__name__=~"([^"]+)"', expression)
@@ -57,7 +57,7 @@ def test_every_family_of_a_rule_is_told(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", RULES, ids=lambda file: file.name)
-def test_every_label_of_a_rule_is_one_of_a_family(file: Path) -> None:
+def test_every_label_of_a_rule_is_a_label_of_a_family(file: Path) -> None:
     known = TARGET.union(*catalogue().values())
     for expression in expressions(file):
         for words in re.findall(r"(?:on|by|without|group_left|group_right) \(([^)]*)\)", expression):
@@ -65,13 +65,13 @@ def test_every_label_of_a_rule_is_one_of_a_family(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: file.stem)
-def test_the_series_of_a_rules_test_are_such_as_are_told(file: Path) -> None:
+def test_the_series_of_rule_tests_are_exported(file: Path) -> None:
     (test,) = yaml.safe_load(file.read_text())["tests"]
     for entry in test["input_series"]:
         name, _, labels = entry["series"].partition("{")
         if name == "up":
             continue
-        # What older drivers and DCGM called it.
-        alike = name.replace("CLOCK_THROTTLE", "CLOCKS_EVENT").replace("throttle", "event")
-        assert alike in catalogue(), name
-        assert set(re.findall(r"(\w+)=\"", labels)) - TARGET <= catalogue()[alike], entry["series"]
+        # Older drivers and DCGM have other names.
+        current = name.replace("CLOCK_THROTTLE", "CLOCKS_EVENT").replace("throttle", "event")
+        assert current in catalogue(), name
+        assert set(re.findall(r"(\w+)=\"", labels)) - TARGET <= catalogue()[current], entry["series"]

@@ -1,6 +1,6 @@
-"""Every PromQL example of the source documents on a real Prometheus with the stack's configuration.
+"""All PromQL examples of the source documents on a real Prometheus with the configuration of the stack.
 
-Node and truth are a simulator's with constant loads. docs/queries.md says of each query what it means.
+A simulator with constant loads provides the expected values. docs/queries.md explains each query.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from running import serving, wait_until
-from stack import EXPORTER, StackPrometheus, alerts, watching
+from stack import EXPORTER, StackPrometheus, alerts, stack_prometheus
 
-# One process starts what these are about.
+# One xdist worker starts the shared processes.
 pytestmark = pytest.mark.xdist_group("stack-queries")
 
 DOC = (Path(__file__).parents[2] / "docs/queries.md").read_text()
@@ -43,23 +43,23 @@ gpus:
       - {name: python3, memory: 1GiB, load: 0.1, start: 20s, stop: 30s,
          pod: {namespace: ci, name: short-0, container: main}}
 """
-# Watts of each: its part of the 60 W of a GPU on which somebody is, and of 500 W its load.
+# Watts by owner: its share of the 60 W of an occupied GPU, plus its load times 500 W.
 JOB, JOB_123, API, ADA, IDLE = 310, 186, 124, 110, 60
 GIB = 2**30
-Answer = Mapping[tuple[str, ...], float]
+Values = Mapping[tuple[str, ...], float]
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackPrometheus, StackPrometheus]]:
-    """One Prometheus that has watched a node for over a minute, and one that watches two nodes."""
+    """Starts a Prometheus that has scraped one node for over a minute, and one that scrapes two nodes."""
     folders = [tmp_path_factory.mktemp(name) for name in ("scenario", "one", "two")]
     (folders[0] / "scenario.yaml").write_text(SCENARIO)
     flags = ("--source", f"simulator:{folders[0] / 'scenario.yaml'}", *EXPORTER, "--energy.zero-hold", "5s")
     with serving(*flags) as first, serving(*flags) as second:
         targets = [f"127.0.0.1:{server.port}" for server in (first, second)]
-        with watching(folders[1], targets[:1]) as one, watching(folders[2], targets) as two:
-            told = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 90'
-            wait_until(lambda: one.query(told), "a minute's window", patience=180)
+        with stack_prometheus(folders[1], targets[:1]) as one, stack_prometheus(folders[2], targets) as two:
+            ready = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 90'
+            wait_until(lambda: one.query(ready), "a window of a minute", patience=180)
             wait_until(
                 lambda: one.query("gpuledger:gpu_utilization:ratio"), "the recording rules", patience=90
             )
@@ -76,26 +76,26 @@ def two(node: tuple[StackPrometheus, StackPrometheus]) -> StackPrometheus:
     return node[1]
 
 
-def ask(real: StackPrometheus, query: str, *labels: str) -> Answer:
-    """The answer by these labels, which must tell the rows apart."""
+def query_values(real: StackPrometheus, query: str, *labels: str) -> Values:
+    """Returns the values by these labels, which must identify the rows."""
     rows: list[Any] = list(real.query(query))
-    answer = {tuple(row["metric"].get(label, "") for label in labels): float(row["value"][1]) for row in rows}
-    assert len(answer) == len(rows), rows
-    return answer
+    values = {tuple(row["metric"].get(label, "") for label in labels): float(row["value"][1]) for row in rows}
+    assert len(values) == len(rows), rows
+    return values
 
 
-def about(answer: Answer, within: float = 0.05) -> Any:
-    return pytest.approx(dict(answer), rel=within)
+def about(values: Values, within: float = 0.05) -> Any:
+    return pytest.approx(dict(values), rel=within)
 
 
 def plain(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-# As written in document 000 and 001, by what tells its rows apart, and what it answers.
+# Queries of documents 000 and 001, with the labels that identify the rows and the expected values.
 SESSIONS = {("0",): 1, ("1",): 2, ("2",): 0, ("3",): 1}
 PROCESSES = {("ml", "training-job"): 1, ("ml", "training-job-123"): 1, ("web", "api-0"): 1, ("", ""): 1}
-EXACT: dict[str, tuple[tuple[str, ...], Answer]] = {
+EXACT: dict[str, tuple[tuple[str, ...], Values]] = {
     "gpu_process_count": (("gpu",), SESSIONS),
     "gpu_process_info": (("gpu", "pod", "status"), {
         ("0", "training-job", "active"): 1,
@@ -108,10 +108,10 @@ EXACT: dict[str, tuple[tuple[str, ...], Answer]] = {
     'gpu_process_info{gpu="0", status="active"}': (("pod", "gpu_memory"), {("training-job", "8192MiB"): 1}),
     "gpu_total_sessions": ((), {(): 4}),
     "sum by (gpu) (gpu_session_count)": (("gpu",), SESSIONS),
-    # Four sessions on four GPUs, of which one is empty and none is busy all the time.
+    # Four sessions on four GPUs; one GPU is idle and none is always busy.
     "(sum(gpu_session_count) / count(gpu_session_count)) * 100": ((), {(): 100}),
     "(sum(gpu_session_count) / count(gpu_session_count)) > 0.9": ((), {(): 1}),
-    # Processes, though asked for memory.
+    # The query is meant to return memory, but counts processes.
     """sum by (pod, namespace) (
       gpu_process_info{status="active"} * on(gpu,pid) group_left(gpu_memory)
       gpu_process_info{status="active"}
@@ -130,13 +130,13 @@ EXACT: dict[str, tuple[tuple[str, ...], Answer]] = {
 
 
 @pytest.mark.parametrize("query", EXACT, ids=plain)
-def test_the_documents_query_counts_what_is_there(one: StackPrometheus, query: str) -> None:
-    labels, answer = EXACT[query]
-    assert ask(one, query, *labels) == answer
+def test_a_query_of_the_documents_returns_exact_values(one: StackPrometheus, query: str) -> None:
+    labels, expected = EXACT[query]
+    assert query_values(one, query, *labels) == expected
     assert plain(query) in plain(DOC)
 
 
-WATTS: dict[str, tuple[tuple[str, ...], Answer]] = {
+WATTS: dict[str, tuple[tuple[str, ...], Values]] = {
     "rate(my_gpu_process_energy_joules[1m])": (("pod",), {
         ("training-job",): JOB,
         ("training-job-123",): JOB_123,
@@ -157,54 +157,56 @@ WATTS: dict[str, tuple[tuple[str, ...], Answer]] = {
 
 
 @pytest.mark.parametrize("query", WATTS, ids=plain)
-def test_the_documents_rates_are_watts(one: StackPrometheus, query: str) -> None:
-    labels, answer = WATTS[query]
-    told = dict(ask(one, query, *labels))
-    # Gone: of no watts, once it is out of the window.
-    told.pop(("short-0",), None)
-    assert told == about(answer)
+def test_energy_rates_of_the_documents_are_watts(one: StackPrometheus, query: str) -> None:
+    labels, expected = WATTS[query]
+    values = dict(query_values(one, query, *labels))
+    # It has ended and has no watts once it is out of the window.
+    values.pop(("short-0",), None)
+    assert values == about(expected)
     assert plain(query) in plain(DOC)
 
 
-def test_rates_over_more_than_there_was_are_those_of_what_there_was(one: StackPrometheus) -> None:
-    """Five minutes of which a minute and a half was seen: each is the same part of the truth."""
-    by_namespace = ask(one, "sum by (namespace) (rate(my_gpu_process_energy_joules[5m]))", "namespace")
+def test_rates_over_an_incomplete_window_are_proportional(one: StackPrometheus) -> None:
+    """A window of five minutes has a minute and a half of data: all rates are reduced by the same factor."""
+    by_namespace = query_values(
+        one, "sum by (namespace) (rate(my_gpu_process_energy_joules[5m]))", "namespace"
+    )
     part = by_namespace["ml",] / (JOB + JOB_123)
     assert 0.2 < part < 1
     assert by_namespace["web",] == pytest.approx(part * API, rel=0.05)
     assert by_namespace["",] == pytest.approx(part * ADA, rel=0.15)
-    hungry = list(ask(one, "topk(10, rate(my_gpu_process_energy_joules[5m]))", "pod"))
+    hungry = list(query_values(one, "topk(10, rate(my_gpu_process_energy_joules[5m]))", "pod"))
     assert hungry == [("training-job",), ("training-job-123",), ("api-0",), ("",), ("short-0",)]
 
 
-def test_increase_is_the_joules_that_were_seen(one: StackPrometheus) -> None:
+def test_increase_returns_joules(one: StackPrometheus) -> None:
     for pod, watts in (("training-job", JOB), ("training-job-123", JOB_123)):
-        told = f'my_gpu_process_energy_joules{{pod="{pod}"}}'
-        (joules,) = ask(one, f"increase({told}[1h])").values()
-        # As long as Prometheus has the series, at constant watts.
-        seconds = f"timestamp({told}) - min_over_time(timestamp({told})[1h:1s])"
-        (seen,) = ask(one, seconds).values()
+        energy = f'my_gpu_process_energy_joules{{pod="{pod}"}}'
+        (joules,) = query_values(one, f"increase({energy}[1h])").values()
+        # Constant watts for as long as Prometheus has the series.
+        seconds = f"timestamp({energy}) - min_over_time(timestamp({energy})[1h:1s])"
+        (seen,) = query_values(one, seconds).values()
         assert joules == pytest.approx(seen * watts, rel=0.06)
-        (kwh,) = ask(one, f"increase({told}[1h]) / 3600000").values()
+        (kwh,) = query_values(one, f"increase({energy}[1h]) / 3600000").values()
         assert kwh * 3.6e6 == pytest.approx(joules, rel=0.05)
-    costs = ask(one, "(increase(my_gpu_process_energy_joules[1h]) / 3600000) * 0.10", "pod")
-    # No total, as its manual calls it: a row for each process.
+    costs = query_values(one, "(increase(my_gpu_process_energy_joules[1h]) / 3600000) * 0.10", "pod")
+    # Not a total, as the document claims, but a row per process.
     assert set(costs) == {("training-job",), ("training-job-123",), ("api-0",), ("",), ("short-0",)}
-    # The short one: ten seconds, of the floor half.
+    # short-0: ten seconds, with half of the floor.
     assert costs["short-0",] == pytest.approx(10 * (30 + 50) / 3.6e6 * 0.10, rel=0.15)
 
 
-def test_an_unchanged_process_may_be_seconds_old_or_gone(one: StackPrometheus) -> None:
-    answer = ask(one, 'changes(gpu_process_info{status="active"}[1h]) == 0', "pod")
-    assert set(answer) == {("training-job",), ("training-job-123",), ("api-0",), ("",), ("short-0",)}
+def test_an_unchanged_process_can_be_new_or_ended(one: StackPrometheus) -> None:
+    values = query_values(one, 'changes(gpu_process_info{status="active"}[1h]) == 0', "pod")
+    assert set(values) == {("training-job",), ("training-job-123",), ("api-0",), ("",), ("short-0",)}
     right = """(time() - gpuledger_process_start_time_seconds > 7200)
         * on (instance, uuid, mig_instance, pid) group_left (command, namespace, pod, user)
         gpuledger_process_info"""
-    assert ask(one, right, "namespace", "pod") == about({("ml", "training-job"): 3 * 3600})
+    assert query_values(one, right, "namespace", "pod") == about({("ml", "training-job"): 3 * 3600})
 
 
-# In place of queries that do not mean what their manual says.
-RIGHT: dict[str, tuple[tuple[str, ...], Answer]] = {
+# Replacements of queries that do not do what the document says.
+RIGHT: dict[str, tuple[tuple[str, ...], Values]] = {
     "100 * count(gpu_session_count > 0) / count(gpu_session_count)": ((), {(): 75}),
     "100 * avg(gpuledger:gpu_utilization:ratio)": ((), {(): 100 * (0.5 + 0.5 + 0 + 0.1) / 4}),
     """sum by (namespace, pod) (
@@ -229,51 +231,57 @@ RIGHT: dict[str, tuple[tuple[str, ...], Answer]] = {
 
 
 @pytest.mark.parametrize("query", RIGHT, ids=plain)
-def test_the_right_query_has_the_right_answer(one: StackPrometheus, query: str) -> None:
-    labels, answer = RIGHT[query]
-    assert ask(one, query, *labels) == about(answer, 0.03)
+def test_the_corrected_query_returns_the_expected_values(one: StackPrometheus, query: str) -> None:
+    labels, expected = RIGHT[query]
+    assert query_values(one, query, *labels) == about(expected, 0.03)
     assert plain(query) in plain(DOC)
 
 
-def test_the_whole_bill_has_what_nobody_used(one: StackPrometheus) -> None:
+def test_the_total_cost_includes_idle_energy(one: StackPrometheus) -> None:
     price = "/ 3600000 * 0.10"
-    (whole,) = ask(one, f"sum(increase(gpuledger_energy_joules_total[1h])) {price}").values()
+    (whole,) = query_values(one, f"sum(increase(gpuledger_energy_joules_total[1h])) {price}").values()
     process = 'gpuledger_energy_joules_total{account="process"}'
-    parts = ask(one, f"sum by (namespace) (increase({process}[1h])) {price}", "namespace")
-    (idle,) = ask(one, f'sum(increase(gpuledger_energy_joules_total{{account="idle"}}[1h])) {price}').values()
+    parts = query_values(one, f"sum by (namespace) (increase({process}[1h])) {price}", "namespace")
+    (idle,) = query_values(
+        one, f'sum(increase(gpuledger_energy_joules_total{{account="idle"}}[1h])) {price}'
+    ).values()
     assert whole == pytest.approx(sum(parts.values()) + idle, rel=0.01)
     assert idle == pytest.approx(whole * IDLE / (JOB + JOB_123 + API + ADA + IDLE), rel=0.1)
     measured = process.replace("}", ', method="measured"}')
-    alone = ask(one, f"sum by (namespace) (increase({measured}[1h])) {price}", "namespace")
-    # Only training-job and ada have a GPU to themselves.
+    alone = query_values(one, f"sum by (namespace) (increase({measured}[1h])) {price}", "namespace")
+    # Only training-job and ada have an exclusive GPU.
     assert alone["ml",] == pytest.approx(parts["ml",] * JOB / (JOB + JOB_123), rel=0.1)
     assert "web" not in {namespace for (namespace,), cost in alone.items() if cost}
 
 
 def test_pods_are_ranked_as_pods(two: StackPrometheus) -> None:
-    pods = ask(
+    pods = query_values(
         two, "topk(10, sum by (namespace, pod) (rate(my_gpu_process_energy_joules[5m])))", "namespace", "pod"
     )
     assert list(pods)[:2] == [("ml", "training-job"), ("ml", "training-job-123")]
 
 
 @pytest.mark.parametrize("query", [query for query in RIGHT if query.startswith("sum")], ids=plain)
-def test_over_two_nodes_the_right_query_is_still_right(two: StackPrometheus, query: str) -> None:
-    labels, answer = RIGHT[query]
-    assert ask(two, query, *labels) == about({key: 2 * value for key, value in answer.items()}, 0.03)
+def test_the_corrected_query_works_with_two_nodes(two: StackPrometheus, query: str) -> None:
+    labels, expected = RIGHT[query]
+    assert query_values(two, query, *labels) == about(
+        {key: 2 * value for key, value in expected.items()}, 0.03
+    )
 
 
-def test_over_two_nodes_a_join_by_gpu_and_pid_ends(two: StackPrometheus) -> None:
+def test_a_join_by_gpu_and_pid_fails_with_two_nodes(two: StackPrometheus) -> None:
     wait_until(lambda: len(two.query("gpu_total_sessions")) == 2, "both nodes")
     (joined,) = (query for query in EXACT if "group_left" in query)
     assert "many-to-many matching" in two.error(joined)
-    # And a number of a GPU names one on each.
-    assert ask(two, "sum by (gpu) (gpu_session_count)", "gpu") == {key: 2 * n for key, n in SESSIONS.items()}
-    by_node = ask(two, "sum by (instance, gpu) (gpu_session_count)", "instance", "gpu")
+    # A GPU index refers to one GPU on each node.
+    assert query_values(two, "sum by (gpu) (gpu_session_count)", "gpu") == {
+        key: 2 * n for key, n in SESSIONS.items()
+    }
+    by_node = query_values(two, "sum by (instance, gpu) (gpu_session_count)", "instance", "gpu")
     assert len(by_node) == 8
 
 
-# Document 002's table of fields; those that it calls labels are labels.
+# Fields of document 002; those that it calls labels are labels.
 FIELDS = (
     "SM_CLOCK MEM_CLOCK POWER_USAGE PSTATE GPU_TEMP GPU_UTIL FB_TOTAL FB_FREE FB_USED FB_RESERVED "
     "FB_USED_PERCENT ECC_SBE_AGG_TOTAL ECC_DBE_AGG_TOTAL"
@@ -293,37 +301,37 @@ LABELS = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_field_of_the_second_document_is_told_of_every_gpu(one: StackPrometheus, name: str) -> None:
+def test_every_field_of_document_002_is_exported_for_every_gpu(one: StackPrometheus, name: str) -> None:
     rows = one.labels(name)
     assert len(rows) == 4
     assert all(f"DCGM_FI_{label}" in row for row in rows for label in LABELS.split())
     assert name in DOC
 
 
-def test_fields_that_do_not_mean_what_their_name_or_list_says(one: StackPrometheus) -> None:
-    used = ask(one, "DCGM_FI_DEV_FB_USED_PERCENT", "gpu")
+def test_fields_with_a_misleading_name_or_type(one: StackPrometheus) -> None:
+    used = query_values(one, "DCGM_FI_DEV_FB_USED_PERCENT", "gpu")
     assert all(0 <= value <= 1 for value in used.values())
-    by_hand = ask(one, "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)", "gpu")
-    assert used == about(by_hand, 0.01)
-    # A rate: it does not rise while the load stays, and the counter does by as much.
+    computed = query_values(one, "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)", "gpu")
+    assert used == about(computed, 0.01)
+    # A rate: it is constant under constant load and equals the rate of the counter.
     sent = 'DCGM_FI_PROF_PCIE_TX_BYTES{gpu="0"}'
-    (low,), (high,) = (ask(one, f"{word}_over_time({sent}[1m])").values() for word in ("min", "max"))
+    (low,), (high,) = (query_values(one, f"{word}_over_time({sent}[1m])").values() for word in ("min", "max"))
     assert high == pytest.approx(low, rel=0.1)
     joined = "on (instance, uuid) group_left (gpu) max by (instance, uuid, gpu) (gpuledger_device_info)"
     counted = f'rate(gpuledger_device_pcie_bytes_total{{direction="transmit"}}[1m]) * {joined}'
-    assert ask(one, counted, "gpu")["0",] == pytest.approx(high, rel=0.1)
+    assert query_values(one, counted, "gpu")["0",] == pytest.approx(high, rel=0.1)
 
 
-def test_every_expression_of_the_page_can_be_asked(one: StackPrometheus) -> None:
-    asked, _, _ = DOC.partition("## Alerts")
-    blocks = re.findall(r"```promql\n(.+?)```", asked, re.DOTALL)
-    cells = re.findall(r"^\| `([^`]+)` \|", asked, re.MULTILINE)
+def test_every_expression_of_the_documentation_is_valid(one: StackPrometheus) -> None:
+    queries, _, _ = DOC.partition("## Alerts")
+    blocks = re.findall(r"```promql\n(.+?)```", queries, re.DOTALL)
+    cells = re.findall(r"^\| `([^`]+)` \|", queries, re.MULTILINE)
     assert len(blocks) >= 14 and len(cells) >= 24
     for expression in (*blocks, *cells):
         assert one.error(expression) == "", expression
 
 
-def test_every_alert_stands_in_the_page() -> None:
+def test_every_alert_is_documented() -> None:
     _, _, table = DOC.partition("## Alerts")
-    told = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
-    assert told == {name: rule["labels"]["severity"] for name, rule in alerts().items()}
+    documented = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
+    assert documented == {name: rule["labels"]["severity"] for name, rule in alerts().items()}

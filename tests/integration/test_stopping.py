@@ -1,4 +1,4 @@
-"""SIGTERM in every phase of a start and of a tick: exit code 0, the books whole, the next start goes on."""
+"""SIGTERM in every phase of a start and a tick: exit code 0, a complete ledger, the next start continues."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from books_helpers import assert_books_balance, rows
-from integration.told_to_stop import PHASES
+from integration.sigterm_in_phase import PHASES
+from ledger_helpers import assert_books_balance, rows
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import PATIENCE, serving
 
-PROGRAM = Path(__file__).with_name("told_to_stop.py")
-STARTING = ("assembling", "opening-the-books", "listening", "greeting", "beginning-to-look")
+PROGRAM = Path(__file__).with_name("sigterm_in_phase.py")
+STARTING = ("assembling", "opening-the-ledger", "listening", "logging-addresses", "starting-the-node")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def env(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def asked(tmp_path: Path) -> tuple[str, ...]:
+def flags(tmp_path: Path) -> tuple[str, ...]:
     return ("--source", "nvml", "--interval", "100ms", "--state-dir", str(tmp_path / "books"))
 
 
@@ -37,10 +37,10 @@ def asked(tmp_path: Path) -> tuple[str, ...]:
     ("phase", "times"),
     [(phase, times) for phase in PHASES["serve"] for times in ((1,) if phase in STARTING else (1, 4))],
 )
-def test_it_ends_well_wherever_it_is_told_to(
+def test_sigterm_in_any_phase_is_a_clean_exit(
     tmp_path: Path, env: dict[str, str], phase: str, times: int
 ) -> None:
-    command = [sys.executable, str(PROGRAM), f"serve/{phase}", str(times), "serve", *asked(tmp_path)]
+    command = [sys.executable, str(PROGRAM), f"serve/{phase}", str(times), "serve", *flags(tmp_path)]
     done = subprocess.run(
         [*command, "--listen-address", "127.0.0.1:0"],
         capture_output=True,
@@ -57,15 +57,15 @@ def test_it_ends_well_wherever_it_is_told_to(
     before = assert_books_balance(books)
     if phase not in STARTING:
         assert rows(books, "SELECT value FROM meta WHERE key = 'clean'") == [(1,)]
-    with serving(*asked(tmp_path), env=env) as again:
-        again.wait_ticks(3)
-    assert "uncleanly" not in "\n".join(again.lines)
+    with serving(*flags(tmp_path), env=env) as restarted:
+        restarted.wait_ticks(3)
+    assert "uncleanly" not in "\n".join(restarted.lines)
     assert assert_books_balance(books) >= before
 
 
-def test_a_driver_that_hangs_keeps_nobody_from_ending(tmp_path: Path, env: dict[str, str]) -> None:
+def test_a_hanging_driver_does_not_prevent_the_exit(tmp_path: Path, env: dict[str, str]) -> None:
     state = NvmlState(Path(env["TEST_NVML_STATE"]), [NvmlGpu(NvmlProcess(os.getpid(), sm=40))]).write()
-    with serving(*asked(tmp_path), env=env) as server:
+    with serving(*flags(tmp_path), env=env) as server:
         server.wait_ticks(5)
         state.hang = ("nvmlDeviceGetTemperature",)
         state.write()

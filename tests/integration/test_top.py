@@ -1,4 +1,4 @@
-"""`gpuledger top` in a real terminal, on a simulated node and on one that serves."""
+"""`gpuledger top` in a real terminal, for a simulated node and for a remote one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SGR = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def watts(screen):
-    """The column of watts of the table of processes, as shown."""
+    """The values in the WATTS column of the table of processes."""
     lines = screen.splitlines()
     start = next(number for number, line in enumerate(lines) if "OWNER" in line and "COMMAND" in line)
     end = lines[start].index("WATTS") + len("WATTS▾")
@@ -38,7 +38,7 @@ def node():
         yield server
 
 
-def test_the_live_view_sorts_filters_shows_details_and_leaves():
+def test_the_live_view_sorts_filters_shows_details_and_quits():
     with terminal(*SIMULATED) as screen:
         first = screen.wait("OWNER")
         assert "SIMULATED DATA" in first
@@ -57,22 +57,22 @@ def test_the_live_view_sorts_filters_shows_details_and_leaves():
         screen.press("Escape")
         screen.wait_without("memory bandwidth")
         screen.press("?")
-        screen.wait("keys and words")
+        screen.wait("keys and terms")
         screen.press("q")
-        screen.wait_without("keys and words")
+        screen.wait_without("keys and terms")
         screen.press("q")
         assert "ENDED 0" in screen.wait("ENDED")
         assert "Traceback" not in screen.screen()
 
 
-def test_ctrl_c_leaves_and_the_terminal_is_as_it_was():
+def test_ctrl_c_quits_and_restores_the_terminal():
     with terminal(*SIMULATED) as screen:
         screen.wait("OWNER")
         screen.press("C-c")
         assert screen.wait("ENDED").strip().startswith("ENDED 0")
 
 
-def test_a_terminal_that_changes_its_size_is_filled_anew_and_nothing_goes_over_the_edge():
+def test_a_resized_terminal_is_redrawn_within_its_size():
     with terminal(*SIMULATED) as screen:
         assert "CONTAINER" not in screen.wait("OWNER")
         screen.resize(200, 50)
@@ -86,7 +86,7 @@ def test_a_terminal_that_changes_its_size_is_filled_anew_and_nothing_goes_over_t
         assert lines[-1].startswith("q quit")
 
 
-def test_a_node_that_stops_leaves_a_stale_picture_and_is_shown_again_when_it_is_back():
+def test_a_stopped_node_leaves_a_stale_view_until_it_is_back():
     port = free_port()
     address = f"127.0.0.1:{port}"
     arguments = ("--listen-address", address, "--source", "simulator")
@@ -96,7 +96,7 @@ def test_a_node_that_stops_leaves_a_stale_picture_and_is_shown_again_when_it_is_
         with terminal("top", "--url", f"http://{address}", size=(120, 40)) as screen:
             screen.wait("OWNER")
             assert f"http://{address}" in screen.screen()
-            assert "when this top began" not in screen.screen()
+            assert "when this top started" not in screen.screen()
             server.stop()
             stale = screen.wait("STALE")
             assert "cannot be reached" in stale
@@ -108,7 +108,7 @@ def test_a_node_that_stops_leaves_a_stale_picture_and_is_shown_again_when_it_is_
         server.stop()
 
 
-def test_no_color_has_none_and_still_tells_what_is_held():
+def test_no_color_disables_colors_and_keeps_the_states_readable():
     with terminal(*SIMULATED, env={"NO_COLOR": "1"}) as screen:
         screen.wait("HELD")
         styled = screen.screen(styled=True)
@@ -117,30 +117,30 @@ def test_no_color_has_none_and_still_tells_what_is_held():
         assert "HELD" in styled
 
 
-def test_a_terminal_that_can_do_nothing_gets_one_picture():
+def test_a_dumb_terminal_gets_one_snapshot():
     with terminal(*SIMULATED, env={"TERM": "dumb"}) as screen:
         assert "ENDED 0" in screen.wait("ENDED")
         assert "\x1b" not in screen.screen()
 
 
-def test_what_is_no_terminal_gets_one_picture_with_every_name_whole():
+def test_a_pipe_gets_one_snapshot_with_full_names():
     done = gpuledger(*SIMULATED)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
     assert "ml-research/llama-pretrain-worker-0" in done.stdout
     held = [line for line in done.stdout.splitlines() if "HELD" in line and line[:1] in "0123456789 "]
     assert any("jupyter-pavel" in line for line in held)
-    assert "when this top began" in done.stdout
+    assert "when this top started" in done.stdout
 
 
-def test_one_picture_of_a_node_fits_the_columns_that_are_told(node):
+def test_one_snapshot_fits_the_given_columns(node):
     done = gpuledger("top", "--url", node.url, "--once", env={"COLUMNS": "80"})
     assert done.returncode == 0, done.stderr
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
     assert "13 processes" in done.stdout or "14 processes" in done.stdout
 
 
-def test_json_is_the_snapshot_narrowed_and_sorted(node):
+def test_json_is_the_filtered_and_sorted_snapshot(node):
     done = gpuledger(
         "top", "--url", node.url, "--json", "--gpu", "2,3", "--sort", "memory", "--filter", "!root"
     )
@@ -151,7 +151,7 @@ def test_json_is_the_snapshot_narrowed_and_sorted(node):
     assert {row["user"] for row in body["processes"]} <= {"", "mira"}
 
 
-def test_with_an_interval_one_picture_comes_after_the_other_until_it_is_told_to_stop(node):
+def test_with_an_interval_snapshots_are_printed_until_a_signal(node):
     words = [sys.executable, "-m", "gpuledger", "top", "--url", node.url, "--json", "--interval", "50ms"]
     program = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ)
     assert program.stdout is not None
@@ -162,7 +162,7 @@ def test_with_an_interval_one_picture_comes_after_the_other_until_it_is_told_to_
     assert ticks == sorted(ticks)
 
 
-def test_a_node_that_shows_no_names_is_told_from_a_wrong_address():
+def test_a_node_without_an_api_and_a_wrong_url_have_different_errors():
     with serving("--source", "simulator", "--web.page", "landing") as quiet:
         hidden = gpuledger("top", "--once", "--url", quiet.url)
         wrong = gpuledger("top", "--once", "--url", f"{quiet.url}/metrics")
@@ -181,7 +181,7 @@ basic_auth_users:
 """
 
 
-def test_a_node_with_tls_and_a_password_lets_in_who_knows_both(tmp_path):
+def test_a_node_with_tls_and_a_password_requires_both(tmp_path):
     certificates = Certificates(tmp_path)
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     (tmp_path / "web.yml").write_text(USERS % hashed)
@@ -191,23 +191,23 @@ def test_a_node_with_tls_and_a_password_lets_in_who_knows_both(tmp_path):
     with serving("--source", "simulator", "--web.config.file", str(tmp_path / "web.yml")) as server:
         url = f"https://127.0.0.1:{server.port}"
         known = gpuledger("top", "--once", "--url", url, *user, *trust)
-        nobody = gpuledger("top", "--once", "--url", url, *trust)
+        no_credentials = gpuledger("top", "--once", "--url", url, *trust)
         untrusted = gpuledger("top", "--once", "--url", url, *user)
         plain = gpuledger("top", "--once", "--url", server.url, *user)
     assert "tritonserver" in known.stdout, known.stderr
-    assert "--password-file" in nobody.stderr
-    assert "name the authority that signed it with --ca-file" in untrusted.stderr
+    assert "--password-file" in no_credentials.stderr
+    assert "give the certificate of its CA with --ca-file" in untrusted.stderr
     assert "https://" in plain.stderr
     assert "Traceback" not in plain.stderr
 
 
-def test_without_a_driver_it_says_what_to_do():
+def test_without_a_driver_the_error_names_the_remedy():
     done = gpuledger("top", "--source", "nvml", "--once")
     assert done.returncode == 1
     assert "install the NVIDIA driver" in done.stderr
 
 
-def test_serve_does_not_load_what_draws():
+def test_serve_does_not_load_textual_or_rich():
     loaded = subprocess.run(
         [sys.executable, "-c", _LOADED],
         capture_output=True,
@@ -218,30 +218,30 @@ def test_serve_does_not_load_what_draws():
     assert not {name.partition(".")[0] for name in loaded} & {"textual", "rich"}
 
 
-# What is in memory once everything of `serve` is assembled.
+# Prints the modules that are loaded after `serve` is assembled.
 _LOADED = """
 import sys
 from pathlib import Path
-from gpuledger.cli.main import leave_out_tls
-leave_out_tls()
+from gpuledger.cli.main import load_asyncio_without_tls
+load_asyncio_without_tls()
 import gpuledger.cli.serve
-from gpuledger.app.wiring import assemble_node
+from gpuledger.app.node_assembly import assemble_node
 made = assemble_node({"source": "simulator", "state_dir": "none"})
 made.parts.node.tick()
 print(*sys.modules)
 """
 
 
-def test_who_cannot_be_asked_for_owners_is_said_with_the_remedy(tmp_path):
+def test_an_unreachable_owner_source_is_reported_with_the_remedy(tmp_path):
     here = Path(__file__).parent.parent
     stand_in, answers = here / "smi" / "nvidia_smi.py", here / "fixtures" / "smi" / "mig"
     command = shlex.join([sys.executable, str(stand_in), "--answers", str(answers), "--"])
-    nobody = tmp_path / "docker.sock"
+    socket_path = tmp_path / "docker.sock"
     with socket.socket(socket.AF_UNIX) as unheard:
-        unheard.bind(str(nobody))
+        unheard.bind(str(socket_path))
         done = gpuledger(
-            "top", "--source", "smi", "--nvidia-smi-command", command, "--docker-socket", str(nobody)
+            "top", "--source", "smi", "--nvidia-smi-command", command, "--docker-socket", str(socket_path)
         )
     assert done.returncode == 0, done.stderr
-    assert str(nobody) in done.stdout
+    assert str(socket_path) in done.stdout
     assert " 7001 " in done.stdout

@@ -1,4 +1,4 @@
-"""`gpuledger serve --web.config.file` as a site runs it: real Prometheus, real certificates, real bcrypt."""
+"""`gpuledger serve --web.config.file` with a real Prometheus, real certificates and real bcrypt."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def client(server: Server, certificates: Certificates, name: str = "") -> Iterat
         yield made
 
 
-def test_a_real_prometheus_scrapes_with_tls_and_password_and_fails_without(
-    file: Path, certificates: Certificates
-) -> None:
+def test_a_real_prometheus_scrapes_only_with_tls_and_password(file: Path, certificates: Certificates) -> None:
     with serving("--source", "simulator", "--web.config.file", str(file)) as server:
         jobs = [
             ("right", "https", "ca", RIGHT),
@@ -75,16 +73,17 @@ def test_a_real_prometheus_scrapes_with_tls_and_password_and_fails_without(
         ]
         config = "\n".join(["global: {scrape_interval: 1s}", "scrape_configs:", *configs])
         with prometheus(config) as real:
+            server.wait_line("TLS handshake with 127.0.0.1 failed: http request")
             wait_until(lambda: len(real.query("up")) == len(jobs), "every job to be scraped")
             real.wait_query("gpu_total_processes{job='right'}")
-            assert {str(one["metric"]["job"]) for one in real.query("up == 1")} == {"right"}  # type: ignore[index]
+            assert {str(row["metric"]["job"]) for row in real.query("up == 1")} == {"right"}  # type: ignore[index]
             reasons = get(f"{real.url}/api/v1/targets").json()["data"]["activeTargets"]
-            told = {target["labels"]["job"]: target["lastError"] for target in reasons}
-    assert told["right"] == ""
+            errors = {target["labels"]["job"]: target["lastError"] for target in reasons}
+    assert errors["right"] == ""
     for name in ("wrong", "nobody", "without"):
-        assert "401 Unauthorized" in told[name]
-    assert "certificate" in told["distrustful"]
-    assert "400 Bad Request" in told["plain"]
+        assert "401 Unauthorized" in errors[name]
+    assert "certificate" in errors["distrustful"]
+    assert "EOF" in errors["plain"]
 
 
 def test_probes_work_with_auth_on(file: Path, certificates: Certificates) -> None:
@@ -92,13 +91,13 @@ def test_probes_work_with_auth_on(file: Path, certificates: Certificates) -> Non
         serving("--source", "simulator", "--web.config.file", str(file)) as server,
         client(server, certificates) as probe,
     ):
-        wait_until(lambda: probe.get("/-/ready").status_code == 200, "it to be ready")
+        wait_until(lambda: probe.get("/-/ready").status_code == 200, "readiness")
         assert probe.get("/-/healthy").status_code == probe.get("/health").status_code == 200
         assert probe.get("/metrics").status_code == probe.get("/").status_code == 401
         assert probe.get("/metrics", auth=("prometheus", "secret")).status_code == 200
 
 
-def test_a_certificate_is_rotated_while_serving_and_a_bad_one_is_not_taken(
+def test_a_certificate_is_rotated_while_serving_and_an_invalid_one_is_rejected(
     file: Path, certificates: Certificates
 ) -> None:
     def shown() -> str:
@@ -110,7 +109,7 @@ def test_a_certificate_is_rotated_while_serving_and_a_bad_one_is_not_taken(
         wait_until(lambda: shown() != first, "the new certificate")
         second = shown()
         certificates.crt("server").write_text("junk")
-        wait_until(lambda: shown() and complaints(server), "a complaint")
+        wait_until(lambda: shown() and complaints(server), "an error in the log")
         assert shown() == second
         certificates.issue("server", "subjectAltName=DNS:localhost", signer="ca")
         wait_until(lambda: shown() not in (first, second), "the third certificate")
@@ -120,7 +119,7 @@ def test_a_certificate_is_rotated_while_serving_and_a_bad_one_is_not_taken(
 
 
 def complaints(server: Server) -> list[str]:
-    return [line for line in server.lines if "level=error" in line and "stays in force" in line]
+    return [line for line in server.lines if "level=error" in line and "remains in force" in line]
 
 
 def test_client_certificates_are_verified(file: Path, certificates: Certificates) -> None:
@@ -141,20 +140,20 @@ def test_without_a_web_config_neither_ssl_nor_bcrypt_is_loaded() -> None:
     assert "_bcrypt" not in mapped
 
 
-def test_a_bad_web_config_is_one_line_and_exit_code_two(file: Path, certificates: Certificates) -> None:
+def test_an_invalid_web_config_is_one_line_and_exit_code_two(file: Path, certificates: Certificates) -> None:
     file.write_text(file.read_text().replace("key_file: server.key", "key_file: client.key"))
     done = gpuledger("serve", "--source", "simulator", "--web.config.file", str(file))
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     key = certificates.key("client")
     place = f"{file}: tls_server_config.key_file: {key}"
-    assert line == f"gpuledger: {place}: the private key is not that of the certificate"
+    assert line == f"gpuledger: {place}: the private key does not match the certificate"
 
 
-def test_users_without_bcrypt_are_one_line_that_names_the_remedy(file: Path, tmp_path: Path) -> None:
+def test_users_without_bcrypt_are_one_line_with_a_remedy(file: Path, tmp_path: Path) -> None:
     (tmp_path / "bcrypt.py").write_text("raise ImportError('not here')")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = gpuledger("serve", "--web.config.file", str(file), env={"PYTHONPATH": path})
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.endswith("basic_auth_users: the Python package bcrypt is missing; `pip install bcrypt`")
+    assert line.endswith("basic_auth_users needs the Python package bcrypt: `pip install bcrypt`")

@@ -1,7 +1,7 @@
-"""A program that hands over blocks to be sent until it is killed. Arguments: URL, directory, shards, first
-number, file.
+"""A program that queues blocks for remote write until it is killed.
 
-Each number that was accepted, of every target, is appended to the file after `accept` returned.
+Arguments: URL, directory, shards, first number, file. After `accept` returned for all targets, the number is
+appended to the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A card of each kind as NVML shows it: what it has, and what it answers NOT_SUPPORTED to.
+"""A test GPU of each architecture: what it has, and what it returns NOT_SUPPORTED for.
 
-From nvml.h's notes on architectures and from what users show of such cards; of a GB10 only memory, power
-limits and fans are known so, and that it tells no profiling metrics is assumed.
+From nvml.h's notes on architectures and from reports of users. Of a GB10 only memory, power limits and fans
+are known; the lack of profiling metrics is assumed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _card(*lacks: str, name: str, **numbers: int) -> NvmlGpu:
     return gpu
 
 
-def _cut(gpu: NvmlGpu, *instances: NvmlInstance) -> NvmlGpu:
+def _with_instances(gpu: NvmlGpu, *instances: NvmlInstance) -> NvmlGpu:
     gpu.numbers["mig"] = 1
     gpu.instances = list(instances)
     gpu.processes = [NvmlProcess(4242, memory=2 << 30, gi=instances[0].gi, ci=instances[0].ci)]
@@ -47,7 +47,7 @@ def _cut(gpu: NvmlGpu, *instances: NvmlInstance) -> NvmlGpu:
 
 
 def volta() -> NvmlGpu:
-    """A V100: retires pages, has no MIG, no PCIe counters and no profiling metrics in NVML."""
+    """A V100: retires pages; no MIG, PCIe counters or GPM."""
     return _card(
         name="Tesla V100-SXM2-32GB",
         architecture=5,
@@ -62,7 +62,7 @@ def volta() -> NvmlGpu:
 
 
 def ampere() -> NvmlGpu:
-    """An A100: remaps rows, can be cut, has no profiling metrics in NVML."""
+    """An A100: remaps rows and supports MIG; no GPM."""
     return _card(
         name="NVIDIA A100-SXM4-80GB",
         architecture=7,
@@ -76,8 +76,8 @@ def ampere() -> NvmlGpu:
 
 
 def ampere_mig() -> NvmlGpu:
-    """An A100 cut in two."""
-    return _cut(
+    """An A100 with two MIG devices."""
+    return _with_instances(
         ampere(),
         NvmlInstance(0, gi=1, profile="4g.40gb", sms=56, activity=40.0),
         NvmlInstance(1, gi=2, profile="3g.40gb", sms=42, activity=0.0),
@@ -85,13 +85,13 @@ def ampere_mig() -> NvmlGpu:
 
 
 def hopper() -> NvmlGpu:
-    """An H100: has all but a fan and retired pages."""
+    """An H100: everything except a fan and retired pages."""
     return _card(name="NVIDIA H100 80GB HBM3")
 
 
 def hopper_mig() -> NvmlGpu:
-    """An H100 cut in three, of which two compute instances share a GPU instance."""
-    return _cut(
+    """An H100 with three MIG devices, two of which share a GPU instance."""
+    return _with_instances(
         hopper(),
         NvmlInstance(0, gi=1, profile="3g.40gb", sms=60, activity=40.0),
         NvmlInstance(1, gi=2, ci=0, profile="1c.2g.20gb", sms=16, total=20 << 30, activity=30.0),
@@ -100,7 +100,7 @@ def hopper_mig() -> NvmlGpu:
 
 
 def ada_consumer() -> NvmlGpu:
-    """An RTX 4090: a fan; no ECC, memory temperature, NVLinks, MIG or profiling metrics in NVML."""
+    """An RTX 4090: a fan; no ECC, memory temperature, NVLink, MIG or GPM."""
     return _card(
         *_NVLINKS,
         *_ECC,
@@ -120,7 +120,7 @@ def ada_consumer() -> NvmlGpu:
 
 
 def gb10() -> NvmlGpu:
-    """A GB10: its memory is the machine's, so that NVML tells none of it, and no power limit."""
+    """A GB10: unified memory, which NVML does not report; no power limits."""
     return _card(
         *_NVLINKS,
         *_ECC,

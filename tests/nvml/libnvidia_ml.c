@@ -1,11 +1,11 @@
 /* A libnvidia-ml.so.1 for tests: answers from the state file named by TEST_NVML_STATE.
  *
- * The file is read again whenever it changes (inode, time or size), so write it aside and rename it.
- * Lines are KEY=VALUE; library.py writes them and says what each means. Errors and given answers are looked up
- * by the name of the call (`CALL`, `CALL.ARGUMENT`, `field.ID`, `gpm.ID`), calls are counted by name, and a
- * hanging call goes on when the file changes.
- * Build variants: -DOLD leaves out what a driver of 2020 lacked; -DR535 has the symbols of a driver 535 with
- * the longer process structure.
+ * The file is read again whenever it changes (inode, time or size), so write another file and rename it.
+ * Lines are KEY=VALUE; library.py writes and documents them. Errors and given answers are looked up by the
+ * name of the call (`CALL`, `CALL.ARGUMENT`, `field.ID`, `gpm.ID`). Calls are counted by name. A hanging call
+ * continues when the file changes.
+ * Build variants: -DOLD omits functions that a driver of 2020 lacked; -DR535 has the symbols of a driver 535
+ * with the longer process structure.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -28,8 +28,8 @@ enum {
 };
 #define ABSENT 0xFFFFFFFFu
 
-/* Numbers of one GPU, with the value that holds when the file does not set them. -1 for `mig` and `fan`
- * means that the card has no such thing; `memory` is 0 ordinary, 1 not supported, 2 a total of zero. */
+/* Numbers of one GPU with their defaults. -1 for `mig` and `fan` means not supported; `memory` is 0 normal,
+ * 1 not supported, 2 a total of zero. */
 #define NUMBERS(X) \
     X(minor, -2) X(bus, -2) X(cores, 16896) X(major_cc, 9) X(minor_cc, 0) X(architecture, 9) \
     X(utilization, 0) X(memory_utilization, 0) X(encoder, 0) X(decoder, 0) \
@@ -56,16 +56,16 @@ static const char *const number_names[] = { NUMBERS(AS_NAME) };
 static const u64 number_values[] = { NUMBERS(AS_VALUE) };
 
 typedef struct { u32 pid, gi, ci, sm, mem, enc, dec, jpg, ofa; u64 memory; char types[4]; } Process;
-typedef struct { u32 pid, sm, mem, enc, dec, jpg, ofa; u64 at; } Told;
+typedef struct { u32 pid, sm, mem, enc, dec, jpg, ofa; u64 at; } GivenSample;
 typedef struct { u32 pid, running; u64 start, time; } Account;
 typedef struct { int used; u32 gi, ci, sms; u64 total, held; double activity; char uuid[TEXT], profile[TEXT]; } Slice;
 typedef struct {
-    int used, processes_used, processes_room, told_used, told_room, accounts_used, accounts_room;
+    int used, processes_used, processes_room, samples_used, samples_room, accounts_used, accounts_room;
     u64 number[N_COUNT];
     double activity;
     char uuid[TEXT], name[TEXT], serial[TEXT], vbios[TEXT];
     Process *processes;
-    Told *told;
+    GivenSample *samples;
     Account *accounts;
     Slice slices[MAX_INSTANCES];
 } Gpu;
@@ -89,7 +89,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct { const char *call; u64 count; } counts[256];
 static int counted;
 
-/* Microseconds of the driver's own clock: this machine's, or the one that the file gives. */
+/* Microseconds of the driver's clock: this machine's, or the one given in the file. */
 static u64 driver_time(void) {
     struct timespec now;
     if (!real_time) return given_time;
@@ -97,8 +97,8 @@ static u64 driver_time(void) {
     return (u64)now.tv_sec * 1000000 + (u64)now.tv_nsec / 1000;
 }
 
-/* The energy counter follows power over time and engine time follows activity (percent): what there was since
- * the last look is added at every look. */
+/* Energy counters follow power over time, and engine time follows activity (percent): each call adds the
+ * amounts since the last call. */
 static void add_energy(void) {
     double now = (double)driver_time() / 1e6;
     if (energy_time > 0 && now > energy_time)
@@ -114,7 +114,7 @@ static void add_energy(void) {
 
 static void copy(char *to, const char *from, size_t room) { snprintf(to, room, "%s", from); }
 
-/* \xNN in the file is that byte, so that names can hold anything but NUL. */
+/* \xNN in the file is that byte, so that names can contain any byte except NUL. */
 static void unescape(char *to, const char *from, size_t room) {
     size_t n = 0;
     while (*from && n + 1 < room) {
@@ -153,11 +153,11 @@ static void read_process(Gpu *gpu, const char *value) {
     gpu->processes[gpu->processes_used++] = p;
 }
 
-static void read_told(Gpu *gpu, const char *value) {
-    Told t = { 0 };
-    gpu->told = room_for_one_more(gpu->told, gpu->told_used, &gpu->told_room, sizeof t);
+static void read_sample(Gpu *gpu, const char *value) {
+    GivenSample t = { 0 };
+    gpu->samples = room_for_one_more(gpu->samples, gpu->samples_used, &gpu->samples_room, sizeof t);
     sscanf(value, "%u,%llu,%u,%u,%u,%u,%u,%u", &t.pid, &t.at, &t.sm, &t.mem, &t.enc, &t.dec, &t.jpg, &t.ofa);
-    gpu->told[gpu->told_used++] = t;
+    gpu->samples[gpu->samples_used++] = t;
 }
 
 static void read_account(Gpu *gpu, const char *value) {
@@ -173,7 +173,7 @@ static void read_gpu(int index, const char *key, const char *value) {
     if (!strncmp(key, "error.", 6)) add_rule(index, key + 6, atoi(value));
     else if (!strncmp(key, "answer.", 7)) add_answer(index, key + 7, value);
     else if (!strncmp(key, "process.", 8)) read_process(gpu, value);
-    else if (!strncmp(key, "sample.", 7)) read_told(gpu, value);
+    else if (!strncmp(key, "sample.", 7)) read_sample(gpu, value);
     else if (!strncmp(key, "account.", 8)) read_account(gpu, value);
     else if (!strncmp(key, "instance.", 9)) {
         int slot = atoi(key + 9);
@@ -222,7 +222,7 @@ static void set_defaults(void) {
     for (int i = 0; i < MAX_GPUS; i++) {
         Gpu *gpu = &gpus[i];
         free(gpu->processes);
-        free(gpu->told);
+        free(gpu->samples);
         free(gpu->accounts);
         memset(gpu, 0, sizeof *gpu);
         memcpy(gpu->number, number_values, sizeof number_values);
@@ -291,7 +291,7 @@ static int ruled(int gpu, const char *call) {
     return SUCCESS;
 }
 
-/* The rule for a call with this argument. */
+/* The error of a call with this argument. */
 static int ruled_with(int gpu, const char *call, u32 argument) {
     char rule[TEXT];
     if (!rule_count) return SUCCESS;
@@ -299,7 +299,7 @@ static int ruled_with(int gpu, const char *call, u32 argument) {
     return ruled(gpu, rule);
 }
 
-/* What the file gives as the answer to a call, NULL if it gives none. */
+/* The answer that the file gives for a call, or NULL. */
 static const char *given(int gpu, const char *key) {
     for (int i = 0; i < answer_count; i++)
         if (answers[i].gpu == gpu && !strcmp(answers[i].key, key)) return answers[i].text;
@@ -311,11 +311,11 @@ static const char *given_with(int gpu, const char *call, u32 argument) {
     snprintf(key, sizeof key, "%s.%u", call, argument);
     return given(gpu, key);
 }
-static u64 told(int gpu, const char *call, u64 otherwise) {
+static u64 answer_or(int gpu, const char *call, u64 otherwise) {
     const char *text = given(gpu, call);
     return text ? strtoull(text, NULL, 10) : otherwise;
 }
-static u64 told_with(int gpu, const char *call, u32 argument, u64 otherwise) {
+static u64 answer_with(int gpu, const char *call, u32 argument, u64 otherwise) {
     const char *text = given_with(gpu, call, argument);
     return text ? strtoull(text, NULL, 10) : otherwise;
 }
@@ -329,7 +329,7 @@ static int slice_ruled(int gpu, const char *call) {
     return SUCCESS;
 }
 
-/* Counts the call, takes the lock, reads the file if it changed, hangs if told to. */
+/* Takes the lock, counts the call, reads the file if it changed, and hangs if the file says so. */
 static void enter(const char *call, int *slot) {
     pthread_mutex_lock(&mutex);
     if (*slot < 0) *slot = slot_of(call);
@@ -352,7 +352,7 @@ static void enter(const char *call, int *slot) {
 #define RULED(gpu) RULED_AS(gpu, __func__)
 #define STARTED do { if (!references || reload_started != reload_wanted) return UNINITIALIZED; } while (0)
 #define SYSTEM COUNTED; STARTED; RULED(-1)
-/* A call on a device: `g` is the GPU, `s` the MIG slice or NULL. Rules for slices alone are `mig.CALL`, `mig.*`. */
+/* A call on a device: `g` is the GPU, `s` the MIG slice or NULL. Rules only for slices are `mig.CALL`, `mig.*`. */
 #define DEVICE \
     COUNTED; STARTED; \
     Gpu *g; Slice *s; int i = locate(device, &g, &s); \
@@ -391,7 +391,7 @@ static int count_gpus(void) {
     return n;
 }
 
-/* The test's own view: how often was what asked? */
+/* Functions for tests: call counts. */
 API u64 test_nvml_calls(void) { u64 n = 0; for (int i = 0; i < counted; i++) n += counts[i].count; return n; }
 API u64 test_nvml_count(const char *call) { return counts[slot_of(strdup(call))].count; }
 API void test_nvml_reset(void) {
@@ -406,13 +406,13 @@ API void test_nvml_reset(void) {
     energy_time = 0;
 }
 
-/* As the real one holds /dev/nvidiactl: the file named by TEST_NVML_DEVICE, while it is started. */
+/* The real library keeps /dev/nvidiactl open while it is initialized; this one the file named by TEST_NVML_DEVICE. */
 static int device = -1;
 static void hold_device(void) {
     const char *path = getenv("TEST_NVML_DEVICE");
     if (path && device < 0) device = open(path, O_RDWR | O_CLOEXEC);
 }
-static int let_device_go(void) {
+static int release_device(void) {
     if (--references == 0 && device >= 0) { close(device); device = -1; }
     return SUCCESS;
 }
@@ -428,7 +428,7 @@ static int start(void) {
 API int nvmlInitWithFlags(u32 flags) { COUNTED; (void)flags; RULED(-1); return start(); }
 API int nvmlInit_v2(void) { COUNTED; RULED(-1); return start(); }
 API int nvmlInit(void) { COUNTED; RULED(-1); return start(); }
-API int nvmlShutdown(void) { COUNTED; if (!references) return UNINITIALIZED; return let_device_go(); }
+API int nvmlShutdown(void) { COUNTED; if (!references) return UNINITIALIZED; return release_device(); }
 API const char *nvmlErrorString(int code) {
     static char text[32];
     snprintf(text, sizeof text, "test error %d", code);
@@ -497,9 +497,9 @@ API int nvmlDeviceGetCudaComputeCapability(char *device, int *major, int *minor)
     return SUCCESS;
 }
 
-/* Getters of one unsigned int. All-ones in the file for `fan` means that the card has none. */
+/* Getters of one unsigned int. -1 in the file for `fan` means that the card has none. */
 #define GETTER(call, field) \
-    API int call(char *device, u32 *to) { WHOLE; *to = (u32)told(i, __func__, g->number[N_##field]); return SUCCESS; }
+    API int call(char *device, u32 *to) { WHOLE; *to = (u32)answer_or(i, __func__, g->number[N_##field]); return SUCCESS; }
 GETTER(nvmlDeviceGetMinorNumber, minor)
 GETTER(nvmlDeviceGetArchitecture, architecture)
 GETTER(nvmlDeviceGetNumGpuCores, cores)
@@ -510,14 +510,14 @@ GETTER(nvmlDeviceGetPerformanceState, pstate)
 GETTER(nvmlDeviceGetPcieReplayCounter, pcie_replays)
 API int nvmlDeviceGetFanSpeed(char *device, u32 *to) {
     WHOLE;
-    *to = (u32)told(i, __func__, g->number[N_fan]);
+    *to = (u32)answer_or(i, __func__, g->number[N_fan]);
     return g->number[N_fan] == (u64)-1 ? NOT_SUPPORTED : SUCCESS;
 }
-/* Calls that write several numbers have answers and errors by the place of each. */
+/* Calls that write several numbers have answers by the index of each number. */
 API int nvmlDeviceGetPowerManagementLimitConstraints(char *device, u32 *low, u32 *high) {
     WHOLE;
-    *low = (u32)told_with(i, __func__, 0, g->number[N_power_limit_min]);
-    *high = (u32)told_with(i, __func__, 1, g->number[N_power_limit_max]);
+    *low = (u32)answer_with(i, __func__, 0, g->number[N_power_limit_min]);
+    *high = (u32)answer_with(i, __func__, 1, g->number[N_power_limit_max]);
     return SUCCESS;
 }
 #define GETTER_WITH(call, ...) \
@@ -526,7 +526,7 @@ API int nvmlDeviceGetPowerManagementLimitConstraints(char *device, u32 *low, u32
         WHOLE; \
         if (argument >= sizeof numbers / sizeof *numbers) return INVALID_ARGUMENT; \
         do { int code = ruled_with(i, __func__, argument); if (code) return code; } while (0); \
-        *to = (u32)told_with(i, __func__, argument, g->number[numbers[argument]]); \
+        *to = (u32)answer_with(i, __func__, argument, g->number[numbers[argument]]); \
         return SUCCESS; \
     }
 GETTER_WITH(nvmlDeviceGetTemperature, N_temperature)
@@ -536,25 +536,25 @@ GETTER_WITH(nvmlDeviceGetMaxClockInfo, N_max_sm_clock, N_max_sm_clock, N_max_mem
 GETTER_WITH(nvmlDeviceGetApplicationsClock, N_app_sm_clock, N_app_sm_clock, N_app_memory_clock)
 GETTER(nvmlDeviceGetPowerManagementDefaultLimit, power_limit_default)
 GETTER(nvmlDeviceGetVirtualizationMode, virtualization)
-static int reasons(int i, Gpu *g, const char *call, u64 *to) { *to = told(i, call, g->number[N_clock_event_reasons]); return SUCCESS; }
+static int reasons(int i, Gpu *g, const char *call, u64 *to) { *to = answer_or(i, call, g->number[N_clock_event_reasons]); return SUCCESS; }
 API int nvmlDeviceGetCurrentClocksThrottleReasons(char *device, u64 *to) { WHOLE; return reasons(i, g, __func__, to); }
 #ifndef OLD
 API int nvmlDeviceGetCurrentClocksEventReasons(char *device, u64 *to) { WHOLE; return reasons(i, g, __func__, to); }
 #endif
 
-/* Whole-GPU activity is not told while the card is cut by MIG (nvml.h). */
+/* Activity of the whole GPU is not available under MIG (nvml.h). */
 #define UNCUT WHOLE; if (g->number[N_mig] == 1) return NOT_SUPPORTED
 API int nvmlDeviceGetUtilizationRates(char *device, u32 *to) {
     UNCUT;
-    to[0] = (u32)told_with(i, __func__, 0, g->number[N_utilization]);
-    to[1] = (u32)told_with(i, __func__, 1, g->number[N_memory_utilization]);
+    to[0] = (u32)answer_with(i, __func__, 0, g->number[N_utilization]);
+    to[1] = (u32)answer_with(i, __func__, 1, g->number[N_memory_utilization]);
     return SUCCESS;
 }
 API int nvmlDeviceGetEncoderUtilization(char *device, u32 *to, u32 *period) {
-    UNCUT; *to = (u32)told(i, __func__, g->number[N_encoder]); *period = 167000; return SUCCESS;
+    UNCUT; *to = (u32)answer_or(i, __func__, g->number[N_encoder]); *period = 167000; return SUCCESS;
 }
 API int nvmlDeviceGetDecoderUtilization(char *device, u32 *to, u32 *period) {
-    UNCUT; *to = (u32)told(i, __func__, g->number[N_decoder]); *period = 167000; return SUCCESS;
+    UNCUT; *to = (u32)answer_or(i, __func__, g->number[N_decoder]); *period = 167000; return SUCCESS;
 }
 
 static int memory(Gpu *g, Slice *s, u64 *total, u64 *reserved, u64 *available, u64 *used) {
@@ -579,7 +579,7 @@ API int nvmlDeviceGetMemoryInfo_v2(char *device, Memory2 *to) {
     if (to->version != 0x02000028) return ARGUMENT_VERSION_MISMATCH;
     int code = memory(g, s, &to->total, &to->reserved, &to->available, &to->used);
     u64 *parts[] = { &to->total, &to->reserved, &to->available, &to->used };
-    for (u32 n = 0; n < 4 && !s; n++) *parts[n] = told_with(i, __func__, n, *parts[n]);
+    for (u32 n = 0; n < 4 && !s; n++) *parts[n] = answer_with(i, __func__, n, *parts[n]);
     return code;
 }
 #endif
@@ -588,7 +588,7 @@ API int nvmlDeviceGetBAR1MemoryInfo(char *device, u64 *to) {
     to[0] = g->number[N_bar1_total];
     to[1] = g->number[N_bar1_total] - g->number[N_bar1_used];
     to[2] = g->number[N_bar1_used];
-    for (u32 n = 0; n < 3; n++) to[n] = told_with(i, __func__, n, to[n]);
+    for (u32 n = 0; n < 3; n++) to[n] = answer_with(i, __func__, n, to[n]);
     return SUCCESS;
 }
 
@@ -596,7 +596,7 @@ typedef struct { unsigned char cluster[16]; u32 status, clique; unsigned char st
 API int nvmlDeviceGetGpuFabricInfo(char *device, Fabric *to) {
     WHOLE;
     memset(to, 0, sizeof *to);
-    to->state = (unsigned char)told(i, __func__, g->number[N_fabric]);
+    to->state = (unsigned char)answer_or(i, __func__, g->number[N_fabric]);
     return SUCCESS;
 }
 
@@ -613,7 +613,7 @@ API int nvmlDeviceGetTotalEccErrors(char *device, u32 kind, u32 counter, u64 *to
 #ifndef OLD
 typedef struct { u32 id, scope; long long at, latency; u32 type; int code; u64 value; } Field;
 enum { U32 = 1, U64 = 3, ANY = 0 };
-/* Which field is which number, of which type (nvmlValueType_t), and on which architectures. */
+/* Number, type (nvmlValueType_t) and architectures of each field id. */
 static const struct { u32 id; int number; u32 type, scope, from, to; } known_fields[] = {
     { 3, N_ecc_corrected_volatile, U64, 0, ANY, 99 }, { 4, N_ecc_uncorrected_volatile, U64, 0, ANY, 99 },
     { 5, N_ecc_corrected, U64, 0, ANY, 99 }, { 6, N_ecc_uncorrected, U64, 0, ANY, 99 },
@@ -642,8 +642,8 @@ static void fill(int i, Gpu *g, Field *f) {
         if (architecture < known_fields[k].from || architecture > known_fields[k].to) return;
         f->code = f->scope == known_fields[k].scope ? ruled_with(i, "field", f->id) : INVALID_ARGUMENT;
         f->type = known_fields[k].type;
-        f->value = told_with(i, "field", f->id, f->id == 83 ? energy_of(i) : held);
-        f->type = (u32)told_with(i, "type", f->id, f->type);
+        f->value = answer_with(i, "field", f->id, f->id == 83 ? energy_of(i) : held);
+        f->type = (u32)answer_with(i, "type", f->id, f->type);
     }
 }
 API int nvmlDeviceGetFieldValues(char *device, int count, Field *fields) {
@@ -660,11 +660,11 @@ API int nvmlDeviceGetMigMode(char *device, u32 *now, u32 *pending) {
     WHOLE;
     if (g->number[N_mig] == (u64)-1) return NOT_SUPPORTED;
     *pending = (u32)g->number[N_mig];
-    *now = (u32)told(i, __func__, *pending);
+    *now = (u32)answer_or(i, __func__, *pending);
     return SUCCESS;
 }
 API int nvmlDeviceGetMaxMigDeviceCount(char *device, u32 *to) {
-    WHOLE; *to = (u32)told(i, __func__, g->number[N_mig] == 1 ? MAX_INSTANCES - 1 : 0); return SUCCESS;
+    WHOLE; *to = (u32)answer_or(i, __func__, g->number[N_mig] == 1 ? MAX_INSTANCES - 1 : 0); return SUCCESS;
 }
 API int nvmlDeviceGetMigDeviceHandleByIndex(char *device, u32 index, char **to) {
     WHOLE;
@@ -693,7 +693,7 @@ typedef struct { u32 pid; u64 memory; } Entry1;
 typedef struct { u32 pid; u64 memory; u32 gi, ci; } Entry2;
 typedef struct { u32 pid; u64 memory; u32 gi, ci; u64 protected_memory; } Entry535;
 
-/* One list: processes of the kind, on the slice if there is one, as entries of the given size. */
+/* One list: processes of this kind, only those on the slice if there is one, as entries of the given size. */
 static int list(Gpu *g, Slice *s, char kind, u32 *count, void *to, size_t size) {
     u32 found = 0, room = *count;
     for (int n = 0; n < g->processes_used; n++) {
@@ -727,21 +727,21 @@ API int nvmlDeviceGetRunningProcessDetailList(char *device, void *to) { WHOLE; (
 #endif
 #endif
 
-/* Samples newer than `after`: the ones that the file gives, else one per busy process and sample period, of
- * which the driver keeps the last six. */
-static u32 samples(Gpu *g, u64 after, Told *to, u32 room) {
+/* Samples newer than `after`: those given in the file, else one per busy process and sample period. The driver
+ * keeps the last six periods. */
+static u32 samples(Gpu *g, u64 after, GivenSample *to, u32 room) {
     u32 found = 0;
     u64 now = driver_time() / sample_period * sample_period;
-    for (int n = 0; n < g->told_used; n++)
-        if (g->told[n].at > after) { if (found < room) to[found] = g->told[n]; found++; }
-    if (g->told_used) return found;
+    for (int n = 0; n < g->samples_used; n++)
+        if (g->samples[n].at > after) { if (found < room) to[found] = g->samples[n]; found++; }
+    if (g->samples_used) return found;
     for (int n = 0; n < g->processes_used; n++) {
         Process *p = &g->processes[n];
         if (!(p->sm | p->mem | p->enc | p->dec | p->jpg | p->ofa)) continue;
         for (int back = 5; back >= 0; back--) {
             u64 at = now - (u64)back * sample_period;
             if (at <= after || at > now) continue;
-            Told t = { p->pid, p->sm, p->mem, p->enc, p->dec, p->jpg, p->ofa, at };
+            GivenSample t = { p->pid, p->sm, p->mem, p->enc, p->dec, p->jpg, p->ofa, at };
             if (found < room) to[found] = t;
             found++;
         }
@@ -749,7 +749,7 @@ static u32 samples(Gpu *g, u64 after, Told *to, u32 room) {
     return found;
 }
 typedef struct { u32 pid; u64 at; u32 sm, mem, enc, dec; } Sample;
-static Told scratch[65536];
+static GivenSample scratch[65536];
 API int nvmlDeviceGetProcessUtilization(char *device, Sample *to, u32 *count, u64 after) {
     UNCUT;
     u32 found = samples(g, after, scratch, 65536), room = *count;
@@ -771,14 +771,14 @@ API int nvmlDeviceGetProcessesUtilizationInfo(char *device, SamplesInfo *info) {
     if (!found) return zero_count ? SUCCESS : NOT_FOUND;
     if (found > room || !info->to) return INSUFFICIENT_SIZE;
     for (u32 n = 0; n < found; n++) {
-        Told *t = &scratch[n];
+        GivenSample *t = &scratch[n];
         info->to[n] = (SampleInfo){ t->at, t->pid, t->sm, t->mem, t->enc, t->dec, t->jpg, t->ofa };
     }
     return SUCCESS;
 }
 #endif
 
-/* Accounting mode, which stays as it was set until the driver is loaded anew; none on a cut card. */
+/* Accounting mode, which is kept until the driver is loaded again; not available under MIG. */
 static int accounts(int i, Gpu *g) { return g->number[N_mig] != 1 && (g->number[N_accounting] || accounting_set[i]); }
 API int nvmlDeviceGetAccountingMode(char *device, u32 *to) { WHOLE; *to = (u32)accounts(i, g); return SUCCESS; }
 API int nvmlDeviceSetAccountingMode(char *device, u32 mode) {
@@ -797,7 +797,7 @@ API int nvmlDeviceGetAccountingPids(char *device, u32 *count, u32 *to) {
     return SUCCESS;
 }
 typedef struct { u32 gpu, memory; u64 most, time, start; u32 running, reserved[5]; } AccountingStats;
-/* A rule for one process is `account.PID`. */
+/* The rule for one process is `account.PID`. */
 API int nvmlDeviceGetAccountingStats(char *device, u32 pid, AccountingStats *to) {
     char rule[TEXT];
     UNCUT;
@@ -813,9 +813,9 @@ API int nvmlDeviceGetAccountingStats(char *device, u32 pid, AccountingStats *to)
 }
 
 #ifndef OLD
-/* GPM, from Hopper (architecture 9) on. A sample holds the engine time of a GPU, of a GPU instance (the mean of
- * its compute instances by multiprocessors) or of one compute instance. The engines' shares all follow from it,
- * bandwidths (MiB a second) are fixed. */
+/* GPM, since Hopper (architecture 9). A sample has the engine time of a GPU, of a GPU instance (the mean of its
+ * compute instances by multiprocessors) or of one compute instance. All shares of time follow from it;
+ * bandwidths (MiB per second) are fixed. */
 typedef struct { int gpu, gi, ci; double at, work, now; } GpmSample;
 typedef struct { u32 version, supported; } GpmSupport;
 typedef struct { u32 id; int code; double value; const char *names[3]; } GpmMetric;
@@ -881,7 +881,7 @@ API int nvmlGpmMetricsGet(GpmMetrics *to) {
 typedef struct { char *device; u64 type, data; u32 gi, ci; } EventData;
 static char event_set;
 API int nvmlEventSetCreate(char **to) { SYSTEM; *to = &event_set; return SUCCESS; }
-/* What waits in a set goes with it. */
+/* Freeing a set discards its waiting events. */
 API int nvmlEventSetFree(char *set) {
     SYSTEM;
     (void)set;
@@ -900,7 +900,7 @@ API int nvmlEventSetWait_v2(char *set, EventData *to, u32 milliseconds) {
     SYSTEM;
     (void)milliseconds;
     if (set != &event_set) return INVALID_ARGUMENT;
-    /* A card that fell off the bus is in no set when it comes back. */
+    /* A card that fell off the bus must be registered again. */
     for (int n = 0; n < MAX_GPUS; n++) if (ruled(n, "*") == GPU_IS_LOST) registered[n] = 0;
     for (int n = 0; n < event_count; n++) {
         Event *e = &events[n];
@@ -913,15 +913,15 @@ API int nvmlEventSetWait_v2(char *set, EventData *to, u32 milliseconds) {
     return TIMEOUT;
 }
 
-/* A card that is cut tells it of its slices alone. */
+/* Under MIG supported only by slices. */
 API int nvmlDeviceGetComputeMode(char *device, u32 *to) {
     DEVICE;
-    *to = (u32)told(i, __func__, g->number[N_compute_mode]);
+    *to = (u32)answer_or(i, __func__, g->number[N_compute_mode]);
     return !s && g->number[N_mig] == 1 ? NOT_SUPPORTED : SUCCESS;
 }
 GETTER(nvmlDeviceGetPersistenceMode, persistence)
 
-/* What other tools ask and this project does not. */
+/* Functions that only other tools call. */
 API int nvmlDeviceGetDisplayMode(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetDisplayActive(char *device, u32 *to) { WHOLE; *to = 0; return SUCCESS; }
 API int nvmlDeviceGetPcieThroughput(char *device, u32 counter, u32 *to) { WHOLE; *to = 1000 + counter; return SUCCESS; }

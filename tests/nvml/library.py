@@ -1,10 +1,10 @@
-"""Builds the test's libnvidia-ml.so.1 and writes the state file that it answers from.
+"""Builds the test libnvidia-ml.so.1 and writes its state file.
 
     state = NvmlState(tmp_path / "state", [NvmlGpu(power=250_000), NvmlGpu()])
     state.gpus[1].errors["*"] = 15          # this GPU is lost
-    state.write()                           # every write is seen by the library's next call
+    state.write()                           # the library's next call reads the new state
 
-A process of its own finds the library by `LD_LIBRARY_PATH=build().parent` and the file by TEST_NVML_STATE.
+Another process finds the library with `LD_LIBRARY_PATH=build().parent` and the file with TEST_NVML_STATE.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FLAGS = [
     "-pthread",
     "-Wl,-soname,libnvidia-ml.so.1",
 ]
-NOT_TOLD = 2**64 - 1
+NOT_AVAILABLE = 2**64 - 1
 
 
 def build(variant: str = "") -> Path:
-    """The library's path; compiled when the source is newer. Several may build at once."""
+    """Return the library's path; compile it if the source is newer. Safe to call from several processes."""
     target = HERE / "build" / variant / "libnvidia-ml.so.1"
     if not target.exists() or target.stat().st_mtime < SOURCE.stat().st_mtime:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def build(variant: str = "") -> Path:
 
 
 def load(variant: str = "") -> ctypes.CDLL:
-    """The library in this process, as after a fresh start: nothing initialised, nothing counted."""
+    """Load the library into this process with fresh state: not initialized, all call counts 0."""
     library = ctypes.CDLL(str(build(variant)))
     library.test_nvml_calls.restype = library.test_nvml_count.restype = ctypes.c_ulonglong
     library.test_nvml_reset()
@@ -50,7 +50,7 @@ def load(variant: str = "") -> ctypes.CDLL:
 
 
 def count(library: ctypes.CDLL, call: str) -> int:
-    """How often `call` was made since `load`."""
+    """Return how often `call` was made since `load`."""
     return int(library.test_nvml_count(call.encode()))
 
 
@@ -77,7 +77,7 @@ class NvmlProcess:
 
 @dataclass
 class NvmlSample:
-    """One utilization sample, `at` in the driver's microseconds. A GPU with any is told no others."""
+    """One utilization sample, `at` in the driver's microseconds. A GPU with given samples has no others."""
 
     pid: int
     at: int
@@ -121,12 +121,12 @@ class NvmlInstance:
 
 
 class NvmlGpu:
-    """One GPU. Numbers are in NVML's units, named as at the top of the C file: power=250_000 is 250 W.
+    """One GPU. Numbers are in NVML's units and named as at the top of the C file: power=250_000 is 250 W.
 
-    `activity` is percent of time in which the engine was busy; NaN is told as such. `answers` gives what one
-    call, field id or GPM metric tells, in place of what would follow from the numbers, and `errors` its
-    return code: by the call's name, `CALL.ARGUMENT`, `field.83` or `gpm.1`. In answers `CALL.PLACE` is one of
-    several numbers that a call writes, and `type.83` the type that is named for a field.
+    `activity` is the percentage of time in which the engine was busy; it may be NaN. `answers` overrides the
+    number that a call, field id or GPM metric returns, and `errors` its return code. Keys are the call's
+    name, `CALL.ARGUMENT`, `field.83` or `gpm.1`. In answers, `CALL.INDEX` is one of several numbers that a
+    call writes, and `type.83` the value type of a field.
     """
 
     def __init__(
@@ -145,29 +145,30 @@ class NvmlGpu:
 
     def lines(self, index: int) -> list[str]:
         facts = {"uuid": self.uuid, "name": self.name, "activity": self.activity, **self.numbers}
-        told = [f"{key}={value}" for key, value in facts.items() if value != ""]
-        told += [f"process.{n}={process}" for n, process in enumerate(self.processes)]
-        told += [f"sample.{n}={sample}" for n, sample in enumerate(self.samples)]
-        told += [f"account.{n}={account}" for n, account in enumerate(self.accounts)]
-        told += [f"error.{call}={code}" for call, code in self.errors.items()]
-        told += [f"answer.{key}={value}" for key, value in self.answers.items()]
-        for cut in self.instances:
-            uuid = cut.uuid or f"MIG-00000000-0000-0000-{index:04d}-{cut.gi:06d}{cut.ci:06d}"
-            told.append(
-                f"instance.{cut.slot}={uuid},{cut.gi},{cut.ci},{cut.profile},{cut.sms},{cut.total},{cut.used},"
-                f"{cut.activity}"
+        lines = [f"{key}={value}" for key, value in facts.items() if value != ""]
+        lines += [f"process.{n}={process}" for n, process in enumerate(self.processes)]
+        lines += [f"sample.{n}={sample}" for n, sample in enumerate(self.samples)]
+        lines += [f"account.{n}={account}" for n, account in enumerate(self.accounts)]
+        lines += [f"error.{call}={code}" for call, code in self.errors.items()]
+        lines += [f"answer.{key}={value}" for key, value in self.answers.items()]
+        for instance in self.instances:
+            uuid = instance.uuid or f"MIG-00000000-0000-0000-{index:04d}-{instance.gi:06d}{instance.ci:06d}"
+            lines.append(
+                f"instance.{instance.slot}={uuid},{instance.gi},{instance.ci},{instance.profile},{instance.sms},{instance.total},{instance.used},"
+                f"{instance.activity}"
             )
-        return [f"gpu.{index}.{line}" for line in told]
+        return [f"gpu.{index}.{line}" for line in lines]
 
 
 @dataclass
 class NvmlState:
-    """What the library answers.
+    """State of the test library.
 
-    `errors` maps a call's name (or `*`, `field.83`, `mig.CALL`, `mig.*`) to its answer for every GPU.
-    `events` are `(gpu, xid)` or `(gpu, xid, gi, ci)`, delivered once, in order. `time` is the driver's own in
-    seconds, None the machine's; the energy counters follow power over it. Another `reload` number is another
-    load of the driver: the library wants a new start. `r535` forces the longer process structure on or off.
+    `errors` maps a call's name (or `*`, `field.83`, `mig.CALL`, `mig.*`) to its return code for every GPU.
+    `events` are `(gpu, xid)` or `(gpu, xid, gi, ci)`, delivered once and in order. `time` is the driver's
+    clock in seconds, None for the machine's clock; energy counters follow power over it. Another `reload`
+    number is another load of the driver: the library must be initialized again. `r535` forces the longer
+    process structure on or off.
     """
 
     path: Path
@@ -184,24 +185,24 @@ class NvmlState:
     generation: int = 0
 
     def write(self) -> NvmlState:
-        """Put the file in place in one step."""
-        told = [f"time={'real' if self.time is None else self.time}", f"no_samples={self.no_samples}"]
-        told += [
+        """Replace the file atomically."""
+        lines = [f"time={'real' if self.time is None else self.time}", f"no_samples={self.no_samples}"]
+        lines += [
             f"reload={self.reload}",
             f"sample_period={self.sample_period}",
             f"hang={','.join(self.hang)}",
         ]
-        told += [] if self.r535 is None else [f"r535={int(self.r535)}"]
-        told += [f"error.{call}={code}" for call, code in self.errors.items()]
-        told += [f"event.{n}={','.join(map(str, event))}" for n, event in enumerate(self.events, start=1)]
-        told += [f"pid.{pid}={_escaped(name)}" for pid, name in self.names.items()]
+        lines += [] if self.r535 is None else [f"r535={int(self.r535)}"]
+        lines += [f"error.{call}={code}" for call, code in self.errors.items()]
+        lines += [f"event.{n}={','.join(map(str, event))}" for n, event in enumerate(self.events, start=1)]
+        lines += [f"pid.{pid}={_escaped(name)}" for pid, name in self.names.items()]
         for index, gpu in enumerate(self.gpus):
-            told += gpu.lines(index)
-        # Two writes within one tick of the file system's clock may share inode and time: let the size differ.
+            lines += gpu.lines(index)
+        # Two writes within one tick of the file system's clock may share inode and time: vary the size.
         self.generation += 1
-        told += [""] * (self.generation % 97)
+        lines += [""] * (self.generation % 97)
         aside = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        aside.write_text("\n".join(told) + "\n", "ascii")
+        aside.write_text("\n".join(lines) + "\n", "ascii")
         aside.replace(self.path)
         return self
 

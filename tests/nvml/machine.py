@@ -1,4 +1,4 @@
-"""A machine for tests: the test library in this process, a clock and a host that the test owns."""
+"""A machine for tests: the test library in this process, and a clock and host controlled by the test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from builders import FakeClock
 from gpuledger.host.pci import PciBus
-from gpuledger.model.process import HostFacts, Start
+from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.sources.nvml.source import NvmlSource
@@ -21,25 +21,25 @@ ALL = frozenset(QUANTITIES.values())
 
 
 class FakeHost:
-    """Knows every pid; `born` gives another start to a pid that is used again, `loaded` is the driver's."""
+    """Identifies every pid. `born` sets the start of a reused pid, `loaded` the driver load."""
 
     def __init__(self) -> None:
         self.born: dict[int, int] = {}
-        self.asked: list[frozenset[int]] = []
+        self.identified: list[frozenset[int]] = []
         self.loaded = "100"
-        self.epochs_asked = 0
+        self.epoch_calls = 0
 
     def identify(self, pids: Collection[int], unix: float) -> Mapping[int, HostFacts]:
-        self.asked.append(frozenset(pids))
-        return {pid: HostFacts(Start("boot", self.born.get(pid, pid), unix - 10)) for pid in pids}
+        self.identified.append(frozenset(pids))
+        return {pid: HostFacts(ProcessStart("boot", self.born.get(pid, pid), unix - 10)) for pid in pids}
 
     def epoch(self) -> tuple[str, str]:
-        self.epochs_asked += 1
+        self.epoch_calls += 1
         return "boot", self.loaded
 
 
 class Machine:
-    """`tick` writes the state, moves time by a second and reads once."""
+    """`tick` writes the state, advances time by a second and reads once."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, variant: str = "") -> None:
         self.state = NvmlState(folder / "nvml-state", [NvmlGpu(), NvmlGpu()], time=1_000.0)
@@ -75,8 +75,8 @@ class Machine:
         return count(self.library, call)
 
 
-def told(snapshot: Snapshot, index: int = 0) -> Reading:
-    """The Reading number `index` in the Snapshot's order."""
+def reading_of(snapshot: Snapshot, index: int = 0) -> Reading:
+    """Return the Reading at `index` in the Snapshot."""
     return snapshot.readings[index]
 
 

@@ -1,9 +1,9 @@
-"""Whole captures of nvidia-smi and the page that is made of them, judged cell by cell.
+"""Complete captures of nvidia-smi, and a cell-by-cell check of the metrics page made from them.
 
     PYTHONPATH=src:tests python tests/smi/captures.py DIRECTORY
 
-runs the program over every capture of a directory, idle and under load, and says what it told. The judge
-knows the rules in another form than the program: it walks through characters and reckons in decimals.
+runs the program on every capture of a directory, idle and under load, and prints the results of the check.
+The check implements the rules independently of the program: character by character and with decimals.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from smi.nvidia_smi import sections
 
 PHASES = ("idle", "load")
 STAND_IN = Path(__file__).parent / "nvidia_smi.py"
-# Beginnings of names that are no column's.
-OWN = (
+# Prefixes of metric names that do not come from columns.
+NOT_COLUMNS = (
     "gpu_info",
     "compute_app",
     "mig_info",
@@ -73,54 +73,56 @@ def command(capture: Path, phase: str) -> str:
 
 
 @dataclass
-class Verdict:
-    """What a page has of a capture: `fields` in its table, `samples` told of them, and what is wrong."""
+class PageCheck:
+    """Result: the number of `fields` in the capture's table, of `samples` on the page, and the errors."""
 
     fields: int = 0
     samples: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
-def judge(capture: Path, phase: str, page: str) -> Verdict:
-    told: dict[str, dict[str, tuple[float, str]]] = {}
+def check_page(capture: Path, phase: str, page: str) -> PageCheck:
+    samples: dict[str, dict[str, tuple[float, str]]] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
             name = sample.name.removeprefix("nvidia_smi_")
-            if name != sample.name and not name.startswith(OWN):
-                told.setdefault(name, {})[sample.labels["uuid"]] = (sample.value, family.documentation)
-    verdict = Verdict(samples=sum(map(len, told.values())))
+            if name != sample.name and not name.startswith(NOT_COLUMNS):
+                samples.setdefault(name, {})[sample.labels["uuid"]] = (sample.value, family.documentation)
+    result = PageCheck(samples=sum(map(len, samples.values())))
     for uuid, header, cell in table(capture, phase):
-        verdict.fields += 1
-        expected = worth(header, cell)
-        found = told.get(name_of(header), {}).pop(uuid, None)
+        result.fields += 1
+        expected = expected_value(header, cell)
+        found = samples.get(metric_name(header), {}).pop(uuid, None)
         if (expected is None) != (found is None):
-            verdict.wrong.append(f"{header}: {cell!r}: told {found}, expected {expected}")
+            result.wrong.append(f"{header}: {cell!r}: found {found}, expected {expected}")
         elif expected is not None and found is not None:
             value, documentation = found
             if abs(Decimal(value) - expected) > abs(expected) * Decimal("1e-15"):
-                verdict.wrong.append(f"{header}: {cell!r}: told {value}, expected {expected}")
+                result.wrong.append(f"{header}: {cell!r}: found {value}, expected {expected}")
             if documentation != header:
-                verdict.wrong.append(f"{header}: its help is {documentation!r}")
-    verdict.wrong += [f"{name}: told, and no column" for name, left in told.items() if left]
-    return verdict
+                result.wrong.append(f"{header}: its help is {documentation!r}")
+    result.wrong += [
+        f"{name}: exported, but there is no such column" for name, left in samples.items() if left
+    ]
+    return result
 
 
 def table(capture: Path, phase: str) -> Iterator[tuple[str, str, str]]:
-    """Every cell of the table of GPUs: UUID label, header, cell."""
+    """Yield UUID label, header and cell for every cell of the GPU table."""
     lines = [line for line in sections(capture, phase)["query-gpu"].splitlines() if line.strip()]
     headers = [header.strip() for header in lines[0].split(",")]
     for line in lines[1:]:
         cells = [cell.strip() for cell in line.split(",")]
-        assert len(cells) == len(headers), f"{capture.name}: a comma in a cell: not for this judge"
+        assert len(cells) == len(headers), f"{capture.name}: a comma in a cell: not supported by this check"
         uuid = cells[headers.index("uuid")].lower().removeprefix("gpu-")
         yield from ((uuid, header, cell) for header, cell in zip(headers, cells, strict=True))
 
 
-def name_of(header: str) -> str:
+def metric_name(header: str) -> str:
     field_name, _, unit = header.removesuffix("]").partition(" [")
     name = ""
-    for place, char in enumerate(field_name):
-        before, after = field_name[place - 1 : place], field_name[place + 1 : place + 2]
+    for position, char in enumerate(field_name):
+        before, after = field_name[position - 1 : position], field_name[position + 1 : position + 2]
         starts_word = char.isupper() and before not in ("", ".")
         if starts_word and (before.islower() or before.isdigit() or after.islower()):
             name += "_"
@@ -128,7 +130,7 @@ def name_of(header: str) -> str:
     return f"{name}_{UNITS[unit][0]}" if unit else name
 
 
-def worth(header: str, cell: str) -> Decimal | None:
+def expected_value(header: str, cell: str) -> Decimal | None:
     field_name, _, unit = header.removesuffix("]").partition(" [")
     text = cell.lower()
     if field_name in LISTS:
@@ -142,38 +144,38 @@ def worth(header: str, cell: str) -> Decimal | None:
 
 
 def numbers_in(text: str) -> Iterator[str]:
-    """Runs of digits, with a sign before and one point within or before them."""
-    place = 0
-    while place < len(text):
-        start = place
-        if text[place] in "+-":
-            place += 1
-        digits = place
-        while place < len(text) and text[place].isdigit():
-            place += 1
-        if place + 1 < len(text) and text[place] == "." and text[place + 1].isdigit():
-            place += 1
-            while place < len(text) and text[place].isdigit():
-                place += 1
-        if place > digits:
-            yield text[start:place]
+    """Yield numbers: digits with an optional sign before them and at most one point."""
+    position = 0
+    while position < len(text):
+        start = position
+        if text[position] in "+-":
+            position += 1
+        digits = position
+        while position < len(text) and text[position].isdigit():
+            position += 1
+        if position + 1 < len(text) and text[position] == "." and text[position + 1].isdigit():
+            position += 1
+            while position < len(text) and text[position].isdigit():
+                position += 1
+        if position > digits:
+            yield text[start:position]
         else:
-            place = start + 1
+            position = start + 1
 
 
 def main() -> int:
     bad = 0
     for capture in captures(Path(sys.argv[1])):
         for phase in PHASES:
-            words = ("--source", "smi", "--nvidia-smi-command", command(capture, phase))
-            done = gpuledger("collect", *words, "--dialect", "smi", "--stdout", env={"PYTHONPATH": "src"})
-            verdict = judge(capture, phase, done.stdout)
-            bad += len(verdict.wrong) + done.returncode
+            arguments = ("--source", "smi", "--nvidia-smi-command", command(capture, phase))
+            done = gpuledger("collect", *arguments, "--dialect", "smi", "--stdout", env={"PYTHONPATH": "src"})
+            result = check_page(capture, phase, done.stdout)
+            bad += len(result.wrong) + done.returncode
             sys.stdout.write(
-                f"{capture.name} {phase}: {verdict.fields} fields, {verdict.samples} samples, "
-                f"{len(verdict.wrong)} wrong\n"
+                f"{capture.name} {phase}: {result.fields} fields, {result.samples} samples, "
+                f"{len(result.wrong)} wrong\n"
             )
-            sys.stdout.writelines(f"  {line}\n" for line in (*verdict.wrong, done.stderr.strip()) if line)
+            sys.stdout.writelines(f"  {line}\n" for line in (*result.wrong, done.stderr.strip()) if line)
     return 1 if bad else 0
 
 

@@ -1,16 +1,16 @@
-"""A stand-in nvidia-smi that answers from recorded outputs.
+"""A fake nvidia-smi that prints recorded outputs.
 
     nvidia_smi.py --answers DIR [options] -- ARGUMENTS OF NVIDIA-SMI
     nvidia_smi.py --capture FILE [--phase load] [options] -- ARGUMENTS OF NVIDIA-SMI
 
-DIR holds one file per question: `xml`, `report`, `list`, `pmon`, `help-query-gpu`, `query-gpu.csv`,
+DIR holds one file per query: `xml`, `report`, `list`, `pmon`, `help-query-gpu`, `query-gpu.csv`,
 `query-compute-apps.csv`. FILE is one text with sections headed `# PHASE :: ...` and
-`# $ nvidia-smi ARGUMENTS`; it may have the line ends of Windows, and be UTF-16. Columns of a query are picked
-from what was recorded; a column that was not is refused as nvidia-smi refuses it.
+`# $ nvidia-smi ARGUMENTS`; it may have CRLF line ends and be UTF-16. A query selects recorded columns; a
+column that was not recorded is rejected with nvidia-smi's message.
 
-Options make it ill: `--exit N` (after its output), `--fail QUESTION=N` (no output for that question),
-`--delay SECONDS`, `--cut BYTES` (end of the output lost), `--hang` (never ends), `--log FILE` (one line per
-call, its arguments).
+Options simulate faults: `--exit N` (after the output), `--fail QUERY=N` (no output for that query),
+`--delay SECONDS`, `--cut BYTES` (truncates the output), `--hang` (never ends). `--log FILE` appends the
+arguments of each call as one line.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def main() -> int:
     if options.log:
         with Path(options.log).open("a") as log:
             log.write(" ".join(arguments) + "\n")
-    question = question_of(arguments)
-    if question in options.fail:
-        sys.stderr.write(f"stand-in: {question} fails\n")
-        return options.fail[question]
-    answer, code = answer_to(question, arguments, options)
+    query = parse_query(arguments)
+    if query in options.fail:
+        sys.stderr.write(f"stand-in: {query} fails\n")
+        return options.fail[query]
+    answer, code = answer_query(query, arguments, options)
     time.sleep(options.delay)
     raw = answer.encode(encoding_of(options.capture), "surrogateescape")
     sys.stdout.buffer.write(raw if options.cut is None else raw[: options.cut])
@@ -46,8 +46,8 @@ def main() -> int:
 
 
 def split(words: list[str]) -> tuple[list[str], list[str]]:
-    place = words.index("--")
-    return words[:place], words[place + 1 :]
+    position = words.index("--")
+    return words[:position], words[position + 1 :]
 
 
 def parse(words: list[str]) -> argparse.Namespace:
@@ -66,7 +66,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     return options
 
 
-def question_of(arguments: list[str]) -> str:
+def parse_query(arguments: list[str]) -> str:
     if arguments[:1] in (["pmon"], ["dmon"]):
         return arguments[0]
     if arguments[:1] == ["--help-query-gpu"]:
@@ -81,23 +81,25 @@ def question_of(arguments: list[str]) -> str:
     return "table"
 
 
-def answer_to(question: str, arguments: list[str], options: argparse.Namespace) -> tuple[str, int]:
-    recorded = from_capture(question, options) if options.capture else from_directory(question, options)
+def answer_query(query: str, arguments: list[str], options: argparse.Namespace) -> tuple[str, int]:
+    recorded = from_capture(query, options) if options.capture else from_directory(query, options)
     if recorded is None:
-        return f"Invalid combination of input arguments ({question} is not recorded).\n", 2
-    if question.startswith("query-"):
-        asked = next(argument for argument in arguments if argument.startswith("--query-")).partition("=")[2]
-        return pick(recorded, asked.split(","))
+        return f"Invalid combination of input arguments ({query} is not recorded).\n", 2
+    if query.startswith("query-"):
+        requested = next(argument for argument in arguments if argument.startswith("--query-")).partition(
+            "="
+        )[2]
+        return select_columns(recorded, requested.split(","))
     return recorded, 0
 
 
-def from_directory(question: str, options: argparse.Namespace) -> str | None:
-    path = options.answers / (question + (".csv" if question.startswith("query-") else ""))
+def from_directory(query: str, options: argparse.Namespace) -> str | None:
+    path = options.answers / (query + (".csv" if query.startswith("query-") else ""))
     return path.read_bytes().decode("utf-8", "surrogateescape") if path.exists() else None
 
 
-def from_capture(question: str, options: argparse.Namespace) -> str | None:
-    return sections(options.capture, options.phase).get(question)
+def from_capture(query: str, options: argparse.Namespace) -> str | None:
+    return sections(options.capture, options.phase).get(query)
 
 
 def encoding_of(capture: Path | None) -> str:
@@ -106,35 +108,35 @@ def encoding_of(capture: Path | None) -> str:
 
 
 def sections(capture: Path, phase: str) -> dict[str, str]:
-    """Answers by question: those of the phase, and what does not depend on it."""
+    """Return outputs by query: those of the phase, and those that do not depend on it."""
     found: dict[str, str] = {}
     lines = capture.read_bytes().decode(encoding_of(capture), "surrogateescape").split("\n")
-    place = 0
-    while place < len(lines):
+    position = 0
+    while position < len(lines):
         heads: list[str] = []
-        if RULE.fullmatch(lines[place]):
-            place += 1
-            while place < len(lines) and not RULE.fullmatch(lines[place]):
-                heads.append(lines[place].rstrip("\r"))
-                place += 1
-            place += 1
+        if RULE.fullmatch(lines[position]):
+            position += 1
+            while position < len(lines) and not RULE.fullmatch(lines[position]):
+                heads.append(lines[position].rstrip("\r"))
+                position += 1
+            position += 1
             body: list[str] = []
-            while place < len(lines) and not RULE.fullmatch(lines[place]):
-                body.append(lines[place])
-                place += 1
-            remember(found, heads, body, phase)
+            while position < len(lines) and not RULE.fullmatch(lines[position]):
+                body.append(lines[position])
+                position += 1
+            add_section(found, heads, body, phase)
         else:
-            place += 1
+            position += 1
     return found
 
 
-def remember(found: dict[str, str], heads: list[str], body: list[str], phase: str) -> None:
-    asked = next((match for head in heads if (match := COMMAND.fullmatch(head))), None)
+def add_section(found: dict[str, str], heads: list[str], body: list[str], phase: str) -> None:
+    requested = next((match for head in heads if (match := COMMAND.fullmatch(head))), None)
     own_phase = heads[0].lstrip("# ").split(" ::")[0] if heads else ""
-    if asked is not None and own_phase in (phase, "capabilities"):
+    if requested is not None and own_phase in (phase, "capabilities"):
         end = "\r\n" if any(line.endswith("\r") for line in body) else "\n"
         text = "\n".join(body).strip("\r\n") + end
-        found.setdefault(question_of((asked[1] or "").split()), text)
+        found.setdefault(parse_query((requested[1] or "").split()), text)
 
 
 ALIASES = {
@@ -147,24 +149,28 @@ ALIASES = {
 }
 
 
-def pick(recorded: str, asked: list[str]) -> tuple[str, int]:
+def select_columns(recorded: str, requested: list[str]) -> tuple[str, int]:
     lines = [line for line in recorded.splitlines() if line]
     titles = lines[0].split(", ")
     bare = [title.split(" [")[0] for title in titles]
-    free = next((bare.index(name) for name in ("process_name", "name") if name in bare), 0)
-    places: list[int] = []
-    for name in asked:
+    free_text = next((bare.index(name) for name in ("process_name", "name") if name in bare), 0)
+    positions: list[int] = []
+    for name in requested:
         known = next((bare.index(one) for one in (name, ALIASES.get(name, "")) if one in bare), None)
         if known is None:
             return f'Field "{name}" is not a valid field to query.\n\n', 2
-        places.append(known)
-    rows = [", ".join(titles[place] for place in places)]
+        positions.append(known)
+    rows = [", ".join(titles[position] for position in positions)]
     for line in lines[1:]:
         cells = line.split(", ")
-        more = len(cells) - len(titles)
-        if more > 0:
-            cells = [*cells[:free], ", ".join(cells[free : free + more + 1]), *cells[free + more + 1 :]]
-        rows.append(", ".join(cells[place] for place in places) if more >= 0 else line)
+        extra = len(cells) - len(titles)
+        if extra > 0:
+            cells = [
+                *cells[:free_text],
+                ", ".join(cells[free_text : free_text + extra + 1]),
+                *cells[free_text + extra + 1 :],
+            ]
+        rows.append(", ".join(cells[position] for position in positions) if extra >= 0 else line)
     end = "\r\n" if "\r\n" in recorded else "\n"
     return end.join(rows) + end, 0
 

@@ -1,7 +1,7 @@
-"""What the panels of the public dashboards for nvidia_gpu_exporter ask, as families and forms of queries.
+"""The queries in the panels of the public dashboards for nvidia_gpu_exporter.
 
-14574 shows one GPU and 25547 those of a node side by side. `$of` stands for the matchers that the variables
-make, `$node` for those without the GPU's.
+14574 shows one GPU, 25547 all GPUs of a node. `$of` is replaced by the label matchers of the dashboard's
+variables, `$node` by those without the GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Panels = Mapping[str, Sequence[str]]
 
 
 def of(family: str) -> str:
-    """The series of a family on the GPUs that are chosen."""
+    """Select the series of a family on the selected GPUs."""
     return f"nvidia_smi_{family}{{$of}}"
 
 
@@ -22,34 +22,34 @@ BY_GPU: Final = "sum by (uuid, instance, job)"
 
 
 def share(part: str, *wholes: str) -> str:
-    """A part of the first whole that is told."""
+    """Divide by the first of the totals that is exported."""
     return f"{of(part)} / ({' or '.join(map(of, wholes))})"
 
 
 def limited(reason: str) -> str:
-    """Whether this limits the clocks, by the driver's new name for it or by the old one."""
+    """Query a clock limit reason by the driver's new name, else by the old one."""
     return f"{of(f'clocks_event_reasons_{reason}')} or {of(f'clocks_throttle_reasons_{reason}')}"
 
 
 def reasons(by: str) -> str:
-    """How many of the four reasons that cost performance hold; one that is not told does not."""
+    """Count the active ones of the four reasons that reduce performance; a missing series is inactive."""
     four = ("sw_power_cap", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
     return " + ".join(f"({by} ({limited(reason)}) or {by} ({INFO}) * 0)" for reason in four)
 
 
 def uncorrected(by: str) -> str:
-    """The total, or what there is of its parts."""
+    """Query the total, or else the sum of its exported parts."""
     parts = '{__name__=~"nvidia_smi_ecc_errors_uncorrected_aggregate_.+", $of}'
     return f"{by} ({of('ecc_errors_uncorrected_aggregate_total')}) or {by} ({parts})"
 
 
 def or_none(query: str, by: str = BY_GPU) -> str:
-    """-1, which the panel shows as n/a, for a GPU that does not tell it."""
+    """Return -1, which the panel shows as n/a, for a GPU without this series."""
     return f"({query}) or ({by} ({INFO}) * 0 - 1)"
 
 
 def labelled(query: str, info: str = INFO) -> str:
-    """With the GPU's index and name for the legend."""
+    """Add the GPU's index and name for the legend."""
     return f"({query}) * on (uuid) group_left (index, name) {info}"
 
 
@@ -58,7 +58,7 @@ def one_info(matchers: str = "$of") -> str:
 
 
 def of_instance(family: str, matchers: str) -> str:
-    """A MIG instance's value with its profile; compute instances that share a GPU instance are one."""
+    """Add the profile to a MIG instance's value; compute instances of one GPU instance are combined."""
     profile = (
         f'label_replace(nvidia_smi_mig_info{{{matchers}}}, "profile", "$1", "profile", "^[0-9]+c\\\\.(.*)$")'
     )
@@ -67,7 +67,7 @@ def of_instance(family: str, matchers: str) -> str:
 
 
 def chosen(matchers: str) -> str:
-    """The GPUs that the variable offers, each with name, index and the first eight letters of its UUID."""
+    """List the GPUs for the variable, with name, index and the first eight characters of the UUID."""
     named = f'label_join(nvidia_smi_gpu_info{{{matchers}}}, "ni", " #", "name", "index")'
     short = f'label_replace({named}, "us", "($1)", "uuid", "^(........).*")'
     return f'label_join({short}, "gpu_label", " ", "ni", "us")'
@@ -132,8 +132,7 @@ ONE_GPU: Panels = {
     ],
 }
 
-# What 14574 asked when it came with version 1.1.0, where that is another thing; its reasons for the clocks
-# have the names of drivers before 535 alone.
+# Queries of 14574 in version 1.1.0 that differ; its clock limit reasons have the names of drivers before 535.
 ONE_GPU_BEFORE: Panels = {"Power Draw %": [share("power_draw_watts", "power_default_limit_watts")]}
 
 SIDE_BY_SIDE: Panels = {

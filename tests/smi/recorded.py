@@ -1,4 +1,4 @@
-"""A Runner that answers from recorded outputs within the process, and what tests ask of a source on it."""
+"""A fake command runner that returns recorded outputs of nvidia-smi, and helpers for tests that use it."""
 
 from __future__ import annotations
 
@@ -7,64 +7,66 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from builders import FakeClock
-from gpuledger.model.process import HostFacts, Start
+from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.smi.command import NotStarted, Outcome, Ran
+from gpuledger.sources.smi.command import CommandOutcome, CommandResult, NotStarted
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
-from smi.nvidia_smi import answer_to, question_of
+from smi.nvidia_smi import answer_query, parse_query
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "smi"
 ALL = frozenset(QUANTITIES.values())
 
 
-class FirstSight:
-    """A Host that knows nothing but when it was asked."""
+class FirstSeenHost:
+    """A Host that knows no process and records the pids that it is called with."""
 
     def __init__(self) -> None:
-        self.asked: list[set[int]] = []
+        self.identified: list[set[int]] = []
 
     def identify(self, pids: Collection[int], unix: float) -> Mapping[int, HostFacts]:
-        self.asked.append(set(pids))
-        return {pid: HostFacts(Start("", None, unix)) for pid in pids}
+        self.identified.append(set(pids))
+        return {pid: HostFacts(ProcessStart("", None, unix)) for pid in pids}
 
 
 class Recorded:
-    """Answers from a folder of fixtures, then as `instead` says: text, an Outcome, or None for a refusal."""
+    """Returns outputs of a fixture folder, or those of `instead`: text, an outcome, or None for an error."""
 
-    def __init__(self, folder: str, **instead: str | bytes | Outcome | None) -> None:
+    def __init__(self, folder: str, **instead: str | bytes | CommandOutcome | None) -> None:
         self._options = argparse.Namespace(capture=None, answers=FIXTURES / folder)
-        self.instead: dict[str, str | bytes | Outcome | None] = {
-            name.replace("_", "-"): answer for name, answer in instead.items()
+        self.instead: dict[str, str | bytes | CommandOutcome | None] = {
+            name.replace("_", "-"): output for name, output in instead.items()
         }
         self.calls: list[tuple[str, ...]] = []
 
-    def __call__(self, words: tuple[str, ...], timeout: float) -> Outcome:
+    def __call__(self, words: tuple[str, ...], timeout: float) -> CommandOutcome:
         arguments = list(words[1:])
         self.calls.append(tuple(arguments))
-        question = question_of(arguments)
-        if question in self.instead:
-            answer = self.instead[question]
-            if isinstance(answer, Ran | NotStarted):
-                return answer
-            if answer is None:
-                return Ran(b"Invalid combination of input arguments.\n", code=2)
-            return Ran(answer.encode("utf-8", "surrogateescape") if isinstance(answer, str) else answer)
-        told, code = answer_to(question, arguments, self._options)
-        return Ran(told.encode("utf-8", "surrogateescape"), code=code)
+        query = parse_query(arguments)
+        if query in self.instead:
+            output = self.instead[query]
+            if isinstance(output, CommandResult | NotStarted):
+                return output
+            if output is None:
+                return CommandResult(b"Invalid combination of input arguments.\n", exit_code=2)
+            return CommandResult(
+                output.encode("utf-8", "surrogateescape") if isinstance(output, str) else output
+            )
+        text, code = answer_query(query, arguments, self._options)
+        return CommandResult(text.encode("utf-8", "surrogateescape"), exit_code=code)
 
     @property
-    def questions(self) -> list[str]:
-        return [question_of(list(arguments)) for arguments in self.calls]
+    def queries(self) -> list[str]:
+        return [parse_query(list(arguments)) for arguments in self.calls]
 
 
 def source(run: Recorded, *devices: str, clock: FakeClock | None = None) -> SmiSource:
-    return SmiSource(SmiSettings(), devices, FirstSight(), clock or FakeClock(), run)
+    return SmiSource(SmiSettings(), devices, FirstSeenHost(), clock or FakeClock(), run)
 
 
-def read(folder: str, *devices: str, **instead: str | bytes | Outcome | None) -> Snapshot:
-    """One tick over a folder of fixtures."""
+def read(folder: str, *devices: str, **instead: str | bytes | CommandOutcome | None) -> Snapshot:
+    """Read one tick from a fixture folder."""
     return source(Recorded(folder, **instead), *devices).read(ALL)
 
 
@@ -72,13 +74,18 @@ def fixture(name: str) -> str:
     return (FIXTURES / name).read_text()
 
 
-def processes(seen: Snapshot) -> dict[str, list[tuple[int, str, str, int | None]]]:
-    """By Device UUID: pid, type, name, MiB."""
+def processes(snapshot: Snapshot) -> dict[str, list[tuple[int, str, str, int | None]]]:
+    """Return pid, type, name and MiB of each process, by Device UUID."""
     return {
         reading.device.uuid: [
-            (one.pid, one.type_text, one.name, None if one.memory is None else one.memory // 2**20)
-            for one in reading.processes
+            (
+                process.pid,
+                process.type_text,
+                process.name,
+                None if process.memory is None else process.memory // 2**20,
+            )
+            for process in reading.processes
         ]
-        for reading in seen.readings
+        for reading in snapshot.readings
         if reading.processes is not None
     }

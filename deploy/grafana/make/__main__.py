@@ -1,4 +1,4 @@
-"""Write the dashboards: `python deploy/grafana/make [FOLDER]`."""
+"""Generates the dashboards: `python deploy/grafana/make [FOLDER]`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BUILDERS = (usage.build, energy.build, health.build, fleet.build)
 
 
 def main(folder: Path) -> None:
-    """One file per dashboard, named for its uid."""
+    """Writes one file per dashboard, named by its uid."""
     folder.mkdir(parents=True, exist_ok=True)
     for build in BUILDERS:
-        made = build()
-        text = json.dumps(made, indent=2, ensure_ascii=False)
-        (folder / f"{made['uid']}.json").write_text(text + "\n", encoding="utf-8")
+        dashboard = build()
+        text = json.dumps(dashboard, indent=2, ensure_ascii=False)
+        (folder / f"{dashboard['uid']}.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

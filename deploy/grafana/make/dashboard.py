@@ -1,4 +1,4 @@
-"""A dashboard: rows of panels laid out on the grid, the variables, the links to the others."""
+"""A dashboard: rows of panels on the grid, variables, and links to the other dashboards."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from panels import DATASOURCE, Json, Panel
-from promql import of_gpu, of_node, once, with_node
+from promql import deduplicated, of_gpu, of_node, with_node
 
 TAG = "gpuledger"
 _WIDTH = 24
@@ -22,7 +22,7 @@ def dashboard(
     *,
     by_owner: bool = False,
 ) -> Json:
-    """The whole JSON, with no id and nothing to ask at import: as provisioning wants it."""
+    """Returns the JSON of a dashboard for provisioning: without id and without inputs."""
     return {
         "id": None,
         "uid": uid,
@@ -37,19 +37,19 @@ def dashboard(
         "time": {"from": since, "to": "now"},
         "timezone": "browser",
         "annotations": {"list": []},
-        "links": [_siblings()],
-        "templating": {"list": [*_shared(by_owner), *variables]},
-        "panels": _laid_out(rows),
+        "links": [_dashboard_links()],
+        "templating": {"list": [*_shared_variables(by_owner), *variables]},
+        "panels": _place_panels(rows),
     }
 
 
-def _siblings() -> Json:
+def _dashboard_links() -> Json:
     return {
         "type": "dashboards",
         "title": "gpuledger",
         "tags": [TAG],
         "icon": "external link",
-        "tooltip": "The other dashboards, with the same choice and time",
+        "tooltip": "Other gpuledger dashboards, with the same variables and time range",
         "asDropdown": False,
         "includeVars": True,
         "keepTime": True,
@@ -58,8 +58,8 @@ def _siblings() -> Json:
     }
 
 
-def _laid_out(rows: Sequence[tuple[str, Sequence[Panel]]]) -> list[Json]:
-    """Panels from left to right; a new line where the next does not fit, and at each row's heading."""
+def _place_panels(rows: Sequence[tuple[str, Sequence[Panel]]]) -> list[Json]:
+    """Places panels from left to right; starts a new line at headings and where a panel does not fit."""
     placed: list[Json] = []
     y = 0
     for heading, panels in rows:
@@ -86,8 +86,10 @@ def _laid_out(rows: Sequence[tuple[str, Sequence[Panel]]]) -> list[Json]:
     return placed
 
 
-def _choice(name: str, label: str, text: str, query: str, regex: str = "", *, hidden: bool = False) -> Json:
-    """A variable of many values, All among them; `.*` for All also matches where the label is missing."""
+def _query_variable(
+    name: str, label: str, text: str, query: str, regex: str = "", *, hidden: bool = False
+) -> Json:
+    """Returns a multi-value variable with All; its value `.*` also matches series without the label."""
     return {
         "name": name,
         "label": label,
@@ -108,8 +110,8 @@ def _choice(name: str, label: str, text: str, query: str, regex: str = "", *, hi
     }
 
 
-def number(name: str, label: str, text: str, value: str) -> Json:
-    """A number that stays as it is until somebody types another, here or in the address: var-NAME=..."""
+def number_variable(name: str, label: str, text: str, value: str) -> Json:
+    """Returns a text box with a number, which can also be set in the URL (`var-NAME=...`)."""
     chosen = {"text": value, "value": value, "selected": True}
     return {
         "name": name,
@@ -124,12 +126,12 @@ def number(name: str, label: str, text: str, value: str) -> Json:
     }
 
 
-def _shared(by_owner: bool) -> list[Json]:
-    """Hidden where nothing is of an owner, the namespace is still handed on to the other dashboards."""
+def _shared_variables(by_owner: bool) -> list[Json]:
+    """Returns the variables of all dashboards. The namespace is hidden where unused, but kept for links."""
     datasource: dict[str, Any] = {
         "name": "datasource",
         "label": "Data source",
-        "description": "The Prometheus that scrapes gpuledger",
+        "description": "Prometheus that scrapes gpuledger",
         "type": "datasource",
         "query": "prometheus",
         "regex": "",
@@ -142,37 +144,36 @@ def _shared(by_owner: bool) -> list[Json]:
         "skipUrlSync": False,
     }
     info = 'gpuledger_build_info{cluster=~"$cluster"}'
-    nodes = once(info, "node", "instance")
+    nodes = deduplicated(info, "node", "instance")
     names = with_node(of_node("gpuledger_device_info", 'mig_instance=""'))
-    labelled = once(f'label_join({names}, "text", " ", "node", "gpu", "name")', "text", "uuid")
+    labelled = deduplicated(f'label_join({names}, "text", " ", "node", "gpu", "name")', "text", "uuid")
     owners = of_gpu("gpuledger_owner_allocated_seconds_total", 'namespace!=""')
     return [
         datasource,
-        _choice(
+        _query_variable(
             "cluster",
             "Cluster",
-            "The label `cluster` of the scrape, where there is one",
+            "Label `cluster` of the scrape, if there is one",
             "label_values(gpuledger_build_info, cluster)",
         ),
-        _choice(
+        _query_variable(
             "node",
             "Node",
-            "Shown by the scrape's label `node`, else by its address; chosen by the address, which is "
-            "always there",
+            "Shown by the label `node` of the scrape, else by address; selected by address",
             f"query_result({nodes})",
             r'/node="(?<text>[^"]+)|instance="(?<value>[^"]+)/g',
         ),
-        _choice(
+        _query_variable(
             "gpu",
             "GPU",
-            "Shown by node, number and model, chosen by UUID",
+            "Shown by node, index and model; selected by UUID",
             f"query_result({labelled})",
             r'/text="(?<text>[^"]+)|uuid="(?<value>[^"]+)/g',
         ),
-        _choice(
+        _query_variable(
             "namespace",
             "Namespace",
-            "Of the owners; All includes those who have none",
+            "Namespace of the owner; All includes owners without a namespace",
             f"label_values({owners}, namespace)",
             hidden=not by_owner,
         ),

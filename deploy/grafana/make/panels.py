@@ -1,4 +1,4 @@
-"""Panels of Grafana, as the few kinds that these dashboards use."""
+"""The kinds of Grafana panels that the dashboards use."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Json = dict[str, Any]
-# What a link takes along besides its own choice.
-HANDED_ON = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
+# URL parameters of links: time range, data source and cluster.
+SHARED_PARAMETERS = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
 GREEN, YELLOW, ORANGE, RED, BLUE, GREY = "green", "yellow", "orange", "red", "blue", "#8e8e8e"
@@ -20,7 +20,7 @@ FULLNESS: Steps = ((None, GREEN), (0.8, YELLOW), (0.95, RED))
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One query of a panel; `legend` names its series, `range` asks for the whole time range."""
+    """One query of a panel; `legend` names its series."""
 
     expr: str
     legend: str = ""
@@ -28,7 +28,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel before it has its place: `size` is its width (of 24) and height."""
+    """A panel without position; `size` is its width (of 24) and height."""
 
     title: str
     text: str
@@ -36,7 +36,7 @@ class Panel:
     body: Json = field(repr=False)
 
     def at(self, number: int, x: int, y: int) -> Json:
-        """The panel as Grafana wants it."""
+        """Returns the panel's JSON at a position."""
         width, height = self.size
         place = {"x": x, "y": y, "w": width, "h": height}
         return {
@@ -51,7 +51,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table that has numbers: `links` are (title, url)."""
+    """A numeric column of a table; `names` maps values to text and color."""
 
     title: str
     expr: str
@@ -62,7 +62,7 @@ class Column:
 
 
 def targets(queries: Sequence[Query], *, instant: bool, table: bool = False) -> list[Json]:
-    """The queries, with letters for names."""
+    """Returns the JSON of queries, named by letters."""
     return [
         {
             "refId": chr(ord("A") + index),
@@ -79,12 +79,12 @@ def targets(queries: Sequence[Query], *, instant: bool, table: bool = False) -> 
 
 
 def thresholds(steps: Steps) -> Json:
-    """Colours from a value on; the first has no lower end."""
+    """Returns thresholds: colors by lowest value; the first one has none."""
     return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}
 
 
 def mappings(names: Mapping[float, tuple[str, str]]) -> list[Json]:
-    """Words and colours for values."""
+    """Returns value mappings to text and color."""
     options = {
         f"{value:g}": {"text": text, "color": color, "index": index}
         for index, (value, (text, color)) in enumerate(names.items())
@@ -93,11 +93,11 @@ def mappings(names: Mapping[float, tuple[str, str]]) -> list[Json]:
 
 
 def defaults(unit: str, decimals: int | None, empty: str, steps: Steps, **more: Any) -> Json:
-    """What holds for every field of a panel; `empty` is what it says when there is nothing."""
-    told: Json = {"unit": unit, "noValue": empty, "color": {"mode": "thresholds"}, **more}
+    """Returns the default field configuration; `empty` is shown if there is no data."""
+    result: Json = {"unit": unit, "noValue": empty, "color": {"mode": "thresholds"}, **more}
     if decimals is not None:
-        told["decimals"] = decimals
-    return {**told, "thresholds": thresholds(steps)}
+        result["decimals"] = decimals
+    return {**result, "thresholds": thresholds(steps)}
 
 
 _REDUCE: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
@@ -115,7 +115,7 @@ def stat(
     size: tuple[int, int] = (4, 4),
     names: Mapping[float, tuple[str, str]] | None = None,
 ) -> Panel:
-    """One number."""
+    """Returns a panel with one number."""
     more: Json = {"mappings": mappings(names)} if names else {}
     body = {
         "type": "stat",
@@ -151,7 +151,7 @@ def series(
     colors: Mapping[str, str] | None = None,
     size: tuple[int, int] = (12, 8),
 ) -> Panel:
-    """Lines over time, or areas on top of each other; `steps` draws thresholds as lines."""
+    """Returns a time series panel, optionally stacked; `steps` are drawn as threshold lines."""
     custom: Json = {
         "drawStyle": "line",
         "lineWidth": 1,
@@ -170,11 +170,11 @@ def series(
         }
         for name, color in (colors or {}).items()
     ]
-    told = {"defaults": defaults(unit, decimals, empty, steps or PLAIN, **more), "overrides": overrides}
+    result = {"defaults": defaults(unit, decimals, empty, steps or PLAIN, **more), "overrides": overrides}
     body = {
         "type": "timeseries",
         "targets": targets(queries, instant=False),
-        "fieldConfig": told,
+        "fieldConfig": result,
         "options": {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
             "tooltip": {"mode": "multi", "sort": "desc"},
@@ -195,7 +195,7 @@ def bars(
     highest: float | None = None,
     size: tuple[int, int] = (12, 8),
 ) -> Panel:
-    """A bar for each series, by its last value."""
+    """Returns a panel with one bar per series, for its last value."""
     more: Json = {"min": 0} if highest is None else {"min": 0, "max": highest}
     body = {
         "type": "bargauge",
@@ -228,13 +228,13 @@ def timeline(
     steps: Steps = PLAIN,
     size: tuple[int, int] = (24, 9),
 ) -> Panel:
-    """What each series was when: a coloured band per series."""
+    """Returns a state timeline: one colored band per series."""
     custom: Json = {"fillOpacity": 80, "lineWidth": 0}
-    told = defaults("short", 0, empty, steps, custom=custom, mappings=mappings(names))
+    result = defaults("short", 0, empty, steps, custom=custom, mappings=mappings(names))
     body = {
         "type": "state-timeline",
         "targets": targets([query], instant=False),
-        "fieldConfig": {"defaults": told, "overrides": []},
+        "fieldConfig": {"defaults": result, "overrides": []},
         "options": {
             "alignValue": "left",
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
@@ -260,10 +260,13 @@ def table(
     links: Mapping[str, tuple[str, str]] | None = None,
     size: tuple[int, int] = (24, 9),
 ) -> Panel:
-    """Rows by `labels` (label to heading), numbers by `columns`; `links` is heading to (title, url)."""
+    """Returns a table with rows by `labels` (label to heading) and numeric `columns`.
+
+    `links` maps a heading to (title, url).
+    """
     several = len(columns) > 1
     fields = {f"Value #{chr(ord('A') + i)}" if several else "Value": c.title for i, c in enumerate(columns)}
-    # The first column's name when it alone is answered.
+    # If only the first query returns data, Grafana calls its column `Value`.
     renamed = {**labels, **fields, "Value": columns[0].title}
     organize = {
         "excludeByName": {"Time": True},
@@ -273,13 +276,13 @@ def table(
         "renameByName": renamed,
     }
     overrides = [
-        *({"matcher": _by_name(c.title), "properties": _looks(c)} for c in columns),
+        *({"matcher": _by_name(c.title), "properties": _properties(c)} for c in columns),
         *(
             {
                 "matcher": _by_name(heading),
-                "properties": [{"id": "links", "value": [{"title": words, "url": url}]}],
+                "properties": [{"id": "links", "value": [{"title": link, "url": url}]}],
             }
-            for heading, (words, url) in (links or {}).items()
+            for heading, (link, url) in (links or {}).items()
         ),
     ]
     custom: Json = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "filterable": True}
@@ -305,7 +308,7 @@ def _by_name(heading: str) -> Json:
     return {"id": "byName", "options": heading}
 
 
-def _looks(column: Column) -> list[Json]:
+def _properties(column: Column) -> list[Json]:
     looks: list[Json] = [{"id": "unit", "value": column.unit}]
     if column.decimals is not None:
         looks.append({"id": "decimals", "value": column.decimals})
@@ -321,7 +324,7 @@ def _looks(column: Column) -> list[Json]:
 def pie(
     title: str, text: str, query: Query, *, empty: str, unit: str, size: tuple[int, int] = (8, 8)
 ) -> Panel:
-    """Parts of a whole."""
+    """Returns a pie chart."""
     body = {
         "type": "piechart",
         "targets": targets([query], instant=True),

@@ -1,7 +1,7 @@
-"""Write what the chart has out of other files: `python deploy/helm/make [CHART]`.
+"""Generate the chart's derived files: `python deploy/helm/make [CHART]`.
 
-README's values, values.schema.json, and under files/ the defaults, dashboards, rules and CRDs, which Helm
-cannot read from outside of a chart.
+These are the README's table of values, values.schema.json, and below files/ the defaults, dashboards, rules
+and CRDs, because Helm cannot read files outside of a chart.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ CHART = DEPLOY / "helm/gpuledger"
 
 
 def main(chart: Path) -> None:
-    """Write them, reading values.yaml and README.md of the same chart."""
-    keys = values.read(chart / "values.yaml")
-    text = json.dumps(schema.build(keys), indent=2, ensure_ascii=False)
+    """Write the derived files of this chart, from its values.yaml and from other folders of deploy/."""
+    keys = values.read_keys(chart / "values.yaml")
+    text = json.dumps(schema.build_schema(keys), indent=2, ensure_ascii=False)
     (chart / "values.schema.json").write_text(text + "\n", encoding="utf-8")
     page = chart / "README.md"
-    page.write_text(readme.put(page.read_text(encoding="utf-8"), readme.table(keys)), encoding="utf-8")
-    # templates/_init.tpl lays it beneath values that an older chart had.
+    updated = readme.replace_table(page.read_text(encoding="utf-8"), readme.values_table(keys))
+    page.write_text(updated, encoding="utf-8")
+    # templates/_init.tpl merges the values of an older chart over these.
     shutil.copyfile(chart / "values.yaml", chart / "files/defaults.yaml")
-    _copy(sorted((DEPLOY / "grafana/dashboards").glob("*.json")), chart / "files/dashboards")
-    _copy(sorted((DEPLOY / "prometheus/rules").glob("*.yml")), chart / "files/rules")
-    crds.write(chart / "files/crds")
+    _copy_files(sorted((DEPLOY / "grafana/dashboards").glob("*.json")), chart / "files/dashboards")
+    _copy_files(sorted((DEPLOY / "prometheus/rules").glob("*.yml")), chart / "files/rules")
+    crds.write_crds(chart / "files/crds")
 
 
-def _copy(files: list[Path], folder: Path) -> None:
+def _copy_files(files: list[Path], folder: Path) -> None:
+    """Replace the folder by copies of these files."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for file in files:

@@ -1,4 +1,4 @@
-"""The operator's CRDs, out of the program's own description of its resources."""
+"""Writes the operator's CRDs, which gpuledger.operator defines."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gpuledger.operator.crd_definitions import gpu_monitor_crd, whatap_agent_crd
 
 
 class _Dumper(yaml.SafeDumper):
-    """No anchors: kubectl takes the files as well."""
+    """Writes no anchors, so that kubectl accepts the files too."""
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  (PyYAML's)
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  (PyYAML's signature)
         return True
 
 
-def write(folder: Path) -> None:
-    """A file for each, by the CRD's name."""
+def write_crds(folder: Path) -> None:
+    """Write one file per CRD, named after it."""
     folder.mkdir(parents=True, exist_ok=True)
     for crd in (gpu_monitor_crd(), whatap_agent_crd()):
         text = yaml.dump(crd, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)

@@ -1,6 +1,6 @@
-"""Write kubernetes/ and deploy/*rbac.yaml from the chart: `python deploy/helm/make/manifests.py [ROOT]`.
+"""Generate kubernetes/ and deploy/*rbac.yaml from the chart: `python deploy/helm/make/manifests.py [ROOT]`.
 
-They are for `kubectl apply -f` without Helm: what Helm alone needs is left out; the namespace stands first.
+The files are for `kubectl apply -f` without Helm: they omit Helm's metadata, and the namespace comes first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NAME = "my-gpu-exporter"
 NAMESPACE = "gpu-monitoring"
 
-# In this order the API server wants them: each needs only what stands before it.
+# Order of the objects in a file: each object needs only earlier ones.
 KINDS = (
     "Namespace",
     "SecurityContextConstraints",
@@ -43,18 +43,18 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class File:
-    """One file: what it is for, the chart's values, and which objects of them it has."""
+class ManifestFile:
+    """A generated file: its heading comment, values of the chart, and the kinds of its objects."""
 
-    about: str
+    heading: str
     values: Values
     kinds: tuple[str, ...] = KINDS
-    # Of the objects that are there for the SCC: whether they stand in this file, or all others do.
+    # True: only the objects for the SecurityContextConstraints. False: only the others.
     scc: bool = False
 
 
 _COMMON: Values = {"fullnameOverride": NAME, "namespace": {"create": True}, "helmTest": {"enabled": False}}
-# Names of its own: it may stand beside daemonset.yaml, whose settings are others.
+# Different names than in daemonset.yaml, so that both can be applied in one cluster.
 _COLLECTOR: Values = {**_COMMON, "fullnameOverride": "gpu-process-metrics-collector"}
 _ALL_DIALECTS = ["process", "session", "energy", "native"]
 _OPENSHIFT: Values = {
@@ -64,139 +64,152 @@ _OPENSHIFT: Values = {
     "followGpuOperator": {"enabled": True},
 }
 
-FILES: Mapping[str, File] = {
-    "daemonset.yaml": File(
-        "An exporter on each GPU node, at port 9400; an init container turns accounting mode on.",
+FILES: Mapping[str, ManifestFile] = {
+    "daemonset.yaml": ManifestFile(
+        "An exporter on each GPU node, on port 9400; an init container enables accounting mode.",
         {**_COMMON, "dialect": _ALL_DIALECTS, "accounting": {"enable": True}},
     ),
-    "cronjob.yaml": File(
-        "Once a minute a look at the GPUs of each node, into node_exporter's textfile directory.\n"
+    "cronjob.yaml": ManifestFile(
+        "Collects once a minute on each GPU node, into node_exporter's textfile directory.\n"
         "Set parallelism and completions to the number of GPU nodes, and backoffLimit to six times that.\n"
-        "With more than 20 nodes take collect-daemonset.yaml.",
+        "With more than 20 GPU nodes use collect-daemonset.yaml.",
         {**_COLLECTOR, "gpu-process-exporter": {"enabled": True}},
     ),
-    "collect-daemonset.yaml": File(
-        "Each minute a look at the GPUs of each node, into node_exporter's textfile directory, by a program\n"
-        "that keeps running and therefore keeps books.",
+    "collect-daemonset.yaml": ManifestFile(
+        "Collects once a minute on each GPU node, into node_exporter's textfile directory. The program\n"
+        "keeps running, so it also keeps a ledger.",
         {**_COLLECTOR, "mode": "collect"},
     ),
-    "openshift-scc.yaml": File(
-        "OpenShift, first: what the pods of openshift-daemonset.yaml may do.",
+    "openshift-scc.yaml": ManifestFile(
+        "OpenShift, step 1: SecurityContextConstraints for the pods of openshift-daemonset.yaml.",
         _OPENSHIFT,
         ("Namespace", _SCC, "ClusterRole", "RoleBinding"),
         scc=True,
     ),
-    "openshift-daemonset.yaml": File(
-        "OpenShift with NVIDIA's GPU Operator, after openshift-scc.yaml: an exporter on each GPU node.",
+    "openshift-daemonset.yaml": ManifestFile(
+        "OpenShift with the NVIDIA GPU Operator, step 2: an exporter on each GPU node.",
         _OPENSHIFT,
         tuple(kind for kind in KINDS if kind not in (_SCC, "RoleBinding")),
     ),
-    "servicemonitor.yaml": File(
-        "For Prometheus Operator, beside daemonset.yaml or openshift-daemonset.yaml. Add the label by which\n"
-        "your Prometheus chooses.",
+    "servicemonitor.yaml": ManifestFile(
+        "ServiceMonitor for Prometheus Operator; apply it with daemonset.yaml or openshift-daemonset.yaml.\n"
+        "Add the label that your Prometheus selects.",
         {**_COMMON, "serviceMonitor": {"enabled": True}},
         ("ServiceMonitor",),
     ),
-    "prometheusrule.yaml": File(
-        "For Prometheus Operator: rules and alerts. Add the label by which your Prometheus chooses.",
+    "prometheusrule.yaml": ManifestFile(
+        "Recording rules and alerts for Prometheus Operator. Add the label that your Prometheus selects.",
         {**_COMMON, "rules": {"enabled": True}},
         ("PrometheusRule",),
     ),
 }
-# Files of ServiceAccounts and what they may, in deploy/: with which values they are rendered.
-RIGHTS: Mapping[str, Values] = {
+# Files in deploy/ with a ServiceAccount and its permissions, and the values that they are rendered with.
+RBAC_FILES: Mapping[str, Values] = {
     "rbac.yaml": {},
     "agent-rbac.yaml": {"agent": {"enabled": True, "config": {"remote_write": [{"url": "http://receiver"}]}}},
 }
-_OF_RIGHTS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-_DELETES = f"\n`kubectl delete -f` on this file takes the namespace {NAMESPACE} away with all that is in it."
-_BY_CHART = "\nWritten by `make manifests` from deploy/helm/gpuledger, which can do more."
+_RBAC_KINDS = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+_DELETE_WARNING = (
+    f"\n`kubectl delete -f` on this file deletes the namespace {NAMESPACE} and everything in it."
+)
+_GENERATED = "\nGenerated by `make manifests` from deploy/helm/gpuledger, which has more options."
 
-_HELMS_LABELS = ("helm.sh/chart", "app.kubernetes.io/managed-by")
+_HELM_LABELS = ("helm.sh/chart", "app.kubernetes.io/managed-by")
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines as such, lists indented and, of words alone, in one line; no anchors."""
+    """Writes multi-line text as blocks, indented lists, short lists of words on one line, and no anchors."""
 
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002  (PyYAML's)
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002  (PyYAML's signature)
         super().increase_indent(flow, False)
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  (PyYAML's)
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  (PyYAML's signature)
         return True
 
 
-def _text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
+def _represent_text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
 
 
-def _list(dumper: yaml.SafeDumper, data: list[object]) -> yaml.SequenceNode:
-    words = all(isinstance(one, str) for one in data) and sum(len(str(one)) for one in data) < 80
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=words)
+def _represent_list(dumper: yaml.SafeDumper, data: list[object]) -> yaml.SequenceNode:
+    short = all(isinstance(item, str) for item in data) and sum(len(str(item)) for item in data) < 80
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=short)
 
 
-_Dumper.add_representer(str, _text)
-_Dumper.add_representer(list, _list)
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(list, _represent_list)
 
 
 def main(root: Path) -> None:
-    """Write every file below this root."""
+    """Write all files below this root."""
     with Chart.load(ROOT / "deploy/helm/gpuledger") as chart:
         folder = root / "kubernetes"
         folder.mkdir(parents=True, exist_ok=True)
         for name, file in FILES.items():
             release = file.values["fullnameOverride"]
-            found = [one for one in _render(chart, file.values, release, NAMESPACE) if _belongs(one, file)]
-            about = file.about + (_DELETES if found[0]["kind"] == "Namespace" else "") + _BY_CHART
-            lines = "".join(f"# {line}\n" for line in about.splitlines())
-            (folder / name).write_text(lines + _written(found), encoding="utf-8")
-        (root / "deploy").mkdir(exist_ok=True)
-        for name, values in RIGHTS.items():
-            rbac = [
-                one
-                for one in _render(chart, values, "gpuledger", "gpuledger")
-                if one["kind"] in _OF_RIGHTS and one["metadata"]["name"].endswith("-agent") is bool(values)
+            manifests = [
+                manifest
+                for manifest in _render(chart, file.values, release, NAMESPACE)
+                if _belongs_in(file, manifest)
             ]
-            for one in rbac:
-                del one["metadata"]["labels"]
-            file = Path("deploy") / name
-            (root / file).write_text(_head(ROOT / file) + _written(rbac), encoding="utf-8")
+            warning = _DELETE_WARNING if manifests[0]["kind"] == "Namespace" else ""
+            heading = file.heading + warning + _GENERATED
+            lines = "".join(f"# {line}\n" for line in heading.splitlines())
+            (folder / name).write_text(lines + _to_yaml(manifests), encoding="utf-8")
+        (root / "deploy").mkdir(exist_ok=True)
+        for name, values in RBAC_FILES.items():
+            rbac = [
+                manifest
+                for manifest in _render(chart, values, "gpuledger", "gpuledger")
+                if manifest["kind"] in _RBAC_KINDS
+                and manifest["metadata"]["name"].endswith("-agent") is bool(values)
+            ]
+            for manifest in rbac:
+                del manifest["metadata"]["labels"]
+            path = Path("deploy") / name
+            (root / path).write_text(_heading_of(ROOT / path) + _to_yaml(rbac), encoding="utf-8")
 
 
-def _head(file: Path) -> str:
-    """The comment that a file begins with."""
+def _heading_of(file: Path) -> str:
+    """Comment lines at the start of a file."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     return "".join(takewhile(lambda line: line.startswith("#"), lines))
 
 
-def _belongs(one: Manifest, file: File) -> bool:
-    for_scc = one["metadata"]["name"].endswith("-scc")
-    return one["kind"] in file.kinds and (one["kind"] == "Namespace" or for_scc == file.scc)
+def _belongs_in(file: ManifestFile, manifest: Manifest) -> bool:
+    for_scc = manifest["metadata"]["name"].endswith("-scc")
+    kind = manifest["kind"]
+    return kind in file.kinds and (kind == "Namespace" or for_scc == file.scc)
 
 
 def _render(chart: Chart, values: Values, name: str, namespace: str) -> list[Manifest]:
+    """Rendered objects without Helm's metadata, in the order of KINDS."""
     files = chart.render(values, name=name, namespace=namespace)
-    found = [
-        one
+    manifests = [
+        manifest
         for path, text in files.items()
         if not path.endswith("NOTES.txt")
-        for one in yaml.safe_load_all(text)
-        if one
+        for manifest in yaml.safe_load_all(text)
+        if manifest
     ]
-    for one in found:
-        _plain(one)
-    return sorted(found, key=lambda one: KINDS.index(one["kind"]) if one["kind"] in KINDS else len(KINDS))
+    for manifest in manifests:
+        _remove_helm_metadata(manifest)
+    return sorted(
+        manifests,
+        key=lambda manifest: KINDS.index(manifest["kind"]) if manifest["kind"] in KINDS else len(KINDS),
+    )
 
 
-def _plain(node: object) -> None:
-    """Without what only Helm puts there and reads."""
+def _remove_helm_metadata(node: object) -> None:
+    """Remove labels and annotations that only Helm sets and reads, from the node and everything in it."""
     if isinstance(node, list):
         for item in node:
-            _plain(item)
+            _remove_helm_metadata(item)
     if not isinstance(node, dict):
         return
     for value in node.values():
-        _plain(value)
-    for label in _HELMS_LABELS:
+        _remove_helm_metadata(value)
+    for label in _HELM_LABELS:
         node.pop(label, None)
     if isinstance(node.get("annotations"), dict):
         node["annotations"].pop("gpuledger/restart-on", None)
@@ -204,8 +217,11 @@ def _plain(node: object) -> None:
             del node["annotations"]
 
 
-def _written(found: list[Manifest]) -> str:
-    texts = [yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True) for one in found]
+def _to_yaml(manifests: list[Manifest]) -> str:
+    texts = [
+        yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+        for manifest in manifests
+    ]
     return "---\n".join(texts)
 
 

@@ -1,4 +1,4 @@
-"""The README's table of values, between its two marks."""
+"""Generates the README's table of values, between its two markers."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ BEGIN = "<!-- values: begin, written by `make chart` -->\n"
 END = "<!-- values: end -->\n"
 
 
-def table(keys: Iterable[Key]) -> str:
-    """A row per key, in the order of the file; sections in bold."""
+def values_table(keys: Iterable[Key]) -> str:
+    """Markdown table with a row per key in the order of values.yaml; sections are bold."""
     return "\n".join(["| value | default | meaning |", "|---|---|---|", *_rows(keys)]) + "\n"
 
 
 def _rows(keys: Iterable[Key]) -> Iterator[str]:
     for key in keys:
-        if key.below:
+        if key.children:
             yield f"| **`{key.path}`** | | {_cell(key.description)} |"
-            yield from _rows(key.below)
+            yield from _rows(key.children)
         else:
             yield f"| `{key.path}` | {_default(key.default)} | {_cell(key.description)} |"
 
 
-def put(readme: str, rows: str) -> str:
-    """The README with these rows. Raises ValueError where a mark is missing."""
+def replace_table(readme: str, rows: str) -> str:
+    """README with these rows between the markers. Raises ValueError if a marker is missing."""
     before, found, rest = readme.partition(BEGIN)
     _, closed, after = rest.partition(END)
     if not found or not closed:
-        raise ValueError("README.md lacks the marks between which the values stand")
+        raise ValueError(f"README.md: missing marker around the table of values; add {BEGIN!r} and {END!r}")
     return f"{before}{BEGIN}{rows}{END}{after}"
 
 

@@ -1,4 +1,4 @@
-"""values.schema.json: what Helm holds values against before it renders anything."""
+"""Builds values.schema.json, against which Helm validates values before it renders templates."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any
 from values import Key
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"
-# What Helm itself puts among the values of a subchart.
-_GLOBAL = {"type": "object", "description": "Values of a chart that has this one as a part; none is read."}
+# Helm adds this key to the values of a subchart.
+_GLOBAL = {"type": "object", "description": "Global values of a parent chart; ignored."}
 
 
-def build(keys: Iterable[Key]) -> dict[str, Any]:
-    """The schema; a key that is not in values.yaml is an error."""
+def build_schema(keys: Iterable[Key]) -> dict[str, Any]:
+    """JSON schema that rejects keys which are not in values.yaml."""
     return {
         "$schema": _DRAFT,
         "title": "Values of the gpuledger chart",
         "type": "object",
         "additionalProperties": False,
-        "properties": {key.name: _of(key) for key in keys} | {"global": _GLOBAL},
+        "properties": {key.name: _key_schema(key) for key in keys} | {"global": _GLOBAL},
     }
 
 
-def _of(key: Key) -> dict[str, Any]:
-    made = {"description": key.description, **key.schema}
-    if key.below:
-        made |= {"additionalProperties": False, "properties": {one.name: _of(one) for one in key.below}}
+def _key_schema(key: Key) -> dict[str, Any]:
+    schema = {"description": key.description, **key.schema}
+    if key.children:
+        properties = {child.name: _key_schema(child) for child in key.children}
+        schema |= {"additionalProperties": False, "properties": properties}
     else:
-        made["default"] = key.default
-    return made
+        schema["default"] = key.default
+    return schema

@@ -1,4 +1,4 @@
-"""values.yaml as a tree: every key with its default, its description and its JSON schema."""
+"""Reads values.yaml as a tree of keys with their defaults, descriptions and JSON schemas."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _SCHEMA_MARK = "@ "
 
 @dataclass(frozen=True)
 class Key:
-    """One key by its dotted path; `below` are the keys in it, where the chart knows them."""
+    """A key with its dotted path; `children` are its keys, empty for mappings with arbitrary keys."""
 
     path: str
     default: Any
     description: str
     schema: dict[str, Any]
-    below: tuple[Key, ...] = ()
+    children: tuple[Key, ...] = ()
 
     @property
     def name(self) -> str:
-        """The last part of the path; keys bear no dots."""
+        """Last part of the path; keys contain no dots."""
         return self.path.rsplit(".", 1)[-1]
 
 
-def read(file: Path) -> tuple[Key, ...]:
-    """The keys at the top. Raises ValueError naming a key without a description or with a bad schema."""
+def read_keys(file: Path) -> tuple[Key, ...]:
+    """Top-level keys. Raises ValueError naming a key without a description or with an invalid schema."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
     node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -42,37 +42,37 @@ def _keys(node: Any, values: dict[str, Any], lines: list[str], prefix: str) -> I
         description, fragment = _comment(lines, name.start_mark.line, path)
         default = values[name.value]
         free = {"properties", "additionalProperties", "propertyNames"} & fragment.keys()
-        below: tuple[Key, ...] = ()
+        children: tuple[Key, ...] = ()
         if isinstance(default, dict) and default and not free:
-            below = tuple(_keys(value, default, lines, f"{path}."))
+            children = tuple(_keys(value, default, lines, f"{path}."))
         schema = fragment if fragment.keys() & {"type", "enum"} else {"type": _type(default), **fragment}
-        yield Key(path, default, description, schema, below)
+        yield Key(path, default, description, schema, children)
 
 
 def _comment(lines: list[str], line: int, path: str) -> tuple[str, dict[str, Any]]:
-    """The comment right above a line: its words, and the schema in it."""
+    """Description and schema in the comment directly above a line."""
     words: list[str] = []
     schema: dict[str, Any] = {}
     start = line
     while start and lines[start - 1].lstrip().startswith("#"):
         start -= 1
     for text in lines[start:line]:
-        said = text.lstrip().removeprefix("#").strip()
-        if not said.startswith(_SCHEMA_MARK):
-            words.append(said)
+        comment = text.lstrip().removeprefix("#").strip()
+        if not comment.startswith(_SCHEMA_MARK):
+            words.append(comment)
             continue
-        fragment = yaml.safe_load(said.removeprefix(_SCHEMA_MARK))
+        fragment = yaml.safe_load(comment.removeprefix(_SCHEMA_MARK))
         if not isinstance(fragment, dict):
-            raise ValueError(f"values.yaml: {path}: what follows # @ is not a mapping")
+            raise ValueError(f"values.yaml: {path}: expected a mapping of JSON schema keywords after '# @'")
         schema |= fragment
     description = " ".join(words)
     if not description:
-        raise ValueError(f"values.yaml: {path}: a comment that says what it means is wanted above it")
+        raise ValueError(f"values.yaml: {path}: missing description; add a comment above the key")
     return description, schema
 
 
 def _type(default: object) -> str:
-    # bool before int, which it is one of.
+    # bool comes before int, because it is a subclass of int.
     for kind, name in (
         (bool, "boolean"),
         (int, "integer"),
@@ -82,4 +82,4 @@ def _type(default: object) -> str:
     ):
         if isinstance(default, kind):
             return name
-    raise ValueError(f"values.yaml: a default like {default!r} needs a type in its # @ line")
+    raise ValueError(f"values.yaml: the default {default!r} has no JSON type; add a type in a '# @' line")

@@ -1,34 +1,35 @@
-"""The agent as a whole: the targets of its configuration, and the receivers of what they tell."""
+"""The agent: discovery, scrape pool and remote-write receivers of one configuration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.agent.config.file import AgentConfig
+from gpuledger.agent.config.agent_config import AgentConfig
 from gpuledger.agent.deliver.receivers import Receivers
 from gpuledger.agent.deliver.state import ReceiverState
 from gpuledger.agent.discovery.discovery import Discovery
 from gpuledger.agent.discovery.selection import SCRAPE_STEPS, SelectionReport
 from gpuledger.agent.discovery.sharding import Shard
-from gpuledger.agent.scrape.loop import TargetLoop
-from gpuledger.agent.scrape.pool import Pool
-from gpuledger.agent.scrape.state import GroupTotals, PageMemory
+from gpuledger.agent.scrape.loop import ScrapeLoop
+from gpuledger.agent.scrape.pool import ScrapePool
+from gpuledger.agent.scrape.state import GroupTotals, PageMemoryBudget
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """One moment of the agent, for its page and its metrics. `now` is unix seconds; `error` is why the
-    configuration, as it stands now, could not be taken, and `configured` when the one in force was.
-    `reports` and `watches` tell of what is looked for in a cluster; `shard` is None where the agent is
-    alone, or cannot know its share yet, which `waiting` says. `former` are shares that it goes on with until
-    others have taken them over. `unready` says what was not tried yet.
+    """Snapshot of the agent for its status page and metrics. Times are unix seconds.
+
+    `error`: why the current configuration file was rejected; `configured`: when the active one was loaded.
+    `reports`, `watches`: results and health of discovery. `shard`: None if the agent is alone or the shard is
+    unknown (see `waiting_reason`). `former_shards`: it still scrapes the targets of these shards until others
+    take over. `unready_reason`: what has not been tried yet.
     """
 
     now: float
-    loops: tuple[TargetLoop, ...]
+    loops: tuple[ScrapeLoop, ...]
     totals: dict[str, GroupTotals]
     receivers: tuple[ReceiverState, ...]
     dropped: int
@@ -37,19 +38,19 @@ class AgentView:
     reports: tuple[SelectionReport, ...] = ()
     watches: tuple[IndexHealth, ...] = ()
     shard: Shard | None = None
-    waiting: str = ""
-    former: tuple[Shard, ...] = ()
-    unready: str = ""
+    waiting_reason: str = ""
+    former_shards: tuple[Shard, ...] = ()
+    unready_reason: str = ""
 
-    def went_on(self, group: str) -> dict[str, int]:
-        """How many targets of a group came past the steps that only a scrape can tell of, by step."""
+    def scrape_step_counts(self, group: str) -> dict[str, int]:
+        """Return the number of a group's targets that passed each of SCRAPE_STEPS."""
         states = [loop.state for loop in self.loops if loop.target.group == group]
         passed = (sum(state.answered is True for state in states), sum(state.up is True for state in states))
         return dict(zip(SCRAPE_STEPS, passed, strict=True))
 
 
 class Agent:
-    """Used by the event loop's thread alone."""
+    """Runs discovery, scraping and delivery. Used on the event loop's thread only."""
 
     def __init__(
         self,
@@ -57,63 +58,63 @@ class Agent:
         queues: Path,
         clock: Clock,
         discovery: Discovery | None = None,
-        memory: PageMemory | None = None,
+        memory: PageMemoryBudget | None = None,
     ) -> None:
         self._config = config
         self._discovery = discovery
         self._clock = clock
         self._receivers = Receivers(config.receivers, queues, clock)
-        self._pool = Pool(self._receivers.accept, clock, memory)
+        self._pool = ScrapePool(self._receivers.accept, clock, memory)
         self._configured = clock.unix()
         self.error = ""
 
     def start(self) -> None:
-        """Scrape and deliver, in the running loop. Raises GpuledgerError when the queues cannot be had."""
+        """Start on the running event loop. Raises GpuledgerError if a queue cannot be opened."""
         self._receivers.start()
         self._scrape()
         if self._discovery is not None:
-            self._discovery.become(self._config.selections)
+            self._discovery.set_selections(self._config.selections)
             self._discovery.start(self._scrape)
 
-    async def become(self, config: AgentConfig) -> None:
-        """Go on with another configuration. Raises GpuledgerError, and then goes on with the old one."""
+    async def apply_config(self, config: AgentConfig) -> None:
+        """Apply a changed configuration. Raises GpuledgerError and keeps the old one then."""
         if config.receivers != self._config.receivers:
             await self._receivers.apply(config.receivers)
         self._config = config
         if self._discovery is not None:
-            self._discovery.become(config.selections)
+            self._discovery.set_selections(config.selections)
         self._scrape()
         self._configured = self._clock.unix()
         self.error = ""
 
     async def stop(self, drain_seconds: float) -> None:
-        """Scrape no more, and deliver what is queued for so long at most; the rest waits on disk.
+        """Stop scraping and deliver queued samples for at most `drain_seconds`; the rest is kept on disk.
 
-        One of several agents scrapes on until others can have heard of it.
+        A sharded agent scrapes until the other shards can have taken over.
         """
         if self._discovery is not None:
-            await self._discovery.leave()
+            await self._discovery.wait_for_handover()
             self._discovery.stop()
         await self._pool.stop()
         await self._receivers.stop(drain_seconds)
 
     def _scrape(self) -> None:
-        """Go on with the targets that there are now, as far as they are this shard's."""
+        """Set the scrape pool's targets to this shard's static and discovered targets."""
         found, static = self._discovery, self._config.targets
         if found is None:
-            self._pool.become(static, self._config.deliveries)
+            self._pool.set_targets(static, self._config.routing)
             return
         if found.shard is None:
             return
-        shared = found.split(static)
-        self._pool.become(
-            [*shared.mine, *found.targets],
-            self._config.deliveries,
-            {target.key for target in (*shared.others, *found.others)},
+        split = found.split_targets(static)
+        self._pool.set_targets(
+            [*split.own, *found.targets],
+            self._config.routing,
+            {target.key for target in (*split.other_shards, *found.other_shards)},
         )
 
     def view(self) -> AgentView:
-        """The agent as it is now."""
+        """Return a snapshot of the agent."""
         found = self._discovery
         return AgentView(
             self._clock.unix(),
@@ -126,7 +127,7 @@ class Agent:
             found.reports if found else (),
             found.health if found else (),
             found.shard if found and found.shard != Shard() else None,
-            found.waiting if found else "",
-            found.former if found else (),
-            found.unready if found else "",
+            found.waiting_reason if found else "",
+            found.former_shards if found else (),
+            found.unready_reason if found else "",
         )

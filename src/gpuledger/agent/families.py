@@ -1,4 +1,4 @@
-"""The agent's own metrics: what it scrapes, what it could not, and what waits to be delivered."""
+"""The agent's own metrics: scrapes, discovery and remote write."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
-from gpuledger.agent.discovery.selection import STEPS
-from gpuledger.model.family import Family, FamilySpec, MetricType, single
+from gpuledger.model.family import Family, FamilySpec, MetricType, single_sample_family
 
 if TYPE_CHECKING:
-    # The catalogue of families is told without the packages of the agent, too.
+    # The catalogue of families is built without importing the agent's packages.
     from gpuledger.agent.agent import AgentView
     from gpuledger.agent.deliver.state import ReceiverState
     from gpuledger.agent.scrape.state import GroupTotals
@@ -23,106 +22,106 @@ BUILD = FamilySpec("gpuledger_agent_build_info", "info", "1, with the version.",
 CONFIG_OK = FamilySpec(
     "gpuledger_agent_config_last_reload_success",
     "gauge",
-    "1 when the configuration could be used as it was read last; 0 keeps the last good one.",
+    "1 if the last reload of the configuration file succeeded; 0: the last valid one is active.",
     source="configuration",
 )
 CONFIG_AT = FamilySpec(
     "gpuledger_agent_config_last_reload_success_timestamp_seconds",
     "gauge",
-    "Unix time at which the configuration in force was taken.",
+    "Unix time at which the active configuration was loaded.",
     unit="seconds",
     source="configuration",
 )
 TARGETS = FamilySpec(
     "gpuledger_agent_targets",
     "gauge",
-    "Targets by what their last scrape came to: up, down, or unknown before the first.",
+    "Targets by the state of their last scrape: up, down, or unknown before the first scrape.",
     ("group", "state"),
     source=_LOOPS,
 )
 DROPPED_TARGETS = FamilySpec(
     "gpuledger_agent_targets_dropped",
     "gauge",
-    "Targets of the configuration that its relabelConfigs drop.",
+    "Targets dropped by relabelConfigs.",
     source="configuration",
 )
 SELECTED = FamilySpec(
     "gpuledger_agent_selected",
     "gauge",
-    "What came past each step on the way to be a target: namespaces (namespace), pods or services (labels, "
-    "running), addresses (port, relabelling), and of this shard's targets (scraped) those whose endpoint "
-    "gave a page (endpoint) that could be taken (scrape).",
+    "Discovered objects that passed each step: namespaces (namespace), pods or services (labels, running), "
+    "addresses (port, relabelling), and targets: of this shard (scraped), with a response from the endpoint "
+    "(endpoint), with a successful scrape (scrape).",
     ("group", "step"),
     source=_CLUSTER,
 )
 WATCH_UP = FamilySpec(
     "gpuledger_agent_watch_up",
     "gauge",
-    "0 while the API server does not tell of these objects; what was known before is used on.",
+    "0 while the watch of these objects fails; the last known objects stay in use.",
     ("watch",),
     source=_CLUSTER,
 )
 WATCHED = FamilySpec(
-    "gpuledger_agent_watch_objects", "gauge", "Objects that are known.", ("watch",), source=_CLUSTER
+    "gpuledger_agent_watch_objects", "gauge", "Objects known from this watch.", ("watch",), source=_CLUSTER
 )
 SHARDS = FamilySpec(
     "gpuledger_agent_shard_count",
     "gauge",
-    "How many agents share the targets; absent where this one is alone.",
+    "Number of agents that share the targets; absent if there is only one.",
     source=_CLUSTER,
 )
 SERIES = FamilySpec(
     "gpuledger_agent_series",
     "gauge",
-    "Samples of the last scrape of each target that were left by metric relabelling, summed.",
+    "Samples of the last scrape after metric relabeling, summed over the targets.",
     ("group",),
     source=_LOOPS,
 )
 CACHE = FamilySpec(
     "gpuledger_agent_cache_bytes",
     "gauge",
-    "What is kept of the last pages, most of it packed where agent.page_memory is used up.",
+    "Memory of the cached pages; pages are packed when agent.page_memory is used up.",
     ("group",),
     unit="bytes",
     source=_LOOPS,
 )
 
 
-def _spec(name: str, about: str, label: str, source: str) -> FamilySpec:
+def _spec(name: str, help_text: str, label: str, source: str) -> FamilySpec:
     bare = name.removesuffix("_total")
     kind: MetricType = "gauge" if bare == name else "counter"
     unit = next((unit for unit in ("seconds", "bytes") if bare.endswith(f"_{unit}")), "")
-    return FamilySpec(f"gpuledger_agent_{name}", kind, about, (label,), unit, source)
+    return FamilySpec(f"gpuledger_agent_{name}", kind, help_text, (label,), unit, source)
 
 
 _OF_GROUPS: Final[tuple[tuple[str, str, Callable[[GroupTotals], float]], ...]] = (
-    ("scrapes_total", "Scrapes that were tried.", lambda totals: totals.scrapes),
+    ("scrapes_total", "Scrape attempts.", lambda totals: totals.scrapes),
     (
         "scrape_seconds_total",
-        "Seconds that scrapes took, waiting for the target included.",
+        "Total duration of scrapes, including the wait for the target.",
         lambda totals: totals.seconds,
     ),
     (
         "missed_scrapes_total",
-        "Times at which a target was due while its scrape before was still running.",
+        "Scrapes that were skipped because the previous scrape of the target was still running.",
         lambda totals: totals.missed,
     ),
     (
         "samples_total",
-        "Samples handed over to be delivered, staleness markers and scrape_* included.",
-        lambda totals: totals.delivered,
+        "Samples queued for delivery, including staleness markers and scrape_* series.",
+        lambda totals: totals.queued_samples,
     ),
     (
         "duplicate_samples_total",
-        "Samples left out because a series was there already on the same page.",
+        "Samples omitted because their series occurred before on the same page.",
         lambda totals: totals.duplicates,
     ),
 )
 FAILURES = FamilySpec(
     "gpuledger_agent_scrape_failures_total",
     "counter",
-    "Scrapes that gave no samples: request (no answer, or not a good one), body_limit, page (cannot be read, "
-    "or is beyond a limit), internal.",
+    "Failed scrapes by reason: request (no response, or an error response), body_limit, page (invalid, or "
+    "above a limit), internal.",
     ("group", "reason"),
     source=_LOOPS,
 )
@@ -130,71 +129,71 @@ FAILURES = FamilySpec(
 _OF_RECEIVERS: Final[tuple[tuple[str, str, Callable[[ReceiverState], float | None]], ...]] = (
     (
         "queue_samples",
-        "Samples that were accepted and are neither delivered nor dropped.",
+        "Queued samples: accepted and neither delivered nor dropped.",
         lambda state: state.queued_samples,
     ),
-    ("queue_bytes", "The same in bytes, compressed.", lambda state: state.queued_bytes),
-    ("queue_disk_bytes", "What the queue's files take.", lambda state: state.disk_bytes),
+    ("queue_bytes", "Size of the queued samples, compressed.", lambda state: state.queued_bytes),
+    ("queue_disk_bytes", "Size of the queue's files.", lambda state: state.disk_bytes),
     (
         "queue_memory_bytes",
-        "What waits in memory because the disk does not take it.",
+        "Samples queued in memory because the disk is not writable, in bytes.",
         lambda state: state.memory_bytes,
     ),
     (
         "queue_oldest_timestamp_seconds",
-        "When the oldest of what waits was accepted, unix time; absent when nothing waits.",
+        "Unix time at which the oldest queued sample was accepted; absent if the queue is empty.",
         lambda state: state.oldest,
     ),
     (
         "delivered_timestamp_seconds",
-        "The youngest timestamp that was delivered, unix time; absent before the first.",
+        "Newest delivered sample timestamp, unix time; absent before the first delivery.",
         lambda state: state.newest_sent,
     ),
     (
         "receiver_last_success_timestamp_seconds",
-        "Unix time of the last request that the receiver took; absent before the first.",
+        "Unix time of the last request that the receiver accepted; absent before the first.",
         lambda state: state.last_success,
     ),
     (
         "receiver_up",
-        "0 while the last request to the receiver failed, or was refused as a whole.",
+        "0 if the last request to the receiver failed, or the receiver rejected the whole batch.",
         lambda state: float(not (state.failing or state.refusing)),
     ),
-    ("shards", "Queues that are delivered side by side.", lambda state: state.shards),
+    ("shards", "Shards that send in parallel.", lambda state: state.shards),
     (
         "accepted_samples_total",
-        "Samples that were put into the queue.",
+        "Samples that were queued.",
         lambda state: state.accepted_samples,
     ),
-    ("delivered_samples_total", "Samples that the receiver took.", lambda state: state.sent_samples),
+    ("delivered_samples_total", "Samples that the receiver accepted.", lambda state: state.sent_samples),
     (
         "delivered_bytes_total",
-        "Bytes of the requests that the receiver took, compressed.",
+        "Size of the requests that the receiver accepted, compressed.",
         lambda state: state.sent_bytes,
     ),
     (
         "retried_samples_total",
-        "Samples that were sent in vain and were to be sent again, each time counted.",
+        "Samples of failed requests that are retried, counted at each attempt.",
         lambda state: state.retried_samples,
     ),
 )
 _GROUP_COUNTERS: Final = tuple(
-    (_spec(name, about, "group", _LOOPS), read) for name, about, read in _OF_GROUPS
+    (_spec(name, help_text, "group", _LOOPS), read) for name, help_text, read in _OF_GROUPS
 )
 _RECEIVER: Final = tuple(
-    (_spec(name, about, "receiver", _SENDERS), read) for name, about, read in _OF_RECEIVERS
+    (_spec(name, help_text, "receiver", _SENDERS), read) for name, help_text, read in _OF_RECEIVERS
 )
 DROPPED = FamilySpec(
     "gpuledger_agent_dropped_samples_total",
     "counter",
-    "Accepted samples that are lost, by reason.",
+    "Queued samples that were lost, by reason.",
     ("receiver", "reason"),
     source=_SENDERS,
 )
 REQUESTS = FamilySpec(
     "gpuledger_agent_requests_total",
     "counter",
-    "Requests to the receiver by what became of them: an HTTP status, or the kind of failure.",
+    "Requests to the receiver by result: an HTTP status, or the kind of failure.",
     ("receiver", "result"),
     source=_SENDERS,
 )
@@ -210,11 +209,11 @@ SPECS: Final = (
 
 
 def agent_families(view: AgentView) -> Iterator[Family]:
-    """All families of one moment."""
-    yield single(BUILD, 1, __version__)
-    yield single(CONFIG_OK, float(not view.error))
-    yield single(CONFIG_AT, view.configured)
-    yield single(DROPPED_TARGETS, view.dropped)
+    """Yield all metric families of a snapshot."""
+    yield single_sample_family(BUILD, 1, __version__)
+    yield single_sample_family(CONFIG_OK, float(not view.error))
+    yield single_sample_family(CONFIG_AT, view.configured)
+    yield single_sample_family(DROPPED_TARGETS, view.dropped)
     yield from _cluster(view)
     yield from _targets(view)
     for spec, read in _GROUP_COUNTERS:
@@ -231,12 +230,15 @@ def agent_families(view: AgentView) -> Iterator[Family]:
 
 
 def _cluster(view: AgentView) -> Iterator[Family]:
+    # Imported lazily: the catalogue of families must not need the agent's packages, such as re2.
+    from gpuledger.agent.discovery.selection import STEPS
+
     selected, up, watched, shards = Family(SELECTED), Family(WATCH_UP), Family(WATCHED), Family(SHARDS)
     for report in view.reports:
         if report.known:
             for step in STEPS:
                 selected.add(report.passed[step], report.name, step)
-            for step, number in view.went_on(report.name).items():
+            for step, number in view.scrape_step_counts(report.name).items():
                 selected.add(number, report.name, step)
     for watch in view.watches:
         up.add(float(watch.success), watch.name)

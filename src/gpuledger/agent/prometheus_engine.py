@@ -1,4 +1,4 @@
-"""The same work for a Prometheus in agent mode: its configuration, made of ours."""
+"""Conversion of the agent's configuration to one for Prometheus in agent mode (`--engine prometheus`)."""
 
 from __future__ import annotations
 
@@ -7,24 +7,31 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
-from gpuledger.agent.config.file import AgentConfig
+from gpuledger.agent.config.agent_config import AgentConfig
 from gpuledger.agent.deliver.settings import ClientTls, Login, ReceiverSettings, Secret
-from gpuledger.agent.discovery.meta import META, NODE, PORT_NAME, PORT_NUMBER, PORT_PROTOCOL, sanitized
-from gpuledger.agent.discovery.places import RUNNING
+from gpuledger.agent.discovery.addresses import RUNNING
+from gpuledger.agent.discovery.meta_labels import (
+    META,
+    NODE,
+    PORT_NAME,
+    PORT_NUMBER,
+    PORT_PROTOCOL,
+    sanitize_label_name,
+)
 from gpuledger.agent.discovery.selection import POD_MONITOR, EndpointSettings, Selection
 from gpuledger.agent.discovery.sharding import Shard
-from gpuledger.agent.relabel.rule import Relabelling, Rule
+from gpuledger.agent.relabel.rules import RelabelRule, RelabelRules
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.host.yaml_nodes import TLS_VERSIONS
-from gpuledger.kubernetes.access import Access
+from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.model.errors import UsageError
-from gpuledger.model.text import as_prometheus
+from gpuledger.model.text import format_duration
 
 Yaml = dict[str, Any]
 
 
 def tls_config(tls: ClientTls) -> Yaml:
-    """The key tls_config where there is anything to say. Raises UsageError for what is in no file."""
+    """Return the key tls_config, or {} for defaults. Raises UsageError for a secret that is not in a file."""
     found: Yaml = {
         "ca_file": _file(tls.ca, "tlsConfig"),
         "cert_file": _file(tls.certificate, "tlsConfig"),
@@ -37,7 +44,7 @@ def tls_config(tls: ClientTls) -> Yaml:
 
 
 def login_config(login: Login | None) -> Yaml:
-    """The key basic_auth or authorization. Raises UsageError for what is in no file, but for usernames."""
+    """Return the key basic_auth or authorization. Raises UsageError for a secret that is not in a file."""
     if login is None:
         return {}
     if login.scheme == "Basic":
@@ -56,44 +63,44 @@ def login_config(login: Login | None) -> Yaml:
 
 
 def _username(login: Login) -> str:
-    """As text, which a password never is: Prometheus 2.42 knows no file for it."""
-    alone = "basicAuth: Prometheus takes a username from its configuration alone"
-    if login.user.held is not None:
-        raise UsageError(f"{alone}; give username")
+    """Return the username as text: Prometheus 2.42 has no username_file."""
+    inline_only = "basicAuth: Prometheus only supports an inline username"
+    if login.user.provider is not None:
+        raise UsageError(f"{inline_only}; set username")
     if login.user.file is None:
         return login.user.text
     try:
         return login.user.file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        raise UsageError(f"{alone}, and {login.user.file} cannot be read; give username") from None
+        raise UsageError(f"{inline_only}, and {login.user.file} cannot be read; set username") from None
 
 
 def _file(secret: Secret, what: str) -> str:
     if secret.absent:
         return ""
-    if secret.held is not None:
-        raise UsageError(f"{what}: {secret.held.name} is not a file; mount it where Prometheus will run")
+    if secret.provider is not None:
+        raise UsageError(f"{what}: {secret.provider.name} is not a file; mount it into Prometheus's pod")
     if secret.file is None:
-        raise UsageError(f"{what}: secrets are not printed; give the file in which Prometheus will find it")
+        raise UsageError(f"{what}: inline secrets are not printed; use a file that Prometheus can read")
     return str(secret.file.absolute())
 
 
-# What means the same there, whatever is written after it.
+# Keys with the same meaning in Prometheus; copied as written.
 _SAME: Final = (
     *("name", "remote_timeout", "write_relabel_configs", "metadata_config"),
     *("follow_redirects", "enable_http2"),
 )
-# Of `queue_config`, what came after 2.42; our own queue has bounds of its own besides.
+# Keys of `queue_config` that Prometheus 2.42 does not have.
 _LATER: Final = frozenset({"sample_age_limit"})
-# The one usual header that is no secret: whose the samples are, where a store has several tenants.
+# The only common header that is not a secret: the tenant of the samples.
 _TENANT: Final = "x-scope-orgid"
 _VERSIONS: Final = {number: word for word, number in TLS_VERSIONS.items()}
 
 
 def receiver_config(receiver: ReceiverSettings, written: Mapping[str, Any]) -> Yaml:
-    """An entry of remote_write; `written` is ours as YAML has it.
+    """Return Prometheus's remote_write entry; `written` is our entry as parsed YAML.
 
-    Raises UsageError for secrets, which are not repeated, and for what Prometheus has no words for.
+    Raises UsageError for inline secrets, which are not printed, and for settings that Prometheus lacks.
     """
     queue = {name: value for name, value in (written.get("queue_config") or {}).items() if name not in _LATER}
     return {
@@ -110,8 +117,8 @@ def _headers(receiver: ReceiverSettings) -> Yaml:
     for name, value in receiver.headers:
         if name.lower() != _TENANT or value.file is not None:
             raise UsageError(
-                f"{receiver.name}: what the header {name} says may be a secret and is not printed; leave it "
-                "out here, and add it to what is printed"
+                f"{receiver.name}: the header {name} may be a secret and is not printed; remove it here and "
+                "add it to the printed configuration"
             )
     return {name: value.text for name, value in receiver.headers}
 
@@ -121,7 +128,7 @@ def _tls(receiver: ReceiverSettings) -> Yaml:
     if receiver.tls.min_version > 12:
         found.setdefault("tls_config", {})["min_version"] = _VERSIONS[receiver.tls.min_version]
     if receiver.tls.max_version < 13:
-        raise UsageError(f"{receiver.name}: Prometheus 2.42 knows no tls_config.max_version; leave it out")
+        raise UsageError(f"{receiver.name}: Prometheus 2.42 has no tls_config.max_version; remove it")
     return found
 
 
@@ -129,21 +136,21 @@ _SLICE: Final = f"{META}endpointslice_"
 
 
 def prometheus_config(
-    config: AgentConfig, written: Mapping[str, Any], access: Access | None, shard: Shard
+    config: AgentConfig, written: Mapping[str, Any], access: ApiServerAccess | None, shard: Shard
 ) -> Yaml:
-    """A configuration for Prometheus 2.42 and newer. `written` is our own file as YAML has it: much of what
-    it says of receivers and external labels is in Prometheus's words already.
+    """Return a configuration for Prometheus 2.42 and newer.
 
-    Raises UsageError for what Prometheus has no words for, and for secrets, which are not repeated.
+    `written` is our file as parsed YAML: its receivers and external labels are mostly in Prometheus's format.
+    Raises UsageError for settings that Prometheus lacks and for inline secrets, which are not printed.
     """
-    jobs = [_static(target, number, shard) for number, target in enumerate(config.targets)]
+    jobs = [_static_job(target, number, shard) for number, target in enumerate(config.targets)]
     for selection in config.selections:
         for number, endpoint in enumerate(selection.endpoints):
-            jobs.append(_selected(selection, endpoint, number, access, shard))
+            jobs.append(_discovery_job(selection, endpoint, number, access, shard))
     external = (written.get("global") or {}).get("external_labels") or {}
     receivers = [
-        receiver_config(one, told)
-        for one, told in zip(config.receivers, written["remote_write"], strict=True)
+        receiver_config(receiver, entry)
+        for receiver, entry in zip(config.receivers, written["remote_write"], strict=True)
     ]
     return {
         **({"global": {"external_labels": external}} if external else {}),
@@ -152,7 +159,7 @@ def prometheus_config(
     }
 
 
-def _static(target: Target, number: int, shard: Shard) -> Yaml:
+def _static_job(target: Target, number: int, shard: Shard) -> Yaml:
     parts = urlsplit(target.url)
     labels = dict(target.labels)
     if labels.get("instance") == parts.netloc:
@@ -166,19 +173,23 @@ def _static(target: Target, number: int, shard: Shard) -> Yaml:
     )
     return {
         "job_name": f"{target.group}/static/{number}",
-        **_scraping(where),
+        **_scrape_options(where),
         "static_configs": [{"targets": [parts.netloc], "labels": labels}],
-        **_rules("relabel_configs", _sharing(shard)),
+        **_relabel_configs("relabel_configs", _shard_rules(shard)),
     }
 
 
-def _selected(
-    selection: Selection, endpoint: EndpointSettings, number: int, access: Access | None, shard: Shard
+def _discovery_job(
+    selection: Selection,
+    endpoint: EndpointSettings,
+    number: int,
+    access: ApiServerAccess | None,
+    shard: Shard,
 ) -> Yaml:
     if selection.namespaces.selector:
         raise UsageError(
-            f"{selection.name}: Prometheus cannot select namespaces by their labels; give matchNames, or "
-            "leave the engine as it is"
+            f"{selection.name}: Prometheus cannot select namespaces by labels; set matchNames, or use the "
+            "builtin engine"
         )
     pods = selection.kind == POD_MONITOR
     role = "pod" if pods else "endpointslice"
@@ -192,76 +203,76 @@ def _selected(
     if access is not None:
         sd |= _api_server(access)
     rules = [
-        Rule(target_label="job", replacement=selection.name.replace("$", "$$")),
-        *_of_job(selection),
-        *(_of_pods(endpoint) if pods else _of_services(endpoint)),
+        RelabelRule(target_label="job", replacement=selection.name.replace("$", "$$")),
+        *_job_rules(selection),
+        *(_pod_rules(endpoint) if pods else _service_rules(endpoint)),
         *selection.rules.rules,
-        *_sharing(shard),
+        *_shard_rules(shard),
     ]
     return {
         "job_name": selection.name if not number else f"{selection.name}/{number}",
-        **_scraping(endpoint),
+        **_scrape_options(endpoint),
         "kubernetes_sd_configs": [sd],
-        **_rules("relabel_configs", rules),
+        **_relabel_configs("relabel_configs", rules),
     }
 
 
-def _of_job(selection: Selection) -> Iterable[Rule]:
+def _job_rules(selection: Selection) -> Iterable[RelabelRule]:
     if selection.job_label:
         kind = "pod" if selection.kind == POD_MONITOR else "service"
-        label = f"{META}{kind}_label_{sanitized(selection.job_label)}"
-        yield Rule(source_labels=(label,), regex="(.+)", target_label="job")
+        label = f"{META}{kind}_label_{sanitize_label_name(selection.job_label)}"
+        yield RelabelRule(source_labels=(label,), regex="(.+)", target_label="job")
 
 
-def _of_pods(endpoint: EndpointSettings) -> Iterable[Rule]:
-    yield Rule("keep", (f"{META}pod_phase",), regex=RUNNING)
+def _pod_rules(endpoint: EndpointSettings) -> Iterable[RelabelRule]:
+    yield RelabelRule("keep", (f"{META}pod_phase",), regex=RUNNING)
     if endpoint.number:
-        # Every container of the pod is a target then, all equal: Prometheus makes one of equal targets.
+        # Each container of the pod gives an equal target; Prometheus deduplicates them.
         for regex, replacement in (("([^:]+)", "$1"), ("(.*:.*)", "[$1]")):
-            yield Rule(
+            yield RelabelRule(
                 source_labels=(f"{META}pod_ip",),
                 regex=regex,
                 target_label="__address__",
                 replacement=f"{replacement}:{endpoint.number}",
             )
     elif endpoint.port:
-        yield Rule("keep", (PORT_NAME, PORT_PROTOCOL), regex=f"{re.escape(endpoint.port)};TCP")
+        yield RelabelRule("keep", (PORT_NAME, PORT_PROTOCOL), regex=f"{re.escape(endpoint.port)};TCP")
     else:
-        yield Rule("keep", (PORT_NUMBER, PORT_PROTOCOL), regex=".+;TCP")
+        yield RelabelRule("keep", (PORT_NUMBER, PORT_PROTOCOL), regex=".+;TCP")
     if endpoint.add_node_label:
-        yield Rule(source_labels=(f"{META}pod_node_name",), target_label="node")
+        yield RelabelRule(source_labels=(f"{META}pod_node_name",), target_label="node")
 
 
-def _of_services(endpoint: EndpointSettings) -> Iterable[Rule]:
-    yield Rule("keep", (f"{META}service_name",), regex=".+")
-    yield Rule("drop", (f"{META}pod_phase",), regex="Succeeded|Failed")
-    yield Rule("drop", (f"{_SLICE}address_type",), regex="FQDN")
+def _service_rules(endpoint: EndpointSettings) -> Iterable[RelabelRule]:
+    yield RelabelRule("keep", (f"{META}service_name",), regex=".+")
+    yield RelabelRule("drop", (f"{META}pod_phase",), regex="Succeeded|Failed")
+    yield RelabelRule("drop", (f"{_SLICE}address_type",), regex="FQDN")
     if endpoint.number:
-        # Prometheus knows the number behind the service alone, not the service's own.
-        yield Rule("keep", (f"{_SLICE}port", f"{_SLICE}port_protocol"), regex=f"{endpoint.number};TCP")
+        # Prometheus knows only the endpoint's port number, not the service's.
+        yield RelabelRule("keep", (f"{_SLICE}port", f"{_SLICE}port_protocol"), regex=f"{endpoint.number};TCP")
     else:
         name = re.escape(endpoint.port) if endpoint.port else ".*"
-        yield Rule("keep", (f"{_SLICE}port_name", f"{_SLICE}port_protocol"), regex=f"{name};TCP")
+        yield RelabelRule("keep", (f"{_SLICE}port_name", f"{_SLICE}port_protocol"), regex=f"{name};TCP")
     if endpoint.add_node_label:
         for label in (f"{META}pod_node_name", f"{_SLICE}endpoint_topology_kubernetes_io_hostname"):
-            yield Rule(source_labels=(label,), regex="(.+)", target_label="node")
+            yield RelabelRule(source_labels=(label,), regex="(.+)", target_label="node")
 
 
-def _sharing(shard: Shard) -> tuple[Rule, ...]:
+def _shard_rules(shard: Shard) -> tuple[RelabelRule, ...]:
     if shard.count == 1:
         return ()
     label = "__tmp_shard"
     return (
-        Rule("hashmod", ("__address__",), modulus=shard.count, target_label=label),
-        Rule("keep", (label,), regex=str(shard.index)),
+        RelabelRule("hashmod", ("__address__",), modulus=shard.count, target_label=label),
+        RelabelRule("keep", (label,), regex=str(shard.index)),
     )
 
 
-def _scraping(endpoint: EndpointSettings) -> Yaml:
+def _scrape_options(endpoint: EndpointSettings) -> Yaml:
     settings = endpoint.settings
     return {
-        "scrape_interval": as_prometheus(settings.interval),
-        "scrape_timeout": as_prometheus(settings.timeout),
+        "scrape_interval": format_duration(settings.interval),
+        "scrape_timeout": format_duration(settings.timeout),
         "scheme": endpoint.scheme,
         "metrics_path": endpoint.path,
         **(
@@ -269,14 +280,14 @@ def _scraping(endpoint: EndpointSettings) -> Yaml:
             if endpoint.params
             else {}
         ),
-        # Ours decides by the page where nothing is said, which is for honoring wherever there are GPUs.
+        # The builtin engine's default decides by the page; for GPU exporters that is true.
         "honor_labels": settings.honor_labels is not False,
         "honor_timestamps": settings.honor_timestamps,
         **_limits(settings),
         **({} if settings.follow_redirects else {"follow_redirects": False}),
         **tls_config(settings.tls),
         **login_config(settings.login),
-        **_rules("metric_relabel_configs", settings.relabelling.rules),
+        **_relabel_configs("metric_relabel_configs", settings.metric_relabeling.rules),
     }
 
 
@@ -292,7 +303,7 @@ def _limits(settings: ScrapeSettings) -> Yaml:
     return {name: limit for name, limit in found.items() if limit}
 
 
-def _api_server(access: Access) -> Yaml:
+def _api_server(access: ApiServerAccess) -> Yaml:
     found: Yaml = {"api_server": access.url}
     if access.token_file is not None:
         found["authorization"] = {"credentials_file": str(access.token_file)}
@@ -302,13 +313,13 @@ def _api_server(access: Access) -> Yaml:
     return {**found, "tls_config": tls} if tls else found
 
 
-def _rules(key: str, rules: Iterable[Rule]) -> Yaml:
-    told = [_rule(rule) for rule in Relabelling(rules).rules]
-    return {key: told} if told else {}
+def _relabel_configs(key: str, rules: Iterable[RelabelRule]) -> Yaml:
+    entries = [_relabel_config(rule) for rule in RelabelRules(rules).rules]
+    return {key: entries} if entries else {}
 
 
-def _rule(rule: Rule) -> Yaml:
-    plain = Rule()
+def _relabel_config(rule: RelabelRule) -> Yaml:
+    plain = RelabelRule()
     found: Yaml = {"source_labels": list(rule.source_labels)} if rule.source_labels else {}
     for name in ("separator", "regex", "modulus", "target_label", "replacement"):
         if getattr(rule, name) != getattr(plain, name):

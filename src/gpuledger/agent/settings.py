@@ -1,73 +1,64 @@
-"""What a user sets about the agent itself; what it scrapes, and for whom, is in its configuration file."""
+"""Settings of the agent process. Targets and receivers are in its configuration file."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.http.addresses import Address, as_address
-from gpuledger.model.settings import choice, duration, setting, size, text
+from gpuledger.http.addresses import Address, parse_address_setting
+from gpuledger.model.settings import choice, duration, option, setting, size, text
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """Where the agent tells of itself, and where what it could not deliver yet waits."""
+    """Listen address, queue directory and memory of the agent."""
 
-    listen_address: Address = setting(
+    listen_address: Address = option(
         "agent.listen_address",
-        as_address,
+        parse_address_setting,
         Address("", 9401),
-        "serve the agent's own page and metrics on this address",
-        flags=("--listen-address",),
+        "serve the agent's status page and metrics on this address",
         metavar="ADDR",
     )
     web_config: str = setting(
         "agent.web_config",
         text,
         "",
-        "TLS, client certificates, basic auth and a rate limit for them, as exporter-toolkit's file says",
+        "configure TLS, client certificates, basic auth and a rate limit for them with an exporter-toolkit "
+        "web configuration file",
         flags=("--web.config.file", "--web.config-file"),
         metavar="FILE",
     )
-    queue_directory: str = setting(
+    queue_directory: str = option(
         "agent.queue_directory",
         text,
         "",
-        "what waits to be delivered is in this directory; without a word in remote-write below the state "
-        "directory",
-        flags=("--queue-directory",),
+        "keep the remote-write queues in this directory (default: remote-write in the state directory)",
         metavar="DIR",
     )
-    page_memory: int = setting(
+    page_memory: int = option(
         "agent.page_memory",
         size,
         96 << 20,
-        "what is remembered of the last pages may take so much memory between scrapes, all targets together; "
-        "beyond it pages are packed, for a sixth of a scrape's time",
-        flags=("--page-memory",),
+        "memory for the cached pages of all targets between scrapes; beyond it pages are packed, which makes "
+        "a scrape a sixth slower",
         metavar="SIZE",
     )
-    look_interval: float = setting(
+    look_interval: float = option(
         "agent.look_interval",
         duration(highest=3600.0),
         1.0,
-        "look so often whether the configuration has changed; 0 waits for SIGHUP",
-        flags=("--look-interval",),
-        metavar="DURATION",
+        "check the configuration file for changes at this interval; 0 reloads only on SIGHUP",
     )
-    engine: str = setting(
+    engine: str = option(
         "agent.engine",
         choice("builtin", "prometheus"),
         "builtin",
-        "who scrapes: builtin is this program; prometheus prints the same work as a configuration for a "
-        "Prometheus in agent mode, and ends",
-        flags=("--engine",),
-        metavar="builtin|prometheus",
+        "scrape engine: builtin scrapes in this program; prometheus prints an equivalent configuration for "
+        "Prometheus in agent mode and exits",
     )
-    drain: float = setting(
+    drain: float = option(
         "agent.drain",
         duration(highest=600.0),
         5.0,
-        "when told to stop, go on delivering for so long at most",
-        flags=("--drain",),
-        metavar="DURATION",
+        "deliver queued samples for at most this long at shutdown",
     )

@@ -1,4 +1,4 @@
-"""The unix socket on which a running gpuledger is told to pause: where it lies, and how it is opened."""
+"""The control socket (a unix socket) of a running gpuledger: its paths, its server side, its client side."""
 
 from __future__ import annotations
 
@@ -14,84 +14,86 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
-from gpuledger.ledger.store.place import usual_dirs
+from gpuledger.ledger.store.state_directory import candidate_dirs
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.settings import build
+from gpuledger.model.settings import build_settings
 from gpuledger.model.snapshot import SourceInfo
 from gpuledger.node.settings import NO_SOCKET, ControlSettings
 
 log = logging.getLogger("gpuledger.control")
 
-NAME = "control.sock"
-SYSTEM = Path("/run/gpuledger")
+SOCKET_NAME = "control.sock"
+RUN_DIR = Path("/run/gpuledger")
 
 
-class Doorway:
-    """A listening socket that only its owner (and root) can reach; its file goes with it.
+class ControlSocket:
+    """A listening unix socket that only its user and root can connect to. Closing it removes its file.
 
-    Raises GpuledgerError when another program hears there or nobody can.
+    Raises GpuledgerError when another program listens there or the path cannot be bound.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.socket = _bound(path)
+        self.socket = _bind(path)
         self._mine = _identity(path)
 
     def close(self) -> None:
-        """Hear nobody any more. Idempotent."""
+        """Stop listening and remove the file. Idempotent."""
         self.socket.close()
         try:
             if _identity(self.path) == self._mine:
                 self.path.unlink()
         except OSError:
-            # Somebody has cleared it away, or its directory.
+            # The file or its directory has already been removed.
             pass
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
     found = path.lstat()
-    # An inode's number is used again at once.
+    # The modification time too: the kernel reuses inode numbers immediately.
     return (found.st_dev, found.st_ino, found.st_mtime_ns)
 
 
-def open_doorway(
+def open_control_socket(
     settings: ControlSettings,
     source: SourceInfo,
-    beside: Path | None,
+    state_dir: Path | None,
     environment: Mapping[str, str],
-    system: Path = SYSTEM,
-) -> Doorway | None:
-    """The socket that is asked for; without a word, the usual one where a driver is read.
+    system: Path = RUN_DIR,
+) -> ControlSocket | None:
+    """Open the configured control socket; by default, the first usable default path if a driver is read.
 
-    `beside` is the directory of the books, None without. Raises GpuledgerError when the one that is asked for
-    cannot be had; of the usual one that is a line in the log.
+    `state_dir` is the directory of the ledger, None without one. Raises GpuledgerError when a configured
+    socket cannot be opened; for a default path this is only logged.
     """
     if settings.socket == NO_SOCKET or (source.simulated and not settings.socket):
         return None
     if settings.socket:
-        return Doorway(Path(settings.socket))
-    for folder in _folders(environment, beside, system):
+        return ControlSocket(Path(settings.socket))
+    for folder in _folders(environment, state_dir, system):
         if _usable(folder):
             try:
-                return Doorway(folder / NAME)
+                return ControlSocket(folder / SOCKET_NAME)
             except GpuledgerError as error:
-                log.warning("gpuledger pause will not be heard: %s", error)
+                log.warning("gpuledger pause will not work: %s", error)
                 return None
-    log.warning("gpuledger pause will not be heard: no directory for its socket; see --control.socket")
+    log.warning("gpuledger pause will not work: no directory for the control socket; set --control.socket")
     return None
 
 
-def usual_places(environment: Mapping[str, str], beside: Path | None, system: Path = SYSTEM) -> list[Path]:
-    """Where a running gpuledger may be heard of, the likeliest first."""
-    return [folder / NAME for folder in _folders(environment, beside, system)]
+def default_socket_paths(
+    environment: Mapping[str, str], state_dir: Path | None, system: Path = RUN_DIR
+) -> list[Path]:
+    """Default paths of the control socket of a running gpuledger, the most likely first."""
+    return [folder / SOCKET_NAME for folder in _folders(environment, state_dir, system)]
 
 
-def _folders(environment: Mapping[str, str], beside: Path | None, system: Path) -> Iterator[Path]:
+def _folders(environment: Mapping[str, str], state_dir: Path | None, system: Path) -> Iterator[Path]:
     yield system
     if environment.get("XDG_RUNTIME_DIR"):
         yield Path(environment["XDG_RUNTIME_DIR"], "gpuledger")
-    if beside is not None:
-        yield beside
+    if state_dir is not None:
+        yield state_dir
 
 
 def _usable(folder: Path) -> bool:
@@ -102,17 +104,17 @@ def _usable(folder: Path) -> bool:
     return os.access(folder, os.W_OK | os.X_OK)
 
 
-def _bound(path: Path) -> socket.socket:
+def _bind(path: Path) -> socket.socket:
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Before it has a name: there is no moment at which others could reach it.
+        # Before bind creates the file, so that other users can connect at no moment.
         os.fchmod(made.fileno(), 0o600)
         try:
             made.bind(str(path))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            _clear(path)
+            _remove_stale_socket(path)
             made.bind(str(path))
         made.listen(8)
     except OSError as error:
@@ -125,10 +127,10 @@ def _bound(path: Path) -> socket.socket:
     return made
 
 
-def _clear(path: Path) -> None:
-    """Take away what a gpuledger that was killed left behind; raises GpuledgerError for anything else."""
+def _remove_stale_socket(path: Path) -> None:
+    """Remove the socket file of a gpuledger that was killed; raises GpuledgerError for any other file."""
     if not stat.S_ISSOCK(path.lstat().st_mode):
-        raise GpuledgerError(f"{path} is there and is no socket: give another --control.socket")
+        raise GpuledgerError(f"{path} exists and is not a socket: choose another --control.socket")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -136,78 +138,86 @@ def _clear(path: Path) -> None:
             path.unlink()
             return
     raise GpuledgerError(
-        f"another gpuledger hears on {path}: stop it, or give this one its own --control.socket (or none)"
+        f"another gpuledger listens on {path}: stop it, or give this one its own --control.socket (or none)"
     )
 
 
-# The other side waits up to half a minute for a reading that is under way, and after a pause for the next.
-_PATIENCE: Final = 90.0
-_NOBODY: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR})
+# Seconds. The server waits up to 30 s for a reading in progress and, after a resume, for the next reading.
+_RESPONSE_TIMEOUT: Final = 90.0
+_NOT_LISTENING: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM})
 
 
-def ask(values: Mapping[str, Any], request: Mapping[str, object]) -> str:
-    """What the running gpuledger answers, in words for a person.
+def send_request(values: Mapping[str, Any], request: Mapping[str, object]) -> str:
+    """Send a request to the running gpuledger and return its answer, a text for people.
 
-    Raises GpuledgerError when none runs here, it cannot be reached, or it could not do it.
+    Raises GpuledgerError when none runs here, when it cannot be reached, or when the request failed.
     """
-    settings = build(ControlSettings, values)
+    settings = build_settings(ControlSettings, values)
     if settings.socket == NO_SOCKET:
         raise UsageError(
-            "--control.socket none: so gpuledger hears nobody; name the socket of the running one"
+            "--control.socket none: gpuledger has no control socket; name the socket of the running gpuledger"
         )
-    asked_for = [Path(settings.socket)] if settings.socket else _usual(build(StoreSettings, values))
-    return ask_at(asked_for, request)
+    paths = (
+        [Path(settings.socket)] if settings.socket else _default_paths(build_settings(StoreSettings, values))
+    )
+    return send_request_to(paths, request)
 
 
-def ask_at(places: Iterable[Path], request: Mapping[str, object], patience: float = _PATIENCE) -> str:
-    """As `ask`, of the first of these sockets on which somebody hears."""
-    places, forbidden = list(places), []
-    for place in places:
+def send_request_to(
+    paths: Iterable[Path], request: Mapping[str, object], timeout: float = _RESPONSE_TIMEOUT
+) -> str:
+    """Like `send_request`, on the first of these sockets that accepts a connection."""
+    paths, forbidden = list(paths), []
+    for path in paths:
         try:
-            return _told(_exchange(place, request, patience), place)
+            return _result_of(_exchange(path, request, timeout), path)
         except TimeoutError:
             raise GpuledgerError(
-                f"no answer on {place} for {patience:g} s: see what `/health` of gpuledger and its log say"
+                f"no answer on {path} within {timeout:g} s: check `/health` and the log of gpuledger"
             ) from None
         except OSError as error:
             if error.errno in _FORBIDDEN:
-                forbidden.append(place)
-            elif error.errno not in _NOBODY:
-                raise GpuledgerError(f"cannot reach {place}: {error.strerror or error}") from None
+                forbidden.append(path)
+            elif error.errno not in _NOT_LISTENING:
+                raise GpuledgerError(f"cannot connect to {path}: {error.strerror or error}") from None
     if forbidden:
         raise GpuledgerError(
-            f"no permission for {forbidden[0]}: run this as root, or as the user that gpuledger runs as"
+            f"no permission to connect to {forbidden[0]}: run this as root, or as the user of gpuledger serve"
         )
     raise GpuledgerError(
-        f"no gpuledger runs here: nobody hears on {' or '.join(map(str, places))}; run this where `gpuledger"
-        " serve` runs (on that node, in its container: kubectl exec POD -- gpuledger ..., as its user), with"
-        " the --control.socket or --config that it was given"
+        f"no gpuledger is running here: nothing listens on {' or '.join(map(str, paths))}; run this where"
+        " `gpuledger serve` runs (on that node, in its container: kubectl exec POD -- gpuledger ..., as its"
+        " user), with the same --control.socket or --config"
     )
 
 
-def _usual(store: StoreSettings) -> list[Path]:
-    beside = [None] if store.state_dir == MEMORY_ONLY else usual_dirs(store.state_dir, environ)
-    return list(dict.fromkeys(place for folder in beside for place in usual_places(environ, folder)))
+def _default_paths(store: StoreSettings) -> list[Path]:
+    state_dirs = [None] if store.state_dir == MEMORY_ONLY else candidate_dirs(store.state_dir, environ)
+    return list(
+        dict.fromkeys(path for folder in state_dirs for path in default_socket_paths(environ, folder))
+    )
 
 
-def _exchange(place: Path, request: Mapping[str, object], patience: float) -> bytes:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
-        door.settimeout(patience)
-        door.connect(str(place))
-        door.sendall(json.dumps(dict(request)).encode() + b"\n")
-        said = b""
-        while more := door.recv(4096):
-            said += more
-    return said
+def _exchange(path: Path, request: Mapping[str, object], timeout: float) -> bytes:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connected:
+        connected.settimeout(timeout)
+        connected.connect(str(path))
+        connected.sendall(json.dumps(dict(request)).encode() + b"\n")
+        received = b""
+        while more := connected.recv(4096):
+            received += more
+    return received
 
 
-def _told(said: bytes, place: Path) -> str:
+def _result_of(received: bytes, path: Path) -> str:
     try:
-        answer = json.loads(said)
+        answer = json.loads(received)
         if "ok" in answer:
             return str(answer["ok"])
         error = str(answer["error"])
     except (ValueError, KeyError, TypeError):
-        raise GpuledgerError(f"what hears on {place} is no gpuledger, or it has just ended") from None
+        raise GpuledgerError(
+            f"malformed answer on {path}: the listening program is not gpuledger, or it has just exited"
+        ) from None
     raise GpuledgerError(error)

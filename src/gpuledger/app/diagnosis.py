@@ -1,4 +1,4 @@
-"""Checks made Findings, and Findings made text for people or JSON."""
+"""Run the checks of `doctor` and of the health API, and format their findings as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.settings import HostSettings
 from gpuledger.http.settings import HttpSettings
-from gpuledger.kubernetes.settings import is_enabled
+from gpuledger.kubernetes.settings import is_kubernetes_enabled
 from gpuledger.ledger.settings import StoreSettings
-from gpuledger.ledger.store.checks import books_checks
-from gpuledger.model.checks import Check, Finding, Verdict, because, fails, skipped, unknown
+from gpuledger.ledger.store.checks import ledger_checks
+from gpuledger.model.checks import Check, Finding, Verdict, caused_by, fails, skipped, unknown
 from gpuledger.model.devices import Device
-from gpuledger.model.settings import build
+from gpuledger.model.settings import build_settings
 from gpuledger.model.text import is_utf8
 from gpuledger.outputs.checks import web_config_checks
 from gpuledger.workloads.checks import container_checks, job_map_checks
-from gpuledger.workloads.open import OwnerIndexSettings
+from gpuledger.workloads.owner_index_setup import OwnerIndexSettings
 from gpuledger.workloads.pod_resources.checks import pod_resources_checks
 from gpuledger.workloads.pods.checks import device_uuids, kubernetes_checks
 from gpuledger.workloads.slurm.checks import slurm_checks
@@ -39,51 +39,54 @@ _WIDEST_NAME: Final = 28
 
 
 def run_checks(checks: Iterable[Check]) -> list[Finding]:
-    """All Findings in the order of the checks, which run one after the other. Never raises.
+    """Run the checks one after the other and return their Findings in order. Never raises.
 
-    A check runs in a thread that can be left behind: what it reads may hang.
+    Each check runs in a thread that can be abandoned, because reads of files or the driver can hang.
     """
     found: list[Finding] = []
     for check in checks:
         cause = _cause(check, found)
-        found += [skipped(check.name, check.what, because(cause))] if cause else _look(check)
+        found += [skipped(check.name, check.what, caused_by(cause))] if cause else _run_check(check)
     return found
 
 
 def _cause(check: Check, found: Sequence[Finding]) -> str:
-    """The name of the first thing that this check needs and that fails; empty if there is none."""
+    """The name of the first failed prerequisite of this check; empty if none failed."""
     for finding in found:
         if finding.check in check.needs:
             if finding.verdict is Verdict.FAILS:
                 return finding.what
-            if finding.verdict is Verdict.SKIPPED and finding.why.startswith(because("")):
-                return finding.why.removeprefix(because(""))
+            if finding.verdict is Verdict.SKIPPED and finding.why.startswith(caused_by("")):
+                return finding.why.removeprefix(caused_by(""))
     return ""
 
 
-def _look(check: Check) -> list[Finding]:
+def _run_check(check: Check) -> list[Finding]:
     found: list[Finding] = []
     broken: list[Exception] = []
 
-    def look() -> None:
+    def run() -> None:
         try:
-            found.extend(check.look())
-        except Exception as error:  # noqa: BLE001  (a check that breaks is a finding, not the end of the rest)
+            found.extend(check.run())
+        except Exception as error:  # noqa: BLE001  (a failing check is a finding; the other checks still run)
             broken.append(error)
 
-    thread = Thread(target=look, name=f"check {check.name}", daemon=True)
+    thread = Thread(target=run, name=f"check {check.name}", daemon=True)
     thread.start()
     thread.join(check.limit)
     if thread.is_alive():
-        why = f"the look did not come back within {check.limit:g} s"
+        why = f"the check did not finish within {check.limit:g} s"
         return [
             fails(
-                check.name, check.what, why, "what it reads hangs: look into `dmesg`, and at network mounts"
+                check.name,
+                check.what,
+                why,
+                "a read hangs: look for errors in `dmesg`, and check network mounts",
             )
         ]
     if broken:
         error = broken[0]
-        why = f"the check itself broke: {type(error).__name__}: {error}"
+        why = f"the check itself failed: {type(error).__name__}: {error}"
         return [*found, unknown(check.name, check.what, why, "please report this line")]
     return found
 
@@ -93,10 +96,10 @@ def exit_code(findings: Iterable[Finding]) -> int:
     return int(any(finding.verdict is Verdict.FAILS for finding in findings))
 
 
-def as_json(findings: Sequence[Finding], version: str) -> str:
+def findings_json(findings: Sequence[Finding], version: str) -> str:
     """One object: `findings` in order, and a `summary` with the number of each verdict."""
     counts = Counter(finding.verdict for finding in findings)
-    told = {
+    document = {
         "version": version,
         "findings": [
             {
@@ -113,11 +116,11 @@ def as_json(findings: Sequence[Finding], version: str) -> str:
             **{verdict.value: counts[verdict] for verdict in Verdict},
         },
     }
-    return json.dumps(told, indent=2) + "\n"
+    return json.dumps(document, indent=2) + "\n"
 
 
-def as_table(findings: Sequence[Finding], to: TextIO, environment: Mapping[str, str]) -> str:
-    """Lines for people: symbol, word, what, why; the remedy below. Colour is for terminals that want it."""
+def findings_table(findings: Sequence[Finding], to: TextIO, environment: Mapping[str, str]) -> str:
+    """Lines for people: symbol, verdict, subject, reason, and the remedy below. Colored on terminals only."""
     colour = to.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
     plain = not is_utf8(to.encoding)
     rows = _folded(findings)
@@ -141,11 +144,11 @@ def _mark(verdict: Verdict, plain: bool, colour: bool) -> str:
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
-    """What was skipped for one and the same cause, as one line where the first of it stood."""
+    """Merge the findings that were skipped for the same cause into the first of them."""
     rows: list[Finding] = []
     places: dict[str, int] = {}
     for finding in findings:
-        by_cause = finding.verdict is Verdict.SKIPPED and finding.why.startswith(because(""))
+        by_cause = finding.verdict is Verdict.SKIPPED and finding.why.startswith(caused_by(""))
         if by_cause and finding.why in places:
             row = rows[places[finding.why]]
             names = row.what if finding.what in row.what.split(", ") else f"{row.what}, {finding.what}"
@@ -165,35 +168,35 @@ def _summary(findings: Sequence[Finding]) -> str:
         if counts[verdict] or verdict is Verdict.FAILS
     )
     first = next((finding for finding in findings if finding.verdict is Verdict.FAILS), None)
-    return f"{parts}. Begin with: {first.what}." if first else f"{parts}."
+    return f"{parts}. Start with: {first.what}." if first else f"{parts}."
 
 
-# Without these there is nobody to be named.
-NEEDED = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
+# Without these there are no processes to find owners for.
+OWNER_NEEDS = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
 
 
 def diagnose_serving(
     values: Mapping[str, Any], environment: Mapping[str, str], *, simulated: bool
 ) -> list[Finding]:
-    """What can be found out from within a program that serves, with its settings.
+    """Run the checks that a serving program can do itself, with its own settings.
 
-    Left out is what would open the driver or the source once more (its collectors tell how that goes), and
-    the addresses, which it holds itself.
+    Omitted are checks that open the driver or the source again (the health of the collectors covers them),
+    and checks of the listen addresses, which this program occupies itself.
     """
-    host = build(HostSettings, values)
-    maps = () if simulated else map_checks(owner_index_settings(values), host, environment)
-    web = web_config_checks(build(HttpSettings, values))
-    books = books_checks(build(StoreSettings, values), environment, made_up=simulated)
-    return run_checks((*host_checks(host, environment, local=not simulated), *maps, *books, *web))
+    host = build_settings(HostSettings, values)
+    owner_indexes = () if simulated else owner_index_checks(owner_index_settings(values), host, environment)
+    web = web_config_checks(build_settings(HttpSettings, values))
+    ledger = ledger_checks(build_settings(StoreSettings, values), environment, made_up=simulated)
+    return run_checks((*host_checks(host, environment, local=not simulated), *owner_indexes, *ledger, *web))
 
 
-def map_checks(
+def owner_index_checks(
     settings: OwnerIndexSettings,
     host: HostSettings,
     environment: Mapping[str, str],
     devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
 ) -> tuple[Check, ...]:
-    """Whether each map of owners can be read here. `devices` are those of the source, None where unread."""
+    """Checks whether each owner index can be read here. `devices` returns the source's, None where unread."""
     node = settings.node_name(environment)
     return (
         *kubernetes_checks(settings.kubernetes, node, environment),
@@ -201,8 +204,8 @@ def map_checks(
             settings.pod_resources,
             devices,
             lambda: device_uuids(settings.kubernetes, node, environment),
-            enabled=is_enabled(settings.kubernetes, environment),
-            needs=NEEDED,
+            enabled=is_kubernetes_enabled(settings.kubernetes, environment),
+            needs=OWNER_NEEDS,
         ),
         *slurm_checks(settings.slurm, sysfs=host.sysfs, procfs=host.procfs),
         *job_map_checks(settings.job_map, SystemClock()),

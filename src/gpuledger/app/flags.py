@@ -1,65 +1,118 @@
-"""Flags from Settings: one dash or two, `--flag value` or `--flag=value`, and help that teaches."""
+"""Command-line flags built from Settings: one dash or two, `--flag value` or `--flag=value`, and help."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import environ
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpuledger.config.assemble import CONFIG_VARIABLE, assemble, settings_of
-from gpuledger.config.node import EVERYTHING
-from gpuledger.model.errors import UsageError, unknown
-from gpuledger.model.settings import Setting, declared
+from gpuledger.config.load import CONFIG_VARIABLE, load_values, settings_of
+from gpuledger.config.node import ALL_GROUPS, HELP_PAGES, HelpPage
+from gpuledger.model.errors import UsageError, unknown_name_error
+from gpuledger.model.settings import Setting, declared_settings
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the command line said: texts by setting key, the configuration file, and other words."""
+class CommandLine:
+    """A parsed command line: texts by setting key, the configuration file, and positional arguments."""
 
     flags: Mapping[str, Sequence[str]]
     config: Path | None
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+# What each page of the help lists.
+_PAGES = {
+    HelpPage.COMMON: ("show the common flags and exit", (HelpPage.COMMON,)),
+    HelpPage.RARE: ("show all flags with their keys and exit", (HelpPage.COMMON, HelpPage.RARE)),
+    HelpPage.COMPATIBILITY: ("show the flags of other exporters and exit", (HelpPage.COMPATIBILITY,)),
+}
+HELP_FLAGS = frozenset({"-h", *(page.value for page in HelpPage)})
+# Columns of flags, left of the help.
+_FLAG_COLUMNS = 30
 
 
 class _Parser(argparse.ArgumentParser):
+    """A parser with several pages of help. `declared` are the flags of the settings."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.declared: list[tuple[argparse.Action, HelpPage, Setting, object]] = []
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
 
+    def print_page(self, page: HelpPage) -> None:
+        """Print the help with only the flags of the page. --help shows keys if there is no longer page."""
+        shown = _PAGES[page][1]
+        short = page is HelpPage.COMMON and any(own is HelpPage.RARE for _, own, _, _ in self.declared)
+        for action, own, item, default in self.declared:
+            names: tuple[str, ...] = (item.environment,) if short else (item.key, item.environment)
+            if own is HelpPage.COMPATIBILITY:
+                names = item.variables
+            action.help = _help(item, default, names) if own in shown else argparse.SUPPRESS
+        self.print_help()
 
-def parser(command: str, about: str, epilog: str, groups: Mapping[str, type]) -> argparse.ArgumentParser:
-    """A parser whose flags are the groups' Settings, under the groups' titles."""
+
+class _ShowPage(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        assert isinstance(parser, _Parser)
+        parser.print_page(self.const)
+        parser.exit()
+
+
+def build_parser(
+    command: str, about: str, epilog: str, groups: Mapping[str, type]
+) -> argparse.ArgumentParser:
+    """A parser with the flags of the groups' Settings, under the groups' titles.
+
+    --help shows the common ones; if there are others, --help-all and --help-compat show them.
+    """
     made = _Parser(
         prog=f"gpuledger {command}",
+        usage=f"gpuledger {command} [FLAGS]",
         description=about,
         epilog=epilog,
         allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=_FLAG_COLUMNS),
     )
+    pages = {_page_of(group) for group in groups.values()} | {HelpPage.COMMON}
+    for page in (page for page in HelpPage if page in pages):
+        names = ("-h", page.value) if page is HelpPage.COMMON else (page.value,)
+        text = _PAGES[page][0] if len(pages) > 1 else "show this help and exit"
+        made.add_argument(*names, action=_ShowPage, nargs=0, const=page, dest=argparse.SUPPRESS, help=text)
     made.add_argument("--config", metavar="FILE", help=f"YAML file of settings [{CONFIG_VARIABLE}]")
     for title, group in groups.items():
         section = made.add_argument_group(title)
-        for _, item, default in declared(group):
-            section.add_argument(
+        for _, item, default in declared_settings(group):
+            action = section.add_argument(
                 *item.flags,
                 dest=item.key,
                 action="append",
                 metavar=item.metavar or ("BOOL" if item.boolean else "VALUE"),
-                help=_help(item, default),
             )
+            made.declared.append((action, _page_of(group), item, default))
     return made
 
 
-def _help(item: Setting, default: object) -> str:
-    shown = "" if default in ("", (), None) else f" (default: {_written(default, item.metavar)})"
+def _page_of(group: type) -> HelpPage:
+    return HELP_PAGES.get(group, HelpPage.COMMON)
+
+
+def _help(item: Setting, default: object, names: Sequence[str]) -> str:
+    shown = "" if default in ("", (), None) else f" (default: {written_default(default, item.metavar)})"
     repeat = "; repeatable" if item.repeatable else ""
-    return f"{item.help}{repeat}{shown} [{item.key}, {item.environment}]".replace("%", "%%")
+    other = f" [{', '.join(names)}]" if names else ""
+    return f"{item.help}{repeat}{shown}{other}".replace("%", "%%")
 
 
-def _written(default: object, unit: str) -> str:
-    """As it can be given."""
+def written_default(default: object, unit: str) -> str:
+    """The default in the form that the flag accepts."""
     if unit == "DURATION" and isinstance(default, float):
         days = default / 86_400
         return f"{days:g}d" if days >= 1 and days == int(days) else f"{default:.10g}s"
@@ -72,33 +125,34 @@ def _written(default: object, unit: str) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def parse(
+def parse_flags(
     made: argparse.ArgumentParser,
     groups: Iterable[type],
     arguments: Sequence[str],
     environment: Mapping[str, str],
-) -> Given:
-    """The command line as values by key; the file is the flag's, else the environment's.
+) -> CommandLine:
+    """Parse the command line. The configuration file comes from --config, else from the environment.
 
-    Raises UsageError naming an unknown flag and the nearest valid one.
+    Raises UsageError that names an unknown flag and the closest valid one.
     """
     settings = settings_of(groups)
     known = {flag: item for item in settings.values() for flag in item.flags}
     space, rest = made.parse_known_args(_normal(arguments, known))
     for word in rest:
         if word.startswith("-") and word != "-":
-            raise unknown("flag", word.split("=", 1)[0], {*known, "--config", "--help"})
+            name = word.split("=", 1)[0]
+            raise unknown_name_error("flag", name, {*known, "--config"}, otherwise=f"see {made.prog} --help")
     given = vars(space)
     named = given.pop("config")
     config = environment.get(CONFIG_VARIABLE) or None if named is None else named
     if config == "":
-        raise UsageError("--config: a file is wanted, not ''")
+        raise UsageError("--config: expected a file, not ''")
     flags = {key: texts for key, texts in given.items() if texts is not None}
-    return Given(flags, Path(config) if config else None, tuple(rest))
+    return CommandLine(flags, Path(config) if config else None, tuple(rest))
 
 
 def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]:
-    """Go's spelling made argparse's: `-log-level` gets its second dash, a bare boolean its value."""
+    """Rewrite flags in Go's style for argparse: `-log-level` gets a second dash, a bare boolean its value."""
     normal: list[str] = []
     for word in arguments:
         if normal and normal[-1].endswith("=true"):
@@ -111,42 +165,47 @@ def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]
 
 
 def _values(item: Setting) -> tuple[str, ...]:
-    """The words that may follow a flag which also stands alone; others are no value of it."""
+    """The words that are the value of a preceding boolean flag; other words are not."""
     return ("true", "false", *item.metavar.split("|"))
 
 
 def _normal_word(word: str, known: Mapping[str, Setting]) -> str:
     name, equals, value = word.partition("=")
-    if len(name) > 2 and name[0] == "-" and name[1] != "-" and f"-{name}" in (*known, "--config"):
+    if (
+        len(name) > 2
+        and name[0] == "-"
+        and name[1] != "-"
+        and f"-{name}" in (*known, "--config", *HELP_FLAGS)
+    ):
         name = f"-{name}"
     if not equals and name in known and known[name].boolean:
         return f"{name}=true"
     return f"{name}{equals}{value}"
 
 
-def no_words(command: str, words: Sequence[str]) -> None:
-    """Raise UsageError when a command that takes none was given words that are not flags."""
+def reject_words(command: str, words: Sequence[str]) -> None:
+    """Raise UsageError when a command without positional arguments got some."""
     if words:
-        raise UsageError(f"{command} takes no '{words[0]}'; see gpuledger {command} --help")
+        raise UsageError(f"{command} takes no argument '{words[0]}'; see gpuledger {command} --help")
 
 
-Read = Callable[[], Mapping[str, Any]]
+ReadSettings = Callable[[], Mapping[str, Any]]
 
 
-def begin(
+def parse_command(
     command: str,
     about: str,
     examples: str,
     groups: Mapping[str, type],
     arguments: Sequence[str],
     also: Iterable[type] = (),
-) -> tuple[Given, Read]:
-    """What the command line of a command without words says, and what reads all settings by key: now, and
-    anew whenever it is called.
+) -> tuple[CommandLine, ReadSettings]:
+    """Parse the command line of a command without positional arguments.
 
-    `groups` by title have flags, `also` ones are only read. Both raise UsageError.
+    Returns it, and a function that reads all settings by key; each call reads the file and the environment
+    again. `groups` by title have flags, the groups in `also` have none. Both functions raise UsageError.
     """
-    given = parse(parser(command, about, examples, groups), groups.values(), arguments, environ)
-    no_words(command, given.words)
+    given = parse_flags(build_parser(command, about, examples, groups), groups.values(), arguments, environ)
+    reject_words(command, given.arguments)
     wanted = (*groups.values(), *also)
-    return given, lambda: assemble(wanted, given.flags, environ, given.config, EVERYTHING)
+    return given, lambda: load_values(wanted, given.flags, environ, given.config, ALL_GROUPS)

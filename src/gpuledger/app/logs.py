@@ -1,4 +1,4 @@
-"""Log lines on stderr: logfmt for people and grep, JSON for collectors."""
+"""Logging to stderr: as logfmt for people and grep, as JSON for log collectors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING
 _NAMES = {logging.WARNING: "warn", logging.CRITICAL: "error"}
 
 
-def fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, str]:
-    """The parts of one line, in order."""
+def record_fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, str]:
+    """The fields of one log line, in order."""
     parts = {
         "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
         "level": _NAMES.get(record.levelno, record.levelname.lower()),
@@ -30,20 +30,20 @@ def fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str,
     return parts
 
 
-class Logfmt(logging.Formatter):
-    """`ts=... level=info logger=gpuledger.node msg="..."`; always one line."""
+class LogfmtFormatter(logging.Formatter):
+    """Formats a record as `ts=... level=info logger=gpuledger.node msg="..."`, always on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as one line."""
-        return " ".join(f"{key}={_quoted(value)}" for key, value in fields(record, self).items())
+        """Format one record as one line."""
+        return " ".join(f"{key}={_quoted(value)}" for key, value in record_fields(record, self).items())
 
 
-class Json(logging.Formatter):
-    """One JSON object a line."""
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record as one line."""
-        return _json(fields(record, self))
+        """Format one record as one line."""
+        return _json(record_fields(record, self))
 
 
 def _quoted(value: str) -> str:
@@ -53,23 +53,23 @@ def _quoted(value: str) -> str:
 
 
 def _json(value: object) -> str:
-    """On one line, in which whoever names a process or a path cannot steer the terminal that shows it."""
+    """JSON on one line, without control characters: names of processes and paths are untrusted input."""
     written = json.dumps(value, ensure_ascii=False)
     return written if written.isprintable() else json.dumps(value)
 
 
-def set_up(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Send the program's log to `stream`, stderr by default."""
+def configure_logging(settings: LogSettings, stream: TextIO | None = None) -> None:
+    """Send the program's log to `stream`; stderr by default."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(Json() if settings.format == "json" else Logfmt())
+    handler.setFormatter(JsonFormatter() if settings.format == "json" else LogfmtFormatter())
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(_LEVELS[settings.level])
 
 
 @contextmanager
-def quiet_node() -> Iterator[None]:
-    """Leave to the command's own words what a node says while it runs on."""
+def silence_node_log() -> Iterator[None]:
+    """Suppress the node's log lines: the command itself reports its errors."""
     node = logging.getLogger("gpuledger.node")
     level = node.level
     node.setLevel(logging.CRITICAL)
@@ -80,8 +80,8 @@ def quiet_node() -> Iterator[None]:
 
 
 def warn_if_simulated(source: SourceInfo) -> None:
-    """Say so where people look, when nothing of what follows comes from hardware."""
+    """Log a warning when the data do not come from hardware."""
     if source.simulated:
         logging.getLogger("gpuledger").warning(
-            "simulated data (%s): nothing here was measured", source.detail
+            "simulated data (%s): no value is a measurement", source.detail
         )

@@ -1,38 +1,38 @@
-"""Asking a node's API over HTTP: one connection kept open, and errors in one line that name the remedy."""
+"""A client of a node's HTTP API. It keeps one connection open; its errors are one line with the remedy."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
+import socket
 import ssl
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from pathlib import Path
 from time import monotonic
 from typing import Any
 from urllib.parse import quote, unquote
 
 from gpuledger import __version__
-from gpuledger.http.blocking_client import one_line, split_url
-from gpuledger.http.openssl import reason_of
+from gpuledger.http.blocking_client import BlockingConnection, parse_http_url, to_short_line
+from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request
+from gpuledger.http.hosts import host_field
+from gpuledger.http.openssl import ssl_reason
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.text import host_and_port
+from gpuledger.model.text import join_host_port
 
 SNAPSHOT = "/api/v1/snapshot"
-# Some ten thousand processes.
-_MOST = 64 << 20
-_PIECE = 64 << 10
+# Bytes of a response: some ten thousand processes.
+_MAX_BODY = 64 << 20
 _PLAIN = "/%:@!$&'()*+,;=~"
 _ADVICE = "is gpuledger serve running there, on that port?"
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """How one gets in. Files are paths, empty for none; the URL's own user and password come first."""
+class NodeAccess:
+    """Credentials and TLS files. Files are paths, empty for none. A user in the URL takes precedence."""
 
     user: str = ""
     password_file: str = ""
@@ -41,207 +41,182 @@ class Access:
     key_file: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+class NodeApiClient:
+    """A client of one node's API. `timeout` is seconds per response. Not thread-safe."""
 
-
-class NodeApi:
-    """The API of one node. `timeout` is seconds for each answer. Not for two threads at once."""
-
-    def __init__(self, url: str, access: Access, timeout: float = 10.0) -> None:
-        """Raises UsageError for what is no URL and for files that cannot be read."""
-        parts = split_url(url, "--url", "http://node:9400")
+    def __init__(self, url: str, access: NodeAccess, timeout: float = 10.0) -> None:
+        """Raises UsageError for a malformed URL and for files that cannot be read."""
+        parts = parse_http_url(url, "--url", "http://node:9400")
         self._secure = parts.scheme == "https"
         self.host, self._port = parts.hostname or "", parts.port or (443 if self._secure else 80)
         self._base = quote(parts.path.rstrip("/"), safe=_PLAIN)
         if parts.port is None and "://" not in url:
-            # Who leaves out the scheme means a node, and a node is on this port.
+            # Without scheme and port: the default port of gpuledger.
             self._port = 9400
-        self.url = f"{parts.scheme}://{host_and_port(self.host, self._port)}{self._base}"
+        self.url = f"{parts.scheme}://{join_host_port(self.host, self._port)}{self._base}"
         self._headers = {"User-Agent": f"gpuledger/{__version__}", "Accept-Encoding": "gzip"}
         pair = _credentials(parts.username, parts.password, access)
         if pair is not None:
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         self._context = _context(access) if self._secure else None
         self._timeout = timeout
-        self._connection: HTTPConnection | None = None
+        self._socket: socket.socket | None = None
         self._etag = ""
         self._newest: Mapping[str, Any] = {}
 
     def snapshot(self) -> Mapping[str, Any]:
-        """What is now. Raises GpuledgerError in one line when it cannot be had."""
+        """The node's current snapshot. Raises GpuledgerError with one line when it cannot be read."""
         answer = self._get(SNAPSHOT, {"If-None-Match": self._etag} if self._etag else {})
         if answer.status == 304 and self._newest:
             return self._newest
         if answer.status != 200:
-            raise self._refused(answer)
+            raise self._status_error(answer)
         try:
             found = json.loads(answer.body)
         except (ValueError, RecursionError):
             raise GpuledgerError(
-                f"{self.url} is not a gpuledger: it answers {SNAPSHOT} without JSON"
+                f"{self.url} is not a gpuledger: its answer to {SNAPSHOT} is not JSON"
             ) from None
         if not isinstance(found, dict):
-            raise GpuledgerError(f"{self.url} is not a gpuledger: it answers {SNAPSHOT} with no object")
+            raise GpuledgerError(f"{self.url} is not a gpuledger: its answer to {SNAPSHOT} is not an object")
         self._newest, self._etag = found, answer.headers.get("etag", "")
         return found
 
     def close(self) -> None:
-        """End the connection. Idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        """Close the connection. Idempotent."""
+        closing, self._socket = self._socket, None
+        if closing is not None:
+            closing.close()
 
-    def _get(self, path: str, headers: Mapping[str, str]) -> _Answer:
-        kept = self._connection is not None
+    def _get(self, path: str, headers: Mapping[str, str]) -> HttpResponse:
+        reused = self._socket is not None
         try:
             try:
                 return self._exchange(path, headers)
-            except (ConnectionError, HTTPException):
-                # A connection that was kept may have been closed meanwhile: that says nothing of the node.
-                if not kept:
+            except (ConnectionError, HttpRequestFailed):
+                # The node may have closed a reused connection: try once on a new one.
+                if not reused:
                     raise
                 self.close()
                 return self._exchange(path, headers)
-        except (OSError, HTTPException, zlib.error, EOFError, ValueError) as error:
+        except (OSError, ValueError, HttpRequestFailed) as error:
             self.close()
-            raise GpuledgerError(self._trouble(error)) from None
+            raise GpuledgerError(self._describe(error)) from None
 
-    def _exchange(self, path: str, headers: Mapping[str, str]) -> _Answer:
-        if self._connection is None:
-            self._connection = (
-                HTTPConnection(self.host, self._port, timeout=self._timeout)
-                if self._context is None
-                else HTTPSConnection(self.host, self._port, timeout=self._timeout, context=self._context)
-            )
+    def _exchange(self, path: str, headers: Mapping[str, str]) -> HttpResponse:
+        if self._socket is None:
+            self._socket = self._connect()
         until = monotonic() + self._timeout
-        self._connection.request("GET", self._base + path, headers={**self._headers, **headers})
-        with self._connection.getresponse() as response:
-            body = _bounded(response, until)
-            told = {name.lower(): value for name, value in response.getheaders()}
-        if told.get("content-encoding") == "gzip":
-            body = _unpacked(body)
-        return _Answer(response.status, told, body)
+        connection = BlockingConnection(self._socket)
+        sent = {"Host": host_field(join_host_port(self.host, self._port)), **self._headers, **headers}
+        request = encode_request("GET", self._base + path, sent.items())
+        response = connection.exchange(request, _MAX_BODY, until)
+        if not connection.reusable:
+            self.close()
+        response.body = response.decoded_body(_MAX_BODY)
+        return response
 
-    def _trouble(self, error: Exception) -> str:
+    def _connect(self) -> socket.socket:
+        connected = socket.create_connection((self.host, self._port), self._timeout)
+        if self._context is None:
+            return connected
+        # Closes the socket if the handshake fails.
+        return self._context.wrap_socket(connected, server_hostname=self.host)
+
+    def _describe(self, error: Exception) -> str:
         if isinstance(error, ssl.SSLCertVerificationError):
-            why = one_line(error.verify_message or error)
+            why = to_short_line(error.verify_message or error)
             return (
-                f"the certificate of {self.url} is not trusted ({why}): name the authority that signed it"
-                " with --ca-file"
+                f"the certificate of {self.url} is not trusted ({why}): give the certificate of its CA with"
+                " --ca-file"
             )
         if isinstance(error, ssl.SSLError):
-            reason = reason_of(error, str(error))
+            reason = ssl_reason(error, str(error))
             if "wrong version number" in reason or "record layer" in reason:
                 return f"{self.url} does not speak TLS: try http:// in --url"
-            return f"{self.url} and this top find no common TLS ({one_line(reason)})" + (
-                "" if "certificate" not in reason else ": give a certificate with --cert-file"
+            return f"TLS handshake with {self.url} failed ({to_short_line(reason)})" + (
+                "" if "certificate" not in reason else ": give a client certificate with --cert-file"
             )
         if isinstance(error, TimeoutError):
             return f"{self.url} did not answer within {self._timeout:g} s: {_ADVICE}"
-        if isinstance(error, HTTPException):
+        if isinstance(error, HttpRequestFailed) and error.kind == "broken":
             return (
                 f"{self.url} does not speak HTTP: {'try https:// in --url' if not self._secure else _ADVICE}"
             )
         if isinstance(error, OSError):
-            return f"{self.url} cannot be reached ({one_line(error.strerror or error)}): {_ADVICE}"
-        return f"{self.url} answers what cannot be read: {one_line(error)}"
+            return f"{self.url} cannot be reached ({to_short_line(error.strerror or error)}): {_ADVICE}"
+        return f"cannot read the answer of {self.url}: {to_short_line(error)}"
 
-    def _refused(self, answer: _Answer) -> GpuledgerError:
+    def _status_error(self, answer: HttpResponse) -> GpuledgerError:
         if answer.status == 401:
             return GpuledgerError(
-                f"{self.url} wants to know who asks: give --user and --password-file, or user:password@ in"
+                f"{self.url} requires a login (401): give --user and --password-file, or user:password@ in"
                 " --url"
             )
         if answer.status == 403:
-            return GpuledgerError(f"{self.url} does not let this user in (403)")
+            return GpuledgerError(f"{self.url} denies access to this user (403)")
         location = answer.headers.get("location")
         if 300 <= answer.status < 400 and location:
-            return GpuledgerError(f"{self.url} sends elsewhere, to {one_line(location)}: name that as --url")
+            return GpuledgerError(
+                f"{self.url} redirects to {to_short_line(location)}: give that URL as --url"
+            )
         if answer.status == 404:
-            return GpuledgerError(self._not_there())
+            return GpuledgerError(self._describe_not_found())
         if answer.status == 400 and not self._secure:
-            return GpuledgerError(f"{self.url} does not understand the request (400): is it https://?")
+            return GpuledgerError(f"{self.url} rejects the request (400): try https:// in --url")
         return GpuledgerError(f"{self.url} answers {answer.status} to {SNAPSHOT}{_message(answer)}")
 
-    def _not_there(self) -> str:
-        """A node that shows no page, an older one, or a wrong path: the metrics tell which."""
+    def _describe_not_found(self) -> str:
+        """A node without the web API, an older version, or a wrong path: the metrics page shows which."""
         with suppress(GpuledgerError):
             answer = self._get("/metrics/native", {})
             found = re.search(rb'^gpuledger_build_info\{[^}]*version="([^"]*)"', answer.body, re.MULTILINE)
             if answer.status == 200 and found:
-                version = one_line(found[1].decode("utf-8", "replace"))
+                version = to_short_line(found[1].decode("utf-8", "replace"))
                 return (
-                    f"{self.url} is a gpuledger ({version}) that does not show who is on its GPUs: set"
-                    " web.page to full there (gpuledger serve --web.page full), or bring it up to date"
+                    f"{self.url} is a gpuledger ({version}) that does not serve the web API: set web.page to"
+                    " full there (gpuledger serve --web.page full), or upgrade it"
                 )
         if self._base:
             return f"there is no gpuledger at {self.url}: give --url without a path, such as http://node:9400"
-        return f"{self.url} answers, but is no gpuledger that top knows: {_ADVICE}"
+        return f"{self.url} answers, but not as a gpuledger that top supports: {_ADVICE}"
 
 
-def _message(answer: _Answer) -> str:
+def _message(answer: HttpResponse) -> str:
     with suppress(ValueError, LookupError, TypeError):
-        return f": {one_line(json.loads(answer.body)['error']['message'])}"
+        return f": {to_short_line(json.loads(answer.body)['error']['message'])}"
     return ""
 
 
-def _bounded(response: HTTPResponse, until: float) -> bytes:
-    """The body, if it has come by then (monotonic seconds): the socket's own limit is for each packet."""
-    body = bytearray()
-    while part := response.read1(_PIECE):
-        body += part
-        if len(body) > _MOST:
-            raise ValueError(f"more than {_MOST >> 20} MiB")
-        if monotonic() > until:
-            raise TimeoutError
-    if response.length:
-        raise IncompleteRead(bytes(body), response.length)
-    return bytes(body)
-
-
-def _unpacked(body: bytes) -> bytes:
-    unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    text = unzip.decompress(body, _MOST)
-    if unzip.unconsumed_tail:
-        raise ValueError(f"more than {_MOST >> 20} MiB")
-    if not unzip.eof:
-        raise EOFError("the end is missing")
-    return text
-
-
-def _credentials(user: str | None, password: str | None, access: Access) -> str | None:
+def _credentials(user: str | None, password: str | None, access: NodeAccess) -> str | None:
     if user is not None:
         return f"{unquote(user)}:{unquote(password or '')}"
     if not access.user:
         if access.password_file:
-            raise UsageError("--password-file: whose password is it? give --user too")
+            raise UsageError("--password-file needs --user too")
         return None
     if not access.password_file:
-        raise UsageError("--user: give the file that holds the password with --password-file")
+        raise UsageError("--user needs --password-file, the file with the password")
     try:
         secret = Path(access.password_file).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UsageError(f"--password-file: cannot read {access.password_file}: {why}") from None
     return f"{access.user}:{secret}"
 
 
-def _context(access: Access) -> ssl.SSLContext:
+def _context(access: NodeAccess) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=access.ca_file or None)
     except (OSError, ssl.SSLError) as error:
-        why = one_line(error.strerror or "no certificate is in it")
+        why = to_short_line(error.strerror or "it has no certificate")
         raise UsageError(f"--ca-file: cannot use {access.ca_file}: {why}") from None
     if access.key_file and not access.cert_file:
-        raise UsageError("--key-file: give the certificate too, with --cert-file")
+        raise UsageError("--key-file needs --cert-file, the certificate of the key")
     if access.cert_file:
         try:
             context.load_cert_chain(access.cert_file, access.key_file or None)
         except (OSError, ssl.SSLError) as error:
-            why = one_line(error.strerror or error)
+            why = to_short_line(error.strerror or error)
             raise UsageError(f"--cert-file: cannot use {access.cert_file} with its key: {why}") from None
     return context

@@ -1,7 +1,7 @@
-"""Whether the programs that a resource's pods run would take what they are given, by their own readers.
+"""Validate the arguments, environment and files of a resource's pods with the parsers of their programs.
 
-Files are those that the resource itself has, and no others: what stands in one of the operator's own machine
-would be told to whoever names it in a resource.
+Only files in the resource itself are read. Reading files of the operator's own machine would disclose their
+content to the author of the resource.
 """
 
 from __future__ import annotations
@@ -16,110 +16,111 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.agent.config.file import read_agent_config
+from gpuledger.agent.config.agent_config import read_agent_config
 from gpuledger.agent.discovery.settings import ClusterSettings
 from gpuledger.agent.discovery.sharding import parse_shard
 from gpuledger.agent.prometheus_engine import prometheus_config
 from gpuledger.agent.settings import AgentSettings
-from gpuledger.app.flags import no_words, parse, parser
-from gpuledger.config.assemble import assemble
-from gpuledger.config.cluster import AGENT
-from gpuledger.config.dcgm import dcgm_settings, read_collectors
-from gpuledger.config.node import EVERYTHING, NODE
-from gpuledger.dialects.catalogue import dialects, known
+from gpuledger.app.flags import HELP_FLAGS, build_parser, parse_flags, reject_words
+from gpuledger.config.cluster import AGENT_GROUPS
+from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
+from gpuledger.config.load import load_values
+from gpuledger.config.node import ALL_GROUPS, NODE_GROUPS
+from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
-from gpuledger.host.procfs import NoHost
+from gpuledger.host.procfs import RemoteHost
 from gpuledger.http.settings import HttpSettings
-from gpuledger.model.errors import GpuledgerError, UsageError, unknown
-from gpuledger.model.settings import build, reload_of
-from gpuledger.operator.programs import Complaint, Part, Run
-from gpuledger.sources.open import open_source
+from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
+from gpuledger.model.settings import build_settings, reload_policy
+from gpuledger.operator.program_checks import Part, ProgramProblem, ProgramRun
 from gpuledger.sources.settings import SourceSettings
-from gpuledger.sources.simulator.reader import BUILTINS
+from gpuledger.sources.simulator.scenario_parser import BUILTINS
 from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.sources.source_factory import open_source
 
-# What a running `gpuledger serve` cannot change.
-EXPORTER_RESTARTS = frozenset(key for group in NODE.values() for key in reload_of(group).restart)
+# Keys that `gpuledger serve` cannot change without a restart.
+EXPORTER_RESTARTS = frozenset(key for group in NODE_GROUPS.values() for key in reload_policy(group).restart)
 
 
-class _Refused(Exception):
-    """Carries what a program says against a part of what it is given."""
+class _Rejected(Exception):
+    """Carries the Complaint of a program about one part of its input."""
 
-    def __init__(self, complaint: Complaint) -> None:
+    def __init__(self, complaint: ProgramProblem) -> None:
         super().__init__(complaint.text)
         self.complaint = complaint
 
 
-def check_exporter(run: Run) -> Complaint | None:
-    """What `gpuledger serve` has against it; None when it would begin to look for GPUs."""
+def check_exporter(run: ProgramRun) -> ProgramProblem | None:
+    """The Complaint of `gpuledger serve` about its input; None when it would start to read GPUs."""
     try:
-        with _laid_out(run) as (here, file):
-            flags = _flags("serve", NODE, here)
+        with _with_local_files(run) as (here, file):
+            flags = _flags("serve", NODE_GROUPS, here)
             with _part("environment"):
-                assemble(NODE.values(), {}, here.environment, None)
+                load_values(NODE_GROUPS.values(), {}, here.environment, None)
             with _part("configuration"):
-                assemble(NODE.values(), {}, {}, file, EVERYTHING)
-                values = assemble(NODE.values(), flags, here.environment, file, EVERYTHING)
+                load_values(NODE_GROUPS.values(), {}, {}, file, ALL_GROUPS)
+                values = load_values(NODE_GROUPS.values(), flags, here.environment, file, ALL_GROUPS)
             with _part("dialect"):
-                told = build(DialectSettings, values)
-                every = dialects(told, __version__)
-                for listen in build(HttpSettings, values).listen_address:
-                    known(listen.dialects or told.dialect, every)
+                dialect_settings = build_settings(DialectSettings, values)
+                available = create_dialects(dialect_settings, __version__)
+                for listen in build_settings(HttpSettings, values).listen_address:
+                    check_dialect_names(listen.dialects or dialect_settings.dialect, available)
             collectors = Path(dcgm_settings(values).collectors)
             if collectors.parent == file.parent:
                 with _part("collectors"):
                     read_collectors(str(collectors))
-            _look_at_simulator(build(SourceSettings, values))
-    except _Refused as error:
+            _check_simulator(build_settings(SourceSettings, values))
+    except _Rejected as error:
         return error.complaint
     return None
 
 
-def check_agent(run: Run) -> Complaint | None:
-    """What `gpuledger agent` has against it; None when it would begin to scrape, or print for Prometheus."""
+def check_agent(run: ProgramRun) -> ProgramProblem | None:
+    """The Complaint of `gpuledger agent` about its input; None when it would start."""
     try:
-        with _laid_out(run) as (here, file):
-            flags = _flags("agent", AGENT, here)
+        with _with_local_files(run) as (here, file):
+            flags = _flags("agent", AGENT_GROUPS, here)
             with _part("environment"):
-                values = assemble(AGENT.values(), flags, here.environment, None)
+                values = load_values(AGENT_GROUPS.values(), flags, here.environment, None)
             with _part("configuration"):
                 config = read_agent_config(file, {})
-                if build(AgentSettings, values).engine == "prometheus":
-                    shard = parse_shard(build(ClusterSettings, values).shard)
+                if build_settings(AgentSettings, values).engine == "prometheus":
+                    shard = parse_shard(build_settings(ClusterSettings, values).shard)
                     prometheus_config(config, here.configuration, None, shard)
-    except _Refused as error:
+    except _Rejected as error:
         return error.complaint
     return None
 
 
-def _flags(command: str, groups: Mapping[str, type], run: Run) -> Mapping[str, Any]:
-    """What the arguments set, by key."""
+def _flags(command: str, groups: Mapping[str, type], run: ProgramRun) -> Mapping[str, Any]:
+    """The values of the arguments by key."""
     with _part("arguments"):
-        if {"-h", "--help"} & set(run.arguments):
-            raise UsageError("--help: tells the flags and ends")
-        given = parse(parser(command, "", "", groups), groups.values(), run.arguments, {})
-        no_words(command, given.words)
-        files = [one for one in run.arguments if one.partition("=")[0] in ("-config", "--config")]
+        for word in run.arguments:
+            if {word, f"-{word}"} & HELP_FLAGS:
+                raise UsageError(f"{word}: prints the help and exits; remove it")
+        given = parse_flags(build_parser(command, "", "", groups), groups.values(), run.arguments, {})
+        reject_words(command, given.arguments)
+        files = [word for word in run.arguments if word.partition("=")[0] in ("-config", "--config")]
         if len(files) > 1:
-            raise UsageError("--config: the configuration is written by the operator; set its keys instead")
-        assemble(groups.values(), given.flags, {}, None)
+            raise UsageError("--config: the operator writes the configuration file; set its keys instead")
+        load_values(groups.values(), given.flags, {}, None)
         return given.flags
 
 
-def _look_at_simulator(settings: SourceSettings) -> None:
-    """Of a simulated node all is known beforehand, its GPUs too; of a real one nothing."""
+def _check_simulator(settings: SourceSettings) -> None:
+    """Check scenario and devices of a simulated node; the devices of a real one are not known here."""
     kind, _, scenario = settings.source.partition(":")
     if kind != "simulator":
         return
     if scenario and scenario not in BUILTINS:
-        # Else it is a file of the pod's.
+        # Otherwise it is a file in the pod.
         if fullmatch(r"[\w-]+", scenario):
             with _part("source"):
-                raise unknown("scenario", scenario, BUILTINS)
+                raise unknown_name_error("scenario", scenario, BUILTINS)
         return
     with _part("devices"):
-        open_source(settings, SmiSettings(), NoHost(), SystemClock())
+        open_source(settings, SmiSettings(), RemoteHost(), SystemClock())
 
 
 @contextmanager
@@ -127,17 +128,17 @@ def _part(part: Part) -> Iterator[None]:
     try:
         yield
     except GpuledgerError as error:
-        raise _Refused(Complaint(part, str(error))) from None
+        raise _Rejected(ProgramProblem(part, str(error))) from None
 
 
 @contextmanager
-def _laid_out(run: Run) -> Iterator[tuple[Run, Path]]:
-    """The same with its files in a folder of this machine, and its configuration file there.
+def _with_local_files(run: ProgramRun) -> Iterator[tuple[ProgramRun, Path]]:
+    """Write the files of `run` to a temporary folder; yield `run` with these paths, and its config file.
 
-    What is raised within speaks of the pod's paths again.
+    Errors raised inside the block name the pod's paths.
     """
     with TemporaryDirectory(prefix="gpuledger-operator-") as folder:
-        # Of two paths the one may begin with the other.
+        # Longest first: one path may be a prefix of another.
         paths = sorted(run.files, key=len, reverse=True)
         places = {path: str(Path(folder, str(number))) for number, path in enumerate(paths)}
         for path, place in places.items():
@@ -152,15 +153,15 @@ def _laid_out(run: Run) -> Iterator[tuple[Run, Path]]:
         written = moved(json.dumps(run.configuration))
         file = Path(folder, "configuration.yaml")
         file.write_text(written, "utf-8")
-        here = Run(
-            [moved(one) for one in run.arguments],
+        here = ProgramRun(
+            [moved(word) for word in run.arguments],
             {name: moved(value) for name, value in run.environment.items()},
             json.loads(written),
         )
         try:
             yield here, file
-        except _Refused as error:
+        except _Rejected as error:
             text = error.complaint.text.replace(f"{file}: ", "").replace(str(file), "it")
             for path, place in places.items():
                 text = text.replace(place, path)
-            raise _Refused(replace(error.complaint, text=text)) from None
+            raise _Rejected(replace(error.complaint, text=text)) from None

@@ -1,4 +1,4 @@
-"""Asking a Prometheus, or what answers like one: instant queries over HTTP, and errors in one line."""
+"""A client of the Prometheus HTTP API: instant queries; its errors are one line with the remedy."""
 
 from __future__ import annotations
 
@@ -15,100 +15,102 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlencode, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from gpuledger.http.blocking_client import one_line, split_url
+from gpuledger.http.blocking_client import parse_http_url, to_short_line
 from gpuledger.model.errors import GpuledgerError, UsageError
 
 Labels = dict[str, str]
 T = TypeVar("T")
-# Bytes of one answer: some million series.
-_MOST = 512 << 20
-# No counter of joules or seconds reaches it; what is above is not a number that one can add up.
-_BEYOND = 1e18
-# What bytes that are no answer of its API raise, wherever they stop being one.
+# Bytes of one response: some million series.
+_MAX_BODY = 512 << 20
+# No counter of joules or seconds reaches this value; larger samples are dropped.
+_MAX_VALUE = 1e18
+# Exceptions raised while parsing a body that is not a response of the API.
 _NOT_PROMETHEUS = (
     *(ValueError, LookupError, TypeError, AttributeError, OverflowError, EOFError, RecursionError),
     zlib.error,
 )
-# What a header's name may consist of (RFC 9110, token), and what a URL's path may without being quoted.
+# Characters of a header name (RFC 9110, token), and those of a URL path that need no quoting.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PLAIN = "/%:@!$&'()*+,;=~?"
 
 
-class _Stay(HTTPRedirectHandler):
-    """Credentials are for the server that was named; and a redirected POST would lose its query."""
+class _NoRedirects(HTTPRedirectHandler):
+    """Follows no redirects: credentials are for this server only, and a redirected POST loses its query."""
 
     def http_error_302(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage
     ) -> NoReturn:
-        """Raises HTTPError; where to is not even looked at, it may be no URL."""
+        """Raises HTTPError without parsing the Location, which may be malformed."""
         raise HTTPError(req.full_url, code, msg, headers, fp)
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-class Prometheus:
-    """An HTTP API v1 at a URL. `timeout` is seconds for each query, `most` bytes for each answer."""
+class PrometheusClient:
+    """Queries the HTTP API v1 at a URL. `timeout` is seconds per query, `max_body` bytes per response."""
 
     def __init__(
-        self, url: str, headers: Sequence[str] = (), timeout: float = 120.0, most: int = _MOST
+        self, url: str, headers: Sequence[str] = (), timeout: float = 120.0, max_body: int = _MAX_BODY
     ) -> None:
         """`user:password@` in the URL is basic auth; `headers` are texts such as `X-Scope-OrgID: team`.
 
-        Raises UsageError for what is no URL or no header.
+        Raises UsageError for a malformed URL or header.
         """
-        parts = split_url(url, "--prometheus", "http://prometheus:9090")
+        parts = parse_http_url(url, "--prometheus", "http://prometheus:9090")
         self.host = parts.hostname or ""
         host = parts.netloc.rpartition("@")[2]
         path = quote(parts.path.rstrip("/"), safe=_PLAIN)
         self.url = urlunsplit((parts.scheme, host, path, "", ""))
-        self._query = quote(parts.query, safe=_PLAIN)
-        self._timeout, self._most = timeout, most
+        self._url_query = quote(parts.query, safe=_PLAIN)
+        self._timeout, self._max_body = timeout, max_body
         self._headers = dict(_header(text) for text in headers)
         if parts.username is not None:
             pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             self._headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        self._opener = build_opener(_Stay)
+        self._opener = build_opener(_NoRedirects)
 
-    def vector(self, query: str, at: float) -> list[tuple[Labels, float]]:
-        """The samples of an instant vector at a moment (unix seconds), but for those that are no numbers.
-        Raises GpuledgerError.
-        """
+    def query_vector(self, query: str, at: float) -> list[tuple[Labels, float]]:
+        """The finite samples of an instant vector at a time in unix seconds. Raises GpuledgerError."""
 
-        def sample(one: Any) -> tuple[Labels, float]:
-            return _labels(one), float(one["value"][1])
+        def sample(row: Any) -> tuple[Labels, float]:
+            return _labels(row), float(row["value"][1])
 
-        found = self._ask(query, at, sample)
-        return [(labels, value) for labels, value in found if isfinite(value) and abs(value) < _BEYOND]
+        found = self._query(query, at, sample)
+        return [(labels, value) for labels, value in found if isfinite(value) and abs(value) < _MAX_VALUE]
 
-    def matrix(self, query: str, at: float) -> list[tuple[Labels, list[float]]]:
-        """When the samples of a range vector were taken, in unix seconds. Raises GpuledgerError."""
+    def query_sample_times(self, query: str, at: float) -> list[tuple[Labels, list[float]]]:
+        """The timestamps, in unix seconds, of the samples of a range vector. Raises GpuledgerError."""
 
-        def times(one: Any) -> tuple[Labels, list[float]]:
-            return _labels(one), [float(time) for time, _ in one["values"]]
+        def timestamps(row: Any) -> tuple[Labels, list[float]]:
+            return _labels(row), [float(time) for time, _ in row["values"]]
 
-        found = self._ask(query, at, times)
-        return [(labels, [time for time in told if abs(time) < _BEYOND]) for labels, told in found]
+        found = self._query(query, at, timestamps)
+        return [(labels, [time for time in times if abs(time) < _MAX_VALUE]) for labels, times in found]
 
-    def _ask(self, query: str, at: float, reads: Callable[[Any], T]) -> list[T]:
+    def _query(self, query: str, at: float, parse_row: Callable[[Any], T]) -> list[T]:
         form = {"query": query, "time": f"{at:.3f}", "timeout": f"{self._timeout:g}s"}
-        path = "/api/v1/query" + (f"?{self._query}" if self._query else "")
+        path = "/api/v1/query" + (f"?{self._url_query}" if self._url_query else "")
         headers = {"User-Agent": "gpuledger", **self._headers, "Accept-Encoding": "gzip"}
         try:
             request = Request(self.url + path, urlencode(form).encode(), headers)
-            status, told, body = self._exchange(request)
+            status, received, body = self._exchange(request)
         except URLError as error:
             reason = getattr(error.reason, "strerror", None) or error.reason
-            raise GpuledgerError(f"Prometheus at {self.url} cannot be reached: {one_line(reason)}") from None
+            raise GpuledgerError(
+                f"Prometheus at {self.url} cannot be reached: {to_short_line(reason)}"
+            ) from None
         except TimeoutError:
             raise GpuledgerError(
                 f"Prometheus at {self.url} did not answer within {self._timeout:g} s"
             ) from None
         except (OSError, HTTPException) as error:
-            raise GpuledgerError(f"Prometheus at {self.url} broke off: {one_line(error)}") from None
+            raise GpuledgerError(
+                f"the connection to Prometheus at {self.url} broke: {to_short_line(error)}"
+            ) from None
         except (ValueError, OverflowError) as error:
-            # A host that is no name, a proxy that is no URL, a query that is no text.
-            raise GpuledgerError(f"Prometheus at {self.url} cannot be asked: {one_line(error)}") from None
-        return self._read(status, told, body, reads)
+            # An invalid host name, an invalid proxy URL, or an invalid query.
+            raise GpuledgerError(f"cannot query Prometheus at {self.url}: {to_short_line(error)}") from None
+        return self._parse(status, received, body, parse_row)
 
     def _exchange(self, request: Request) -> tuple[int, Message, bytes]:
         answer: HTTPResponse | HTTPError
@@ -117,61 +119,61 @@ class Prometheus:
         except HTTPError as error:
             answer = error
         with answer:
-            return answer.status or 0, answer.headers, self._bounded(answer)
+            return answer.status or 0, answer.headers, self._read_body(answer)
 
-    def _bounded(self, answer: HTTPResponse | HTTPError) -> bytes:
-        body = answer.read(self._most + 1)
-        if len(body) > self._most:
-            raise self._too_much()
+    def _read_body(self, answer: HTTPResponse | HTTPError) -> bytes:
+        body = answer.read(self._max_body + 1)
+        if len(body) > self._max_body:
+            raise self._too_large()
         promised = answer.headers.get("Content-Length", "")
         if promised.isdecimal() and len(body) < int(promised):
-            raise HTTPException(f"{len(body)} of {promised} bytes came")
+            raise HTTPException(f"received {len(body)} of {promised} bytes")
         return body
 
-    def _too_much(self) -> GpuledgerError:
+    def _too_large(self) -> GpuledgerError:
         return GpuledgerError(
-            f"Prometheus at {self.url} answers more than {self._most >> 20} MiB to one query: ask for a part "
-            "of the fleet with --prometheus.match"
+            f"Prometheus at {self.url} answers one query with more than {self._max_body >> 20} MiB: report a"
+            " part of the fleet with --prometheus.match"
         )
 
-    def _unpacked(self, body: bytes) -> bytes:
+    def _decompress(self, body: bytes) -> bytes:
         unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        text = unzip.decompress(body, self._most)
+        text = unzip.decompress(body, self._max_body)
         if unzip.unconsumed_tail:
-            raise self._too_much()
+            raise self._too_large()
         if not unzip.eof:
             raise EOFError
         return text
 
-    def _read(self, status: int, headers: Message, body: bytes, reads: Callable[[Any], T]) -> list[T]:
+    def _parse(self, status: int, headers: Message, body: bytes, parse_row: Callable[[Any], T]) -> list[T]:
         if status in (401, 403):
             raise GpuledgerError(
-                f"Prometheus at {self.url} refuses ({status}): give user:password@ in the URL, or "
+                f"Prometheus at {self.url} denies access ({status}): give user:password@ in the URL, or "
                 "--prometheus.header 'Authorization: Bearer TOKEN'"
             )
         location = headers.get("Location")
         if 300 <= status < 400 and location:
             raise GpuledgerError(
-                f"{self.url} sends elsewhere, to {one_line(location)}: name that as --prometheus"
+                f"{self.url} redirects to {to_short_line(location)}: give that URL as --prometheus"
             )
         try:
-            answer = json.loads(self._unpacked(body) if headers.get("Content-Encoding") == "gzip" else body)
+            answer = json.loads(self._decompress(body) if headers.get("Content-Encoding") == "gzip" else body)
             if answer["status"] == "success":
-                return [reads(one) for one in answer["data"]["result"]]
+                return [parse_row(row) for row in answer["data"]["result"]]
             reason = f"{answer.get('errorType', 'error')}: {answer['error']}"
         except _NOT_PROMETHEUS:
             raise GpuledgerError(
-                f"{self.url} is not a Prometheus: it answers {status} to /api/v1/query without what one says"
+                f"{self.url} is not a Prometheus: its answer ({status}) to /api/v1/query is malformed"
             ) from None
-        raise GpuledgerError(f"Prometheus at {self.url} answers {one_line(reason)}")
+        raise GpuledgerError(f"Prometheus at {self.url} rejects the query: {to_short_line(reason)}")
 
 
 def _header(text: str) -> tuple[str, str]:
     name, _, value = (part.strip() for part in text.partition(":"))
-    # One that the connection itself needs would break it.
+    # Headers that urllib sets itself.
     own = name.lower() in ("content-length", "transfer-encoding", "connection")
     if not _TOKEN.fullmatch(name) or own or not value or not _sendable(text):
-        raise UsageError("--prometheus.header: a header such as 'Authorization: Bearer TOKEN' is wanted")
+        raise UsageError("--prometheus.header: expected a header such as 'Authorization: Bearer TOKEN'")
     return name, value
 
 
@@ -179,8 +181,8 @@ def _sendable(text: str) -> bool:
     return all(sign.isprintable() and sign <= "\xff" for sign in text)
 
 
-def _labels(one: Any) -> Labels:
-    labels = one["metric"]
+def _labels(row: Any) -> Labels:
+    labels = row["metric"]
     if not all(isinstance(value, str) for value in labels.values()):
         raise TypeError
     return dict(labels)

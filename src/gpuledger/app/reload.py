@@ -1,4 +1,4 @@
-"""Settings read anew while the node runs: what they make is built beside the old, swapped between ticks."""
+"""Reload settings while the node runs: new parts are built beside the old, and swapped between two ticks."""
 
 from __future__ import annotations
 
@@ -8,43 +8,40 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpuledger.app.logs import set_up
-from gpuledger.app.wiring import (
+from gpuledger.app.logs import configure_logging
+from gpuledger.app.node_assembly import (
     Listeners,
-    Parts,
-    listeners_of,
-    shown_beside,
-    told_unasked,
-    vocabularies,
+    NodeParts,
+    build_dialects,
+    build_listeners,
+    default_page_dialects,
+    web_quantities,
 )
 from gpuledger.config.node import owner_index_settings
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.files import FileStates, FileWatch
-from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
-from gpuledger.ledger.store.open import limits_of
+from gpuledger.ledger.store.store_factory import retention_limits
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_state import ReloadHealth
-from gpuledger.model.settings import build, declared, reload_of
+from gpuledger.model.settings import build_settings, declared_settings, reload_policy
 from gpuledger.model.source import Source
-from gpuledger.node.loop import Refit, TickHangs
+from gpuledger.node.loop import NodeChange, TickHangs
 from gpuledger.node.settings import NodeSettings, ReloadSettings
 from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.web.settings import WebSettings
-from gpuledger.workloads.containers.settings import ContainerSettings
-from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.workloads.owner_index_setup import OWNER_INDEX_GROUPS
 from gpuledger.workloads.owner_indexes import OwnerIndexes
-from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.slurm.settings import SlurmSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """`values` are those to run with: the new ones, but the old ones of `pending`, which need a restart.
+class SettingsChanges:
+    """The difference between two sets of settings.
 
-    `taken` are the keys that change now. Both are in the order of the groups.
+    `values` are the values to run with: the new ones, except for the keys in `pending`, which need a restart
+    and keep their old values. `taken` are the keys that change now. Both are in the order of the groups.
     """
 
     values: Mapping[str, Any]
@@ -52,24 +49,24 @@ class Changes:
     pending: tuple[str, ...] = ()
 
 
-def changes(
+def compare_settings(
     groups: Iterable[type],
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     fixed: Collection[type] = (),
-) -> Changes:
-    """Parsed values by key compared: a key that says its default is like one that says nothing.
+) -> SettingsChanges:
+    """Compare parsed values by key. A key set to its default equals a key that is not set.
 
-    Groups in `fixed` need a restart here, whatever they say of themselves.
+    All keys of the groups in `fixed` need a restart, regardless of their `reload`.
     """
     values = dict(after)
     taken: list[str] = []
     pending: list[str] = []
     for group in groups:
-        old: Any = build(group, before)
-        new: Any = build(group, after)
-        restart = reload_of(group).restart
-        for name, item, _ in declared(group):
+        old: Any = build_settings(group, before)
+        new: Any = build_settings(group, after)
+        restart = reload_policy(group).restart
+        for name, item, _ in declared_settings(group):
             if getattr(old, name) == getattr(new, name):
                 continue
             if group not in fixed and item.key not in restart:
@@ -79,16 +76,16 @@ def changes(
             values.pop(item.key, None)
             if item.key in before:
                 values[item.key] = before[item.key]
-    return Changes(values, tuple(taken), tuple(pending))
+    return SettingsChanges(values, tuple(taken), tuple(pending))
 
 
-def files_of(groups: Iterable[type], values: Mapping[str, Any]) -> tuple[Path, ...]:
-    """The files that these settings name, as their groups declare."""
+def files_named_in(groups: Iterable[type], values: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The files that these settings name; each group declares which of its keys are files."""
     found: list[Path] = []
     for group in groups:
-        made: Any = build(group, values)
-        files = reload_of(group).files
-        for name, item, _ in declared(group):
+        made: Any = build_settings(group, values)
+        files = reload_policy(group).files
+        for name, item, _ in declared_settings(group):
             value = getattr(made, name) if item.key in files else None
             paths = value if isinstance(value, list | tuple) else (value,)
             found += [Path(path) for path in paths if path]
@@ -97,23 +94,16 @@ def files_of(groups: Iterable[type], values: Mapping[str, Any]) -> tuple[Path, .
 
 log = logging.getLogger("gpuledger.reload")
 
-_OF_SOURCES = (SourceSettings, SmiSettings)
-_OF_MAPS = (
-    KubernetesSettings,
-    PodResourcesSettings,
-    SlurmSettings,
-    JobMapSettings,
-    ContainerSettings,
-)
+_SOURCE_GROUPS = (SourceSettings, SmiSettings)
 
 
 class Reloader:
-    """Takes changed settings into a running node. Used by one thread, not the tick's.
+    """Applies changed settings to a running node. Used by one thread, not that of the ticks.
 
-    `read` gives parsed values by key and raises GpuledgerError for what is wrong in them; `values` are those
-    that the node was assembled from. `files` are read by it; those that settings name are found here.
-    `listeners` are told to answer otherwise in place: open connections stay,
-    but streams of events end where the API is taken away.
+    `read` returns parsed values by key and raises GpuledgerError for invalid ones; `values` are those that
+    the node was assembled from. `files` are the files that `read` reads; files that settings name are found
+    here. The routes of `listeners` are replaced in place: connections stay open, but event streams end when
+    the API is turned off.
     """
 
     def __init__(
@@ -122,7 +112,7 @@ class Reloader:
         values: Mapping[str, Any],
         groups: Iterable[type],
         files: Iterable[Path],
-        parts: Parts,
+        parts: NodeParts,
         listeners: Listeners,
     ) -> None:
         self._read = read
@@ -132,41 +122,41 @@ class Reloader:
         self._parts = parts
         self._listeners = listeners
         self._watch = FileWatch(self._all_files(values))
-        # How files stood when the settings in force were read.
-        self._good = self._watch.states(self._all_files(values))
+        # States of the files when the current settings were read.
+        self._good = self._watch.current_states(self._all_files(values))
         self._health = ReloadHealth(success=True, last_success=parts.clock.unix())
         self._pending: Mapping[str, Any] = {}
-        self._owed = False
-        parts.node.note_reload(self._health)
+        self._retry = False
+        parts.node.set_reload_health(self._health)
 
     @property
     def period(self) -> float | None:
-        """Seconds between two looks, None to look never."""
-        return build(ReloadSettings, self._values).interval or None
+        """Seconds between two checks for changes; None disables the checks."""
+        return build_settings(ReloadSettings, self._values).interval or None
 
-    def look(self) -> None:
-        """Take changed settings when a file has changed, and stands still."""
-        if self._watch.look() or self._owed:
+    def reload_if_changed(self) -> None:
+        """Reload the settings when a file has changed and is no longer being written."""
+        if self._watch.has_changed() or self._retry:
             self.reload()
 
     def reload(self) -> None:
-        """Read the settings, and take what has changed. Whatever is wrong leaves the last good ones."""
-        states = self._watch.states(self._all_files(self._values))
+        """Read the settings and apply the changes. After an error the last good settings stay in force."""
+        states = self._watch.current_states(self._all_files(self._values))
         try:
             after = self._read()
-            states |= self._watch.states(self._all_files(after))
-            found = changes(self._groups, self._values, after, self._fixed())
-            self._take(found, states)
+            states |= self._watch.current_states(self._all_files(after))
+            found = compare_settings(self._groups, self._values, after, self._fixed())
+            self._apply(found, states)
         except TickHangs as error:
-            # Nothing is wrong with them: they are taken when it ends, by the next look.
-            self._owed = True
-            self._refuse(str(error), once=True)
+            # The settings are valid: retry at the next check, when the tick may have ended.
+            self._retry = True
+            self._reject(str(error), once=True)
             return
         except GpuledgerError as error:
-            self._refuse(str(error))
+            self._reject(str(error))
         except Exception as error:
-            log.exception("the settings could not be taken")
-            self._refuse(f"internal error in gpuledger, please report it: {type(error).__name__}: {error}")
+            log.exception("cannot apply the settings")
+            self._reject(f"internal error in gpuledger, please report it: {type(error).__name__}: {error}")
         else:
             touched = [
                 str(file)
@@ -174,93 +164,99 @@ class Reloader:
                 if file not in self._files and self._good.get(file) != state
             ]
             self._good = states
-            self._tell(found, after, touched)
-        self._owed = False
-        self._watch.take(states)
+            self._report(found, after, touched)
+        self._retry = False
+        self._watch.set_baseline(states)
 
     def _all_files(self, values: Mapping[str, Any]) -> list[Path]:
-        return list(dict.fromkeys((*self._files, *files_of(self._groups, values))))
+        return list(dict.fromkeys((*self._files, *files_named_in(self._groups, values))))
 
     def _fixed(self) -> tuple[type, ...]:
-        # What makes data up, or plays them back, would begin anew.
-        return _OF_SOURCES if self._parts.source.info.simulated else ()
+        # A new simulator or replay source would restart its data from the beginning.
+        return _SOURCE_GROUPS if self._parts.source.info.simulated else ()
 
-    def _take(self, found: Changes, states: FileStates) -> None:
+    def _apply(self, found: SettingsChanges, states: FileStates) -> None:
         values, parts = found.values, self._parts
-        every = vocabularies(values)
+        dialects = build_dialects(values)
         pages = MetricsPages(
-            every, parts.clock, parts.pages.page, told_unasked(values, every), shown_beside(values)
+            dialects,
+            parts.clock,
+            parts.pages.state,
+            default_page_dialects(values, dialects),
+            web_quantities(values),
         )
-        listeners = listeners_of(values, every, pages, parts)
+        listeners = build_listeners(values, dialects, pages, parts)
         touched = {file for file, state in states.items() if self._good.get(file) != state}
         source = self._new_source(values, touched)
-        maps = self._new_maps(values, touched)
-        before = parts.maps
+        owner_indexes = self._new_owner_indexes(values, touched)
+        before = parts.owner_indexes
         try:
             with parts.node.between_ticks():
-                pages.follow(parts.pages)
-                parts.node.refit(self._refit(values, source, maps))
-                parts.ledger.adopt(build(LedgerSettings, values))
+                pages.continue_from(parts.pages)
+                parts.node.apply_change(self._node_change(values, source, owner_indexes))
+                parts.ledger.apply_settings(build_settings(LedgerSettings, values))
                 if parts.store is not None:
-                    parts.store.limit(limits_of(build(StoreSettings, values)))
+                    parts.store.set_limits(retention_limits(build_settings(StoreSettings, values)))
                 parts.source, parts.pages = source or parts.source, pages
-                # Without any in it, Maps are empty, not none.
-                parts.maps = before if maps is None else maps
+                # OwnerIndexes without an index is falsy: compare with None.
+                parts.owner_indexes = before if owner_indexes is None else owner_indexes
                 for (_, routes), (_, now) in zip(self._listeners, listeners, strict=True):
-                    routes.become(now)
-                if parts.api is not None and build(WebSettings, values).page != "full":
-                    parts.api.events.end_all()
+                    routes.replace_with(now)
+                if parts.api is not None and build_settings(WebSettings, values).page != "full":
+                    parts.api.events.close_all()
         except BaseException:
-            if maps is not None:
-                maps.stop()
+            if owner_indexes is not None:
+                owner_indexes.stop()
             raise
-        if maps is not None:
+        if owner_indexes is not None:
             before.stop()
-        if build(LogSettings, values) != build(LogSettings, self._values):
-            set_up(build(LogSettings, values))
+        if build_settings(LogSettings, values) != build_settings(LogSettings, self._values):
+            configure_logging(build_settings(LogSettings, values))
         self._values = values
 
-    def _refit(self, values: Mapping[str, Any], source: Source | None, maps: OwnerIndexes | None) -> Refit:
-        interval = build(NodeSettings, values).interval
-        return Refit(
+    def _node_change(
+        self, values: Mapping[str, Any], source: Source | None, owner_indexes: OwnerIndexes | None
+    ) -> NodeChange:
+        interval = build_settings(NodeSettings, values).interval
+        return NodeChange(
             source=source,
-            name=None if maps is None else self._parts.ground.naming(maps),
-            interval=None if interval == build(NodeSettings, self._values).interval else interval,
+            name=None if owner_indexes is None else self._parts.host_context.namer(owner_indexes),
+            interval=None if interval == build_settings(NodeSettings, self._values).interval else interval,
         )
 
     def _new_source(self, values: Mapping[str, Any], touched: set[Path]) -> Source | None:
-        before = [build(group, self._values) for group in _OF_SOURCES]
-        same = before == [build(group, values) for group in _OF_SOURCES]
-        if same and touched.isdisjoint(files_of(_OF_SOURCES, values)):
+        before = [build_settings(group, self._values) for group in _SOURCE_GROUPS]
+        same = before == [build_settings(group, values) for group in _SOURCE_GROUPS]
+        if same and touched.isdisjoint(files_named_in(_SOURCE_GROUPS, values)):
             return None
-        # What `auto` found at the start it would perhaps not find again in the middle of a driver's upgrade.
-        settings = replace(build(SourceSettings, values), source=self._parts.source.info.name)
-        return self._parts.ground.source(settings, build(SmiSettings, values))
+        # The source found at start: `auto` could choose another one during a driver upgrade.
+        settings = replace(build_settings(SourceSettings, values), source=self._parts.source.info.name)
+        return self._parts.host_context.open_source(settings, build_settings(SmiSettings, values))
 
-    def _new_maps(self, values: Mapping[str, Any], touched: set[Path]) -> OwnerIndexes | None:
+    def _new_owner_indexes(self, values: Mapping[str, Any], touched: set[Path]) -> OwnerIndexes | None:
         same = owner_index_settings(values) == owner_index_settings(self._values)
-        if same and touched.isdisjoint(files_of(_OF_MAPS, values)):
+        if same and touched.isdisjoint(files_named_in(OWNER_INDEX_GROUPS.values(), values)):
             return None
-        maps = self._parts.ground.maps(values, self._parts.source.info)
-        maps.read_once()
-        return maps
+        owner_indexes = self._parts.host_context.open_owner_indexes(values, self._parts.source)
+        owner_indexes.read_once()
+        return owner_indexes
 
-    def _refuse(self, error: str, *, once: bool = False) -> None:
+    def _reject(self, error: str, *, once: bool = False) -> None:
         if not once or error != self._health.error:
-            log.error("the settings stay as they were: %s", error)
-        self._note(replace(self._health, success=False, error=error))
+            log.error("settings not reloaded: %s", error)
+        self._set_health(replace(self._health, success=False, error=error))
 
-    def _tell(self, found: Changes, after: Mapping[str, Any], touched: Iterable[str]) -> None:
+    def _report(self, found: SettingsChanges, after: Mapping[str, Any], touched: Iterable[str]) -> None:
         pending = {key: after.get(key) for key in found.pending}
         if pending and pending != self._pending:
-            log.warning("changed, but only a restart makes it so: %s", ", ".join(pending))
+            log.warning("changed settings that need a restart of gpuledger: %s", ", ".join(pending))
         self._pending = pending
-        # A file that a setting names may have changed under the same name.
+        # The content of a file that a setting names may have changed.
         what = ", ".join(found.taken) or ", ".join(touched) or "nothing has changed"
-        log.info("settings read anew: %s", what)
+        log.info("settings reloaded: %s", what)
         now = self._parts.clock.unix()
-        self._note(ReloadHealth(success=True, last_success=now, pending=found.pending))
+        self._set_health(ReloadHealth(success=True, last_success=now, pending=found.pending))
 
-    def _note(self, health: ReloadHealth) -> None:
+    def _set_health(self, health: ReloadHealth) -> None:
         self._health = health
-        self._parts.node.note_reload(health)
+        self._parts.node.set_reload_health(health)

@@ -1,4 +1,4 @@
-"""What all programs that serve do alike: hear of their end, complain once, say where they listen."""
+"""Shared by all serving programs: stop signals, repeated loop errors, file descriptors, log of addresses."""
 
 from __future__ import annotations
 
@@ -6,69 +6,77 @@ import asyncio
 import logging
 import resource
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from gpuledger.http.limits import RESERVE, Limits
+from gpuledger.config.node import ignored_flags
+from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
 from gpuledger.http.server import HttpServer
 
 
-def stop_request() -> asyncio.Event:
-    """What SIGTERM and SIGINT set from here on. A container's first program hears neither without it."""
-    told = asyncio.Event()
-    hear(told)
-    return told
+def install_stop_handlers() -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set. Without handlers, pid 1 of a container ignores both signals."""
+    stop = asyncio.Event()
+    set_on_stop_signals(stop)
+    return stop
 
 
-def hear(told: asyncio.Event) -> None:
-    """Have SIGTERM and SIGINT set it, whoever may have taken them meanwhile."""
+def set_on_stop_signals(stop: asyncio.Event) -> None:
+    """Make SIGTERM and SIGINT set the event; replaces handlers that a library has installed."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop.set)
 
 
-def complain_once(log: logging.Logger) -> None:
-    """Have `log` say once what the running loop keeps complaining of: out of descriptors, it does so
-    thousandfold.
+def log_loop_errors_once(log: logging.Logger) -> None:
+    """Log each distinct error of the running loop once: without file descriptors it repeats one thousands of
+    times.
     """
-    said: set[str] = set()
+    logged: set[str] = set()
 
-    def take(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         text = f"{context['message']}: {error}" if error else str(context["message"])
-        if text not in said:
-            said.add(text)
-            # What the system refuses is no defect of ours: where it was met says nothing more.
+        if text not in logged:
+            logged.add(text)
+            # For errors of the operating system a traceback adds nothing.
             where = None if isinstance(error, OSError) else error
-            log.error("%s (further ones like this are not logged)", text, exc_info=where)
+            log.error("%s (repetitions are not logged)", text, exc_info=where)
 
-    asyncio.get_running_loop().set_exception_handler(take)
+    asyncio.get_running_loop().set_exception_handler(handle)
 
 
-def say_addresses(log: logging.Logger, server: HttpServer, scheme: str = "http") -> None:
-    """Have `log` say where it listens, with the real port where 0 was asked for."""
+def warn_about_ignored_flags(values: Mapping[str, Any]) -> None:
+    """Log the flags in these parsed values that have no effect."""
+    if ignored := ignored_flags(values):
+        log.warning("no effect: %s; gpuledger serve --help-compat has the reasons", ", ".join(ignored))
+
+
+def log_addresses(log: logging.Logger, server: HttpServer, scheme: str = "http") -> None:
+    """Log the listen addresses, with the real port where port 0 was configured."""
     for address in server.addresses:
-        log.info("listening on %s port %d (%s)", address.host or "every address", address.port, scheme)
+        log.info("listening on %s port %d (%s)", address.host or "all addresses", address.port, scheme)
 
 
 log = logging.getLogger("gpuledger")
 
-# Books, maps, watches, sockets to elsewhere, libraries: fewer than sixty are seen.
+# File descriptors for the ledger, owner indexes, watches, outgoing connections, libraries. Measured: < 60.
 _OWN = 128
 
 
-def within_descriptors(limits: Limits, beside: int | None = _OWN) -> Limits:
-    """The limits, with no more connections than there are file descriptors for, and a word in the log then.
+def limit_to_descriptors(limits: HttpLimits, reserved: int | None = _OWN) -> HttpLimits:
+    """The limits with `connections` reduced to the available file descriptors, which is logged.
 
-    The soft limit is raised towards the hard one, so far as `beside` descriptors are left for other things;
-    None raises it all the way. A server out of descriptors could not answer a probe either.
+    Raises RLIMIT_NOFILE's soft limit up to the hard limit, as far as needed to keep `reserved` descriptors
+    for other uses; None raises it to the hard limit. A server without descriptors cannot answer a probe.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = limits.connections + RESERVE + (_OWN if beside is None else beside)
-    if soft != unlimited and (beside is None or soft < wanted):
-        raised = hard if beside is None or (hard != unlimited and hard < wanted) else wanted
+    wanted = limits.connections + RESERVE_CONNECTIONS + (_OWN if reserved is None else reserved)
+    if soft != unlimited and (reserved is None or soft < wanted):
+        raised = hard if reserved is None or (hard != unlimited and hard < wanted) else wanted
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             soft = raised
@@ -76,9 +84,9 @@ def within_descriptors(limits: Limits, beside: int | None = _OWN) -> Limits:
         return limits
     fitting = max(1, limits.connections - (wanted - soft))
     log.warning(
-        "of %d connections (web.limits.connections) %d are served: ulimit -n is %d, %d is needed",
-        limits.connections,
+        "serving at most %d connections, not %d (web.limits.connections): ulimit -n is %d; raise it to %d",
         fitting,
+        limits.connections,
         soft,
         wanted,
     )

@@ -1,4 +1,4 @@
-"""The two nodes that `top` can look at: one made in this process, and one that serves somewhere."""
+"""The two data feeds of `top`: this machine, read in this process, and a serving node, read over HTTP."""
 
 from __future__ import annotations
 
@@ -8,61 +8,66 @@ from socket import gethostname
 from threading import Condition
 from typing import Any
 
-from gpuledger.app.node_api import Access, NodeApi
-from gpuledger.app.wiring import PATIENCE, Parts, assemble_parts, does_not_answer
+from gpuledger.app.node_api import NodeAccess, NodeApiClient
+from gpuledger.app.node_assembly import READING_TIMEOUT, NodeParts, assemble_parts, no_reading_error
 from gpuledger.kubernetes.settings import node_name
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.terminal.view import Origin, clock_text
-from gpuledger.web.api.snapshot import WANTS, snapshot_of
+from gpuledger.terminal.top_view import SnapshotOrigin, format_clock
+from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES, build_snapshot
 
-# Power of a process is booked energy: the first reading opens the books, the second sees the counter move,
-# the third closes an interval.
-_ENOUGH = 3
+# Ticks until the power of processes is known. It is booked energy: the first reading opens the accounts, the
+# second sees the energy counter move, the third closes an interval.
+_SETTLED_TICKS = 3
 
 
 class LocalFeed:
-    """This machine, read in this process: without books, without a server."""
+    """This machine, read in this process, without a ledger on disk and without a server."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
-        """Raises as `wiring.assemble_parts` does."""
+        """Raises as `node_assembly.assemble_parts` does."""
         self._changed = Condition()
-        self._parts: Parts = assemble_parts(
-            values, {}, (), published=self._published, beside=WANTS, keeps_books=False
+        self._parts: NodeParts = assemble_parts(
+            values,
+            {},
+            (),
+            on_publish=self._published,
+            extra_quantities=SNAPSHOT_QUANTITIES,
+            keep_ledger=False,
         )
         self._node = node_name("", environ, gethostname())
-        self._origin = Origin("this machine", began=clock_text(self._parts.clock.unix()))
+        self._origin = SnapshotOrigin("this machine", began=format_clock(self._parts.clock.unix()))
         self._closed = False
 
     @property
-    def origin(self) -> Origin:
-        """This machine, since now."""
+    def origin(self) -> SnapshotOrigin:
+        """This machine, since this feed was created."""
         return self._origin
 
     def start(self) -> None:
-        """Begin to read, and wait for the first reading. Raises SourceUnavailable when there is none."""
-        self._parts.maps.read_once()
+        """Start reading, and wait for the first reading. Raises SourceUnavailable when there is none."""
+        self._parts.owner_indexes.read_once()
         self._parts.start()
         self._wait(1)
-        page = self._parts.pages.page
-        if page.snapshot is None:
+        state = self._parts.pages.state
+        if state.snapshot is None:
             self.close()
-            raise SourceUnavailable(page.health.status)
+            raise SourceUnavailable(state.health.status)
 
     def settle(self) -> None:
-        """Wait until what needs several readings, such as power by process, is known as well as it can be."""
-        self._wait(_ENOUGH)
+        """Wait until values that need several readings, such as power by process, are known."""
+        self._wait(_SETTLED_TICKS)
 
     def snapshot(self) -> Mapping[str, Any]:
-        """What the last reading said."""
-        return snapshot_of(self._parts.pages.page, self._node)
+        """The snapshot of the last reading."""
+        return build_snapshot(self._parts.pages.state, self._node)
 
     def remarks(self) -> list[str]:
-        """Who cannot be asked for owners, and what to do about it."""
-        maps = self._parts.pages.page.health.maps
-        return [f"{one.name}: {one.error}" for one in maps if one.error and not one.success]
+        """The errors of the owner indexes, each with its remedy."""
+        indexes = self._parts.pages.state.health.owner_indexes
+        return [f"{index.name}: {index.error}" for index in indexes if index.error and not index.success]
 
     def close(self) -> None:
-        """End the readings. Idempotent."""
+        """Stop reading. Idempotent."""
         if not self._closed:
             self._closed = True
             self._parts.stop()
@@ -73,35 +78,35 @@ class LocalFeed:
 
     def _wait(self, ticks: int) -> None:
         def ready() -> bool:
-            health = self._parts.pages.page.health
-            return health.tried and (health.ticks >= ticks or self._parts.pages.page.snapshot is None)
+            health = self._parts.pages.state.health
+            return health.attempted and (health.ticks >= ticks or self._parts.pages.state.snapshot is None)
 
         with self._changed:
-            if not self._changed.wait_for(ready, PATIENCE):
-                raise does_not_answer(self._parts.source.info, PATIENCE)
+            if not self._changed.wait_for(ready, READING_TIMEOUT):
+                raise no_reading_error(self._parts.source.info, READING_TIMEOUT)
 
 
 class RemoteFeed:
     """A node that serves its API at a URL."""
 
-    def __init__(self, url: str, access: Access) -> None:
-        """Raises UsageError as `NodeApi` does."""
-        self._api = NodeApi(url, access)
-        self._origin = Origin(self._api.url, remote=True)
+    def __init__(self, url: str, access: NodeAccess) -> None:
+        """Raises UsageError as `NodeApiClient` does."""
+        self._api = NodeApiClient(url, access)
+        self._origin = SnapshotOrigin(self._api.url, remote=True)
 
     @property
-    def origin(self) -> Origin:
-        """Its URL, without who asks."""
+    def origin(self) -> SnapshotOrigin:
+        """The URL, without credentials."""
         return self._origin
 
     def snapshot(self) -> Mapping[str, Any]:
-        """What the node says now. Raises GpuledgerError."""
+        """The node's current snapshot. Raises GpuledgerError."""
         return self._api.snapshot()
 
     def remarks(self) -> list[str]:
-        """Nothing more than it says."""
+        """None: the node's snapshot is complete."""
         return []
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._api.close()

@@ -1,4 +1,4 @@
-"""`gpuledger agent`: scrapes exporters and delivers what they tell to Prometheus remote-write receivers."""
+"""`gpuledger agent`: scrape exporters and send their samples to Prometheus remote-write receivers."""
 
 from __future__ import annotations
 
@@ -15,48 +15,54 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
-from gpuledger.agent.config.file import AgentConfig, read_agent_config
-from gpuledger.agent.discovery.discovery import Discovery, Scale
+from gpuledger.agent.cluster_secrets import ClusterSecrets
+from gpuledger.agent.config.agent_config import AgentConfig, read_agent_config
+from gpuledger.agent.discovery.discovery import Discovery, StatefulSetMember
 from gpuledger.agent.discovery.settings import ClusterSettings
 from gpuledger.agent.discovery.sharding import Shard
-from gpuledger.agent.pages import routes_of
-from gpuledger.agent.scrape.state import PageMemory
-from gpuledger.agent.secrets import Vault
+from gpuledger.agent.scrape.state import PageMemoryBudget
 from gpuledger.agent.settings import AgentSettings
-from gpuledger.app.flags import no_words, parse, parser
-from gpuledger.app.logs import set_up
-from gpuledger.app.serving import complain_once, say_addresses, stop_request, within_descriptors
-from gpuledger.config.assemble import assemble
-from gpuledger.config.cluster import AGENT
+from gpuledger.agent.status_page import agent_routes
+from gpuledger.app.flags import build_parser, parse_flags, reject_words
+from gpuledger.app.logs import configure_logging
+from gpuledger.app.serving import (
+    install_stop_handlers,
+    limit_to_descriptors,
+    log_addresses,
+    log_loop_errors_once,
+    warn_about_ignored_flags,
+)
+from gpuledger.config.cluster import AGENT_GROUPS
+from gpuledger.config.load import load_values
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.files import FileWatch
-from gpuledger.host.yaml_documents import read_document
-from gpuledger.http.connection import Connection
-from gpuledger.http.hosts import HostNames, allowed_hosts
-from gpuledger.http.limits import Limits
+from gpuledger.host.yaml_documents import read_yaml
+from gpuledger.http.connection import ClientConnection
+from gpuledger.http.hosts import HostNameSettings, allowed_hosts
+from gpuledger.http.limits import HttpLimits
 from gpuledger.http.server import HttpServer
-from gpuledger.kubernetes.access import Access
-from gpuledger.ledger.store.place import state_dir
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.ledger.store.state_directory import create_state_dir
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.settings import build
+from gpuledger.model.settings import build_settings
 
 if TYPE_CHECKING:
-    from gpuledger.http.web_config.web import Web
+    from gpuledger.http.web_config.security import WebSecurity
 
 log = logging.getLogger("gpuledger.agent")
 
-# Names are looked up by these, and files brought to the disk: asyncio's own, six on two cores, would all wait
-# for the servers of a few dead names. A thread is made when it is needed.
+# Threads for DNS lookups and fsync. With asyncio's default (six on two cores) a few unresolvable names would
+# block them all. Threads are started on demand.
 _THREADS = 32
 
 _ABOUT = """\
-Scrape exporters (this one, dcgm-exporter, any that Prometheus can scrape), relabel what they tell, and
-deliver it by Prometheus remote write. What cannot be delivered now waits on disk.
+Scrape exporters (gpuledger, dcgm-exporter, any that Prometheus can scrape), relabel the samples, and send
+them by Prometheus remote write. Samples that cannot be sent are queued on disk.
 """
 _EXAMPLES = """\
 examples:
-  gpuledger agent --config agent.yaml                 what agent.yaml says, anew whenever it changes
+  gpuledger agent --config agent.yaml                 reloads agent.yaml whenever it changes
   gpuledger agent --config agent.yaml --engine prometheus > prometheus.yml
   gpuledger agent --config agent.yaml --queue-directory /var/lib/gpuledger/remote-write
 
@@ -73,25 +79,26 @@ agent.yaml:
     - url: http://prometheus:9090/api/v1/write
 
 then:
-  curl -s localhost:9401/metrics                      what it scrapes and delivers, in numbers
-  xdg-open http://localhost:9401/                     the same for people
+  curl -s localhost:9401/metrics                      metrics of the agent itself
+  xdg-open http://localhost:9401/                     status page: targets and receivers
 """
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Scrape and deliver until SIGTERM or SIGINT."""
-    groups = AGENT.values()
-    given = parse(parser("agent", _ABOUT, _EXAMPLES, AGENT), groups, arguments, environ)
-    no_words("agent", given.words)
+    """Scrape and send until SIGTERM or SIGINT."""
+    groups = AGENT_GROUPS.values()
+    given = parse_flags(build_parser("agent", _ABOUT, _EXAMPLES, AGENT_GROUPS), groups, arguments, environ)
+    reject_words("agent", given.arguments)
     if given.config is None:
         raise UsageError(
-            "the agent needs --config FILE: what it scrapes, and for whom; see gpuledger agent --help"
+            "the agent needs --config FILE with its targets and receivers; see gpuledger agent --help"
         )
-    # The file is the agent's own: what is set about the program itself stands in flags and variables.
-    values = assemble(groups, given.flags, environ, None)
-    set_up(build(LogSettings, values))
-    if build(AgentSettings, values).engine == "prometheus":
-        return _print_prometheus(given.config, build(ClusterSettings, values))
+    # The file has the agent's own format: settings of the program come from flags and variables only.
+    values = load_values(groups, given.flags, environ, None)
+    configure_logging(build_settings(LogSettings, values))
+    warn_about_ignored_flags(values)
+    if build_settings(AgentSettings, values).engine == "prometheus":
+        return _print_prometheus(given.config, build_settings(ClusterSettings, values))
     return asyncio.run(_serve(given.config, values))
 
 
@@ -102,23 +109,23 @@ def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
 
     config = read_agent_config(file, environ)
     share = settings.own_shard(environ)
-    if isinstance(share, Scale):
-        raise UsageError("--engine prometheus: the number of shards must be known; give --shard INDEX/COUNT")
-    # In the cluster Prometheus finds the API server by itself.
+    if isinstance(share, StatefulSetMember):
+        raise UsageError("--engine prometheus needs a fixed number of shards; give --shard INDEX/COUNT")
+    # In a pod Prometheus finds the API server automatically.
     access = settings.access(environ) if settings.api or settings.kubeconfig else None
-    written = read_document(file)
+    written = read_yaml(file)
     sys.stdout.write(yaml.safe_dump(prometheus_config(config, written, access, share), sort_keys=False))
     return 0
 
 
 async def _serve(file: Path, values: Mapping[str, Any]) -> int:
-    told = stop_request()
-    complain_once(log)
-    settings, cluster = build(AgentSettings, values), build(ClusterSettings, values)
+    stop = install_stop_handlers()
+    log_loop_errors_once(log)
+    settings, cluster = build_settings(AgentSettings, values), build_settings(ClusterSettings, values)
     clock = SystemClock()
     watch = FileWatch((file,))
     access = cluster.access(environ)
-    vault = Vault(access, cluster.own_namespace(environ), clock)
+    vault = ClusterSecrets(access, cluster.own_namespace(environ), clock)
 
     def read() -> AgentConfig:
         found = read_agent_config(file, environ, vault)
@@ -128,21 +135,25 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
 
     config = read()
     if access is None and config.automatic:
-        log.warning("no targets are named, and there is no cluster to look for exporters in")
-    memory = PageMemory(settings.page_memory)
+        log.warning(
+            "no targets: the configuration lists none, and there is no cluster to discover exporters in"
+        )
+    memory = PageMemoryBudget(settings.page_memory)
     discovery = _discovery(access, cluster.own_shard(environ), clock)
     agent = Agent(config, _queues(settings, environ), clock, discovery, memory)
-    # Each target is a connection that stays open.
-    limits = within_descriptors(build(Limits, values), beside=None)
-    hosts = allowed_hosts(build(HostNames, values).names, settings.listen_address)
-    listener = (settings.listen_address, routes_of(agent.view, hosts))
+    # Each target keeps a connection open.
+    limits = limit_to_descriptors(build_settings(HttpLimits, values), reserved=None)
+    hosts = allowed_hosts(build_settings(HostNameSettings, values).names, settings.listen_address)
+    listener = (settings.listen_address, agent_routes(agent.view, hosts))
     web = _web(settings, clock)
-    server = HttpServer([listener], limits, speaker=web.speaker if web else Connection)
-    nudged = asyncio.Event()
+    server = HttpServer(
+        [listener], limits, protocol_factory=web.protocol_factory if web else ClientConnection
+    )
+    reload_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "agent"))
-    loop.add_signal_handler(signal.SIGHUP, nudged.set)
-    # Port first: who cannot listen must not have opened the queues.
+    loop.add_signal_handler(signal.SIGHUP, reload_requested.set)
+    # Bind the port first: an agent that cannot listen must not open the queues.
     await server.start()
     try:
         agent.start()
@@ -150,14 +161,14 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
         log.info(
             "gpuledger %s, targets: %d, receivers: %d", __version__, len(view.loops), len(view.receivers)
         )
-        say_addresses(log, server, web.scheme if web else "http")
+        log_addresses(log, server, web.scheme if web else "http")
         reloading = asyncio.create_task(
-            _reload(file, read, vault, agent, watch, settings.look_interval, nudged)
+            _reload(file, read, vault, agent, watch, settings.look_interval, reload_requested)
         )
-        await told.wait()
+        await stop.wait()
         log.info("stopping")
         reloading.cancel()
-        # Half of a change must not go on beside the end.
+        # Let a reload in progress finish or be cancelled before the agent stops.
         await asyncio.gather(reloading, return_exceptions=True)
         await agent.stop(settings.drain)
     finally:
@@ -169,42 +180,44 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
 async def _reload(
     file: Path,
     read: Callable[[], AgentConfig],
-    vault: Vault,
+    vault: ClusterSecrets,
     agent: Agent,
     watch: FileWatch,
     every: float,
-    nudged: asyncio.Event,
+    reload_requested: asyncio.Event,
 ) -> None:
-    """Take the configuration anew when it has changed or SIGHUP has come; a bad one changes nothing."""
+    """Reload the configuration when it has changed or on SIGHUP; an invalid one changes nothing."""
     while True:
         with suppress(TimeoutError):
-            await asyncio.wait_for(nudged.wait(), every or None)
-        if not nudged.is_set() and not watch.look():
+            await asyncio.wait_for(reload_requested.wait(), every or None)
+        if not reload_requested.is_set() and not watch.has_changed():
             continue
-        nudged.clear()
-        states = watch.states((file,))
+        reload_requested.clear()
+        states = watch.current_states((file,))
         try:
             if file.exists() and not file.is_file():
-                # A pipe is read once, and a second time only when somebody writes into it: all would wait.
-                raise UsageError(f"{file} is no file that can be read again")
-            with vault.reading():
-                await agent.become(read())
+                # A second read of a pipe blocks until something is written into it.
+                raise UsageError(f"{file} is not a regular file and cannot be read again")
+            with vault.watch_only_used():
+                await agent.apply_config(read())
         except GpuledgerError as error:
             if str(error) != agent.error:
-                log.error("%s; the configuration of before stays in force", error)
+                log.error("%s; the previous configuration remains in force", error)
             agent.error = str(error)
         except Exception:
-            # A defect met on one file must not end the looking for others.
-            log.exception("the configuration %s could not be taken", file)
-            agent.error = "internal error; the log of gpuledger agent has the reason"
+            # An internal error with one file must not prevent later reloads.
+            log.exception("cannot apply the configuration %s", file)
+            agent.error = "internal error; see the log of gpuledger agent"
         else:
-            log.info("the configuration %s was read anew", file)
-        watch.take(states)
+            log.info("configuration %s reloaded", file)
+        watch.set_baseline(states)
 
 
-def _discovery(access: Access | None, share: Shard | Scale, clock: SystemClock) -> Discovery | None:
-    """What finds targets in a cluster and shares them out; None where neither is to be done."""
-    if isinstance(share, Scale):
+def _discovery(
+    access: ApiServerAccess | None, share: Shard | StatefulSetMember, clock: SystemClock
+) -> Discovery | None:
+    """Discovery of targets in a cluster and their sharding; None when neither is needed."""
+    if isinstance(share, StatefulSetMember):
         if access is None:
             raise _no_cluster()
         return Discovery(access, clock, scale=share)
@@ -213,8 +226,8 @@ def _discovery(access: Access | None, share: Shard | Scale, clock: SystemClock) 
 
 def _no_cluster() -> UsageError:
     return UsageError(
-        "there is no API server to ask for targets or replicas; name one with --kubernetes-api or "
-        "--kubeconfig, or list StaticEndpoints alone and give --shard INDEX/COUNT"
+        "no API server to discover targets or replicas with; name one with --kubernetes-api or --kubeconfig, "
+        "or list only StaticEndpoints and give --shard INDEX/COUNT"
     )
 
 
@@ -223,18 +236,18 @@ def _queues(settings: AgentSettings, environment: Mapping[str, str]) -> Path:
         return Path(settings.queue_directory)
     named = environment.get("GPULEDGER_STATE_DIR", "")
     if named == "none":
-        raise UsageError("what waits to be delivered needs a place: give --queue-directory")
+        raise UsageError("GPULEDGER_STATE_DIR=none: the queue needs a directory; give --queue-directory")
     try:
-        return state_dir(named, environment) / "remote-write"
+        return create_state_dir(named, environment) / "remote-write"
     except OSError as error:
         raise UsageError(
-            f"no directory for what waits to be delivered ({error.strerror}): give --queue-directory"
+            f"no directory for the queue of unsent samples ({error.strerror}): give --queue-directory"
         ) from None
 
 
-def _web(settings: AgentSettings, clock: SystemClock) -> Web | None:
+def _web(settings: AgentSettings, clock: SystemClock) -> WebSecurity | None:
     if not settings.web_config:
         return None
-    from gpuledger.http.web_config.web import Web
+    from gpuledger.http.web_config.security import WebSecurity
 
-    return Web(Path(settings.web_config), clock)
+    return WebSecurity(Path(settings.web_config), clock)

@@ -1,4 +1,4 @@
-"""`gpuledger collect`: metrics as a file for node_exporter, or on stdout."""
+"""`gpuledger collect`: write metrics into a file for node_exporter, or to stdout."""
 
 from __future__ import annotations
 
@@ -11,75 +11,81 @@ from threading import Thread
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.app.flags import begin
-from gpuledger.app.logs import quiet_node, set_up, warn_if_simulated
-from gpuledger.app.signals import Wake
-from gpuledger.app.wiring import PATIENCE, Parts, assemble_parts, does_not_answer, vocabularies
-from gpuledger.config.node import COLLECT
+from gpuledger.app.flags import parse_command
+from gpuledger.app.logs import configure_logging, silence_node_log, warn_if_simulated
+from gpuledger.app.node_assembly import (
+    READING_TIMEOUT,
+    NodeParts,
+    assemble_parts,
+    build_dialects,
+    no_reading_error,
+)
+from gpuledger.app.stop_signals import WakePipe
+from gpuledger.config.node import COLLECT_GROUPS
 from gpuledger.config.settings import LogSettings
-from gpuledger.dialects.catalogue import known
+from gpuledger.dialects.catalogue import check_dialect_names
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.exposition.merging import check_specs
+from gpuledger.exposition.merging import check_family_specs
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.node_state import Dialect, NodeState
-from gpuledger.model.settings import build
+from gpuledger.model.settings import build_settings
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.settings import TextfileSettings
-from gpuledger.outputs.textfile import Neighbours, Textfile, write_all
+from gpuledger.outputs.textfile import NeighbourFiles, Textfile, write_all
 
 log = logging.getLogger("gpuledger.collect")
 
 _ABOUT = """\
-Read this machine's GPUs and write who uses them into a file that node_exporter's textfile collector reads:
-once, for a CronJob or a timer, or with --every for as long as it runs.
+Read this machine's GPUs and write metrics of their users into a file for node_exporter's textfile collector:
+once, for a CronJob or a timer, or repeatedly with --every.
 """
 _EXAMPLES = """\
 examples:
-  gpuledger collect --stdout                       one look, printed
-  gpuledger collect                                one look, into the directory of node_exporter
-  gpuledger collect --every 60s                    look each --interval, write each minute, until stopped
+  gpuledger collect --stdout                       one reading, printed
+  gpuledger collect                                one reading, into the directory of node_exporter
+  gpuledger collect --every 60s                    read every --interval, write every minute, until stopped
   gpuledger collect --source simulator --textfile-dir /tmp
   gpuledger collect --every 30s --file gpu_native.prom --dialect native
 
-every minute, by cron or by systemd:
+every minute, with cron or systemd:
   * * * * * root gpuledger collect
   gpuledger-collect.service: [Service] Type=oneshot, ExecStart=/usr/bin/gpuledger collect
   gpuledger-collect.timer:   [Timer] OnCalendar=minutely, AccuracySec=1s
 
-node_exporter must be told the directory:
+node_exporter needs the directory:
   --collector.textfile.directory=/var/lib/node_exporter/textfile_collector
 
-Once, a file tells process and session, what --dialect tells by default then: counters and books need a
-program that keeps running, --every. Without readings there is no file: what a failed source told before is
-removed, not left to be read as the present. Exit code 0 written, 1 not written (why is on stderr), 2 a flag
-must be changed. More: docs/textfile.md
+A single run exports the dialects process and session by default: counters and the ledger need a program that
+keeps running (--every). Without readings there is no file: the file of an earlier run is removed, so that old
+data are not taken for current ones. Exit codes: 0 written, 1 not written (stderr has the reason), 2 a flag is
+wrong. More: docs/textfile.md
 """
 
-# Their families are states of the moment: another process can go on where the last one ended.
+# Dialects without counters: their families are current states, which separate runs can export.
 _ONCE = ("process", "session")
 
-# Seconds after which a directory that took no file is tried again.
+# Seconds until a failed write is retried.
 _AGAIN = 5.0
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write once and end, or until SIGTERM or SIGINT."""
-    _, read = begin("collect", _ABOUT, _EXAMPLES, COLLECT, arguments)
+    """Write once, or repeatedly until SIGTERM or SIGINT."""
+    _, read = parse_command("collect", _ABOUT, _EXAMPLES, COLLECT_GROUPS, arguments)
     values = read()
-    set_up(build(LogSettings, values))
-    settings = build(TextfileSettings, values)
+    configure_logging(build_settings(LogSettings, values))
+    settings = build_settings(TextfileSettings, values)
     _check(settings, values)
-    every = vocabularies(values)
+    every = build_dialects(values)
     names = _names(settings, values, every)
     if settings.stdout:
-        return _print(assemble_parts(values, every, names, keeps_books=False), names)
+        return _print(assemble_parts(values, every, names, keep_ledger=False), names)
     families = {spec.name for name in names for spec in every[name].specs}
     file = Textfile(Path(settings.directory), settings.file)
-    neighbours = Neighbours(file.path, families)
+    neighbours = NeighbourFiles(file.path, families)
     if settings.every is None:
-        return _write_once(assemble_parts(values, every, names, keeps_books=False), names, file, neighbours)
-    wake = Wake()
-    parts = assemble_parts(values, every, names, published=wake.up)
+        return _write_once(assemble_parts(values, every, names, keep_ledger=False), names, file, neighbours)
+    wake = WakePipe()
+    parts = assemble_parts(values, every, names, on_publish=wake.wake)
     return _keep_writing(parts, names, file, neighbours, settings.every, wake)
 
 
@@ -88,11 +94,11 @@ def _check(settings: TextfileSettings, values: Mapping[str, Any]) -> None:
         return
     if settings.stdout:
         raise UsageError("--stdout prints one page; drop --every, or write a file")
-    interval = build(NodeSettings, values).interval
+    interval = build_settings(NodeSettings, values).interval
     if settings.every < interval:
         raise UsageError(
-            f"--every {settings.every:g}s is shorter than --interval {interval:g}s: nothing new would be"
-            f" written; give --interval {settings.every:g}s too"
+            f"--every {settings.every:g}s is shorter than --interval {interval:g}s: it would write the same"
+            f" readings again; give --interval {settings.every:g}s too"
         )
 
 
@@ -102,33 +108,33 @@ def _names(
     once = settings.every is None
     if once and "dialect" not in values:
         return _ONCE
-    names = known(build(DialectSettings, values).dialect, dict(every))
-    check_specs(chain.from_iterable(every[name].specs for name in names))
+    names = check_dialect_names(build_settings(DialectSettings, values).dialect, dict(every))
+    check_family_specs(chain.from_iterable(every[name].specs for name in names))
     kept = [name for name in names if name not in _ONCE]
     if once and kept and not settings.stdout:
         raise UsageError(
-            f"dialect {kept[0]} needs a program that keeps running: its counters would start anew in each"
-            f" run; add --every 60s, or tell --dialect {','.join(_ONCE)}"
+            f"dialect {kept[0]} needs a program that keeps running: its counters would restart in each run;"
+            f" add --every 60s, or use --dialect {','.join(_ONCE)}"
         )
     return names
 
 
-def _print(parts: Parts, names: tuple[str, ...]) -> int:
+def _print(parts: NodeParts, names: tuple[str, ...]) -> int:
     body = _read_once(parts, names)
     sys.stdout.flush()
     try:
-        # Past Python's buffer, which would fail once more at exit.
+        # Unbuffered: Python would report a failed buffered write a second time at exit.
         write_all(sys.stdout.fileno(), body)
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise GpuledgerError(f"cannot write to stdout: {error.strerror}; see where it is sent") from None
+        raise GpuledgerError(f"cannot write to stdout: {error.strerror}; check its redirection") from None
     warn_if_simulated(parts.source.info)
     return 0
 
 
-def _write_once(parts: Parts, names: tuple[str, ...], file: Textfile, neighbours: Neighbours) -> int:
-    # The file first: who cannot write must not have touched the driver.
+def _write_once(parts: NodeParts, names: tuple[str, ...], file: Textfile, neighbours: NeighbourFiles) -> int:
+    # Open the file first: a command that cannot write must not use the driver.
     with file:
         _warn_of_clashes(neighbours)
         try:
@@ -136,40 +142,45 @@ def _write_once(parts: Parts, names: tuple[str, ...], file: Textfile, neighbours
         except SourceUnavailable as error:
             if not file.remove():
                 raise
-            raise SourceUnavailable(f"{error} ({file.path} told older readings and is removed)") from None
-        file.put(body)
+            raise SourceUnavailable(f"{error} (removed {file.path}, which had older readings)") from None
+        file.write(body)
     warn_if_simulated(parts.source.info)
     return 0
 
 
-def _read_once(parts: Parts, names: tuple[str, ...]) -> bytes:
-    """One tick's page. Raises SourceUnavailable when there are no readings."""
-    parts.maps.read_once()
-    with quiet_node():
-        # A thread, because a call of a hanging driver cannot be interrupted; daemon, because it may be left.
+def _read_once(parts: NodeParts, names: tuple[str, ...]) -> bytes:
+    """The metrics text of one tick. Raises SourceUnavailable when there are no readings."""
+    parts.owner_indexes.read_once()
+    with silence_node_log():
+        # A daemon thread: a hung driver call cannot be interrupted, so the thread may have to be abandoned.
         tick = Thread(target=parts.node.tick, name="tick", daemon=True)
         tick.start()
-        tick.join(PATIENCE)
+        tick.join(READING_TIMEOUT)
     if tick.is_alive():
-        raise does_not_answer(parts.source.info, PATIENCE)
-    page, body = parts.pages.text(names)
-    _check_read(page)
+        raise no_reading_error(parts.source.info, READING_TIMEOUT)
+    state, body = parts.pages.encode_text(names)
+    _check_read(state)
     parts.source.close()
-    parts.maps.stop()
+    parts.owner_indexes.stop()
     return body
 
 
-def _check_read(page: NodeState) -> None:
-    if not page.health.tried:
-        raise GpuledgerError("the reading failed, as told above: an error of gpuledger; please report it")
-    if page.snapshot is None:
-        raise SourceUnavailable(page.health.status)
-    if not page.health.healthy:
-        log.warning("%s", page.health.status)
+def _check_read(state: NodeState) -> None:
+    if not state.health.attempted:
+        raise GpuledgerError("internal error in gpuledger; please report the log lines above")
+    if state.snapshot is None:
+        raise SourceUnavailable(state.health.status)
+    if not state.health.healthy:
+        log.warning("%s", state.health.status)
 
 
 def _keep_writing(
-    parts: Parts, names: tuple[str, ...], file: Textfile, neighbours: Neighbours, every: float, wake: Wake
+    parts: NodeParts,
+    names: tuple[str, ...],
+    file: Textfile,
+    neighbours: NeighbourFiles,
+    every: float,
+    wake: WakePipe,
 ) -> int:
     with wake, file:
         log.info(
@@ -182,56 +193,60 @@ def _keep_writing(
         warn_if_simulated(parts.source.info)
         parts.start()
         try:
-            _write_until_told(parts, names, file, neighbours, every, wake)
-            log.info("stopping: %s goes with the program that kept it", file.path)
-            # Nobody keeps it true from here on.
+            _write_until_stopped(parts, names, file, neighbours, every, wake)
+            log.info("stopping: removing %s", file.path)
+            # Without this program the file would become stale.
             file.remove()
         finally:
             parts.stop()
     return 0
 
 
-def _write_until_told(
-    parts: Parts, names: tuple[str, ...], file: Textfile, neighbours: Neighbours, every: float, wake: Wake
+def _write_until_stopped(
+    parts: NodeParts,
+    names: tuple[str, ...],
+    file: Textfile,
+    neighbours: NeighbourFiles,
+    every: float,
+    wake: WakePipe,
 ) -> None:
     due = parts.clock.elapsed()
     readable: bool | None = None
     refused = ""
-    while not wake.told:
+    while not wake.requested:
         wait = None
-        page = parts.pages.page
-        if page.health.tried:
+        state = parts.pages.state
+        if state.health.attempted:
             now = parts.clock.elapsed()
-            # Readings that end or come back are not left to the next turn: a file that tells what is no
-            # longer known would be believed until then.
-            if now >= due or (page.snapshot is not None) is not readable:
+            # Write immediately when readings stop or return, so that the file never exposes old readings.
+            if now >= due or (state.snapshot is not None) is not readable:
                 _warn_of_clashes(neighbours)
-                page, body = parts.pages.text(names)
+                state, body = parts.pages.encode_text(names)
                 refused = _put(file, body, refused)
-                readable = page.snapshot is not None
+                readable = state.snapshot is not None
                 due = now + (min(every, _AGAIN) if refused else every)
             wait = max(0.0, due - parts.clock.elapsed())
         wake.wait(wait)
 
 
 def _put(file: Textfile, body: bytes, before: str) -> str:
-    """Why the file could not be put in place, said once; empty when it was. `before` is the last answer."""
+    """Write the file; returns the error, empty on success. Logs it if it differs from the last one."""
     try:
-        file.put(body)
+        file.write(body)
     except GpuledgerError as error:
         if str(error) != before:
-            log.error("%s; the books go on, and it is tried again", error)
+            log.error("%s; will retry; the ledger is not affected", error)
         return str(error)
     if before:
         log.info("writing %s again", file.path)
     return ""
 
 
-def _warn_of_clashes(neighbours: Neighbours) -> None:
-    for path, families in neighbours.clashes():
+def _warn_of_clashes(neighbours: NeighbourFiles) -> None:
+    for path, families in neighbours.find_clashes():
         log.warning(
-            "%s tells %s too: node_exporter keeps one of two equal series and drops the other; stop what"
-            " writes that file and remove it, or tell another --dialect here",
+            "%s exports %s too: node_exporter drops one of two equal series; stop the program that writes"
+            " that file and remove it, or choose another --dialect",
             path,
             ", ".join(families),
         )

@@ -1,4 +1,4 @@
-"""`gpuledger doctor`: what works on this machine, what does not, why, and what to do about it."""
+"""`gpuledger doctor`: check what works on this machine and what fails, why, and how to fix it."""
 
 from __future__ import annotations
 
@@ -11,47 +11,54 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.app.diagnosis import NEEDED, as_json, as_table, exit_code, map_checks, run_checks
-from gpuledger.app.flags import begin
-from gpuledger.app.wiring import read_once
-from gpuledger.config.node import NODE, owner_index_settings
+from gpuledger.app.diagnosis import (
+    OWNER_NEEDS,
+    exit_code,
+    findings_json,
+    findings_table,
+    owner_index_checks,
+    run_checks,
+)
+from gpuledger.app.flags import parse_command
+from gpuledger.app.node_assembly import read_snapshot
+from gpuledger.config.node import NODE_GROUPS, owner_index_settings
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
-from gpuledger.host.procfs import NoHost
+from gpuledger.host.procfs import RemoteHost
 from gpuledger.host.settings import HostSettings
 from gpuledger.http.settings import HttpSettings
 from gpuledger.ledger.settings import StoreSettings
-from gpuledger.ledger.store.checks import books_checks
+from gpuledger.ledger.store.checks import ledger_checks
 from gpuledger.model.checks import Check
 from gpuledger.model.devices import Device
-from gpuledger.model.settings import build, choice, setting
+from gpuledger.model.settings import build_settings, choice, setting
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.outputs.checks import output_checks
 from gpuledger.outputs.settings import TextfileSettings
 from gpuledger.sources.checks import source_checks
-from gpuledger.sources.open import open_source
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.sources.source_factory import open_source
 from gpuledger.workloads.checks import owner_checks
 
 _ABOUT = """\
-Look at everything that `gpuledger serve` with the same flags would use, and say of each whether it works,
-and if not why, and the exact remedy. Nothing is changed. Run it where gpuledger runs: in the same container,
-as the same user.
+Check everything that `gpuledger serve` with the same flags uses. For each item it prints whether it works
+and, if not, the reason and the remedy. It changes nothing. Run it where gpuledger runs: in the same
+container, as the same user.
 """
 _EXAMPLES = """\
 verdicts:
-  works      as it should be
-  fails      something of what gpuledger tells is lost; the line below says what to do
-  warning    it works, at a cost or a loss that you may accept
-  unknown    could not be found out
+  works      no problem found
+  fails      gpuledger loses data; the line below says what to do
+  warning    works, with a limitation that may be acceptable
+  unknown    could not be checked
   skipped    does not apply here, or another line names the cause
 
 exit code: 1 when anything fails, else 0; 2 when a flag or the configuration is wrong
 
 examples:
   gpuledger doctor
-  gpuledger doctor --config /etc/gpuledger.yaml           what a service with this file would meet
+  gpuledger doctor --config /etc/gpuledger.yaml           check for a service with this file
   gpuledger doctor --textfile-dir /var/lib/node_exporter/textfile_collector
   gpuledger doctor --format json | jq '.findings[] | select(.verdict == "fails")'
   docker exec CONTAINER gpuledger doctor
@@ -61,58 +68,51 @@ examples:
 
 @dataclass(frozen=True, slots=True)
 class DoctorSettings:
-    """How the diagnosis is written."""
+    """The output format of the findings."""
 
-    format: str = setting(
-        "format",
-        choice("table", "json"),
-        "table",
-        "table or json",
-        flags=("--format",),
-        metavar="FORM",
-    )
+    format: str = setting("format", choice("table", "json"), "table", "table or json", metavar="FORM")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the diagnosis; answers 1 when anything fails."""
-    groups = {"the diagnosis": DoctorSettings, **NODE, "the textfile": TextfileSettings}
-    _, read = begin("doctor", _ABOUT, _EXAMPLES, groups, arguments)
+    """Print the findings; returns 1 when anything fails."""
+    groups = {"output": DoctorSettings, **NODE_GROUPS, "textfile": TextfileSettings}
+    _, read = parse_command("doctor", _ABOUT, _EXAMPLES, groups, arguments)
     values = read()
     findings = run_checks(_checks(values, environ))
-    if build(DoctorSettings, values).format == "json":
-        sys.stdout.write(as_json(findings, __version__))
+    if build_settings(DoctorSettings, values).format == "json":
+        sys.stdout.write(findings_json(findings, __version__))
     else:
-        sys.stdout.write(as_table(findings, sys.stdout, environ))
+        sys.stdout.write(findings_table(findings, sys.stdout, environ))
     return exit_code(findings)
 
 
 def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[Check, ...]:
-    """Every package's Checks, with the Settings that `serve` would give it. Raises UsageError as it would."""
-    source, smi = build(SourceSettings, values), build(SmiSettings, values)
-    host, http = build(HostSettings, values), build(HttpSettings, values)
+    """The Checks of all packages, with the settings that `serve` would use. Raises UsageError."""
+    source, smi = build_settings(SourceSettings, values), build_settings(SmiSettings, values)
+    host, http = build_settings(HostSettings, values), build_settings(HttpSettings, values)
     procfs = Path(host.procfs)
-    # Only a directory that somebody chose is asked for; the usual one need not be there.
+    # Only a configured directory is checked; the default one need not exist.
     textfile = str(values["textfile.dir"]) if "textfile.dir" in values else ""
-    opened = open_source(source, smi, NoHost(), SystemClock())
+    opened = open_source(source, smi, RemoteHost(), SystemClock())
     simulated = opened.info.simulated
     opened.close()
-    # Read by whichever check is the first to ask, and only once.
-    once = cache(lambda: read_once(values))
-    maps = (
+    # The first check that needs the snapshot reads it; the others reuse it.
+    once = cache(lambda: read_snapshot(values))
+    owner_indexes = (
         ()
         if simulated
-        else map_checks(owner_index_settings(values), host, environment, lambda: _devices_of(once()))
+        else owner_index_checks(owner_index_settings(values), host, environment, lambda: _devices_of(once()))
     )
     return (
         *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
-        *maps,
-        *owner_checks(once, NEEDED),
-        *books_checks(build(StoreSettings, values), environment, made_up=simulated),
+        *owner_indexes,
+        *owner_checks(once, OWNER_NEEDS),
+        *ledger_checks(build_settings(StoreSettings, values), environment, made_up=simulated),
         *output_checks(http, textfile, procfs=procfs),
     )
 
 
 def _devices_of(snapshot: Snapshot | None) -> tuple[Device, ...] | None:
-    """The Devices that were read; None where nothing was."""
+    """The Devices of a Snapshot; None without one."""
     return None if snapshot is None else tuple(reading.device for reading in snapshot.readings)

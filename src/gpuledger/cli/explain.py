@@ -1,4 +1,4 @@
-"""`gpuledger explain`: every joule of a pod, a process or a job; the answer to a disputed bill."""
+"""`gpuledger explain`: itemize the energy of a pod, a process or a job, interval by interval."""
 
 from __future__ import annotations
 
@@ -9,109 +9,124 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from os import environ
 
-from gpuledger.app.books import now_in, open_history
-from gpuledger.app.flags import parse, parser
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING
+from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.app.ledger_file import current_time_of, open_history
+from gpuledger.config.load import load_values
+from gpuledger.config.node import ALL_GROUPS, EXPLAIN_GROUPS
 from gpuledger.config.report import ExplainSettings
-from gpuledger.ledger.report.explain import Explanation, HandoverLine, Interval, SessionLine, merged
-from gpuledger.ledger.report.formats import iso
-from gpuledger.ledger.report.moments import period
+from gpuledger.ledger.report.explain import (
+    AllocationLine,
+    Explanation,
+    Interval,
+    SessionLine,
+    merge_intervals,
+)
+from gpuledger.ledger.report.formats import format_time
+from gpuledger.ledger.report.moments import parse_period
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
-from gpuledger.ledger.settings import StoreSettings
-from gpuledger.ledger.store.evidence import explain
+from gpuledger.ledger.store.explain_query import explain_energy
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import build
-from gpuledger.model.text import in_one_line
+from gpuledger.model.settings import build_settings
+from gpuledger.model.text import escape_to_one_line
 
 _ABOUT = """\
-Why a bill is what it is: the intervals that make it, in order of time; with whom the GPU was shared, by which
-method its energy was split, and why it was not measured.
+Itemize the energy bill of a pod, a process or a job: its intervals in order of time, with whom the GPU was
+shared, by which method the energy was split, and why it was not measured.
 
-WHO is a pod (NAMESPACE/POD or POD), a process id, or a job (Slurm's or another batch system's id, or a
-Kubernetes Job). Where a number may be both, say pid:NUMBER or job:NUMBER.
+WHO is a pod (NAMESPACE/POD or POD), a process id, or a job (the id of Slurm or another batch system, or a
+Kubernetes Job). For a number that may be both, use pid:NUMBER or job:NUMBER.
 """
 _EXAMPLES = """\
-  gpuledger explain ml/train-0                            all that the books have
+  gpuledger explain ml/train-0                            everything in the ledger
   gpuledger explain ml/train-0 --since 2026-11-01 --until 2026-12-01
   gpuledger explain pid:4711 --format json | jq '.intervals[] | select(.method != "measured")'
 
-Its sum is the row of `gpuledger report --by pod` over the same time, to the millijoule.
+The sum equals the row of `gpuledger report --by pod` over the same period, to the millijoule.
 """
-# Less than this is told in joules.
+# Smaller bills are shown in joules, larger ones in kWh.
 _SMALL = MILLIJOULES_PER_KWH // 10
-
-
-GROUPS: dict[str, type] = {"the explanation": ExplainSettings, "the books": StoreSettings}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the explanation."""
-    made = parser("explain", _ABOUT, _EXAMPLES, GROUPS)
+    made = build_parser("explain", _ABOUT, _EXAMPLES, EXPLAIN_GROUPS)
     made.usage = "gpuledger explain WHO [FLAGS]"
-    given = parse(made, GROUPS.values(), arguments, environ)
-    if len(given.words) != 1:
-        raise UsageError("explain wants one WHO: a pod, a process id or a job; see gpuledger explain --help")
-    values = assemble(GROUPS.values(), given.flags, environ, given.config, EVERYTHING)
-    settings = build(ExplainSettings, values)
+    given = parse_flags(made, EXPLAIN_GROUPS.values(), arguments, environ)
+    if len(given.arguments) != 1:
+        raise UsageError("explain needs one WHO: a pod, a process id or a job; see gpuledger explain --help")
+    values = load_values(EXPLAIN_GROUPS.values(), given.flags, environ, given.config, ALL_GROUPS)
+    settings = build_settings(ExplainSettings, values)
     with open_history(values) as history:
-        since, until = period(settings.since or "1970-01-02", settings.until, now_in(history))
-        found = explain(history, given.words[0], since // HOUR, until // HOUR)
-    sys.stdout.write(as_json(found) if settings.format == "json" else as_text(found))
+        since, until = parse_period(settings.since or "1970-01-02", settings.until, current_time_of(history))
+        found = explain_energy(history, given.arguments[0], since // HOUR, until // HOUR)
+    sys.stdout.write(explanation_json(found) if settings.format == "json" else explanation_text(found))
     return 0
 
 
-def as_json(found: Explanation) -> str:
-    """Every interval, not merged; times in ISO 8601."""
-    told = {
+def explanation_json(found: Explanation) -> str:
+    """All intervals, not merged, as JSON; times in ISO 8601."""
+    document = {
         "version": 1,
         "who": found.who,
         "millijoules": found.millijoules,
         "low_millijoules": found.measured,
         "high_millijoules": found.high,
         "millijoules_without_detail": found.lost.millijoules,
-        "sessions": [_session(one) for one in found.sessions],
+        "sessions": [_session(session) for session in found.sessions],
         "handovers": [
-            {**one._asdict(), "begins": iso(one.begins), "ends": iso(one.ends)} for one in found.handovers
+            {
+                **allocation._asdict(),
+                "begins": format_time(allocation.begins),
+                "ends": format_time(allocation.ends),
+            }
+            for allocation in found.allocations
         ],
-        "intervals": [_interval(one) for one in found.intervals],
+        "intervals": [_interval(interval) for interval in found.intervals],
     }
-    return json.dumps(told, indent=2) + "\n"
+    return json.dumps(document, indent=2) + "\n"
 
 
-def _session(one: SessionLine) -> dict[str, object]:
-    return {**one._asdict(), "first_seen": iso(one.first_seen), "last_seen": iso(one.last_seen)}
+def _session(session: SessionLine) -> dict[str, object]:
+    return {
+        **session._asdict(),
+        "first_seen": format_time(session.first_seen),
+        "last_seen": format_time(session.last_seen),
+    }
 
 
-def _interval(one: Interval) -> dict[str, object]:
-    told = asdict(one) | {"begins": iso(one.begins), "ends": iso(one.ends), "why": one.why}
-    told["others"] = [other._asdict() for other in one.others]
-    return told | {"high_millijoules": one.high}
+def _interval(interval: Interval) -> dict[str, object]:
+    fields = asdict(interval) | {
+        "begins": format_time(interval.begins),
+        "ends": format_time(interval.ends),
+        "why": interval.why,
+    }
+    fields["others"] = [other._asdict() for other in interval.others]
+    return fields | {"high_millijoules": interval.high}
 
 
-def as_text(found: Explanation) -> str:
-    """For a person: the bill, the Sessions, then the intervals that make it."""
+def explanation_text(found: Explanation) -> str:
+    """A text for people: the total, the Sessions, then the intervals."""
     unit = _Unit(found.millijoules)
     lines = [
-        f"{in_one_line(found.who)}: {unit.text(found.millijoules)}, of which "
+        f"{escape_to_one_line(found.who)}: {unit.text(found.millijoules)}, of which "
         f"{unit.text(found.measured)} measured; at most {unit.text(found.high)}",
         "",
-        "sessions, each over its whole life:",
-        *(_session_text(one, unit) for one in found.sessions),
-        *(_handover_text(one) for one in found.handovers),
+        "sessions, each over its whole lifetime:",
+        *(_session_text(session, unit) for session in found.sessions),
+        *(_allocation_text(allocation) for allocation in found.allocations),
         "",
-        f"intervals, and what of the GPU's {unit.name} is its own:",
+        f"intervals, and the share of the GPU's {unit.name}:",
     ]
-    shown = merged(found.intervals)
+    shown = merge_intervals(found.intervals)
     clues: list[str] = []
-    for one in shown:
-        if one.why not in clues:
-            clues.append(one.why)
-        lines += [_interval_text(one, unit, clues.index(one.why) + 1)]
+    for interval in shown:
+        if interval.why not in clues:
+            clues.append(interval.why)
+        lines += [_interval_text(interval, unit, clues.index(interval.why) + 1)]
     if found.lost.millijoules:
         without = unit.text(found.lost.millijoules)
-        lines.append(f"  {without} are older than store.detail: the hours of its owner have them")
+        lines.append(f"  {without} are older than store.detail: known by hour only")
     lines += ["", *(f"({number}) {clue}" for number, clue in enumerate(clues, 1))]
     sums = " + ".join(_by_method(found, unit)) or unit.text(0)
     lines += ["", f"{sums} = {unit.text(found.millijoules)}", ""]
@@ -139,42 +154,48 @@ class _Unit:
 
 def _by_method(found: Explanation, unit: _Unit) -> list[str]:
     methods: dict[str, int] = {}
-    for one in found.intervals:
-        methods[one.method] = methods.get(one.method, 0) + one.millijoules
+    for interval in found.intervals:
+        methods[interval.method] = methods.get(interval.method, 0) + interval.millijoules
     if found.lost.millijoules:
         methods["without detail"] = found.lost.millijoules
-    return [f"{unit.text(told)} {method}" for method, told in sorted(methods.items())]
+    return [f"{unit.text(energy)} {method}" for method, energy in sorted(methods.items())]
 
 
-def _where(one: SessionLine | HandoverLine) -> str:
-    return f"GPU {one.gpu}" + (f" instance {one.instance}" if one.instance else "")
+def _where(line: SessionLine | AllocationLine) -> str:
+    return f"GPU {line.gpu}" + (f" instance {line.instance}" if line.instance else "")
 
 
-def _session_text(one: SessionLine, unit: _Unit) -> str:
-    end = "open" if not one.ended else "" if one.exit_seen else "gone when next looked"
-    held = f", {one.held_seconds / 3600:.2f} h of it idle" if one.held_seconds else ""
-    booked = one.measured + one.apportioned
-    when = f"{_time(one.first_seen)} to {_time(one.last_seen)}"
+def _session_text(session: SessionLine, unit: _Unit) -> str:
+    end = "open" if not session.ended else "" if session.exit_seen else "exit not observed"
+    held = f", {session.held_seconds / 3600:.2f} h of it idle" if session.held_seconds else ""
+    booked = session.measured + session.apportioned
+    when = f"{_time(session.first_seen)} to {_time(session.last_seen)}"
     return (
-        f"  pid {one.pid} {in_one_line(one.command) or '?'} on {_where(one)}, {when}"
+        f"  pid {session.pid} {escape_to_one_line(session.command) or '?'} on {_where(session)}, {when}"
         f"{held}: {unit.text(booked)}{'; ' + end if end else ''}"
     )
 
 
-def _handover_text(one: HandoverLine) -> str:
-    unused = f"; nothing of it ran there for {one.unused / 3600:.2f} h" if one.unused else ""
-    return f"  in its hands: {_where(one)}, {_time(one.begins)} to {_time(one.ends)}{unused}"
+def _allocation_text(allocation: AllocationLine) -> str:
+    unused = f"; without a process there for {allocation.unused / 3600:.2f} h" if allocation.unused else ""
+    return (
+        f"  allocated: {_where(allocation)}, {_time(allocation.begins)} to {_time(allocation.ends)}{unused}"
+    )
 
 
-def _interval_text(one: Interval, unit: _Unit, clue: int) -> str:
-    gpu = one.gpu.split(" ")[0] + (f" {one.instance}" if one.instance else "")
-    when = f"{_time(one.begins)} to {_time(one.ends)}" if one.exact else f"within {_time(one.begins)} + 1 h"
-    share = f"{unit.number(one.millijoules):>14} of {unit.number(one.gpu_millijoules):>14}"
-    names = ", ".join(f"{in_one_line(name)} {unit.number(told)}" for name, told in one.others)
-    own = [("idle", one.idle), ("unattributed", one.unattributed)]
-    rest = ", ".join(f"{account} {unit.number(told)}" for account, told in own if told)
+def _interval_text(interval: Interval, unit: _Unit, clue: int) -> str:
+    gpu = interval.gpu.split(" ")[0] + (f" {interval.instance}" if interval.instance else "")
+    when = (
+        f"{_time(interval.begins)} to {_time(interval.ends)}"
+        if interval.exact
+        else f"within {_time(interval.begins)} + 1 h"
+    )
+    share = f"{unit.number(interval.millijoules):>14} of {unit.number(interval.gpu_millijoules):>14}"
+    names = ", ".join(f"{escape_to_one_line(name)} {unit.number(energy)}" for name, energy in interval.others)
+    own = [("idle", interval.idle), ("unattributed", interval.unattributed)]
+    rest = ", ".join(f"{account} {unit.number(energy)}" for account, energy in own if energy)
     shared = "; ".join(part for part in (names and f"with {names}", rest) if part)
-    return f"  {when}  GPU {gpu:<6} {one.method:<9} {share}  ({clue}) {shared}".rstrip()
+    return f"  {when}  GPU {gpu:<6} {interval.method:<9} {share}  ({clue}) {shared}".rstrip()
 
 
 def _time(unix: float) -> str:

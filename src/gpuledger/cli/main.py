@@ -1,4 +1,4 @@
-"""Which command, and what becomes of errors: one line on stderr and an exit code."""
+"""The entry point: run the command of the command line; errors become one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 
-from gpuledger.model.errors import GpuledgerError, UsageError, unknown
+from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
 
 
-def leave_out_tls() -> None:
-    """Load asyncio as in a Python built without TLS, a case that it provides for.
+def load_asyncio_without_tls() -> None:
+    """Import asyncio without `ssl`, as on a Python built without TLS, which asyncio supports.
 
-    asyncio loads `ssl`, and with it OpenSSL, whether or not anything is encrypted: 4.3 of the 29 MiB that
-    were resident here (CPython 3.11). The module stays importable for who needs it later.
+    asyncio imports `ssl`, and with it OpenSSL, even when nothing is encrypted: 4.3 of 29 MiB resident memory
+    (CPython 3.11). `ssl` can still be imported later.
     """
     if "asyncio" not in sys.modules and "ssl" not in sys.modules:
         sys.modules["ssl"] = None  # type: ignore[assignment]  # documented: makes the import fail
@@ -26,21 +26,21 @@ def leave_out_tls() -> None:
             del sys.modules["ssl"]
 
 
-# malloc.h. The size from which a block is a mapping of its own, as glibc begins with.
+# malloc.h's parameter, and glibc's initial value: blocks of this size or larger get their own mapping.
 _M_MMAP_THRESHOLD = -3
 _LARGE = 128 << 10
 
 
-def give_back_large_blocks() -> None:
-    """Let every large block go back to the system as soon as it is freed, for as long as the program runs.
+def return_large_blocks() -> None:
+    """Fix malloc's mmap threshold, so that large blocks return to the system as soon as they are freed.
 
-    glibc takes blocks from 128 KiB on as mappings of their own, until one is freed: then it raises that limit
-    to its size, up to 32 MiB (mallopt(3), "dynamic mmap threshold"), and later ones lie in the heap. Pages of
-    changing size leave gaps there that what is made meanwhile keeps from being given back. A limit that is
-    set is not raised. One that the environment sets stays; other C libraries have none.
+    glibc allocates blocks of 128 KiB and more as separate mappings. When one is freed, glibc raises this
+    threshold to its size, up to 32 MiB (mallopt(3), "dynamic mmap threshold"), and allocates later blocks on
+    the heap, where metrics pages of changing size leave gaps that fragment it. A threshold that is set
+    explicitly is not raised. A threshold set in the environment is kept; other C libraries have none.
 
-    Not for the agent: of pages of 5,000 series it holds as much at its peaks, and a third more CPU time goes
-    into mapping (docs/agent.md has the figures). The operator makes no pages of such a size.
+    Not for the agent: with pages of 5,000 series its peak memory is the same, and mapping costs a third more
+    CPU time (docs/agent.md has the figures). The operator creates no pages of this size.
     """
     if "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", ""):
         return
@@ -51,27 +51,27 @@ def give_back_large_blocks() -> None:
         set_option(_M_MMAP_THRESHOLD, _LARGE)
 
 
-# Modules are loaded by name, so that a command pays only for itself.
+# Modules are imported by name, so that a command loads only its own modules.
 COMMANDS = {
-    "serve": "serve metrics and the node's page over HTTP (what no command means)",
-    "top": "show who is on the GPUs now, in the terminal: live, or once for a pipe",
-    "doctor": "say what works on this machine, what does not, why, and what to do",
-    "collect": "write metrics into a file of node_exporter's textfile collector, once or --every 60s",
-    "metrics": "list every family of metrics: name, type, labels, meaning, source",
-    "report": "say who used the GPUs, for how long, and what it cost",
-    "explain": "say of which intervals a pod's, a process's or a job's bill is made, and why",
-    "pause": "have the gpuledger that runs here let the driver go, for a while",
-    "resume": "have it read the driver again",
-    "agent": "scrape exporters and deliver what they tell by Prometheus remote write",
-    "operator": "make of a Kubernetes cluster what its GpuMonitor resources ask for",
-    "record": "write what a source says to a file, identifiers masked: for bug reports and tests",
+    "serve": "run the Prometheus exporter and the web page of this node (the default command)",
+    "top": "show GPU usage by process and owner in the terminal, live or once",
+    "doctor": "check what works on this machine, and how to fix what does not",
+    "collect": "write metrics for node_exporter's textfile collector, once or --every 60s",
+    "metrics": "list all metrics: name, type, labels, meaning, source",
+    "report": "report GPU usage, energy and cost by pod, job, user, namespace or label",
+    "explain": "itemize the energy bill of a pod, a process or a job",
+    "pause": "release the NVIDIA driver for an upgrade, a GPU reset or a profiler",
+    "resume": "end a pause and read the driver again",
+    "agent": "scrape exporters and send their samples by Prometheus remote write",
+    "operator": "run the Kubernetes operator for GpuMonitor resources",
+    "record": "record a source to a file, identifiers masked, for bug reports and tests",
     "version": "print the version",
 }
 
 _OVERVIEW = """\
-gpuledger tells who uses each NVIDIA GPU, for how long, and what it costs.
+gpuledger shows who uses each NVIDIA GPU, for how long, and what it costs.
 
-usage: gpuledger [COMMAND] [FLAGS]     no command means serve
+usage: gpuledger [COMMAND] [FLAGS]     the default command is serve
 
 commands:
 {commands}
@@ -85,7 +85,7 @@ more: gpuledger COMMAND --help
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; answers the exit code: 0, 1 when something failed, 2 when the user must change it."""
+    """Run the program; returns the exit code: 0, 1 after a failure, 2 after wrong usage or settings."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     _open_stdout()
     try:
@@ -94,11 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"gpuledger: {error}", file=sys.stderr)  # noqa: T201  (the one line for the user)
         return error.exit_code
     except BrokenPipeError:
-        # The reader of stdout went away (`gpuledger metrics | head`): not an error of ours.
+        # The reader of stdout has exited (`gpuledger metrics | head`): not an error.
         sys.stderr.close()
         return 0
     except OSError as error:
-        # What is left to fail here is standard output (a full disk, a closed pipe), or a file that is named.
+        # Only standard output (a full disk, a closed pipe) or a file named on the command line can fail here.
         what = f"{error.filename}: " if error.filename else "cannot write: "
         print(f"gpuledger: {what}{error.strerror}", file=sys.stderr)  # noqa: T201  (as above)
         return 1
@@ -106,12 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-# What the extra `cluster` installs.
-_CLUSTER_MODULES = ("aiohttp", "cramjam", "kopf", "re2")
+# The modules that the extra `cluster` installs.
+_CLUSTER_MODULES = ("cramjam", "re2")
 
 
 def _open_stdout() -> None:
-    """A closed one takes nothing; one that lacks a character takes its escape."""
+    """Replace a closed stdout by /dev/null; write escapes for characters outside its encoding."""
     if sys.stdout is None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (until the program ends)
     if isinstance(sys.stdout, TextIOWrapper):
@@ -128,10 +128,10 @@ def _run(words: list[str]) -> int:
         words[0] = "version"
     command = "serve" if not words or words[0].startswith("-") else words.pop(0)
     if command not in COMMANDS:
-        raise unknown("command", command, COMMANDS)
+        raise unknown_name_error("command", command, COMMANDS)
     if command == "serve":
-        leave_out_tls()
-        give_back_large_blocks()
+        load_asyncio_without_tls()
+        return_large_blocks()
     try:
         run = import_module(f"gpuledger.cli.{command}").run
     except ModuleNotFoundError as error:
@@ -143,5 +143,5 @@ def _run(words: list[str]) -> int:
     try:
         return int(run(words))
     except SystemExit as done:
-        # argparse leaves this way after --help.
+        # argparse raises SystemExit after --help.
         return done.code if isinstance(done.code, int) else 1

@@ -1,4 +1,4 @@
-"""`gpuledger operator`: makes of a Kubernetes cluster what its custom resources ask for."""
+"""`gpuledger operator`: run the Kubernetes operator for GpuMonitor resources."""
 
 from __future__ import annotations
 
@@ -12,39 +12,51 @@ from secrets import token_hex
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.app.flags import no_words, parse, parser
-from gpuledger.app.logs import set_up
+from gpuledger.app.flags import build_parser, parse_flags, reject_words
+from gpuledger.app.logs import configure_logging
 from gpuledger.app.operator_checks import EXPORTER_RESTARTS, check_agent, check_exporter
-from gpuledger.app.serving import complain_once, hear, say_addresses, stop_request, within_descriptors
-from gpuledger.config.assemble import assemble
-from gpuledger.config.cluster import OPERATOR
+from gpuledger.app.serving import (
+    install_stop_handlers,
+    limit_to_descriptors,
+    log_addresses,
+    log_loop_errors_once,
+    warn_about_ignored_flags,
+)
+from gpuledger.config.cluster import OPERATOR_GROUPS
+from gpuledger.config.load import load_values
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.http.addresses import Address
-from gpuledger.http.hosts import HostNames, allowed_hosts
-from gpuledger.http.limits import Limits
+from gpuledger.http.hosts import HostNameSettings, allowed_hosts
+from gpuledger.http.limits import HttpLimits
+from gpuledger.http.routes import Routes
 from gpuledger.http.server import HttpServer
-from gpuledger.kubernetes.cluster import find_access
+from gpuledger.kubernetes.cluster_access import find_access
 from gpuledger.kubernetes.settings import ApiServerSettings
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import build
-from gpuledger.operator.facts import Facts, Owner, Place, read_facts
-from gpuledger.operator.operator import Operator
-from gpuledger.operator.routes import routes_of
+from gpuledger.model.settings import build_settings
+from gpuledger.operator.families import operator_families
+from gpuledger.operator.operator import GpuMonitorOperator
+from gpuledger.operator.render_context import (
+    MonitorReference,
+    OperatorIdentity,
+    RenderContext,
+    read_operator_file,
+)
 from gpuledger.operator.settings import OperatorSettings
-from gpuledger.operator.watching import quiet
+from gpuledger.outputs.responses import metrics_page_handler, probe_routes
 
 log = logging.getLogger("gpuledger.operator")
 
 _ABOUT = """\
-Make of a Kubernetes cluster what its GpuMonitor resources ask for: exporters on GPU nodes, agents that scrape
-them and deliver; keep it so when somebody changes it by hand; say in each resource's status how it stands.
+Run the Kubernetes operator for GpuMonitor resources: it deploys exporters on GPU nodes and agents that scrape
+them and send the samples, reverts manual changes, and reports in the status of each resource.
 """
 _EXAMPLES = """\
 examples:
   gpuledger operator --config operator.yaml           in a pod of the chart (operator.enabled)
   gpuledger operator --kubeconfig ~/.kube/config --namespace gpu-monitoring
-  gpuledger operator --whatap-compat                  serves WhatapAgent resources, too
+  gpuledger operator --whatap-compat                  also reconciles WhatapAgent resources
 
 operator.yaml, which the chart writes from its values:
   namespace: gpu-monitoring
@@ -53,54 +65,67 @@ operator.yaml, which the chart writes from its values:
     - url: http://prometheus:9090/api/v1/write
 
 then:
-  kubectl get gpumonitors                             nodes, exporters that are ready, targets that are up
+  kubectl get gpumonitors                             GPU nodes, ready exporters, targets that are up
   kubectl describe gpumonitor NAME                    conditions and events
-  curl -s localhost:9402/metrics                      what the operator did, in numbers
+  curl -s localhost:9402/metrics                      metrics of the operator itself
 
-Several operators may run: they agree by a Lease on one that acts, and another takes over when it is gone.
+Several replicas can run: a Lease elects the leader, and another replica takes over when the leader fails.
 """
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve resources until SIGTERM or SIGINT."""
-    groups = OPERATOR.values()
-    given = parse(parser("operator", _ABOUT, _EXAMPLES, OPERATOR), groups, arguments, environ)
-    no_words("operator", given.words)
-    # The file says what is made, not how this program runs: that stands in flags and variables.
-    values = assemble(groups, given.flags, environ, None)
-    set_up(build(LogSettings, values))
-    quiet()
-    settings = build(OperatorSettings, values)
-    access = find_access(build(ApiServerSettings, values), environ)
+    """Run the operator until SIGTERM or SIGINT."""
+    groups = OPERATOR_GROUPS.values()
+    given = parse_flags(
+        build_parser("operator", _ABOUT, _EXAMPLES, OPERATOR_GROUPS), groups, arguments, environ
+    )
+    reject_words("operator", given.arguments)
+    # The file configures only the deployed objects; settings of this program come from flags and variables.
+    values = load_values(groups, given.flags, environ, None)
+    configure_logging(build_settings(LogSettings, values))
+    warn_about_ignored_flags(values)
+
+    settings = build_settings(OperatorSettings, values)
+    access = find_access(build_settings(ApiServerSettings, values), environ)
     if access is None:
-        raise UsageError("there is no API server to ask; name one with --kubernetes-api or --kubeconfig")
+        raise UsageError("no Kubernetes API server found; name one with --kubernetes-api or --kubeconfig")
     namespace = settings.own_namespace(environ)
-    facts = read_facts(given.config) if given.config else Facts(Owner("", "", "", ""), namespace)
-    facts = replace(
-        facts,
+    context = (
+        read_operator_file(given.config)
+        if given.config
+        else RenderContext(MonitorReference("", "", "", ""), namespace)
+    )
+    context = replace(
+        context,
         check_agent=check_agent,
         check_exporter=check_exporter,
         exporter_restarts=EXPORTER_RESTARTS,
     )
-    # A pod's name comes again after a restart of its container; a Lease must not.
+    # The pod's name is the same after a container restart; the identity in the Lease must differ.
     name = environ.get("POD_NAME") or socket.gethostname()
-    place = Place(access, namespace, f"{name}_{token_hex(4)}")
-    return asyncio.run(
-        _serve(Operator(place, facts, settings, SystemClock()), settings.listen_address, values)
+    identity = OperatorIdentity(access, namespace, f"{name}_{token_hex(4)}")
+    operator = GpuMonitorOperator(identity, context, settings, SystemClock())
+    return asyncio.run(_serve(operator, settings.listen_address, values))
+
+
+async def _serve(operator: GpuMonitorOperator, address: Address, values: Mapping[str, Any]) -> int:
+    stop = install_stop_handlers()
+    log_loop_errors_once(log)
+    limits = limit_to_descriptors(build_settings(HttpLimits, values))
+    # The probes succeed for an operator that is not the leader, too.
+    routes = Routes(
+        {
+            "/metrics": metrics_page_handler(lambda: operator_families(operator.view())),
+            **probe_routes(lambda: ""),
+        },
+        hosts=allowed_hosts(build_settings(HostNameSettings, values).names, address),
     )
-
-
-async def _serve(operator: Operator, listening: Address, values: Mapping[str, Any]) -> int:
-    told = stop_request()
-    complain_once(log)
-    hosts = allowed_hosts(build(HostNames, values).names, listening)
-    limits = within_descriptors(build(Limits, values))
-    server = HttpServer([(listening, routes_of(operator.view, hosts))], limits)
+    server = HttpServer([(address, routes)], limits)
     await server.start()
     try:
         log.info("gpuledger %s", __version__)
-        say_addresses(log, server)
-        await operator.run(told, lambda: hear(told))
+        log_addresses(log, server)
+        await operator.run(stop)
         log.info("stopping")
     finally:
         await server.stop()

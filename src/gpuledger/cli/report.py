@@ -1,4 +1,4 @@
-"""`gpuledger report`: who used the GPUs, for how long, and what it cost."""
+"""`gpuledger report`: report GPU usage, energy and cost by owner, namespace, user, label, ..."""
 
 from __future__ import annotations
 
@@ -11,84 +11,84 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from gpuledger.app.books import now_in, open_history
-from gpuledger.app.flags import begin
-from gpuledger.app.fleet import from_prometheus
-from gpuledger.app.prometheus_api import Prometheus
+from gpuledger.app.flags import parse_command
+from gpuledger.app.fleet_queries import report_from_prometheus
+from gpuledger.app.ledger_file import current_time_of, open_history
+from gpuledger.app.prometheus_api import PrometheusClient
+from gpuledger.config.node import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings
 from gpuledger.ledger.report.focus import as_focus
-from gpuledger.ledger.report.formats import Column, as_csv, as_json, shown_columns
+from gpuledger.ledger.report.formats import ReportColumn, as_csv, as_json, shown_columns
 from gpuledger.ledger.report.grouping import NODE
-from gpuledger.ledger.report.moments import period
-from gpuledger.ledger.report.report import Line, Report, together
+from gpuledger.ledger.report.moments import parse_period
 from gpuledger.ledger.report.settings import FleetSettings, Prices
-from gpuledger.ledger.settings import StoreSettings
-from gpuledger.ledger.store.history import report_of
+from gpuledger.ledger.report.usage_report import ReportLine, UsageReport, sum_lines
+from gpuledger.ledger.store.history import build_report
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import build
-from gpuledger.model.text import in_one_line, is_utf8
+from gpuledger.model.settings import build_settings
+from gpuledger.model.text import escape_to_one_line, is_utf8
 
 _BAR = 16
 _WIDEST = 48
 _OWN = {
-    "idle": "idle: nobody was resident",
-    "unattributed": "unattributed: whose is not known",
-    "unobserved": "unobserved: nobody looked",
-    "unseen": "unseen: Prometheus did not look",
+    "idle": "idle: no process on the GPU",
+    "unattributed": "unattributed: owner not known",
+    "unobserved": "unobserved: gpuledger not reading",
+    "unseen": "unseen: Prometheus not scraping",
 }
 
 
-def table(report: Report, top: int, *, plain: bool = False) -> str:
-    """The whole text. `top` rows are shown one by one (0: all), the rest as one; `plain` is ASCII alone."""
+def report_table(report: UsageReport, top: int, *, plain: bool = False) -> str:
+    """The report as text: `top` rows (0: all), and one row for the rest; `plain` is ASCII only."""
     lines = list(report.lines)
     if top and len(lines) > top + 1:
         rest = lines[top:]
-        lines = [*lines[:top], together(rest, (f"{len(rest)} others",))]
-    every = [*lines, *(line for line in report.own if line.millijoules)]
-    told = shown_columns(report)
+        lines = [*lines[:top], sum_lines(rest, (f"{len(rest)} others",))]
+    every = [*lines, *(line for line in report.gpu_accounts if line.millijoules)]
+    columns = shown_columns(report)
     names = [_name(line, report) for line in every]
     bars = _bars(every, plain=plain)
-    head = [_title(report), *(column.heading for column in told), ""]
-    body = _cells(names, every, told, bars)
-    foot = _cells(["total"], [report.total], told, [""])
+    head = [_title(report), *(column.heading for column in columns), ""]
+    body = _cells(names, every, columns, bars)
+    foot = _cells(["total"], [report.total], columns, [""])
     widths = [max(len(row[place]) for row in (head, *body, *foot)) for place in range(len(head))]
     rule = ("-" if plain else "─") * (sum(widths) + 2 * (len(widths) - 1))
     rows = [_row(head, widths), rule, *(_row(row, widths) for row in body), rule, _row(foot[0], widths)]
-    whole = "\n".join([_heading(report), "", *rows, "", *_notes(report, told, plain=plain), ""])
+    whole = "\n".join([_heading(report), "", *rows, "", *_notes(report, columns, plain=plain), ""])
     return whole.replace("±", "+/-") if plain else whole
 
 
-def _title(report: Report) -> str:
+def _title(report: UsageReport) -> str:
     return "/".join(report.grouping.columns) if report.grouping.name != "gpu" else "GPU"
 
 
-def _name(line: Line, report: Report) -> str:
+def _name(line: ReportLine, report: UsageReport) -> str:
     if line.account != "process":
         return _OWN[line.account]
-    words = [in_one_line(word) for word in line.key if word]
+    words = [escape_to_one_line(word) for word in line.key if word]
     if not words or words == ["unknown"]:
         return f"(no {report.grouping.columns[-1]} known)"
     if report.grouping.name == "owner" and len(words) == 1:
         return f"({words[0]} without a name)"
     if report.grouping.name == "gpu":
-        uuid, index, model = map(in_one_line, line.key)
+        uuid, index, model = map(escape_to_one_line, line.key)
         return f"{index} {model} {uuid[:12]}"
     text = "/".join(words)
     return text if len(text) <= _WIDEST else text[: _WIDEST - 3] + "..."
 
 
 def _cells(
-    names: Sequence[str], lines: Sequence[Line], told: Sequence[Column], bars: Sequence[str]
+    names: Sequence[str], lines: Sequence[ReportLine], columns: Sequence[ReportColumn], bars: Sequence[str]
 ) -> list[list[str]]:
     return [
-        [name, *(_text(column, line) for column in told), bar]
+        [name, *(_text(column, line) for column in columns), bar]
         for name, line, bar in zip(names, lines, bars, strict=True)
     ]
 
 
-def _text(column: Column, line: Line) -> str:
-    """Each number as near as its digits go: whoever must add them up takes the CSV."""
+def _text(column: ReportColumn, line: ReportLine) -> str:
+    """A number, rounded to the digits of its column; the CSV has exact values."""
     value, digits = column.value(line), column.shown
     return "-" if value is None else f"{round(value * 10**digits) / Decimal(10**digits):,.{digits}f}"
 
@@ -100,8 +100,8 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join([*parts, last]).rstrip()
 
 
-def _bars(lines: Sequence[Line], *, plain: bool) -> list[str]:
-    """Energy, the most as the longest: what was measured solid, the rest shaded."""
+def _bars(lines: Sequence[ReportLine], *, plain: bool) -> list[str]:
+    """Bars proportional to energy: the measured part solid, the apportioned part shaded."""
     most = max((line.millijoules for line in lines), default=0)
     solid, shaded = _signs(plain=plain)
     bars = []
@@ -113,11 +113,11 @@ def _bars(lines: Sequence[Line], *, plain: bool) -> list[str]:
 
 
 def _signs(*, plain: bool) -> tuple[str, str]:
-    """What bars are made of: for what was measured, and for what was apportioned."""
+    """The characters of bars: for measured and for apportioned energy."""
     return ("#", "=") if plain else ("█", "▒")
 
 
-def _heading(report: Report) -> str:
+def _heading(report: UsageReport) -> str:
     period = report.period
     begins, ends = (_local(unix) for unix in (period.since, min(period.until, period.last)))
     count = len(report.gpus)
@@ -129,50 +129,52 @@ def _local(unix: float) -> str:
     return datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M %z")
 
 
-def _notes(report: Report, told: Sequence[Column], *, plain: bool) -> list[str]:
+def _notes(report: UsageReport, columns: Sequence[ReportColumn], *, plain: bool) -> list[str]:
     notes = [*([] if report.scraped else _hours(report)), *report.notes]
     solid, shaded = _signs(plain=plain)
     if report.scraped:
         notes.append(f"{solid} measured; {shaded} apportioned by activity, slices or equally.")
-    if any(column.name == "high_kwh" for column in told):
+    if any(column.name == "high_kwh" for column in columns):
         notes.append(
-            f"{solid} measured: alone on the GPU, and the least that it can be; {shaded} apportioned by "
-            "activity, slices or equally; at most: the bound that holds whatever the split."
+            f"{solid} measured: alone on the GPU, the lower bound; {shaded} apportioned by activity, slices "
+            "or equally; at most: the upper bound, whatever the split."
         )
     prices = report.prices
     if prices.pue is not None:
-        notes.append(f"Cost and CO2 are of the building's energy: times {prices.pue} (pue).")
+        notes.append(f"Cost and CO2 include the building's overhead: energy times {prices.pue} (pue).")
     period = report.period
     if period.first > period.since and not report.scraped:
-        notes.append(f"The books begin at {_local(period.first)}.")
+        notes.append(f"The ledger begins at {_local(period.first)}.")
     if period.until > period.last:
-        notes.append("The last hour is not over.")
+        notes.append("The last hour is not complete.")
     return notes
 
 
-def _hours(report: Report) -> list[str]:
+def _hours(report: UsageReport) -> list[str]:
     if report.occupied is None:
         return []
     observed, occupied = (f"{float(seconds / 3600):,.2f}" for seconds in (report.observed, report.occupied))
-    notes = [f"GPU-hours: {observed} observed, {occupied} with somebody on the GPU."]
+    notes = [f"GPU-hours: {observed} observed, {occupied} with a process on the GPU."]
     sums = sum((line.resident or 0 for line in report.lines), 0)
     if sums > report.occupied:
         shared = float((sums - report.occupied) / 3600)
-        notes.append(f"A shared GPU counts for each who was on it: {shared:,.2f} hours more than once.")
+        notes.append(
+            f"A shared GPU counts for each owner on it: {shared:,.2f} hours are counted more than once."
+        )
     return notes
 
 
 _ABOUT = """\
-Who used the GPUs, for how long, and what it cost: from the books that `gpuledger serve` keeps on this
-machine, or for a whole fleet from the Prometheus that scrapes it.
+Report GPU usage, energy and cost: from the ledger that `gpuledger serve` keeps on this machine, or for a
+whole fleet from the Prometheus that scrapes it.
 
-Rows sum to the GPUs' own energy counters: idle, unattributed and unobserved energy have rows of their own.
-Times are exact at full hours: --since is rounded down to one, --until up.
+Rows sum to the energy counters of the GPUs: idle, unattributed and unobserved energy have separate rows.
+Periods consist of full hours: --since is rounded down, --until is rounded up.
 """
 _EXAMPLES = """\
 the last week:
   gpuledger report                                   by owner: pods, jobs, containers, users
-  gpuledger report --by namespace --since month      this month's bill of each team
+  gpuledger report --by namespace --since month      this month's cost of each namespace
   gpuledger report --by label:team --since 30d       by a pod label (see kubernetes.labels)
 
 for a spreadsheet, a program, a FinOps tool:
@@ -180,100 +182,96 @@ for a spreadsheet, a program, a FinOps tool:
   gpuledger report --format json | jq .total
   gpuledger report --price.kwh 0.32 --price.currency EUR --format focus
 
-for a fleet, with the bound of what scraped counters cannot tell:
+for a fleet, with an error bound for energy between scrapes:
   gpuledger report --prometheus http://prometheus:9090 --by namespace --since 30d
   gpuledger report --prometheus https://metrics.example.com/prometheus --by node \\
       --prometheus.header "Authorization: Bearer $TOKEN" --prometheus.match 'cluster="a"'
 
 without a GPU:
-  gpuledger serve --source simulator --state-dir /tmp/books &
-  gpuledger report --state-dir /tmp/books
+  gpuledger serve --source simulator --state-dir /tmp/ledger &
+  gpuledger report --state-dir /tmp/ledger
 
-who disputes a row asks `gpuledger explain`.
+`gpuledger explain` itemizes the energy of a row.
 """
-
-
-GROUPS: dict[str, type] = {
-    "the report": ReportSettings,
-    "a fleet": FleetSettings,
-    "prices": Prices,
-    "the books": StoreSettings,
-}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report."""
-    given, read = begin("report", _ABOUT, _EXAMPLES, GROUPS, arguments)
+    given, read = parse_command("report", _ABOUT, _EXAMPLES, REPORT_GROUPS, arguments)
     values = read()
-    settings = build(ReportSettings, values)
-    fleet = build(FleetSettings, values)
+    settings = build_settings(ReportSettings, values)
+    fleet = build_settings(FleetSettings, values)
     if fleet.url and "state_dir" in given.flags and "prometheus.url" in given.flags:
-        raise UsageError("--prometheus and --state-dir: which of them is to be asked?")
+        raise UsageError("--prometheus and --state-dir exclude each other: choose one source of the report")
     if fleet.url and "state_dir" not in given.flags:
-        found, account = from_fleet(settings, fleet, values), Prometheus(fleet.url).host
+        found, account = report_from_fleet(settings, fleet, values), PrometheusClient(fleet.url).host
     else:
-        found, account = from_books(settings, values), socket.gethostname()
-    sys.stdout.write(written(found, settings, account))
+        found, account = report_from_ledger(settings, values), socket.gethostname()
+    sys.stdout.write(format_report(found, settings, account))
     return 0
 
 
-def from_fleet(settings: ReportSettings, fleet: FleetSettings, values: Mapping[str, Any]) -> Report:
-    """The report out of a Prometheus. Raises GpuledgerError."""
+def report_from_fleet(
+    settings: ReportSettings, fleet: FleetSettings, values: Mapping[str, Any]
+) -> UsageReport:
+    """The report from a Prometheus server. Raises GpuledgerError."""
     now = time.time()
-    between = period(settings.since, settings.until, now)
+    between = parse_period(settings.since, settings.until, now)
     with Progress() as progress:
-        return from_prometheus(
+        return report_from_prometheus(
             fleet,
             settings.by,
-            build(Prices, values),
+            build_settings(Prices, values),
             between,
             now,
             progress.show,
-            lambda text: print(text, file=sys.stderr),  # noqa: T201  (as the books' own warning)
+            lambda text: print(text, file=sys.stderr),  # noqa: T201  (like the warning of open_history)
         )
 
 
-def from_books(settings: ReportSettings, values: Mapping[str, Any]) -> Report:
-    """The report out of this machine's books. Raises GpuledgerError."""
+def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> UsageReport:
+    """The report from this machine's ledger. Raises GpuledgerError."""
     if settings.by == NODE:
-        raise UsageError("--by node wants --prometheus: books are of one node")
+        raise UsageError("--by node needs --prometheus: a ledger is of one node")
     with open_history(values) as history, Progress() as progress:
-        since, until = period(settings.since, settings.until, now_in(history))
+        since, until = parse_period(settings.since, settings.until, current_time_of(history))
         if settings.until == "now":
-            # The clock may have been set back: what was booked before is not of tomorrow.
+            # After the clock was set back, include the hours booked before.
             until = max(until, history.end_hour * HOUR)
-        found = report_of(history, settings.by, build(Prices, values), (since, until), progress.show)
+        found = build_report(
+            history, settings.by, build_settings(Prices, values), (since, until), progress.show
+        )
     if settings.format != "table":
         for note in found.notes:
             sys.stderr.write(f"{note}\n")
     return found
 
 
-def written(found: Report, settings: ReportSettings, account: str) -> str:
-    """The report in the shape that was asked for; `account` is whose bill it is, as FOCUS wants to know."""
+def format_report(found: UsageReport, settings: ReportSettings, account: str) -> str:
+    """The report in the requested format; `account` is the billing account id of FOCUS."""
     if settings.format == "csv":
         return as_csv(found)
     if settings.format == "json":
         return json.dumps(as_json(found), indent=2) + "\n"
     if settings.format == "focus":
         return as_focus(found, account)
-    return table(found, settings.top, plain=not is_utf8(sys.stdout.encoding))
+    return report_table(found, settings.top, plain=not is_utf8(sys.stdout.encoding))
 
 
 class Progress:
-    """How far long work has come, on a terminal's stderr; nothing where it is soon done or nobody looks."""
+    """Shows progress on stderr if that is a terminal and the work takes longer than a second."""
 
-    def __init__(self, after: float = 1.0) -> None:
-        self._due = time.monotonic() + after
+    def __init__(self) -> None:
+        self._due = time.monotonic() + 1.0
         self._shown = False
-        self._looking = sys.stderr.isatty()
+        self._interactive = sys.stderr.isatty()
 
     def __enter__(self) -> Progress:
         return self
 
     def show(self, what: str, done: float) -> None:
-        """`done` of it, from 0 to 1."""
-        if self._looking and time.monotonic() >= self._due:
+        """Show the fraction `done`, from 0 to 1."""
+        if self._interactive and time.monotonic() >= self._due:
             self._due = time.monotonic() + 0.2
             self._shown = True
             sys.stderr.write(f"\rreading {what}: {done:4.0%} ")

@@ -1,4 +1,4 @@
-"""`gpuledger top`: who is on the GPUs now."""
+"""`gpuledger top`: show GPU usage by process in the terminal."""
 
 from __future__ import annotations
 
@@ -11,81 +11,80 @@ from contextlib import closing, contextmanager
 from os import environ
 from typing import Any
 
-from gpuledger.app.flags import no_words, parse, parser
-from gpuledger.app.logs import quiet_node, set_up
-from gpuledger.app.node_api import Access
-from gpuledger.app.signals import StopRequest
+from gpuledger.app.flags import build_parser, parse_flags, reject_words
+from gpuledger.app.logs import configure_logging, silence_node_log
+from gpuledger.app.node_api import NodeAccess
+from gpuledger.app.stop_signals import StopRequest
 from gpuledger.app.top_feeds import LocalFeed, RemoteFeed
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING, TOP
+from gpuledger.config.load import load_values
+from gpuledger.config.node import ALL_GROUPS, TOP_GROUPS
 from gpuledger.config.settings import LogSettings
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.settings import build
+from gpuledger.model.settings import build_settings
 from gpuledger.node.settings import NodeSettings
 from gpuledger.terminal.feed import Feed
-from gpuledger.terminal.line import glyphs_for, plain
-from gpuledger.terminal.picture import Picture, read_picture
-from gpuledger.terminal.search import Filter, of_gpus, unknown_gpus
+from gpuledger.terminal.filters import ProcessFilter, find_unknown_gpus, select_devices
+from gpuledger.terminal.layout import glyphs_for, plain_text
 from gpuledger.terminal.settings import NodeAccessSettings, TopSettings
-from gpuledger.terminal.view import View, clock_text
+from gpuledger.terminal.snapshot import NodeSnapshot, parse_snapshot
+from gpuledger.terminal.top_view import TopView, format_clock
 
 _ABOUT = """\
-Who is on the GPUs now, in the terminal: which are free, at work or held without use, and of each process the
-owner, memory, watts and joules. Of this machine, or with --url of a node that runs gpuledger serve.
+Show GPU usage in the terminal: which GPUs are free, active or held without use, and the owner, memory, power
+and energy of each process. For this machine, or with --url for a node that runs gpuledger serve.
 """
 _EXAMPLES = """\
 examples:
-  gpuledger top                                    this machine; ? shows the keys, q leaves
-  gpuledger top --url http://node-7:9400           another one, from its gpuledger serve
+  gpuledger top                                    this machine; ? shows the keys, q quits
+  gpuledger top --url http://node-7:9400           another node, from its gpuledger serve
   gpuledger top --sort watts --filter 'train !test'
   gpuledger top --gpu 0,1/2_0                      GPU 0, and one MIG instance of GPU 1
-  gpuledger top --source simulator                 without a GPU: a made-up node with eight
+  gpuledger top --source simulator                 without a GPU: a simulated node with eight
 
 for scripts, mails and pipes:
-  gpuledger top --once                             one picture; so gets it whatever is not a terminal
-  gpuledger top | grep HELD                        which GPUs are held without being used
+  gpuledger top --once                             one table (the default if stdout is not a terminal)
+  gpuledger top | grep HELD                        GPUs that are held without use
   gpuledger top --interval 10s >> log              one every ten seconds, until stopped
   gpuledger top --json | jq '.processes[] | select(.user == "ann")'
 
-with a password, and an authority of one's own:
+with a password, and your own certificate authority:
   gpuledger top --url https://node-7:9400 --user ann --password-file ~/.gpu --ca-file /etc/ssl/site.pem
 
-keys: arrows move, enter shows details, a column's letter sorts (again: the other way), < and > sort by the
-next column, / filters, 0-9 or tab and enter choose a GPU, space stops and goes on, q leaves.
+keys: arrows move, enter shows details, a column's letter sorts (again: reverses), < and > sort by the next
+column, / filters, 0-9 or tab and enter choose a GPU, space pauses and resumes the display, q quits.
 
-Of this machine joules are counted from the moment top began; `serve` keeps books, and --url shows them.
-Absent is '-': not told, which is not zero. More: docs/top.md
+For this machine, energy is counted from the start of top; `serve` keeps a ledger, and --url shows it.
+'-' means not available, which is not zero. More: docs/top.md
 """
 
 
-# Log lines that came while the terminal was drawn on and are shown when that ends.
-_LAST = 10
+# Log lines of the live display that are shown when it ends.
+_KEPT_LOG_LINES = 10
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show pictures until the user has enough; answers 0."""
-    made = parser("top", _ABOUT, _EXAMPLES, TOP)
-    made.usage = "gpuledger top [FLAGS]"
-    given = parse(made, TOP.values(), arguments, environ)
-    no_words("top", given.words)
-    values = assemble(TOP.values(), given.flags, environ, given.config, EVERYTHING)
-    set_up(build(LogSettings, values))
-    settings = build(TopSettings, values)
-    access = build(NodeAccessSettings, values)
-    view = View(settings.sort, Filter.of(settings.filter), settings.gpu)
-    interval = build(NodeSettings, values).interval
+    """Show GPU usage, live or once; returns the exit code."""
+    made = build_parser("top", _ABOUT, _EXAMPLES, TOP_GROUPS)
+    given = parse_flags(made, TOP_GROUPS.values(), arguments, environ)
+    reject_words("top", given.arguments)
+    values = load_values(TOP_GROUPS.values(), given.flags, environ, given.config, ALL_GROUPS)
+    configure_logging(build_settings(LogSettings, values))
+    settings = build_settings(TopSettings, values)
+    access = build_settings(NodeAccessSettings, values)
+    view = TopView(settings.sort, ProcessFilter.of(settings.filter), settings.gpu)
+    interval = build_settings(NodeSettings, values).interval
     if not settings.once and not settings.json and _can_draw():
         return _live(values, access, view, interval)
-    # Only a flag asks for more than one picture: an interval in the configuration is for `serve`.
+    # Only the flag repeats the output: an interval in the configuration is for `serve`.
     repeated = interval if "interval" in given.flags and not settings.once else None
-    with quiet_node(), closing(_feed(values, access)) as feed, StopRequest() as stop:
+    with silence_node_log(), closing(_feed(values, access)) as feed, StopRequest() as stop:
         _settle(feed)
         _print_all(feed, settings, view, repeated, stop)
     return 0
 
 
 def _can_draw() -> bool:
-    """Whether there is a terminal that can move its cursor, with somebody before it."""
+    """Whether stdin and stdout are an interactive terminal that can move its cursor."""
     return sys.stdout.isatty() and sys.stdin.isatty() and environ.get("TERM", "dumb") not in ("dumb", "")
 
 
@@ -96,7 +95,7 @@ def _feed(values: Mapping[str, Any], access: NodeAccessSettings) -> Feed:
         return feed
     return RemoteFeed(
         access.url,
-        Access(access.user, access.password_file, access.ca_file, access.cert_file, access.key_file),
+        NodeAccess(access.user, access.password_file, access.ca_file, access.cert_file, access.key_file),
     )
 
 
@@ -105,12 +104,12 @@ def _settle(feed: Feed) -> None:
         feed.settle()
 
 
-def _live(values: Mapping[str, Any], access: NodeAccessSettings, view: View, interval: float) -> int:
-    # Drawing takes some 30 MiB: only who looks pays for it.
+def _live(values: Mapping[str, Any], access: NodeAccessSettings, view: TopView, interval: float) -> int:
+    # Imported lazily: the live display takes some 30 MiB.
     from gpuledger.terminal.app import TopApp
 
-    with _held_back() as lines, closing(_feed(values, access)) as feed:
-        _check(view, read_picture(feed.snapshot()))
+    with _buffered_log() as lines, closing(_feed(values, access)) as feed:
+        _check(view, parse_snapshot(feed.snapshot()))
         app = TopApp(feed, view, interval, glyphs_for(sys.stdout.encoding))
         app.run()
     for line in lines:
@@ -118,24 +117,24 @@ def _live(values: Mapping[str, Any], access: NodeAccessSettings, view: View, int
     return app.return_code or 0
 
 
-def _check(view: View, picture: Picture) -> None:
-    """Raises UsageError for a GPU that is not there."""
-    missing = unknown_gpus(picture.devices, view.gpus)
+def _check(view: TopView, picture: NodeSnapshot) -> None:
+    """Raises UsageError for an unknown GPU."""
+    missing = find_unknown_gpus(picture.devices, view.gpus)
     if missing and picture.readings:
         there = ", ".join(row.place for row in picture.devices)
-        raise UsageError(f"--gpu: there is no '{missing[0]}'; there are {there}")
+        raise UsageError(f"--gpu: unknown GPU '{missing[0]}'; valid: {there}")
 
 
 def _print_all(
-    feed: Feed, settings: TopSettings, view: View, repeated: float | None, stop: StopRequest
+    feed: Feed, settings: TopSettings, view: TopView, repeated: float | None, stop: StopRequest
 ) -> None:
     first = True
     while True:
         try:
             body = feed.snapshot()
-            picture = read_picture(body)
+            picture = parse_snapshot(body)
         except GpuledgerError as error:
-            # Who asked for a picture every so often is not left alone because one is missing.
+            # Repeated output continues after a failed reading.
             if first or repeated is None:
                 raise
             sys.stderr.write(f"gpuledger: {error}\n")
@@ -150,54 +149,54 @@ def _print_all(
             return
 
 
-def _as_text(feed: Feed, picture: Picture, view: View) -> str:
-    from gpuledger.terminal.palette import painted
-    from gpuledger.terminal.text import lines_of
+def _as_text(feed: Feed, picture: NodeSnapshot, view: TopView) -> str:
+    from gpuledger.terminal.palette import ansi_text
+    from gpuledger.terminal.plain_output import render_lines
 
     terminal = sys.stdout.isatty()
-    # In a pipe nothing is cut: programs look for whole names there.
+    # Without truncation in a pipe: scripts search for whole names.
     width = shutil.get_terminal_size().columns if terminal or environ.get("COLUMNS") else None
-    glyphs, clock = glyphs_for(sys.stdout.encoding), clock_text(picture.unix)
-    lines = lines_of(picture, view, feed.origin, clock, width, glyphs, feed.remarks())
+    glyphs, clock = glyphs_for(sys.stdout.encoding), format_clock(picture.unix)
+    lines = render_lines(picture, view, feed.origin, clock, width, glyphs, feed.remarks())
     styled = terminal and environ.get("TERM", "dumb") != "dumb"
-    coloured = "NO_COLOR" not in environ
-    return "".join(f"{painted(line, coloured=coloured) if styled else plain(line)}\n" for line in lines)
+    colored = "NO_COLOR" not in environ
+    return "".join(f"{ansi_text(line, colored=colored) if styled else plain_text(line)}\n" for line in lines)
 
 
-def _as_json(body: Mapping[str, Any], picture: Picture, view: View) -> str:
-    """The snapshot as it came, of the GPUs and processes that are shown alone, these in their order."""
-    devices = of_gpus(picture.devices, view.gpus)
+def _as_json(body: Mapping[str, Any], picture: NodeSnapshot, view: TopView) -> str:
+    """The snapshot, reduced to the shown GPUs and processes, these in the shown order."""
+    devices = select_devices(picture.devices, view.gpus)
     shown = {(row.uuid, row.instance) for row in devices}
     by_row = dict(zip(map(id, picture.processes), body["processes"], strict=True))
     rows = view.processes(picture)
     narrowed = {
         **body,
-        "devices": [one for one in body["devices"] if (one["uuid"], one["instance"]) in shown],
+        "devices": [device for device in body["devices"] if (device["uuid"], device["instance"]) in shown],
         "processes": [by_row[id(row)] for row in rows],
     }
     return json.dumps(narrowed) + "\n"
 
 
 @contextmanager
-def _held_back() -> Iterator[list[str]]:
-    """While the terminal is drawn on, keep log lines, which would go through the picture."""
+def _buffered_log() -> Iterator[list[str]]:
+    """Buffer log lines while the live display uses the terminal."""
     lines: list[str] = []
     root = logging.getLogger()
     before = root.handlers
-    keeper = _Keeper(lines)
-    keeper.setFormatter(before[0].formatter if before else None)
-    root.handlers = [keeper]
+    handler = _BufferHandler(lines)
+    handler.setFormatter(before[0].formatter if before else None)
+    root.handlers = [handler]
     try:
         yield lines
     finally:
         root.handlers = before
 
 
-class _Keeper(logging.Handler):
+class _BufferHandler(logging.Handler):
     def __init__(self, lines: list[str]) -> None:
         super().__init__(logging.WARNING)
         self._lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
         self._lines.append(self.format(record))
-        del self._lines[:-_LAST]
+        del self._lines[:-_KEPT_LOG_LINES]

@@ -1,4 +1,4 @@
-"""`gpuledger version`."""
+"""`gpuledger version`: print the version."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 
 from gpuledger import __version__
-from gpuledger.app.flags import no_words, parse, parser
+from gpuledger.app.flags import build_parser, parse_flags, reject_words
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the version of the program and of the Python under it."""
-    given = parse(parser("version", "Print the version.", "", {}), (), arguments, {})
-    no_words("version", given.words)
+    """Print the version of the program and of its Python."""
+    given = parse_flags(build_parser("version", "Print the version.", "", {}), (), arguments, {})
+    reject_words("version", given.arguments)
     python = ".".join(map(str, sys.version_info[:3]))
     sys.stdout.write(f"gpuledger {__version__} (Python {python})\n")
     return 0

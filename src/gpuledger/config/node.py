@@ -1,24 +1,26 @@
-"""The Settings of each command that runs on a node, under the titles that --help shows."""
+"""The Settings of each command except the agent and the operator, under the titles that --help shows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any
 
-from gpuledger.config.dcgm import DcgmExporterSettings
-from gpuledger.config.exporter_flags import NvidiaGpuExporterSettings
+from gpuledger.config.compatibility import NO_EFFECT, FlagsWithoutEquivalent, RemovedSettings
+from gpuledger.config.dcgm_exporter import DcgmExporterSettings
+from gpuledger.config.nvidia_gpu_exporter import NvidiaGpuExporterSettings
 from gpuledger.config.report import ExplainSettings, ReportSettings
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.host.settings import HostSettings
-from gpuledger.http.hosts import HostNames
-from gpuledger.http.limits import Limits
+from gpuledger.http.hosts import HostNameSettings
+from gpuledger.http.limits import HttpLimits
 from gpuledger.http.settings import HttpSettings
 from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
-from gpuledger.model.settings import build
-from gpuledger.node.settings import CensusSettings, ControlSettings, NodeSettings, ReloadSettings
+from gpuledger.model.settings import build_settings, declared_settings
+from gpuledger.node.settings import ControlSettings, GpuCountSettings, NodeSettings, ReloadSettings
 from gpuledger.outputs.settings import TextfileSettings
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.settings import SourceSettings
@@ -27,89 +29,94 @@ from gpuledger.terminal.settings import NodeAccessSettings, TopSettings
 from gpuledger.web.settings import WebSettings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.open import OwnerIndexSettings
+from gpuledger.workloads.owner_index_setup import OWNER_INDEX_GROUPS, OwnerIndexSettings
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.slurm.settings import SlurmSettings
 
-NODE: dict[str, type] = {
-    "where readings come from": SourceSettings,
-    "nvidia-smi": SmiSettings,
-    "how often": NodeSettings,
-    "what should be there": CensusSettings,
-    "where metrics are served": HttpSettings,
-    "under which names": HostNames,
-    "how much of it clients may use": Limits,
-    "what is told": DialectSettings,
-    "how dcgm tells it": DcgmSettings,
-    "how smi tells it": SmiDialectSettings,
-    "how much is told": LedgerSettings,
-    "how the books are kept": StoreSettings,
-    "the page people look at": WebSettings,
-    "what energy and time cost": Prices,
-    "this machine": HostSettings,
-    "whose pods": KubernetesSettings,
-    "which GPUs pods have": PodResourcesSettings,
-    "whose jobs": SlurmSettings,
-    "jobs by file": JobMapSettings,
-    "whose containers": ContainerSettings,
-    "how it is told to pause": ControlSettings,
-    "how changed settings are found": ReloadSettings,
-    "log": LogSettings,
-    "profiling metrics of older GPUs": DcgmExporterSourceSettings,
-    "flags of dcgm-exporter, and what they mean": DcgmExporterSettings,
-    "flags of nvidia_gpu_exporter, and what they mean": NvidiaGpuExporterSettings,
-}
 
-# Of no use to a command that writes a file.
-_SERVED = (
-    HttpSettings,
-    HostNames,
-    Limits,
-    WebSettings,
-    Prices,
-    ReloadSettings,
-    DcgmExporterSettings,
-    NvidiaGpuExporterSettings,
+class HelpPage(Enum):
+    """The option of a command that lists a group of settings."""
+
+    COMMON = "--help"
+    RARE = "--help-all"
+    COMPATIBILITY = "--help-compat"
+
+
+# Commands. `collect` and `top` do not serve over HTTP, and `top` does not write.
+_SERVE = ("serve",)
+_EXPORT = ("serve", "collect")
+_READ = ("serve", "collect", "top")
+_RECORD = ("serve", "collect", "top", "record")
+
+# All groups of settings of these commands, in the order of --help: title, group, commands, page of the help.
+GROUPS: tuple[tuple[str, type, tuple[str, ...], HelpPage], ...] = (
+    ("textfile", TextfileSettings, ("collect",), HelpPage.COMMON),
+    ("report", ReportSettings, ("report",), HelpPage.COMMON),
+    ("Prometheus of a fleet", FleetSettings, ("report",), HelpPage.COMMON),
+    ("period and output", ExplainSettings, ("explain",), HelpPage.COMMON),
+    ("display", TopSettings, ("top",), HelpPage.COMMON),
+    ("access to another node", NodeAccessSettings, ("top",), HelpPage.COMMON),
+    ("source of readings", SourceSettings, _RECORD, HelpPage.COMMON),
+    ("reading interval", NodeSettings, _READ, HelpPage.COMMON),
+    ("HTTP server", HttpSettings, _SERVE, HelpPage.COMMON),
+    ("exported metrics", DialectSettings, _EXPORT, HelpPage.COMMON),
+    ("web page", WebSettings, _SERVE, HelpPage.COMMON),
+    ("ledger", StoreSettings, (*_EXPORT, "report", "explain"), HelpPage.COMMON),
+    ("prices", Prices, (*_SERVE, "report"), HelpPage.COMMON),
+    ("Kubernetes pods", KubernetesSettings, _READ, HelpPage.COMMON),
+    ("control socket", ControlSettings, _EXPORT, HelpPage.COMMON),
+    ("log", LogSettings, _RECORD, HelpPage.COMMON),
+    ("calls of nvidia-smi", SmiSettings, _RECORD, HelpPage.RARE),
+    ("expected GPUs", GpuCountSettings, _EXPORT, HelpPage.RARE),
+    ("allowed host names", HostNameSettings, _SERVE, HelpPage.RARE),
+    ("limits of the HTTP server", HttpLimits, _SERVE, HelpPage.RARE),
+    ("metrics of the dialect dcgm", DcgmSettings, _EXPORT, HelpPage.RARE),
+    ("metrics of the dialect smi", SmiDialectSettings, _EXPORT, HelpPage.RARE),
+    ("number of series", LedgerSettings, _READ, HelpPage.RARE),
+    ("this machine", HostSettings, _RECORD, HelpPage.RARE),
+    ("GPUs allocated to pods", PodResourcesSettings, _READ, HelpPage.RARE),
+    ("Slurm jobs", SlurmSettings, _READ, HelpPage.RARE),
+    ("job mapping files", JobMapSettings, _READ, HelpPage.RARE),
+    ("containers", ContainerSettings, _READ, HelpPage.RARE),
+    ("reload of settings", ReloadSettings, _SERVE, HelpPage.RARE),
+    ("profiling metrics of older GPUs", DcgmExporterSourceSettings, _EXPORT, HelpPage.RARE),
+    ("dcgm-exporter flags and equivalents", DcgmExporterSettings, _SERVE, HelpPage.COMPATIBILITY),
+    (
+        "nvidia_gpu_exporter flags and equivalents",
+        NvidiaGpuExporterSettings,
+        _SERVE,
+        HelpPage.COMPATIBILITY,
+    ),
+    ("flags without an equivalent", FlagsWithoutEquivalent, _SERVE, HelpPage.COMPATIBILITY),
+    ("removed settings", RemovedSettings, _SERVE, HelpPage.COMPATIBILITY),
 )
 
-COLLECT: dict[str, type] = {
-    "where it is written": TextfileSettings,
-    **{title: group for title, group in NODE.items() if group not in _SERVED},
-}
 
-# A view writes nothing and serves nobody.
-_TOP = (
-    SourceSettings,
-    SmiSettings,
-    NodeSettings,
-    LedgerSettings,
-    HostSettings,
-    KubernetesSettings,
-    PodResourcesSettings,
-    SlurmSettings,
-    JobMapSettings,
-    ContainerSettings,
-    LogSettings,
-)
+def _groups_of(command: str) -> dict[str, type]:
+    return {title: group for title, group, commands, _ in GROUPS if command in commands}
 
-TOP: dict[str, type] = {
-    "what is shown": TopSettings,
-    "another node": NodeAccessSettings,
-    **{title: group for title, group in NODE.items() if group in _TOP},
-}
 
-# One file serves all commands: what is none of a command's own settings may still stand in it.
-_REPORTS = (Prices, FleetSettings, ReportSettings, ExplainSettings)
-EVERYTHING: tuple[type, ...] = tuple({*NODE.values(), *COLLECT.values(), *TOP.values(), *_REPORTS})
+NODE_GROUPS = _groups_of("serve")
+COLLECT_GROUPS = _groups_of("collect")
+TOP_GROUPS = _groups_of("top")
+RECORD_GROUPS = _groups_of("record")
+REPORT_GROUPS = _groups_of("report")
+EXPLAIN_GROUPS = _groups_of("explain")
+# One configuration file serves all commands: it may contain settings of other commands.
+ALL_GROUPS: tuple[type, ...] = tuple(group for _, group, _, _ in GROUPS)
+HELP_PAGES: dict[type, HelpPage] = {group: page for _, group, _, page in GROUPS}
+
+
+def ignored_flags(values: Mapping[str, Any]) -> list[str]:
+    """The flags in these parsed values that have no effect: of other exporters, or removed."""
+    groups = (group for group, page in HELP_PAGES.items() if page is HelpPage.COMPATIBILITY)
+    items = (item for group in groups for _, item, _ in declared_settings(group))
+    return [item.flags[0] for item in items if item.key in values and item.help.startswith(NO_EFFECT)]
 
 
 def owner_index_settings(values: Mapping[str, Any]) -> OwnerIndexSettings:
-    """The maps that these values (`config.assemble`) ask for."""
+    """The settings of the owner indexes from parsed values (`config.load`)."""
     return OwnerIndexSettings(
-        build(KubernetesSettings, values),
-        build(PodResourcesSettings, values),
-        build(SlurmSettings, values),
-        build(JobMapSettings, values),
-        build(ContainerSettings, values),
-        build(DialectSettings, values).node_name,
+        **{field: build_settings(group, values) for field, group in OWNER_INDEX_GROUPS.items()},
+        node=build_settings(DialectSettings, values).node_name,
     )

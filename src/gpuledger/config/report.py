@@ -1,65 +1,53 @@
-"""What a user sets about one report or explanation."""
+"""The settings of `gpuledger report` and `gpuledger explain`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gpuledger.ledger.report.grouping import GROUPINGS, NODE
-from gpuledger.model.settings import choice, integer, setting, text
+from gpuledger.model.settings import choice, integer, option, text
 
 
 @dataclass(frozen=True, slots=True)
 class ReportSettings:
-    """Which report, and in which shape."""
+    """Grouping, period and format of a report."""
 
-    by: str = setting(
+    by: str = option(
         "report.by",
         text,
         "owner",
-        f"a row for each: {', '.join(GROUPINGS)} or label:NAME; with --prometheus {NODE} too, and no command",
-        flags=("--by",),
+        f"group by {', '.join(GROUPINGS)} or label:NAME; with --prometheus also {NODE}, but not command",
         metavar="WORD",
     )
-    since: str = setting(
+    since: str = option(
         "report.since",
         text,
         "7d",
-        "from when: a time ago (36h, 7d), a date, a date and time, today, yesterday, month",
-        flags=("--since",),
+        "start: a time ago (36h, 7d), a date, a date and time, today, yesterday, month",
         metavar="WHEN",
     )
-    until: str = setting("report.until", text, "now", "to when", flags=("--until",), metavar="WHEN")
-    top: int = setting(
+    until: str = option("report.until", text, "now", "end, in the same forms", metavar="WHEN")
+    top: int = option(
         "report.top",
         integer(0, 1_000_000),
         20,
-        "the table shows so many rows, the rest as one; 0 shows all",
-        flags=("--top",),
-        metavar="N",
+        "number of rows in the table, plus one row for the rest; 0 shows all",
     )
-    format: str = setting(
+    format: str = option(
         "report.format",
         choice("table", "csv", "json", "focus"),
         "table",
         "table, csv, json, or focus (CSV of the FinOps Open Cost and Usage Specification)",
-        flags=("--format",),
         metavar="FORM",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainSettings:
-    """Over which time, and in which shape."""
+    """Period and format of an explanation."""
 
-    since: str = setting(
-        "explain.since",
-        text,
-        "",
-        "from when, as in report (default: as far as the books go back)",
-        flags=("--since",),
-        metavar="WHEN",
+    since: str = option(
+        "explain.since", text, "", "start, as in report (default: the start of the ledger)", metavar="WHEN"
     )
-    until: str = setting("explain.until", text, "now", "to when", flags=("--until",), metavar="WHEN")
-    format: str = setting(
-        "explain.format", choice("text", "json"), "text", "text or json", flags=("--format",), metavar="FORM"
-    )
+    until: str = option("explain.until", text, "now", "end", metavar="WHEN")
+    format: str = option("explain.format", choice("text", "json"), "text", "text or json", metavar="FORM")

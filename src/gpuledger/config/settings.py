@@ -1,29 +1,29 @@
-"""What a user sets about the program itself."""
+"""The settings of the log."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, choice, setting
+from gpuledger.model.settings import ReloadPolicy, choice, setting
 
 
 def _format(value: object) -> str:
-    # What dcgm-exporter calls text is logfmt.
+    # dcgm-exporter's `text` is logfmt.
     return "logfmt" if value == "text" else choice("logfmt", "json")(value)
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What goes to stderr, and how."""
+    """Level and format of the log on stderr."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
     level: str = setting(
         "log.level",
         choice("debug", "info", "warn", "error"),
         "info",
-        "log from this level up: debug, info, warn or error",
+        "lowest level that is logged: debug, info, warn or error",
         flags=("--log-level", "--log.level"),
         metavar="LEVEL",
     )
@@ -31,7 +31,7 @@ class LogSettings:
         "log.format",
         _format,
         "logfmt",
-        "log lines as logfmt or json",
+        "format of log lines: logfmt or json",
         flags=("--log-format", "--log.format"),
         metavar="FORM",
         variables=("DCGM_EXPORTER_LOG_FORMAT",),

@@ -1,48 +1,48 @@
-"""Every dialect there is, by name."""
+"""Creates all dialects by name and checks dialect names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gpuledger.dialects.dcgm.collectors import DEFAULT
+from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.energy import EnergyDialect
 from gpuledger.dialects.native.dialect import NativeDialect
-from gpuledger.dialects.process_session import Rows, process_dialect, session_dialect
+from gpuledger.dialects.process_session import ProcessRows, process_dialect, session_dialect
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.dialects.smi.dialect import SmiDialect
-from gpuledger.model.errors import unknown
+from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.node_state import Dialect
 
 
-def dialects(
+def create_dialects(
     settings: DialectSettings,
     version: str,
     dcgm: DcgmDialect | None = None,
     smi: SmiDialectSettings | None = None,
 ) -> dict[str, Dialect]:
-    """All dialects under the user's settings, in the order of the default page.
+    """Creates all dialects with the user's settings, in the order of the default page.
 
-    `dcgm` is the one made of the user's collectors file; without it there is the default one.
+    `dcgm` is the one created from the user's collectors file; if None, the default collectors are used.
     """
-    rows = Rows(settings)
-    every: tuple[Dialect, ...] = (
+    rows = ProcessRows(settings)
+    dialects: tuple[Dialect, ...] = (
         process_dialect(rows),
         session_dialect(rows),
         EnergyDialect(settings),
         NativeDialect(version),
-        dcgm or DcgmDialect(DcgmSettings(), DEFAULT),
+        dcgm or DcgmDialect(DcgmSettings(), DEFAULT_COLLECTORS),
         SmiDialect(smi or SmiDialectSettings(), version),
     )
-    return {dialect.name: dialect for dialect in every}
+    return {dialect.name: dialect for dialect in dialects}
 
 
-def known(names: Iterable[str], every: dict[str, Dialect]) -> tuple[str, ...]:
-    """The names as given, without repeats.
+def check_dialect_names(names: Iterable[str], dialects: dict[str, Dialect]) -> tuple[str, ...]:
+    """Returns the names without duplicates, in the given order.
 
-    Raises UsageError with the nearest valid name.
+    Raises UsageError for an unknown name, with the most similar valid one.
     """
     for name in names:
-        if name not in every:
-            raise unknown("dialect", name, every)
+        if name not in dialects:
+            raise unknown_name_error("dialect", name, dialects)
     return tuple(dict.fromkeys(names))

@@ -1,8 +1,8 @@
-"""The vocabulary of document 003: energy per process, and what it did with it.
+"""The energy dialect of document 003: energy and utilization per process.
 
-The document promises "measured, not estimated" per process; no hardware tells that
-(`dcgmPidSingleInfo_t.energyConsumed` is the whole GPU's). What it wants, shares that sum to the GPU's
-counter, comes from the ledger: `_energy_measured_joules` is the part that needed no apportioning.
+The document promises "measured, not estimated" energy per process, which no hardware provides
+(`dcgmPidSingleInfo_t.energyConsumed` is that of the whole GPU). The ledger splits the GPU's energy counter
+instead; `_energy_measured_joules` is the part that needed no split.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _UTILIZATION = "nvmlDeviceGetProcessesUtilizationInfo"
 
 
 class EnergyDialect:
-    """`<prefix>_energy_joules` and its companions: every process, alive or lately gone."""
+    """`<prefix>_energy_joules` and related families for every running or recently ended process."""
 
     name = "energy"
-    wants: frozenset[Quantity] = frozenset()
+    required_quantities: frozenset[Quantity] = frozenset()
 
     def __init__(self, settings: DialectSettings) -> None:
         self._settings = settings
@@ -39,26 +39,26 @@ class EnergyDialect:
 
         self._energy = spec(
             "energy_joules",
-            "Energy booked to the process: the measured and the apportioned part.",
+            "Energy booked to the process, measured and apportioned.",
             "ledger, from the GPU's energy counter",
             counter=True,
         )
         self._measured = spec(
             "energy_measured_joules",
-            "The part of the process's energy that no other process shared.",
+            "Energy booked to the process while no other process shared the GPU.",
             "ledger, from the GPU's energy counter",
             counter=True,
         )
         self._sm = spec(
-            "sm_utilization_ratio", "Share of time in which the process kept the SMs busy.", _UTILIZATION
+            "sm_utilization_ratio", "Fraction of time for which the process kept the SMs busy.", _UTILIZATION
         )
         self._bandwidth = spec(
             "memory_utilization_ratio",
-            "Share of time in which the process read or wrote device memory; not a fill level.",
+            "Fraction of time for which the process read or wrote device memory; not its amount of memory.",
             _UTILIZATION,
         )
         self._memory = spec(
-            "memory_used_bytes", "Device memory that the process holds.", "process lists usedGpuMemory"
+            "memory_used_bytes", "Device memory used by the process.", "process lists usedGpuMemory"
         )
         self._start = spec(
             "start_time_seconds", "Unix time at which the process started.", "/proc/PID/stat field 22"
@@ -74,27 +74,27 @@ class EnergyDialect:
             self._active,
         )
 
-    def families(self, page: NodeState) -> Iterable[Family]:
-        """The families of one Page. Energy stays while there is no Snapshot; what a process does now goes."""
+    def families(self, state: NodeState) -> Iterable[Family]:
+        """Returns the families of one NodeState; without a Snapshot, utilization is omitted."""
         families = tuple(Family(spec) for spec in self.specs)
         energy, measured, sm, bandwidth, memory, start, active = families
         alive: dict[ProcessKey, GpuProcess] = {}
-        if page.snapshot is not None:
-            alive = {process.key: process for process in page.snapshot.processes}
-        for row in page.ledger.energy.rows:
-            who = self._labels(row)
-            energy.add(row.millijoules / 1000, *who)
-            measured.add(row.measured / 1000, *who)
+        if state.snapshot is not None:
+            alive = {process.key: process for process in state.snapshot.processes}
+        for row in state.ledger.energy.rows:
+            labels = self._labels(row)
+            energy.add(row.millijoules / 1000, *labels)
+            measured.add(row.measured / 1000, *labels)
             if row.other:
                 continue
-            start.add(row.process.host.start.unix, *who)
-            now = alive.get(row.process.key) if row.active else None
-            if now is not None:
-                sm.add(now.usage.sm, *who)
-                bandwidth.add(now.usage.memory, *who)
-                memory.add(now.memory, *who)
-            if page.snapshot is not None or not row.active:
-                active.add(int(row.active), *who)
+            start.add(row.process.host.start.unix, *labels)
+            current = alive.get(row.process.key) if row.active else None
+            if current is not None:
+                sm.add(current.usage.sm, *labels)
+                bandwidth.add(current.usage.memory, *labels)
+                memory.add(current.memory, *labels)
+            if state.snapshot is not None or not row.active:
+                active.add(int(row.active), *labels)
         return families
 
     def _labels(self, row: EnergyRow) -> LabelValues:

@@ -1,4 +1,4 @@
-"""Label values that several dialects spell alike."""
+"""Label values that several dialects share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuledger.model.devices import Device, Gpu
 
 
 def gpu_label(device: Device, settings: DialectSettings) -> str:
-    """The index, and for MIG `GPU_GI_CI` or the order of MIG devices."""
+    """Returns the `gpu` label: the GPU index, or for MIG `GPU_GI_CI` or `GPU_DEVICE_0` (see mig_label)."""
     if isinstance(device, Gpu):
         return str(device.index)
     if settings.mig_label == "device":

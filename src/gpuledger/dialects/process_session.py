@@ -1,4 +1,4 @@
-"""The process rows that the documents 000 and 001 share: one declaration, told by both dialects."""
+"""The process and session dialects (documents 000 and 001), which share the process families."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import MEMORY_TOTAL, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
 
-WANTS: frozenset[Quantity] = frozenset({MEMORY_TOTAL})
+REQUIRED_QUANTITIES: frozenset[Quantity] = frozenset({MEMORY_TOTAL})
 
 _MIB = 1024 * 1024
-_WHO = ("gpu", "pid", "command", "pod", "namespace", "container")
+_PROCESS_LABELS = ("gpu", "pid", "command", "pod", "namespace", "container")
 _NONE = "none"
 
-Told = tuple[Family, Family, Family]
+ProcessFamilies = tuple[Family, Family, Family]
 
 
-class Rows:
-    """The three process families, their labels shaped by the user's settings.
+class ProcessRows:
+    """The three process families, with labels according to the user's settings.
 
-    The rows of a Page are made once, whichever dialects tell them.
+    The families of the last NodeState are cached, because both dialects export them.
     """
 
     def __init__(self, settings: DialectSettings) -> None:
@@ -36,71 +36,71 @@ class Rows:
         self._info = FamilySpec(
             "gpu_process_info",
             "gauge",
-            'A process on the GPU (1, status="active"), or a GPU without one (0, status="idle").',
-            (*self.node_label, *_WHO, "status", *memory),
+            'A process on the GPU (1, status="active"), or a GPU without processes (0, status="idle").',
+            (*self.node_label, *_PROCESS_LABELS, "status", *memory),
             source="process lists; host; workload",
         )
         self._utilization = FamilySpec(
             "gpu_process_utilization",
             "gauge",
-            "Share of time in which the process kept the SMs busy, in percent.",
-            (*self.node_label, *_WHO),
+            "Percentage of time for which the process kept the SMs busy.",
+            (*self.node_label, *_PROCESS_LABELS),
             source="nvmlDeviceGetProcessesUtilizationInfo smUtil",
         )
         self._memory_utilization = FamilySpec(
             "gpu_process_memory_utilization",
             "gauge",
-            "Share of the GPU's memory that the process holds, in percent.",
-            (*self.node_label, *_WHO),
+            "Percentage of the GPU's memory used by the process.",
+            (*self.node_label, *_PROCESS_LABELS),
             source="process lists usedGpuMemory; nvmlDeviceGetMemoryInfo_v2 total",
         )
         self.specs = (self._info, self._utilization, self._memory_utilization)
-        self._last: tuple[NodeState, Told] | None = None
+        self._last: tuple[NodeState, ProcessFamilies] | None = None
 
     def gpu(self, device: Device) -> str:
-        """The `gpu` label of a Device."""
+        """Returns the `gpu` label of a Device."""
         return gpu_label(device, self.settings)
 
-    def counted(self, processes: Iterable[GpuProcess]) -> Iterator[GpuProcess]:
-        """The processes that these dialects count: all but the merely graphic ones, unless asked."""
+    def counted_processes(self, processes: Iterable[GpuProcess]) -> Iterator[GpuProcess]:
+        """Yields the processes to count; includes graphics-only ones if `process.graphics` is set."""
         return (process for process in processes if self.settings.graphics or process.computes)
 
-    def families(self, page: NodeState) -> Told:
-        """The process rows of a page; none at all while there is no Snapshot."""
+    def families(self, state: NodeState) -> ProcessFamilies:
+        """Returns the process families; without a Snapshot they are empty."""
         last = self._last
-        if last is not None and last[0] is page:
+        if last is not None and last[0] is state:
             return last[1]
         families = (Family(self._info), Family(self._utilization), Family(self._memory_utilization))
-        for reading in page.snapshot.holders if page.snapshot is not None else ():
+        for reading in state.snapshot.process_readings if state.snapshot is not None else ():
             if reading.processes is not None:
-                self._tell_device(reading, reading.processes, page, families)
-        self._last = (page, families)
+                self._add_device(reading, reading.processes, state, families)
+        self._last = (state, families)
         return families
 
-    def _tell_device(
-        self, reading: Reading, processes: tuple[GpuProcess, ...], page: NodeState, families: Told
+    def _add_device(
+        self, reading: Reading, processes: tuple[GpuProcess, ...], state: NodeState, families: ProcessFamilies
     ) -> None:
         info, utilization, memory_utilization = families
         gpu = self.gpu(reading.device)
-        untold = page.ledger.omitted.get(reading.device.uuid, frozenset())
+        omitted = state.ledger.omitted.get(reading.device.uuid, frozenset())
         total = reading.get(MEMORY_TOTAL)
-        anybody = False
-        for process in self.counted(processes):
-            anybody = True
-            if untold and process.key in untold:
+        is_idle = True
+        for process in self.counted_processes(processes):
+            is_idle = False
+            if omitted and process.key in omitted:
                 continue
-            who = (*self.node, *self._who(gpu, process))
-            info.add(1, *who, "active", *self._memory(process))
+            labels = (*self.node, *self._labels(gpu, process))
+            info.add(1, *labels, "active", *self._memory(process))
             if process.usage.sm is not None:
-                # The driver tells whole percents: 0.57 * 100 must come out as 57.
-                utilization.add(round(process.usage.sm * 100.0, 9), *who)
+                # The driver reports whole percents, so 0.57 * 100 must be exported as 57.
+                utilization.add(round(process.usage.sm * 100.0, 9), *labels)
             if process.memory is not None and total:
-                memory_utilization.add(process.memory * 100.0 / total, *who)
-        if not anybody:
+                memory_utilization.add(process.memory * 100.0 / total, *labels)
+        if is_idle:
             memory = ("0MiB",) if self.settings.memory_label else ()
             info.add(0, *self.node, gpu, _NONE, _NONE, _NONE, _NONE, _NONE, "idle", *memory)
 
-    def _who(self, gpu: str, process: GpuProcess) -> LabelValues:
+    def _labels(self, gpu: str, process: GpuProcess) -> LabelValues:
         prefixed = self.settings.pid_label == "gpu-prefixed"
         pid = f"gpu{process.device.gpu.index}_{process.pid}" if prefixed else str(process.pid)
         owner = process.workload
@@ -116,11 +116,13 @@ Count = Callable[[NodeState, Reading], int | None]
 
 
 class CountedDialect:
-    """Counts something on every Device. `count` answers None where it is not known: no sample then."""
+    """Exports a count per Device and the total. If `count` returns None (unknown), there is no sample."""
 
-    wants = WANTS
+    required_quantities = REQUIRED_QUANTITIES
 
-    def __init__(self, name: str, rows: Rows, per_gpu: FamilySpec, total: FamilySpec, count: Count) -> None:
+    def __init__(
+        self, name: str, rows: ProcessRows, per_gpu: FamilySpec, total: FamilySpec, count: Count
+    ) -> None:
         self.name = name
         self.specs = (per_gpu, total, *rows.specs)
         self._rows = rows
@@ -128,68 +130,70 @@ class CountedDialect:
         self._total = total
         self._count = count
 
-    def families(self, page: NodeState) -> Iterable[Family]:
-        """The families of one Page."""
-        by_gpu, everything = Family(self._per_gpu), Family(self._total)
-        if page.snapshot is not None:
+    def families(self, state: NodeState) -> Iterable[Family]:
+        """Returns the families of one NodeState."""
+        by_gpu, total = Family(self._per_gpu), Family(self._total)
+        if state.snapshot is not None:
             node = self._rows.node
-            for reading in page.snapshot.holders:
-                by_gpu.add(self._count(page, reading), *node, self._rows.gpu(reading.device))
-            if _is_whole(page.snapshot):
-                everything.add(sum(by_gpu.samples.values()), *node)
-        return (by_gpu, everything, *self._rows.families(page))
+            for reading in state.snapshot.process_readings:
+                by_gpu.add(self._count(state, reading), *node, self._rows.gpu(reading.device))
+            if _is_complete(state.snapshot):
+                total.add(sum(by_gpu.samples.values()), *node)
+        return (by_gpu, total, *self._rows.families(state))
 
 
-def _is_whole(snapshot: Snapshot) -> bool:
-    """Whether every Device was listed and every process list read: only then is a total a total."""
-    return not snapshot.devices_failed and all(reading.processes is not None for reading in snapshot.holders)
+def _is_complete(snapshot: Snapshot) -> bool:
+    """Returns whether all Devices and all process lists were read; otherwise a total would be too low."""
+    return not snapshot.devices_failed and all(
+        reading.processes is not None for reading in snapshot.process_readings
+    )
 
 
-def process_dialect(rows: Rows) -> CountedDialect:
-    """`gpu_process_count`, `gpu_total_processes` and the process rows."""
+def process_dialect(rows: ProcessRows) -> CountedDialect:
+    """Creates the process dialect: `gpu_process_count`, `gpu_total_processes` and the process families."""
 
-    def count(_page: NodeState, reading: Reading) -> int | None:
+    def count(_state: NodeState, reading: Reading) -> int | None:
         if reading.processes is None:
             return None
-        return sum(1 for _ in rows.counted(reading.processes))
+        return sum(1 for _ in rows.counted_processes(reading.processes))
 
     per_gpu = FamilySpec(
         "gpu_process_count",
         "gauge",
-        "Number of processes on each GPU; 0 when there is none.",
+        "Number of processes on the GPU.",
         (*rows.node_label, "gpu"),
         source="process lists",
     )
     total = FamilySpec(
         "gpu_total_processes",
         "gauge",
-        "Number of processes over all GPUs; absent when a GPU could not be read.",
+        "Number of processes on all GPUs; absent if a GPU could not be read.",
         rows.node_label,
         source="process lists",
     )
     return CountedDialect("process", rows, per_gpu, total, count)
 
 
-def session_dialect(rows: Rows) -> CountedDialect:
-    """`gpu_session_count`, `gpu_total_sessions` and the process rows."""
+def session_dialect(rows: ProcessRows) -> CountedDialect:
+    """Creates the session dialect: `gpu_session_count`, `gpu_total_sessions` and the process families."""
 
-    def count(page: NodeState, reading: Reading) -> int | None:
-        computing = page.ledger.compute_sessions.get(reading.device.uuid)
+    def count(state: NodeState, reading: Reading) -> int | None:
+        computing = state.ledger.compute_sessions.get(reading.device.uuid)
         if computing is None or not rows.settings.graphics:
             return computing
-        return computing + page.ledger.graphics_sessions[reading.device.uuid]
+        return computing + state.ledger.graphics_sessions[reading.device.uuid]
 
     per_gpu = FamilySpec(
         "gpu_session_count",
         "gauge",
-        "Number of open sessions on each GPU; 0 when there is none.",
+        "Number of open sessions on the GPU.",
         (*rows.node_label, "gpu"),
         source="ledger",
     )
     total = FamilySpec(
         "gpu_total_sessions",
         "gauge",
-        "Number of open sessions over all GPUs; absent when a GPU could not be read.",
+        "Number of open sessions on all GPUs; absent if a GPU could not be read.",
         rows.node_label,
         source="ledger",
     )

@@ -1,4 +1,4 @@
-"""Which format and coding a scraper gets, from its Accept and Accept-Encoding headers (RFC 9110, 12.5)."""
+"""Content negotiation: format and coding from the headers Accept and Accept-Encoding (RFC 9110, 12.5)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuledger.exposition import text
-from gpuledger.exposition import text as openmetrics
 from gpuledger.model.family import Family
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Format:
-    """A way to write a page. Compared by identity: the two below are all there are."""
+    """A format of metrics pages. Compared by identity: this module defines both instances."""
 
     media_type: str
     versions: frozenset[str]
@@ -22,12 +21,12 @@ class Format:
 
 
 TEXT = Format("text/plain", frozenset({"0.0.4"}), text.TEXT_CONTENT_TYPE, text.encode_text)
-# 0.0.1 is what Prometheus called the format before it was finished; its parser reads 1.0.0 as well.
+# 0.0.1 is Prometheus's name for drafts of the format; its parser also reads 1.0.0.
 OPENMETRICS = Format(
     "application/openmetrics-text",
     frozenset({"1.0.0", "0.0.1"}),
-    openmetrics.OPENMETRICS_CONTENT_TYPE,
-    openmetrics.encode_openmetrics,
+    text.OPENMETRICS_CONTENT_TYPE,
+    text.encode_openmetrics,
 )
 FORMATS = (TEXT, OPENMETRICS)
 
@@ -42,7 +41,7 @@ class _Range:
     position: int
 
     def specificity(self, offered: Format) -> int | None:
-        """How closely the range names the format, 0 to 3; None when it does not."""
+        """Returns how specifically the range matches the format, 0 to 3, or None if it does not match."""
         major = offered.media_type.partition("/")[0]
         if self.media_type == offered.media_type:
             if not self.version:
@@ -53,13 +52,13 @@ class _Range:
         return {"*/*": 0, f"{major}/*": 1}.get(self.media_type)
 
 
-# Keys are at most a header long and scrapers send a handful of different ones.
+# A small cache is enough: scrapers send few different headers, and headers have a limited length.
 @lru_cache(maxsize=16)
 def choose_format(accept: str) -> Format:
-    """The format that the scraper likes best; text 0.0.4 for no preference, none that we have, or nonsense.
+    """Returns the format that the scraper prefers; text 0.0.4 if it prefers none or the header is invalid.
 
-    The most specific range decides a format's quality. Among equals the more closely named wins, then the
-    one named first, then text. Never raises.
+    The most specific range determines the quality of a format. For equal qualities, the more specific range
+    wins, then the first one, then text. Never raises.
     """
     ranges = [_Range(*element, position) for position, element in enumerate(_elements(accept))]
     best, best_rank = TEXT, (0.0, 0, 0)
@@ -71,7 +70,7 @@ def choose_format(accept: str) -> Format:
 
 
 def _rank(offered: Format, ranges: list[_Range]) -> tuple[float, int, int]:
-    """Quality, specificity and (negative) position of the range that decides for this format."""
+    """Returns quality, specificity and negative position of the range that determines this format."""
     matches = [
         (specificity, item.quality, -item.position)
         for item in ranges
@@ -83,7 +82,7 @@ def _rank(offered: Format, ranges: list[_Range]) -> tuple[float, int, int]:
 
 @lru_cache(maxsize=16)
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether gzip was asked for: named, or by `*`, with a quality above zero. Never raises."""
+    """Returns whether the header allows gzip, by name or by `*`, with a quality above zero. Never raises."""
     qualities = {coding: quality for coding, _, quality in _elements(accept_encoding)}
     for name in ("gzip", "x-gzip", "*"):
         if name in qualities:
@@ -92,7 +91,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def _elements(header: str) -> Iterator[tuple[str, str, float]]:
-    """Value, version parameter and quality of each element; one whose quality is no quality is left out."""
+    """Yields value, version and quality of each element, except elements with an invalid quality."""
     for element in header.split(","):
         value, *parameters = (part.strip().lower() for part in element.split(";"))
         version, quality = "", 1.0
@@ -107,7 +106,7 @@ def _elements(header: str) -> Iterator[tuple[str, str, float]]:
 
 
 def _quality(text: str) -> float:
-    """0 to 1, or -1 for what is no quality."""
+    """Parses a quality from 0 to 1; returns -1 for an invalid one."""
     try:
         quality = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Families as Prometheus text 0.0.4."""
+"""Encodes families as Prometheus text 0.0.4 and as OpenMetrics 1.0."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from functools import lru_cache
 from itertools import chain
 from math import isfinite
 
-from gpuledger.exposition.merging import merge
+from gpuledger.exposition.merging import merge_families
 from gpuledger.model.family import Distribution, Family, FamilySpec, LabelValues
 
 
-def page(families: Iterable[Family], header: Callable[[FamilySpec], str], end: str = "") -> bytes:
-    """Each family's header and samples together; a family without a finite sample leaves no trace.
+def render_page(families: Iterable[Family], header: Callable[[FamilySpec], str], end: str = "") -> bytes:
+    """Renders the header and the samples of each family; omits families without a finite sample.
 
-    Families of the same spec are joined first; raises ValueError when two specs share a name.
+    Families of the same spec are merged first. Raises ValueError if two specs have the same name.
     """
     parts: list[str] = []
-    for family in merge(families):
+    for family in merge_families(families):
         spec = family.spec
         lines = _sample_lines(spec.name, spec.labels, family.samples)
         lines += _distribution_lines(spec.name, spec.labels, family.distributions)
@@ -25,15 +25,15 @@ def page(families: Iterable[Family], header: Callable[[FamilySpec], str], end: s
             parts.append(header(spec))
             parts += lines
     parts.append(end)
-    # A lone surrogate, which a name that was not cleaned could carry, costs its own letter and not the page.
+    # A lone surrogate in a name is replaced instead of failing the page.
     return "".join(parts).encode("utf-8", "replace")
 
 
-def number(value: float) -> str:
-    """A value as both formats read it back exactly; empty for NaN and infinities, which are no values.
+def format_number(value: float) -> str:
+    """Formats a value exactly; returns an empty text for NaN and infinities, which are not exported.
 
-    Integral floats lose their `.0`: a page of counts is a quarter smaller, and repr of the rest is the
-    shortest text that gives the same float.
+    Integral floats have no `.0`, which makes a page of counts a quarter smaller. For other floats, repr is
+    the shortest exact text.
     """
     if type(value) is int:
         return str(value)
@@ -41,42 +41,42 @@ def number(value: float) -> str:
     return repr(plain).removesuffix(".0") if isfinite(plain) else ""
 
 
-def escape(text: str) -> str:
-    """A label value between quotes: backslash, quote and line feed are spelled with a backslash."""
+def escape_label_value(text: str) -> str:
+    """Escapes backslash, quote and line feed of a label value with a backslash."""
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def _sample_lines(name: str, labels: tuple[str, ...], samples: Mapping[LabelValues, float]) -> list[str]:
-    """One line, with its line feed, per sample whose value is finite.
+    """Returns one line, with line feed, per sample with a finite value.
 
-    Raises TypeError when a sample has more or fewer values than there are labels: the dialect is wrong.
+    Raises TypeError if the number of label values differs from that of labels: an error in the dialect.
     """
     template = _template(name, labels)
     pairs: Iterable[tuple[LabelValues, float]] = samples.items()
     if _needs_escape("".join(chain.from_iterable(samples))):
-        pairs = [(tuple(map(escape, values)), value) for values, value in pairs]
-    return [template % (*values, text) for values, value in pairs if (text := number(value))]
+        pairs = [(tuple(map(escape_label_value, values)), value) for values, value in pairs]
+    return [template % (*values, text) for values, value in pairs if (text := format_number(value))]
 
 
 def _distribution_lines(
     name: str, labels: tuple[str, ...], distributions: Mapping[LabelValues, Distribution]
 ) -> list[str]:
-    """A histogram's buckets, sum and count, series by series."""
+    """Returns the lines of a histogram: buckets, sum and count of each series."""
     lines = []
-    for values, told in distributions.items():
+    for values, distribution in distributions.items():
         buckets: dict[LabelValues, float] = {
             (*values, repr(float(bound))): count
-            for bound, count in zip(told.bounds, told.counts, strict=True)
+            for bound, count in zip(distribution.bounds, distribution.counts, strict=True)
         }
-        buckets[*values, "+Inf"] = told.count
+        buckets[*values, "+Inf"] = distribution.count
         lines += _sample_lines(f"{name}_bucket", (*labels, "le"), buckets)
-        lines += _sample_lines(f"{name}_sum", labels, {values: told.sum})
-        lines += _sample_lines(f"{name}_count", labels, {values: told.count})
+        lines += _sample_lines(f"{name}_sum", labels, {values: distribution.sum})
+        lines += _sample_lines(f"{name}_count", labels, {values: distribution.count})
     return lines
 
 
 def _needs_escape(text: str) -> bool:
-    # Asked once of a whole family: nearly all families have nothing to escape.
+    # Called once per family: nearly all families have nothing to escape.
     return '"' in text or "\\" in text or "\n" in text
 
 
@@ -90,13 +90,13 @@ def _template(name: str, labels: tuple[str, ...]) -> str:
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# The format knows neither: client_golang writes both so.
+# Text 0.0.4 has neither type; client_golang writes them like this.
 _TYPES = {"info": "gauge", "unknown": "untyped"}
 
 
 def encode_text(families: Iterable[Family]) -> bytes:
-    """The page: HELP, TYPE and samples of each family together. Raises ValueError as `lines.page` does."""
-    return page(families, _text_header)
+    """Encodes families as text 0.0.4. Raises ValueError like `render_page`."""
+    return render_page(families, _text_header)
 
 
 @lru_cache(maxsize=4096)
@@ -110,29 +110,30 @@ OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset
 
 
 def encode_openmetrics(families: Iterable[Family]) -> bytes:
-    """The page, `# EOF` included. Sample names are those of text 0.0.4, so that a scraper which switches
-    formats keeps its series. Raises ValueError as `lines.page` does.
+    """Encodes families as OpenMetrics. Raises ValueError like `render_page`.
+
+    Sample names are those of text 0.0.4, so series do not change when a scraper switches formats.
     """
-    return page(families, _openmetrics_header, end="# EOF\n")
+    return render_page(families, _openmetrics_header, end="# EOF\n")
 
 
 @lru_cache(maxsize=4096)
 def _openmetrics_header(spec: FamilySpec) -> str:
     name, kind = _name_and_type(spec)
     lines = [f"# TYPE {name} {kind}\n"]
-    # The unit must end the family's name, and an info has none.
+    # OpenMetrics requires that the name ends in the unit. An info has no unit.
     if spec.unit and kind != "info" and name.endswith(f"_{spec.unit}"):
         lines.append(f"# UNIT {name} {spec.unit}\n")
     if spec.help:
-        lines.append(f"# HELP {name} {escape(spec.help)}\n")
+        lines.append(f"# HELP {name} {escape_label_value(spec.help)}\n")
     return "".join(lines)
 
 
 def _name_and_type(spec: FamilySpec) -> tuple[str, str]:
-    """The family's name without the suffix that its type adds to samples.
+    """Returns the OpenMetrics name (without the suffix that the type adds to samples) and type of a family.
 
-    A counter or info that a document named without that suffix cannot be one here: the counter becomes
-    unknown and the info a gauge, so that the series keeps its name.
+    In OpenMetrics, a counter or info needs that suffix. Without it, a counter becomes unknown and an info a
+    gauge, so that the series keeps its name.
     """
     if spec.type == "counter":
         bare = spec.name.removesuffix("_total")

@@ -1,4 +1,4 @@
-"""What `doctor` says of this machine: whose pids are visible, what /proc shows, cgroups, user, clock."""
+"""Doctor checks of this machine: pid namespace, /proc, cgroups, user, user names, clock, locale."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.model.checks import Check, Finding, fails, unknown, warning, works
 from gpuledger.model.source import Clock
-from gpuledger.model.text import from_bytes
+from gpuledger.model.text import decode_utf8
 
-# Bits of CapEff (linux/capability.h) that matter for reading what belongs to others.
+# Bits of CapEff (linux/capability.h) that allow reading other users' processes.
 CAPABILITIES: Final = {"CAP_DAC_READ_SEARCH": 2, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
 _IN_CGROUP: Final = (
     ("Kubernetes", "kubepods"),
@@ -28,8 +28,8 @@ _IN_CGROUP: Final = (
 )
 
 
-class Isolation:
-    """Looks through a procfs and at the root of the filesystem. Methods never raise."""
+class HostInspection:
+    """Inspects the machine through a procfs and the root of the filesystem. Methods never raise."""
 
     def __init__(self, procfs: Path, root: Path, environment: Mapping[str, str]) -> None:
         self._procfs = procfs
@@ -37,7 +37,7 @@ class Isolation:
         self._environment = environment
 
     def container(self) -> str:
-        """Which kind of container and how that is known; empty outside of any."""
+        """The kind of container, and the evidence for it; empty outside containers."""
         if "KUBERNETES_SERVICE_HOST" in self._environment:
             return "Kubernetes, by KUBERNETES_SERVICE_HOST"
         for name, kind in ((".dockerenv", "Docker"), ("run/.containerenv", "Podman")):
@@ -46,9 +46,9 @@ class Isolation:
         manager = self._environment.get("container")
         if manager:
             return f"{manager}, by the variable container"
-        told = self._read(self._root / "run/systemd/container").strip()
-        if told:
-            return f"{told}, by /run/systemd/container"
+        kind = self._read(self._root / "run/systemd/container").strip()
+        if kind:
+            return f"{kind}, by /run/systemd/container"
         own = self._read(self._procfs / "self/cgroup")
         for kind, word in _IN_CGROUP:
             if re.search(rf"/{re.escape(word)}[-./]", own):
@@ -61,7 +61,7 @@ class Isolation:
         return int(match[1]) if match else None
 
     def capabilities(self) -> frozenset[str] | None:
-        """Those of CAPABILITIES that are in effect; None if that is not told."""
+        """The effective ones of CAPABILITIES; None if unknown."""
         match = re.search(r"^CapEff:\s+([0-9a-f]+)", self._read(self._procfs / "self/status"), re.MULTILINE)
         if match is None:
             return None
@@ -78,7 +78,7 @@ class Isolation:
         return True
 
     def follows(self, name: str) -> bool:
-        """Whether a link of the procfs may be read; what it leads to need not be there."""
+        """Whether a link of the procfs is readable; its target need not exist."""
         try:
             (self._procfs / name).readlink()
         except OSError as error:
@@ -86,7 +86,7 @@ class Isolation:
         return True
 
     def hidepid(self) -> str:
-        """The mount option's value where it hides something (`2`, `invisible`, ...), else empty."""
+        """The value of the mount option if it hides processes (`2`, `invisible`, ...), else empty."""
         for line in self._read(self._procfs / "self/mounts").splitlines():
             words = line.split()
             if len(words) > 3 and words[2] == "proc":
@@ -96,7 +96,7 @@ class Isolation:
         return ""
 
     def cgroup_version(self) -> str:
-        """`v1`, `v2` or `hybrid (v1 with v2)`, by /proc/self/cgroup; empty if it says nothing."""
+        """`v1`, `v2` or `hybrid (v1 with v2)` from /proc/self/cgroup; empty if unknown."""
         lines = self._read(self._procfs / "self/cgroup").splitlines()
         unified = any(line.startswith("0::") for line in lines)
         controllers = any(re.match(r"[1-9]\d*:", line) for line in lines)
@@ -105,14 +105,14 @@ class Isolation:
         return "v2" if unified else "v1" if controllers else ""
 
     def hides_cgroups(self) -> bool:
-        """Whether paths above our own cgroup are cut off: pid 1 then stands in `/..`."""
+        """Whether a cgroup namespace hides paths above our own cgroup: pid 1 is then in `/..`."""
         lines = self._read(self._procfs / "1/cgroup").splitlines()
         return any(line.split(":", 2)[-1].startswith("/..") for line in lines)
 
     @staticmethod
     def _read(path: Path) -> str:
         try:
-            return from_bytes(path.read_bytes())
+            return decode_utf8(path.read_bytes())
         except OSError:
             return ""
 
@@ -144,18 +144,18 @@ def host_checks(
     synchronized: Callable[[], int | None] | None = None,
     encoding: str = "utf-8",
 ) -> tuple[Check, ...]:
-    """Checks of the machine through the procfs of the settings.
+    """Checks of the machine through the configured procfs.
 
-    `local` is false for a source whose pids are not this machine's: then nothing of pids is checked. `root`
-    is where /.dockerenv and the like are looked for; `synchronized` answers as adjtimex(2) does, None where
-    it cannot be asked; `encoding` is that of the standard output.
+    `local` is false for a source with pids of another machine: the checks of pids are omitted. `root` is the
+    directory of /.dockerenv and similar files; `synchronized` returns the state of adjtimex(2), None where it
+    cannot be called; `encoding` is that of standard output.
     """
-    seen = Isolation(Path(settings.procfs), root, environment)
+    seen = HostInspection(Path(settings.procfs), root, environment)
     machine = (
         Check(CONTAINER, "container", lambda: _container(seen)),
         Check(USER, "user", lambda: _user(seen)),
         Check(CLOCK, "clock", lambda: _clock(clock or SystemClock())),
-        Check(SYNCHRONIZED, "clock synchronization", lambda: _synchronized(synchronized or adjtimex)),
+        Check(SYNCHRONIZED, "clock synchronization", lambda: _synchronized(synchronized or read_clock_state)),
         Check(LOCALE, "locale", lambda: _locale(encoding)),
     )
     pids = (
@@ -163,27 +163,27 @@ def host_checks(
         Check(PIDS, "host pids", lambda: _pids(settings, seen), needs=(PROC,)),
         Check(CGROUP, "cgroup version", lambda: _cgroup(seen), needs=(PROC,)),
         Check(CGROUP_NAMESPACE, "cgroup namespace", lambda: _cgroup_namespace(seen), needs=(PROC, PIDS)),
-        Check(USERS, "names of users", lambda: _users(settings)),
+        Check(USERS, "user names", lambda: _users(settings)),
     )
     return (*pids, *machine) if local else machine
 
 
-def _container(seen: Isolation) -> Iterator[Finding]:
+def _container(seen: HostInspection) -> Iterator[Finding]:
     kind = seen.container()
     yield works(CONTAINER, "container", f"in a container ({kind})" if kind else "not in a container")
 
 
-def _user(seen: Isolation) -> Iterator[Finding]:
+def _user(seen: HostInspection) -> Iterator[Finding]:
     uid, capabilities = seen.uid(), seen.capabilities()
     if uid is None or capabilities is None:
         yield unknown(USER, "user", "/proc/self/status cannot be read")
         return
     held = [name for name in CAPABILITIES if name in capabilities]
-    told = f"with {', '.join(held)}" if held else f"without {', '.join(CAPABILITIES)}"
-    yield works(USER, "user", f"uid {uid}, {told}")
+    capability_text = f"with {', '.join(held)}" if held else f"without {', '.join(CAPABILITIES)}"
+    yield works(USER, "user", f"uid {uid}, {capability_text}")
 
 
-def _pids(settings: HostSettings, seen: Isolation) -> Iterator[Finding]:
+def _pids(settings: HostSettings, seen: HostInspection) -> Iterator[Finding]:
     what = "host pids"
     if ProcFs(settings.procfs).host_pids:
         yield works(PIDS, what, "the host's own process ids are visible")
@@ -199,13 +199,13 @@ def _pids(settings: HostSettings, seen: Isolation) -> Iterator[Finding]:
         yield fails(
             PIDS,
             what,
-            f"{settings.procfs} shows {where} processes, and the driver tells the host's: processes are "
-            "counted, but whose they are is not told",
+            f"{settings.procfs} shows {where} processes, but the driver reports pids of the host: processes "
+            "are counted, but their owners are not known",
             _HOST_PIDS,
         )
 
 
-def _proc(seen: Isolation, settings: HostSettings) -> Iterator[Finding]:
+def _proc(seen: HostInspection, settings: HostSettings) -> Iterator[Finding]:
     what = "/proc"
     if not seen.readable("self/stat"):
         yield fails(
@@ -224,13 +224,13 @@ def _proc(seen: Isolation, settings: HostSettings) -> Iterator[Finding]:
             f"other users' processes are hidden ({why})",
             "run as root, or `mount -o remount,hidepid=0 /proc`; in a systemd unit: `ProtectProc=default`",
         )
-    # A sandbox may close pid 1 alone to everybody: who has the capability can read the rest.
+    # A sandbox may hide pid 1 only: with the capability all other processes are readable.
     elif not seen.follows("1/exe") and "CAP_SYS_PTRACE" not in (seen.capabilities() or ()):
         yield warning(
             PROC,
             what,
-            "other users' processes are readable but for their executables: commands are named as the "
-            "driver or the kernel names them",
+            "other users' processes are readable, except for their executables: commands have the names of "
+            "the driver or the kernel",
             "run as root, or with CAP_SYS_PTRACE (`--cap-add SYS_PTRACE`, "
             "`AmbientCapabilities=CAP_SYS_PTRACE`)",
         )
@@ -238,7 +238,7 @@ def _proc(seen: Isolation, settings: HostSettings) -> Iterator[Finding]:
         yield works(PROC, what, f"{settings.procfs}: other users' processes are readable")
 
 
-def _cgroup(seen: Isolation) -> Iterator[Finding]:
+def _cgroup(seen: HostInspection) -> Iterator[Finding]:
     version = seen.cgroup_version()
     if version:
         yield works(CGROUP, "cgroup version", version)
@@ -246,22 +246,22 @@ def _cgroup(seen: Isolation) -> Iterator[Finding]:
         yield unknown(
             CGROUP,
             "cgroup version",
-            "/proc/self/cgroup is empty or cannot be read: owners are told by user only",
+            "/proc/self/cgroup is empty or cannot be read: owners are users only",
             "mount the machine's /proc and name it with --procfs",
         )
 
 
-def _cgroup_namespace(seen: Isolation) -> Iterator[Finding]:
+def _cgroup_namespace(seen: HostInspection) -> Iterator[Finding]:
     what = "cgroup namespace"
     if seen.hides_cgroups():
         yield warning(
             CGROUP_NAMESPACE,
             what,
-            "a cgroup namespace hides the upper part of other processes' paths: some owners stay unknown",
-            "Docker: `--cgroupns=host`; Kubernetes: `privileged: true` gives the host's",
+            "a cgroup namespace hides the upper part of other processes' paths: some owners are not found",
+            "Docker: `--cgroupns=host`; Kubernetes: `privileged: true` uses the host's namespace",
         )
     else:
-        yield works(CGROUP_NAMESPACE, what, "cgroup paths of other processes are told whole")
+        yield works(CGROUP_NAMESPACE, what, "cgroup paths of other processes are complete")
 
 
 def _users(settings: HostSettings) -> Iterator[Finding]:
@@ -272,12 +272,12 @@ def _users(settings: HostSettings) -> Iterator[Finding]:
     except OSError as error:
         yield warning(
             USERS,
-            "names of users",
-            f"{path} cannot be read ({error.strerror}): users are told by number",
-            "`getent passwd > FILE` on the machine, and --passwd-file FILE",
+            "user names",
+            f"{path} cannot be read ({error.strerror}): users are shown as numbers",
+            "run `getent passwd > FILE` on the machine, and use --passwd-file FILE",
         )
     else:
-        yield works(USERS, "names of users", f"from {path}")
+        yield works(USERS, "user names", f"from {path}")
 
 
 def _clock(clock: Clock) -> Iterator[Finding]:
@@ -289,37 +289,36 @@ def _clock(clock: Clock) -> Iterator[Finding]:
         return
     year = datetime.fromtimestamp(clock.unix(), UTC).year
     if year < _EARLIEST_YEAR:
-        yield fails(CLOCK, what, f"says that it is the year {year}", _CLOCK_REMEDY)
+        yield fails(CLOCK, what, f"the clock is wrong: it shows the year {year}", _CLOCK_REMEDY)
     elif not hasattr(time, "CLOCK_BOOTTIME"):
-        yield warning(CLOCK, what, "no CLOCK_BOOTTIME here: time asleep is not counted", "run it on Linux")
+        yield warning(CLOCK, what, "no CLOCK_BOOTTIME: time in suspend is not counted", "run it on Linux")
     else:
         yield works(
             CLOCK, what, f"CLOCK_BOOTTIME works ({running:.0f} s since boot), wall clock is plausible"
         )
 
 
-def _synchronized(ask: Callable[[], int | None]) -> Iterator[Finding]:
+def _synchronized(read_state: Callable[[], int | None]) -> Iterator[Finding]:
     what = "clock synchronization"
-    state = ask()
+    state = read_state()
     if state is None or state < 0:
-        yield unknown(SYNCHRONIZED, what, "adjtimex(2) cannot be asked")
+        yield unknown(SYNCHRONIZED, what, "adjtimex(2) cannot be called")
     elif state == _TIME_ERROR:
         yield warning(
             SYNCHRONIZED,
             what,
-            "the kernel says that nobody keeps the clock right (adjtimex: TIME_ERROR): times of nodes may "
-            "differ",
+            "the clock is not synchronized (adjtimex: TIME_ERROR): times of nodes may differ",
             _CLOCK_REMEDY,
         )
     else:
-        yield works(SYNCHRONIZED, what, "the clock is kept right (adjtimex)")
+        yield works(SYNCHRONIZED, what, "the clock is synchronized (adjtimex)")
 
 
-def adjtimex() -> int | None:
-    """The clock's state by adjtimex(2), asked without changing anything; None where there is no such call."""
+def read_clock_state() -> int | None:
+    """The clock's state from adjtimex(2), read-only; None where the call does not exist."""
     import ctypes
 
-    # struct timex is 208 bytes on 64-bit Linux; all zero asks only.
+    # struct timex has 208 bytes on 64-bit Linux; all zeros means read-only.
     room = ctypes.create_string_buffer(512)
     try:
         return int(ctypes.CDLL(None).adjtimex(room))
@@ -334,6 +333,6 @@ def _locale(encoding: str) -> Iterator[Finding]:
         yield warning(
             LOCALE,
             "locale",
-            f"output is {encoding}: names outside it cannot be shown (metrics are UTF-8 all the same)",
+            f"output is {encoding}: other characters of names are escaped (metrics are always UTF-8)",
             "`export LC_ALL=C.UTF-8`",
         )

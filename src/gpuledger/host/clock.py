@@ -1,10 +1,10 @@
-"""The machine's own clock."""
+"""The machine's clock."""
 
 from __future__ import annotations
 
 import time
 
-# CLOCK_BOOTTIME counts through suspend; only Linux has it, and remote sources may run elsewhere.
+# CLOCK_BOOTTIME includes suspend. Only Linux has it; with remote sources gpuledger may run elsewhere.
 _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -1,4 +1,4 @@
-"""Reading small files whole: those of procfs without the cost of file objects, others whatever they are."""
+"""Read small files: those of procfs fast, those named by users safely; detect changed files."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-Read = Callable[[str], bytes]
+ReadFile = Callable[[str], bytes]
 
 _CHUNK = 16 * 1024
 
 
 def read_whole(path: str) -> bytes:
-    """The bytes of a file; raises OSError (ESRCH too: a process can end while its file is open)."""
+    """The bytes of a file. Raises OSError (also ESRCH: a process can exit while its file is open)."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         first = os.read(handle, _CHUNK)
-        # procfs hands out whole records, so a short read is not yet the end; /proc/PID/stat is one record.
+        # procfs returns whole records, so a short read need not be the end; /proc/PID/stat is one record.
         if len(first) < _CHUNK and first.find(b"\n") == len(first) - 1:
             return first
         parts = [first]
@@ -29,31 +29,39 @@ def read_whole(path: str) -> bytes:
         os.close(handle)
 
 
-def read_at_most(file: Path, longest: int) -> bytes:
-    """The bytes of a file that somebody has named, which may be changed into anything at any time.
+def read_or_none(path: str, read: ReadFile = read_whole) -> bytes | None:
+    """The bytes of a file; None if it cannot be read."""
+    try:
+        return read(path)
+    except OSError:
+        return None
 
-    Raises OSError: EFBIG for more than `longest` bytes, EPIPE for a pipe into which nobody writes. That one
-    is not waited for: whoever reads has others to serve.
+
+def read_at_most(file: Path | str, longest: int) -> bytes:
+    """The bytes of a file named by a user, which may become any kind of file at any time.
+
+    Raises OSError: EFBIG for more than `longest` bytes, EPIPE for a pipe without a writer, instead of
+    blocking.
     """
-    with open(file, "rb", opener=_at_once) as opened:
-        # From here on waiting is right: for who writes into a pipe (`--config <(...)`).
+    with open(file, "rb", opener=_open_nonblocking) as opened:
+        # From here on blocking is right: for the writer of a pipe (`--config <(...)`).
         os.set_blocking(opened.fileno(), True)
         content = opened.read(longest + 1)
         if not content and stat.S_ISFIFO(os.fstat(opened.fileno()).st_mode):
-            raise OSError(errno.EPIPE, "it is a pipe into which nobody writes", str(file))
+            raise OSError(errno.EPIPE, "it is a pipe without a writer", str(file))
     if len(content) > longest:
         raise OSError(errno.EFBIG, f"it is larger than {longest >> 20} MiB", str(file))
     return content
 
 
-def _at_once(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def signature(file: Path) -> tuple[int, ...] | None:
-    """Another one whenever the file is another or has changed; None for one that cannot be looked at.
+def file_signature(file: Path) -> tuple[int, ...] | None:
+    """A value that changes whenever the file is replaced or modified; None if it cannot be read by stat.
 
-    Links are followed, so that a Secret that the kubelet swaps is a change.
+    Links are followed, so that it changes when the kubelet updates a Secret.
     """
     try:
         status = file.stat()
@@ -63,45 +71,45 @@ def signature(file: Path) -> tuple[int, ...] | None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Bring the names of its files to the disk. Raises OSError."""
+    """Flush the directory's entries to disk (fsync). Raises OSError."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some network file systems know no such thing; what was done there stands.
+        # Some network file systems do not support fsync of a directory.
         if error.errno != errno.EINVAL:
             raise
     finally:
         os.close(handle)
 
 
-# What tells one state of a file from another: device, inode, size, modification time, and what symbolic
-# links lead to. None for one that cannot be looked at.
+# The state of a file: device, inode, size, modification time, and the target of symbolic links. None if it
+# cannot be read by stat.
 _State = tuple[int, int, int, int, str] | None
 FileStates = dict[Path, _State]
 
 
 class FileWatch:
-    """Compares files with how they stood when they were last `taken`.
+    """Detects changes of files since the last baseline.
 
-    A ConfigMap's file is a link into a directory that is itself behind a link, `..data`, which the kubelet
-    swaps; an editor writes another file and renames it; others write in place. All three are seen.
+    It detects an updated ConfigMap (the kubelet swaps the link `..data` of the directory), a file that an
+    editor replaces by rename, and one that is written in place.
     """
 
     def __init__(self, files: Iterable[Path] = ()) -> None:
         self._known = self._seen = {file: _state(file) for file in files}
 
-    def take(self, states: FileStates) -> None:
-        """From here on compare these files with these states."""
+    def set_baseline(self, states: FileStates) -> None:
+        """Compare with these files and states from now on."""
         self._known = self._seen = states
 
-    def states(self, files: Iterable[Path]) -> FileStates:
-        """How files stand now: to be asked before they are read, and taken after."""
+    def current_states(self, files: Iterable[Path]) -> FileStates:
+        """The current states of files. Call it before reading them, and `set_baseline` after."""
         return {file: _state(file) for file in files}
 
-    def look(self) -> bool:
-        """Whether any has changed, and all have stood still since the look before: what is being written is
-        not to be read by halves.
+    def has_changed(self) -> bool:
+        """Whether a file has changed, and none since the previous call: a file that is being written must not
+        be read halfway.
         """
         now = {file: _state(file) for file in self._known}
         still, self._seen = now == self._seen, now

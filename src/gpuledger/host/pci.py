@@ -1,4 +1,4 @@
-"""GPUs as the PCI bus knows them, whether or not their driver does."""
+"""The NVIDIA GPUs on the PCI bus, independent of the driver."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gpuledger.host.files import Read, read_whole
+from gpuledger.host.files import ReadFile, read_whole
 
-Link = Callable[[str], str]
+ReadLink = Callable[[str], str]
 
 _NVIDIA: Final = b"0x10de"
 _DISPLAY: Final = b"0x03"
@@ -18,10 +18,10 @@ _NODE: Final = re.compile(r"nvidia\d+")
 
 
 class PciBus:
-    """NVIDIA GPUs by sysfs (`/sys/bus/pci/devices`), and whether this process may use all of them.
+    """NVIDIA GPUs from sysfs (`/sys/bus/pci/devices`), and whether this process may use all of them.
 
-    Virtual functions and GPUs bound to another driver (given to a virtual machine by vfio-pci) are not
-    counted. The bus is read anew only when devices came or went.
+    Virtual functions and GPUs bound to another driver (passed to a virtual machine by vfio-pci) are omitted.
+    The devices are read again only when one was added or removed.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class PciBus:
         sysfs: str = "/sys",
         dev: str = "/dev",
         *,
-        read: Read = read_whole,
+        read: ReadFile = read_whole,
         names: Callable[[str], Iterable[str]] = os.listdir,
-        link: Link = os.readlink,
+        link: ReadLink = os.readlink,
         usable: Callable[[str], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
     ) -> None:
         self._devices = f"{sysfs.rstrip('/')}/bus/pci/devices"
@@ -49,15 +49,15 @@ class PciBus:
         if names != self._seen:
             self._seen = names
             folders = ((name, f"{self._devices}/{name}") for name in names)
-            found = (name for name, folder in folders if is_gpu(folder, self._read, self._link))
+            found = (name for name, folder in folders if is_nvidia_gpu(folder, self._read, self._link))
             self._display = tuple(sorted(found))
         return tuple(_as_nvml(name) for name in self._display if self._bound_to(name) in ("", _DRIVER))
 
     def all_usable(self) -> bool:
-        """Whether there are as many `/dev/nvidiaN` as GPUs, and none is kept from this process.
+        """Whether there are as many `/dev/nvidiaN` as GPUs, and this process may use all of them.
 
-        In a container or a Slurm job that was given some of the GPUs, nodes are absent or their use is
-        refused by the device cgroup, which access(2) asks too; the driver then rightly counts fewer GPUs.
+        In a container or Slurm job with some of the GPUs, device nodes are missing or the device cgroup
+        denies access, which access(2) reports; the driver then rightly counts fewer GPUs.
         """
         nodes = [name for name in self._list(self._dev) if _NODE.fullmatch(name)]
         return len(nodes) >= len(self.gpus()) and all(self._usable(f"{self._dev}/{name}") for name in nodes)
@@ -72,8 +72,8 @@ class PciBus:
             return []
 
 
-def is_gpu(folder: str, read: Read = read_whole, link: Link = os.readlink) -> bool:
-    """Whether a device of sysfs is a GPU of NVIDIA's, and no virtual function, which is another machine's."""
+def is_nvidia_gpu(folder: str, read: ReadFile = read_whole, link: ReadLink = os.readlink) -> bool:
+    """Whether a device in sysfs is an NVIDIA GPU and not a virtual function (used by a virtual machine)."""
     try:
         vendor, kind = read(f"{folder}/vendor"), read(f"{folder}/class")
     except OSError:
@@ -81,12 +81,12 @@ def is_gpu(folder: str, read: Read = read_whole, link: Link = os.readlink) -> bo
     return vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY) and not _target(f"{folder}/physfn", link)
 
 
-def driver_of(folder: str, link: Link = os.readlink) -> str:
-    """The kernel driver that a device of sysfs is bound to; empty when to none."""
+def driver_of(folder: str, link: ReadLink = os.readlink) -> str:
+    """The kernel driver to which a device in sysfs is bound; empty without one."""
     return _target(f"{folder}/driver", link).rpartition("/")[2]
 
 
-def _target(path: str, link: Link) -> str:
+def _target(path: str, link: ReadLink) -> str:
     try:
         return link(path)
     except OSError:

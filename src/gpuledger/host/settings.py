@@ -1,4 +1,4 @@
-"""What a user sets about the machine that pids belong to."""
+"""The settings for lookups of processes, users and devices of the machine."""
 
 from __future__ import annotations
 
@@ -9,38 +9,37 @@ from gpuledger.model.settings import choice, setting, text
 
 @dataclass(frozen=True, slots=True)
 class HostSettings:
-    """Where the machine's processes, users and PCI devices are looked up."""
+    """Paths for lookups of the machine's processes, users and PCI devices."""
 
     procfs: str = setting(
         "procfs",
         text,
         "/proc",
-        "where the proc filesystem of the machine is mounted",
+        "mount point of the machine's proc filesystem",
         metavar="DIR",
     )
     pids: str = setting(
         "host.pids",
         choice("auto", "trust"),
         "auto",
-        "auto looks pids up only where the host's own are visible (in Kubernetes: hostPID: true), because "
-        "the driver tells host pids and another namespace has other processes under the same numbers; "
+        "auto looks up pids only where the host's pids are visible (in Kubernetes: hostPID: true), because "
+        "the driver reports host pids, and another pid namespace uses the same numbers for other processes; "
         "trust always looks them up",
         flags=("--host-pids",),
-        metavar="auto|trust",
     )
     passwd: str = setting(
         "passwd_file",
         text,
         "/etc/passwd",
-        "file with the names of users; where they come from a directory server, give it the output of "
-        "`getent passwd`",
+        "file with the user names; for users of a directory server, fill it with the output of `getent "
+        "passwd`",
         metavar="FILE",
     )
     sysfs: str = setting(
         "sysfs",
         text,
         "/sys",
-        "where the sys filesystem of the machine is mounted; a GPU that its PCI bus has and the driver has "
-        "lost is told as a failure",
+        "mount point of the machine's sys filesystem; a GPU on the PCI bus that the driver has lost is "
+        "reported as failed",
         metavar="DIR",
     )

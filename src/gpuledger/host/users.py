@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from functools import partial
 
-from gpuledger.host.files import Read, read_at_most
-from gpuledger.model.text import clean_name, from_bytes
+from gpuledger.host.files import ReadFile, read_at_most
+from gpuledger.model.text import clean_name, decode_utf8
 
 _MOST_NAMES = 1024
-# Some hundred thousand users of a directory server.
+# Bytes: some hundred thousand users of a directory server.
 _LONGEST = 64 * 1024 * 1024
 
 
-def _read_file(path: str) -> bytes:
-    return read_at_most(Path(path), _LONGEST)
+_read_file = partial(read_at_most, longest=_LONGEST)
 
 
 class PasswdUsers:
-    """Names of uids by a file in the form of passwd(5).
+    """User names from a file in passwd(5) format.
 
-    The file is a path, not the system's name service: in a container the host's users are not ours, and
-    a directory server that hangs would stop the tick. It is searched once per uid and searched anew after
-    it changed; only names that were asked for are kept.
+    It reads a file instead of the system's name service: in a container that has other users than the host,
+    and a directory server that hangs would block the tick. The file is searched once per uid, and again after
+    a change; only names of requested uids are cached.
     """
 
-    def __init__(self, path: str = "/etc/passwd", read: Read = _read_file) -> None:
+    def __init__(self, path: str = "/etc/passwd", read: ReadFile = _read_file) -> None:
         self._path = path
         self._read = read
         self._version: tuple[int, int] | None = None
@@ -44,7 +43,7 @@ class PasswdUsers:
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self._path)  # noqa: PTH116  (a Path object per look-up is waste)
+            found = os.stat(self._path)  # noqa: PTH116  (avoids a Path object per lookup)
         except OSError:
             return None
         return (found.st_mtime_ns, found.st_ino)
@@ -55,4 +54,4 @@ class PasswdUsers:
         except OSError:
             return str(uid)
         found = re.search(rb"^([^:\n]+):[^:\n]*:%d:" % uid, text, re.MULTILINE)
-        return clean_name(from_bytes(found[1])) if found else str(uid)
+        return clean_name(decode_utf8(found[1])) if found else str(uid)

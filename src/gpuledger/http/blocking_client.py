@@ -1,78 +1,93 @@
-"""The little of HTTP/1.1 that a question over a blocking socket takes, by h11."""
+"""Blocking HTTP/1.1 client on a connected socket."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from time import monotonic
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-import h11
-
+from gpuledger.http.client_messages import HttpResponse, ResponseParser
 from gpuledger.model.errors import UsageError
 
 _CHUNK: Final = 64 * 1024
 
 
-def get(
-    connected: socket.socket, target: str, headers: list[tuple[str, str]], longest: int
-) -> tuple[int, dict[bytes, bytes], bytes]:
-    """Status, headers and body of the answer to a GET.
+class BlockingConnection:
+    """Keep-alive HTTP/1.1 on a connected socket, one request at a time. The caller closes the socket.
 
-    Raises OSError, also when the body has more than `longest` bytes or the connection closes before its end,
-    TimeoutError by the socket's own limit, and h11.ProtocolError for what is no HTTP.
+    Methods that receive raise OSError (TimeoutError by the socket's timeout, which is per packet) and
+    HttpRequestFailed.
     """
-    http = h11.Connection(h11.CLIENT)
-    send_get(http, connected, target, headers)
-    status, told, body = 0, dict[bytes, bytes](), bytearray()
-    while True:
-        event = next_event(http, connected)
-        if isinstance(event, h11.Response):
-            status, told = event.status_code, dict(event.headers)
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > longest:
-                raise OSError(f"more than {longest // 1024 // 1024} MiB")
-        elif isinstance(event, h11.EndOfMessage):
-            return status, told, bytes(body)
-        elif isinstance(event, h11.ConnectionClosed):
-            raise OSError("closed")
 
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._parser = ResponseParser()
 
-def send_get(
-    http: h11.Connection, connected: socket.socket, target: str, headers: list[tuple[str, str]]
-) -> None:
-    """Send a GET without a body. Raises OSError."""
-    request = http.send(h11.Request(method="GET", target=target, headers=headers)) or b""
-    connected.sendall(request + (http.send(h11.EndOfMessage()) or b""))
+    @property
+    def reusable(self) -> bool:
+        """Whether another request can be sent, after a complete response."""
+        return self._parser.keep_alive
 
+    def exchange(self, request: bytes, limit: int, until: float = float("inf")) -> HttpResponse:
+        """Send an encoded request and return its response.
 
-def next_event(http: h11.Connection, connected: socket.socket) -> object:
-    """The next event of the answer, waited for. Raises OSError (TimeoutError), h11.RemoteProtocolError."""
-    while True:
-        event = http.next_event()
-        if event is not h11.NEED_DATA:
-            return event
-        http.receive_data(connected.recv(_CHUNK))
+        `limit` bounds the body as sent, in bytes; `until` the whole response, in monotonic seconds.
+        """
+        self.send_request(request, limit)
+        while not self._parser.complete:
+            self._receive()
+            if monotonic() > until:
+                raise TimeoutError
+        return self.receive_head()
+
+    def send_request(self, request: bytes, limit: int = 0) -> None:
+        """Send an encoded request; `limit` bounds the body of its response (0: no limit). Raises OSError."""
+        self._parser = ResponseParser(limit)
+        self._socket.sendall(request)
+
+    def receive_head(self) -> HttpResponse:
+        """Wait for the response. Its body is empty until `exchange` has read it."""
+        while self._parser.response is None:
+            self._receive()
+        return self._parser.response
+
+    def receive_chunks(self) -> Iterator[bytes]:
+        """Yield the body as it arrives."""
+        while True:
+            if chunk := self._parser.take_body():
+                yield chunk
+            if self._parser.complete:
+                return
+            self._receive()
+
+    def _receive(self) -> None:
+        data = self._socket.recv(_CHUNK)
+        if data:
+            self._parser.feed(data)
+        elif not self._parser.close():
+            raise self._parser.end_error()
 
 
 _LONGEST = 300
 
 
-def split_url(url: str, flag: str, example: str) -> SplitResult:
-    """The parts of an HTTP URL; `http://` may be left out. Raises UsageError in the words of the flag."""
+def parse_http_url(url: str, flag: str, example: str) -> SplitResult:
+    """Parse an HTTP URL; `http://` may be omitted. Raises UsageError that names the flag."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         right = False
     if not right or " " in url or not url.isprintable():
-        # What stands before an @ may be a password, in whatever else is wrong with it.
-        named = one_line(url.rpartition("@")[2])
-        raise UsageError(f"{flag}: a URL such as {example} is wanted, not '{named}'")
+        # The part before an @ may be a password, even in a malformed URL.
+        named = to_short_line(url.rpartition("@")[2])
+        raise UsageError(f"{flag}: expected a URL such as {example}, not '{named}'")
     return parts
 
 
-def one_line(text: object) -> str:
-    """In one line, and without what a terminal takes for more than text."""
+def to_short_line(text: object) -> str:
+    """The text in one line of at most 300 characters, without control characters."""
     shown = "".join(sign if sign.isprintable() else " " for sign in str(text))
     return " ".join(shown.split())[:_LONGEST]

@@ -1,4 +1,4 @@
-"""One client's connection: bytes to requests through h11, answers at the pace that the client takes them."""
+"""One client's connection: parse requests with h11, write responses as fast as the client reads."""
 
 from __future__ import annotations
 
@@ -9,84 +9,93 @@ from typing import Protocol, cast
 
 import h11
 
-from gpuledger.http.messages import answer_to, fault_of, head_of, request_of
-from gpuledger.http.registry import NOBODY, Registry, client_of
-from gpuledger.http.response_writer import Sender
-from gpuledger.http.routes import Later, Request, Response, Routes, arrived, plain
+from gpuledger.http.messages import parse_request, protocol_error_response, request_fault, response_head
+from gpuledger.http.registry import ConnectionRegistry
+from gpuledger.http.response_writer import ResponseWriter
+from gpuledger.http.routes import (
+    PendingResponse,
+    Request,
+    Response,
+    Routes,
+    completed_response,
+    text_response,
+)
 
 
-class Gate(Protocol):
-    """Who is let in to the pages, and what headers every answer gets."""
+class RequestGate(Protocol):
+    """Authenticates requests, and adds headers to every response."""
 
     @property
-    def era(self) -> int:
-        """Another number once clients are to be asked anew who they are: what was let in before ends."""
+    def generation(self) -> int:
+        """Changes when clients must authenticate again: streams of an earlier generation are ended."""
 
     @property
-    def refused(self) -> Response:
-        """The answer to a request that `decide` promised to decide on, and then refused."""
+    def rejection(self) -> Response:
+        """The response to a request that a future of `decide` rejects."""
 
     def decide(self, request: Request) -> Response | asyncio.Future[bool] | None:
-        """None lets the request in, a Response is its refusal; a future decides later. Never waits."""
+        """None accepts the request, a Response rejects it, a future decides later. Does not block."""
 
-    def dress(self, response: Response) -> Response:
-        """The answer with more headers."""
+    def add_headers(self, response: Response) -> Response:
+        """The response with additional headers."""
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Serves one request after the other (pipelined ones too) until either side has enough.
+class ClientConnection(asyncio.BufferedProtocol):
+    """Serves one request after the other, pipelined ones too, until either side closes the connection.
 
-    At any time it does one of these: it reads a request; it waits until its gate has decided on it; it waits
-    for an answer that is being computed; it writes an answer; or it lingers, which means that an answer ended
-    the conversation early and what still arrives is dropped.
+    It is in one of these states: reading a request; waiting for the decision of its gate; waiting for a
+    response that is being computed; writing a response; or lingering, which means that a response ended the
+    connection early and further received bytes are dropped.
 
-    While it waits or writes it does not read, so that a client which takes no answers cannot queue requests.
-    Beside a stream it does read, to hear that its client has gone, up to the size of one request.
+    While it waits or writes, it does not read, so that a client that reads no responses cannot queue
+    requests. During a stream it reads up to the size of one request, to detect that the client has closed.
     """
 
-    def __init__(self, registry: Registry, routes: Routes, gate: Gate | None = None) -> None:
+    def __init__(self, registry: ConnectionRegistry, routes: Routes, gate: RequestGate | None = None) -> None:
         self.deadline = 0.0
-        self.client = NOBODY
         self._registry = registry
         self._routes = routes
         self._gate = gate
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=registry.limits.header_bytes)
-        self._sender = Sender(self._http, self._send_bytes, self._go_on)
+        self._writer = ResponseWriter(self._http, self._send_bytes, self._continue_writing)
         self._transport: asyncio.Transport | None = None
         self._request: Request | None = None
-        self._era = 0
+        self._generation = 0
         self._body_bytes = 0
         self._served = False
         self._received = False
-        # For the gate, or for the answer to a request that was let in.
+        # Waiting for the gate, or for a response that is being computed.
         self._waiting = False
         self._computing = False
         self._lingering = False
         self._dropped = 0
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection in."""
-        self._transport = cast("asyncio.Transport", transport)
-        # Pause as soon as the kernel does not take everything: the next piece waits in the shared page.
-        self._transport.set_write_buffer_limits(high=0)
+        """Register the connection."""
+        self.accept(cast("asyncio.Transport", transport))
+
+    def accept(self, transport: asyncio.Transport) -> None:
+        """Register the connection of an accepted socket."""
+        self._transport = transport
+        # Pause writing as soon as the kernel buffer is full: the rest is read from the shared body later.
+        transport.set_write_buffer_limits(high=0)
         self.deadline = self._registry.now + self._registry.limits.request_seconds
-        self.client = client_of(transport.get_extra_info("peername"))
         self._registry.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncio's signature)
-        """Count the connection out and let go of the page."""
+        """Unregister the connection and discard the response."""
         self._registry.forget(self)
-        self._sender.drop()
+        self._writer.discard()
         self._transport = None
 
-    def get_buffer(self, sizehint: int) -> bytearray:  # noqa: ARG002  (asyncio's signature)
-        """The registry's one buffer: see there."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  (asyncio's signature)
+        """The registry's shared buffer."""
         return self._registry.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have arrived."""
+        """Handle received bytes."""
         if self._lingering:
             self._dropped += nbytes
             if self._dropped > self._registry.limits.body_bytes:
@@ -95,18 +104,18 @@ class Connection(asyncio.BufferedProtocol):
         if not self._received:
             self._received = True
             self.deadline = self._registry.now + self._registry.limits.request_seconds
-        self._http.receive_data(bytes(memoryview(self._registry.buffer)[:nbytes]))
-        if self._sender.streaming:
+        self._http.receive_data(bytes(self._registry.buffer[:nbytes]))
+        if self._writer.streaming:
             self._read_beside_stream()
         self._advance()
 
     def eof_received(self) -> None:
-        """The client sends no more. Whatever it has asked was answered: until then nothing is read. A stream
-        ends: who hears it, and whether anybody does, would show only when a write fails.
+        """The client sends no more requests; all earlier ones have been answered. A stream is ended, because
+        only a failed write would show that the client no longer reads.
 
-        Returning None lets the transport send what it has and close.
+        Returning None lets the transport send its buffer and close.
         """
-        if self._sender.end_stream():
+        if self._writer.end_stream():
             self.deadline = self._registry.now + self._registry.limits.response_seconds
         elif not self._lingering:
             self._http.receive_data(b"")
@@ -114,69 +123,72 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The kernel's buffer for this client is full."""
-        self._sender.behind = True
-        if self._sender.streaming:
+        self._writer.blocked = True
+        if self._writer.streaming:
             self.deadline = self._registry.now + self._registry.limits.response_seconds
 
     def resume_writing(self) -> None:
-        """The client took what was pending."""
-        self._sender.behind = False
-        if self._sender.streaming:
+        """The kernel's buffer has room again."""
+        self._writer.blocked = False
+        if self._writer.streaming:
             self.deadline = inf
-        self._go_on()
+        self._continue_writing()
 
-    # What the registry and TLS call.
+    # Called by the registry and by TLS.
 
     @property
     def idle(self) -> bool:
-        """Between two requests, with nothing received of the next one."""
+        """Between two requests, without a byte of the next one."""
         return self._served and not self._received and not self._lingering and not self._closing
 
     def expire(self) -> None:
-        """Half a request is answered with 408, one whose answer does not come with 503; a half-taken answer
-        is cut off; silence is just closed.
+        """Handle the passed deadline: 408 for an incomplete request, 503 for a response that takes too long
+        to compute; a partly read response is cut off, an idle connection is closed.
         """
         closing = self._closing
         if self._computing and not closing:
             self._waiting = self._computing = False
-            self.refuse(plain("the answer took too long", 503, (("Retry-After", "10"),)))
-        elif self._sender.busy or self._waiting or self._lingering or closing:
+            self.refuse(text_response("computing the response took too long", 503, (("Retry-After", "10"),)))
+        elif self._writer.busy or self._waiting or closing:
             self.abort()
+        elif self._lingering:
+            self.close()
         elif self._received:
-            self.refuse(plain("the request took too long", 408))
+            self.refuse(text_response("the request did not arrive in time", 408))
         else:
             self.close()
 
     def finish(self) -> None:
-        """End after the running request, at once when there is none; a stream has no other end."""
+        """Close after the current request, immediately without one; a stream is ended."""
         if not self._received:
             self.close()
-        elif self._sender.end_stream():
+        elif self._writer.end_stream():
             self._next_request()
 
     def close(self) -> None:
-        """End when what was written has been sent; the deadline still holds."""
-        if self._transport is not None:
+        """Close when the written bytes have been sent; the deadline still applies."""
+        if self._transport is not None and not self._closing:
             self._transport.close()
 
     def abort(self) -> None:
-        """End now."""
+        """Close immediately, dropping unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
 
     def refuse(self, response: Response) -> None:
-        """Answer, then end the conversation without reading on."""
+        """Send a response, then close the connection without handling further requests."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self._closing:
             return
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.abort()
             return
         head_only = self._request is not None and self._request.method == "HEAD"
-        head = self._http.send(head_of(response, close=True)) or b""
+        head = self._http.send(response_head(response, close=True)) or b""
         self._lingering = True
         self.deadline = self._registry.now + self._registry.limits.linger_seconds
         transport.write(head if head_only else head + response.body)
+        # TLS cannot: the client is closed after it had the time to read the response.
         if transport.can_write_eof():
             transport.write_eof()
         self._resume_reading()
@@ -184,18 +196,18 @@ class Connection(asyncio.BufferedProtocol):
     # Reading requests.
 
     def _advance(self) -> None:
-        """Go on with what has been received until more is needed or an answer waits for its client."""
+        """Handle received bytes until more are needed or a response is pending."""
         while self._open_for_requests():
             try:
                 event = self._http.next_event()
             except h11.RemoteProtocolError as error:
-                self.refuse(answer_to(error))
+                self.refuse(protocol_error_response(error))
                 return
             if isinstance(event, h11.Request):
-                self._request = request_of(event, self.client)
+                self._request = parse_request(event)
                 self._body_bytes = 0
-                refusal = fault_of(event, self._registry.limits)
-                refusal = refusal or self._registry.refusal(self, self._request.path)
+                refusal = request_fault(event, self._registry.limits)
+                refusal = refusal or self._registry.rejection_for(self, self._request.path)
                 if refusal is not None:
                     self.refuse(refusal)
                     return
@@ -204,13 +216,15 @@ class Connection(asyncio.BufferedProtocol):
             elif isinstance(event, h11.Data):
                 self._body_bytes += len(event.data)
                 if self._body_bytes > self._registry.limits.body_bytes:
-                    self.refuse(plain("no page here takes a body", 413))
+                    self.refuse(
+                        text_response("the request body is too large: request bodies are not used", 413)
+                    )
             elif isinstance(event, h11.EndOfMessage):
                 self._answer()
                 if self._waiting:
                     return
-                if self._received and not self._sender.busy:
-                    # More requests have come with this one: let the other clients have a turn before it.
+                if self._received and not self._writer.busy:
+                    # More pipelined requests have arrived: serve other clients first.
                     self._pause_reading()
                     self._registry.loop.call_soon(self._advance)
                     return
@@ -222,22 +236,15 @@ class Connection(asyncio.BufferedProtocol):
                 return
 
     def _open_for_requests(self) -> bool:
-        transport = self._transport
-        return (
-            transport is not None
-            and not transport.is_closing()
-            and not self._sender.busy
-            and not self._waiting
-            and not self._lingering
-        )
+        return not self._closing and not self._writer.busy and not self._waiting and not self._lingering
 
     def _answer(self) -> None:
         if self._request is None:
-            raise RuntimeError("h11 ended a message that it had not begun")
+            raise RuntimeError("h11 ended a message that it had not started")
         request = self._request
         verdict = None
         if self._gate is not None:
-            self._era = self._gate.era
+            self._generation = self._gate.generation
             verdict = self._gate.decide(request)
         if isinstance(verdict, asyncio.Future):
             self._wait(self._registry.limits.response_seconds)
@@ -251,10 +258,10 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading()
 
     def _decided(self, request: Request, verdict: asyncio.Future[bool]) -> None:
-        """The gate knows now; the client may have gone meanwhile."""
+        """The gate has decided; the client may have closed the connection meanwhile."""
         self._waiting = False
         if self._gate is not None and self._open_for_requests():
-            self._respond(request, None if verdict.result() else self._gate.refused)
+            self._respond(request, None if verdict.result() else self._gate.rejection)
             self._advance()
 
     def _respond(self, request: Request, refusal: Response | None) -> None:
@@ -266,9 +273,9 @@ class Connection(asyncio.BufferedProtocol):
             self._wait(self._registry.limits.answer_seconds)
             answer.add_done_callback(partial(self._computed, request))
 
-    def _computed(self, request: Request, answer: Later) -> None:
-        """The answer is there. Who asked may have gone, or have been told that it took too long."""
-        response = arrived(request, answer)
+    def _computed(self, request: Request, answer: PendingResponse) -> None:
+        """The response is computed. The client may have closed, or have received a 503 already."""
+        response = completed_response(request, answer)
         if not self._computing:
             return
         self._waiting = self._computing = False
@@ -276,51 +283,51 @@ class Connection(asyncio.BufferedProtocol):
             self._send(request, response)
             self._advance()
 
-    # Writing answers.
+    # Writing responses.
 
     def _send(self, request: Request, response: Response) -> None:
         if self._gate is not None:
-            response = self._gate.dress(response)
+            response = self._gate.add_headers(response)
         self.deadline = self._registry.now + self._registry.limits.response_seconds
         close, head_only = self._registry.stopping, request.method == "HEAD"
-        if self._sender.begin(response, close=close, head_only=head_only):
+        if self._writer.begin(response, close=close, head_only=head_only):
             self._next_request()
             return
-        if not self._sender.streaming:
+        if not self._writer.streaming:
             self._pause_reading()
             self._registry.backlog.hold(self, response.body)
             return
         self._read_beside_stream()
-        if not self._sender.behind:
+        if not self._writer.blocked:
             self.deadline = inf
 
     def _send_bytes(self, data: bytes | memoryview | None) -> None:
-        # To one that has gone asyncio takes what is written, with a line in the log for each piece.
-        if data and self._transport is not None and not self._transport.is_closing():
+        # asyncio logs a warning for each write to a closed connection.
+        if data and self._transport is not None and not self._closing:
             self._transport.write(data)
 
-    def _go_on(self) -> None:
-        """The client has taken what there was, or its stream has more; then turn to the next request."""
+    def _continue_writing(self) -> None:
+        """Write more when the client has read enough or its stream has more; then handle the next request."""
         if self._closing:
             return
-        if self._sender.streaming and self._outdated:
-            # The connection, too: a client's certificate is asked for in a new handshake alone.
-            self._sender.end_stream()
+        if self._writer.streaming and self._outdated:
+            # Close the connection, too: only a new handshake requests the client's certificate again.
+            self._writer.end_stream()
             self.deadline = self._registry.now + self._registry.limits.response_seconds
             self.close()
-        elif self._sender.busy and self._sender.go_on():
+        elif self._writer.busy and self._writer.continue_writing():
             self._next_request()
             self._advance()
 
     @property
     def _closing(self) -> bool:
-        """The connection has ended or is about to."""
+        """Whether the connection is closed or closing."""
         return self._transport is None or self._transport.is_closing()
 
     @property
     def _outdated(self) -> bool:
-        """The gate asks anew who is there since this answer began."""
-        return self._gate is not None and self._gate.era != self._era
+        """Whether the gate requires a new authentication since this response began."""
+        return self._gate is not None and self._gate.generation != self._generation
 
     def _next_request(self) -> None:
         self._registry.backlog.release(self)
@@ -353,5 +360,5 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume_reading(self) -> None:
         transport = self._transport
-        if transport is not None and not transport.is_reading() and not transport.is_closing():
+        if transport is not None and not self._closing and not transport.is_reading():
             transport.resume_reading()

@@ -1,8 +1,8 @@
-"""Which host names a server answers to.
+"""The host names that a server answers to, as a protection against DNS rebinding.
 
-A web page on a name of its owner's can have that name point to this machine (DNS rebinding). A browser in
-which the page is open then lets it read what is served here, with no password asked behind a firewall. It
-cannot do so under an address, nor under `localhost`, nor under a name that is not its owner's.
+An attacker can point the host name of a web page to this machine. A browser that shows the page then lets it
+read responses of this server, even behind a firewall. The attack works only with host names that the attacker
+controls: not with IP addresses, not with `localhost`, not with names of others.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ipaddress import ip_address
 from typing import ClassVar, Final
 
 from gpuledger.http.addresses import Address
-from gpuledger.model.settings import Reload, setting, text, words
+from gpuledger.model.settings import ReloadPolicy, comma_separated, setting, text
 
-# RFC 8305, 5: what it calls the connection attempt delay.
+# RFC 8305, 5: the connection attempt delay.
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 
 
 def host_field(netloc: str) -> str:
-    """The Host header for a URL's `netloc`: without a login, a name beyond ASCII as it is in the DNS.
+    """The Host header for a URL's `netloc`: without credentials, non-ASCII names in IDNA encoding.
 
-    Raises UnicodeError for a name that cannot be there.
+    Raises UnicodeError for a name that cannot be encoded.
     """
     place = netloc.rpartition("@")[2]
     if place.isascii():
@@ -33,7 +33,7 @@ def host_field(netloc: str) -> str:
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an IPv4 address, or one of IPv6 without brackets, and no name. A zone may follow that."""
+    """Whether the host is an IPv4 address or an IPv6 address (no brackets, optional zone), not a name."""
     try:
         ip_address(host)
     except ValueError:
@@ -42,21 +42,19 @@ def is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host, without brackets, is this machine as nobody else can reach it."""
+    """Whether the host, without brackets, is a loopback address or `localhost`."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def next_address_after(host: str) -> float | None:
-    """Seconds after which a name's next address is tried beside one that does not answer; None where the
-    host is an address, which has no next.
-    """
+def connection_attempt_delay(host: str) -> float | None:
+    """Seconds until the next address of a host name is tried in parallel; None for an IP address."""
     return None if is_address(host) else _NEXT_ADDRESS_SECONDS
 
 
-ANY: Final = "*"
+ANY_HOST: Final = "*"
 
 _NAME: Final = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _PORT: Final = re.compile(r":[0-9]*$")
@@ -65,40 +63,38 @@ _PORT: Final = re.compile(r":[0-9]*$")
 def _name(value: object) -> str:
     written = text(value).strip().lower()
     name = written.removesuffix(".")
-    if written != ANY and not _NAME.fullmatch(name):
-        raise ValueError("a host name such as gpu-1.example.com or *.example.com, without a port, is wanted")
+    if written != ANY_HOST and not _NAME.fullmatch(name):
+        raise ValueError("expected a host name such as gpu-1.example.com or *.example.com, without a port")
     return name
 
 
 @dataclass(frozen=True, slots=True)
-class HostNames:
-    """Under which names gpuledger may be asked."""
+class HostNameSettings:
+    """The host names under which clients may send requests."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
     names: tuple[str, ...] = setting(
         "web.hosts",
-        words(_name),
+        comma_separated(_name),
         (),
-        "answer requests for these host names alone (and for addresses and localhost); *.example.com is all "
-        "below, * any; without a word: any, but on a loopback address none else",
+        "answer only requests for these host names, IP addresses and localhost; *.example.com means all "
+        "subdomains, * any name; default: any name, but none on a loopback address",
         metavar="NAME,...",
     )
 
 
 class AllowedHosts:
-    """Addresses, localhost and these names."""
+    """Allows IP addresses, localhost and the given names."""
 
     def __init__(self, names: Iterable[str]) -> None:
         given = frozenset(names)
         self._names = given | {"localhost"}
-        # Browsers look up nothing below localhost (RFC 6761, 6.3).
+        # Browsers resolve subdomains of localhost to loopback without DNS (RFC 6761, 6.3).
         self._below = (".localhost", *(name[1:] for name in given if name.startswith("*.")))
 
     def allow(self, authority: str) -> bool:
-        """Whether this host, with or without a port, is one of them. A browser always names one: who does
-        not is let in.
-        """
+        """Whether the host, with or without a port, is allowed. Without a host, yes: browsers send one."""
         bare = _PORT.sub("", authority.strip().lower())
         if not bare or _is_address(bare):
             return True
@@ -107,16 +103,16 @@ class AllowedHosts:
 
 
 def allowed_hosts(names: tuple[str, ...], listening: Address) -> AllowedHosts | None:
-    """Who may ask at an address under these `web.hosts`; None for everybody.
+    """The filter for a listen address under these `web.hosts`; None allows all hosts.
 
-    Who listens on a loopback address means this machine alone, so there names must be given.
+    A loopback address serves this machine only, so there all host names must be listed.
     """
-    if ANY in names or not (names or is_loopback(listening.host)):
+    if ANY_HOST in names or not (names or is_loopback(listening.host)):
         return None
     return AllowedHosts(names)
 
 
 def _is_address(host: str) -> bool:
-    """As the authority of a URL has it: IPv6 in brackets, and nothing else in them."""
+    """Whether the host of a URL's authority is an IP address: IPv6 in brackets, IPv4 without."""
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     return (":" in bare) is (bare != host) and is_address(bare)

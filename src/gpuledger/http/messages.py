@@ -1,4 +1,4 @@
-"""Between h11's messages and our own."""
+"""Convert between h11's messages and `Request` and `Response`; validate requests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Final
 
 import h11
 
-from gpuledger.http.limits import Limits
-from gpuledger.http.registry import NOBODY
-from gpuledger.http.routes import Request, Response, plain
+from gpuledger.http.limits import HttpLimits
+from gpuledger.http.routes import Request, Response, text_response
 
 _REASONS = {
     200: b"OK",
@@ -30,14 +29,14 @@ _REASONS = {
 }
 
 
-def request_of(message: h11.Request, client: bytes = NOBODY) -> Request:
-    """Our view of a request. The host of an absolute target (as sent to proxies) takes the place of the
-    header's (RFC 9112, 3.2.2).
+def parse_request(message: h11.Request) -> Request:
+    """Convert a request. The host of an absolute target (as sent to proxies) replaces the Host header
+    (RFC 9112, 3.2.2).
     """
     target = message.target.decode("ascii", "replace")
     host = None
     if not target.startswith("/") and "://" in target:
-        host, target = _parted(target.partition("://")[2])
+        host, target = _split_absolute_target(target.partition("://")[2])
     path, _, query = target.partition("?")
     headers: dict[str, str] = {}
     for raw_name, raw_value in message.headers:
@@ -45,20 +44,20 @@ def request_of(message: h11.Request, client: bytes = NOBODY) -> Request:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if host is not None:
         headers["host"] = host
-    return Request(message.method.decode("ascii"), _decoded(path), query, headers, client)
+    return Request(message.method.decode("ascii"), _decoded(path), query, headers)
 
 
-def head_of(response: Response, *, close: bool) -> h11.Response:
+def response_head(response: Response, *, close: bool) -> h11.Response:
     """Status line and headers.
 
-    Browsers must not guess the type: names that processes chose are in the pages.
+    `nosniff` keeps browsers from guessing the type: responses contain names that processes chose.
     """
-    # How long a stream will be is not known, and how long what the client has already is not asked.
+    # A stream's length is unknown, and a 304 needs none.
     length = None if response.stream is not None or response.status == 304 else len(response.body)
     return _head(response.status, response.content_type, length, response.headers, close)
 
 
-# h11 checks each header anew, a sixth of the time of a scrape; all scrapers of a Page get the same head.
+# Cached: h11's validation of headers takes a sixth of a scrape, and all scrapers get the same head.
 @lru_cache(maxsize=64)
 def _head(
     status: int,
@@ -78,17 +77,17 @@ def _head(
     return h11.Response(status_code=status, headers=headers, reason=_REASONS.get(status, b""))
 
 
-def answer_to(error: h11.RemoteProtocolError) -> Response:
-    """What a client that does not speak HTTP is told; never its own bytes."""
+def protocol_error_response(error: h11.RemoteProtocolError) -> Response:
+    """The response to a client that does not send HTTP; it never repeats the client's bytes."""
     if error.error_status_hint == 431:
-        return plain("the headers of the request are too long", 431)
+        return text_response("the headers of the request are too long", 431)
     if error.error_status_hint == 501:
-        return plain("this transfer encoding is not understood", 501)
-    return plain("this is not an HTTP request", 400)
+        return text_response("this transfer encoding is not supported", 501)
+    return text_response("this is not an HTTP request", 400)
 
 
-def _parted(rest: str) -> tuple[str, str]:
-    """Host and port of what stands after the scheme, and the target as it would be alone."""
+def _split_absolute_target(rest: str) -> tuple[str, str]:
+    """Split an absolute target, without its scheme, into host with port and origin-form target."""
     ends = min((at for at in map(rest.find, "/?") if at >= 0), default=len(rest))
     target = rest[ends:]
     return rest[:ends], target if target.startswith("/") else "/" + target
@@ -97,32 +96,32 @@ def _parted(rest: str) -> tuple[str, str]:
 def _decoded(path: str) -> str:
     if "%" not in path:
         return path
-    # No page has such a path, so this import is hardly ever paid for.
+    # Imported lazily: no path of ours is percent-encoded.
     from urllib.parse import unquote
 
     return unquote(path)
 
 
-_SPOKEN: Final = (b"1.0", b"1.1")
+_SUPPORTED_VERSIONS: Final = (b"1.0", b"1.1")
 
 
-def fault_of(message: h11.Request, limits: Limits) -> Response | None:
-    """What is wrong with how a request is written, as the answer to it; None when nothing is.
+def request_fault(message: h11.Request, limits: HttpLimits) -> Response | None:
+    """The error response to a malformed request; None for a well-formed one.
 
-    Length and transfer encoding together, and a transfer encoding before HTTP/1.1, are what request smuggling
-    is made of (RFC 9112, 6.1 and 11.2). Versions are those of RFC 9110, 15.6.6.
+    Content length together with transfer encoding, and transfer encoding before HTTP/1.1, allow request
+    smuggling (RFC 9112, 6.1 and 11.2). Versions: RFC 9110, 15.6.6.
     """
-    if message.http_version not in _SPOKEN:
-        return plain("HTTP/1.1 is spoken here", 505)
+    if message.http_version not in _SUPPORTED_VERSIONS:
+        return text_response("only HTTP/1.0 and HTTP/1.1 are supported", 505)
     if message.method == b"CONNECT":
-        # Whoever does not wait for the answer goes on in another protocol: no request may be read into that.
-        return plain("no tunnel begins here", 405, (("Allow", "GET, HEAD"),))
+        # A client may send another protocol without waiting for the response: do not parse it as requests.
+        return text_response("CONNECT is not supported", 405, (("Allow", "GET, HEAD"),))
     if len(message.headers) > limits.headers:
-        return plain(f"more than {limits.headers} headers", 431)
+        return text_response(f"more than {limits.headers} headers", 431)
     names = [name for name, _ in message.headers]
     if b"transfer-encoding" in names:
         if b"content-length" in names:
-            return plain("the request has a length and a transfer encoding", 400)
+            return text_response("the request has both Content-Length and Transfer-Encoding", 400)
         if message.http_version == b"1.0":
-            return plain("HTTP/1.0 knows no transfer encoding", 400)
+            return text_response("HTTP/1.0 has no Transfer-Encoding", 400)
     return None

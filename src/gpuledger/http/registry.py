@@ -1,156 +1,55 @@
-"""The open connections of a server: how many there may be, and when each has taken too long."""
+"""The open connections of a server: enforces limits on their number, requests, memory and time."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import Counter
-from collections.abc import Callable
 from typing import Final, Protocol
 
-from gpuledger.http.limits import RESERVE, Limits
-from gpuledger.http.routes import PROBES, Response, plain
-
-# So many clients without a connection are remembered; then all of these are forgotten, their rates too.
-_MOST: Final = 4096
-
-_MAPPED: Final = bytes(10) + b"\xff\xff"
-
-NOBODY: Final = b""
+from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
+from gpuledger.http.routes import PROBES, Response, text_response
 
 
-def client_of(peer: object) -> bytes:
-    """Whom limits count a connection for, out of its socket's peer name; NOBODY where that says nothing.
-
-    An IPv4 address, also where IPv6 carries it. Of IPv6 the first 64 bits: who has one address of such a
-    network has all of it (RFC 4291, 2.5.4). Link-local addresses share theirs, so they count as a whole.
-    """
-    if not (isinstance(peer, tuple) and peer and isinstance(peer[0], str)):
-        return NOBODY
-    host = peer[0].partition("%")[0]
-    try:
-        if ":" not in host:
-            return socket.inet_pton(socket.AF_INET, host)
-        packed = socket.inet_pton(socket.AF_INET6, host)
-    except OSError:
-        return NOBODY
-    if packed.startswith(_MAPPED):
-        return packed[12:]
-    link_local = packed[0] == 0xFE and packed[1] & 0xC0 == 0x80
-    return packed if link_local else packed[:8]
-
-
-class _Share:
-    __slots__ = ("at", "connections", "tokens")
-
-    def __init__(self, tokens: float, at: float) -> None:
-        self.connections = 0
-        self.tokens = tokens
-        self.at = at
-
-
-class Clients:
-    """The clients of one server: their open connections, and how many requests each may make at once.
-
-    `rate` tokens come a second for each, twice as many can lie there, a request takes one. `now` is
-    any clock's seconds. Who has no connection is remembered until his tokens are all there again.
-    """
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._burst = 2.0 * rate
-        self._shares: dict[bytes, _Share] = {}
-
-    def __len__(self) -> int:
-        return len(self._shares)
-
-    def connections(self, client: bytes) -> int:
-        """How many of its connections are open."""
-        share = self._shares.get(client)
-        return 0 if share is None else share.connections
-
-    def join(self, client: bytes, now: float) -> None:
-        """It has one more connection."""
-        if client not in self._shares and len(self._shares) >= _MOST:
-            self._keep(lambda share: share.connections > 0)
-        self._share(client, now).connections += 1
-
-    def leave(self, client: bytes) -> None:
-        """It has one connection less."""
-        share = self._shares.get(client)
-        if share is not None:
-            share.connections -= 1
-
-    def take(self, client: bytes, now: float) -> bool:
-        """Whether it may make one more request now."""
-        share = self._share(client, now)
-        share.tokens = min(self._burst, share.tokens + (now - share.at) * self._rate)
-        share.at = now
-        if share.tokens < 1.0:
-            return False
-        share.tokens -= 1.0
-        return True
-
-    def tidy(self, now: float) -> None:
-        """Forget those of whom nothing is left to know."""
-        self._keep(
-            lambda share: share.connections > 0 or share.tokens + (now - share.at) * self._rate < self._burst
-        )
-
-    def _share(self, client: bytes, now: float) -> _Share:
-        share = self._shares.get(client)
-        if share is None:
-            share = self._shares[client] = _Share(self._burst, now)
-        return share
-
-    def _keep(self, wanted: Callable[[_Share], bool]) -> None:
-        self._shares = {client: share for client, share in self._shares.items() if wanted(share)}
-
-
-class Reader(Protocol):
-    """Who takes an answer."""
-
-    @property
-    def client(self) -> bytes:
-        """Whom limits count it for."""
+class BodyReader(Protocol):
+    """A connection that receives a response body."""
 
     def abort(self) -> None:
-        """End now, without the rest."""
+        """Close immediately, without sending the rest."""
 
 
-class Backlog:
-    """The bodies that some client has not taken in full, each counted once, however many share it.
+class ResponseBacklog:
+    """The response bodies that some client has not fully read. A body that several clients share counts once.
 
-    A page is let go of at the next tick; who is slow keeps it. When more than `most` bytes are kept so, the
-    client that waits to take most is cut off, its oldest answer first, until they are fewer: whoever is
-    quick, and a newcomer, are not asked to pay for the slow ones. The last one is left alone: an answer may
-    be as big as it is.
+    The next tick replaces a metrics page, but slow clients keep the old body in memory. When these bodies
+    exceed `most` bytes, the connections that have been reading for the longest time are aborted until they
+    fit. Fast and new clients are unaffected. The last body is kept, however large it is.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._readers: dict[Reader, bytes] = {}
-        # By the identity of a body that is kept alive by its readers here.
+        # In the order in which they began to read.
+        self._readers: dict[BodyReader, bytes] = {}
+        # By id() of the body, which `_readers` keeps alive.
         self._shared: Counter[int] = Counter()
         self.bytes = 0
 
     def __len__(self) -> int:
         return len(self._readers)
 
-    def hold(self, reader: Reader, body: bytes) -> None:
-        """This reader has yet to take the end of this body."""
+    def hold(self, reader: BodyReader, body: bytes) -> None:
+        """Count a body that the reader has not fully received."""
         self.release(reader)
         self._readers[reader] = body
         self._shared[id(body)] += 1
         if self._shared[id(body)] == 1:
             self.bytes += len(body)
         while self.bytes > self._most and len(self._readers) > 1:
-            slowest = self._slowest()
+            slowest = next(iter(self._readers))
             self.release(slowest)
             slowest.abort()
 
-    def release(self, reader: Reader) -> None:
-        """It has taken all, or has gone. Idempotent."""
+    def release(self, reader: BodyReader) -> None:
+        """The reader has received its body, or has closed. Idempotent."""
         body = self._readers.pop(reader, None)
         if body is None:
             return
@@ -159,68 +58,53 @@ class Backlog:
             del self._shared[id(body)]
             self.bytes -= len(body)
 
-    def _slowest(self) -> Reader:
-        waiting: Counter[bytes] = Counter()
-        for reader, body in self._readers.items():
-            waiting[reader.client] += len(body)
-        greediest = waiting.most_common(1)[0][0]
-        return next(reader for reader in self._readers if reader.client == greediest)
+
+_TOO_MANY: Final = text_response("too many connections; try again", 503, (("Retry-After", "1"),))
 
 
-# How many connections there are says nothing of how often one client asks: 503 (RFC 9110, 15.6.4), and 429
-# (RFC 6585, 4) for its rate alone.
-_TOO_MANY: Final = plain("too many connections; try again", 503, (("Retry-After", "1"),))
-_TOO_OFTEN: Final = plain("too many requests of this client; ask less often", 429, (("Retry-After", "1"),))
-
-
-class Guarded(Protocol):
-    """What the registry needs of a connection."""
+class RegisteredConnection(Protocol):
+    """The methods of a connection that the registry calls."""
 
     deadline: float
 
     @property
-    def client(self) -> bytes:
-        """Whom limits count it for."""
-
-    @property
     def idle(self) -> bool:
-        """Between two requests, with nothing received of the next one."""
+        """Between two requests, without a byte of the next one."""
 
     def expire(self) -> None:
         """The deadline has passed."""
 
     def finish(self) -> None:
-        """End after the running request, at once when there is none."""
+        """Close after the current request, immediately without one."""
 
     def close(self) -> None:
-        """End when what was written has been sent."""
+        """Close when the written bytes have been sent."""
 
     def abort(self) -> None:
-        """End now."""
+        """Close immediately."""
 
 
-class Registry:
-    """Keeps the connections of one server. Used by the event loop's thread alone.
+class ConnectionRegistry:
+    """The connections of one server. Used by the event loop's thread only.
 
-    A connection has a seat, as many as the limits allow, or waits in the reserve: then it is answered
-    about health, and about all else if there is a seat for it by then. So a probe gets through however many
-    connections are held open by others.
+    A connection has a seat, of which there are as many as the limits allow, or waits in the reserve. In the
+    reserve it may query health; any other request needs a free seat. So a probe is answered, however many
+    connections other clients hold open.
 
-    One sweep looks at all deadlines, instead of a timer for each: a scrape then costs two assignments. It
-    runs only while something is open.
+    One periodic sweep checks all deadlines, instead of a timer per connection: a scrape costs two
+    assignments. It runs only while connections are open.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
         self.stopping = False
-        # All connections read into it by turns: what was received is consumed before the next one reads.
-        self.buffer = bytearray(16 * 1024)
-        self.clients = Clients(limits.client_requests)
-        self.backlog = Backlog(limits.held_bytes)
-        self._open: set[Guarded] = set()
-        self._seated: set[Guarded] = set()
-        # The oldest first.
-        self._reserve: dict[Guarded, None] = {}
+        # Shared by all connections: received bytes are consumed before the next connection reads.
+        self.buffer = memoryview(bytearray(16 * 1024))
+        self.backlog = ResponseBacklog(limits.held_bytes)
+        self._open: set[RegisteredConnection] = set()
+        self._seated: set[RegisteredConnection] = set()
+        # In order of arrival.
+        self._reserve: dict[RegisteredConnection, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
@@ -229,40 +113,38 @@ class Registry:
         return len(self._open)
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop that the connections will live in."""
+        """Set the event loop of the connections."""
         self._loop = loop
 
     @property
     def now(self) -> float:
-        """The loop's clock in seconds."""
+        """The time of the loop's clock in seconds."""
         return self.loop.time()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of `attach`."""
+        """The event loop set by `attach`."""
         if self._loop is None:
             raise RuntimeError("the server was not started")
         return self._loop
 
-    def admit(self, connection: Guarded) -> None:
-        """Take it in: on a seat, or in the reserve, which has room for so many that the oldest one is
-        dropped, of the client that has most there.
-        """
+    def admit(self, connection: RegisteredConnection) -> None:
+        """Register a connection on a seat or in the reserve. A full reserve aborts its oldest connection."""
         self._open.add(connection)
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(self.limits.sweep_seconds, self._sweep)
         if self._seat(connection):
             return
         self._reserve[connection] = None
-        if len(self._reserve) > RESERVE:
-            greediest = Counter(one.client for one in self._reserve).most_common(1)[0][0]
-            oldest = next(one for one in self._reserve if one.client == greediest)
+        if len(self._reserve) > RESERVE_CONNECTIONS:
+            oldest = next(iter(self._reserve))
             del self._reserve[oldest]
             oldest.abort()
 
-    def refusal(self, connection: Guarded, path: str) -> Response | None:
-        """What a request gets in place of its answer, None when nothing is in the way; both before it is
-        known who asks. Health is in nobody's way.
+    def rejection_for(self, connection: RegisteredConnection, path: str) -> Response | None:
+        """The error response if a limit rejects the request, before authentication; None to accept it.
+
+        Health queries are always accepted.
         """
         if path in PROBES:
             return None
@@ -270,16 +152,14 @@ class Registry:
             if not self._seat(connection):
                 return _TOO_MANY
             self._reserve.pop(connection, None)
-        return None if self.clients.take(connection.client, self.now) else _TOO_OFTEN
+        return None
 
-    def forget(self, connection: Guarded) -> None:
-        """It is closed."""
+    def forget(self, connection: RegisteredConnection) -> None:
+        """Unregister a closed connection."""
         self._open.discard(connection)
         self._reserve.pop(connection, None)
         self.backlog.release(connection)
-        if connection in self._seated:
-            self._seated.discard(connection)
-            self.clients.leave(connection.client)
+        self._seated.discard(connection)
         if self._open:
             return
         if self._sweeper is not None:
@@ -288,27 +168,23 @@ class Registry:
         if self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def _seat(self, connection: Guarded) -> bool:
-        """Whether there is a seat for it. One that idles between two scrapes makes room, of the client that
-        has most: its owner opens another one unharmed.
+    def _seat(self, connection: RegisteredConnection) -> bool:
+        """Give the connection a seat; returns whether it got one. If all are taken, the connection that has
+        been idle for the longest time is closed; its client reconnects for the next request.
         """
-        client = connection.client
-        rivals: set[Guarded] | None = None
-        if self.clients.connections(client) >= self.limits.client_connections:
-            rivals = {other for other in self._seated if other.client == client}
-        elif len(self._seated) >= self.limits.connections:
-            rivals = self._seated
-        if rivals is not None:
-            idle = [other for other in rivals if other.idle]
+        if len(self._seated) >= self.limits.connections:
+            idle = [other for other in self._seated if other.idle]
             if not idle:
                 return False
-            min(idle, key=lambda one: (-self.clients.connections(one.client), one.deadline)).close()
+            oldest = min(idle, key=lambda other: other.deadline)
+            self._seated.discard(oldest)
+            # Everything is sent. With TLS, `close` would wait for the client.
+            oldest.abort()
         self._seated.add(connection)
-        self.clients.join(client, self.now)
         return True
 
     async def drain(self, grace: float) -> None:
-        """Close what is idle, let running requests end within `grace` seconds, cut off what is left."""
+        """Close idle connections, let running requests end within `grace` seconds, abort the rest."""
         self.stopping = True
         for connection in tuple(self._open):
             connection.finish()
@@ -329,7 +205,6 @@ class Registry:
         for connection in tuple(self._open):
             if now >= connection.deadline:
                 connection.expire()
-        self.clients.tidy(now)
         self._sweeper = None
         if self._open:
             self._sweeper = self.loop.call_later(self.limits.sweep_seconds, self._sweep)

@@ -1,4 +1,4 @@
-"""Answers written at the pace that the client takes them: whole ones in pieces, streams as they come."""
+"""Write responses as fast as the client reads them: bodies in pieces, streams chunk by chunk."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 import h11
 
-from gpuledger.http.messages import head_of
-from gpuledger.http.routes import Response, Stream
+from gpuledger.http.messages import response_head
+from gpuledger.http.routes import Response, ResponseStream
 
-# Bytes given to the transport at a time. What a slow client has not taken stays behind as a view of the
-# page that all clients share; only one such piece is ever copied for it.
+# Bytes passed to the transport at a time. The rest remains a view of the body that all clients share, so that
+# at most one piece is copied for a slow client.
 _PIECE = 32 * 1024
 
 
-class Sender:
-    """Writes one answer after the other. `write` hands bytes to the transport; `woken` is called when a
-    stream has more to say.
+class ResponseWriter:
+    """Writes one response after the other. `write` passes bytes to the transport; `woken` is called when a
+    stream has more data.
 
-    While the client is behind (`behind`), nothing is handed over: a stream is not even asked, so that it can
-    leave out what is old by the time it is.
+    While the client does not read (`blocked`), nothing is written and a stream is not queried, so that it can
+    skip data that are outdated by then.
     """
 
     def __init__(
@@ -28,31 +28,31 @@ class Sender:
         write: Callable[[bytes | memoryview], None],
         woken: Callable[[], None],
     ) -> None:
-        self.behind = False
+        self.blocked = False
         self._http = http
         self._write = write
         self._woken = woken
         self._unsent: memoryview | None = None
-        self._stream: Stream | None = None
+        self._stream: ResponseStream | None = None
 
     @property
     def busy(self) -> bool:
-        """An answer is not handed over in full."""
+        """Whether a response is not fully passed to the transport."""
         return self._unsent is not None or self._stream is not None
 
     @property
     def streaming(self) -> bool:
-        """The answer has no known end."""
+        """Whether the response is a stream."""
         return self._stream is not None
 
     def begin(self, response: Response, *, close: bool, head_only: bool) -> bool:
-        """Write an answer; True when all of it was handed over."""
-        head = self._http.send(head_of(response, close=close)) or b""
+        """Start to write a response; True when all of it was passed to the transport."""
+        head = self._http.send(response_head(response, close=close)) or b""
         if response.stream is not None and not head_only:
             self._write(head)
             self._stream = response.stream()
             self._stream.begin(self._woken)
-            return self.go_on()
+            return self.continue_writing()
         body = b"" if head_only else response.body
         if body:
             self._http.send(h11.Data(data=body))
@@ -60,23 +60,23 @@ class Sender:
         first = _PIECE - len(head)
         self._write(head + body[:first])
         self._unsent = memoryview(body)[first:]
-        return self.go_on()
+        return self.continue_writing()
 
-    def go_on(self) -> bool:
-        """Hand over until the client is behind or there is no more for now; True when that ended it."""
+    def continue_writing(self) -> bool:
+        """Write until the client is blocked or there are no more data; True when the response is complete."""
         if self._stream is not None:
             return self._pump(self._stream)
         unsent = self._unsent
         if unsent is None:
             return False
-        while unsent and not self.behind:
+        while unsent and not self.blocked:
             self._write(unsent[:_PIECE])
             unsent = unsent[_PIECE:]
-        self._unsent = unsent if self.behind else None
-        return not self.behind
+        self._unsent = unsent if self.blocked else None
+        return not self.blocked
 
     def end_stream(self) -> bool:
-        """End a stream in the midst of it, as if it had no more to say; True when there was one."""
+        """End a running stream regularly; True when there was one."""
         stream, self._stream = self._stream, None
         if stream is None:
             return False
@@ -84,19 +84,19 @@ class Sender:
         self._write(self._http.send(h11.EndOfMessage()) or b"")
         return True
 
-    def drop(self) -> None:
-        """The client has gone: let go of the answer."""
+    def discard(self) -> None:
+        """Drop the response: the client has closed the connection."""
         self._unsent = None
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.end()
 
-    def _pump(self, stream: Stream) -> bool:
-        while not self.behind:
-            told = stream.take()
-            if told is None:
+    def _pump(self, stream: ResponseStream) -> bool:
+        while not self.blocked:
+            chunk = stream.take()
+            if chunk is None:
                 return self.end_stream()
-            if not told:
+            if not chunk:
                 break
-            self._write(self._http.send(h11.Data(data=told)) or b"")
+            self._write(self._http.send(h11.Data(data=chunk)) or b"")
         return False

@@ -1,4 +1,4 @@
-"""What a request is answered with: paths to handlers, and the answers that no handler gives."""
+"""Requests, responses, and the routing of paths to handlers."""
 
 from __future__ import annotations
 
@@ -15,126 +15,123 @@ PLAIN = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request without its body, which is never of interest here.
+    """One request, without its body, which is not used.
 
     `path` is decoded and without the query, `query` is as sent (empty without one), header names are lower
-    case and repeated headers joined by a comma. `client` is whom limits count it for, empty for nobody.
+    case and repeated headers joined by a comma.
     """
 
     method: str
     path: str
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
-    client: bytes = b""
 
-    def has(self, tag: str) -> bool:
-        """Whether the client says by If-None-Match that it has what bears this ETag: compared weakly, as
-        RFC 9110 (13.1.2) wants it.
-        """
+    def has_etag(self, tag: str) -> bool:
+        """Whether If-None-Match contains this ETag, compared weakly (RFC 9110, 13.1.2)."""
         bare = tag.removeprefix("W/")
-        known = (one.strip().removeprefix("W/") for one in self.headers.get("if-none-match", "").split(","))
-        return any(one in (bare, "*") for one in known)
+        known = (tag.strip().removeprefix("W/") for tag in self.headers.get("if-none-match", "").split(","))
+        return any(candidate in (bare, "*") for candidate in known)
 
 
-class Hosts(Protocol):
-    """Under which names something is served."""
+class HostFilter(Protocol):
+    """The host names under which routes are served."""
 
     def allow(self, authority: str) -> bool:
-        """Whether under this one: a host with or without a port, as the Host header has it."""
+        """Whether the value of a Host header, with or without a port, is allowed."""
 
 
-class Stream(Protocol):
-    """What is told to one client until one of them has enough. Used by the event loop's thread alone."""
+class ResponseStream(Protocol):
+    """A response body without a known end, for one client. Used by the event loop's thread only."""
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """The client listens; `wake` is to be called when there is more to take, but not from in here."""
+        """Start; call `wake` whenever `take` has more data, but not from within this method."""
 
     def take(self) -> bytes | None:
-        """What there is now: empty for nothing yet, None when it has come to its end.
+        """The next chunk: empty when there is none yet, None at the end.
 
-        Asked only when the client has taken what came before, which may be long after `wake`.
+        Called only after the client has read the previous chunk, which may be long after `wake`.
         """
 
     def end(self) -> None:
-        """Nobody listens any more. Called once, also after the end."""
+        """The client has closed, or the stream has ended. Called exactly once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Status, body and what describes it. Length and connection headers are the server's business.
+    """Status, headers and body. The server adds the headers for length and connection.
 
-    With `stream` there is no body: what that makes is told as it comes, to this one client.
+    With `stream` there is no body: its result produces the chunks for this one client.
     """
 
     status: int = 200
     body: bytes = b""
     content_type: str = PLAIN
     headers: tuple[tuple[str, str], ...] = ()
-    stream: Callable[[], Stream] | None = None
+    stream: Callable[[], ResponseStream] | None = None
 
 
-# What is being computed elsewhere. It is set in the event loop's thread; who asked may have gone by then.
-Later = asyncio.Future[Response]
+# A response that is being computed. It is set in the event loop's thread, maybe after the client has closed.
+PendingResponse = asyncio.Future[Response]
 
-# Runs in the event loop: answers from memory or later, never waits.
-Handler = Callable[[Request], Response | Later]
+# Runs in the event loop and must not block: returns a response from memory or a future.
+Handler = Callable[[Request], Response | PendingResponse]
 
 
-def plain(text: str, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """A few lines of text for a person."""
+def text_response(text: str, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """A plain text response for people."""
     return Response(status, f"{text}\n".encode(), PLAIN, headers)
 
 
-def arrived(request: Request, answer: Later) -> Response:
-    """What an answer that came later is; 500 when computing it failed."""
+def completed_response(request: Request, answer: PendingResponse) -> Response:
+    """The result of a computed response; 500 when computing failed."""
     error = asyncio.CancelledError() if answer.cancelled() else answer.exception()
-    return answer.result() if error is None else failed(request, error)
+    return answer.result() if error is None else internal_error_response(request, error)
 
 
-def failed(request: Request, error: BaseException) -> Response:
-    """The answer in place of one that could not be made; the log has the reason."""
-    _LOG.error("the page %s failed", request.path, exc_info=error)
-    return plain("internal error; the log of gpuledger has the reason", 500)
+def internal_error_response(request: Request, error: BaseException) -> Response:
+    """Log the error and return a 500 response."""
+    _LOG.error("request for %s failed", request.path, exc_info=error)
+    return text_response("internal error; the log of gpuledger has the reason", 500)
 
 
 class Routes:
-    """Exact paths, and prefixes that end in a slash, to handlers for GET. HEAD is GET without the body.
+    """Maps exact paths, and prefixes that end in a slash, to handlers of GET. HEAD is GET without the body.
 
-    `hosts` says which names they may be asked under; without it, any.
+    `hosts` filters the allowed host names; None allows all.
     """
 
     def __init__(
         self,
         exact: Mapping[str, Handler],
         prefixes: Mapping[str, Handler] | None = None,
-        hosts: Hosts | None = None,
+        hosts: HostFilter | None = None,
     ) -> None:
         self._table = (dict(exact), dict(prefixes or {}), hosts)
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """What can be asked for; a prefix ends in `...`."""
+        """All paths; a prefix ends in `...`."""
         exact, prefixes, _ = self._table
         return tuple(sorted([*exact, *(f"{prefix}..." for prefix in prefixes)]))
 
-    def become(self, other: Routes) -> None:
-        """Answer as `other` does from here on, open connections too. From any thread."""
+    def replace_with(self, other: Routes) -> None:
+        """Use the routes of `other` from now on, for open connections too. Callable from any thread."""
         self._table = other._table
 
-    def respond(self, request: Request) -> Response | Later:
-        """The handler's answer, or 404, 405, 421; 500 when it raises: a page never takes the server down."""
+    def respond(self, request: Request) -> Response | PendingResponse:
+        """The handler's response, or 404, 405, 421; 500 when the handler raises."""
         hosts = self._table[2]
         if hosts is not None and not hosts.allow(request.headers.get("host", "")):
-            return plain("this is not served under that name; see --web.hosts", 421)
+            return text_response("this host name is not served; see --web.hosts", 421)
         handler = self._find(request.path)
         if handler is None:
-            return plain("\n".join(("no such page; there are:", *self.paths)), 404)
+            return text_response("\n".join(("not found; available paths:", *self.paths)), 404)
         if request.method not in ("GET", "HEAD"):
-            return plain(f"{request.method} is not possible here", 405, (("Allow", "GET, HEAD"),))
+            return text_response(f"method {request.method} is not allowed", 405, (("Allow", "GET, HEAD"),))
         try:
             return handler(request)
-        except Exception as error:  # noqa: BLE001  (whatever a page stumbles over, the others must go on)
-            return failed(request, error)
+        except Exception as error:  # noqa: BLE001  (an error in one handler must not stop the server)
+            return internal_error_response(request, error)
 
     def _find(self, path: str) -> Handler | None:
         exact, prefixes, _ = self._table
@@ -148,5 +145,5 @@ HEALTHY = "/-/healthy"
 READY = "/-/ready"
 HEALTH = "/health"
 
-# Asked by whoever decides whether the program lives: no password and no limit is in their way.
+# Paths of liveness and readiness probes: exempt from authentication and limits.
 PROBES: Final = frozenset({HEALTHY, READY, HEALTH})

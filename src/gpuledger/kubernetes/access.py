@@ -1,25 +1,24 @@
-"""Where an API server is, and by what it knows us."""
+"""URL and credentials of an API server."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from gpuledger.http.hosts import is_loopback
 from gpuledger.model.errors import GpuledgerError, UsageError
 
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
-    """An API server and the credentials for it.
+class ApiServerAccess:
+    """URL and credentials of an API server.
 
-    What is in files is read again at every connection, because tokens and authorities are rotated; `token`,
-    `ca_data`, `certificate_data` and `key_data` (PEM) stand for files that a kubeconfig has within it.
-    Secrets are not in the `repr`.
+    Files are read again at every connection, because tokens and CAs are rotated. `token`, `ca_data`,
+    `certificate_data` and `key_data` (PEM) hold data that a kubeconfig embeds. Secrets are not in the `repr`.
     """
 
     url: str
@@ -36,27 +35,27 @@ class Access:
 
     @property
     def host(self) -> str:
-        """Name or address to connect to."""
+        """Host name or address."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def port(self) -> int:
-        """The URL's port, or its scheme's."""
+        """Port of the URL, or the default port of its scheme."""
         parts = urlsplit(self.url)
         return parts.port or _PORTS[parts.scheme]
 
     @property
     def secure(self) -> bool:
-        """Whether the connection is encrypted."""
+        """Whether the URL is https."""
         return self.url.startswith("https://")
 
     @property
     def prefix(self) -> str:
-        """What stands before every path (servers of many clusters have one)."""
+        """Path prefix of all requests (proxies for many clusters have one)."""
         return urlsplit(self.url).path.rstrip("/")
 
     def read_token(self) -> str:
-        """The token as it is now; empty where there is none. Raises GpuledgerError."""
+        """Read the current token; empty if none is configured. Raises GpuledgerError."""
         if self.token_file is None:
             return self.token
         try:
@@ -65,32 +64,25 @@ class Access:
             why = error.strerror if isinstance(error, OSError) else "it is not text"
             raise GpuledgerError(
                 f"the token {self.token_file} cannot be read ({why}); in a pod set "
-                "automountServiceAccountToken: true, elsewhere name it with --kubernetes-token-file"
+                "automountServiceAccountToken: true, elsewhere set --kubernetes-token-file"
             ) from None
         if not token.isprintable() or " " in token or not token:
-            raise GpuledgerError(f"{self.token_file} holds no token; one line with the token alone is wanted")
+            raise GpuledgerError(f"{self.token_file} holds no token; expected one line with only the token")
         return token
 
 
-def checked(access: Access) -> Access:
-    """The Access itself; raises UsageError when it is no URL, or would send a token in the clear."""
+def checked_access(access: ApiServerAccess) -> ApiServerAccess:
+    """Return `access`; raise UsageError if its URL is invalid, or would send a token unencrypted."""
     try:
         usable = bool(access.host and access.port)
     except (ValueError, KeyError):
         usable = False
     if not usable:
-        raise UsageError(f"the API server's URL {access.url!r} is none; https://HOST:PORT is wanted")
-    if not access.secure and (access.token_file or access.token) and not _is_loopback(access.host):
-        raise UsageError(f"a token is not sent unencrypted; name {access.url} with https://")
+        raise UsageError(f"invalid API server URL {access.url!r}; expected https://HOST:PORT")
+    if not access.secure and (access.token_file or access.token) and not is_loopback(access.host):
+        raise UsageError(f"a token is not sent unencrypted; use https:// for {access.url}")
     return access
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-# The operator to the API server: its field manager and its user agent.
-MANAGER: Final = "gpuledger-operator"
+# Field manager and user agent of the operator.
+FIELD_MANAGER: Final = "gpuledger-operator"

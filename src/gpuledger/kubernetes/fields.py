@@ -1,4 +1,4 @@
-"""Fields of the API's JSON: what is not of its documented type is as if it were not there."""
+"""Typed access to fields of the API's JSON. A field of an undocumented type counts as absent."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any, Final
 
 from gpuledger.model.text import clean_name
 
-# In characters: no name of the API is longer.
+# In characters; the API allows no longer names.
 _LONGEST: Final = 253
 
 
-def mapping(told: object, key: str) -> Mapping[str, Any]:
-    """A mapping below a key; an empty one where there is none."""
-    value = told.get(key) if isinstance(told, Mapping) else None
+def mapping_at(data: object, key: str) -> Mapping[str, Any]:
+    """The mapping at `key`; empty if there is none."""
+    value = data.get(key) if isinstance(data, Mapping) else None
     return value if isinstance(value, dict) else {}
 
 
-def elements(told: object, key: str) -> list[dict[str, Any]]:
-    """The mappings of a list below a key."""
-    value = told.get(key) if isinstance(told, Mapping) else None
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+def mappings_at(data: object, key: str) -> list[dict[str, Any]]:
+    """The mappings in the list at `key`; empty if there is none."""
+    value = data.get(key) if isinstance(data, Mapping) else None
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
-def name(told: object, key: str) -> str:
-    """A name below a key, safe to carry; empty where there is none."""
-    value = told.get(key) if isinstance(told, Mapping) else None
+def name_at(data: object, key: str) -> str:
+    """The name at `key`, cleaned for labels and logs; empty if there is none."""
+    value = data.get(key) if isinstance(data, Mapping) else None
     return clean_name(value, _LONGEST) if isinstance(value, str) else ""

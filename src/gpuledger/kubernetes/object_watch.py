@@ -1,4 +1,4 @@
-"""One kind of object, in one namespace or in all of them, as an API server has it now."""
+"""ObjectWatch: the objects of one kind, in one namespace or in all, kept up to date from an API server."""
 
 from __future__ import annotations
 
@@ -7,155 +7,155 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Final, Protocol
 
-from gpuledger.kubernetes.access import Access
-from gpuledger.kubernetes.client import ApiClient, Refused
-from gpuledger.kubernetes.listing import ListWatch
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.kubernetes.api_client import ApiClient, ApiServerRefused
+from gpuledger.kubernetes.list_watch import ListWatch
 from gpuledger.kubernetes.objects import (
-    Meta,
-    Selector,
-    Unselected,
-    read_endpoints,
-    read_meta,
-    read_plain,
-    read_pod,
-    read_scale,
-    read_secret,
-    read_service,
-    read_slice,
+    LabelSelector,
+    ObjectMeta,
+    UnselectedObject,
+    parse_endpoint_slice,
+    parse_endpoints,
+    parse_labeled,
+    parse_meta,
+    parse_pod_object,
+    parse_secret,
+    parse_service,
+    parse_stateful_set,
 )
 from gpuledger.model.source import Clock
 
 
-class Object(Protocol):
-    """What all objects have."""
+class KubernetesObject(Protocol):
+    """The common part of all object classes."""
 
     @property
-    def meta(self) -> Meta:
-        """Which it is."""
+    def meta(self) -> ObjectMeta:
+        """Namespace, name, labels and annotations."""
 
 
-Reader = Callable[[object, Meta], Object]
+ObjectParser = Callable[[object, ObjectMeta], KubernetesObject]
 
-# By resource: where it is in the API, in the order in which that is tried, and how it is read. EndpointSlices
-# are v1 from Kubernetes 1.21 on, v1beta1 from 1.17 on; before there are only Endpoints.
-_PLACES: Final[Mapping[str, tuple[tuple[str, str, Reader], ...]]] = {
-    "pods": (("/api/v1", "pods", read_pod),),
-    "services": (("/api/v1", "services", read_service),),
+# By resource: API group, plural and parser, in the order in which they are tried. EndpointSlices are v1 from
+# Kubernetes 1.21 on and v1beta1 from 1.17 on; older servers have only Endpoints.
+_API_PATHS: Final[Mapping[str, tuple[tuple[str, str, ObjectParser], ...]]] = {
+    "pods": (("/api/v1", "pods", parse_pod_object),),
+    "services": (("/api/v1", "services", parse_service),),
     "endpointslices": (
-        ("/apis/discovery.k8s.io/v1", "endpointslices", read_slice),
-        ("/apis/discovery.k8s.io/v1beta1", "endpointslices", read_slice),
-        ("/api/v1", "endpoints", read_endpoints),
+        ("/apis/discovery.k8s.io/v1", "endpointslices", parse_endpoint_slice),
+        ("/apis/discovery.k8s.io/v1beta1", "endpointslices", parse_endpoint_slice),
+        ("/api/v1", "endpoints", parse_endpoints),
     ),
-    "nodes": (("/api/v1", "nodes", read_plain),),
-    "namespaces": (("/api/v1", "namespaces", read_plain),),
-    "secrets": (("/api/v1", "secrets", read_secret),),
-    "statefulsets": (("/apis/apps/v1", "statefulsets", read_scale),),
+    "nodes": (("/api/v1", "nodes", parse_labeled),),
+    "namespaces": (("/api/v1", "namespaces", parse_labeled),),
+    "secrets": (("/api/v1", "secrets", parse_secret),),
+    "statefulsets": (("/apis/apps/v1", "statefulsets", parse_stateful_set),),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is watched. An empty `namespace` is all of them, an empty `name` every object.
+class WatchScope:
+    """The objects to watch. An empty `namespace` means all namespaces, an empty `name` all objects.
 
-    Of objects that none of `selectors` means only the name is kept; None keeps all.
+    Objects that match none of `selectors` are kept with their name only; None keeps all objects completely.
     """
 
     resource: str
     namespace: str = ""
     name: str = ""
-    selectors: frozenset[Selector] | None = None
+    selectors: frozenset[LabelSelector] | None = None
     annotations: bool = False
 
 
-class ObjectWatch(ListWatch[Object]):
-    """`objects` are the last known ones by key; None until they were listed for the first time.
+class ObjectWatch(ListWatch[KubernetesObject]):
+    """Watches the objects of a WatchScope. `objects` maps keys to objects; None before the first list.
 
-    `told` is called from the watch's thread whenever they have changed or the watch's health has.
+    `on_change` is called in the thread of the watch when the objects or the health of the watch change.
     """
 
-    # Targets that came while the server was away are to be found soon after: agents are few.
-    longest_pause: ClassVar[float] = 10.0
+    # Short, to find new targets soon after an outage: there are few agents, so the load is low.
+    max_pause: ClassVar[float] = 10.0
 
     def __init__(
         self,
-        access: Access,
-        wanted: Wanted,
-        told: Callable[[], None],
+        access: ApiServerAccess,
+        scope: WatchScope,
+        on_change: Callable[[], None],
         *,
         clock: Clock,
         random: Random | None = None,
         jitter: float = 0.0,
         watch_seconds: float = 300.0,
     ) -> None:
-        self.wanted = wanted
-        self.objects: Mapping[str, Object] | None = None
-        self._told = told
-        self._place = 0
-        one = f" {wanted.name}" if wanted.name else ""
-        where = f"{one} of {wanted.namespace}" if wanted.namespace else ""
+        self.scope = scope
+        self.objects: Mapping[str, KubernetesObject] | None = None
+        self._on_change = on_change
+        self._path_index = 0
+        name = f" {scope.name}" if scope.name else ""
+        where = f"{name} of {scope.namespace}" if scope.namespace else ""
         super().__init__(
             ApiClient(access),
-            self._path_now(),
-            {"fieldSelector": f"metadata.name={wanted.name}"} if wanted.name else {},
+            self._current_path(),
+            {"fieldSelector": f"metadata.name={scope.name}"} if scope.name else {},
             clock=clock,
             random=random,
             jitter=jitter,
             watch_seconds=watch_seconds,
-            name=f"{wanted.resource}{where}",
+            name=f"{scope.resource}{where}",
         )
-        # Until then they are not forbidden.
+        # Set by the first 403 on a list, cleared by the next successful one.
         self.forbidden = False
 
-    def _path_now(self) -> str:
-        root, plural, _ = _PLACES[self.wanted.resource][self._place]
-        below = f"/namespaces/{self.wanted.namespace}" if self.wanted.namespace else ""
+    def _current_path(self) -> str:
+        root, plural, _ = _API_PATHS[self.scope.resource][self._path_index]
+        below = f"/namespaces/{self.scope.namespace}" if self.scope.namespace else ""
         return f"{root}{below}/{plural}"
 
     def _list(self) -> None:
-        places = len(_PLACES[self.wanted.resource])
-        for left in reversed(range(places)):
+        path_count = len(_API_PATHS[self.scope.resource])
+        for left in reversed(range(path_count)):
             try:
                 super()._list()
-            except Refused as error:
+            except ApiServerRefused as error:
                 if error.status == 403 and not self.forbidden:
                     self.forbidden = True
-                    self._told()
+                    self._on_change()
                 if error.status != 404 or not left:
                     raise
-                self._place = (self._place + 1) % places
-                self._path = self._path_now()
+                self._path_index = (self._path_index + 1) % path_count
+                self._path = self._current_path()
             else:
                 self.forbidden = False
                 return
 
-    def _read(self, told: object) -> Object | None:
-        meta = read_meta(told, annotations=self.wanted.annotations)
+    def _parse_object(self, data: object) -> KubernetesObject | None:
+        meta = parse_meta(data, annotations=self.scope.annotations)
         if meta is None:
             return None
-        selectors = self.wanted.selectors
+        selectors = self.scope.selectors
         if selectors is not None:
             labels = dict(meta.labels)
             if not any(selector.matches(labels) for selector in selectors):
-                return Unselected(Meta(meta.namespace, meta.name))
-        return _PLACES[self.wanted.resource][self._place][2](told, meta)
+                return UnselectedObject(ObjectMeta(meta.namespace, meta.name))
+        return _API_PATHS[self.scope.resource][self._path_index][2](data, meta)
 
-    def _key(self, about: Object) -> str:
-        return about.meta.key
+    def _object_key(self, item: KubernetesObject) -> str:
+        return item.meta.key
 
     def _publish(self) -> None:
         self.objects = self._objects.copy()
-        self._told()
+        self._on_change()
 
     def _failed(self, error: str) -> None:
         before = self._health.error
         super()._failed(error)
         if self._health.error != before:
-            self._told()
+            self._on_change()
 
 
-def all_of(watches: Iterable[ObjectWatch]) -> list[Object] | None:
-    """The objects of several watches; None while one of them was not listed yet."""
-    found: dict[str, Object] = {}
+def objects_of_all(watches: Iterable[ObjectWatch]) -> list[KubernetesObject] | None:
+    """The objects of several watches; None while one of them has no list yet."""
+    found: dict[str, KubernetesObject] = {}
     for watch in watches:
         if watch.objects is None:
             return None

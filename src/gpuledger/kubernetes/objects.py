@@ -1,6 +1,6 @@
-"""What is kept of pods, services, their endpoints, nodes and namespaces, and how it is read: pure.
+"""Kubernetes objects, their parsers and label selectors. Pure.
 
-Only what a target's labels can be made of is kept. A field that is not of its documented type is lost alone.
+Only fields that target labels can use are kept. A field of an undocumented type is ignored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sys import intern
 from typing import Any
 
-from gpuledger.kubernetes.fields import elements, mapping
+from gpuledger.kubernetes.fields import mapping_at, mappings_at
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -18,8 +18,8 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
-    """Which object it is. Nodes and namespaces have no namespace. `annotations` are empty unless wanted."""
+class ObjectMeta:
+    """Metadata of an object. Nodes and namespaces have no namespace. `annotations` are kept on request."""
 
     namespace: str
     name: str
@@ -28,19 +28,19 @@ class Meta:
 
     @property
     def key(self) -> str:
-        """By what it is told from others of its kind."""
+        """The key that identifies the object among its kind."""
         return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class Unselected:
-    """An object that no selector means: that it is there is all that is known."""
+class UnselectedObject:
+    """An object that no selector matches: only its namespace and name are kept."""
 
-    meta: Meta
+    meta: ObjectMeta
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ObjectPort:
     """A port of a container, a service or an endpoint. `target` is a service's targetPort as written."""
 
     name: str
@@ -51,21 +51,21 @@ class Port:
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """A container of a pod's spec, and its id where it has begun."""
+class PodContainer:
+    """A container in a pod's spec, with its id once it has started."""
 
     name: str
     image: str
     init: bool
-    ports: tuple[Port, ...] = ()
+    ports: tuple[ObjectPort, ...] = ()
     container_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PodObject:
-    """core/v1 Pod. `ready` is true, false or unknown, as the condition PodReady says."""
+    """core/v1 Pod. `ready` is the condition PodReady: true, false or unknown."""
 
-    meta: Meta
+    meta: ObjectMeta
     uid: str
     ip: str
     host_ip: str
@@ -74,20 +74,20 @@ class PodObject:
     ready: str
     controller_kind: str
     controller_name: str
-    containers: tuple[Container, ...]
+    containers: tuple[PodContainer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceObject:
     """core/v1 Service."""
 
-    meta: Meta
-    ports: tuple[Port, ...]
+    meta: ObjectMeta
+    ports: tuple[ObjectPort, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Addresses behind a service that are one. What is not told of them is empty."""
+class ServiceEndpoint:
+    """One endpoint of a service, with all its addresses. Unknown fields are empty."""
 
     addresses: tuple[str, ...]
     ready: str = ""
@@ -103,41 +103,41 @@ class Endpoint:
 
     @property
     def node(self) -> str:
-        """Where it is: v1 tells the node as a field, v1beta1 in `topology`."""
+        """The node name: v1 has it as a field, v1beta1 in `topology`."""
         return self.node_name or next((value for name, value in self.topology if name == _HOSTNAME), "")
 
 
 @dataclass(frozen=True, slots=True)
-class SliceObject:
+class EndpointSliceObject:
     """discovery.k8s.io EndpointSlice, or one subset of core/v1 Endpoints, which has no address type."""
 
-    meta: Meta
+    meta: ObjectMeta
     service: str
     address_type: str
-    ports: tuple[Port, ...]
-    endpoints: tuple[Endpoint, ...]
+    ports: tuple[ObjectPort, ...]
+    endpoints: tuple[ServiceEndpoint, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointsObject:
-    """core/v1 Endpoints: its subsets as slices."""
+    """core/v1 Endpoints, with its subsets as slices."""
 
-    meta: Meta
-    slices: tuple[SliceObject, ...]
+    meta: ObjectMeta
+    slices: tuple[EndpointSliceObject, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PlainObject:
-    """A node, a namespace: its labels are all that matters."""
+class LabeledObject:
+    """A node or a namespace, of which only the metadata is kept."""
 
-    meta: Meta
+    meta: ObjectMeta
 
 
 @dataclass(frozen=True, slots=True)
 class SecretObject:
-    """core/v1 Secret: its data as the API has it, in base64."""
+    """core/v1 Secret; `data` is base64, as in the API. Not in the `repr`."""
 
-    meta: Meta
+    meta: ObjectMeta
     data: Pairs
 
     def __repr__(self) -> str:
@@ -145,198 +145,198 @@ class SecretObject:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleObject:
-    """apps/v1 StatefulSet: how many replicas it is to have, and whether so many are there and ready."""
+class StatefulSetObject:
+    """apps/v1 StatefulSet: the desired number of replicas, and whether so many are ready (`settled`)."""
 
-    meta: Meta
+    meta: ObjectMeta
     replicas: int
     settled: bool
 
 
-def read_meta(told: object, *, annotations: bool = False) -> Meta | None:
-    """Name and labels; None for what has no name."""
-    meta = mapping(told, "metadata")
-    name = text(meta, "name")
+def parse_meta(data: object, *, annotations: bool = False) -> ObjectMeta | None:
+    """Parse the metadata of an object; None if it has no name."""
+    meta = mapping_at(data, "metadata")
+    name = text_at(meta, "name")
     if not name:
         return None
-    return Meta(
-        intern(text(meta, "namespace")),
+    return ObjectMeta(
+        intern(text_at(meta, "namespace")),
         name,
-        _pairs(mapping(meta, "labels")),
-        _pairs(mapping(meta, "annotations")) if annotations else (),
+        _pairs(mapping_at(meta, "labels")),
+        _pairs(mapping_at(meta, "annotations")) if annotations else (),
     )
 
 
-def read_pod(told: object, meta: Meta) -> PodObject:
-    """A pod out of the API's JSON."""
-    spec, status = mapping(told, "spec"), mapping(told, "status")
-    owners = elements(mapping(told, "metadata"), "ownerReferences")
+def parse_pod_object(data: object, meta: ObjectMeta) -> PodObject:
+    """Parse a core/v1 Pod."""
+    spec, status = mapping_at(data, "spec"), mapping_at(data, "status")
+    owners = mappings_at(mapping_at(data, "metadata"), "ownerReferences")
     controller = next((owner for owner in owners if owner.get("controller") is True), {})
-    ready = next((one for one in elements(status, "conditions") if one.get("type") == "Ready"), {})
+    ready = next((item for item in mappings_at(status, "conditions") if item.get("type") == "Ready"), {})
     ids = {
-        text(one, "name"): text(one, "containerID")
+        text_at(item, "name"): text_at(item, "containerID")
         for kind in ("containerStatuses", "initContainerStatuses")
-        for one in elements(status, kind)
+        for item in mappings_at(status, kind)
     }
     return PodObject(
         meta,
-        text(mapping(told, "metadata"), "uid"),
-        text(status, "podIP"),
-        intern(text(status, "hostIP")),
-        intern(text(spec, "nodeName")),
-        intern(text(status, "phase")),
-        intern((text(ready, "status") or "unknown").lower()),
-        intern(text(controller, "kind")),
-        intern(text(controller, "name")),
+        text_at(mapping_at(data, "metadata"), "uid"),
+        text_at(status, "podIP"),
+        intern(text_at(status, "hostIP")),
+        intern(text_at(spec, "nodeName")),
+        intern(text_at(status, "phase")),
+        intern((text_at(ready, "status") or "unknown").lower()),
+        intern(text_at(controller, "kind")),
+        intern(text_at(controller, "name")),
         tuple(
-            Container(
-                intern(text(one, "name")),
-                intern(text(one, "image")),
+            PodContainer(
+                intern(text_at(item, "name")),
+                intern(text_at(item, "image")),
                 kind == "initContainers",
-                tuple(_ports(one, "containerPort")),
-                ids.get(text(one, "name"), ""),
+                tuple(_ports(item, "containerPort")),
+                ids.get(text_at(item, "name"), ""),
             )
             for kind in ("containers", "initContainers")
-            for one in elements(spec, kind)
+            for item in mappings_at(spec, kind)
         ),
     )
 
 
-def read_service(told: object, meta: Meta) -> ServiceObject:
-    """A service out of the API's JSON."""
-    return ServiceObject(meta, tuple(_ports(mapping(told, "spec"), "port")))
+def parse_service(data: object, meta: ObjectMeta) -> ServiceObject:
+    """Parse a core/v1 Service."""
+    return ServiceObject(meta, tuple(_ports(mapping_at(data, "spec"), "port")))
 
 
-def read_slice(told: object, meta: Meta) -> SliceObject:
-    """An EndpointSlice, v1 or v1beta1, out of the API's JSON."""
+def parse_endpoint_slice(data: object, meta: ObjectMeta) -> EndpointSliceObject:
+    """Parse a discovery.k8s.io EndpointSlice, v1 or v1beta1."""
     labels = dict(meta.labels)
-    return SliceObject(
+    return EndpointSliceObject(
         meta,
         labels.get("kubernetes.io/service-name", ""),
-        text(told, "addressType"),
-        tuple(_ports(told, "port")),
-        tuple(_endpoint(one) for one in elements(told, "endpoints")),
+        text_at(data, "addressType"),
+        tuple(_ports(data, "port")),
+        tuple(_endpoint(endpoint) for endpoint in mappings_at(data, "endpoints")),
     )
 
 
-def read_endpoints(told: object, meta: Meta) -> EndpointsObject:
-    """An Endpoints object out of the API's JSON."""
+def parse_endpoints(data: object, meta: ObjectMeta) -> EndpointsObject:
+    """Parse a core/v1 Endpoints object."""
     return EndpointsObject(
         meta,
         tuple(
-            SliceObject(
+            EndpointSliceObject(
                 meta,
                 meta.name,
                 "",
                 tuple(_ports(subset, "port")),
                 tuple(
-                    _address(one, ready)
+                    _address(item, ready)
                     for kind, ready in (("addresses", "true"), ("notReadyAddresses", "false"))
-                    for one in elements(subset, kind)
+                    for item in mappings_at(subset, kind)
                 ),
             )
-            for subset in elements(told, "subsets")
+            for subset in mappings_at(data, "subsets")
         ),
     )
 
 
-def read_secret(told: object, meta: Meta) -> SecretObject:
-    """A secret out of the API's JSON."""
-    return SecretObject(meta, _pairs(mapping(told, "data")))
+def parse_secret(data: object, meta: ObjectMeta) -> SecretObject:
+    """Parse a core/v1 Secret."""
+    return SecretObject(meta, _pairs(mapping_at(data, "data")))
 
 
-def read_scale(told: object, meta: Meta) -> ScaleObject:
-    """A StatefulSet out of the API's JSON."""
-    status = mapping(told, "status")
-    replicas = _whole(mapping(told, "spec"), "replicas", 1)
-    # What the status says may be about the number of before.
-    current = _whole(status, "observedGeneration", 0) >= _whole(mapping(told, "metadata"), "generation", 0)
-    return ScaleObject(meta, replicas, current and _whole(status, "readyReplicas", 0) >= replicas)
+def parse_stateful_set(data: object, meta: ObjectMeta) -> StatefulSetObject:
+    """Parse an apps/v1 StatefulSet."""
+    status = mapping_at(data, "status")
+    replicas = _whole(mapping_at(data, "spec"), "replicas", 1)
+    # The status is outdated if it is of an older generation.
+    current = _whole(status, "observedGeneration", 0) >= _whole(mapping_at(data, "metadata"), "generation", 0)
+    return StatefulSetObject(meta, replicas, current and _whole(status, "readyReplicas", 0) >= replicas)
 
 
-def _whole(told: Mapping[str, Any], key: str, otherwise: int) -> int:
-    value = told.get(key, otherwise)
+def _whole(data: Mapping[str, Any], key: str, otherwise: int) -> int:
+    value = data.get(key, otherwise)
     return value if isinstance(value, int) else otherwise
 
 
-def read_plain(_: object, meta: Meta) -> PlainObject:
-    """A node or a namespace."""
-    return PlainObject(meta)
+def parse_labeled(_: object, meta: ObjectMeta) -> LabeledObject:
+    """Parse a core/v1 Node or Namespace."""
+    return LabeledObject(meta)
 
 
-def _endpoint(told: Mapping[str, Any]) -> Endpoint:
-    target, conditions = mapping(told, "targetRef"), mapping(told, "conditions")
-    topology = mapping(told, "topology") or mapping(told, "deprecatedTopology")
-    return Endpoint(
-        tuple(one for one in told.get("addresses") or () if isinstance(one, str)),
+def _endpoint(data: Mapping[str, Any]) -> ServiceEndpoint:
+    target, conditions = mapping_at(data, "targetRef"), mapping_at(data, "conditions")
+    topology = mapping_at(data, "topology") or mapping_at(data, "deprecatedTopology")
+    return ServiceEndpoint(
+        tuple(item for item in data.get("addresses") or () if isinstance(item, str)),
         _condition(conditions, "ready"),
         _condition(conditions, "serving"),
         _condition(conditions, "terminating"),
-        text(told, "hostname"),
-        intern(text(told, "nodeName")),
-        intern(text(told, "zone")),
-        text(target, "kind"),
-        text(target, "namespace"),
-        text(target, "name"),
+        text_at(data, "hostname"),
+        intern(text_at(data, "nodeName")),
+        intern(text_at(data, "zone")),
+        text_at(target, "kind"),
+        text_at(target, "namespace"),
+        text_at(target, "name"),
         _pairs(topology),
     )
 
 
-def _condition(told: Mapping[str, Any], key: str) -> str:
-    value = told.get(key)
+def _condition(data: Mapping[str, Any], key: str) -> str:
+    value = data.get(key)
     return str(value).lower() if isinstance(value, bool) else ""
 
 
-def _address(told: Mapping[str, Any], ready: str) -> Endpoint:
-    target = mapping(told, "targetRef")
-    return Endpoint(
-        (text(told, "ip"),),
+def _address(data: Mapping[str, Any], ready: str) -> ServiceEndpoint:
+    target = mapping_at(data, "targetRef")
+    return ServiceEndpoint(
+        (text_at(data, "ip"),),
         ready,
-        hostname=text(told, "hostname"),
-        node_name=intern(text(told, "nodeName")),
-        target_kind=text(target, "kind"),
-        target_namespace=text(target, "namespace"),
-        target_name=text(target, "name"),
+        hostname=text_at(data, "hostname"),
+        node_name=intern(text_at(data, "nodeName")),
+        target_kind=text_at(target, "kind"),
+        target_namespace=text_at(target, "namespace"),
+        target_name=text_at(target, "name"),
     )
 
 
-def _ports(told: object, number: str) -> Iterator[Port]:
-    for one in elements(told, "ports"):
-        found = one.get(number)
+def _ports(data: object, number: str) -> Iterator[ObjectPort]:
+    for item in mappings_at(data, "ports"):
+        found = item.get(number)
         if isinstance(found, int):
-            target = one.get("targetPort")
-            yield Port(
-                intern(text(one, "name")),
+            target = item.get("targetPort")
+            yield ObjectPort(
+                intern(text_at(item, "name")),
                 found,
-                intern(text(one, "protocol") or "TCP"),
+                intern(text_at(item, "protocol") or "TCP"),
                 "" if target is None else str(target),
-                text(one, "appProtocol"),
+                text_at(item, "appProtocol"),
             )
 
 
-def text(told: object, key: str) -> str:
-    """A text below a key; empty where there is none."""
-    value = told.get(key) if isinstance(told, Mapping) else None
+def text_at(data: object, key: str) -> str:
+    """The text at `key`; empty if there is none."""
+    value = data.get(key) if isinstance(data, Mapping) else None
     return value if isinstance(value, str) else ""
 
 
-def _pairs(told: Mapping[str, Any]) -> Pairs:
-    return tuple((intern(name), intern(value)) for name, value in told.items() if isinstance(value, str))
+def _pairs(data: Mapping[str, Any]) -> Pairs:
+    return tuple((intern(name), intern(value)) for name, value in data.items() if isinstance(value, str))
 
 
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Expression:
-    """One of `matchExpressions`. NotIn and DoesNotExist hold for objects without the key, too."""
+class LabelExpression:
+    """One of `matchExpressions`. NotIn and DoesNotExist also match objects without the key."""
 
     key: str
     operator: str
     values: tuple[str, ...] = ()
 
     def matches(self, labels: Labels) -> bool:
-        """Whether an object with these labels is meant."""
+        """Whether an object with these labels is selected."""
         value = labels.get(self.key)
         if self.operator == "In":
             return value is not None and value in self.values
@@ -351,14 +351,14 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class Selector:
-    """All of `labels` and all of `expressions` must hold; without any it selects everything."""
+class LabelSelector:
+    """Matches if all `labels` and all `expressions` match. An empty selector matches everything."""
 
     labels: tuple[tuple[str, str], ...] = ()
-    expressions: tuple[Expression, ...] = ()
+    expressions: tuple[LabelExpression, ...] = ()
 
     def matches(self, labels: Labels) -> bool:
-        """Whether an object with these labels is meant."""
+        """Whether an object with these labels is selected."""
         return all(labels.get(key) == value for key, value in self.labels) and all(
             expression.matches(labels) for expression in self.expressions
         )
@@ -367,17 +367,17 @@ class Selector:
         return bool(self.labels or self.expressions)
 
     def __str__(self) -> str:
-        """As `kubectl -l` and the API's labelSelector take it."""
+        """The syntax of `kubectl -l` and of the API's labelSelector."""
         return ",".join([*(f"{key}={value}" for key, value in self.labels), *map(str, self.expressions)])
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSelector:
-    """Namespaces with one of `names` (None: with any) whose own labels are selected."""
+    """Namespaces by name (`names` is None: any name) and by their labels."""
 
     names: frozenset[str] | None = None
-    selector: Selector = Selector()
+    selector: LabelSelector = LabelSelector()
 
     def matches(self, name: str, labels: Labels) -> bool:
-        """Whether a namespace is meant."""
+        """Whether the namespace is selected."""
         return (self.names is None or name in self.names) and self.selector.matches(labels)

@@ -1,4 +1,4 @@
-"""What a user sets about Kubernetes."""
+"""Settings of Kubernetes: the API server, and where pod names come from."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, automatic, choice, setting, text, words
-from gpuledger.model.text import wanted_name
+from gpuledger.model.settings import (
+    ReloadPolicy,
+    auto_or_boolean,
+    choice,
+    comma_separated,
+    option,
+    setting,
+    text,
+)
+from gpuledger.model.text import name_pattern
 
-IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-KUBELET = Path("/var/lib/kubelet")
+IN_CLUSTER_VARIABLE = "KUBERNETES_SERVICE_HOST"
+KUBELET_DIRECTORY = Path("/var/lib/kubelet")
 
 
-_allowed = wanted_name("names of labels such as app or team/* are wanted")
+_label_pattern = name_pattern("expected label names such as app or team/*")
 
 
 def _url(value: object) -> str:
     url = text(value).strip().rstrip("/")
     if url and not url.startswith(("https://", "http://")):
-        raise ValueError("a URL such as https://10.0.0.1:6443 is wanted")
+        raise ValueError("expected a URL such as https://10.0.0.1:6443")
     return url
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServerSettings:
-    """Where the API server is, and by what it knows us."""
+    """URL and credentials of the API server."""
 
     api: str = setting(
         "kubernetes.api",
@@ -49,33 +57,31 @@ class ApiServerSettings:
         "kubernetes.ca_file",
         text,
         "",
-        "file with the authority that signed the API server's certificate (default: the ServiceAccount's)",
+        "file with the CA that signed the API server's certificate (default: the ServiceAccount's)",
         flags=("--kubernetes-ca-file",),
         metavar="FILE",
     )
-    kubeconfig: str = setting(
+    kubeconfig: str = option(
         "kubernetes.kubeconfig",
         text,
         "",
-        "kubeconfig whose current context tells API server and credentials; commands that make credentials "
-        "are not run",
-        flags=("--kubeconfig",),
+        "kubeconfig with API server and credentials in its current context; credential plugins are not run",
         metavar="FILE",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesSettings(ApiServerSettings):
-    """Whether pods are named, and who is asked for their names."""
+    """Whether processes get pod names, and where the names come from."""
 
-    reload: ClassVar[Reload] = Reload(files=("kubernetes.ca_file", "kubernetes.kubeconfig"))
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy(files=("kubernetes.ca_file", "kubernetes.kubeconfig"))
 
     enabled: str = setting(
         "kubernetes.enabled",
-        automatic,
+        auto_or_boolean,
         "auto",
-        "give processes the names of their pods; auto does where Kubernetes is seen (its environment, or the "
-        "kubelet's directory)",
+        "look up the pods of processes; auto enables it if Kubernetes is detected (its environment "
+        "variables, or the kubelet's directory)",
         flags=("--kubernetes-enabled",),
         metavar="auto|true|false",
         bare=True,
@@ -84,39 +90,39 @@ class KubernetesSettings(ApiServerSettings):
         "kubernetes.names",
         choice("auto", "api", "logs", "none"),
         "auto",
-        "where names come from: api is the API server, logs the names of files under --pod-logs; auto asks "
-        "the API server, and the files for what it does not tell",
+        "source of pod names: api is the API server, logs are the file names under --pod-logs; auto uses the "
+        "API server, and the file names while it fails",
         flags=("--kubernetes-names",),
-        metavar="auto|api|logs|none",
     )
-    pod_label_allowlist: tuple[str, ...] = setting(
+    pod_label_allowlist: tuple[str, ...] = option(
         "kubernetes.pod_label_allowlist",
-        words(_allowed),
+        comma_separated(_label_pattern),
         (),
-        "labels of pods that are told, comma-separated; a trailing * stands for any ending",
-        flags=("--pod-label-allowlist",),
-        metavar="LIST",
+        "pod labels to export, comma-separated; a trailing * matches any ending",
     )
-    pod_logs: str = setting(
+    pod_logs: str = option(
         "kubernetes.pod_logs",
         text,
         "/var/log",
-        "directory in which the kubelet keeps pods/ and containers/; only names of files are read",
-        flags=("--pod-logs",),
+        "directory in which the kubelet keeps pods/ and containers/; only file names are read",
         metavar="DIR",
     )
 
 
-def is_enabled(settings: KubernetesSettings, environment: Mapping[str, str], kubelet: Path = KUBELET) -> bool:
-    """Whether this is a node of Kubernetes, or the user says so."""
+def is_kubernetes_enabled(
+    settings: KubernetesSettings, environment: Mapping[str, str], kubelet: Path = KUBELET_DIRECTORY
+) -> bool:
+    """Whether Kubernetes is enabled by the settings, or detected on this machine."""
     if settings.enabled != "auto":
         return settings.enabled == "true"
-    return bool(environment.get(IN_CLUSTER) or settings.api or settings.kubeconfig) or kubelet.is_dir()
+    return (
+        bool(environment.get(IN_CLUSTER_VARIABLE) or settings.api or settings.kubeconfig) or kubelet.is_dir()
+    )
 
 
-def node_name(given: str, environment: Mapping[str, str], hostname: str) -> str:
-    """The name under which Kubernetes knows this machine: `given` (--node-name), $NODE_NAME, or the hostname.
+def node_name(configured: str, environment: Mapping[str, str], hostname: str) -> str:
+    """The Kubernetes node name of this machine: `configured` (--node-name), $NODE_NAME, or the hostname.
 
     The kubelet registers the hostname in lower case.
     """
-    return given or environment.get("NODE_NAME", "") or hostname.lower()
+    return configured or environment.get("NODE_NAME", "") or hostname.lower()

@@ -1,4 +1,7 @@
-"""The TLS side of a connection to the API server. Only here is `ssl` loaded: 4 MiB that plain nodes spare."""
+"""TLS contexts for connections to the API server.
+
+Imported lazily: `ssl` takes 4 MiB, which nodes without Kubernetes do not need.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuledger.kubernetes.access import Access
+from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.model.errors import GpuledgerError
 
 
-def tls_context(access: Access) -> ssl.SSLContext:
-    """A context that believes what the Access believes, its files read now. Raises GpuledgerError."""
-    # Not create_default_context: from Python 3.13 it refuses authorities that clusters really have.
+def tls_context(access: ApiServerAccess) -> ssl.SSLContext:
+    """A context with the CAs and the client certificate of `access`, read now. Raises GpuledgerError."""
+    # Not create_default_context: from Python 3.13 on it rejects CA certificates of real clusters.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not access.verify:
@@ -35,11 +38,11 @@ def _load_ca(context: ssl.SSLContext, name: str, file: Path | None = None, data:
         context.load_verify_locations(cafile=file, cadata=data)
     except (OSError, ValueError) as error:
         raise GpuledgerError(
-            f"the authority {name} cannot be read ({_why(error)}); name the file with --kubernetes-ca-file"
+            f"the CA {name} cannot be read ({_why(error)}); set the file with --kubernetes-ca-file"
         ) from None
 
 
-def _load_certificate(context: ssl.SSLContext, access: Access) -> None:
+def _load_certificate(context: ssl.SSLContext, access: ApiServerAccess) -> None:
     try:
         if access.certificate_data:
             with _in_memory(access.certificate_data + "\n" + access.key_data) as path:
@@ -48,8 +51,7 @@ def _load_certificate(context: ssl.SSLContext, access: Access) -> None:
             context.load_cert_chain(access.certificate_file, access.key_file)
     except OSError as error:
         raise GpuledgerError(
-            f"the client certificate for {access.url} cannot be used ({_why(error)}); look into the "
-            "kubeconfig"
+            f"the client certificate for {access.url} cannot be used ({_why(error)}); check the kubeconfig"
         ) from None
 
 
@@ -61,7 +63,7 @@ def _why(error: Exception) -> str:
 
 @contextmanager
 def _in_memory(text: str) -> Iterator[str]:
-    """A path under which OpenSSL can read a text that never touches a disk."""
+    """A path from which OpenSSL can read `text`, which is never written to a disk."""
     handle = os.memfd_create("certificate")
     try:
         os.write(handle, text.encode("ascii"))

@@ -1,4 +1,4 @@
-"""Booked energy as it is told: by owner (native) and by process (`energy`), held back as series need it."""
+"""Accounts of booked energy as exported counters: by owner (native dialect) and by process (`energy`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from math import inf
 
 from gpuledger.ledger.energy.booking import INTEGRATED, MEASURED
-from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.held_series import Held, HeldSeries, Labels
-from gpuledger.ledger.journal import OWNERS, ROWS, Journal, KeptGpu
+from gpuledger.ledger.exported_counters import ExportedCounter, ExportedCounters, Labels
+from gpuledger.ledger.journal import OWNERS, ROWS, Journal, StoredGpu
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import (
@@ -28,89 +28,98 @@ from gpuledger.model.workload import UNKNOWN
 log = logging.getLogger("gpuledger.ledger")
 
 OTHER = "other"
-_NOBODY: Labels = ("", "", "", "", "", "")
+_NO_OWNER: Labels = ("", "", "", "", "", "")
 
 
 class Accounts:
-    """Every joule booked since the books were opened, by the series that tell it.
+    """All energy booked since the ledger was created, by exported series.
 
-    Used by the tick thread alone. `hold` and `retention` are seconds. Per Gpu, told + pending + closed is
-    the Gpu's total at any moment.
+    Used only by the tick thread. `hold` and `retention` are seconds. Per Gpu, exported + pending + closed
+    always equals the Gpu's total.
     """
 
     def __init__(self, hold: float, retention: float) -> None:
-        self._owners = HeldSeries(hold, retention)
-        self._rows = HeldSeries(hold, retention)
+        self._owners = ExportedCounters(hold, retention)
+        self._rows = ExportedCounters(hold, retention)
         self._known: dict[ProcessKey, Ownership] = {}
-        # Who stands behind a row, and as what process: a name that comes late makes another row.
+        # The owner and the labeled process of each row. A name that arrives late creates another row.
         self._row_of: dict[Labels, tuple[Ownership, GpuProcess]] = {}
-        # Processes that have gone, and whether the store knows of them.
-        self._left: dict[ProcessKey, bool] = {}
+        # Processes that have ended, and whether the store has a row of them.
+        self._ended: dict[ProcessKey, bool] = {}
 
-    def retain(self, seconds: float) -> None:
-        """From here on, go on telling those that have ended for so many seconds."""
+    def set_retention(self, seconds: float) -> None:
+        """Export ended series for this many seconds from now on."""
         self._owners.retention = self._rows.retention = seconds
 
     def post(
         self,
-        posted: list[Posted],
+        postings: list[Posting],
         alive: Mapping[ProcessKey, GpuProcess],
-        untold: frozenset[ProcessKey],
+        omitted: frozenset[ProcessKey],
         now: float,
     ) -> None:
-        """Book the intervals of one tick. `alive` are its processes, named; `untold` those beyond the cap.
+        """Book the intervals of one tick. `alive` are its processes; `omitted` are those beyond the cap.
 
-        Those that were there before come first: a new process under the same pid must not get the joules or
-        the row of the old one.
+        Earlier processes are booked first: a new process with a reused pid must not get the energy or the row
+        of the old one.
         """
-        for one in posted:
-            self._post_own(one, now)
-            self._post_residents(one, [who for who in one.residents if who.key not in alive], untold, now)
+        for posting in postings:
+            self._book_gpu_accounts(posting, now)
+            self._post_residents(
+                posting,
+                [one for one in posting.residents if one.key not in alive],
+                omitted,
+                now,
+            )
         for key in [key for key in self._known if key not in alive]:
-            self._leave(key, untold, now)
+            self._end_process(key, omitted, now)
         for key, process in alive.items():
-            self._meet(key, process, untold, now)
-        for one in posted:
-            self._post_residents(one, [who for who in one.residents if who.key in alive], untold, now)
+            self._update_owner(key, process, omitted, now)
+        for posting in postings:
+            self._post_residents(
+                posting, [one for one in posting.residents if one.key in alive], omitted, now
+            )
         self._owners.end(now)
         for labels in self._rows.end(now):
             self._row_of.pop(labels, None)
 
     def _post_residents(
-        self, one: Posted, residents: list[Residence], untold: frozenset[ProcessKey], now: float
+        self, posting: Posting, residents: list[Residence], omitted: frozenset[ProcessKey], now: float
     ) -> None:
         for resident in residents:
             if resident.key not in self._known:
-                self._meet(resident.key, resident.process, untold, now)
-            joules = one.booked.processes.get(resident.key, 0)
+                self._update_owner(resident.key, resident.process, omitted, now)
+            joules = posting.booked.processes.get(resident.key, 0)
             if joules:
-                self._book(self._known[resident.key], one.booked.method, joules, untold, now)
+                self._book(self._known[resident.key], posting.booked.method, joules, omitted, now)
 
-    def _meet(self, key: ProcessKey, process: GpuProcess, untold: frozenset[ProcessKey], now: float) -> None:
+    def _update_owner(
+        self, key: ProcessKey, process: GpuProcess, omitted: frozenset[ProcessKey], now: float
+    ) -> None:
         ownership = self._known.get(key)
         if ownership is None:
             ownership = self._known[key] = Ownership(process, now)
-        if ownership.learn(process, now):
-            self._open(ownership, untold, now)
+        if ownership.update(process, now):
+            self._open_row(ownership, omitted, now)
         if ownership.owner is not None:
             for method in ownership.methods:
                 self._owners.keep_alive(_owner_labels(ownership, method), now)
-            self._rows.keep_alive(_row_labels(ownership, untold), now)
+            self._rows.keep_alive(_row_labels(ownership, omitted), now)
 
-    def _open(self, ownership: Ownership, untold: frozenset[ProcessKey], now: float) -> None:
-        """The owner is known: its row begins, and it gets what waited."""
-        labels = _row_labels(ownership, untold)
+    def _open_row(self, ownership: Ownership, omitted: frozenset[ProcessKey], now: float) -> None:
+        """Open the row of a process with a known owner and book the energy that waited for it."""
+        labels = _row_labels(ownership, omitted)
         before = self._row_of.get(labels)
         if labels[2] != OTHER and before is not None and before[0].process.key != ownership.process.key:
             self._rows.replace(labels)
         self._rows.open(labels, now)
         if before is None or before[0] is not ownership:
-            self._stand_behind(labels, ownership)
+            self._set_row_process(labels, ownership)
         for method, joules in ownership.waiting.items():
-            self._book(ownership, method, joules, untold, now)
+            self._book(ownership, method, joules, omitted, now)
         ownership.waiting.clear()
 
-    def _stand_behind(self, labels: Labels, ownership: Ownership) -> None:
+    def _set_row_process(self, labels: Labels, ownership: Ownership) -> None:
         self._row_of[labels] = (ownership, ownership.shown or ownership.process)
         self._rows.rename(labels)
 
@@ -119,7 +128,7 @@ class Accounts:
         ownership: Ownership,
         method: str,
         joules: int,
-        untold: frozenset[ProcessKey],
+        omitted: frozenset[ProcessKey],
         now: float,
     ) -> None:
         if ownership.owner is None:
@@ -128,66 +137,68 @@ class Accounts:
         self._owners.add(_owner_labels(ownership, method), joules, now)
         ownership.add_method(method)
         measured = joules if method == MEASURED else 0
-        labels = _row_labels(ownership, untold)
+        labels = _row_labels(ownership, omitted)
         self._rows.add(labels, joules, now, measured)
         if labels not in self._row_of:
-            self._stand_behind(labels, ownership)
+            self._set_row_process(labels, ownership)
 
-    def _leave(self, key: ProcessKey, untold: frozenset[ProcessKey], now: float) -> None:
+    def _end_process(self, key: ProcessKey, omitted: frozenset[ProcessKey], now: float) -> None:
         ownership = self._known.pop(key)
         if ownership.owner is None:
             ownership.give_up()
-            self._open(ownership, untold, now)
-        self._left[key] = ownership.stored
+            self._open_row(ownership, omitted, now)
+        self._ended[key] = ownership.stored
 
-    def _post_own(self, one: Posted, now: float) -> None:
-        uuid, method = one.gpu.uuid, one.booked.method
+    def _book_gpu_accounts(self, posting: Posting, now: float) -> None:
+        uuid, method = posting.gpu.uuid, posting.booked.method
         own = (
-            (IDLE, method, one.booked.idle),
-            (UNATTRIBUTED, method, one.booked.unattributed),
-            (UNOBSERVED, INTEGRATED if one.integrated else MEASURED, one.unobserved),
+            (IDLE, method, posting.booked.idle),
+            (UNATTRIBUTED, method, posting.booked.unattributed),
+            (UNOBSERVED, INTEGRATED if posting.integrated else MEASURED, posting.unobserved),
         )
-        for account, by, joules in own:
+        for account, account_method, joules in own:
             if joules:
-                self._give(uuid, account, by, joules, now)
+                self._book_gpu_account(uuid, account, account_method, joules, now)
 
-    def _give(self, uuid: str, account: str, method: str, joules: int, now: float) -> None:
-        labels = (uuid, account, method, *_NOBODY)
+    def _book_gpu_account(self, uuid: str, account: str, method: str, joules: int, now: float) -> None:
+        labels = (uuid, account, method, *_NO_OWNER)
         self._owners.add(labels, joules, now)
-        # A Gpu's own accounts do not end.
+        # A Gpu's own accounts never end.
         self._owners.series[labels].alive = inf
 
     def balance(self, totals: Mapping[str, int], now: float) -> None:
-        """Make good a posting that broke off: what it took and gave to nobody is unobserved."""
+        """Book energy that a failed posting left in no account as unobserved."""
         for uuid, missing in self.state(totals, now).imbalance.items():
             if missing > 0:
-                log.error("GPU %s: %d mJ of a posting that failed are booked as unobserved", uuid, missing)
-                self._give(uuid, UNOBSERVED, MEASURED, missing, now)
+                log.error("GPU %s: a posting failed; its %d mJ are booked as unobserved", uuid, missing)
+                self._book_gpu_account(uuid, UNOBSERVED, MEASURED, missing, now)
 
-    def resume(self, gpu: KeptGpu, now: float) -> None:
-        """Go on from what an earlier run told of a Gpu."""
-        for kept in gpu.owners:
+    def resume(self, gpu: StoredGpu, now: float) -> None:
+        """Continue the series and owners that an earlier run stored for a Gpu."""
+        for stored in gpu.owners:
             owner = Ownership(
-                kept.process,
-                now - kept.age,
-                kept.owner,
-                None if kept.owner is None else kept.process,
-                kept.resolved,
-                Counter(kept.waiting),
-                set(kept.methods),
+                stored.process,
+                now - stored.age,
+                stored.owner,
+                None if stored.owner is None else stored.process,
+                stored.resolved,
+                Counter(stored.waiting),
+                set(stored.methods),
                 changed=False,
                 stored=True,
             )
-            self._known[kept.process.key] = owner
+            self._known[stored.process.key] = owner
         self._owners.closed[gpu.uuid] += gpu.closed
         for one in gpu.series:
-            held = Held(now - one.age, inf if one.lasting else now, one.millijoules, one.measured, one.number)
-            held.renamed, held.stored = False, True
-            (self._owners if one.process is None else self._rows).series[one.labels] = held
+            counter = ExportedCounter(
+                now - one.age, inf if one.lasting else now, one.millijoules, one.measured, one.number
+            )
+            counter.renamed, counter.stored = False, True
+            (self._owners if one.process is None else self._rows).series[one.labels] = counter
             if one.process is not None:
-                self._row_of[one.labels] = self._behind(one.labels, one.process)
+                self._row_of[one.labels] = self._row_process(one.labels, one.process)
 
-    def _behind(self, labels: Labels, process: GpuProcess) -> tuple[Ownership, GpuProcess]:
+    def _row_process(self, labels: Labels, process: GpuProcess) -> tuple[Ownership, GpuProcess]:
         known = self._known.get(process.key)
         if known is not None and known.shown is not None:
             if labels[2] == OTHER or _row_labels(known, frozenset()) == labels:
@@ -195,39 +206,39 @@ class Accounts:
             return known, process
         return Ownership(process, 0.0, process.workload, process, resolved=True, changed=False), process
 
-    def take(self, journal: Journal) -> None:
-        """Hand over what is not stored yet."""
-        for book, of in ((self._owners, OWNERS), (self._rows, ROWS)):
-            for labels in book.changed:
-                held = book.series[labels]
-                behind = self._row_of[labels][1] if of == ROWS else None
-                journal.take_series(of, labels, held, behind)
-            book.changed.clear()
-            journal.drop_series(book.dropped)
-            book.dropped.clear()
+    def record_changes(self, journal: Journal) -> None:
+        """Add everything that the store does not have yet to the journal."""
+        for counters, book in ((self._owners, OWNERS), (self._rows, ROWS)):
+            for labels in counters.changed:
+                counter = counters.series[labels]
+                process = self._row_of[labels][1] if book == ROWS else None
+                journal.add_series(book, labels, counter, process)
+            counters.changed.clear()
+            journal.drop_series(counters.dropped)
+            counters.dropped.clear()
         for key, ownership in self._known.items():
             if ownership.changed:
                 ownership.changed = False
                 journal.owners[key] = ownership
-        for key, stored in self._left.items():
+        for key, stored in self._ended.items():
             if key not in self._known:
-                journal.leave(key, stored=stored)
-        self._left.clear()
+                journal.end_owner(key, stored=stored)
+        self._ended.clear()
 
-    def keep_nothing(self) -> None:
-        """There is no store: forget what would have been handed over to one."""
-        for book in (self._owners, self._rows):
-            book.changed.clear()
-            book.dropped.clear()
-        self._left.clear()
+    def discard_changes(self) -> None:
+        """Discard the changes to be stored: there is no store."""
+        for counters in (self._owners, self._rows):
+            counters.changed.clear()
+            counters.dropped.clear()
+        self._ended.clear()
 
-    def forget_stored(self) -> None:
-        """The store is a new one: everything is to be handed over again."""
-        for book in (self._owners, self._rows):
-            book.changed.update(book.series)
-            book.dropped.clear()
-            for held in book.series.values():
-                held.renamed, held.stored = True, False
+    def mark_all_changed(self) -> None:
+        """Mark everything as not stored: the store was replaced."""
+        for counters in (self._owners, self._rows):
+            counters.changed.update(counters.series)
+            counters.dropped.clear()
+            for counter in counters.series.values():
+                counter.renamed, counter.stored = True, False
         for ownership in self._known.values():
             ownership.changed, ownership.stored = True, False
 
@@ -237,23 +248,23 @@ class Accounts:
         return self._owners.closed
 
     def state(self, totals: Mapping[str, int], now: float) -> EnergyState:
-        """As the page tells it. `totals` are millijoules by Gpu uuid since the books were opened."""
-        owners = tuple(AccountRow(labels, joules) for labels, joules, _ in self._owners.told(now))
+        """The exported state. `totals` are millijoules by Gpu uuid since the ledger was created."""
+        owners = tuple(AccountRow(labels, joules) for labels, joules, _ in self._owners.exported(now))
         pending = Counter(self._owners.pending(now))
         for ownership in self._known.values():
             if ownership.waiting:
                 pending[ownership.process.device.gpu.uuid] += ownership.waiting.total()
         closed = self._owners.closed
-        told = Counter(closed)
+        exported = Counter(closed)
         for row in owners:
-            told[row.labels[0]] += row.millijoules
+            exported[row.labels[0]] += row.millijoules
         return EnergyState(
-            rows=tuple(self._row(*told_row) for told_row in self._rows.told(now)),
+            rows=tuple(self._row(*row) for row in self._rows.exported(now)),
             owners=owners,
             totals=dict(totals),
             pending={uuid: pending[uuid] for uuid in totals},
             closed={uuid: closed[uuid] for uuid in totals},
-            imbalance={uuid: totals[uuid] - told[uuid] - pending[uuid] for uuid in totals},
+            imbalance={uuid: totals[uuid] - exported[uuid] - pending[uuid] for uuid in totals},
         )
 
     def _row(self, labels: Labels, millijoules: int, measured: int) -> EnergyRow:
@@ -267,15 +278,15 @@ def _owner_labels(ownership: Ownership, method: str) -> Labels:
     if labels is None:
         owner = ownership.owner or UNKNOWN
         uuid = ownership.process.device.gpu.uuid
-        who = (owner.kind, owner.namespace, owner.pod, owner.container, owner.user, owner.job)
-        labels = ownership.owner_labels[method] = (uuid, PROCESS, method, *who)
+        names = (owner.kind, owner.namespace, owner.pod, owner.container, owner.user, owner.job)
+        labels = ownership.owner_labels[method] = (uuid, PROCESS, method, *names)
     return labels
 
 
-def _row_labels(ownership: Ownership, untold: frozenset[ProcessKey]) -> Labels:
+def _row_labels(ownership: Ownership, omitted: frozenset[ProcessKey]) -> Labels:
     process = ownership.shown or ownership.process
     device = process.device
-    if untold and process.key in untold:
+    if omitted and process.key in omitted:
         return (device.gpu.uuid, device.uuid, OTHER)
     if ownership.labels is not None:
         return ownership.labels

@@ -1,13 +1,13 @@
-"""Allocations over time: which Device was handed to whom, from when to when, and when it stood unused."""
+"""Allocations over time: the Device, the owner, the period, and the seconds in which it was unused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from gpuledger.ledger.device_states import all_hold
+from gpuledger.ledger.device_states import are_inactive
 from gpuledger.ledger.owners import Labels, labels_of
-from gpuledger.ledger.watched_time import Marked, begins_anew
+from gpuledger.ledger.watched_time import MarkedSeconds, new_stretch_start
 from gpuledger.model.devices import Device
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import Workload
@@ -16,11 +16,11 @@ _Key = tuple[str, Labels]
 
 
 @dataclass(slots=True)
-class Handover:
-    """A Device in one owner's hands; times are unix seconds.
+class AllocationPeriod:
+    """A period in which a Device is allocated to one owner; times are unix seconds.
 
-    `unused` are the seconds in which no process of the owner was on it. `over` is true once it was taken
-    back. `number`, `changed` and `stored` belong to the store, as in `OpenSession`.
+    `unused` are the seconds in which no process of the owner was on it. `over` is True once the allocation
+    has ended. `number`, `changed` and `stored` are used by the store, as in `OpenSession`.
     """
 
     device: Device
@@ -31,48 +31,49 @@ class Handover:
     over: bool = False
     changed: bool = True
     stored: bool = False
-    unused: Marked = field(default_factory=Marked)
+    unused: MarkedSeconds = field(default_factory=MarkedSeconds)
 
     @property
     def key(self) -> _Key:
-        """What must be the same in two ticks for the handover to go on."""
+        """The allocation continues while this key is the same from tick to tick."""
         return (self.device.uuid, labels_of(self.owner))
 
 
-class Handed:
-    """Handovers that are in force, and those that ended with the last tick. Used by the tick thread alone."""
+class AllocationTimes:
+    """Active allocations, and those that ended with the last tick. Used only by the tick thread."""
 
     def __init__(self) -> None:
-        self._open: dict[_Key, Handover] = {}
-        # When the last tick was, on the source's and on the wall clock.
+        self._open: dict[_Key, AllocationPeriod] = {}
+        # Time of the last tick on the source's clock and on the wall clock.
         self._seen: tuple[float, float] | None = None
         self._next = 1
-        self.ended: list[Handover] = []
+        self.ended: list[AllocationPeriod] = []
 
-    def resume(self, kept: Iterable[Handover], following: int) -> None:
-        """What an earlier run left in force ends when it was last seen; new ones are numbered from
-        `following`.
+    def resume(self, stored: Iterable[AllocationPeriod], next_number: int) -> None:
+        """Continue from an earlier run. Its active allocations end when last seen.
+
+        New allocations are numbered from `next_number`.
         """
-        self._open = {one.key: one for one in kept}
-        self._next = following
+        self._open = {one.key: one for one in stored}
+        self._next = next_number
 
-    def open(self) -> Iterable[Handover]:
-        """Those in force."""
+    def open(self) -> Iterable[AllocationPeriod]:
+        """The active allocations."""
         return self._open.values()
 
     def interrupt(self) -> None:
-        """Nobody looks until the next tick: until then nothing is said to be in anybody's hands."""
+        """Observation stops until the next tick: that time is counted for no allocation."""
         self._seen = None
 
     def post(self, snapshot: Snapshot) -> None:
-        """Take in one tick, its processes named."""
+        """Add one tick, with the owners of its processes."""
         gap = None if self._seen is None else snapshot.elapsed - self._seen[0]
-        begins = begins_anew(gap, snapshot.unix, 0.0 if self._seen is None else self._seen[1])
+        begins = new_stretch_start(gap, snapshot.unix, 0.0 if self._seen is None else self._seen[1])
         since = snapshot.unix - (gap or 0.0)
         self._seen = (snapshot.elapsed, snapshot.unix)
         readings = {reading.device.uuid: reading for reading in snapshot.readings}
         before, self._open = self._open, {}
-        cut: dict[_Key, Handover] = {}
+        cut: dict[_Key, AllocationPeriod] = {}
         if begins is not None:
             cut, before = before, {}
         for allocation in snapshot.allocations:
@@ -81,9 +82,9 @@ class Handed:
                 continue
             one = before.pop(key, None)
             if one is None:
-                # Where the clock was set, one that was in force goes on by the new time.
+                # If the clock was set, an active allocation continues at the new time.
                 first = snapshot.unix if begins is None or key not in cut else begins
-                one = Handover(allocation.device, allocation.workload, first, snapshot.unix)
+                one = AllocationPeriod(allocation.device, allocation.workload, first, snapshot.unix)
                 one.number, self._next = self._next, self._next + 1
             else:
                 one.ends = snapshot.unix
@@ -97,7 +98,7 @@ class Handed:
 
 
 def _is_used(reading: Reading | None, owner: Labels) -> bool:
-    """Whether some process of the owner is there, or nobody can tell."""
-    if reading is None or not all_hold((), reading):
+    """Return True if a process of the owner is present or the state is unknown."""
+    if reading is None or not are_inactive((), reading):
         return True
     return any(labels_of(process.workload) == owner for process in reading.processes or ())

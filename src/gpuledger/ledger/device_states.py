@@ -1,11 +1,11 @@
-"""What each Device did in an interval: active, held, idle or unknown. A fact of each tick, not debounced."""
+"""State of each Device in an interval: active, held, idle or unknown. A fact of each tick, not debounced."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from gpuledger.ledger.energy.shares import share_of
-from gpuledger.ledger.watched_time import seconds_since
+from gpuledger.ledger.energy.shares import device_share
+from gpuledger.ledger.watched_time import observed_seconds
 from gpuledger.model.devices import Instance
 from gpuledger.model.process import GpuProcess, Usage
 from gpuledger.model.quantities import (
@@ -17,26 +17,26 @@ from gpuledger.model.quantities import (
 from gpuledger.model.snapshot import Reading, Snapshot
 
 ACTIVE, HELD, IDLE, UNKNOWN = "active", "held", "idle", "unknown"
-# Uuid of the Gpu and `GI_CI`, as in the labels of the native dialect.
-Place = tuple[str, str]
+# Gpu uuid and `GI_CI`, as in the labels of the native dialect.
+DeviceKey = tuple[str, str]
 
 
 class DeviceStates:
-    """The state of every Device now, and the seconds spent in each since the program started."""
+    """The current state of every Device, and the seconds spent in each state since the program started."""
 
     def __init__(self) -> None:
-        self.now: dict[Place, str] = {}
+        self.now: dict[DeviceKey, str] = {}
         self.seconds: dict[tuple[str, str, str], float] = {}
         self._elapsed: float | None = None
 
     def post(self, snapshot: Snapshot) -> None:
-        """Take in one tick."""
-        since = seconds_since(self._elapsed, snapshot.elapsed)
+        """Add one tick."""
+        since = observed_seconds(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         held = {allocation.device.uuid for allocation in snapshot.allocations}
         self.now = {
-            _place(reading): _state(reading, allocated=reading.device.uuid in held)
-            for reading in snapshot.holders
+            _device_key(reading): _state(reading, allocated=reading.device.uuid in held)
+            for reading in snapshot.process_readings
         }
         if since:
             for (uuid, instance), state in self.now.items():
@@ -44,20 +44,20 @@ class DeviceStates:
                 self.seconds[key] = self.seconds.get(key, 0.0) + since
 
     def interrupt(self) -> None:
-        """Nobody looks until the next tick: the time until then is no state's."""
+        """Count no time until the next tick: it is not observed."""
         self._elapsed = None
 
-    def told(self) -> tuple[Mapping[Place, str], Mapping[tuple[str, str, str], float]]:
-        """Both as values of this tick."""
+    def values(self) -> tuple[Mapping[DeviceKey, str], Mapping[tuple[str, str, str], float]]:
+        """Current states and seconds per state as of this tick."""
         return dict(self.now), dict(self.seconds)
 
 
-def sm_ratios(snapshot: Snapshot) -> Mapping[Place, float]:
-    """Each Device's part of its Gpu's multiprocessors, 1 for the Gpu."""
-    return {_place(reading): float(share_of(reading.device)) for reading in snapshot.readings}
+def sm_ratios(snapshot: Snapshot) -> Mapping[DeviceKey, float]:
+    """Each Device's part of its Gpu's multiprocessors; 1 for the Gpu itself."""
+    return {_device_key(reading): float(device_share(reading.device)) for reading in snapshot.readings}
 
 
-def _place(reading: Reading) -> Place:
+def _device_key(reading: Reading) -> DeviceKey:
     return (reading.device.gpu.uuid, reading.device.instance)
 
 
@@ -71,13 +71,14 @@ def _state(reading: Reading, *, allocated: bool) -> str:
         return ACTIVE
     if not processes and not allocated:
         return IDLE
-    told = share is not None or (bool(shares) and None not in shares)
-    return HELD if told else UNKNOWN
+    is_reported = share is not None or (bool(shares) and None not in shares)
+    return HELD if is_reported else UNKNOWN
 
 
-def is_still(reading: Reading) -> bool:
-    """Whether the Device as a whole did nothing, as far as the driver tells: no engine of it. Under MIG it
-    tells no process's share, and of an Instance its SMs alone.
+def is_device_inactive(reading: Reading) -> bool:
+    """Return whether no engine of the Device was active, as far as the driver reports.
+
+    Under MIG the driver reports no utilization per process, and of an Instance only that of its SMs.
     """
     if isinstance(reading.device, Instance):
         return reading.get(ENGINE_ACTIVITY) == 0
@@ -85,19 +86,25 @@ def is_still(reading: Reading) -> bool:
     return reading.get(UTILIZATION) == 0 and not media
 
 
-def holds(process: GpuProcess, *, still: bool) -> bool:
-    """Whether a process certainly did nothing; `still` says it of its whole Device (`is_still`)."""
+def is_inactive(process: GpuProcess, *, device_inactive: bool) -> bool:
+    """Return whether a process certainly used no engine.
+
+    `device_inactive` is the result of `is_device_inactive` for its Device.
+    """
     usage = process.usage
-    return not _works(usage) and (still or usage.sm is not None)
+    return not _has_engine_activity(usage) and (device_inactive or usage.sm is not None)
 
 
-def all_hold(processes: Iterable[GpuProcess], reading: Reading) -> bool:
-    """Whether they, all of one owner, certainly did nothing; so without any, where the list was read."""
+def are_inactive(processes: Iterable[GpuProcess], reading: Reading) -> bool:
+    """Return whether one owner's processes certainly used no engine.
+
+    True without processes if the list was read; False if the list or the Device could not be read.
+    """
     if reading.processes is None or not reading.up:
         return False
-    still = is_still(reading)
-    return all(holds(process, still=still) for process in processes)
+    device_inactive = is_device_inactive(reading)
+    return all(is_inactive(process, device_inactive=device_inactive) for process in processes)
 
 
-def _works(usage: Usage) -> bool:
+def _has_engine_activity(usage: Usage) -> bool:
     return bool(usage.sm or usage.encoder or usage.decoder or usage.jpeg or usage.ofa)

@@ -1,4 +1,4 @@
-"""What is in the books but not in the store yet, and what a store is to the Ledger."""
+"""The Journal of changes that are not stored yet, and the store's interface to the Ledger."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from gpuledger.ledger.allocation_times import Handover
-from gpuledger.ledger.energy.counter import Counter
+from gpuledger.ledger.allocation_times import AllocationPeriod
+from gpuledger.ledger.energy.counter import EnergyCounter
 from gpuledger.ledger.energy.floor import QuietPower
-from gpuledger.ledger.held_series import Held, Labels
+from gpuledger.ledger.exported_counters import ExportedCounter, Labels
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, ProcessKey
-from gpuledger.model.snapshot import Collected
+from gpuledger.model.snapshot import CollectorRun
 from gpuledger.model.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSeries:
-    """One told counter. `process` stands behind a row of the energy dialect, None for an owner's series.
+class StoredSeries:
+    """One exported counter. `process` is set for a row of the energy dialect, None for an owner's series.
 
-    `age` is seconds since it was born, `lasting` marks a Gpu's own account, which does not end.
+    `age` is seconds since it began; `lasting` marks a Gpu's own account, which does not end.
     """
 
     number: int
@@ -36,8 +36,8 @@ class KeptSeries:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptOwner:
-    """A living process's owner, None while it is not known; then `process` holds the labels as they froze."""
+class StoredOwner:
+    """The owner of a running process, None while unknown; once known, `process` holds its frozen labels."""
 
     process: GpuProcess
     age: float
@@ -48,57 +48,59 @@ class KeptOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptGpu:
-    """One Gpu's books. `total` is all millijoules since they were opened, `base` what was in them when the
-    exported counters last began at 0, `closed` what ended series had since then. `floors` are those without
-    and with residents, by version of the driver.
+class StoredGpu:
+    """The stored energy ledger of one Gpu.
+
+    `total` is all millijoules since the ledger was created, `base` the total when exported counters last
+    began at 0, `closed` the energy of series that have ended since then. `floors` are those without and with
+    residents, by driver version.
     """
 
     uuid: str
-    counter: Counter
+    counter: EnergyCounter
     floors: Mapping[str, tuple[QuietPower, QuietPower]]
     last_unix: float | None
     total: int
     base: int
     closed: int
-    series: tuple[KeptSeries, ...] = ()
-    owners: tuple[KeptOwner, ...] = ()
+    series: tuple[StoredSeries, ...] = ()
+    owners: tuple[StoredOwner, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Everything, at source time `elapsed` and wall time `unix` of the last commit.
+class StoredLedger:
+    """Everything stored, at source time `elapsed` and wall time `unix` of the last commit.
 
-    What begins with `following` are the first numbers not used yet.
+    `next_*` are the first unused numbers.
     """
 
-    gpus: Mapping[str, KeptGpu] = field(default_factory=dict)
+    gpus: Mapping[str, StoredGpu] = field(default_factory=dict)
     sessions: tuple[OpenSession, ...] = ()
-    handovers: tuple[Handover, ...] = ()
+    allocations: tuple[AllocationPeriod, ...] = ()
     elapsed: float = 0.0
     unix: float = 0.0
-    following_session: int = 1
-    following_span: int = 1
-    following_series: int = 1
-    following_handover: int = 1
+    next_session: int = 1
+    next_span: int = 1
+    next_series: int = 1
+    next_allocation: int = 1
 
 
-NOTHING = Kept()
+NOTHING_STORED = StoredLedger()
 
 
 OWNERS, ROWS = "owner", "row"
-# A store that is away for days must not fill the memory: beyond this, Spans are folded and the Sessions that
-# ended first are let go.
-_MOST_SPANS = 20_000
-_MOST_SESSIONS = 20_000
+# Limits while the store is unavailable: beyond them, Spans are folded and the Sessions that ended first are
+# discarded.
+_MAX_SPANS = 20_000
+_MAX_SESSIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class GpuEntry:
-    """One Gpu's books now; see `KeptGpu`."""
+    """The current energy ledger of one Gpu; see `StoredGpu`."""
 
     uuid: str
-    counter: Counter
+    counter: EnergyCounter
     last_unix: float | None
     total: int
     base: int
@@ -107,30 +109,31 @@ class GpuEntry:
 
 @dataclass(frozen=True, slots=True)
 class EpochEntry:
-    """A life of a Gpu's counter that is over: `counter` is its last state, `unix` when it was noticed."""
+    """An ended epoch of a Gpu's counter: `counter` is its last state, `unix` when the end was noticed."""
 
     uuid: str
-    counter: Counter
+    counter: EnergyCounter
     unix: float
 
 
 class SeriesEntry(NamedTuple):
-    """One told counter; `process` stands behind a row."""
+    """One exported counter; `process` provides the labels of a row."""
 
     book: str
     labels: Labels
-    held: Held
+    counter: ExportedCounter
     process: GpuProcess | None
 
 
 @dataclass(slots=True)
 class Journal:
-    """Gathered tick by tick, written in one commit, then cleared. A failed commit leaves it to grow.
+    """Changes collected tick by tick, written in one commit and then cleared. It grows while commits fail.
 
-    Objects are written as they are at the commit. `floors` is by Gpu uuid, driver version, resident or not,
-    day and step. `forgotten` is millijoules, by Gpu uuid and life of its counter, whose Spans are no more.
-    `shift` is what to add to times that an earlier run stored on its source's clock. `lost` counts Sessions
-    let go because the store was away for too long.
+    Objects are written as they are at the commit. `floors` is by Gpu uuid, driver version, with or without
+    residents, day and step. `forgotten` is millijoules of deleted Spans, by Gpu uuid and epoch number.
+    `ended_owners` are processes of which the owner row is to be deleted. `shift` is added to times that an
+    earlier run stored on its source's clock. `lost` counts Sessions that were discarded because the store was
+    unavailable for too long.
     """
 
     elapsed: float = 0.0
@@ -140,78 +143,84 @@ class Journal:
     epochs: list[EpochEntry] = field(default_factory=list)
     floors: dict[tuple[str, str, bool, int, int], float] = field(default_factory=dict)
     sessions: dict[int, OpenSession] = field(default_factory=dict)
-    handovers: dict[int, Handover] = field(default_factory=dict)
+    allocations: dict[int, AllocationPeriod] = field(default_factory=dict)
     spans: dict[int, Span] = field(default_factory=dict)
     series: dict[int, SeriesEntry] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
     owners: dict[ProcessKey, Ownership] = field(default_factory=dict)
-    left: dict[ProcessKey, None] = field(default_factory=dict)
+    ended_owners: dict[ProcessKey, None] = field(default_factory=dict)
     next_series: int = 1
     shift: float = 0.0
     forgotten: dict[tuple[str, int], int] = field(default_factory=dict)
     lost: int = 0
 
-    def take_sessions(self, sessions: Iterable[OpenSession]) -> None:
-        """Those that changed."""
-        for one in sessions:
-            if one.changed:
-                one.changed = False
-                self.sessions[one.number] = one
-        if len(self.sessions) > _MOST_SESSIONS:
-            ended = sorted(number for number, one in self.sessions.items() if one.ended is not None)
-            for number in ended[: len(self.sessions) - _MOST_SESSIONS * 9 // 10]:
+    def add_sessions(self, sessions: Iterable[OpenSession]) -> None:
+        """Add the Sessions that changed."""
+        for session in sessions:
+            if session.changed:
+                session.changed = False
+                self.sessions[session.number] = session
+        if len(self.sessions) > _MAX_SESSIONS:
+            ended = sorted(number for number, session in self.sessions.items() if session.ended is not None)
+            for number in ended[: len(self.sessions) - _MAX_SESSIONS * 9 // 10]:
                 del self.sessions[number]
                 self.lost += 1
 
-    def take_handovers(self, handovers: Iterable[Handover]) -> None:
-        """Those that changed."""
-        for one in handovers:
-            if one.changed:
-                one.changed = False
-                self.handovers[one.number] = one
-        while len(self.handovers) > _MOST_SESSIONS:
-            del self.handovers[next(iter(self.handovers))]
+    def add_allocations(self, allocations: Iterable[AllocationPeriod]) -> None:
+        """Add the allocations that changed."""
+        for allocation in allocations:
+            if allocation.changed:
+                allocation.changed = False
+                self.allocations[allocation.number] = allocation
+        while len(self.allocations) > _MAX_SESSIONS:
+            del self.allocations[next(iter(self.allocations))]
 
-    def take_series(self, book: str, labels: Labels, held: Held, process: GpuProcess | None) -> None:
-        """A series that was born, renamed or got joules."""
-        if not held.number:
-            held.number = self.next_series
+    def add_series(
+        self, book: str, labels: Labels, counter: ExportedCounter, process: GpuProcess | None
+    ) -> None:
+        """Add a series that is new, was renamed or got energy."""
+        if not counter.number:
+            counter.number = self.next_series
             self.next_series += 1
-        self.series[held.number] = SeriesEntry(book, labels, held, process)
+        self.series[counter.number] = SeriesEntry(book, labels, counter, process)
 
     def drop_series(self, ended: Mapping[int, bool]) -> None:
-        """Series that have ended, by number; those that never were stored leave no trace."""
+        """Drop ended series, by number; delete the rows of those that were stored."""
         for number, stored in ended.items():
             self.series.pop(number, None)
             if stored:
                 self.dropped.add(number)
 
-    def leave(self, key: ProcessKey, *, stored: bool) -> None:
-        """A process whose owner is no longer waited for."""
+    def end_owner(self, key: ProcessKey, *, stored: bool) -> None:
+        """Drop the owner of an ended process; delete its row if it was stored."""
         self.owners.pop(key, None)
         if stored:
-            self.left[key] = None
+            self.ended_owners[key] = None
 
-    def take_span(self, span: Span) -> None:
-        """A Span that got something."""
+    def add_span(self, span: Span) -> None:
+        """Add a Span that is new or got energy."""
         self.spans[span.number] = span
-        if len(self.spans) > _MOST_SPANS:
+        if len(self.spans) > _MAX_SPANS:
             self._fold()
 
     def _fold(self) -> None:
-        """Sum the older half of the Spans: first those of an hour with the same residents and method, which
-        costs no report anything; if that is not enough, all of an hour per Gpu and epoch, so that the books
-        go on to balance. Then whose the energy was is lost to the report, not to the Sessions, which have it.
+        """Sum the older half of the Spans to limit memory.
+
+        First sum Spans of an hour with the same residents and method, which changes no report. If that is not
+        enough, sum all Spans of an hour per Gpu and epoch, so that the books still balance; reports then lose
+        the shares of the processes, but their Sessions keep them.
         """
         numbers = sorted(number for number, span in self.spans.items() if not span.stored)
-        # The newest of each Gpu may still go on: folded, it would come back with all that it had.
+        # The newest Span of each Gpu may still grow: if it were folded, its energy would be added twice.
         newest = set({self.spans[number].uuid: number for number in numbers}.values())
         older = [self.spans[number] for number in numbers[: len(numbers) // 2] if number not in newest]
         together: dict[tuple[object, ...], Span] = {}
         for span in older:
-            first = together.setdefault((span.uuid, span.life, span.hour, span.method, span.residents), span)
+            first = together.setdefault(
+                (span.uuid, span.epoch_number, span.hour, span.method, span.residents), span
+            )
             if first is not span:
-                first.take(span)
+                first.add(span)
                 del self.spans[span.number]
         if len(together) > len(older) // 2:
             self._fold_hours(list(together.values()))
@@ -219,7 +228,7 @@ class Journal:
     def _fold_hours(self, spans: Iterable[Span]) -> None:
         kept: dict[tuple[str, int | None, int], Span] = {}
         for span in spans:
-            first = kept.setdefault((span.uuid, span.life, span.hour), span)
+            first = kept.setdefault((span.uuid, span.epoch_number, span.hour), span)
             if first is not span:
                 first.ends = span.ends
                 first.unattributed += span.millijoules
@@ -230,42 +239,49 @@ class Journal:
                 span.idle = span.unobserved = 0
                 span.unattributed = total
 
-    def stored(self) -> None:
-        """Everything in it is in the store now."""
+    def mark_stored(self) -> None:
+        """Mark all entries as stored and clear the journal."""
         for session in self.sessions.values():
             session.stored, session.renamed = True, False
             session.held.unsaved.clear()
-            session.stay.over.clear()
-        for handover in self.handovers.values():
-            handover.stored = True
-            handover.unused.unsaved.clear()
+            session.stretch.unsaved.clear()
+        for allocation in self.allocations.values():
+            allocation.stored = True
+            allocation.unused.unsaved.clear()
         for span in self.spans.values():
             span.stored = True
         for entry in self.series.values():
-            entry.held.renamed, entry.held.stored = False, True
+            entry.counter.renamed, entry.counter.stored = False, True
         for owner in self.owners.values():
             owner.stored = True
         self.shift = 0.0
         for part in (self.devices, self.gpus, self.epochs, self.floors, self.sessions, self.spans):
             part.clear()
-        for other in (self.series, self.dropped, self.owners, self.left, self.forgotten, self.handovers):
+        for other in (
+            self.series,
+            self.dropped,
+            self.owners,
+            self.ended_owners,
+            self.forgotten,
+            self.allocations,
+        ):
             other.clear()
 
 
-class Books(Protocol):
-    """Where the Ledger is kept over restarts. Used by the tick thread alone."""
+class LedgerStore(Protocol):
+    """Stores the Ledger across restarts. Used only by the tick thread."""
 
     @property
-    def kept(self) -> Kept:
-        """What an earlier run left."""
+    def stored_ledger(self) -> StoredLedger:
+        """The ledger that an earlier run stored."""
 
     @property
-    def began_anew(self) -> bool:
-        """True after the file had to be replaced: then the next journal must hold everything."""
+    def was_replaced(self) -> bool:
+        """True after the file had to be replaced: the next journal must then hold everything."""
 
-    def save(self, journal: Journal) -> tuple[Collected, bool]:
-        """Write and clear the journal in one commit. Never raises for trouble with the file.
+    def save(self, journal: Journal) -> tuple[CollectorRun, bool]:
+        """Write the journal in one commit and clear it. File errors do not raise.
 
-        Answers how it went, and whether what is exported now may be shown: a later run must either go on from
-        it or know that it cannot.
+        Return the result, and whether the current exported values may be shown: only if a later run will
+        either continue them or know that it cannot.
         """

@@ -1,4 +1,4 @@
-"""Turns Snapshots into the Ledger's state."""
+"""The Ledger: converts Snapshots into accounting state."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import replace
 from itertools import accumulate
 
 from gpuledger.ledger.accounts import Accounts
-from gpuledger.ledger.allocation_times import Handed
+from gpuledger.ledger.allocation_times import AllocationTimes
 from gpuledger.ledger.device_states import DeviceStates, sm_ratios
-from gpuledger.ledger.energy.booking import Policy
-from gpuledger.ledger.energy.energy import WANTS, EnergyBook
-from gpuledger.ledger.energy.floor import given_floors
-from gpuledger.ledger.energy.gpu_book import Posted
-from gpuledger.ledger.journal import Books
-from gpuledger.ledger.keeper import Keeper
+from gpuledger.ledger.energy.booking import EnergyPolicy
+from gpuledger.ledger.energy.energy_ledger import QUANTITIES, EnergyLedger
+from gpuledger.ledger.energy.floor import configured_floors
+from gpuledger.ledger.energy.gpu_energy_ledger import Posting
+from gpuledger.ledger.journal import LedgerStore
 from gpuledger.ledger.owners import OwnerTimes
+from gpuledger.ledger.persistence import LedgerPersistence
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model.family import Distribution
@@ -26,65 +26,66 @@ from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import EnergyState, LedgerState
 from gpuledger.model.snapshot import Snapshot
 
-# From a test run to a training of a week; seconds.
+# Histogram bounds in seconds, from a test run to a week of training.
 BOUNDS = (10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 
 
-class Durations:
-    """Counts since the program started, by Gpu uuid."""
+class SessionDurations:
+    """Session durations as a histogram per Gpu uuid, since the program started."""
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
-        self._told: dict[str, Distribution] = {}
+        self._distributions: dict[str, Distribution] = {}
 
     def add(self, uuid: str, seconds: float) -> None:
-        """Take in a Session that has ended; one over which the wall clock was set back counts as 0 s."""
+        """Add an ended Session; 0 s if the wall clock was set back during it."""
         seconds = max(seconds, 0.0)
         counts = self._counts.setdefault(uuid, [0] * (len(BOUNDS) + 1))
         counts[bisect_left(BOUNDS, seconds)] += 1
         self._sums[uuid] = self._sums.get(uuid, 0.0) + seconds
         running = tuple(accumulate(counts))
-        told = Distribution(BOUNDS, running[:-1], running[-1], self._sums[uuid])
-        # A new mapping each time: Pages hold the old ones.
-        self._told = {**self._told, uuid: told}
+        distribution = Distribution(BOUNDS, running[:-1], running[-1], self._sums[uuid])
+        # Copied on write: NodeStates reference the old mappings.
+        self._distributions = {**self._distributions, uuid: distribution}
 
-    def told(self) -> Mapping[str, Distribution]:
-        """As of now."""
-        return self._told
+    def by_gpu(self) -> Mapping[str, Distribution]:
+        """The current histograms by Gpu uuid."""
+        return self._distributions
 
 
-class Membership:
-    """Keeps at most `most` told processes per Device.
+class ProcessCap:
+    """Limits the individually exported processes of each Device to `most`.
 
-    A place goes to the largest by memory, then SM share, and is kept until exit: a series that came and
-    went with every memory change would be worth less than none.
+    Processes are selected by memory, then SM share, and remain selected until they exit: series that appear
+    and disappear with each memory change would be useless.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._told: dict[str, frozenset[ProcessKey]] = {}
+        self._exported: dict[str, frozenset[ProcessKey]] = {}
 
-    def post(
+    def omitted_processes(
         self, snapshot: Snapshot, present: Mapping[str, Collection[ProcessKey]]
     ) -> Mapping[str, frozenset[ProcessKey]]:
-        """The processes beyond the cap, by Device uuid; Devices within it are not in the answer.
+        """The processes beyond the cap, by Device uuid; Devices below the cap are not in the result.
 
-        `present` are those of the Snapshot before: while a Device is within the cap, all of them are told.
+        `present` are the processes of the previous Snapshot: while a Device is within the cap, all of them
+        are exported.
         """
-        untold: dict[str, frozenset[ProcessKey]] = {}
+        omitted: dict[str, frozenset[ProcessKey]] = {}
         crowded: dict[str, frozenset[ProcessKey]] = {}
-        for reading in snapshot.holders:
+        for reading in snapshot.process_readings:
             uuid = reading.device.uuid
             if reading.processes is None:
-                if uuid in self._told:
-                    crowded[uuid] = self._told[uuid]
+                if uuid in self._exported:
+                    crowded[uuid] = self._exported[uuid]
             elif len(reading.processes) > self._most:
-                before = self._told.get(uuid) or frozenset(present.get(uuid, ()))
+                before = self._exported.get(uuid) or frozenset(present.get(uuid, ()))
                 crowded[uuid] = self._choose(reading.processes, before)
-                untold[uuid] = frozenset(process.key for process in reading.processes) - crowded[uuid]
-        self._told = crowded
-        return untold
+                omitted[uuid] = frozenset(process.key for process in reading.processes) - crowded[uuid]
+        self._exported = crowded
+        return omitted
 
     def _choose(
         self, processes: tuple[GpuProcess, ...], before: frozenset[ProcessKey]
@@ -96,66 +97,70 @@ class Membership:
 
 
 def _rank(process: GpuProcess) -> tuple[bool, float, float, int]:
-    # What only draws comes last: the process and session dialects do not even tell it.
+    # Graphics-only processes come last: the process and session dialects do not export them at all.
     return (not process.computes, -(process.memory or 0), -(process.usage.sm or 0.0), process.pid)
 
 
 class Ledger:
-    """Posts one Snapshot at a time; used by the tick thread alone. Its state is an immutable value.
+    """Posts one Snapshot at a time; used only by the tick thread. Its state is an immutable value.
 
-    With `books` it goes on from what they kept, and every posting is in them before its state is answered.
+    With a `store`, it continues what the store holds, and saves each posting there before it returns the
+    state.
     """
 
-    wants: frozenset[Quantity] = WANTS
+    required_quantities: frozenset[Quantity] = QUANTITIES
 
-    def __init__(self, settings: LedgerSettings, books: Books | None = None) -> None:
-        self.sessions = Sessions(kept=books is not None)
-        floors = given_floors(settings.empty_watts, settings.resident_watts)
-        self.energy = EnergyBook(floors, Policy(settings.policy))
+    def __init__(self, settings: LedgerSettings, store: LedgerStore | None = None) -> None:
+        self.sessions = Sessions(has_store=store is not None)
+        floors = configured_floors(settings.empty_watts, settings.resident_watts)
+        self.energy = EnergyLedger(floors, EnergyPolicy(settings.policy))
         self._accounts = Accounts(settings.zero_hold, settings.retention)
-        self._membership = Membership(settings.max_per_device)
+        self._process_cap = ProcessCap(settings.max_per_device)
         self._states = DeviceStates()
         self._owners = OwnerTimes(settings.retention)
-        self._handed = Handed()
+        self._allocations = AllocationTimes()
         self._totals: Counter[str] = Counter()
-        self._durations = Durations()
-        self._keeper: Keeper | None = None
-        if books is not None:
-            self._keeper = Keeper(books, self.sessions, self._handed, self.energy, self._accounts)
+        self._durations = SessionDurations()
+        self._persistence: LedgerPersistence | None = None
+        if store is not None:
+            self._persistence = LedgerPersistence(
+                store, self.sessions, self._allocations, self.energy, self._accounts
+            )
         self._state = LedgerState()
-        # What has left the counters and is not in all books yet; the failed are of a posting that broke off.
-        self._posted: list[Posted] = []
-        self._failed: list[Posted] = []
+        # Postings that were taken from the counters and are not in all accounts yet. `_failed` are those of a
+        # posting that raised.
+        self._posted: list[Posting] = []
+        self._failed: list[Posting] = []
 
     @property
     def state(self) -> LedgerState:
         """The state after the last posting."""
         return self._state
 
-    def adopt(self, settings: LedgerSettings) -> None:
-        """Book and tell by these from the next posting on, but for those that need a restart."""
-        floors = given_floors(settings.empty_watts, settings.resident_watts)
-        self.energy.adopt(floors, Policy(settings.policy))
-        self._accounts.retain(settings.retention)
-        self._owners.retain(settings.retention)
+    def apply_settings(self, settings: LedgerSettings) -> None:
+        """Use these settings from the next posting on, except those that need a restart."""
+        floors = configured_floors(settings.empty_watts, settings.resident_watts)
+        self.energy.apply_settings(floors, EnergyPolicy(settings.policy))
+        self._accounts.set_retention(settings.retention)
+        self._owners.set_retention(settings.retention)
 
     def interrupt(self) -> None:
-        """Nobody looks from here until the next posting, because somebody asked for that.
+        """Stop observation until the next posting, on request (such as a pause).
 
-        Unlike a reading that fails for a moment, such a gap is no part of any interval: its energy is
-        unobserved, its time nobody's, however short it is.
+        Unlike a reading that fails briefly, this gap belongs to no interval: its energy is unobserved and its
+        time is not counted, however short it is.
         """
         self.sessions.interrupt()
-        self._handed.interrupt()
+        self._allocations.interrupt()
         self.energy.interrupt()
         self._states.interrupt()
         self._owners.interrupt()
 
     def post(self, snapshot: Snapshot) -> LedgerState:
-        """Book one Snapshot and answer the state after it.
+        """Book one Snapshot and return the state after it.
 
-        Should anything in it raise, no joule is lost by that: what had been taken from the counters is
-        unobserved in the next posting.
+        If anything raises, no energy is lost: the next posting books what was taken from the counters as
+        unobserved.
         """
         try:
             return self._post(snapshot)
@@ -165,32 +170,32 @@ class Ledger:
             raise
 
     def _post(self, snapshot: Snapshot) -> LedgerState:
-        if self._keeper is not None:
-            self._keeper.resume(snapshot, self._totals)
-        untold = self._membership.post(snapshot, self.sessions.by_device)
+        if self._persistence is not None:
+            self._persistence.resume(snapshot, self._totals)
+        omitted = self._process_cap.omitted_processes(snapshot, self.sessions.by_device)
         posted = self._posted = self.energy.post(snapshot)
         for one in posted:
             self._totals[one.gpu.uuid] += one.millijoules
         self.sessions.post(snapshot, posted)
-        if self._keeper is not None:
-            self._handed.post(snapshot)
-        energy = self._tell_energy(snapshot, posted, untold)
+        if self._persistence is not None:
+            self._allocations.post(snapshot)
+        energy = self._post_energy(snapshot, posted, omitted)
         self._states.post(snapshot)
-        states, seconds = self._states.told()
+        states, seconds = self._states.values()
         for session in self.sessions.ended:
             self._durations.add(session.process.device.gpu.uuid, session.last_seen - session.first_seen)
-        durations = self._durations.told()
+        durations = self._durations.by_gpu()
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._count_xids(snapshot)
         state = LedgerState(
             compute_sessions=compute,
             graphics_sessions=graphics,
-            omitted=untold,
+            omitted=omitted,
             xids=xids,
             xid_times=times,
             invalid=self._state.invalid + snapshot.invalid,
             energy=energy,
-            sessions_closed={uuid: told.count for uuid, told in durations.items()},
+            sessions_closed={uuid: duration.count for uuid, duration in durations.items()},
             session_durations=durations,
             device_states=states,
             state_seconds=seconds,
@@ -198,35 +203,35 @@ class Ledger:
             owners=self._owners.post(snapshot),
             sessions=self.sessions.rows(),
         )
-        self._state = state if self._keeper is None else self._keep(self._keeper, snapshot, state)
+        self._state = state if self._persistence is None else self._save(self._persistence, snapshot, state)
         self._posted, self._failed = [], []
         return self._state
 
-    def _keep(self, keeper: Keeper, snapshot: Snapshot, state: LedgerState) -> LedgerState:
+    def _save(self, persistence: LedgerPersistence, snapshot: Snapshot, state: LedgerState) -> LedgerState:
         if self._failed:
             self._posted = self._failed + self._posted
             self._failed = []
-        part, may_be_shown = keeper.keep(snapshot, self._posted, self._totals)
+        part, may_be_shown = persistence.save(snapshot, self._posted, self._totals)
         energy = state.energy if may_be_shown else self._state.energy
         return replace(state, energy=energy, parts=(part,))
 
-    def _tell_energy(
-        self, snapshot: Snapshot, posted: list[Posted], untold: Mapping[str, frozenset[ProcessKey]]
+    def _post_energy(
+        self, snapshot: Snapshot, posted: list[Posting], omitted: Mapping[str, frozenset[ProcessKey]]
     ) -> EnergyState:
-        hidden = frozenset().union(*untold.values()) if untold else frozenset()
+        omitted_keys = frozenset().union(*omitted.values()) if omitted else frozenset()
         alive = self.sessions.alive()
-        if self._keeper is not None and self._keeper.absent:
-            # Sessions of a Gpu that is away are open, but their owners come back with the Gpu.
-            away = set(self._keeper.absent)
-            alive = {key: one for key, one in alive.items() if one.device.gpu.uuid not in away}
-        for book in self.energy.books.values():
-            if book.has_counter or book.power is not None:
-                self._totals.setdefault(book.gpu.uuid, 0)
-        self._accounts.post(posted, alive, hidden, snapshot.elapsed)
+        if self._persistence is not None and self._persistence.absent_gpus:
+            # Sessions of a missing Gpu remain open, but their owners return with the Gpu.
+            missing = set(self._persistence.absent_gpus)
+            alive = {key: one for key, one in alive.items() if one.device.gpu.uuid not in missing}
+        for gpu_ledger in self.energy.gpu_ledgers.values():
+            if gpu_ledger.has_counter or gpu_ledger.power is not None:
+                self._totals.setdefault(gpu_ledger.gpu.uuid, 0)
+        self._accounts.post(posted, alive, omitted_keys, snapshot.elapsed)
         if self._failed:
             self._accounts.balance(self._totals, snapshot.elapsed)
-        if self._keeper is None:
-            self._accounts.keep_nothing()
+        if self._persistence is None:
+            self._accounts.discard_changes()
         return self._accounts.state(self._totals, snapshot.elapsed)
 
     def _count_xids(

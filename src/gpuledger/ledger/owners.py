@@ -1,25 +1,25 @@
-"""Who has each Device, for how long, and for how long without using it."""
+"""The owners of each Device: allocated, resident and held time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpuledger.ledger.device_states import all_hold
-from gpuledger.ledger.ownership import PATIENCE
-from gpuledger.ledger.watched_time import seconds_since
+from gpuledger.ledger.device_states import are_inactive
+from gpuledger.ledger.ownership import OWNER_TIMEOUT
+from gpuledger.ledger.watched_time import observed_seconds
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.model.workload import AWAITED, Workload
+from gpuledger.model.workload import PENDING_NAMES, Workload
 
 Labels = tuple[str, ...]
-_NOBODY_KNOWN: Labels = ("unknown", "", "", "", "", "")
+_UNKNOWN_OWNER: Labels = ("unknown", "", "", "", "", "")
 
 
 @dataclass(slots=True)
-class _Tenure:
-    """One owner on one Device: first seen there `since`, last seen `alive`, in the source's seconds."""
+class _DeviceOwner:
+    """One owner on one Device. `since` (first seen) and `alive` (last seen) are on the source's clock."""
 
     device: Device
     labels: Labels
@@ -30,8 +30,8 @@ class _Tenure:
     held: float = 0.0
     resident: float = 0.0
 
-    def take_over(self, other: _Tenure) -> None:
-        """Add what was gathered under an id that turns out to be this owner's."""
+    def add_from(self, other: _DeviceOwner) -> None:
+        """Move the times counted under an id that turned out to belong to this owner."""
         self.allocated += other.allocated
         self.held += other.held
         self.resident += other.resident
@@ -39,7 +39,7 @@ class _Tenure:
 
 
 @dataclass(slots=True)
-class _Presence:
+class _TickPresence:
     """One owner on one Device in one tick."""
 
     allocated: bool = False
@@ -47,116 +47,120 @@ class _Presence:
 
 
 class OwnerTimes:
-    """Tenures of all owners; used by the tick thread alone.
+    """Allocated, resident and held time of all owners. Used only by the tick thread.
 
-    One that has ended is told for `retention` seconds more, so that its last seconds are scraped. An owner of
-    whom only an id is known waits for its names: what it gathers until then is added when they come.
+    An owner that is gone is exported for `retention` more seconds, so that its last seconds are scraped. The
+    time of an owner known only by id waits for its names and is added when they arrive.
     """
 
     def __init__(self, retention: float) -> None:
         self._retention = retention
-        self._tenures: dict[tuple[str, Labels], _Tenure] = {}
-        # By Device and by the ids of pod and container.
-        self._waiting: dict[tuple[str, Labels], _Tenure] = {}
+        self._entries: dict[tuple[str, Labels], _DeviceOwner] = {}
+        # By Device and the ids of pod and container.
+        self._waiting: dict[tuple[str, Labels], _DeviceOwner] = {}
         self._elapsed: float | None = None
 
-    def retain(self, seconds: float) -> None:
-        """From here on, go on telling those that have ended for so many seconds."""
+    def set_retention(self, seconds: float) -> None:
+        """Export owners that are gone for this many seconds from now on."""
         self._retention = seconds
 
     def interrupt(self) -> None:
-        """Nobody looks until the next tick: the time until then is no owner's."""
+        """Count no time until the next tick: it is not observed."""
         self._elapsed = None
 
     def post(self, snapshot: Snapshot) -> tuple[OwnerRow, ...]:
-        """Take in one tick, its processes named; answers who is to be told."""
+        """Add one tick, with the owners of its processes; return the owners to be exported."""
         now = snapshot.elapsed
-        since = seconds_since(self._elapsed, now)
+        since = observed_seconds(self._elapsed, now)
         self._elapsed = now
-        handed: dict[str, list[Workload]] = {}
+        allocated: dict[str, list[Workload]] = {}
         for allocation in snapshot.allocations:
-            handed.setdefault(allocation.device.uuid, []).append(allocation.workload)
-        for reading in snapshot.holders:
-            for tenure, presence in self._present(reading, handed.get(reading.device.uuid, []), now):
-                _spend(tenure, presence, reading, now, since)
-        self._give_up(now)
+            allocated.setdefault(allocation.device.uuid, []).append(allocation.workload)
+        for reading in snapshot.process_readings:
+            for entry, presence in self._present(reading, allocated.get(reading.device.uuid, []), now):
+                _add_time(entry, presence, reading, now, since)
+        self._expire_waiting(now)
         self._end(now)
-        return tuple([self._row(tenure, now) for tenure in self._tenures.values()])
+        return tuple([self._row(entry, now) for entry in self._entries.values()])
 
     def _present(
-        self, reading: Reading, handed: list[Workload], now: float
-    ) -> list[tuple[_Tenure, _Presence]]:
-        found: dict[int, tuple[_Tenure, _Presence]] = {}
+        self, reading: Reading, allocated: list[Workload], now: float
+    ) -> list[tuple[_DeviceOwner, _TickPresence]]:
+        found: dict[int, tuple[_DeviceOwner, _TickPresence]] = {}
 
-        def presence(owner: Workload) -> _Presence:
-            tenure = self._tenure(reading.device, owner, now)
-            here = found.get(id(tenure))
+        def presence(owner: Workload) -> _TickPresence:
+            entry = self._entry(reading.device, owner, now)
+            here = found.get(id(entry))
             if here is None:
-                here = found[id(tenure)] = (tenure, _Presence())
+                here = found[id(entry)] = (entry, _TickPresence())
             return here[1]
 
-        for owner in handed:
+        for owner in allocated:
             presence(owner).allocated = True
         for process in reading.processes or ():
             presence(process.workload).processes.append(process)
         return list(found.values())
 
-    def _tenure(self, device: Device, owner: Workload, now: float) -> _Tenure:
-        if owner.missing not in AWAITED:
-            tenure = self._known(device, labels_of(owner), now)
+    def _entry(self, device: Device, owner: Workload, now: float) -> _DeviceOwner:
+        if owner.missing not in PENDING_NAMES:
+            entry = self._known(device, labels_of(owner), now)
             before = self._waiting.pop(_ids(device, owner), None) if self._waiting else None
             if before is not None:
-                tenure.take_over(before)
-            return tenure
-        waiting = self._waiting.setdefault(_ids(device, owner), _Tenure(device, _NOBODY_KNOWN, now, now))
-        if now - waiting.since < PATIENCE:
+                entry.add_from(before)
+            return entry
+        waiting = self._waiting.setdefault(
+            _ids(device, owner), _DeviceOwner(device, _UNKNOWN_OWNER, now, now)
+        )
+        if now - waiting.since < OWNER_TIMEOUT:
             return waiting
         waiting.alive = now
-        return self._known(device, _NOBODY_KNOWN, now)
+        return self._known(device, _UNKNOWN_OWNER, now)
 
-    def _known(self, device: Device, labels: Labels, at: float) -> _Tenure:
-        tenure = self._tenures.get((device.uuid, labels))
-        if tenure is None:
-            tenure = self._tenures[device.uuid, labels] = _Tenure(device, labels, at, at)
-        tenure.device = device
-        return tenure
+    def _known(self, device: Device, labels: Labels, at: float) -> _DeviceOwner:
+        entry = self._entries.get((device.uuid, labels))
+        if entry is None:
+            entry = self._entries[device.uuid, labels] = _DeviceOwner(device, labels, at, at)
+        entry.device = device
+        return entry
 
-    def _give_up(self, now: float) -> None:
-        """Owners whose names have not come in time, or who went without them, are unknown."""
+    def _expire_waiting(self, now: float) -> None:
+        """Count waiting owners as unknown if they left or if their names did not arrive in time."""
         for ids, waiting in list(self._waiting.items()):
             if waiting.alive != now:
                 del self._waiting[ids]
             gathered = waiting.allocated or waiting.held or waiting.resident
-            if gathered and (waiting.alive != now or now - waiting.since >= PATIENCE):
-                self._known(waiting.device, _NOBODY_KNOWN, waiting.alive).take_over(waiting)
+            if gathered and (waiting.alive != now or now - waiting.since >= OWNER_TIMEOUT):
+                self._known(waiting.device, _UNKNOWN_OWNER, waiting.alive).add_from(waiting)
 
     def _end(self, now: float) -> None:
-        gone = [key for key, tenure in self._tenures.items() if now - tenure.alive > self._retention]
+        gone = [key for key, entry in self._entries.items() if now - entry.alive > self._retention]
         for key in gone:
-            del self._tenures[key]
+            del self._entries[key]
 
-    def _row(self, tenure: _Tenure, now: float) -> OwnerRow:
-        present = tenure.alive == now
+    def _row(self, entry: _DeviceOwner, now: float) -> OwnerRow:
+        present = entry.alive == now
         return OwnerRow(
-            tenure.device,
-            tenure.labels,
+            entry.device,
+            entry.labels,
             present,
-            tenure.processes if present else None,
-            tenure.allocated,
-            tenure.held,
-            tenure.resident,
+            entry.processes if present else None,
+            entry.allocated,
+            entry.held,
+            entry.resident,
         )
 
 
-def _spend(tenure: _Tenure, presence: _Presence, reading: Reading, now: float, since: float) -> None:
-    tenure.alive = now
-    tenure.processes = None if reading.processes is None else len(presence.processes)
+def _add_time(
+    entry: _DeviceOwner, presence: _TickPresence, reading: Reading, now: float, since: float
+) -> None:
+    entry.alive = now
+    entry.processes = None if reading.processes is None else len(presence.processes)
     if presence.allocated:
-        tenure.allocated += since
+        entry.allocated += since
     if presence.processes:
-        tenure.resident += since
-    if all_hold(presence.processes, reading):
-        tenure.held += since
+        entry.resident += since
+    if are_inactive(presence.processes, reading):
+        entry.held += since
 
 
 def _ids(device: Device, owner: Workload) -> tuple[str, Labels]:
@@ -169,5 +173,5 @@ def labels_of(owner: Workload) -> Labels:
 
 
 def user_of(owner: Workload) -> str:
-    """The owner's user; empty for a pod, as the users of its containers are no names of this machine."""
+    """The owner's user; empty for a pod: user names inside containers are not users of this machine."""
     return "" if owner.kind == "pod" else owner.user

@@ -1,4 +1,4 @@
-"""Who a process belongs to, as far as it is known by now."""
+"""The owner of a process, as far as it is known."""
 
 from __future__ import annotations
 
@@ -8,19 +8,21 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.workload import AWAITED, UNKNOWN, Workload
+from gpuledger.model.workload import PENDING_NAMES, UNKNOWN, Workload
 
-# A pod's name can come some seconds after its process; who is not known by then is told as unknown.
-PATIENCE = 30.0
+# Seconds to wait for a pod's name, which can arrive after its process; then the owner is exported as unknown.
+OWNER_TIMEOUT = 30.0
 
 
-def not_less(before: Workload, now: Workload) -> Workload:
-    """The newest answer, without what it has forgotten: a pod that is deleted before its process is gone, and
-    a map that begins anew, take no name away.
+def merge_owner(before: Workload, now: Workload) -> Workload:
+    """The newer owner, without losing known names.
+
+    A pod that is deleted before its process exits, or an owner index that starts empty again, removes no
+    name.
     """
-    if before.kind in ("unknown", "user") or before.missing in AWAITED:
+    if before.kind in ("unknown", "user") or before.missing in PENDING_NAMES:
         return now
-    if now.kind in ("unknown", "user") or (now.missing in AWAITED and _same(before, now)):
+    if now.kind in ("unknown", "user") or (now.missing in PENDING_NAMES and _same(before, now)):
         return before
     if not _same(before, now):
         return now
@@ -38,12 +40,12 @@ def _same(one: Workload, other: Workload) -> bool:
 
 @dataclass(slots=True)
 class Ownership:
-    """One process's owner, frozen once known. `owner` is None while waiting for a name.
+    """The owner of one process, frozen once known. `owner` is None while its name is pending.
 
-    `process` is as last named; `shown` is the one whose labels are told, frozen together with the owner.
-    `waiting` holds millijoules by method that no series has yet; `methods` are those that have one.
-    `changed` says that the store has not been told, `stored` that it was once. Once frozen, `labels` are the
-    told row's and `owner_labels` those of the owner's series by method.
+    `process` is as last named. `shown` is the process that provides the exported labels, frozen together with
+    the owner. `waiting` holds millijoules by method that no series has yet; `methods` are those with a
+    series. `changed` marks changes that are not stored, `stored` that the store has a row. Once frozen,
+    `labels` are those of the exported row and `owner_labels` those of the owner's series, by method.
     """
 
     process: GpuProcess
@@ -59,37 +61,37 @@ class Ownership:
     owner_labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def wait(self, method: str, millijoules: int) -> None:
-        """Keep joules until the owner is known."""
+        """Hold energy until the owner is known."""
         self.waiting[method] += millijoules
         self.changed = True
 
     def add_method(self, method: str) -> None:
-        """There is a series of this method."""
+        """Record that a series of this method exists."""
         if method not in self.methods:
             self.methods.add(method)
             self.changed = True
 
-    def learn(self, process: GpuProcess, now: float) -> bool:
-        """Take in the newest answer; True when the owner became known by it, or known better."""
+    def update(self, process: GpuProcess, now: float) -> bool:
+        """Apply the latest owner lookup; return True if the owner became known or better known."""
         self.process = process
         if self.resolved:
             return False
         if not process.workload.missing:
             self.resolved = True
             return self._freeze(process.workload)
-        if self.owner is None and now - self.since >= PATIENCE:
-            return self._freeze(self._deepest())
+        if self.owner is None and now - self.since >= OWNER_TIMEOUT:
+            return self._freeze(self._best_known())
         return False
 
     def give_up(self) -> None:
-        """The process is gone: who is not known now will never be."""
+        """Freeze the owner: the process has ended, so no better answer will arrive."""
         if self.owner is None:
-            self._freeze(self._deepest())
+            self._freeze(self._best_known())
 
-    def _deepest(self) -> Workload:
-        """What there is of an answer: a user without more is one, an id without its name is not."""
+    def _best_known(self) -> Workload:
+        """The known part of the owner: a user alone counts as an owner, an id without its name does not."""
         found = self.process.workload
-        return UNKNOWN if found.missing in AWAITED else found
+        return UNKNOWN if found.missing in PENDING_NAMES else found
 
     def _freeze(self, owner: Workload) -> bool:
         self.owner, self.shown = owner, self.process
@@ -103,14 +105,14 @@ class Ownership:
 _NAMES = tuple(item.name for item in fields(Workload))
 
 
-def owner_words(owner: Workload) -> dict[str, object]:
-    """Field by name, without those of which nothing is known."""
-    return {name: word for name in _NAMES if (word := getattr(owner, name)) != getattr(UNKNOWN, name)}
+def owner_fields(owner: Workload) -> dict[str, object]:
+    """The known fields of an owner by name."""
+    return {name: value for name in _NAMES if (value := getattr(owner, name)) != getattr(UNKNOWN, name)}
 
 
-def owner_from(words: Mapping[str, Any]) -> Workload:
-    """What `owner_words` said, also after JSON, which has lists for tuples."""
-    if not words:
+def owner_from_fields(values: Mapping[str, Any]) -> Workload:
+    """The inverse of `owner_fields`, also after JSON, which turns tuples into lists."""
+    if not values:
         return UNKNOWN
-    labels = tuple((name, value) for name, value in words.get("labels", ()))
-    return Workload(**{**words, "labels": labels})
+    labels = tuple((name, value) for name, value in values.get("labels", ()))
+    return Workload(**{**values, "labels": labels})

@@ -1,4 +1,4 @@
-"""Sessions: who came, who is still here, what each used."""
+"""Sessions: when each process came and went, and what it used."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
 
-from gpuledger.ledger.device_states import holds, is_still
+from gpuledger.ledger.device_states import is_device_inactive, is_inactive
 from gpuledger.ledger.energy.booking import MEASURED
-from gpuledger.ledger.energy.counter import LONGEST
-from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.counter import LONGEST_INTERVAL
+from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.ownership import not_less
-from gpuledger.ledger.watched_time import Marked, Stay, seconds_since
+from gpuledger.ledger.ownership import merge_owner
+from gpuledger.ledger.watched_time import MarkedSeconds, WatchedStretch, observed_seconds
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import SessionRow
 from gpuledger.model.snapshot import Reading, Snapshot
@@ -21,15 +21,15 @@ from gpuledger.model.snapshot import Reading, Snapshot
 
 @dataclass(slots=True)
 class OpenSession:
-    """A Session that has not ended: what it used so far. Times are unix seconds, energy millijoules.
+    """The usage of a Session that has not ended. Times are unix seconds, energy is millijoules.
 
-    `high` is the upper bound of what it can have used: everything of its Gpu's intervals in which it was
-    resident, less what was measured to others. `sm_seconds` is the integral of its SM share over the
-    `sm_known` seconds in which the share was told; `held` are the seconds in which it certainly did nothing.
-    `watts` is what the last interval booked to it, by its seconds; `watts_at` is when that was posted, on the
-    source's clock. `watched` is false until this run has seen it: then an end is inferred, not seen.
-    `number` is its name in the store; `changed` and `renamed` say what is not stored yet (`renamed`: who it
-    is, too), `stored` whether there is a row at all.
+    `high` is the upper bound of its energy: all energy of its Gpu's intervals in which it was resident, less
+    what was measured for other processes. `sm_seconds` is the integral of its SM share over the `sm_known`
+    seconds in which the share was reported. `held` are the seconds in which it certainly used no engine.
+    `watts` is the energy booked in the last interval divided by its length; `watts_at` is when that was
+    posted, on the source's clock. `watched` is False until this run has seen the process: until then an end
+    is inferred, not seen. `number` is its key in the store. `changed` and `renamed` mark changes that are not
+    stored yet (`renamed`: also of its identity or owner), `stored` says whether a row exists.
     """
 
     process: GpuProcess
@@ -51,27 +51,34 @@ class OpenSession:
     changed: bool = True
     renamed: bool = True
     stored: bool = False
-    held: Marked = field(default_factory=Marked)
-    stay: Stay = field(init=False)
+    held: MarkedSeconds = field(default_factory=MarkedSeconds)
+    stretch: WatchedStretch = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stay = Stay(self.first_seen, self.last_seen)
+        self.stretch = WatchedStretch(self.first_seen, self.last_seen)
 
-    def see(
-        self, process: GpuProcess, unix: float, elapsed: float, seconds: float, *, still: bool = False
+    def update(
+        self,
+        process: GpuProcess,
+        unix: float,
+        elapsed: float,
+        seconds: float,
+        *,
+        device_inactive: bool = False,
     ) -> None:
-        """The process is there, `seconds` after the tick before, in which it was or not; `still`: its Device
-        did nothing. `elapsed` is the source's clock.
+        """Add a tick in which the process is present, `seconds` after the previous tick.
+
+        `device_inactive` says that its Device used no engine. `elapsed` is on the source's clock.
         """
         before = self.process
         if process.workload is not before.workload or process.name is not before.name:
-            owner = not_less(before.workload, process.workload)
+            owner = merge_owner(before.workload, process.workload)
             if owner is not process.workload:
                 process = replace(process, workload=owner)
-            self.renamed = self.renamed or _who(process) != _who(before)
+            self.renamed = self.renamed or _identity(process) != _identity(before)
         self.process = process
         self.last_seen = unix
-        self.stay.go_on(unix, elapsed)
+        self.stretch.extend(unix, elapsed)
         self.changed = self.watched = True
         if process.memory is not None:
             self.peak_memory = max(self.peak_memory or 0, process.memory)
@@ -80,17 +87,17 @@ class OpenSession:
             self.sm_seconds += share * seconds
             self.sm_known += seconds
             self.sm_most = share if self.sm_most is None else max(self.sm_most, share)
-        if seconds and holds(process, still=still):
+        if seconds and is_inactive(process, device_inactive=device_inactive):
             self.held_seconds += seconds
             self.held.mark(unix - seconds, unix)
 
     def end(self) -> None:
-        """It is gone. The exit was seen when the lists before and after it were."""
+        """End the Session. Its exit was seen if the lists before and after it were read."""
         self.ended = self.last_seen
         self.changed = True
 
     def row(self, oldest: float = -inf) -> SessionRow:
-        """As people are shown it; without its watts when they were posted before `oldest`."""
+        """The Session for display; without watts if they were posted before `oldest`."""
         return SessionRow(
             self.number,
             self.process,
@@ -107,23 +114,23 @@ class OpenSession:
         )
 
 
-def _who(process: GpuProcess) -> tuple[object, ...]:
+def _identity(process: GpuProcess) -> tuple[object, ...]:
     return (process.workload, process.command, process.host.executable, process.host.user)
 
 
 class Sessions:
     """Open Sessions, one per `(device, pid, start)`, and those that ended in the last posting.
 
-    A Session ends when its Device's list was read and the process is not in it, or when the Device is gone
-    from a whole Device list (a MIG instance taken apart). A list that failed ends nothing.
-    An interval can outlast a process: what is booked late goes to the Session that ended, told in `amended`.
-    A process that no list ever had (a ghost) is known by its samples or records, and its Session lasts for as
-    long as its Gpu's intervals have it.
+    A Session ends when its Device's list was read without the process, or when the Device is missing from a
+    complete Device list (a destroyed MIG instance). A list that could not be read ends nothing. An interval
+    can outlive a process: energy booked afterwards goes to the ended Session, which is then in `amended`. A
+    process that was in no list (a ghost) is known from its samples or accounting records; its Session remains
+    open while the intervals of its Gpu contain it.
     """
 
-    def __init__(self, *, kept: bool = True) -> None:
-        """`kept`: what is not in the books yet is handed over to a store, tick by tick."""
-        self._kept = kept
+    def __init__(self, *, has_store: bool = True) -> None:
+        """With `has_store`, changes are kept until a store takes them, tick by tick."""
+        self._has_store = has_store
         self._open: dict[str, dict[ProcessKey, OpenSession]] = {}
         self._ghosts: dict[ProcessKey, OpenSession] = {}
         self._elapsed: float | None = None
@@ -132,24 +139,25 @@ class Sessions:
         self.ended: list[OpenSession] = []
         self.amended: list[OpenSession] = []
 
-    def resume(self, kept: Iterable[OpenSession], following: int) -> None:
-        """Go on from what an earlier run left open; new Sessions are numbered from `following`."""
-        for one in kept:
-            self._open.setdefault(one.process.device.uuid, {})[one.process.key] = one
-        self._next = following
+    def resume(self, stored: Iterable[OpenSession], next_number: int) -> None:
+        """Continue the Sessions that an earlier run left open; number new ones from `next_number`."""
+        for session in stored:
+            self._open.setdefault(session.process.device.uuid, {})[session.process.key] = session
+        self._next = next_number
 
     def interrupt(self) -> None:
-        """Nobody looks until the next posting: who is gone by then ended unseen, and who is there is not said
-        to have gone on as he was.
+        """Observation stops until the next posting.
+
+        The end of a process that is gone by then is inferred, and the time until then is not counted.
         """
         self._elapsed = None
         for session in self.open():
             session.watched = False
             session.watts = None
-            session.stay.seen_at = None
+            session.stretch.seen_at = None
 
     def number_of(self, key: ProcessKey) -> int:
-        """The number of a process's Session, open or lately ended; KeyError for one that never was here."""
+        """The number of a process's Session, open or recently ended; raises KeyError if there is none."""
         found = self._open.get(key[0], {}).get(key) or self._ghosts.get(key)
         return self._late[key][0].number if found is None else found.number
 
@@ -164,17 +172,17 @@ class Sessions:
         return chain(listed, self._ghosts.values())
 
     def alive(self) -> dict[ProcessKey, GpuProcess]:
-        """The processes of the open Sessions, as last named."""
+        """The processes of the open Sessions, with the latest names."""
         return {one.process.key: one.process for one in self.open()}
 
-    def post(self, snapshot: Snapshot, posted: Iterable[Posted] = ()) -> None:
-        """Open, carry on and end Sessions by one Snapshot and what was booked with it."""
-        seconds = seconds_since(self._elapsed, snapshot.elapsed)
+    def post(self, snapshot: Snapshot, postings: Iterable[Posting] = ()) -> None:
+        """Open, update and end Sessions from one Snapshot and the energy booked with it."""
+        seconds = observed_seconds(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         self.amended = []
         gone: dict[ProcessKey, OpenSession] = {}
         here = set()
-        for reading in snapshot.holders:
+        for reading in snapshot.process_readings:
             here.add(reading.device.uuid)
             if reading.processes is not None:
                 self._post_device(reading, reading.processes, snapshot, seconds, gone)
@@ -184,16 +192,16 @@ class Sessions:
             there = {reading.device.uuid for reading in snapshot.readings}
             for key in [key for key in self._ghosts if key[0] not in there]:
                 gone[key] = self._ghosts.pop(key)
-        for one in posted:
-            self._book(one, gone)
+        for posting in postings:
+            self._book(posting, gone)
         for session in gone.values():
             session.end()
         self.ended = list(gone.values())
         self._remember(gone, snapshot.elapsed)
 
     def _remember(self, gone: Mapping[ProcessKey, OpenSession], now: float) -> None:
-        # Oldest first, so that what is no longer needed stands at the beginning.
-        for key in [key for key, (_, since) in self._late.items() if now - since > 2 * LONGEST]:
+        # Oldest first: expired entries come first.
+        for key in [key for key, (_, since) in self._late.items() if now - since > 2 * LONGEST_INTERVAL]:
             del self._late[key]
         self._late |= {key: (session, now) for key, session in gone.items()}
 
@@ -208,24 +216,24 @@ class Sessions:
         unix, elapsed = snapshot.unix, snapshot.elapsed
         before = self._open.get(reading.device.uuid, {})
         now: dict[ProcessKey, OpenSession] = {}
-        still = is_still(reading)
+        device_inactive = is_device_inactive(reading)
         for process in processes:
             key = process.key
             session = before.pop(key, None)
             if session is None:
                 session = self._new(process, unix, unix)
-                session.see(process, unix, elapsed, 0.0)
+                session.update(process, unix, elapsed, 0.0)
             else:
-                session.see(process, unix, elapsed, seconds, still=still)
-            if not self._kept:
+                session.update(process, unix, elapsed, seconds, device_inactive=device_inactive)
+            if not self._has_store:
                 session.held.unsaved.clear()
-                session.stay.over.clear()
+                session.stretch.unsaved.clear()
             now[key] = session
         gone |= before
         self._open[reading.device.uuid] = now
 
-    def _book(self, posted: Posted, gone: dict[ProcessKey, OpenSession]) -> None:
-        """Joules onto the Sessions that bore them; whoever no list ever had gets a Session by it."""
+    def _book(self, posted: Posting, gone: dict[ProcessKey, OpenSession]) -> None:
+        """Book the energy of an interval to the Sessions of its residents; a ghost gets a new Session."""
         measured = posted.booked.method == MEASURED
         seconds = posted.length / 1e6
         if posted.booked.delta:
@@ -246,7 +254,7 @@ class Sessions:
             session.changed = True
 
     def _session_of(
-        self, resident: Residence, posted: Posted, gone: dict[ProcessKey, OpenSession]
+        self, resident: Residence, posted: Posting, gone: dict[ProcessKey, OpenSession]
     ) -> OpenSession:
         key = resident.key
         session = self._open.get(key[0], {}).get(key) or gone.get(key)
@@ -255,7 +263,7 @@ class Sessions:
         begins, ends = posted.begins + resident.begins / 1e6, posted.begins + resident.ends / 1e6
         if key in self._ghosts:
             session = self._ghosts[key]
-            session.last_seen = session.stay.ends = max(session.last_seen, ends)
+            session.last_seen = session.stretch.ends = max(session.last_seen, ends)
         elif key in self._late:
             session = self._late[key][0]
             self.amended.append(session)
@@ -269,18 +277,18 @@ class Sessions:
         return session
 
     def rows(self) -> tuple[SessionRow, ...]:
-        """The open Sessions as values of this posting."""
-        oldest = (self._elapsed or 0.0) - LONGEST
+        """The open Sessions as immutable rows of this posting."""
+        oldest = (self._elapsed or 0.0) - LONGEST_INTERVAL
         return tuple([one.row(oldest) for one in self.open()])
 
     def counts(self, snapshot: Snapshot) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Open Sessions per Device uuid: those that compute, those that only draw.
+        """Open Sessions per Device uuid: compute Sessions, and graphics-only Sessions.
 
-        Devices whose list failed in `snapshot` have no count: what is not known is not told.
+        Devices without a readable list in `snapshot` are omitted.
         """
         compute: dict[str, int] = {}
         graphics: dict[str, int] = {}
-        for reading in snapshot.holders:
+        for reading in snapshot.process_readings:
             if reading.processes is not None:
                 sessions = self._open[reading.device.uuid]
                 computing = sum(one.process.computes for one in sessions.values())

@@ -3,9 +3,9 @@
 Pure. Energy is whole millijoules, wall times are unix seconds, resident times are microseconds.
 
 Spans are cut at each full hour of unix time. An interval that straddles the hour is cut in two by time: of
-every account the first part gets its exact share rounded to the nearest millijoule, the second the rest,
-which is the largest remainder of two parts; so every account sums to what was posted. Nobody knows when
-within an interval of over an hour its energy was used (only unobserved ones are that long): it is not cut.
+each account the first part gets its exact share, rounded to the nearest millijoule, and the second the rest.
+For two parts this is the largest-remainder method, so each account sums to what was posted. An interval
+longer than an hour (always unobserved) is not cut: when its energy was used is unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.floor import Floors
-from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.session import UNOBSERVED
@@ -23,8 +23,8 @@ _MICRO = 1_000_000
 
 
 @dataclass(slots=True)
-class Share:
-    """What one Session had of a Span: millijoules, microseconds resident, engine time as in `Residence`."""
+class SessionShare:
+    """A Session's part of a Span: millijoules, microseconds resident, and engine time as in `Residence`."""
 
     millijoules: int = 0
     resident: int = 0
@@ -35,13 +35,13 @@ class Share:
 class Span:
     """Energy of one Gpu over a stretch of time, by account; `shares` by Session number.
 
-    `life` is the epoch of the counter, None for integrated power. `floors` are the last ones reckoned with.
-    `stored` belongs to the store.
+    `epoch_number` is the epoch of the counter, None for integrated power. `floors` are the last ones used.
+    `stored` is set by the store.
     """
 
     number: int
     uuid: str
-    life: int | None
+    epoch_number: int | None
     method: str
     begins: float
     ends: float
@@ -50,14 +50,15 @@ class Span:
     unattributed: int = 0
     unobserved: int = 0
     floors: Floors = field(default_factory=Floors)
-    shares: dict[int, Share] = field(default_factory=dict)
+    shares: dict[int, SessionShare] = field(default_factory=dict)
     stored: bool = False
 
     @property
     def hour(self) -> int:
-        """The hour (of unix time) in whose books it is: that of its beginning.
+        """The unix hour to which the Span belongs: that of its beginning.
 
-        What was noticed after more than an hour is in that of its end: an hour that was reported stays.
+        A Span longer than an hour belongs to the hour of its end, so that hours already reported do not
+        change.
         """
         return _hour(self.ends if _is_long(self.begins, self.ends) else self.begins)
 
@@ -67,22 +68,22 @@ class Span:
         own = self.idle + self.unattributed + self.unobserved
         return own + sum(share.millijoules for share in self.shares.values())
 
-    def take(self, later: Span) -> None:
-        """Add a later span of the same hour, with the same residents and method."""
+    def add(self, later: Span) -> None:
+        """Add a later Span of the same hour with the same residents and method."""
         self.ends = later.ends
         self.idle += later.idle
         self.unattributed += later.unattributed
         self.unobserved += later.unobserved
         for session, share in later.shares.items():
-            mine = self.shares[session]
-            mine.millijoules += share.millijoules
-            mine.resident += share.resident
-            mine.work += share.work
+            own = self.shares[session]
+            own.millijoules += share.millijoules
+            own.resident += share.resident
+            own.work += share.work
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One piece of a Posted: it has the stretch [`since`, `until`) of `length` microseconds."""
+    """One part of a Posting, for the stretch [`since`, `until`) of its `length` in microseconds."""
 
     begins: float
     ends: float
@@ -92,17 +93,17 @@ class _Part:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the Posted itself."""
+        """Whether the part is the entire Posting."""
         return not self.since and self.until == self.length
 
-    def of(self, amount: int) -> int:
-        """Its share of an amount that is spread evenly over time; over all pieces they sum to it."""
+    def portion(self, amount: int) -> int:
+        """The portion of an amount spread evenly over time; the portions of all parts sum to it."""
         if self.whole:
             return amount
         return _up_to(amount, self.until, self.length) - _up_to(amount, self.since, self.length)
 
     def overlap(self, begins: int, ends: int) -> int:
-        """Microseconds of a stay that lie in it; the last piece has what clocks that differ leave over."""
+        """Microseconds of a residence within this part; the last part gets the rest if clocks differ."""
         ends = ends if self.until == self.length else min(ends, self.until)
         return max(ends - max(begins, self.since), 0)
 
@@ -111,44 +112,44 @@ def _up_to(amount: int, at: int, length: int) -> int:
     return (2 * amount * at + length) // (2 * length)
 
 
-class SpanBook:
-    """The open Span of each Gpu. Used by the tick thread alone; a Span that is no longer open is final."""
+class SpanRecorder:
+    """The open Span of each Gpu. Used only by the tick thread; a Span that is no longer open is final."""
 
-    def __init__(self, first: int = 1) -> None:
+    def __init__(self) -> None:
         self._open: dict[str, Span] = {}
-        self._next = first
+        self._next = 1
 
-    def resume(self, following: int) -> None:
-        """Number new Spans from `following`."""
-        self._next = following
+    def resume(self, next_number: int) -> None:
+        """Number new Spans from `next_number`."""
+        self._next = next_number
 
     def forget_open(self) -> None:
-        """Begin new Spans from now on."""
+        """Begin a new Span for each Gpu from now on."""
         self._open.clear()
 
-    def post(self, posted: Posted, life: int, number_of: Callable[[ProcessKey], int]) -> list[Span]:
-        """Take in one interval of the epoch `life`; answers the Spans that got a part of it."""
+    def post(self, posted: Posting, epoch_number: int, number_of: Callable[[ProcessKey], int]) -> list[Span]:
+        """Add one interval of this epoch; return the Spans that got a part of it."""
         booked = posted.booked
         if not (booked.delta or posted.unobserved or posted.residents):
             return []
         numbers = tuple(number_of(resident.key) for resident in posted.residents)
         method = UNOBSERVED if posted.unobserved else booked.method
-        kind = (None if posted.integrated else life, method, numbers)
+        kind = (None if posted.integrated else epoch_number, method, numbers)
         return [self._add(posted, part, kind) for part in _parts(posted.begins, posted.ends)]
 
-    def _add(self, posted: Posted, part: _Part, kind: tuple[int | None, str, tuple[int, ...]]) -> Span:
+    def _add(self, posted: Posting, part: _Part, kind: tuple[int | None, str, tuple[int, ...]]) -> Span:
         span = self._open.get(posted.gpu.uuid)
         if span is None or not _continues(span, part, kind):
-            life, method, numbers = kind
-            span = Span(self._next, posted.gpu.uuid, life, method, part.begins, part.ends, numbers)
-            span.shares = {number: Share() for number in numbers}
+            epoch_number, method, numbers = kind
+            span = Span(self._next, posted.gpu.uuid, epoch_number, method, part.begins, part.ends, numbers)
+            span.shares = {number: SessionShare() for number in numbers}
             self._next += 1
             self._open[posted.gpu.uuid] = span
         booked = posted.booked
         span.ends = part.ends
-        span.idle += part.of(booked.idle)
-        span.unattributed += part.of(booked.unattributed)
-        span.unobserved += part.of(posted.unobserved)
+        span.idle += part.portion(booked.idle)
+        span.unattributed += part.portion(booked.unattributed)
+        span.unobserved += part.portion(posted.unobserved)
         span.floors = posted.floors
         processes = booked.processes
         if part.whole:
@@ -160,14 +161,14 @@ class SpanBook:
             return span
         for number, resident in zip(span.residents, posted.residents, strict=True):
             share = span.shares[number]
-            share.millijoules += part.of(processes.get(resident.key, 0))
+            share.millijoules += part.portion(processes.get(resident.key, 0))
             share.resident += part.overlap(resident.begins, resident.ends)
-            share.work += part.of(resident.work)
+            share.work += part.portion(resident.work)
         return span
 
 
 def _continues(span: Span, part: _Part, kind: tuple[int | None, str, tuple[int, ...]]) -> bool:
-    same = (span.life, span.method, span.residents) == kind and span.ends == part.begins
+    same = (span.epoch_number, span.method, span.residents) == kind and span.ends == part.begins
     if _is_long(span.begins, span.ends) or _is_long(part.begins, part.ends):
         return False
     return same and _hour(span.begins) == _hour(part.begins)
@@ -176,7 +177,7 @@ def _continues(span: Span, part: _Part, kind: tuple[int | None, str, tuple[int, 
 def _parts(begins: float, ends: float) -> list[_Part]:
     length = round((ends - begins) * _MICRO)
     hour = (_hour(begins) + 1) * HOUR
-    # A wall clock that was set back makes the end the earlier one: then there is nothing to cut either.
+    # If the wall clock was set back, the end is before the beginning: nothing to cut either.
     if hour >= ends or _is_long(begins, ends):
         return [_Part(begins, ends, 0, max(length, 1), max(length, 1))]
     cut = round((hour - begins) * _MICRO)

@@ -1,8 +1,8 @@
-"""Sets of whole seconds as integers: bit n is the second n of an hour or a minute.
+"""Sets of whole seconds as integers: bit n is second n of an hour or a minute.
 
-Time on a GPU is counted in whole seconds of unix time, each as what was so when it began. Sets of them are
-united without counting a second twice, however the owners are grouped, and a folded hour says exactly what
-its sessions said.
+GPU time is counted in whole seconds of unix time; each second has the state in which it began. Unions of
+these sets count no second twice, however the owners are grouped, and a folded hour equals the sum of its
+sessions exactly.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from math import ceil
 from struct import pack as pack_numbers
 from struct import unpack as unpack_numbers
 
-from gpuledger.ledger.energy.counter import LONGEST
+from gpuledger.ledger.energy.counter import LONGEST_INTERVAL
 
 HOUR, MINUTE = 3600, 60
 _BYTES = HOUR // 8
-# Of a store that is away: older ones are let go.
-_MOST_UNSAVED = 1440
+# Limit while the store is unavailable; the oldest minutes are discarded.
+_MAX_UNSAVED_MINUTES = 1440
 
 
 def seconds_within(begins: float, ends: float, origin: int, size: int) -> int:
-    """The seconds from `begins` to before `ends` (unix) among the `size` that follow `origin`."""
+    """The seconds from `begins` until before `ends` (unix) among the `size` seconds from `origin`."""
     first, last = max(ceil(begins) - origin, 0), min(ceil(ends) - origin, size)
     return ((1 << (last - first)) - 1) << first if last > first else 0
 
 
-def pack(seconds: int) -> bytes | None:
-    """Seconds of an hour for a table; None for none of them.
+def pack_seconds(seconds: int) -> bytes | None:
+    """Encode the seconds of an hour for a table; None for the empty set.
 
-    Runs as pairs of first second and length (16 bits each, little-endian), or one bit a second where that is
-    shorter: that has a length which no pairs have.
+    Runs are pairs of first second and length (16 bits each, little-endian). If one bit per second is shorter,
+    that form is used; its length differs from that of any sequence of pairs.
     """
     if not seconds:
         return None
@@ -51,8 +51,8 @@ def pack(seconds: int) -> bytes | None:
 
 
 @lru_cache(maxsize=4096)
-def unpack(packed: bytes | None) -> int:
-    """What `pack` made of it. Most hours are whole, or have a stretch that others have, too."""
+def unpack_seconds(packed: bytes | None) -> int:
+    """Decode the result of `pack_seconds`. Cached: most hours are complete or share a pattern with others."""
     if packed is None:
         return 0
     if len(packed) == _BYTES:
@@ -68,21 +68,21 @@ def _of_pairs(pairs: Sequence[int]) -> int:
 
 
 @dataclass(slots=True)
-class Marked:
-    """Seconds in which something was so, by unix minute; `unsaved` are those the store does not have yet."""
+class MarkedSeconds:
+    """Seconds with a property (such as held), by unix minute; `unsaved` are not in the store yet."""
 
     minute: int = -1
     bits: int = 0
     unsaved: dict[int, int] = field(default_factory=dict)
 
     def mark(self, begins: float, ends: float) -> None:
-        """It was so from `begins` to before `ends`."""
+        """Mark the seconds from `begins` until before `ends`."""
         for minute, bits in _minutes(begins, ends):
             if minute != self.minute:
                 self.minute, self.bits = minute, 0
             self.bits |= bits
             self.unsaved[minute] = self.unsaved.get(minute, 0) | self.bits
-        while len(self.unsaved) > _MOST_UNSAVED:
+        while len(self.unsaved) > _MAX_UNSAVED_MINUTES:
             del self.unsaved[next(iter(self.unsaved))]
 
 
@@ -93,58 +93,59 @@ def _minutes(begins: float, ends: float) -> Iterator[tuple[int, int]]:
             yield minute, bits
 
 
-# Seconds by which the wall clock and the source's may part within one stretch: slewing stays far below.
+# Allowed difference between wall clock and source clock within one stretch, in seconds (above any slewing).
 CLOCK_STEP = 2.0
 
 
-def seconds_since(before: float | None, now: float) -> float:
-    """Seconds of the source's clock from one look at the machine to the next: time that is somebody's.
+def observed_seconds(before: float | None, now: float) -> float:
+    """Seconds of the source's clock between two consecutive readings that count as observed.
 
-    0 where nobody knows what happened meanwhile: before the first look (`before` is None), and after more
-    than LONGEST (a suspend, a driver that hung).
+    0 if the time between them is unknown: before the first reading (`before` is None), and after more than
+    LONGEST_INTERVAL (a suspend, a driver that hung).
     """
-    if before is None or not 0 <= now - before <= LONGEST:
+    if before is None or not 0 <= now - before <= LONGEST_INTERVAL:
         return 0.0
     return now - before
 
 
-def begins_anew(gap: float | None, unix: float, before: float) -> float | None:
-    """When another stretch begins, in unix seconds; None where the one before goes on.
+def new_stretch_start(gap: float | None, unix: float, before: float) -> float | None:
+    """Unix time at which a new stretch begins; None if the previous stretch continues.
 
-    `gap` is seconds of the source's clock since somebody looked (None: nobody did in this run), `before` the
-    wall time of then.
+    `gap` is the seconds of the source's clock since the last reading (None: no reading in this run), `before`
+    the wall time of that reading.
     """
-    if gap is None or not 0 <= gap <= LONGEST:
+    if gap is None or not 0 <= gap <= LONGEST_INTERVAL:
         return unix
     return unix - gap if abs(unix - before - gap) > CLOCK_STEP else None
 
 
 @dataclass(slots=True)
-class Stay:
-    """The present stretch, in unix seconds; `seen_at` is its end on the source's clock, None after a stop.
+class WatchedStretch:
+    """The current stretch of uninterrupted observation, in unix seconds.
 
-    `over` are the earlier ones that the store does not have yet, `count` how many there were, `lowest` and
-    `highest` the bounds of all.
+    `seen_at` is its end on the source's clock, None after an interruption. `unsaved` are earlier stretches
+    that the store does not have yet, `count` is the number of earlier stretches, and `lowest` and `highest`
+    bound all of them.
     """
 
     begins: float
     ends: float
     seen_at: float | None = None
     count: int = 0
-    over: list[tuple[float, float]] = field(default_factory=list)
+    unsaved: list[tuple[float, float]] = field(default_factory=list)
     lowest: float = field(init=False)
     highest: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.lowest, self.highest = self.begins, self.ends
 
-    def go_on(self, unix: float, elapsed: float) -> None:
-        """It is there now."""
+    def extend(self, unix: float, elapsed: float) -> None:
+        """Extend the stretch to this tick, or begin a new one after a gap."""
         gap = None if self.seen_at is None else elapsed - self.seen_at
-        begins = begins_anew(gap, unix, self.ends)
+        begins = new_stretch_start(gap, unix, self.ends)
         if begins is not None:
             if self.ends > self.begins:
-                self.over.append((self.begins, self.ends))
+                self.unsaved.append((self.begins, self.ends))
                 self.count += 1
             self.begins = begins
             self.lowest = min(self.lowest, begins)

@@ -1,4 +1,4 @@
-"""What `doctor` looks at and what it finds: words only, the looking is done by the packages that know."""
+"""Checks and findings of `gpuledger doctor`. Other packages implement the checks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """How a thing stands. Values are what is printed and what JSON says.
+    """The result of a check. The values appear in text and JSON output.
 
-    `WARNING` works but costs or loses something; `UNKNOWN` could not be found out; `SKIPPED` was not looked
-    at, because it does not apply or because another finding is the cause.
+    `WARNING`: works, with a cost or a loss. `UNKNOWN`: could not be determined. `SKIPPED`: not checked,
+    because it does not apply or because another finding is the cause.
     """
 
     WORKS = "works"
@@ -25,8 +25,8 @@ class Verdict(Enum):
 class Finding:
     """One line of the diagnosis.
 
-    `check` is stable and fit for scripts (`driver.library`); several Findings may share it, one per thing.
-    `what` names the thing for people, `why` says what was seen, `remedy` exactly what to do: empty where
+    `check` is a stable name for scripts (`driver.library`); several Findings can share it, one per object.
+    `what` names the object for people, `why` says what was found, and `remedy` exactly what to do: empty if
     there is nothing to do.
     """
 
@@ -38,53 +38,52 @@ class Finding:
 
 
 def works(check: str, what: str, why: str) -> Finding:
-    """It does what gpuledger needs."""
+    """Returns a Finding that the object does what gpuledger needs."""
     return Finding(check, Verdict.WORKS, what, why)
 
 
 def fails(check: str, what: str, why: str, remedy: str) -> Finding:
-    """It does not, and something of what gpuledger tells is lost until the remedy is done."""
+    """Returns a Finding that the object fails: gpuledger lacks some data until the remedy is applied."""
     return Finding(check, Verdict.FAILS, what, why, remedy)
 
 
 def warning(check: str, what: str, why: str, remedy: str) -> Finding:
-    """It works with a cost or a loss that the user may accept."""
+    """Returns a Finding that the object works, with a cost or a loss that the user may accept."""
     return Finding(check, Verdict.WARNING, what, why, remedy)
 
 
 def unknown(check: str, what: str, why: str, remedy: str = "") -> Finding:
-    """It could not be found out."""
+    """Returns a Finding that the check could not be completed."""
     return Finding(check, Verdict.UNKNOWN, what, why, remedy)
 
 
 def skipped(check: str, what: str, why: str) -> Finding:
-    """It was not looked at, and `why`."""
+    """Returns a Finding that the check was skipped, and `why`."""
     return Finding(check, Verdict.SKIPPED, what, why)
 
 
-def parted(error: object) -> tuple[str, str]:
-    """What was seen, and the remedy: the one line of a GpuledgerError has both."""
+def split_remedy(error: object) -> tuple[str, str]:
+    """Splits the one-line message of a GpuledgerError into the cause and the remedy."""
     why, _, remedy = str(error).partition("; ")
     return why, remedy
 
 
-def because(cause: str) -> str:
-    """Why a look was skipped: the Finding of the thing named `cause` says what is wrong."""
+def caused_by(cause: str) -> str:
+    """Returns the `why` of a skipped check: the Finding of the object named `cause` explains the problem."""
     return f"because of: {cause}"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at, handed down as a value by the package that knows how.
+    """One check of `doctor`.
 
-    `look` answers with any number of Findings. It need not be quick, but who runs it gives it `limit`
-    seconds and goes on without it; what it raises becomes an `UNKNOWN` Finding. `needs` are the `check` names
-    of Findings without which the look is pointless: when one of them fails or is skipped, this is skipped and
-    names the cause.
+    `run` returns any number of Findings. It may be slow, but after `limit` seconds `doctor` continues without
+    it. An exception becomes an `UNKNOWN` Finding. `needs` are `check` names of Findings that this check
+    depends on: if one of them fails or is skipped, this check is skipped and names the cause.
     """
 
     name: str
     what: str
-    look: Callable[[], Iterable[Finding]]
+    run: Callable[[], Iterable[Finding]]
     needs: tuple[str, ...] = ()
     limit: float = 10.0

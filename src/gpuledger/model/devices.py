@@ -1,4 +1,4 @@
-"""Where a process can sit: a physical GPU, or a MIG compute instance cut out of one."""
+"""Devices that processes run on: physical GPUs and MIG compute instances."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical device: static facts only, read once per driver load.
+    """One physical GPU with its static attributes, which are read once per driver load.
 
-    Identity is the UUID (`nvmlDeviceGetUUID`); index, minor number and PCI bus id are attributes that
-    change between boots and containers, so equality and hashing use the UUID alone.
+    Equality and hashing use only the UUID (`nvmlDeviceGetUUID`): index, minor number and PCI bus id can
+    change between boots and containers.
     """
 
     uuid: str
@@ -27,12 +27,12 @@ class Gpu:
 
     @property
     def gpu(self) -> Gpu:
-        """The physical device: itself. Lets callers treat Gpu and Instance alike."""
+        """The Gpu itself, so that callers can treat Gpu and Instance alike."""
         return self
 
     @property
     def instance(self) -> str:
-        """Empty: it is no Instance."""
+        """Empty: a Gpu is not an Instance."""
         return ""
 
 
@@ -41,7 +41,7 @@ class Instance:
     """A MIG compute instance `(gpu, gi, ci)` with its own UUID (`MIG-...`).
 
     `index` is the position in the driver's MIG device order (`nvmlDeviceGetMigDeviceHandleByIndex`).
-    `sm_count` is the multiprocessors of the compute instance, from `nvmlDeviceGetAttributes_v2`.
+    `sm_count` is the number of multiprocessors in the compute instance (`nvmlDeviceGetAttributes_v2`).
     """
 
     uuid: str
@@ -54,19 +54,19 @@ class Instance:
 
     @property
     def gpu(self) -> Gpu:
-        """The physical device that the instance is part of."""
+        """The physical GPU that contains the instance."""
         return self.parent
 
     @property
     def instance(self) -> str:
-        """`GI_CI`, by which it is told from the other Instances of its Gpu."""
+        """`GI_CI`, which identifies the Instance within its Gpu."""
         return f"{self.gi}_{self.ci}"
 
 
 Device = Gpu | Instance
 
 
-def is_chosen(gpu: Gpu, chosen: tuple[str, ...]) -> bool:
+def is_selected(gpu: Gpu, chosen: tuple[str, ...]) -> bool:
     """Whether `--devices` takes this Gpu: named by index, UUID or PCI bus id; an empty list takes all."""
     names = {str(gpu.index), gpu.uuid.lower(), gpu.pci_bus_id.lower()}
     return not chosen or any(name.lower() in names for name in chosen)

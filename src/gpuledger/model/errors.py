@@ -1,34 +1,35 @@
-"""The whole error vocabulary: who must act, and what the one line says."""
+"""The exceptions of gpuledger by exit code, and the text of their one-line messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
-from gpuledger.model.text import in_one_line
+from gpuledger.model.text import escape_to_one_line
 
 
 class GpuledgerError(Exception):
-    """An error whose text is one line for the user: it names the thing and the remedy.
+    """Base class: an error with a one-line message that names the object and the remedy.
 
-    What it quotes may come from a stranger: a line break or another control character in it is spelled out.
+    Messages may quote untrusted text, so line breaks and other control characters are escaped.
     """
 
     exit_code = 1
 
     def __str__(self) -> str:
-        return in_one_line(super().__str__())
+        return escape_to_one_line(super().__str__())
 
 
 class UsageError(GpuledgerError):
-    """The user asked for something that is not there or cannot be honoured. Exit code 2."""
+    """The user requested something that does not exist or is not supported. Exit code 2."""
 
     exit_code = 2
 
 
 class SourceUnavailable(GpuledgerError):
-    """The machine cannot be read now: no driver, library gone, command missing. Worth another try later.
+    """The source cannot be read now (no driver, library or command missing). A later retry can succeed.
 
-    `reason` is short and stable (`LIBRARY_NOT_FOUND`), fit for a label; the text carries the remedy.
+    `reason` is a short, stable code for labels (`LIBRARY_NOT_FOUND`); the message holds the remedy.
     """
 
     def __init__(self, text: str, reason: str = "unavailable") -> None:
@@ -36,19 +37,41 @@ class SourceUnavailable(GpuledgerError):
         self.reason = reason
 
 
-def unknown(kind: str, given: str, valid: Iterable[str], place: str = "") -> UsageError:
-    """`unknown KIND 'given'; did you mean 'nearest'?`, or the valid ones when none is near.
+def unknown_name_error(
+    kind: str, given: str, valid: Iterable[str], place: str = "", otherwise: str = ""
+) -> UsageError:
+    """Builds `unknown KIND 'given'; did you mean 'nearest'?`.
 
-    `place` stands before a name and is no part of it: with it, everything would be near.
+    If no valid name is similar, `otherwise` or a list of the valid names follows. `place` is a prefix shown
+    before each name. It is excluded from the comparison: it would make all names similar.
     """
-    return UsageError(f"unknown {kind} '{place}{given}'; {hint(given, valid, place)}")
+    return UsageError(f"unknown {kind} '{place}{given}'; {suggest_name(given, valid, place, otherwise)}")
 
 
-def hint(given: str, valid: Iterable[str], place: str = "") -> str:
-    """What may have been meant: the name nearest to the one given, or all when none is near."""
-    # Only the unlucky pay for it.
-    from difflib import get_close_matches
-
+def suggest_name(given: str, valid: Iterable[str], place: str = "", otherwise: str = "") -> str:
+    """Suggests the most similar valid name. Without one returns `otherwise`, or a list of the valid names."""
     names = sorted(valid)
-    near = get_close_matches(given, names, n=1, cutoff=0.5)
-    return f"did you mean '{place}{near[0]}'?" if near else f"valid: {', '.join(names)}"
+    nearest = max(names, key=lambda name: _similarity(given, name), default="")
+    if _similarity(given, nearest) >= _SIMILAR:
+        return f"did you mean '{place}{nearest}'?"
+    return otherwise or f"valid: {', '.join(names)}"
+
+
+# A typing mistake in a word of four letters has 0.75.
+_SIMILAR = 0.75
+
+
+def _similarity(given: str, name: str) -> float:
+    """1 for equal names, 0 for unrelated ones. A section that both have (`--web.limits.`) does not count."""
+    # Imported lazily: only error messages need it.
+    from difflib import SequenceMatcher
+
+    one, other = given.lower().lstrip("-"), name.lower().lstrip("-")
+    shared = len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
+    section = one.rfind(".", 0, shared) + 1
+    ratio = SequenceMatcher(None, one[section:], other[section:]).ratio()
+    if shared == len(one) >= section + 3:
+        # An abbreviation. The shortest name comes first.
+        ratio = max(ratio, _SIMILAR + 0.1 / len(name))
+    # Mistakes are rare in the first letter.
+    return ratio + 0.1 if shared > section else ratio

@@ -1,4 +1,4 @@
-"""Families and Samples as in Prometheus, and the one declaration that each family has."""
+"""Prometheus metric families: their declarations and their samples."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ LabelValues = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class FamilySpec:
-    """The declaration of a family: the only place where its name, type, unit, labels and help stand.
+    """The declaration of a family: its name, type, unit, labels and help.
 
-    `name` is as in text 0.0.4 (a native counter ends in `_total`, an info in `_info`). `unit` is the
-    OpenMetrics unit and must then be the name's suffix; empty for names that a document demands.
-    `source` says where the fact comes from, for the catalogue.
+    `name` is the one of text 0.0.4 (a native counter ends in `_total`, an info in `_info`). `unit` is the
+    OpenMetrics unit and must be the suffix of the name; it is empty where the name is prescribed elsewhere.
+    `source` names the origin of the value, for the documentation of metrics.
     """
 
     name: str
@@ -35,7 +35,7 @@ class FamilySpec:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How many observations were at most each bound, how many there were in all, and their sum."""
+    """A histogram value: cumulative `counts` up to each of `bounds`, the total `count` and the `sum`."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -45,10 +45,9 @@ class Distribution:
 
 @dataclass(slots=True)
 class Family:
-    """The samples of one family on one page: label values, in the order of the spec's labels, to value.
+    """The samples of one family on one page, by label values in the order of the spec's labels.
 
-    Being a mapping, it cannot hold a duplicate series. A value of None is absent and adds no sample.
-    A histogram has `distributions` instead.
+    A histogram has `distributions` instead of `samples`.
     """
 
     spec: FamilySpec
@@ -56,13 +55,13 @@ class Family:
     distributions: dict[LabelValues, Distribution] = field(default_factory=dict)
 
     def add(self, value: float | None, *labels: str) -> None:
-        """Tell one sample unless it is absent. The first telling of a series stands."""
+        """Adds a sample; None adds nothing. If the series already exists, its first value is kept."""
         if value is not None:
             self.samples.setdefault(labels, value)
 
 
-def single(spec: FamilySpec, value: float | None, *labels: str) -> Family:
-    """The family of one sample, or of none where the value is absent."""
+def single_sample_family(spec: FamilySpec, value: float | None, *labels: str) -> Family:
+    """Returns a family with one sample, or with none if `value` is None."""
     family = Family(spec)
     family.add(value, *labels)
     return family

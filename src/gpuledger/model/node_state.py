@@ -1,4 +1,4 @@
-"""What everything downstream reads: a named Snapshot or none, the Ledger's state, the node's Health."""
+"""NodeState, the result of one tick that all outputs read: Snapshot, ledger state and health."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuledger.model.snapshot import Snapshot, SourceInfo
 
 @dataclass(frozen=True, slots=True)
 class CollectorHealth:
-    """How a part of the tick went last.
+    """The last result of one collector, that is, of one part of the tick.
 
-    `seconds` of wall time, None when it did not run; `last_success` in unix seconds, None for never;
-    `failures` since the program started.
+    `seconds` is wall time, None if it did not run. `last_success` is in unix seconds, None if it never
+    succeeded. `failures` counts since the program started.
     """
 
     name: str
@@ -30,10 +30,10 @@ class CollectorHealth:
 
 @dataclass(frozen=True, slots=True)
 class IndexHealth:
-    """How a map of owners (pods, pod_resources, ...) stands, that is kept up to date beside the tick.
+    """The condition of an owner index (pods, pod_resources, ...), which is updated independently of the tick.
 
-    `success` of the last try; `last_success` in unix seconds, None for never; `entries` in it now. A failed
-    map keeps its last entries, and `error` is one line that says why and what to do.
+    `success` is the result of the last update. `last_success` is in unix seconds, None if it never succeeded.
+    An index that fails keeps its last entries; `error` is then one line with the cause and the remedy.
     """
 
     name: str
@@ -45,9 +45,9 @@ class IndexHealth:
 
 @dataclass(frozen=True, slots=True)
 class PauseHealth:
-    """Whether the driver was let go because a user asked for it.
+    """Whether the driver is released because a user requested a pause.
 
-    `until` is the unix time at which that ends by itself, None while there is no pause.
+    `until` is the unix time at which the pause ends automatically, None without a pause.
     """
 
     paused: bool = False
@@ -57,10 +57,10 @@ class PauseHealth:
 
 @dataclass(frozen=True, slots=True)
 class ReloadHealth:
-    """How the settings were read last, at the start or since.
+    """The result of the last time the settings were read: at startup or at a reload.
 
-    `last_success` in unix seconds is when those in force were read. A failed reload keeps them, and `error`
-    is one line that says why and what to do. `pending` are keys that were changed and need a restart.
+    `last_success` is the unix time at which the settings in force were read. A failed reload keeps them;
+    `error` is then one line with the cause and the remedy. `pending` holds changed keys that need a restart.
     """
 
     success: bool
@@ -71,37 +71,39 @@ class ReloadHealth:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The node's own condition, told from memory.
+    """The health of the node process.
 
-    `status` is one line for a person: `ok`, or what is wrong and what to do. `tried` is true once a first
-    tick was attempted: that, not a healthy GPU, makes the node ready. `interval` is the effective seconds
-    between ticks, `asked_interval` what the user asked for. `stalled` means that a tick has not come back.
-    `pause` is None where nobody can ask for one, `reload` where settings are read only once.
+    `status` is one line for people: `ok`, or the problem and its remedy. `attempted` is true after the first
+    tick was attempted, which makes the node ready even without a healthy GPU. `interval` is the effective
+    time between ticks in seconds, `configured_interval` the requested one. `stalled` means that a tick has
+    not returned. `pause` is None if pausing is unavailable, `reload` if settings are read only once.
     """
 
     status: str = "starting"
     healthy: bool = False
-    tried: bool = False
+    attempted: bool = False
     stalled: bool = False
     ticks: int = 0
     interval: float = 1.0
-    asked_interval: float = 1.0
+    configured_interval: float = 1.0
     started: float = 0.0
     collectors: tuple[CollectorHealth, ...] = ()
-    maps: tuple[IndexHealth, ...] = ()
+    owner_indexes: tuple[IndexHealth, ...] = ()
     pause: PauseHealth | None = None
     reload: ReloadHealth | None = None
 
     @property
     def paused(self) -> bool:
-        """Whether the driver was let go on request: then no part of the tick that reads it has failed."""
+        """Whether the driver is released on request. Collectors of the driver then do not count as failed."""
         return self.pause is not None and self.pause.paused
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """One immutable state of the node. `snapshot` is None before the first tick and while the source is
-    failed, hanging or paused: then gauges are gone, booked counters stay, and health says so.
+    """One immutable state of the node.
+
+    `snapshot` is None before the first tick and while the source has failed, hangs or is paused: gauges are
+    then omitted, booked counters are still exported, and `health` has the reason.
     """
 
     unix: float
@@ -112,19 +114,19 @@ class NodeState:
 
 
 class Dialect(Protocol):
-    """A vocabulary of metric families in which the same facts are told."""
+    """A set of metric families that exports a NodeState under particular names."""
 
     @property
     def name(self) -> str:
-        """The word in `/metrics/<dialect>`."""
+        """The name in `/metrics/<dialect>`."""
 
     @property
     def specs(self) -> tuple[FamilySpec, ...]:
-        """Every family that it can tell, in page order: the catalogue."""
+        """Every family that it can export, in page order."""
 
     @property
-    def wants(self) -> frozenset[Quantity]:
-        """The quantities to read for it."""
+    def required_quantities(self) -> frozenset[Quantity]:
+        """The quantities that the source must read for it."""
 
-    def families(self, page: NodeState) -> Iterable[Family]:
-        """The families of one Page: a pure function."""
+    def families(self, state: NodeState) -> Iterable[Family]:
+        """Returns the families of one NodeState; a pure function."""

@@ -1,4 +1,4 @@
-"""One OS process on one Device, and what the Host says of its pid."""
+"""GpuProcess (one OS process on one Device) and the facts that the host has about its pid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuledger.model.workload import UNKNOWN, Workload
 
 
 class ProcessType(Enum):
-    """In which of the driver's lists a process stands. Values are what nvidia-smi prints."""
+    """The driver's process list that contains a process. Values are those that nvidia-smi prints."""
 
     COMPUTE = "C"
     GRAPHICS = "G"
@@ -23,20 +23,20 @@ COMPUTE_TYPES = frozenset({ProcessType.COMPUTE, ProcessType.MPS})
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """When a process began, as identity and as time.
+class ProcessStart:
+    """The start of a process, as an identity and as a time.
 
-    Identity is `(boot_id, ticks)`: the field `starttime` of /proc/PID/stat, clock ticks since boot. Where
-    the Host knows none, `boot_id` is empty, `ticks` is None, and the unix time of first sight stands in:
-    `seen`. `unix` (seconds) is worked out once, so that a step of the clock never makes a new process of an
-    old one.
+    The identity is `(boot_id, ticks)`, where `ticks` is `starttime` of /proc/PID/stat in clock ticks since
+    boot. If the Host does not know it, `boot_id` is empty, `ticks` is None, and `seen`, the unix time at
+    which the process was first seen, replaces it. `unix` (seconds) is computed once and not compared, so a
+    clock step does not turn a known process into a new one.
     """
 
     boot_id: str
     ticks: int | None
     unix: float = field(compare=False)
     seen: float | None = None
-    # A part of what processes are remembered by, and so hashed several times for each in a tick.
+    # Cached: part of ProcessKey, and thus hashed several times per process and tick.
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,20 +47,20 @@ class Start:
 
     @property
     def exact(self) -> bool:
-        """False when only the first sight is known: the process may be older."""
+        """False if only the time of first sight is known: the process may be older."""
         return self.ticks is not None
 
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What a machine says of one pid.
+    """What the host knows about one pid.
 
-    `executable` is the path behind /proc/PID/exe, `comm` the kernel's 15-byte name, `cgroup` the text of
-    /proc/PID/cgroup; each is empty when it could not be read. `workload` is filled only by hosts that
-    know owners themselves (simulator, replay). `missing` says why the pid is not known, empty when it is.
+    `executable` is the target of /proc/PID/exe, `comm` the kernel's 15-byte name, `cgroup` the text of
+    /proc/PID/cgroup; each is empty if it could not be read. `workload` is set only by hosts that know owners
+    themselves (simulator, replay). `missing` is the reason why the pid is unknown, empty if it is known.
     """
 
-    start: Start
+    start: ProcessStart
     executable: str = ""
     comm: str = ""
     uid: int | None = None
@@ -72,10 +72,10 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Share of time that a process kept each engine busy since the last tick, 0 to 1; None is not told.
+    """Fraction of time (0 to 1) for which a process used each engine since the last tick; None if unknown.
 
-    From `nvmlDeviceGetProcessesUtilizationInfo` or `nvmlDeviceGetProcessUtilization`: the mean over the
-    samples newer than the last tick. `memory` is memory bandwidth time, not capacity.
+    The mean of the samples since the last tick from `nvmlDeviceGetProcessesUtilizationInfo` or
+    `nvmlDeviceGetProcessUtilization`. `memory` is time with memory transfers, not capacity.
     """
 
     sm: float | None = None
@@ -91,7 +91,7 @@ NO_USAGE = Usage()
 
 @dataclass(frozen=True, slots=True)
 class UtilizationSample:
-    """One driver sample of one pid, as told: `at` in the driver's microseconds, engines in ratios 0 to 1."""
+    """One driver sample of one pid: `at` in microseconds of the driver's clock, engines as ratios 0 to 1."""
 
     pid: int
     at: int
@@ -105,9 +105,9 @@ class UtilizationSample:
 
 @dataclass(frozen=True, slots=True)
 class AccountingRecord:
-    """What the driver's accounting mode says of one process (`nvmlDeviceGetAccountingStats`).
+    """The record of one process in the driver's accounting mode (`nvmlDeviceGetAccountingStats`).
 
-    `began` and `ended` are in the source's own seconds; `ended` is None while it runs.
+    `began` and `ended` are seconds of the source's clock; `ended` is None while the process runs.
     """
 
     pid: int
@@ -119,8 +119,8 @@ class AccountingRecord:
 class GpuProcess:
     """One OS process on one Device. Identity is `(device, pid, start)`.
 
-    `name` is the driver's process name as told; `memory` is bytes held on the Device, None where the
-    driver cannot say (WDDM, some MIG and vGPU setups).
+    `name` is the process name as the driver reports it. `memory` is the bytes allocated on the Device, None
+    if the driver does not report it (WDDM, some MIG and vGPU setups).
     """
 
     device: Device
@@ -152,23 +152,25 @@ class GpuProcess:
 
     @property
     def command(self) -> str:
-        """Base name of the driver's name, else of the executable, else the kernel's comm; cut and cleaned."""
+        """Base name of the driver's name, else of the executable, else the comm; made safe for labels."""
         return _command(self.name, self.host.executable, self.host.comm)
 
 
-# Device uuid, pid, and of the start: boot id, ticks, first sight.
+# Device uuid, pid, then boot id, ticks and first sight of the ProcessStart.
 ProcessKey = tuple[str, int, str, int | None, float | None]
 
 
-# Asked for by every dialect at every tick, always with the same few answers.
+# Cached: every dialect calls it at every tick with few different arguments.
 @lru_cache(maxsize=4096)
 def _command(name: str, executable: str, comm: str) -> str:
-    told = _base_name(name)
+    command = _base_name(name)
     if any(char.isspace() for char in name):
-        # A process that rewrites its title shows its arguments in the driver's name, and arguments hold
-        # secrets: the executable knows better, and without it only the first word is sure to be a program.
-        told = _base_name(executable) or comm or _base_name(name.split(maxsplit=1)[0] if name.split() else "")
-    return clean_name(told or _base_name(executable) or comm)
+        # A process that rewrites its title shows its arguments, which can hold secrets, in the driver's name.
+        # Prefer the executable; without it, only the first word of the name is safe.
+        command = (
+            _base_name(executable) or comm or _base_name(name.split(maxsplit=1)[0] if name.split() else "")
+        )
+    return clean_name(command or _base_name(executable) or comm)
 
 
 def _base_name(path: str) -> str:

@@ -1,4 +1,4 @@
-"""What can be read of a Device: key, unit, level and the range outside which a value is not believed."""
+"""The quantities that a source can read from a Device: key, unit, level and possible range."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import inf, isfinite
 
 
 class Level(Enum):
-    """The deepest Device on which a quantity exists: power of a MIG instance, for one, is not a thing."""
+    """The deepest kind of Device that has a quantity. A MIG instance, for example, has no power reading."""
 
     GPU = "gpu"
     INSTANCE = "instance"
@@ -16,10 +16,11 @@ class Level(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """One measurable fact in base units. Compared by identity: the ones below are all there are.
+    """One measurable quantity in base units. Compared by identity: this module defines all instances.
 
-    `highest` is a physical impossibility bound, not a plausibility guess: drivers were seen to answer
-    4294967295 % and 1.4e16 % (DCGM issue 199); such a value is absent and counted, never clamped.
+    Values above `highest` are physically impossible: drivers have returned 4294967295 % and 1.4e16 % (DCGM
+    issue 199). Such a value is dropped and counted, never clamped. `slow` quantities change rarely and are
+    read less often.
     """
 
     key: str
@@ -29,8 +30,8 @@ class Quantity:
     lowest: float = 0.0
     slow: bool = False
 
-    def believes(self, value: float) -> bool:
-        """Whether `value` (in base units) is finite and within the physically possible range."""
+    def is_possible(self, value: float) -> bool:
+        """Returns whether `value` (in base units) is finite and physically possible."""
         return isfinite(value) and self.lowest <= value <= self.highest
 
     def __repr__(self) -> str:
@@ -44,9 +45,10 @@ MEMORY_UTILIZATION = Quantity("memory_utilization", "ratio", Level.GPU, highest=
 ENCODER_UTILIZATION = Quantity("encoder_utilization", "ratio", Level.GPU, highest=1.0)
 DECODER_UTILIZATION = Quantity("decoder_utilization", "ratio", Level.GPU, highest=1.0)
 
-# Means over the time between two ticks, from GPM (Hopper and newer). Engine: share of time in which the
-# graphics or compute engine was busy. SM: with at least one warp, over all SMs. Occupancy: resident warps of
-# those that would fit. Tensor, FP64, FP32, FP16: pipe busy. DRAM: share of peak bandwidth, of a GPU instance.
+# Means over the time between two ticks, from GPM (Hopper and newer). Engine: time for which the graphics or
+# compute engine was busy. SM: time with at least one warp, averaged over all SMs. Occupancy: resident warps
+# as a fraction of the maximum. Tensor, FP64, FP32, FP16: time for which the pipe was busy. DRAM: fraction of
+# the peak bandwidth, per GPU instance.
 ENGINE_ACTIVITY = Quantity("engine_activity", "ratio", Level.INSTANCE, highest=1.0)
 SM_ACTIVITY = Quantity("sm_activity", "ratio", Level.INSTANCE, highest=1.0)
 SM_OCCUPANCY = Quantity("sm_occupancy", "ratio", Level.INSTANCE, highest=1.0)
@@ -67,13 +69,13 @@ BAR1_FREE = Quantity("bar1_free", "bytes", Level.GPU, highest=1024 * _TERA, slow
 
 POWER = Quantity("power", "watts", Level.GPU, highest=100_000.0)
 POWER_INSTANT = Quantity("power_instant", "watts", Level.GPU, highest=100_000.0)
-# The limit in force; the one that was asked for; the range that may be asked for; the one after a reset.
+# The enforced limit; the requested limit; the range that can be requested; the limit after a reset.
 POWER_LIMIT = Quantity("power_limit", "watts", Level.GPU, highest=100_000.0, slow=True)
 POWER_LIMIT_MANAGEMENT = Quantity("power_limit_management", "watts", Level.GPU, highest=100_000.0, slow=True)
 POWER_LIMIT_MIN = Quantity("power_limit_min", "watts", Level.GPU, highest=100_000.0, slow=True)
 POWER_LIMIT_MAX = Quantity("power_limit_max", "watts", Level.GPU, highest=100_000.0, slow=True)
 POWER_LIMIT_DEFAULT = Quantity("power_limit_default", "watts", Level.GPU, highest=100_000.0, slow=True)
-# Integer millijoules since the driver was loaded: the hardware counter that the books sum to.
+# Hardware counter in integer millijoules since the driver was loaded. The accounts of the ledger sum to it.
 ENERGY = Quantity("energy", "millijoules", Level.GPU)
 
 TEMPERATURE = Quantity("temperature", "celsius", Level.GPU, highest=200.0, lowest=-60.0)
@@ -90,7 +92,7 @@ GRAPHICS_CLOCK = Quantity("graphics_clock", "hertz", Level.GPU, highest=_TERA)
 SM_CLOCK = Quantity("sm_clock", "hertz", Level.GPU, highest=_TERA)
 MEMORY_CLOCK = Quantity("memory_clock", "hertz", Level.GPU, highest=_TERA)
 VIDEO_CLOCK = Quantity("video_clock", "hertz", Level.GPU, highest=_TERA)
-# What applications' clocks are set to, and the highest that the card can run at.
+# Application clock settings, and the maximum clocks of the card.
 APP_SM_CLOCK = Quantity("app_sm_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 APP_MEMORY_CLOCK = Quantity("app_memory_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 MAX_GRAPHICS_CLOCK = Quantity("max_graphics_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
@@ -98,10 +100,10 @@ MAX_SM_CLOCK = Quantity("max_sm_clock", "hertz", Level.GPU, highest=_TERA, slow=
 MAX_MEMORY_CLOCK = Quantity("max_memory_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 MAX_VIDEO_CLOCK = Quantity("max_video_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
 PERFORMANCE_STATE = Quantity("performance_state", "", Level.GPU, highest=15)
-# Why the clocks are where they are now: bits of nvmlClocksEventReasons.
+# Reasons for the current clocks: bits of nvmlClocksEventReasons.
 CLOCK_EVENT_REASONS = Quantity("clock_event_reasons", "", Level.GPU)
 
-# Time that the clocks were held down for each reason, since the driver was loaded.
+# Time for which the clocks were reduced, by reason, since the driver was loaded.
 POWER_VIOLATION = Quantity("power_violation", "nanoseconds", Level.GPU)
 THERMAL_VIOLATION = Quantity("thermal_violation", "nanoseconds", Level.GPU)
 SYNC_BOOST_VIOLATION = Quantity("sync_boost_violation", "nanoseconds", Level.GPU)
@@ -109,19 +111,20 @@ BOARD_LIMIT_VIOLATION = Quantity("board_limit_violation", "nanoseconds", Level.G
 LOW_UTILIZATION_VIOLATION = Quantity("low_utilization_violation", "nanoseconds", Level.GPU)
 RELIABILITY_VIOLATION = Quantity("reliability_violation", "nanoseconds", Level.GPU)
 
-# NVML's enumerations: nvmlComputeMode_t (0 default, 2 prohibited, 3 exclusive process), 0 or 1,
-# nvmlGpuVirtualizationMode_t (0 none to 4), 0 or 1. Slices: how many Instances fit at most, 0 with MIG off.
+# nvmlComputeMode_t (0 default, 2 prohibited, 3 exclusive process); 0 or 1; nvmlGpuVirtualizationMode_t (0
+# none to 4).
 COMPUTE_MODE = Quantity("compute_mode", "", Level.GPU, highest=3, slow=True)
 PERSISTENCE_MODE = Quantity("persistence_mode", "", Level.GPU, highest=1, slow=True)
 VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", Level.GPU, highest=4, slow=True)
-# nvmlDeviceGpuRecoveryAction_t: what would make the card well again, 0 for nothing.
+# nvmlDeviceGpuRecoveryAction_t: the action that the card needs to recover, 0 for none.
 RECOVERY_ACTION = Quantity("recovery_action", "", Level.GPU, highest=255, slow=True)
-# nvmlGpuFabricState_t: 0 not supported, 1 not registered with the NVLink fabric yet, 2 about to be, 3 done.
+# nvmlGpuFabricState_t: 0 not supported, 1 not registered with the NVLink fabric, 2 in progress, 3 completed.
 FABRIC_STATE = Quantity("fabric_state", "", Level.GPU, highest=3, slow=True)
+# 0 or 1; then the maximum number of Instances, 0 with MIG off.
 MIG_MODE = Quantity("mig_mode", "", Level.GPU, highest=1)
 MIG_MAX_SLICES = Quantity("mig_max_slices", "", Level.GPU, highest=1024)
 
-# Cumulative since driver load; the hardware says that they can wrap (nvml.h, fields 197 and 198).
+# Cumulative since driver load; they can wrap (nvml.h, fields 197 and 198).
 PCIE_TX = Quantity("pcie_tx", "bytes", Level.GPU)
 PCIE_RX = Quantity("pcie_rx", "bytes", Level.GPU)
 PCIE_REPLAYS = Quantity("pcie_replays", "", Level.GPU, slow=True)
@@ -147,8 +150,8 @@ ECC_UNCORRECTED = Quantity("ecc_uncorrected", "", Level.GPU, slow=True)
 ECC_CORRECTED_VOLATILE = Quantity("ecc_corrected_volatile", "", Level.GPU, slow=True)
 ECC_UNCORRECTED_VOLATILE = Quantity("ecc_uncorrected_volatile", "", Level.GPU, slow=True)
 
-# Memory taken out of use after errors: pages up to Volta and Turing, rows from Ampere on. Pending: a reset
-# will do it (0 or 1). Failure: a row could not be remapped (0 or 1).
+# Memory taken out of use after errors: pages up to Turing, rows since Ampere. Pending: takes effect at the
+# next reset (0 or 1). Failure: a row could not be remapped (0 or 1).
 RETIRED_PAGES_CORRECTABLE = Quantity("retired_pages_correctable", "", Level.GPU, slow=True)
 RETIRED_PAGES_UNCORRECTABLE = Quantity("retired_pages_uncorrectable", "", Level.GPU, slow=True)
 RETIRED_PAGES_PENDING = Quantity("retired_pages_pending", "", Level.GPU, highest=1, slow=True)
@@ -157,7 +160,7 @@ REMAPPED_ROWS_UNCORRECTABLE = Quantity("remapped_rows_uncorrectable", "", Level.
 ROW_REMAP_PENDING = Quantity("row_remap_pending", "", Level.GPU, highest=1, slow=True)
 ROW_REMAP_FAILURE = Quantity("row_remap_failure", "", Level.GPU, highest=1, slow=True)
 
-# What NVML tells by GPM alone, on Hopper and newer; on older ones only DCGM's own module has it.
+# Quantities that NVML provides only through GPM (Hopper and newer). Older GPUs need DCGM's profiling module.
 PROFILING = frozenset(
     {
         ENGINE_ACTIVITY,
@@ -179,6 +182,6 @@ QUANTITIES: dict[str, Quantity] = {
     value.key: value for value in tuple(globals().values()) if isinstance(value, Quantity)
 }
 
-# No quantity, but wanted like one: every column that the machine's nvidia-smi offers, in `Reading.raw`. The
-# part of a tick in which it is asked for them has the same name.
+# A pseudo quantity that requests every column of the local nvidia-smi in `Reading.raw`. The collector that
+# queries the columns has the same name.
 COLUMNS = Quantity("columns", "", Level.GPU)

@@ -1,4 +1,4 @@
-"""What the Ledger keeps: Sessions and Accounts."""
+"""The Ledger's results: Sessions, Accounts and the state of both after a Snapshot."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import NamedTuple
 from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
-from gpuledger.model.snapshot import Collected
+from gpuledger.model.snapshot import CollectorRun
 
-# Kinds of Account: of a process, and a Gpu's own three: nobody was there (idle), somebody whom nobody knows
-# (unattributed), or we were not looking (unobserved).
+# The kinds of Account. PROCESS belongs to a process. Each Gpu also has three own accounts: IDLE (no process
+# was present), UNATTRIBUTED (energy that was used, but not by a known process) and UNOBSERVED (gpuledger was
+# not reading the Gpu).
 PROCESS, IDLE, UNATTRIBUTED, UNOBSERVED = "process", "idle", "unattributed", "unobserved"
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where joules are booked: a process on a Gpu, or one of the Gpu's own three.
+    """The account to which energy is booked: a process on a Gpu, or one of the Gpu's own three accounts.
 
-    `kind` is one of the four above. `instance` is `GI_CI` under MIG, else empty; `process` is set for kind
-    process alone.
+    `kind` is one of the four constants above. `instance` is `GI_CI` under MIG, else empty. `process` is set
+    only if `kind` is PROCESS.
     """
 
     gpu: Gpu
@@ -31,10 +32,11 @@ class Account:
 
 
 class EnergyRow(NamedTuple):
-    """Energy of one process as the page tells it, alive or just gone.
+    """Exported energy of one process that is running or has just ended.
 
     `process` carries the labels, frozen when its owner became known. `other` marks the one row of a Device
-    for all processes beyond the cap. Millijoules; `measured` is the part that was not apportioned.
+    that sums all processes beyond the cap. Energy is in millijoules; `measured` is the part that was not
+    apportioned.
     """
 
     process: GpuProcess
@@ -45,8 +47,10 @@ class EnergyRow(NamedTuple):
 
 
 class AccountRow(NamedTuple):
-    """Energy of one account as the page tells it. Labels: uuid, account (process, idle, unattributed,
-    unobserved), method, owner kind, namespace, pod, container, user, Slurm job.
+    """Exported energy of one account.
+
+    Labels: uuid, account (process, idle, unattributed, unobserved), method, owner kind, namespace, pod,
+    container, user, Slurm job.
     """
 
     labels: tuple[str, ...]
@@ -54,13 +58,14 @@ class AccountRow(NamedTuple):
 
 
 class SessionRow(NamedTuple):
-    """A Session as people are shown it: everything booked to it, at once and not held back.
+    """A Session for display and the API, with everything booked to it, without the hold of exported series.
 
-    `number` names it in the books; `process` is as last seen; times are unix seconds. `sm_mean` and `sm_most`
-    are ratios over the time in which the share was told. `held_seconds` is time resident without engine time.
-    Energy is in millijoules: `measured` and `apportioned` are its own, `high` bounds what it can have used.
-    `watts` is what was booked to it in the last interval, by the seconds of that; None before there was one,
-    when it is a minute ago, and after the Session has ended.
+    `number` identifies the Session in the ledger. `process` is as last seen. Times are unix seconds.
+    `sm_mean` and `sm_most` are ratios over the time in which the SM share was reported. `held_seconds` is
+    time resident without engine time. Energy is in millijoules: `measured` and `apportioned` are booked to
+    the Session, `high` is the upper bound of what it can have used. `watts` is the energy booked in the last
+    interval divided by its length; None before the first interval, if that interval ended more than a minute
+    ago, and after the Session has ended.
     """
 
     number: int
@@ -78,12 +83,13 @@ class SessionRow(NamedTuple):
 
 
 class OwnerRow(NamedTuple):
-    """A Workload on a Device: it was handed it, or has processes on it, or did so lately.
+    """A Workload on a Device, now or recently: the Device is allocated to it, or it has processes there.
 
-    `labels` are owner kind, namespace, pod, container, user (empty for a pod: its containers' users are no
-    names of this machine) and Slurm job. `processes` of it on the Device now, None where the list could not
-    be read or the owner has gone. Seconds since the program started: `allocated` to it, `held` by it (handed
-    over or resident, none of its processes at work), and those in which it had a `resident` there.
+    `labels` are owner kind, namespace, pod, container, user (empty for a pod: user names inside containers
+    are not users of this machine) and Slurm job. `processes` is the number of its processes on the Device
+    now, None if the list could not be read or the owner is gone. The times are seconds since the program
+    started: `allocated` to the owner; `held` by it (allocated or resident while none of its processes used an
+    engine); `resident`, with at least one process on the Device.
     """
 
     device: Device
@@ -97,10 +103,10 @@ class OwnerRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EnergyState:
-    """The energy books as the page tells them, in whole millijoules.
+    """The exported state of the energy ledger, in whole millijoules.
 
-    By Gpu uuid: `totals` since the books were opened, `pending` booked but not told yet, `closed` of series
-    that have ended, `imbalance` what is missing from totals = told + pending + closed (0, always).
+    By Gpu uuid: `totals` since the ledger was created, `pending` booked but not exported yet, `closed` of
+    series that have ended, `imbalance` the difference in totals = exported + pending + closed (always 0).
     """
 
     rows: tuple[EnergyRow, ...] = ()
@@ -113,17 +119,17 @@ class EnergyState:
 
 @dataclass(frozen=True, slots=True)
 class LedgerState:
-    """The Ledger after one Snapshot: immutable, so that a Page can hold it.
+    """The immutable state of the Ledger after one Snapshot.
 
-    `compute_sessions` and `graphics_sessions` count open Sessions per Device uuid (graphics: those that only
-    draw); a Device whose process list failed is in neither. `untold` are the processes beyond the
-    per-Device cap, by Device uuid: they are told by count alone. `xids` counts events per `(gpu uuid, xid)`
-    since start; `xid_times` holds the unix time of the last one of each, in the order in which these came
-    (NVML tells no time: all events of a tick have the same). `invalid` counts values not believed.
+    `compute_sessions` and `graphics_sessions` count open Sessions per Device uuid (graphics: Sessions with
+    graphics contexts only); a Device without a readable process list is in neither. `omitted` are the
+    processes beyond the per-Device cap, by Device uuid: only their number is exported. `xids` counts events
+    per `(gpu uuid, xid)` since the start; `xid_times` holds the unix time of the last event of each, in order
+    of arrival (NVML reports no time: all events of a tick have the same). `invalid` counts rejected values.
     `sessions_closed` and `session_durations` (seconds) are by Gpu uuid. `device_states`, `state_seconds` and
-    `sm_ratios`, each Device's part of its Gpu's multiprocessors, are by uuid and `GI_CI` (empty without MIG).
-    `owners` are those of whole Gpus and Instances, present or lately gone. `sessions` are the open ones.
-    `parts` tells how parts of the posting went that are told apart, such as the store.
+    `sm_ratios` (each Device's part of its Gpu's multiprocessors) are by uuid and `GI_CI` (empty without MIG).
+    `owners` are present or recently gone owners of whole Gpus and Instances. `sessions` are the open ones.
+    `parts` holds the results of separately reported parts of the posting, such as the store.
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)
@@ -140,4 +146,4 @@ class LedgerState:
     sm_ratios: Mapping[tuple[str, str], float] = field(default_factory=dict)
     owners: tuple[OwnerRow, ...] = ()
     sessions: tuple[SessionRow, ...] = ()
-    parts: tuple[Collected, ...] = ()
+    parts: tuple[CollectorRun, ...] = ()

@@ -1,4 +1,4 @@
-"""How a package declares its Settings: a frozen dataclass whose fields carry key, parser, flags and help."""
+"""Declarations of settings (dataclass fields with key, parser, flags, help) and parsers of values."""
 
 from __future__ import annotations
 
@@ -6,25 +6,38 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from re import ASCII, IGNORECASE, findall, fullmatch
 from re import compile as pattern
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
 S = TypeVar("S")
+N = TypeVar("N", int, float)
 
 Parser = Callable[[object], Any]
-# From a parsed value to texts by the keys of other settings.
+# Maps a parsed value to texts by the keys of other settings.
 Meaning = Callable[[Any], Mapping[str, str]]
+
+
+class NamedParser(Generic[T]):
+    """A parser with the default metavar of its settings."""
+
+    def __init__(self, parse: Callable[[object], T], metavar: str) -> None:
+        self._parse = parse
+        self.metavar = metavar
+
+    def __call__(self, value: object) -> T:
+        """Parses a text or a YAML value. Raises ValueError."""
+        return self._parse(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing a user can set: by config key, by environment (`GPULEDGER_` + key), by flags.
+    """One user setting: available as config key, environment variable (`GPULEDGER_` + key) and flags.
 
-    `parse` takes text (flag, environment) or a YAML value and raises ValueError with what is wanted.
-    `repeatable` settings take a list; a flag given twice appends. The flag of a `boolean` one may stand alone
-    and then means true. `variables` are other programs' names of the environment variable. A setting of
-    another program, kept for its users, has `means`: the settings of ours that are set by it; and `implies`:
-    those that it sets only where nobody else does.
+    `parse` takes text (flag, environment) or a YAML value and raises ValueError with the expected form.
+    `repeatable` settings take a list; repeating the flag appends. The flag of a `boolean` setting needs no
+    value, and then means true. `variables` are additional environment variables, named as in other programs.
+    For a setting that exists for compatibility with another program, `means` maps its value to the gpuledger
+    settings that it sets, and `implies` to those that it sets only if nothing else does.
     """
 
     key: str
@@ -45,12 +58,12 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Reload:
-    """How a running program takes changes to a Settings group, said in the group's class variable `reload`.
+class ReloadPolicy:
+    """How a running program applies changes to a Settings group; the group's class variable `reload`.
 
-    Its keys take effect between two ticks, except those in `restart`, which need a restart. `files` are keys
-    whose values are paths, of a file or several, that are read as part of the setting: when such a file
-    changes, the setting has changed. A group that says nothing needs a restart for every key.
+    Changed keys take effect between two ticks, except those in `restart`, which need a restart. `files` are
+    keys that hold paths of files that are part of the setting: a change of such a file is a change of the
+    setting. A group without `reload` needs a restart for every key.
     """
 
     restart: tuple[str, ...] = ()
@@ -61,7 +74,7 @@ def setting(
     key: str,
     parse: Callable[[object], T],
     default: T,
-    help: str,  # noqa: A002  (the field's own word, as in argparse)
+    help: str,  # noqa: A002  (named as in argparse)
     *,
     flags: tuple[str, ...] | None = None,
     metavar: str = "",
@@ -71,47 +84,65 @@ def setting(
     means: Meaning | None = None,
     implies: Meaning | None = None,
 ) -> T:
-    """A dataclass field that is a Setting. Flags default to `--key-with-dashes`.
+    """Returns a dataclass field that declares a Setting. Flags default to `--key-with-dashes`, the metavar to
+    that of a NamedParser.
 
-    `bare` lets a flag that knows more words than true and false stand alone all the same.
+    `bare` allows the flag without a value even if the setting is not boolean.
     """
     names = ("--" + key.replace("_", "-"),) if flags is None else flags
     alone = bare or parse is cast("object", boolean)
-    declared = Setting(key, parse, help, names, metavar, repeatable, alone, variables, means, implies)
+    shown = metavar or getattr(parse, "metavar", "")
+    declared = Setting(key, parse, help, names, shown, repeatable, alone, variables, means, implies)
     return field(default=default, metadata={"setting": declared})
 
 
-def declared(group: type) -> Iterator[tuple[str, Setting, Any]]:
-    """Field name, Setting and default of each setting of a Settings dataclass."""
+def option(
+    key: str,
+    parse: Callable[[object], T],
+    default: T,
+    help: str,  # noqa: A002  (named as in argparse)
+    **more: Any,
+) -> T:
+    """As `setting`, with a flag that omits the section of the key: `--name` for `section.name`."""
+    flag = "--" + key.partition(".")[2].replace("_", "-")
+    return setting(key, parse, default, help, flags=(flag,), **more)
+
+
+def declared_settings(group: type) -> Iterator[tuple[str, Setting, Any]]:
+    """Yields field name, Setting and default of each setting of a Settings dataclass."""
     for item in fields(group):
         if "setting" in item.metadata:
             default = item.default if item.default is not MISSING else None
             yield item.name, item.metadata["setting"], default
 
 
-def reload_of(group: type) -> Reload:
-    """How the group takes changes while the program runs."""
-    said = getattr(group, "reload", None)
-    return said if isinstance(said, Reload) else Reload(tuple(item.key for _, item, _ in declared(group)))
+def reload_policy(group: type) -> ReloadPolicy:
+    """Returns how the running program applies changes to the group."""
+    policy = getattr(group, "reload", None)
+    return (
+        policy
+        if isinstance(policy, ReloadPolicy)
+        else ReloadPolicy(tuple(item.key for _, item, _ in declared_settings(group)))
+    )
 
 
-def build(group: type[S], values: Mapping[str, Any]) -> S:
-    """A Settings object from values by key; a key that is not set keeps its default."""
-    given = {name: values[item.key] for name, item, _ in declared(group) if item.key in values}
+def build_settings(group: type[S], values: Mapping[str, Any]) -> S:
+    """Creates a Settings object from values by key; a missing key gets its default."""
+    given = {name: values[item.key] for name, item, _ in declared_settings(group) if item.key in values}
     return group(**given)
 
 
 def text(value: object) -> str:
-    """Any scalar as text."""
+    """Parses any scalar as text."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool) or value is None or isinstance(value, dict | list):
-        raise ValueError("a text is wanted")
+        raise ValueError("expected text")
     return str(value)
 
 
 def boolean(value: object) -> bool:
-    """True or false, as YAML, Go and people write them."""
+    """Parses a boolean as written in YAML or Go."""
     if isinstance(value, bool):
         return value
     words = {"true": True, "t": True, "1": True, "yes": True, "on": True}
@@ -119,74 +150,69 @@ def boolean(value: object) -> bool:
     try:
         return words[str(value).strip().lower()]
     except KeyError:
-        raise ValueError("true or false is wanted") from None
+        raise ValueError("expected true or false") from None
 
 
-def automatic(value: object) -> str:
-    """`auto`, `true` or `false`, the latter two as `boolean` takes them."""
+def auto_or_boolean(value: object) -> str:
+    """Parses `auto`, or a boolean as `boolean` does."""
     if str(value).strip().lower() == "auto":
         return "auto"
     try:
         return "true" if boolean(value) else "false"
     except ValueError:
-        raise ValueError("auto, true or false is wanted") from None
+        raise ValueError("expected auto, true or false") from None
 
 
 def integer(lowest: int, highest: int) -> Callable[[object], int]:
-    """A whole number within bounds, both included."""
-
-    def parse(value: object) -> int:
-        try:
-            number = int(str(value).strip())
-        except ValueError:
-            raise ValueError("a whole number is wanted") from None
-        if isinstance(value, bool) or not lowest <= number <= highest:
-            raise ValueError(f"a whole number from {lowest} to {highest} is wanted")
-        return number
-
-    return parse
+    """Returns a parser of integers from `lowest` to `highest`, both included."""
+    return _bounded(int, "an integer", lowest, highest, f"{lowest} to {highest}")
 
 
 def number(lowest: float, highest: float) -> Callable[[object], float]:
-    """A number within bounds, both included."""
+    """Returns a parser of numbers from `lowest` to `highest`, both included."""
+    return _bounded(float, "a number", lowest, highest, f"{lowest:g} to {highest:g}")
 
-    def parse(value: object) -> float:
+
+def _bounded(
+    kind: Callable[[str], N], expected: str, lowest: N, highest: N, bounds: str
+) -> Callable[[object], N]:
+    def parse(value: object) -> N:
         try:
-            found = float(str(value).strip())
+            found = kind(str(value).strip())
         except ValueError:
-            raise ValueError("a number is wanted") from None
+            raise ValueError(f"expected {expected}") from None
         if isinstance(value, bool) or not lowest <= found <= highest:
-            raise ValueError(f"a number from {lowest:g} to {highest:g} is wanted")
+            raise ValueError(f"expected {expected} from {bounds}")
         return found
 
-    return parse
+    return NamedParser(parse, "N")
 
 
 def choice(*valid: str) -> Callable[[object], str]:
-    """One of a few words."""
+    """Returns a parser that accepts one of the `valid` words."""
 
     def parse(value: object) -> str:
         # YAML 1.1 reads a bare `off` as false and `on` as true.
         word = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value).strip()
         if word not in valid:
-            raise ValueError(f"one of {', '.join(valid)} is wanted")
+            raise ValueError(f"expected one of {', '.join(valid)}")
         return word
 
-    return parse
+    return NamedParser(parse, "|".join(valid))
 
 
-def words(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
-    """A comma-separated text or a YAML list of items."""
+def comma_separated(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:
+    """Returns a parser of a comma-separated text or a YAML list, which parses each element with `item`."""
 
     def parse(value: object) -> tuple[T, ...]:
         parts: Iterable[object]
         parts = value if isinstance(value, list | tuple) else [part.strip() for part in str(value).split(",")]
         found = tuple(item(part) for part in parts if part != "")
         if not found:
-            raise ValueError("at least one is wanted")
+            raise ValueError("expected at least one")
         return found
 
-    return parse
+    return NamedParser(parse, "LIST")
 
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -196,31 +222,32 @@ _SECONDS |= {"d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 def duration(
     bare: str = "s", lowest: float = 0.0, highest: float = 366 * 86400.0
 ) -> Callable[[object], float]:
-    """Seconds from a Go duration (`1m30s`, `500ms`), Prometheus's `d`, `w` and `y` (365 days) included, or a
-    bare number in the unit `bare`.
+    """Returns a parser of durations that yields seconds.
+
+    It accepts Go durations (`1m30s`, `500ms`), also with Prometheus's `d`, `w` and `y` (365 days), and a
+    plain number in the unit `bare`.
     """
 
     def parse(value: object) -> float:
         written = str(value).strip()
         if isinstance(value, bool) or not written:
-            raise ValueError("a duration such as 500ms, 10s or 1m30s is wanted")
+            raise ValueError("expected a duration such as 500ms, 10s or 1m30s")
         if fullmatch(r"\d+(\.\d+)?", written):
             seconds = float(written) * _SECONDS[bare]
         elif fullmatch(r"(\d+(\.\d+)?(ns|us|µs|ms|s|m|h|d|w|y))+", written):
             seconds = _sum_of_parts(written)
         else:
-            raise ValueError("a duration such as 500ms, 10s or 1m30s is wanted")
+            raise ValueError("expected a duration such as 500ms, 10s or 1m30s")
         if seconds < lowest:
-            raise ValueError(f"a duration of at least {lowest:g} s is wanted")
+            raise ValueError(f"expected a duration of at least {lowest:g} s")
         if seconds > highest:
-            raise ValueError(f"a duration of at most {_shown(highest)} is wanted")
+            raise ValueError(f"expected a duration of at most {_format_limit(highest)}")
         return seconds
 
-    return parse
+    return NamedParser(parse, "DURATION")
 
 
-def _shown(seconds: float) -> str:
-    """A bound as somebody would write it."""
+def _format_limit(seconds: float) -> str:
     return f"{seconds / 86400.0:g}d" if seconds % 86400.0 == 0 else f"{seconds:g} s"
 
 
@@ -234,21 +261,21 @@ _SIZE: Final = pattern(r"(\d{1,18})(?:\.(\d{1,18}))?\s*(?:([kmgtpe])(i?))?b?", A
 
 
 def size(value: object) -> int:
-    """Bytes; kB, MB, GB are 1000s, KiB, MiB, GiB are 1024s. Raises ValueError with what is wanted."""
+    """Parses a size in bytes: kB, MB, GB are powers of 1000, KiB, MiB, GiB of 1024. Raises ValueError."""
     return _bytes(value, 1000)
 
 
 def binary_size(value: object) -> int:
-    """Bytes; KB, MB, GB are 1024s as KiB, MiB, GiB are. Raises ValueError with what is wanted."""
+    """Parses a size in bytes: both KB, MB, GB and KiB, MiB, GiB are powers of 1024. Raises ValueError."""
     return _bytes(value, 1024)
 
 
 def _bytes(value: object, thousand: int) -> int:
     match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
     if match is None:
-        raise ValueError("a size such as 512MB or 2GiB is wanted")
+        raise ValueError("expected a size such as 512MB or 2GiB")
     whole, part, prefix, binary = match.groups("")
     unit: int = (1024 if binary else thousand) ** _PREFIXES.index(prefix.lower() or " ")
-    # Exact: no float has all bytes of a large size.
+    # Integer arithmetic: a float cannot hold large sizes exactly.
     scale: int = 10 ** len(part)
     return (2 * int(whole + part) * unit + scale) // (2 * scale)

@@ -1,4 +1,4 @@
-"""All Readings and GpuProcesses of one tick, with the tick's failures in it: immutable."""
+"""Snapshot, the immutable result of reading a machine once: Readings, processes, events and failures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gpuledger.model.workload import Allocation
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One thing that could not be read: of which Device (None: of the machine), which part, and why.
+    """A part that could not be read, of one Device or (`device` None) of the machine.
 
-    `reason` is short and stable (`NOT_SUPPORTED`, `GPU_IS_LOST`), fit for a label; `detail` is one line
-    for a person.
+    `reason` is a short, stable code for labels (`NOT_SUPPORTED`, `GPU_IS_LOST`); `detail` is one line for
+    people.
     """
 
     part: str
@@ -28,7 +28,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """One Xid drained from the driver's event set; `gi`/`ci` only where the driver attributes it."""
+    """One Xid from the driver's event set; `gi` and `ci` only if the driver attributes it to an instance."""
 
     gpu: Gpu
     xid: int
@@ -38,8 +38,8 @@ class XidEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
-    """How one part of the tick went: seconds of wall time, and the failure if there was one."""
+class CollectorRun:
+    """One run of a collector (a part of the tick): wall time in seconds and the error, if any."""
 
     name: str
     seconds: float
@@ -47,20 +47,20 @@ class Collected:
 
     @property
     def success(self) -> bool:
-        """True when the part did its work, even if it found nothing."""
+        """Whether the collector worked, even if it found nothing."""
         return not self.error
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one Device said at one moment, in base units.
+    """What one Device reported at one moment, in base units.
 
-    `values` holds only what was told: a quantity that is not in it is absent, not zero. `processes` is
-    None when a list could not be read, which is not the same as `()`. `samples` are the driver's
-    per-process samples since the last tick, newest not necessarily last; None when they are not readable.
-    `supported` says for the quantities asked whether this Device has them at all. `accounting` holds
-    the records of processes that began or ended since the last tick, where accounting mode is on. `raw`
-    carries the columns of nvidia-smi's CSV, header with unit and cell as printed.
+    `values` holds only reported quantities: a missing one is absent, not zero. `processes` is None if a
+    process list could not be read, unlike `()`. `samples` are the driver's per-process samples since the last
+    tick, in any order; None if they cannot be read. `supported` says, for each requested quantity by key,
+    whether the Device has it. `accounting` holds the records of processes that started or ended since the
+    last tick, if accounting mode is on. `raw` holds the columns of nvidia-smi's CSV: header with unit to
+    cell, both as printed.
     """
 
     device: Device
@@ -74,16 +74,16 @@ class Reading:
     raw: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, quantity: Quantity) -> float | None:
-        """The value in the quantity's unit, or None when the Device did not tell it."""
+        """Returns the value in the quantity's unit, or None if the Device did not report it."""
         return self.values.get(quantity)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """Which machine and which way of reading it. `simulated` is true for anything that is not hardware.
+    """The name and versions of a source. `simulated` is true for anything but hardware.
 
-    `exit_code` is how the command ended that was run last, -1 where it gave no answer; None for sources that
-    run none.
+    `exit_code` is that of the last command, -1 if the command gave no output; None for sources that run no
+    commands.
     """
 
     name: str
@@ -99,11 +99,11 @@ class SourceInfo:
 class Snapshot:
     """One tick of one machine.
 
-    `unix` is wall time in seconds; `elapsed` is the source's own clock in seconds (boot clock, scenario,
-    recording), the only one that durations may be computed from. Readings come in order of GPU index,
-    each Gpu before its Instances. `devices_failed` is true when the Devices could not be listed whole.
-    `boot_id` and `driver_load` tell lives of the hardware counters apart; each is empty where it cannot be
-    known (`/proc/sys/kernel/random/boot_id`; start of the driver's kernel threads).
+    `unix` is wall time in seconds. `elapsed` is the source's clock in seconds (boot clock, scenario,
+    recording); compute durations only from it. Readings are in order of GPU index, each Gpu before its
+    Instances. `devices_failed` is true if the Devices could not be listed completely. Hardware counters
+    restart when `boot_id` (`/proc/sys/kernel/random/boot_id`) or `driver_load` (start of the driver's kernel
+    threads) changes; each is empty if unknown.
     """
 
     unix: float
@@ -113,27 +113,27 @@ class Snapshot:
     allocations: tuple[Allocation, ...] = ()
     xids: tuple[XidEvent, ...] = ()
     failures: tuple[Failure, ...] = ()
-    collected: tuple[Collected, ...] = ()
+    collected: tuple[CollectorRun, ...] = ()
     invalid: int = 0
     devices_failed: bool = False
     boot_id: str = ""
     driver_load: str = ""
 
-    # Readings on which processes are told: not a MIG-enabled Gpu that has Instances. Asked for all the time.
-    holders: tuple[Reading, ...] = field(init=False, compare=False, repr=False)
+    # Readings that list processes: all except Gpus that have MIG Instances. Computed once: used often.
+    process_readings: tuple[Reading, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         cut = {reading.device.parent for reading in self.readings if isinstance(reading.device, Instance)}
         holders = tuple(reading for reading in self.readings if reading.device not in cut)
-        object.__setattr__(self, "holders", holders)
+        object.__setattr__(self, "process_readings", holders)
 
     @property
     def processes(self) -> Iterator[GpuProcess]:
-        """Every process that was told, Device by Device."""
-        return (process for reading in self.holders for process in reading.processes or ())
+        """All reported processes, Device by Device."""
+        return (process for reading in self.process_readings for process in reading.processes or ())
 
     @property
     def unresolved(self) -> Mapping[str, int]:
-        """Processes whose owner is not fully known, by reason; one on several Devices counts once."""
+        """Processes without a fully known owner, by reason; each counts once, even on several Devices."""
         reasons = {(item.pid, item.host.start): item.workload.missing for item in self.processes}
         return Counter(reason for reason in reasons.values() if reason)

@@ -1,4 +1,4 @@
-"""What a source, and the clock and host that it is given, must do."""
+"""Protocols of a source and of the clock and the host that it uses."""
 
 from __future__ import annotations
 
@@ -11,45 +11,49 @@ from gpuledger.model.snapshot import Snapshot, SourceInfo
 
 
 class Clock(Protocol):
-    """Time as an argument, so that tests own it."""
+    """A clock, passed as an argument so that tests can control time."""
 
     def unix(self) -> float:
-        """Wall time in unix seconds; it can step."""
+        """Returns wall time in unix seconds; it can step."""
 
     def elapsed(self) -> float:
-        """Seconds that never step and go on through suspend (CLOCK_BOOTTIME on a real machine)."""
+        """Returns monotonic seconds that include suspend (CLOCK_BOOTTIME on a real machine)."""
 
 
 class Host(Protocol):
-    """What a machine says of its pids."""
+    """A machine that knows its processes."""
 
     def identify(self, pids: Collection[int], unix: float) -> Mapping[int, HostFacts]:
-        """Facts for every pid of this tick, each asked pid with an entry.
+        """Returns facts for all `pids`, those of one tick; each has an entry.
 
-        `unix` is the tick's wall time, for first sights. Pids not asked for are forgotten, which bounds
-        the memory of a host by the processes that live.
+        `unix` is the tick's wall time, used for processes seen for the first time. The host forgets other
+        pids, which bounds its memory by the number of live processes.
         """
 
     def epoch(self) -> tuple[str, str]:
-        """Boot id and load of the NVIDIA driver, which tell lives of its counters apart.
+        """Returns the boot id and an id of the driver load; hardware counters restart when either changes.
 
-        Each is a word to compare, empty where it cannot be known. Looks anew whenever it is asked, and may
-        read all of /proc for it: to be asked after the driver was started, not every tick.
+        Each is an opaque text, empty if unknown. Every call reads them again and may read all of /proc, so
+        call it after the driver has started, not at every tick.
         """
 
 
 class Source(Protocol):
-    """A way to turn a machine into a Snapshot. Used by one thread."""
+    """Reads a machine into Snapshots. Used by one thread."""
 
     @property
     def info(self) -> SourceInfo:
-        """Which source this is; known before the first read."""
+        """The name and versions of this source; available before the first read."""
+
+    @property
+    def has_local_pids(self) -> bool:
+        """Whether its pids are those of this machine, so that this machine's owner indexes apply."""
 
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
-        """One tick. What fails is in the Snapshot; raises SourceUnavailable when nothing can be read."""
+        """Reads one tick; the Snapshot includes failures. Raises SourceUnavailable if nothing can be read."""
 
     def close(self) -> None:
-        """Let go of the machine (file descriptors, driver handles). Idempotent.
+        """Releases file descriptors and driver handles. Idempotent.
 
-        What reads hardware may be read again, and takes hold of it anew.
+        A source of hardware can be read again and then reopens them.
         """

@@ -1,4 +1,4 @@
-"""Text from outside, made safe to carry: any bytes in, short printable Unicode out."""
+"""Text helpers: safe decoding, escaping and formatting of text from outside."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from typing import Final
 from gpuledger.model.settings import text
 
 _ESCAPES = pattern(r"(?:\\x[0-9a-f]{2})+")
-LONGEST_NAME = 128
+MAX_NAME_LENGTH = 128
 
 
-def from_bytes(raw: bytes) -> str:
-    """Decode as UTF-8; a byte that is not UTF-8 becomes `\\xNN`, so different names stay different."""
+def decode_utf8(raw: bytes) -> str:
+    """Decodes UTF-8. An invalid byte becomes `\\xNN`, so that different names remain different."""
     return raw.decode("utf-8", "backslashreplace")
 
 
-def clean_name(text: str, longest: int = LONGEST_NAME) -> str:
-    """Cut at `longest` characters and spell out control characters.
+def clean_name(text: str, longest: int = MAX_NAME_LENGTH) -> str:
+    """Truncates to `longest` characters and escapes control characters.
 
-    Line feeds and tabs stay (every exposition format escapes the first and allows the second); the rest
-    of C0, DEL and lone surrogates become `\\xNN` or `\\uNNNN`: a NUL ends Prometheus's parser, a surrogate
-    cannot be encoded.
+    Line feeds and tabs are kept: exposition formats escape the former and allow the latter. Other C0
+    characters, DEL and lone surrogates become `\\xNN` or `\\uNNNN`: a NUL stops Prometheus's parser, and a
+    lone surrogate cannot be encoded.
     """
     cut = text[:longest]
     if cut.isprintable():
         return cut
-    return "".join(_spelled(char) for char in cut)[:longest]
+    return "".join(_escape_control(char) for char in cut)[:longest]
 
 
-def unit_unescaped(name: str) -> str:
-    r"""Undo the `\xNN` of systemd-escape(1) in a part of a unit's name."""
+def unescape_unit_name(name: str) -> str:
+    r"""Decodes the `\xNN` escapes of systemd-escape(1) in a part of a unit name."""
     return _ESCAPES.sub(_bytes_of, name)
 
 
 def _bytes_of(run: Match[str]) -> str:
-    return from_bytes(bytes.fromhex(run[0].replace("\\x", "")))
+    return decode_utf8(bytes.fromhex(run[0].replace("\\x", "")))
 
 
-def in_one_line(text: str) -> str:
-    """Text for a terminal or a log: what would break the line or command a terminal becomes its escape."""
+def escape_to_one_line(text: str) -> str:
+    """Escapes line breaks and control characters, for text in a terminal or a log."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def host_and_port(host: str, port: int | str) -> str:
-    """`HOST:PORT`, an address of IPv6 in brackets, as URLs and the Host header have it."""
+def join_host_port(host: str, port: int | str) -> str:
+    """Returns `HOST:PORT` for URLs and Host headers, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_utf8(encoding: str | None) -> bool:
-    """Whether a stream of this encoding takes every character."""
+    """Returns whether the encoding of a stream is UTF-8."""
     return (encoding or "").lower().replace("-", "") == "utf8"
 
 
-def _spelled(char: str) -> str:
+def _escape_control(char: str) -> str:
     code = ord(char)
     if (code < 0x20 and char not in "\n\t") or code == 0x7F:
         return f"\\x{code:02x}"
@@ -66,36 +66,38 @@ def _spelled(char: str) -> str:
     return char
 
 
-# Milliseconds, and whether the unit is only for what is so many of it and no more.
+# Unit, its milliseconds, and whether it is used only if the rest of the duration is a multiple of it.
 _UNITS: Final = (
     *(("y", 365 * 86_400_000, True), ("w", 7 * 86_400_000, True), ("d", 86_400_000, False)),
     *(("h", 3_600_000, False), ("m", 60_000, False), ("s", 1000, False), ("ms", 1, False)),
 )
 
 
-def as_prometheus(seconds: float) -> str:
-    """`1m30s`, to the millisecond: what `settings.duration` reads, too."""
-    left = round(seconds * 1000)
-    found = ""
-    for unit, size, whole in _UNITS:
-        if left >= size and not (whole and left % size):
-            found += f"{left // size}{unit}"
-            left %= size
-    return found or "0s"
+def format_duration(seconds: float) -> str:
+    """Formats a duration like Prometheus (`1m30s`), rounded to 1 ms. `settings.duration` parses it."""
+    rest = round(seconds * 1000)
+    parts = ""
+    for unit, size, exact_only in _UNITS:
+        if rest >= size and not (exact_only and rest % size):
+            parts += f"{rest // size}{unit}"
+            rest %= size
+    return parts or "0s"
 
 
-def is_wanted(name: str, wanted: tuple[str, ...]) -> bool:
-    """Whether `name` is one of the wanted, of which a trailing * stands for any ending."""
-    return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in wanted)
+def matches_any(name: str, patterns: tuple[str, ...]) -> bool:
+    """Returns whether `name` matches a pattern, in which a trailing * stands for any ending."""
+    return any(
+        name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern for pattern in patterns
+    )
 
 
-def wanted_name(wants: str) -> Callable[[object], str]:
-    """A parser of one such name; `wants` says in an error what is wanted."""
+def name_pattern(expected: str) -> Callable[[object], str]:
+    """Returns a parser of one such pattern; `expected` begins the error message for an invalid one."""
 
     def parse(value: object) -> str:
         name = text(value).strip()
         if not name or "*" in name[:-1] or any(char.isspace() for char in name):
-            raise ValueError(f"{wants}, a * only at the end")
+            raise ValueError(f"{expected}, with * only at the end")
         return name
 
     return parse

@@ -1,4 +1,4 @@
-"""Whose process it is, and what has been handed to whom."""
+"""Owners of processes (Workload) and assignments of Devices to owners (Allocation)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gpuledger.model.devices import Device
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The owner of a process. Unknown text is empty: an owner is never invented.
+    """The owner of a process. Unknown fields are empty: an owner is never guessed.
 
-    `kind` is what the deepest known answer is: pod, container (Docker, Podman or containerd outside
-    Kubernetes), slurm, job (of another batch system, which `runtime` names), unit (systemd), user, or
-    unknown. `found_by` names the evidence (`cgroup`, `simulator`, ...); `missing` says why the process could
-    not be resolved further, as a short reason that is the label value of `gpuledger_unresolved_processes`.
-    `labels` are the pod labels that the user allowed, sorted; `controller_kind` and `controller` name what
-    made the pod (Job, ReplicaSet, ...).
+    `kind` is the most specific known kind: pod, container (Docker, Podman or containerd outside Kubernetes),
+    slurm, job (of another batch system, named by `runtime`), unit (systemd), user, or unknown. `found_by`
+    names the evidence (`cgroup`, `simulator`, ...). `missing` is a short reason why the owner could not be
+    resolved further, a label value of `gpuledger_unresolved_processes`. `labels` are the pod labels that the
+    user allowed, sorted. `controller_kind` and `controller` name the object that created the pod (Job,
+    ReplicaSet, ...).
     """
 
     kind: str = "unknown"
@@ -39,16 +39,17 @@ class Workload:
 
 UNKNOWN = Workload()
 
-# What is missing of an owner whose id is known: a name that a map may still bring.
-AWAITED = frozenset({"pod_name", "container_name"})
+# Values of `missing` for an owner with a known id: an owner index may still supply the name.
+PENDING_NAMES = frozenset({"pod_name", "container_name"})
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A Device handed to a Workload (kubelet, DRA, Slurm), whether or not it runs anything.
+    """A Device allocated to a Workload by the kubelet, DRA or Slurm, even if no process runs on it.
 
-    `resource` is the name under which it was handed out (`nvidia.com/gpu`, a DRA claim's), empty where there
-    is none. Two Allocations of one Device are sharing (time-slicing, MPS), or a disagreement of two sources.
+    `resource` is the name under which it was allocated (`nvidia.com/gpu`, the name of a DRA claim), empty if
+    there is none. Two Allocations of one Device mean sharing (time-slicing, MPS), or that two sources
+    disagree.
     """
 
     device: Device

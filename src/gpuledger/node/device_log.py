@@ -1,4 +1,4 @@
-"""Which MIG instance stands behind which label, in the log."""
+"""Logs changes of the devices: the number of GPUs, and the labels of MIG instances."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gpuledger.model.snapshot import Snapshot
 log = logging.getLogger("gpuledger.census")
 
 
-class Census:
-    """Counts the Gpus of each Snapshot, and says in the log when they are not as many as `expected`.
+class GpuCountLog:
+    """Counts the Gpus of each Snapshot and logs a warning when the number differs from `expected`.
 
-    Once per change; with 0 nothing is expected, and nothing said. Instances are no Gpus of their own.
+    Logs once per change. 0 turns the check off. Instances do not count as Gpus.
     """
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
         self._last = expected
 
-    def take(self, snapshot: Snapshot | None) -> None:
-        """Without a Snapshot, or where Devices could not be listed whole, the number is not known."""
+    def update(self, snapshot: Snapshot | None) -> None:
+        """Compare the number of Gpus; ignores a missing Snapshot and an incomplete list of Devices."""
         if not self._expected or snapshot is None or snapshot.devices_failed:
             return
         found = [reading.device.index for reading in snapshot.readings if isinstance(reading.device, Gpu)]
@@ -29,10 +29,11 @@ class Census:
             return
         self._last = len(found)
         if self._last == self._expected:
-            log.info("the %d GPUs of --gpu-count are read again", self._expected)
+            log.info("all %d GPUs expected by --gpu-count are read again", self._expected)
             return
         log.warning(
-            "%d GPUs are read (%s), and --gpu-count says %d: `gpuledger doctor` says what is missing",
+            "%d GPUs are read (%s), but --gpu-count expects %d: "
+            "run `gpuledger doctor` to see what is missing",
             len(found),
             ", ".join(map(str, found)) or "none",
             self._expected,
@@ -43,34 +44,35 @@ instance_log = logging.getLogger("gpuledger.node.instances")
 
 
 class InstanceLog:
-    """Says one line per Instance, at the start and whenever the Instances are others than before."""
+    """Logs one line per Instance at the start and whenever the Instances change."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Instance, int]] = []
-        self._told: dict[Instance, str] = {}
+        self._logged: dict[Instance, str] = {}
 
-    def take(self, snapshot: Snapshot | None) -> None:
-        """Without a Snapshot, or where Devices could not be listed whole, nothing is known to differ."""
+    def update(self, snapshot: Snapshot | None) -> None:
+        """Log what changed; ignores a missing Snapshot and an incomplete list of Devices."""
         if snapshot is None or snapshot.devices_failed:
             return
-        found = [one.device for one in snapshot.readings if isinstance(one.device, Instance)]
-        # Equal Instances may have another place among the driver's devices, and so another label.
-        seen = [(one, one.index) for one in found]
+        found = [reading.device for reading in snapshot.readings if isinstance(reading.device, Instance)]
+        # The driver may number equal Instances differently, which changes the label.
+        seen = [(instance, instance.index) for instance in found]
         if seen == self._seen:
             return
         self._seen = seen
-        lines = {one: _line(one) for one in found}
-        for one, line in lines.items():
-            if self._told.get(one) != line:
+        lines = {instance: _line(instance) for instance in found}
+        for instance, line in lines.items():
+            if self._logged.get(instance) != line:
                 instance_log.info("MIG instance %s", line)
-        for gone in self._told.keys() - lines.keys():
-            instance_log.info("MIG instance is gone: %s", self._told[gone])
-        self._told = lines
+        for gone in self._logged.keys() - lines.keys():
+            instance_log.info("MIG instance is gone: %s", self._logged[gone])
+        self._logged = lines
 
 
-def _line(one: Instance) -> str:
-    index = one.parent.index
+def _line(instance: Instance) -> str:
+    index = instance.parent.index
     return (
-        f"{one.uuid}: GPU {index}, gi {one.gi}, ci {one.ci}, profile {one.profile or 'not told'}; "
-        f'label gpu="{index}_{one.instance}", or "{index}_{one.index}_0" with mig_label: device'
+        f"{instance.uuid}: GPU {index}, gi {instance.gi}, ci {instance.ci}, "
+        f"profile {instance.profile or 'unknown'}; "
+        f'label gpu="{index}_{instance.instance}", or "{index}_{instance.index}_0" with mig_label: device'
     )

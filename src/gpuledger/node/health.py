@@ -1,4 +1,4 @@
-"""The node's Health, kept from tick to tick."""
+"""The node's Health across ticks, and the pause of the driver."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gpuledger.model.node_state import CollectorHealth, Health, IndexHealth, PauseHealth, ReloadHealth
-from gpuledger.model.snapshot import Collected, Snapshot
+from gpuledger.model.snapshot import CollectorRun, Snapshot
 
 SOURCE = "source"
 OK = "ok"
 
 
-class Vitals:
-    """Remembers when each part of the tick last did its work; answers an immutable Health.
+class HealthTracker:
+    """Remembers when each part of the tick last succeeded; returns an immutable Health after each tick.
 
-    `maps` is asked for the maps of owners, which are kept beside the tick. `asked` is the interval that the
-    user wants; `pause` and `reload` are told as they stand.
+    `owner_indexes` returns the health of the owner indexes, which are updated outside the tick.
+    `requested_interval` is the configured interval in seconds. `pause` and `reload` are copied as they are.
     """
 
     def __init__(
-        self, started: float, interval: float, maps: Callable[[], tuple[IndexHealth, ...]] = tuple
+        self, started: float, interval: float, owner_indexes: Callable[[], tuple[IndexHealth, ...]] = tuple
     ) -> None:
         self._started = started
-        self.maps = maps
-        self.asked = interval
+        self.owner_indexes = owner_indexes
+        self.requested_interval = interval
         self.pause: PauseHealth | None = None
         self.reload: ReloadHealth | None = None
         self._collectors = {SOURCE: CollectorHealth(SOURCE, success=False)}
-        self._of_source = {SOURCE}
+        self._source_parts = {SOURCE}
         self._ticks = 0
 
-    def ticked(
+    def after_tick(
         self,
         unix: float,
         snapshot: Snapshot | None,
-        parts: Sequence[Collected],
+        parts: Sequence[CollectorRun],
         status: str,
         interval: float,
     ) -> Health:
-        """Health after a tick that came back: `parts` are those that ran, `status` says what is wrong."""
+        """Health after a finished tick: `parts` are those that ran, `status` says what is wrong."""
         self._ticks += 1
         if snapshot is None:
-            self._lose_source(status)
+            self._fail_source(status)
         else:
-            self._of_source |= {part.name for part in snapshot.collected}
+            self._source_parts |= {part.name for part in snapshot.collected}
         for part in parts:
             before = self._collectors.get(part.name)
             last = unix if part.success else before.last_success if before else None
@@ -54,54 +54,52 @@ class Vitals:
             self._collectors[part.name] = CollectorHealth(
                 part.name, part.success, part.seconds, last, part.error, failures
             )
-        return self._health(status, interval, self._collectors.values(), stalled=False)
+        return self._build(status, interval, self._collectors.values(), stalled=False)
 
-    def paused(self, status: str, interval: float) -> Health:
-        """Health of a tick in a pause: of what reads the driver nothing is told, it neither did its work nor
-        failed.
-        """
+    def while_paused(self, status: str, interval: float) -> Health:
+        """Health of a tick during a pause: omits the parts that read the driver, as they did not run."""
         self._ticks += 1
-        shown = [part for name, part in self._collectors.items() if name not in self._of_source]
-        return self._health(status, interval, shown, stalled=False)
+        shown = [part for name, part in self._collectors.items() if name not in self._source_parts]
+        return self._build(status, interval, shown, stalled=False)
 
-    def stalled(self, status: str, interval: float) -> Health:
-        """Health while a tick does not come back: what reads the driver does not do its work."""
+    def while_stalled(self, status: str, interval: float) -> Health:
+        """Health while a tick hangs: the parts that read the driver count as failed."""
         shown = [
             CollectorHealth(name, False, None, part.last_success, status, part.failures)
-            if name in self._of_source
+            if name in self._source_parts
             else part
             for name, part in self._collectors.items()
         ]
-        return self._health(status, interval, shown, stalled=True)
+        return self._build(status, interval, shown, stalled=True)
 
-    def _lose_source(self, error: str) -> None:
-        for name in self._of_source:
+    def _fail_source(self, error: str) -> None:
+        for name in self._source_parts:
             before = self._collectors[name]
             self._collectors[name] = CollectorHealth(
                 name, False, None, before.last_success, error, before.failures
             )
 
-    def _health(
+    def _build(
         self, status: str, interval: float, parts: Iterable[CollectorHealth], *, stalled: bool
     ) -> Health:
         return Health(
             status=status,
             healthy=status == OK,
-            tried=True,
+            attempted=True,
             stalled=stalled,
             ticks=self._ticks,
             interval=interval,
-            asked_interval=self.asked,
+            configured_interval=self.requested_interval,
             started=self._started,
             collectors=tuple(parts),
-            maps=self.maps(),
+            owner_indexes=self.owner_indexes(),
             pause=self.pause,
             reload=self.reload,
         )
 
 
-def status_of(snapshot: Snapshot, more: Sequence[Collected] = ()) -> str:
-    """`ok`, or the failed parts (and `more` of them) and Devices of a Snapshot in one line."""
+def status_of(snapshot: Snapshot, more: Sequence[CollectorRun] = ()) -> str:
+    """`ok`, or one line with the failed parts (those of the Snapshot and `more`) and the lost Gpus."""
     troubles = [f"{part.name}: {part.error}" for part in (*snapshot.collected, *more) if part.error]
     troubles += [
         f"GPU {reading.device.gpu.index} ({reading.device.uuid}) does not answer"
@@ -111,14 +109,14 @@ def status_of(snapshot: Snapshot, more: Sequence[Collected] = ()) -> str:
     return "; ".join(troubles) or OK
 
 
-# Longer than any driver upgrade or profiling run, short enough for one that is forgotten.
-LONGEST: Final = 86_400.0
-USUAL: Final = 600.0
+# Seconds. Longer than any driver upgrade or profiling run, short enough for a forgotten pause.
+LONGEST_PAUSE: Final = 86_400.0
+DEFAULT_PAUSE: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """`ends` on the clock that never steps, `until` the same moment as unix time, as it is told."""
+    """A pause of the driver: it ends at `ends` (monotonic seconds), reported as `until` (unix seconds)."""
 
     ends: float
     until: float
@@ -126,10 +124,10 @@ class Pause:
 
     @property
     def health(self) -> PauseHealth:
-        """As the Page tells it."""
+        """The pause as part of Health."""
         return PauseHealth(paused=True, until=self.until, reason=self.reason)
 
     def __str__(self) -> str:
         moment = datetime.fromtimestamp(self.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         reason = f" ({self.reason})" if self.reason else ""
-        return f"paused until {moment}{reason}: the driver is let go; `gpuledger resume` ends it sooner"
+        return f"paused until {moment}{reason}: the driver is released; `gpuledger resume` ends the pause"

@@ -1,4 +1,4 @@
-"""The tick: read, name, post, publish. One thread reads the driver, another one watches it."""
+"""The tick loop: read, name owners, post, publish. One thread reads the driver, another one watches it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,35 @@ from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.node_state import Health, IndexHealth, NodeState, PauseHealth, ReloadHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
-from gpuledger.model.snapshot import Collected, Snapshot
+from gpuledger.model.snapshot import CollectorRun, Snapshot
 from gpuledger.model.source import Clock, Source
-from gpuledger.node.health import OK, SOURCE, Pause, Vitals, status_of
+from gpuledger.node.health import OK, SOURCE, HealthTracker, Pause, status_of
 
 _WINDOW = 10
 _CALM = 100
 _SLOWEST = 8
 
 
-class Pace:
-    """Doubles the interval when the median of ten ticks is above a fifth of it, 8 times at most; halves it
-    again after a hundred ticks below a tenth. All times are seconds.
+class AdaptiveInterval:
+    """The interval between ticks, adapted to how long they take. All times are seconds.
+
+    Doubles, up to 8 times the requested interval, when the median of ten ticks exceeds a fifth of it. Halves
+    again after a hundred ticks below a tenth of it.
     """
 
     def __init__(self, interval: float) -> None:
-        self.asked = interval
+        self.requested = interval
         self.interval = interval
         self._recent: deque[float] = deque(maxlen=_WINDOW)
         self._calm = 0
 
-    def note(self, seconds: float) -> bool:
-        """Take in what a tick cost; True when the interval changed by it."""
+    def add_tick(self, seconds: float) -> bool:
+        """Record the duration of a tick; True when this changed the interval."""
         self._recent.append(seconds)
         self._calm = self._calm + 1 if seconds < self.interval / 10 else 0
-        if self._is_slow() and self.interval < self.asked * _SLOWEST:
+        if self._is_slow() and self.interval < self.requested * _SLOWEST:
             return self._change(self.interval * 2)
-        if self._calm >= _CALM and self.interval > self.asked:
+        if self._calm >= _CALM and self.interval > self.requested:
             return self._change(self.interval / 2)
         return False
 
@@ -54,7 +56,7 @@ class Pace:
 
 
 def _median(values: Collection[float]) -> float:
-    # The standard library's brings decimal, fractions and random into memory.
+    # statistics.median would load decimal, fractions and random into memory.
     ordered, middle = sorted(values), len(values) // 2
     return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
@@ -64,22 +66,22 @@ log = logging.getLogger("gpuledger.node")
 Namer = Callable[[Snapshot], Snapshot]
 Poster = Callable[[Snapshot], LedgerState]
 
-# A page three intervals old is not the present. Counted from the last page, so that health turns within
-# three intervals of the moment when the driver stops answering.
-_STALE_AFTER = 3.0
-# A driver without persistence mode takes some seconds per GPU to wake.
-_PATIENCE = 30.0
-# A wait that took so much longer than it was to, in seconds: the machine slept.
-_SLEPT = 5.0
+# A state older than three intervals is stale. Measured from the last published state, so that health turns
+# within three intervals after the driver stops answering.
+_STALE_INTERVALS = 3.0
+# Seconds. A driver without persistence mode takes some seconds per GPU to wake up.
+_TIMEOUT = 30.0
+# Seconds. When a wait takes this much longer than requested, the machine was suspended.
+_SUSPEND_THRESHOLD = 5.0
 
 
 class TickHangs(GpuledgerError):
-    """A tick is under way and does not come back, so that nothing can be changed between two of them."""
+    """The running tick hangs, so nothing can be changed between two ticks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refit:
-    """What a node works with from its next tick on; None leaves a part as it is."""
+class NodeChange:
+    """What a node uses from its next tick on; None keeps the current value."""
 
     source: Source | None = None
     name: Namer | None = None
@@ -87,12 +89,12 @@ class Refit:
 
 
 class Node:
-    """Turns a Source into Pages.
+    """Reads a Source at an interval and publishes a NodeState after each tick.
 
-    `publish` is called with each Page: from the tick thread, from the watchdog when a tick does not come
-    back, from whoever asks for a pause; never from two at once. `wanted` is asked before each tick, `maps`
-    after it. `interrupted` is called when a pause begins: what is posted next does not go on from the last
-    posting. `pausable` says whether anybody can ask for one.
+    `publish` is called with each NodeState by the tick thread, by the watchdog when a tick hangs, and by the
+    thread that calls `pause`; never by two threads at once. `required_quantities` is called before each tick,
+    `owner_indexes` after it. `on_pause` is called when a pause begins, so that the next posting does not
+    continue from the last one. `pausable` says whether a pause can be requested.
     """
 
     def __init__(
@@ -102,79 +104,78 @@ class Node:
         name: Namer,
         post: Poster,
         publish: Callable[[NodeState], None],
-        wanted: Callable[[], frozenset[Quantity]],
+        required_quantities: Callable[[], frozenset[Quantity]],
         clock: Clock,
         interval: float,
-        maps: Callable[[], tuple[IndexHealth, ...]] = tuple,
-        interrupted: Callable[[], None] = lambda: None,
+        owner_indexes: Callable[[], tuple[IndexHealth, ...]] = tuple,
+        on_pause: Callable[[], None] = lambda: None,
         pausable: bool = False,
     ) -> None:
         self._source = source
         self._name = name
         self._post = post
         self._publish = publish
-        self._wanted = wanted
+        self._required_quantities = required_quantities
         self._clock = clock
-        self._pace = Pace(interval)
-        self._interrupted = interrupted
-        self._vitals = Vitals(clock.unix(), interval, maps)
-        self._vitals.pause = PauseHealth() if pausable else None
+        self._interval = AdaptiveInterval(interval)
+        self._on_pause = on_pause
+        self._health_tracker = HealthTracker(clock.unix(), interval, owner_indexes)
+        self._health_tracker.pause = PauseHealth() if pausable else None
         self._ledger = LedgerState()
         self._pause: Pause | None = None
-        # Held while a tick runs, and by those who change what it works with.
+        # Held while a tick runs, and while its source, namer or interval is replaced.
         self._ticking = Lock()
         self._wake = Event()
         self._stop = Event()
         self._published = Condition()
-        self._last_page: float | None = None
-        self._newest: NodeState | None = None
-        self._pages = 0
+        self._last_published: float | None = None
+        self._newest_state: NodeState | None = None
+        self._published_count = 0
         self._began = clock.elapsed()
         self._stalled = False
         self._status = ""
-        # Daemons: a driver call that never returns must not keep the process from ending.
+        # Daemon threads: a driver call that never returns must not keep the process from exiting.
         self._threads = [
             Thread(target=self._run, name="tick", daemon=True),
             Thread(target=self._watch, name="watchdog", daemon=True),
         ]
 
     def start(self) -> None:
-        """Begin to tick, the first time at once."""
+        """Start ticking; the first tick runs immediately."""
         self._began = self._clock.elapsed()
         for thread in self._threads:
             thread.start()
 
-    def stop(self, patience: float = 2.0) -> None:
-        """End both threads. A tick that hangs in the driver is left behind after `patience` seconds."""
+    def stop(self, timeout: float = 2.0) -> None:
+        """Stop both threads. A tick that hangs in the driver is abandoned after `timeout` seconds."""
         self._stop.set()
         self._wake.set()
         with self._published:
             self._published.notify_all()
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(patience)
+                thread.join(timeout)
         if not self._threads[0].is_alive():
             self._source.close()
 
     def tick(self) -> NodeState:
-        """Read, name and post once, publish the Page and answer it.
+        """Read, name and post once; publish and return the NodeState.
 
-        Whatever goes wrong is told on the Page: the loop outlives any single tick. In a pause nothing is
-        read, and the Page says so.
+        Failures are reported in the NodeState: no failing tick ends the loop. During a pause nothing is read.
         """
         with self._ticking:
             began = self._clock.elapsed()
             if self._pause is not None and began >= self._pause.ends:
-                log.warning("the pause ends by itself: nobody has resumed")
+                log.warning("the pause ends: its time is over and `gpuledger resume` was not called")
                 self._end_pause()
-            return self._tick(began) if self._pause is None else self._rest(self._pause)
+            return self._run_tick(began) if self._pause is None else self._publish_paused_state(self._pause)
 
     @contextmanager
-    def between_ticks(self, patience: float = _PATIENCE) -> Iterator[None]:
-        """Inside, no tick runs. Raises TickHangs when the running one does not end in time."""
-        if not self._ticking.acquire(timeout=patience):
+    def between_ticks(self, timeout: float = _TIMEOUT) -> Iterator[None]:
+        """No tick runs inside the context. Raises TickHangs when the running one does not end in time."""
+        if not self._ticking.acquire(timeout=timeout):
             raise TickHangs(
-                f"a reading of {self._source.info.name} has not come back for {patience:g} s: the driver"
+                f"a read of {self._source.info.name} has not returned for {timeout:g} s: the driver"
                 " hangs (look for Xid errors in dmesg; a hung driver needs a reboot)"
             )
         try:
@@ -182,109 +183,111 @@ class Node:
         finally:
             self._ticking.release()
 
-    def pause(self, seconds: float, reason: str = "", patience: float = _PATIENCE) -> Pause:
-        """Let the driver go, publish a Page that says so, and read nothing for so long.
+    def pause(self, seconds: float, reason: str = "", timeout: float = _TIMEOUT) -> Pause:
+        """Release the driver, publish a paused NodeState, and read nothing for `seconds`.
 
-        In a pause it only sets a new end and reason. Raises TickHangs, with nothing changed, when the reading
-        that is under way does not come back.
+        During a pause this only sets a new end and reason. Raises TickHangs and changes nothing when the
+        running tick does not end in time.
         """
-        with self.between_ticks(patience):
+        with self.between_ticks(timeout):
             now = self._clock.elapsed()
             pause = Pause(now + seconds, self._clock.unix() + seconds, reason)
             if self._pause is None:
-                self._let_go()
-                self._interrupted()
-            self._pause, self._vitals.pause = pause, pause.health
-            self._rest(pause)
+                self._release_driver()
+                self._on_pause()
+            self._pause, self._health_tracker.pause = pause, pause.health
+            self._publish_paused_state(pause)
         return pause
 
-    def resume(self, patience: float = _PATIENCE) -> NodeState | None:
-        """End the pause, and answer the Page of the first tick after it; None when there was no pause.
+    def resume(self, timeout: float = _TIMEOUT) -> NodeState | None:
+        """End the pause and return the NodeState of the first tick after it; None when not paused.
 
-        Raises GpuledgerError when that tick does not come back in time.
+        Raises GpuledgerError when that tick does not end in time.
         """
-        with self.between_ticks(patience):
+        with self.between_ticks(timeout):
             if self._pause is None:
                 return None
             self._end_pause()
-            before = self._pages
+            before = self._published_count
         self._wake.set()
         with self._published:
-            self._published.wait_for(lambda: self._pages > before or self._stop.is_set(), patience)
-            if self._newest is None or self._pages == before:
+            self._published.wait_for(lambda: self._published_count > before or self._stop.is_set(), timeout)
+            if self._newest_state is None or self._published_count == before:
                 raise GpuledgerError(
-                    f"resumed, but a first reading has not come back for {patience:g} s: see /health"
+                    f"resumed, but the first read has not returned for {timeout:g} s: see /health"
                 )
-            return self._newest
+            return self._newest_state
 
-    def refit(self, parts: Refit) -> None:
-        """Go on with other parts; to be called `between_ticks`. A source that is replaced is closed."""
+    def apply_change(self, parts: NodeChange) -> None:
+        """Use other parts from the next tick on; call it inside `between_ticks`. Closes a replaced source."""
         if parts.source is not None:
-            self._let_go()
+            self._release_driver()
             self._source = parts.source
         self._name = parts.name or self._name
         if parts.interval is not None:
-            self._pace = Pace(parts.interval)
-            self._vitals.asked = parts.interval
+            self._interval = AdaptiveInterval(parts.interval)
+            self._health_tracker.requested_interval = parts.interval
         self._wake.set()
 
-    def note_reload(self, health: ReloadHealth) -> None:
-        """What the next Page says of the settings."""
-        self._vitals.reload = health
+    def set_reload_health(self, health: ReloadHealth) -> None:
+        """Set what the next NodeState reports about the settings."""
+        self._health_tracker.reload = health
 
-    def _let_go(self) -> None:
-        # What is made up holds nothing, and would end with it.
+    def _release_driver(self) -> None:
+        # A simulated source holds no driver, and its timeline would end.
         if not self._source.info.simulated:
             self._source.close()
 
     def _end_pause(self) -> None:
-        self._pause, self._vitals.pause = None, PauseHealth()
+        self._pause, self._health_tracker.pause = None, PauseHealth()
 
-    def _rest(self, pause: Pause) -> NodeState:
+    def _publish_paused_state(self, pause: Pause) -> NodeState:
         status = str(pause)
         with self._published:
             unix = self._clock.unix()
-            page = self._come_by(None, unix, self._vitals.paused(status, self._pace.interval))
+            state = self._publish_after_tick(
+                None, unix, self._health_tracker.while_paused(status, self._interval.interval)
+            )
         if status != self._status:
             self._status = status
             log.info("%s", status)
-        return page
+        return state
 
-    def _tick(self, began: float) -> NodeState:
+    def _run_tick(self, began: float) -> NodeState:
         snapshot: Snapshot | None = None
-        parts: list[Collected] = []
+        parts: list[CollectorRun] = []
         try:
-            snapshot = self._read(parts)
+            snapshot = self._collect(parts)
             status = status_of(snapshot, self._ledger.parts)
         except SourceUnavailable as error:
             status = str(error)
         except MemoryError:
-            status = "out of memory in the middle of a tick: give gpuledger more (MemoryMax, limits.memory)"
+            status = "out of memory during a tick: raise the memory limit (MemoryMax, limits.memory)"
         except Exception as error:
             status = f"internal error in gpuledger, please report it: {type(error).__name__}: {error}"
             if status != self._status:
                 log.exception("a tick failed")
         unix = snapshot.unix if snapshot else self._clock.unix()
         with self._published:
-            health = self._vitals.ticked(unix, snapshot, parts, status, self._pace.interval)
-            page = self._come_by(snapshot, unix, health)
-        self._say(status)
-        self._note(self._clock.elapsed() - began)
-        return page
+            health = self._health_tracker.after_tick(unix, snapshot, parts, status, self._interval.interval)
+            state = self._publish_after_tick(snapshot, unix, health)
+        self._log_status(status)
+        self._adapt_interval(self._clock.elapsed() - began)
+        return state
 
-    def _come_by(self, snapshot: Snapshot | None, unix: float, health: Health) -> NodeState:
-        """The Page of a tick that came back; `_published` is held."""
-        page = self._newest = self._show(snapshot, unix, health)
-        self._pages += 1
-        self._last_page = self._clock.elapsed()
+    def _publish_after_tick(self, snapshot: Snapshot | None, unix: float, health: Health) -> NodeState:
+        """Publish the NodeState of a finished tick; the caller holds `_published`."""
+        state = self._newest_state = self._publish_state(snapshot, unix, health)
+        self._published_count += 1
+        self._last_published = self._clock.elapsed()
         self._stalled = False
         self._published.notify_all()
-        return page
+        return state
 
-    def _read(self, parts: list[Collected]) -> Snapshot:
-        """Read, name and post; `parts` is told how each went, also when one of them raises."""
+    def _collect(self, parts: list[CollectorRun]) -> Snapshot:
+        """Read, name and post; appends the outcome of each part to `parts`, also when one raises."""
         with self._timed(SOURCE, parts):
-            snapshot = self._source.read(self._wanted())
+            snapshot = self._source.read(self._required_quantities())
         parts += snapshot.collected
         with self._timed("workloads", parts):
             snapshot = self._name(snapshot)
@@ -294,7 +297,7 @@ class Node:
         return snapshot
 
     @contextmanager
-    def _timed(self, name: str, parts: list[Collected]) -> Iterator[None]:
+    def _timed(self, name: str, parts: list[CollectorRun]) -> Iterator[None]:
         began, trouble = self._clock.elapsed(), ""
         try:
             yield
@@ -302,28 +305,28 @@ class Node:
             trouble = str(error) or type(error).__name__
             raise
         finally:
-            parts.append(Collected(name, self._clock.elapsed() - began, trouble))
+            parts.append(CollectorRun(name, self._clock.elapsed() - began, trouble))
 
-    def _show(self, snapshot: Snapshot | None, unix: float, health: Health) -> NodeState:
+    def _publish_state(self, snapshot: Snapshot | None, unix: float, health: Health) -> NodeState:
         source = snapshot.source if snapshot else self._source.info
-        page = NodeState(unix=unix, source=source, snapshot=snapshot, ledger=self._ledger, health=health)
-        self._publish(page)
-        return page
+        state = NodeState(unix=unix, source=source, snapshot=snapshot, ledger=self._ledger, health=health)
+        self._publish(state)
+        return state
 
-    def _say(self, status: str) -> None:
-        # Once per change: a node without a driver must not fill its log.
+    def _log_status(self, status: str) -> None:
+        # Logged once per change: a node without a driver must not fill its log.
         if status != self._status:
             before, self._status = self._status, status
             if status == OK:
-                again = "again" if before else f"every {self._pace.interval:g} s"
+                again = "again" if before else f"every {self._interval.interval:g} s"
                 log.info("reading %s %s", self._source.info.name, again)
             else:
                 log.error("%s", status)
 
-    def _note(self, seconds: float) -> None:
-        before = self._pace.interval
-        if self._pace.note(seconds):
-            now = self._pace.interval
+    def _adapt_interval(self, seconds: float) -> None:
+        before = self._interval.interval
+        if self._interval.add_tick(seconds):
+            now = self._interval.interval
             level = logging.WARNING if now > before else logging.INFO
             log.log(level, "a tick takes %.0f ms: the interval is now %g s", seconds * 1000, now)
 
@@ -333,10 +336,10 @@ class Node:
             try:
                 self.tick()
             except Exception:
-                # Only publishing is left to fail; the watchdog turns health when no page comes through.
-                log.exception("a page could not be published")
+                # Only publishing can fail here; the watchdog turns health when no state is published.
+                log.exception("publishing the node state failed")
             now = self._clock.elapsed()
-            due = max(due + self._pace.interval, now)
+            due = max(due + self._interval.interval, now)
             if self._wake.wait(due - now):
                 self._wake.clear()
                 due = self._clock.elapsed()
@@ -345,30 +348,32 @@ class Node:
         woke = 0.0
         with self._published:
             while not self._stop.is_set():
-                allowed = _STALE_AFTER * self._pace.interval
-                since = self._began if self._last_page is None else self._last_page
+                allowed = _STALE_INTERVALS * self._interval.interval
+                since = self._began if self._last_published is None else self._last_published
                 now = self._clock.elapsed()
-                # No tick is late for having slept with the machine.
+                # A tick is not late because the machine was suspended.
                 late = now - max(since, woke)
                 if late >= allowed and not self._stalled:
-                    self._turn_stale(late)
+                    self._report_stall(late)
                 wait = None if self._stalled else max(allowed - late, 0.001)
                 self._published.wait(wait)
-                if wait is not None and self._clock.elapsed() - now - wait > max(allowed, _SLEPT):
+                if wait is not None and self._clock.elapsed() - now - wait > max(allowed, _SUSPEND_THRESHOLD):
                     woke = self._clock.elapsed()
 
-    def _turn_stale(self, late: float) -> None:
+    def _report_stall(self, late: float) -> None:
         self._stalled = True
         name = self._source.info.name
-        if self._last_page is None:
-            status = f"no first reading of {name} after {late:.1f} s and more: it is slow to start or hangs"
+        if self._last_published is None:
+            status = f"no first reading of {name} for more than {late:.1f} s: it starts slowly or hangs"
         else:
             status = (
-                f"no reading for {late:.1f} s and more: {name} does not answer; device data is withheld until"
-                " it does (look for Xid errors in dmesg; a hung driver needs a reboot)"
+                f"no reading for more than {late:.1f} s: {name} does not answer; device data is withheld"
+                " until it does (look for Xid errors in dmesg; a hung driver needs a reboot)"
             )
         try:
-            self._show(None, self._clock.unix(), self._vitals.stalled(status, self._pace.interval))
+            self._publish_state(
+                None, self._clock.unix(), self._health_tracker.while_stalled(status, self._interval.interval)
+            )
         except Exception:
-            log.exception("a page could not be published")
-        self._say(status)
+            log.exception("publishing the node state failed")
+        self._log_status(status)

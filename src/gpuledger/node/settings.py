@@ -1,42 +1,40 @@
-"""What a user sets about the tick, and about changes while it goes on."""
+"""Settings of the tick, the GPU count, the control socket and the reload."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, duration, integer, setting, text
+from gpuledger.model.settings import ReloadPolicy, duration, integer, setting, text
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """How often the machine is read."""
+    """How often the driver is read."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
     interval: float = setting(
         "interval",
         duration("s", lowest=0.05, highest=3600.0),
         1.0,
-        "time between readings of the driver; doubles by itself while reading takes over a fifth of it",
+        "time between reads of the driver; doubles automatically while a read takes over a fifth of it",
         flags=("--interval", "--dcgm-update-frequency"),
-        metavar="DURATION",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class CensusSettings:
-    """What the machine should have."""
+class GpuCountSettings:
+    """How many GPUs the machine should have."""
 
-    reload: ClassVar[Reload] = Reload(restart=("gpu_count",))
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy(restart=("gpu_count",))
 
     expected: int = setting(
         "gpu_count",
         integer(0, 1024),
         0,
-        "how many GPUs should be read (of --devices, where given); another number is said in the log; 0 "
-        "expects none in particular",
-        metavar="N",
+        "how many GPUs to expect (after --devices, if set); logs a warning when another number is read; 0 "
+        "turns the check off",
     )
 
 
@@ -45,30 +43,29 @@ NO_SOCKET = "none"
 
 @dataclass(frozen=True, slots=True)
 class ControlSettings:
-    """Where `gpuledger pause` and `gpuledger resume` are heard."""
+    """Where `gpuledger pause` and `gpuledger resume` reach the node."""
 
     socket: str = setting(
         "control.socket",
         text,
         "",
-        "unix socket on which gpuledger pause and resume are heard; none hears nobody (default: "
-        "/run/gpuledger/control.sock, else in $XDG_RUNTIME_DIR/gpuledger, else beside the books; for made-up "
-        "sources none)",
+        "unix socket for gpuledger pause and resume; none turns it off (default: "
+        "/run/gpuledger/control.sock, else in $XDG_RUNTIME_DIR/gpuledger, else beside the ledger file; none "
+        "for simulated sources)",
         metavar="PATH",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ReloadSettings:
-    """How changed settings are found."""
+    """How changed settings are detected."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
     interval: float = setting(
         "reload.interval",
         duration("s", lowest=0.0, highest=86_400.0),
         5.0,
-        "look this often whether the configuration, or a file that it names, has changed; 0 never looks, and "
-        "SIGHUP alone has them read anew",
-        metavar="DURATION",
+        "how often to check whether the configuration or a file that it names has changed; with 0 only a "
+        "SIGHUP reloads them",
     )

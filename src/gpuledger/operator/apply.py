@@ -1,4 +1,4 @@
-"""What is wanted becomes what is: applied where it differs, made anew where it must be, the rest pruned."""
+"""Applies the desired objects: changes what differs, recreates what cannot be changed, prunes the rest."""
 
 from __future__ import annotations
 
@@ -6,223 +6,235 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.kubernetes.writing import Api, Json, Refused
+from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.operator.counts import Counts
-from gpuledger.operator.facts import Owner
+from gpuledger.operator.counts import OperatorCounts
 from gpuledger.operator.kinds import (
-    CLAIM,
     KINDS,
     MANAGED_BY,
-    Key,
-    as_owner,
-    is_ending,
-    is_made_for,
-    key_of,
+    VOLUME_CLAIM_KIND,
+    ObjectKey,
+    belongs_to,
+    is_being_deleted,
     kind_of,
-    path_of,
+    object_key,
+    object_path,
+    owner_reference_of,
     uid_of,
 )
-from gpuledger.operator.objects_listing import list_all, list_made
-from gpuledger.operator.owned import Owned, strangers
-from gpuledger.operator.render.names import owned_by
+from gpuledger.operator.managed_objects import ManagedObjects, foreign_entries_patch
+from gpuledger.operator.object_lists import list_managed_objects, list_objects
+from gpuledger.operator.render.naming import owned_by
+from gpuledger.operator.render_context import MonitorReference
 
 log = logging.getLogger("gpuledger.operator")
 
 
-class Rejected(GpuledgerError):
-    """The API server would not have one of the objects so. Nothing was changed."""
+class ObjectRejected(GpuledgerError):
+    """The API server would refuse one of the objects. Nothing was changed."""
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What was done: objects that were made or became otherwise, that somebody had changed, that went."""
+class ApplyOutcome:
+    """The objects that were created or changed, restored after a change by another client, and deleted."""
 
-    changed: list[Key] = field(default_factory=list)
-    repaired: list[Key] = field(default_factory=list)
-    pruned: list[Key] = field(default_factory=list)
+    changed: list[ObjectKey] = field(default_factory=list)
+    repaired: list[ObjectKey] = field(default_factory=list)
+    pruned: list[ObjectKey] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One object that is to be applied."""
+    """One object to apply."""
 
-    wanted: Json
-    # It was so already and somebody changed it.
+    desired: Json
+    # Another client changed or deleted the object since it was applied with this content.
     repair: bool
-    # A field is not as before that cannot be changed: the object has to be made anew.
-    anew: bool = False
+    # An immutable field differs: delete the object and create it again.
+    recreate: bool = False
 
 
 class Applier:
-    """Writes objects. `namespaces` are those in which there may be any."""
+    """Writes the objects of monitors. `namespaces` are all namespaces that can contain such objects."""
 
-    def __init__(self, api: Api, owned: Owned, namespaces: Sequence[str], counts: Counts) -> None:
+    def __init__(
+        self, api: ObjectClient, owned: ManagedObjects, namespaces: Sequence[str], counts: OperatorCounts
+    ) -> None:
         self._api = api
         self._owned = owned
         self._namespaces = tuple(namespaces)
         self._counts = counts
-        # What seeds would be, and others have made.
-        self._others: set[Key] = set()
+        # Keys of seeds that other clients created.
+        self._foreign_seeds: set[ObjectKey] = set()
 
-    async def converge(self, owner: str, wanted: Sequence[Json], seeds: Sequence[Json] = ()) -> Outcome:
-        """Have exactly these objects for the monitor with this uid, in the order given.
+    async def converge(self, owner: str, desired: Sequence[Json], seeds: Sequence[Json] = ()) -> ApplyOutcome:
+        """Make these the only objects of the monitor with the uid `owner`; they are applied in this order.
 
-        `seeds` are made first where they are not there, and left alone where they are, whoever has made them.
-        What is new is tried before anything is changed. Raises Rejected when the server would refuse a part
-        of it: all stays as it was. Raises Unreachable, Refused; then a part may be done, and the rest is by
-        the next call.
+        `seeds` are created first if they do not exist; existing ones are never changed, even if another
+        client created them. New content is sent as a dry run before anything is changed.
+
+        Raises ObjectRejected if the server would refuse an object; then nothing was changed. Raises
+        WriteUnreachable or WriteRefused; then a part may be applied, and the next call completes it.
         """
         steps = [
-            _Step(body, repair=not self._owned.is_new(body)) for body in wanted if self._owned.differs(body)
+            _Step(body, repair=not self._owned.is_new_content(body))
+            for body in desired
+            if self._owned.needs_apply(body)
         ]
-        tried = [await self._tried(step, owner) for step in steps]
-        outcome = Outcome()
+        accepted = [await self._dry_run(step, owner) for step in steps]
+        outcome = ApplyOutcome()
         for body in seeds:
-            await self._sow(body, outcome)
-        for step in tried:
+            await self._create_seed(body, outcome)
+        for step in accepted:
             if step is not None:
-                await self._take(step, outcome)
-        keys = {key_of(body) for body in (*wanted, *seeds)}
-        for key, body in reversed(list(self._owned.of(owner))):
-            if key not in keys and not is_ending(body):
-                await self._remove(body)
+                await self._apply_step(step, outcome)
+        keys = {object_key(body) for body in (*desired, *seeds)}
+        for key, body in reversed(list(self._owned.objects_of(owner))):
+            if key not in keys and not is_being_deleted(body):
+                await self._delete(body)
                 outcome.pruned.append(key)
                 self._counts.pruned += 1
-                log.info("%s is not wanted any more and was deleted", key)
+                log.info("deleted %s: the resource no longer needs it", key)
         return outcome
 
-    async def clean(self, monitor: Json) -> int:
-        """Delete all that was made for a resource, and what is waiting in volumes; how much that was.
+    async def delete_all_of(self, monitor: Json) -> int:
+        """Delete all objects of a resource and the volumes of its agents; returns the number of deletions.
 
-        The server is asked, not memory: after this nobody looks for what was left behind.
+        Lists the API server instead of using the known objects: whatever this call misses remains forever.
         """
         deleted = 0
-        claimed = {"metadata": {"labels": owned_by(as_owner(monitor))}}
+        claimed = {"metadata": {"labels": owned_by(owner_reference_of(monitor))}}
         for kind in reversed(KINDS):
-            for body in (await list_made(self._api, kind, self._namespaces)).bodies:
-                if is_ending(body) or not is_made_for(body, uid_of(monitor), claimed):
+            for body in (await list_managed_objects(self._api, kind, self._namespaces)).bodies:
+                if is_being_deleted(body) or not belongs_to(body, uid_of(monitor), claimed):
                     continue
-                await self._remove(body)
+                await self._delete(body)
                 deleted += 1
-        return deleted + await self._remove_claims(as_owner(monitor))
+        return deleted + await self._delete_claims(owner_reference_of(monitor))
 
-    async def _remove_claims(self, owner: Owner) -> int:
-        """Delete the volumes of agents, which Kubernetes leaves when a set goes: they bear its labels."""
+    async def _delete_claims(self, owner: MonitorReference) -> int:
+        """Delete the agents' volume claims, found by label: Kubernetes keeps them without a StatefulSet."""
         labels = {name: value for name, value in owned_by(owner).items() if name != MANAGED_BY}
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         deleted = 0
         for namespace in self._namespaces:
-            listed = await list_all(self._api, CLAIM, namespace, labelSelector=selector)
-            for body in (one for one in listed.bodies if not is_ending(one)):
-                await self._api.delete(CLAIM.path(namespace, body["metadata"]["name"]), uid_of(body))
+            listed = await list_objects(self._api, VOLUME_CLAIM_KIND, namespace, labelSelector=selector)
+            for body in (claim for claim in listed.bodies if not is_being_deleted(claim)):
+                await self._api.delete(
+                    VOLUME_CLAIM_KIND.path(namespace, body["metadata"]["name"]), uid_of(body)
+                )
                 deleted += 1
         return deleted
 
-    def look_again(self) -> None:
-        """What others have made may be gone: no watch tells."""
-        self._others.clear()
+    def forget_foreign_seeds(self) -> None:
+        """Look up foreign seeds again: no watch reports their deletion."""
+        self._foreign_seeds.clear()
 
-    async def _tried(self, step: _Step, owner: str) -> _Step | None:
-        """The step, once the server has said that it would take it. A repair was taken before.
+    async def _dry_run(self, step: _Step, owner: str) -> _Step | None:
+        """Send the step as a dry run and return it. Repairs are skipped: the server accepted them before.
 
-        None while the object is on its way out: the watch tells when it is gone.
+        None while the object is being deleted: the watch reports the end of the deletion.
         """
-        path, key = path_of(step.wanted), key_of(step.wanted)
-        there = self._owned.get(key) or await self._found(path)
-        if there is not None and not is_made_for(there, owner, step.wanted):
-            raise Rejected(
-                f"{key} is there already and was not made for this resource; delete it, or the resource "
-                "that it was made for"
+        path, key = object_path(step.desired), object_key(step.desired)
+        existing = self._owned.get(key) or await self._get_or_none(path)
+        if existing is not None and not belongs_to(existing, owner, step.desired):
+            raise ObjectRejected(
+                f"{key} already exists and was not created for this resource; delete it, or the resource "
+                "that it was created for"
             )
-        if there is not None and is_ending(there):
+        if existing is not None and is_being_deleted(existing):
             return None
         if step.repair:
             return step
         try:
-            await self._api.apply(path, step.wanted, dry=True)
-        except Refused as error:
-            if error.takes_no_trial:
+            await self._api.apply(path, step.desired, dry=True)
+        except WriteRefused as error:
+            if error.is_dry_run_unsupported:
                 return step
-            if not error.by_content:
+            if not error.is_invalid_content:
                 raise
-            if error.reason != "Invalid" or there is None or not await self._is_valid(step.wanted):
-                raise Rejected(f"{key} is refused by the API server: {error}") from None
-            return _Step(step.wanted, repair=False, anew=True)
+            can_recreate = (
+                error.reason == "Invalid"
+                and existing is not None
+                and await self._is_valid_new_object(step.desired)
+            )
+            if not can_recreate:
+                raise ObjectRejected(f"{key} is refused by the API server: {error}") from None
+            return _Step(step.desired, repair=False, recreate=True)
         return step
 
-    async def _found(self, path: str) -> Json | None:
+    async def _get_or_none(self, path: str) -> Json | None:
         try:
             return await self._api.get(path)
-        except Refused as error:
+        except WriteRefused as error:
             if error.status != 404:
                 raise
             return None
 
-    async def _is_valid(self, wanted: Json) -> bool:
-        """Whether the server would make such an object where there is none: only the change is refused."""
-        name = f"{wanted['metadata']['name'][:240]}-tried"
-        other = {**wanted, "metadata": {**wanted["metadata"], "name": name}}
+    async def _is_valid_new_object(self, desired: Json) -> bool:
+        """Whether the server accepts the object under an unused name; then it refuses only the change."""
+        name = f"{desired['metadata']['name'][:240]}-tried"
+        other = {**desired, "metadata": {**desired["metadata"], "name": name}}
         try:
-            await self._api.apply(path_of(other), other, dry=True)
-        except Refused as error:
-            if not error.by_content:
+            await self._api.apply(object_path(other), other, dry=True)
+        except WriteRefused as error:
+            if not error.is_invalid_content:
                 raise
             return False
         return True
 
-    async def _sow(self, seed: Json, outcome: Outcome) -> None:
-        key = key_of(seed)
-        if self._owned.get(key) is not None or key in self._others:
+    async def _create_seed(self, seed: Json, outcome: ApplyOutcome) -> None:
+        key = object_key(seed)
+        if self._owned.get(key) is not None or key in self._foreign_seeds:
             return
-        if await self._found(path_of(seed)) is not None:
-            self._others.add(key)
+        if await self._get_or_none(object_path(seed)) is not None:
+            self._foreign_seeds.add(key)
             return
         kind = kind_of(seed)
         try:
-            made = await self._api.create(kind.path(seed["metadata"].get("namespace") or ""), seed)
-        except Refused as error:
+            created = await self._api.create(kind.path(seed["metadata"].get("namespace") or ""), seed)
+        except WriteRefused as error:
             if error.status != 409:
                 raise
             return
-        self._owned.take(made)
+        self._owned.record_object(created)
         outcome.changed.append(key)
         self._counts.applied += 1
-        log.info("%s was made", key)
+        log.info("created %s", key)
 
-    async def _take(self, step: _Step, outcome: Outcome) -> None:
-        key = key_of(step.wanted)
+    async def _apply_step(self, step: _Step, outcome: ApplyOutcome) -> None:
+        key = object_key(step.desired)
         before = self._owned.get(key)
-        if step.anew:
-            log.info("%s cannot be changed into what is wanted: it is made anew", key)
-            if (there := before or await self._found(path_of(step.wanted))) is not None:
-                await self._remove(there, orphan=_keeps_its_pods(there, step.wanted))
-            if await self._found(path_of(step.wanted)) is not None:
-                # What depends on it is being let go: the watch tells when it is gone.
+        if step.recreate:
+            log.info("recreating %s: an immutable field changed", key)
+            if (existing := before or await self._get_or_none(object_path(step.desired))) is not None:
+                await self._delete(existing, orphan=_can_orphan_pods(existing, step.desired))
+            if await self._get_or_none(object_path(step.desired)) is not None:
+                # Kubernetes first orphans its dependents; the watch reports the end of the deletion.
                 return
-        became = await self._api.apply(path_of(step.wanted), step.wanted)
-        if surplus := strangers(became, step.wanted):
-            became = await self._api.merge(path_of(step.wanted), surplus)
-        self._owned.agree(step.wanted, became)
+        result = await self._api.apply(object_path(step.desired), step.desired)
+        if surplus := foreign_entries_patch(result, step.desired):
+            result = await self._api.merge(object_path(step.desired), surplus)
+        self._owned.record_apply(step.desired, result)
         if step.repair:
             outcome.repaired.append(key)
             self._counts.repaired += 1
-            log.info("%s was changed by somebody else and is as wanted again", key)
-        elif before is None or before["metadata"].get("resourceVersion") != became["metadata"].get(
+            log.info("restored %s, which another client had changed", key)
+        elif before is None or before["metadata"].get("resourceVersion") != result["metadata"].get(
             "resourceVersion"
         ):
             outcome.changed.append(key)
             self._counts.applied += 1
-            log.info("%s was %s", key, "made" if before is None or step.anew else "changed")
+            log.info("%s %s", "created" if before is None or step.recreate else "changed", key)
 
-    async def _remove(self, body: Json, *, orphan: bool = False) -> None:
-        await self._api.delete(path_of(body), uid_of(body), orphan=orphan)
-        self._owned.forget(body)
-        self._owned.disagree(key_of(body))
+    async def _delete(self, body: Json, *, orphan: bool = False) -> None:
+        await self._api.delete(object_path(body), uid_of(body), orphan=orphan)
+        self._owned.remove_object(body)
+        self._owned.forget_apply(object_key(body))
 
 
-def _keeps_its_pods(there: Json, wanted: Json) -> bool:
-    """Whether the pods of a set go on until the new one, which chooses them too, has replaced them."""
-    if there["kind"] not in ("StatefulSet", "DaemonSet"):
+def _can_orphan_pods(existing: Json, desired: Json) -> bool:
+    """Whether the pods can keep running until the new set, which adopts them, has replaced them."""
+    if existing["kind"] not in ("StatefulSet", "DaemonSet"):
         return False
-    return bool(there["spec"]["selector"] == wanted["spec"]["selector"])
+    return bool(existing["spec"]["selector"] == desired["spec"]["selector"])

@@ -1,4 +1,4 @@
-"""What the operator has done so far, for its metrics."""
+"""Counters of the operator, for its metrics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
-class Counts:
-    """Totals since this process began."""
+class OperatorCounts:
+    """Totals since the start of this process."""
 
-    # By method and status.
+    # By HTTP method and status code.
     requests: Counter[tuple[str, str]] = field(default_factory=Counter)
-    # By result: success, refused (by a resource's own fault), error.
+    # By result: success, refused (the resource is at fault), error.
     reconciles: Counter[str] = field(default_factory=Counter)
     reconcile_seconds: float = 0.0
     applied: int = 0
@@ -22,6 +22,6 @@ class Counts:
     events: int = 0
     watched: int = 0
 
-    def requested(self, method: str, status: int) -> None:
-        """The API server has answered."""
+    def count_request(self, method: str, status: int) -> None:
+        """Count one response of the API server."""
         self.requests[method, str(status)] += 1

@@ -1,6 +1,6 @@
-"""The CustomResourceDefinitions, made of the same trees that resources are read by.
+"""The CustomResourceDefinitions, generated from the schema nodes that also parse the resources.
 
-Nothing in them is newer than Kubernetes 1.20: no CEL, no defaults, no webhook.
+They work with Kubernetes 1.20: no CEL, no defaults, no webhook.
 """
 
 from __future__ import annotations
@@ -8,34 +8,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpuledger.operator.schema.gpu_monitor import METADATA_NAME, SPEC
-from gpuledger.operator.schema.nodes import INT64, Count, Each, Fields, Node, Schema, Text
-from gpuledger.operator.schema.whatap_agent import WHATAP_NAME, WHATAP_SPEC
+from gpuledger.operator.schema.nodes import (
+    INT64,
+    IntegerNode,
+    ListNode,
+    ObjectNode,
+    OpenApiSchema,
+    SchemaNode,
+    TextNode,
+)
+from gpuledger.operator.spec import METADATA_NAME, SPEC
+from gpuledger.operator.whatap_spec import WHATAP_NAME, WHATAP_SPEC
 
 PART_OF: Final = "app.kubernetes.io/part-of"
 OURS: Final = "gpuledger"
 
-_CONDITION: Final = Fields(
+_CONDITION: Final = ObjectNode(
     {
-        "type": Text("Available, Progressing, Degraded, ReceiverMissing or FieldsIgnored."),
-        "status": Text("Whether it is so.", words=("True", "False", "Unknown")),
-        "reason": Text("In one word."),
-        "message": Text("In a sentence, with the field's path where there is one."),
-        "lastTransitionTime": Text("Since when."),
-        "observedGeneration": Count("Of which generation this is said.", highest=INT64),
+        "type": TextNode("Available, Progressing, Degraded, ReceiverMissing or FieldsIgnored."),
+        "status": TextNode("Whether the condition holds.", choices=("True", "False", "Unknown")),
+        "reason": TextNode("The reason for the status, in one word."),
+        "message": TextNode("The reason for people; names the path of the field, if any."),
+        "lastTransitionTime": TextNode("When the status last changed."),
+        "observedGeneration": IntegerNode("The generation that the condition describes.", maximum=INT64),
     },
     required=("type", "status"),
 )
-_STATUS: Final[Mapping[str, Node]] = {
-    "observedGeneration": Count("The generation that was last looked at.", highest=INT64),
-    "conditions": Each(_CONDITION, "How it stands."),
-    "gpuNodes": Count("Nodes that are to have an exporter."),
-    "exportersReady": Count("Exporters that answer."),
-    "targetsFound": Count("Targets that the agent scrapes."),
-    "targetsUp": Count("Targets whose last scrape succeeded."),
-    "lastError": Text("What went wrong last."),
-    "appliedSpec": Text(
-        "The specification that was applied last, all of it, as JSON: what runs on while a newer one cannot."
+_STATUS: Final[Mapping[str, SchemaNode]] = {
+    "observedGeneration": IntegerNode("The last generation that was reconciled.", maximum=INT64),
+    "conditions": ListNode(_CONDITION, "The current state, as conditions."),
+    "gpuNodes": IntegerNode("Number of nodes that should run an exporter."),
+    "exportersReady": IntegerNode("Number of exporters that are ready."),
+    "targetsFound": IntegerNode("Number of targets of the agent."),
+    "targetsUp": IntegerNode("Number of targets that are up: the last scrape succeeded."),
+    "lastError": TextNode("The current error; absent if there is none."),
+    "appliedSpec": TextNode(
+        "The last applied specification, as JSON. It keeps running while a newer one is refused."
     ),
 }
 _COLUMNS: Final = (
@@ -50,40 +58,45 @@ _COLUMNS: Final = (
 )
 
 
-def gpu_monitor_crd() -> Schema:
-    """gpumonitors.gpuledger.dev."""
-    about = "GPU nodes to monitor, and the agent that scrapes them and delivers."
-    return _crd("gpuledger.dev", "GpuMonitor", "gpumonitors", "v1alpha1", about, METADATA_NAME, SPEC)
+def gpu_monitor_crd() -> OpenApiSchema:
+    """The CRD gpumonitors.gpuledger.dev."""
+    description = "GPU nodes to monitor, and the agent that scrapes their exporters and sends the samples."
+    return _crd("gpuledger.dev", "GpuMonitor", "gpumonitors", "v1alpha1", description, METADATA_NAME, SPEC)
 
 
-def whatap_agent_crd() -> Schema:
-    """whatapagents.monitoring.whatap.com, as far as it is about GPUs."""
-    about = "As Whatap's operator has it: GPU monitoring is heeded, the rest is kept and told as not heeded."
-    group, name = "monitoring.whatap.com", "whatapagents"
-    return _crd(group, "WhatapAgent", name, "v2alpha1", about, WHATAP_NAME, WHATAP_SPEC)
+def whatap_agent_crd() -> OpenApiSchema:
+    """The CRD whatapagents.monitoring.whatap.com, limited to GPU monitoring."""
+    description = (
+        "The resource of Whatap's operator. Fields about GPU monitoring are honored; all others are stored "
+        "and reported as ignored."
+    )
+    group, plural = "monitoring.whatap.com", "whatapagents"
+    return _crd(group, "WhatapAgent", plural, "v2alpha1", description, WHATAP_NAME, WHATAP_SPEC)
 
 
-def foreign(definition: Mapping[str, Any]) -> str:
-    """Why a CRD that is there is not to be used; empty for our own."""
+def foreign_definition(definition: Mapping[str, Any]) -> str:
+    """Why an existing CRD cannot be used: it is another operator's. Empty for our own."""
     metadata = definition.get("metadata") or {}
     labels = metadata.get("labels") or {}
     if labels.get(PART_OF) == OURS:
         return ""
     return (
-        f"the CRD {metadata.get('name', '')} is another operator's, and left alone: "
+        f"the CRD {metadata.get('name', '')} belongs to another operator and is left unchanged: "
         "uninstall that operator and its CRD first, or set whatapCompat.enabled to false"
     )
 
 
-def _crd(group: str, kind: str, plural: str, version: str, about: str, name: Text, spec: Node) -> Schema:
-    status = Fields(_STATUS, "What became of it.").described()
-    # Server-side apply may write one condition without the others.
+def _crd(
+    group: str, kind: str, plural: str, version: str, description: str, name: TextNode, spec: SchemaNode
+) -> OpenApiSchema:
+    status = ObjectNode(_STATUS, "The observed state, written by the operator.").described()
+    # Allows server-side apply to write a single condition.
     status["properties"]["conditions"] |= {
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["type"],
     }
     schema = {
-        "description": about,
+        "description": description,
         "type": "object",
         "properties": {
             "apiVersion": {"type": "string"},
@@ -94,8 +107,8 @@ def _crd(group: str, kind: str, plural: str, version: str, about: str, name: Tex
         },
     }
     columns = [
-        {"name": title, "type": type_, "jsonPath": path, **({"priority": far} if far else {})}
-        for title, type_, path, far in _COLUMNS
+        {"name": title, "type": type_, "jsonPath": path, **({"priority": priority} if priority else {})}
+        for title, type_, path, priority in _COLUMNS
     ]
     return {
         "apiVersion": "apiextensions.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""The operator's own metrics: whether it acts, how the resources stand, and what it has asked and changed."""
+"""Metric families of the operator: leadership, conditions of resources, requests and changes."""
 
 from __future__ import annotations
 
@@ -7,56 +7,60 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
-from gpuledger.model.family import Family, FamilySpec, MetricType, single
+from gpuledger.model.family import Family, FamilySpec, MetricType, single_sample_family
 
 if TYPE_CHECKING:
-    # The catalogue of families is told without the packages of the operator, too.
-    from gpuledger.operator.counts import Counts
+    # `gpuledger metrics` imports this module without the packages of the extra `cluster`.
+    from gpuledger.operator.counts import OperatorCounts
 
-_LOOP: Final = "the operator's loop"
-_CLUSTER: Final = "the cluster's API server"
+_LOOP: Final = "reconcile loop"
+_CLUSTER: Final = "API server"
 
 BUILD = FamilySpec(
-    "gpuledger_operator_build_info", "info", "1, with the version.", ("version",), source=_LOOP
+    "gpuledger_operator_build_info",
+    "info",
+    "1, with the version of the operator.",
+    ("version",),
+    source=_LOOP,
 )
 LEADING = FamilySpec(
     "gpuledger_operator_leading",
     "gauge",
-    "1 for the operator that acts; 0 while another one does, or none can.",
-    source="its Lease",
+    "1 if this operator is the leader, otherwise 0.",
+    source="Lease",
 )
 SERVED = FamilySpec(
     "gpuledger_operator_served",
     "gauge",
-    "1 for a kind of resource that is served; 0 when its definition is missing or another product's.",
+    "1 if resources of this kind are reconciled; 0 if the CRD is missing or belongs to another product.",
     ("kind",),
     source=_CLUSTER,
 )
 CONDITION = FamilySpec(
     "gpuledger_operator_monitor_condition",
     "gauge",
-    "A condition of a resource: 1 when it is True, 0 when it is False; absent while unknown.",
+    "Condition of a resource: 1 for True, 0 for False; absent while it is Unknown.",
     ("kind", "name", "condition"),
     source=_LOOP,
 )
 OBJECTS = FamilySpec(
     "gpuledger_operator_objects",
     "gauge",
-    "Objects that were made for resources and are there.",
+    "Existing objects that the operator created for resources.",
     ("kind",),
     source=_CLUSTER,
 )
 REQUESTS = FamilySpec(
     "gpuledger_operator_api_requests_total",
     "counter",
-    "Answers of the API server to what was asked beside watches.",
+    "Responses of the API server, without those of watches.",
     ("method", "code"),
     source=_LOOP,
 )
 RECONCILES = FamilySpec(
     "gpuledger_operator_reconciles_total",
     "counter",
-    "Times a resource was looked at: success, refused (what it asks for cannot be had), error.",
+    "Reconciliations of resources by result: success, refused (the resource is invalid or rejected), error.",
     ("result",),
     source=_LOOP,
 )
@@ -67,33 +71,33 @@ def _total(name: str, about: str, unit: str = "") -> FamilySpec:
     return FamilySpec(f"gpuledger_operator_{name}_total", kind, about, (), unit, _LOOP)
 
 
-SECONDS = _total("reconcile_seconds", "Seconds that looking at resources took, waiting included.", "seconds")
-APPLIED = _total("objects_applied", "Objects that were made or changed.")
-REPAIRED = _total("objects_repaired", "Objects that somebody else had changed and that were set right.")
-PRUNED = _total("objects_pruned", "Objects that no resource asks for any more and that were deleted.")
-STATUSES = _total("status_writes", "Times the status of a resource was written.")
+SECONDS = _total("reconcile_seconds", "Duration of all reconciliations, including waits.", "seconds")
+APPLIED = _total("objects_applied", "Objects that were created or changed.")
+REPAIRED = _total("objects_repaired", "Objects that were restored after a change by another client.")
+PRUNED = _total("objects_pruned", "Objects that were deleted because no resource needs them any more.")
+STATUSES = _total("status_writes", "Writes of the status of a resource.")
 EVENTS = _total("events", "Kubernetes events that were posted about resources.")
-WATCHED = _total("watch_events", "Changes that the watches of the API server told.")
+WATCHED = _total("watch_events", "Changes that watches of the API server reported.")
 _TOTALS: Final = (SECONDS, APPLIED, REPAIRED, PRUNED, STATUSES, EVENTS, WATCHED)
 
 SPECS: Final = (BUILD, LEADING, SERVED, CONDITION, OBJECTS, REQUESTS, RECONCILES, *_TOTALS)
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """The operator at one moment. `conditions` are status words by kind, name and type."""
+class OperatorView:
+    """A snapshot of the operator. `conditions` are True, False or Unknown by kind, name and type."""
 
-    counts: Counts
+    counts: OperatorCounts
     leading: bool = False
     served: dict[str, bool] = field(default_factory=dict)
     conditions: dict[tuple[str, str, str], str] = field(default_factory=dict)
     objects: dict[str, int] = field(default_factory=dict)
 
 
-def operator_families(view: View) -> Iterator[Family]:
-    """Every family, in the order of the catalogue."""
-    yield single(BUILD, 1.0, __version__)
-    yield single(LEADING, float(view.leading))
+def operator_families(view: OperatorView) -> Iterator[Family]:
+    """All families, in the order of `SPECS`."""
+    yield single_sample_family(BUILD, 1.0, __version__)
+    yield single_sample_family(LEADING, float(view.leading))
     served, conditions, objects = Family(SERVED), Family(CONDITION), Family(OBJECTS)
     for kind, is_served in view.served.items():
         served.add(float(is_served), kind)
@@ -109,10 +113,10 @@ def operator_families(view: View) -> Iterator[Family]:
     for result in ("success", "refused", "error"):
         reconciles.add(counts.reconciles[result], result)
     yield from (requests, reconciles)
-    yield single(SECONDS, counts.reconcile_seconds)
-    yield single(APPLIED, counts.applied)
-    yield single(REPAIRED, counts.repaired)
-    yield single(PRUNED, counts.pruned)
-    yield single(STATUSES, counts.status_writes)
-    yield single(EVENTS, counts.events)
-    yield single(WATCHED, counts.watched)
+    yield single_sample_family(SECONDS, counts.reconcile_seconds)
+    yield single_sample_family(APPLIED, counts.applied)
+    yield single_sample_family(REPAIRED, counts.repaired)
+    yield single_sample_family(PRUNED, counts.pruned)
+    yield single_sample_family(STATUSES, counts.status_writes)
+    yield single_sample_family(EVENTS, counts.events)
+    yield single_sample_family(WATCHED, counts.watched)

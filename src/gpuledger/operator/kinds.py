@@ -1,4 +1,4 @@
-"""The kinds of objects that are made for a monitor, and where the API server has them."""
+"""The kinds of objects that the operator creates or reads, their URL paths, and their ownership."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gpuledger.kubernetes.access import MANAGER
-from gpuledger.kubernetes.writing import Json
-from gpuledger.operator.facts import Owner
-from gpuledger.operator.render.names import MONITOR, MONITOR_KIND
+from gpuledger.kubernetes.access import FIELD_MANAGER
+from gpuledger.kubernetes.object_client import Json
+from gpuledger.operator.render.naming import MONITOR, MONITOR_KIND
+from gpuledger.operator.render_context import MonitorReference
 from gpuledger.operator.spec import GPU_MONITOR, WHATAP_AGENT
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
-# Of everything that the operator has made and of nothing else.
-OURS: Final = f"{MANAGED_BY}={MANAGER}"
+# Selects the objects that the operator created.
+MANAGED_SELECTOR: Final = f"{MANAGED_BY}={FIELD_MANAGER}"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind: its API version, plural, and whether it lives in namespaces."""
+class ObjectKind:
+    """A kind of object: its API version, its plural, and whether it is namespaced."""
 
     api_version: str
     kind: str
@@ -28,48 +28,52 @@ class Kind:
 
     @property
     def group(self) -> str:
-        """Empty for the core group."""
+        """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     @property
     def version(self) -> str:
-        """Without the group."""
+        """The API version without the group."""
         return self.api_version.rpartition("/")[2]
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Of all objects in a namespace (of all there are without), or of one."""
+        """The path of one object; without `name`, of all objects in the namespace, or of all without one."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
         return f"{root}{within}/{self.plural}{f'/{name}' if name else ''}"
 
 
-# In the order in which they are made: what others refer to comes first.
+# In the order of creation: objects that others refer to come first.
 KINDS: Final = (
-    Kind("v1", "ServiceAccount", "serviceaccounts"),
-    Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
-    Kind("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
-    Kind("v1", "ConfigMap", "configmaps"),
-    Kind("v1", "Service", "services"),
-    Kind("apps/v1", "DaemonSet", "daemonsets"),
-    Kind("apps/v1", "StatefulSet", "statefulsets"),
+    ObjectKind("v1", "ServiceAccount", "serviceaccounts"),
+    ObjectKind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
+    ObjectKind("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
+    ObjectKind("v1", "ConfigMap", "configmaps"),
+    ObjectKind("v1", "Service", "services"),
+    ObjectKind("apps/v1", "DaemonSet", "daemonsets"),
+    ObjectKind("apps/v1", "StatefulSet", "statefulsets"),
 )
-_BY_NAME: Final[Mapping[tuple[str, str], Kind]] = {(kind.api_version, kind.kind): kind for kind in KINDS}
+_BY_NAME: Final[Mapping[tuple[str, str], ObjectKind]] = {
+    (kind.api_version, kind.kind): kind for kind in KINDS
+}
 
-# What users write.
-GPU_MONITORS: Final = Kind("gpuledger.dev/v1alpha1", GPU_MONITOR, "gpumonitors", namespaced=False)
-WHATAP_AGENTS: Final = Kind("monitoring.whatap.com/v2alpha1", WHATAP_AGENT, "whatapagents", namespaced=False)
-EVENT: Final = Kind("v1", "Event", "events")
-POD: Final = Kind("v1", "Pod", "pods")
-CLAIM: Final = Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
-LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
-DEFINITION: Final = Kind(
+# The kinds that users write.
+GPU_MONITOR_KIND: Final = ObjectKind("gpuledger.dev/v1alpha1", GPU_MONITOR, "gpumonitors", namespaced=False)
+WHATAP_AGENT_KIND: Final = ObjectKind(
+    "monitoring.whatap.com/v2alpha1", WHATAP_AGENT, "whatapagents", namespaced=False
+)
+EVENT_KIND: Final = ObjectKind("v1", "Event", "events")
+POD_KIND: Final = ObjectKind("v1", "Pod", "pods")
+VOLUME_CLAIM_KIND: Final = ObjectKind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+LEASE_KIND: Final = ObjectKind("coordination.k8s.io/v1", "Lease", "leases")
+CRD_KIND: Final = ObjectKind(
     "apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False
 )
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Key:
-    """Which object: order is that of making."""
+class ObjectKey:
+    """Identifies an object. Keys sort in the order of creation."""
 
     rank: int
     kind: str
@@ -80,81 +84,83 @@ class Key:
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
-def kind_of(body: Json) -> Kind:
-    """The kind of an object. Raises KeyError for one that the operator does not make."""
+def kind_of(body: Json) -> ObjectKind:
+    """The kind of an object. Raises KeyError for kinds that the operator does not create."""
     return _BY_NAME[body["apiVersion"], body["kind"]]
 
 
-def key_of(body: Json) -> Key:
-    """By what an object is told from others. Raises KeyError as `kind_of` does."""
+def object_key(body: Json) -> ObjectKey:
+    """The key of an object. Raises KeyError as `kind_of` does."""
     kind = kind_of(body)
     metadata = body["metadata"]
-    return Key(KINDS.index(kind), kind.kind, metadata.get("namespace") or "", metadata["name"])
+    return ObjectKey(KINDS.index(kind), kind.kind, metadata.get("namespace") or "", metadata["name"])
 
 
-def path_of(body: Json) -> str:
-    """Where the object is."""
+def object_path(body: Json) -> str:
+    """The URL path of an object."""
     metadata = body["metadata"]
     return kind_of(body).path(metadata.get("namespace") or "", metadata["name"])
 
 
 def resource_path(body: Json) -> str:
-    """Where a resource of a user is."""
+    """The URL path of a user's resource."""
     return _RESOURCES[body["kind"]].path(name=body["metadata"]["name"])
 
 
 def uid_of(body: Json) -> str:
-    """What tells an object from another of the same name."""
+    """The uid of an object; it differs from that of an earlier object of the same name."""
     return str(body["metadata"].get("uid") or "")
 
 
-def version_of(body: Json) -> int:
-    """The resource version as a number, by which of two states of one object the newer is told; 0 without.
+def resource_version(body: Json) -> int:
+    """The resource version as a number, to find the newer of two states of an object; 0 if absent.
 
-    Kubernetes has called it opaque until 1.35; etcd's revision it has been all along.
+    Kubernetes defined it as opaque before 1.35, but it has always been etcd's revision.
     """
-    told = str(body["metadata"].get("resourceVersion") or "")
-    return int(told) if told.isdigit() else 0
+    text = str(body["metadata"].get("resourceVersion") or "")
+    return int(text) if text.isdigit() else 0
 
 
-def is_ending(body: Json) -> bool:
-    """Whether its deletion was asked for."""
+def is_being_deleted(body: Json) -> bool:
+    """Whether the object has a deletion timestamp."""
     return bool(body["metadata"].get("deletionTimestamp"))
 
 
-def owner_of(body: Json) -> str:
-    """The uid of the monitor that it was made for; empty when it was not."""
+def owner_uid(body: Json) -> str:
+    """The uid of the monitor that owns the object; empty for objects of others."""
     metadata = body["metadata"]
-    if (metadata.get("labels") or {}).get(MANAGED_BY) != MANAGER:
+    if (metadata.get("labels") or {}).get(MANAGED_BY) != FIELD_MANAGER:
         return ""
-    return next(iter(_owners(body)), "")
+    return next(iter(_owner_uids(body)), "")
 
 
-def as_owner(monitor: Json) -> Owner:
-    """A resource as its objects name it."""
+def owner_reference_of(monitor: Json) -> MonitorReference:
+    """The reference to a resource that its objects contain."""
     metadata = monitor["metadata"]
-    return Owner(monitor["apiVersion"], monitor["kind"], metadata["name"], metadata["uid"])
+    return MonitorReference(monitor["apiVersion"], monitor["kind"], metadata["name"], metadata["uid"])
 
 
-def is_made_for(body: Json, owner: str, wanted: Json) -> bool:
-    """Whether it was made for the monitor with this uid, which wants it to be so.
+def belongs_to(body: Json, owner: str, desired: Json) -> bool:
+    """Whether the object was created for the monitor with the uid `owner`; `desired` is its desired content.
 
-    A hand may have taken either sign from it, the labels or the reference to its owner.
+    Either the labels or the owner reference suffices, because a user may have removed the other.
     """
-    owners = _owners(body)
+    owners = _owner_uids(body)
     if owners:
         return owner in owners
-    labels, claimed = body["metadata"].get("labels") or {}, wanted["metadata"]["labels"]
+    labels, claimed = body["metadata"].get("labels") or {}, desired["metadata"]["labels"]
     return all(labels.get(name) == claimed[name] for name in (MANAGED_BY, MONITOR, MONITOR_KIND))
 
 
-def _owners(body: Json) -> list[str]:
-    """The uids of the monitors that it names as its owners."""
+def _owner_uids(body: Json) -> list[str]:
+    """The uids of the monitors in the owner references."""
     references = body["metadata"].get("ownerReferences") or ()
     return [
-        str(one.get("uid") or "") for one in references if (one.get("apiVersion"), one.get("kind")) in _OWNERS
+        str(reference.get("uid") or "")
+        for reference in references
+        if (reference.get("apiVersion"), reference.get("kind")) in _OWNERS
     ]
 
 
-_RESOURCES: Final = {kind.kind: kind for kind in (GPU_MONITORS, WHATAP_AGENTS)}
-_OWNERS: Final = {(kind.api_version, kind.kind) for kind in (GPU_MONITORS, WHATAP_AGENTS)}
+_RESOURCES: Final = {kind.kind: kind for kind in (GPU_MONITOR_KIND, WHATAP_AGENT_KIND)}
+_OWNERS: Final = {(kind.api_version, kind.kind) for kind in (GPU_MONITOR_KIND, WHATAP_AGENT_KIND)}

@@ -1,4 +1,4 @@
-"""What is known of every resource, and what each asks for."""
+"""The known state of all resources, and the decision what to apply for each."""
 
 from __future__ import annotations
 
@@ -9,134 +9,135 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuledger.kubernetes.writing import Json
-from gpuledger.operator.kinds import is_ending, uid_of, version_of
-from gpuledger.operator.overlap import Claim, overlaps
-from gpuledger.operator.reading import Read, read
+from gpuledger.kubernetes.object_client import Json
+from gpuledger.operator.kinds import is_being_deleted, resource_version, uid_of
+from gpuledger.operator.monitor_parser import ParsedMonitor, parse_monitor
+from gpuledger.operator.node_overlap import NodeClaim, find_overlaps
 from gpuledger.operator.render.objects import Rendered
-from gpuledger.operator.rollout import Deadline
+from gpuledger.operator.rollout import ProgressDeadline
 from gpuledger.operator.spec import GpuMonitor
-from gpuledger.operator.status import Targets, Trouble
+from gpuledger.operator.status import ReconcileProblem, TargetCounts
 
-# In bytes, of one and a half megabytes that the API server takes for all of a resource.
-_LONGEST: Final = 256 << 10
+# The API server limits the whole resource to 1.5 MiB.
+_MAX_STATUS_SPEC_BYTES: Final = 256 << 10
 
 
 @dataclass(slots=True)
-class Good:
-    """A specification, its text, and its objects: None while they were not rendered."""
+class AppliedSpec:
+    """A specification as text, as a monitor and as objects (None until they are rendered)."""
 
     text: str
-    asked: GpuMonitor
+    monitor: GpuMonitor
     rendered: Rendered | None = None
 
     @property
-    def kept(self) -> str | None:
-        """The text as a status has it; None for one that is too long to stand there twice."""
-        return self.text if len(self.text.encode()) <= _LONGEST else None
+    def status_text(self) -> str | None:
+        """The text for `status.appliedSpec`; None if it is too long."""
+        return self.text if len(self.text.encode()) <= _MAX_STATUS_SPEC_BYTES else None
 
 
-def text_of(body: Json) -> str:
-    """A resource's specification: the same text for the same content."""
+def spec_text(body: Json) -> str:
+    """The specification as canonical JSON."""
     return json.dumps(body.get("spec") or {}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def recalled(body: Json) -> Good | None:
-    """What a resource's status says; None where it says nothing that this operator would still take."""
+def last_applied_spec(body: Json) -> AppliedSpec | None:
+    """The applied specification in the resource's status; None if it is absent or no longer valid."""
     text = str((body.get("status") or {}).get("appliedSpec") or "")
     try:
-        found = read({**body, "spec": json.loads(text)})
+        found = parse_monitor({**body, "spec": json.loads(text)})
     except ValueError:
         return None
-    return None if found.monitor is None else Good(text, found.monitor)
+    return None if found.monitor is None else AppliedSpec(text, found.monitor)
 
 
-# From a resource and what was read from it to the objects that it asks for.
-Render = Callable[[Json, GpuMonitor], Rendered]
+# Renders the objects of a resource, which is given as received and as parsed.
+RenderObjects = Callable[[Json, GpuMonitor], Rendered]
 
 _DAY = 86_400.0
-_OUSTED = "its exporters were taken away meanwhile, as an older resource has them on the same nodes now"
+_DISPLACED = "its exporters were deleted, because an older resource now runs exporters on the same nodes"
 
 
 @dataclass(slots=True)
 class Monitor:
-    """One resource: `body` is the newest known state of it."""
+    """One resource; `body` is its newest known state."""
 
     body: Json
-    reading: Read
-    deadline: Deadline
-    # What was applied last, all of it, by this process or the one before it.
-    good: Good | None
-    # By the generation that it was made of; rendering is pure.
+    parsed: ParsedMonitor
+    deadline: ProgressDeadline
+    # The last spec that was completely applied, by this process or an earlier one.
+    applied_spec: AppliedSpec | None
+    # The last rendering, with the generation of the spec. Rendering is pure.
     rendered: tuple[int, Rendered] | None = None
-    # Why what it asks for was not done, when that is not in the spec alone.
-    trouble: Trouble | None = None
-    targets: Targets | None = None
-    # Time of the last status that was written, by the loop's clock.
-    written: float = -_DAY
+    # Why the newest spec is not applied.
+    problem: ReconcileProblem | None = None
+    targets: TargetCounts | None = None
+    # When the status was last written, by the event loop's clock.
+    status_written_at: float = -_DAY
     failures: int = 0
-    # When objects were repaired lately.
+    # Times of repairs within the last minute, by the event loop's clock.
     repairs: deque[float] = field(default_factory=deque)
 
     @property
     def uid(self) -> str:
-        """What it is told by from others, of the same name before it too."""
+        """The uid; it differs from that of an earlier resource of the same name."""
         return uid_of(self.body)
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Kind and name, for messages."""
         return f"{self.body['kind']} {self.body['metadata']['name']}"
 
     @property
     def key(self) -> str:
-        """As GpuMonitor.key."""
+        """Kind and name, as in GpuMonitor.key."""
         return f"{self.body['kind']}/{self.body['metadata']['name']}"
 
     @property
     def generation(self) -> int:
-        """Counts the changes of the spec."""
+        """The generation: Kubernetes increments it with every change of the spec."""
         return _generation(self.body)
 
     @property
-    def rendered_now(self) -> Rendered | None:
-        """What was made of the newest spec; None while nothing was, or when it cannot be."""
+    def current_rendering(self) -> Rendered | None:
+        """The rendering of the newest spec; None if it is not rendered yet or invalid."""
         if self.rendered is None or self.rendered[0] != self.generation:
             return None
         return self.rendered[1]
 
     @property
-    def claim(self) -> Claim:
-        """Whose nodes it is about: of what it asks for, if that can be, and of what may still run."""
-        rendered = self.rendered_now
+    def claim(self) -> NodeClaim:
+        """The nodes of the newest spec, unless it has problems, and those of the last applied spec."""
+        rendered = self.current_rendering
         possible = rendered is None or not rendered.problems
-        return Claim(
-            self.reading.monitor if possible else None, self.good.asked if self.good is not None else None
+        return NodeClaim(
+            self.parsed.monitor if possible else None,
+            self.applied_spec.monitor if self.applied_spec is not None else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """What is to be done for a resource: have `wanted`, or, for its `trouble`, keep what runs.
+class Decision:
+    """What to do for a resource: apply `desired`, or keep the running objects because of `problem`.
 
-    `ousted`: exporters of what runs would be on nodes of an older resource, so they are not to be kept.
+    `displaced`: the running exporters overlap with those of an older resource and must be deleted.
     """
 
-    wanted: Good | None
-    trouble: Trouble | None
-    ousted: bool
+    desired: AppliedSpec | None
+    problem: ReconcileProblem | None
+    displaced: bool
 
 
 class Monitors:
-    """All resources by uid. `woken` is told the uid of those that have to be looked at."""
+    """All resources by uid. `wake` is called with the uid of each resource that must be reconciled."""
 
-    def __init__(self, render: Render, progress_deadline: float, woken: Callable[[str], None]) -> None:
+    def __init__(self, render: RenderObjects, progress_deadline: float, wake: Callable[[str], None]) -> None:
         self._render = render
         self._deadline = progress_deadline
-        self._woken = woken
+        self._wake = wake
         self._known: dict[str, Monitor] = {}
-        # An answer may come after the watch has told that the resource is gone.
-        self._gone: set[str] = set()
+        # Responses can arrive after the watch has reported the deletion.
+        self._deleted: set[str] = set()
 
     def __iter__(self) -> Iterator[Monitor]:
         return iter(tuple(self._known.values()))
@@ -145,89 +146,92 @@ class Monitors:
         """The resource, None when it is gone."""
         return self._known.get(uid)
 
-    def take(self, body: Json) -> None:
-        """This is how a resource is, or was a while ago."""
+    def record_monitor(self, body: Json) -> None:
+        """Record a current or past state of a resource."""
         uid = uid_of(body)
         known = self._known.get(uid)
-        if uid in self._gone:
+        if uid in self._deleted:
             return
         if known is None:
-            self._known[uid] = Monitor(body, read(body), Deadline(self._deadline), recalled(body))
-        elif version_of(body) > version_of(known.body):
+            self._known[uid] = Monitor(
+                body, parse_monitor(body), ProgressDeadline(self._deadline), last_applied_spec(body)
+            )
+        elif resource_version(body) > resource_version(known.body):
             same = known.generation == _generation(body)
             known.body = body
             if not same:
-                known.reading = read(body)
-            elif not is_ending(body):
-                self._woken(uid)
+                known.parsed = parse_monitor(body)
+            elif not is_being_deleted(body):
+                self._wake(uid)
                 return
         else:
             return
-        # Whose nodes are whose depends on all of them.
+        # Overlaps depend on all resources.
         self._wake_all()
 
-    def forget(self, body: Json) -> None:
-        """It is gone."""
+    def remove_monitor(self, body: Json) -> None:
+        """Record that a resource was deleted."""
         uid = uid_of(body)
-        self._gone.add(uid)
+        self._deleted.add(uid)
         if self._known.pop(uid, None) is not None:
             self._wake_all()
 
-    def settle(self, kind: str, listed: Sequence[Json], version: int) -> None:
-        """These were all resources of a kind as of a version: others that are older are gone."""
+    def apply_listing(self, kind: str, listed: Sequence[Json], version: int) -> None:
+        """Record all resources of a kind as of a version; older known ones that are not listed are gone."""
         uids = {uid_of(body) for body in listed}
-        for one in self:
-            if one.body["kind"] == kind and one.uid not in uids and version_of(one.body) <= version:
-                self.forget(one.body)
+        for monitor in self:
+            is_older = resource_version(monitor.body) <= version
+            if monitor.body["kind"] == kind and monitor.uid not in uids and is_older:
+                self.remove_monitor(monitor.body)
         for body in listed:
-            self.take(body)
+            self.record_monitor(body)
 
     async def prepare(self, monitor: Monitor) -> None:
-        """Render what is asked for now, and what was applied last.
+        """Render the newest spec and the last applied one, in a thread.
 
-        Beside the loop: thousands of targets take seconds, and the Lease has to be renewed meanwhile.
+        Thousands of targets take seconds, in which the event loop must renew the Lease.
         """
         while True:
-            asked, good = monitor.reading.monitor, monitor.good
-            if asked is not None and monitor.rendered_now is None:
+            requested, applied = monitor.parsed.monitor, monitor.applied_spec
+            if requested is not None and monitor.current_rendering is None:
                 generation = monitor.generation
-                made = await asyncio.to_thread(self._render, monitor.body, asked)
-                monitor.rendered = (generation, made)
-                if made.problems:
-                    # What it asks for cannot be: it takes no nodes.
+                rendered = await asyncio.to_thread(self._render, monitor.body, requested)
+                monitor.rendered = (generation, rendered)
+                if rendered.problems:
+                    # An invalid spec claims no nodes.
                     self._wake_all()
-            elif good is not None and good.rendered is None:
-                same = good.text == text_of(monitor.body)
-                good.rendered = (monitor.rendered_now if same else None) or await asyncio.to_thread(
-                    self._render, monitor.body, good.asked
+            elif applied is not None and applied.rendered is None:
+                same = applied.text == spec_text(monitor.body)
+                applied.rendered = (monitor.current_rendering if same else None) or await asyncio.to_thread(
+                    self._render, monitor.body, applied.monitor
                 )
             else:
-                # Nothing was waited for since this was seen.
+                # Nothing was awaited since the last check, so both are current.
                 return
 
-    def judge(self, monitor: Monitor) -> Judgement:
-        """What is to be done for a resource that was prepared."""
-        both = overlaps(one.claim for one in self)
-        ousted = monitor.key in both.ousted
-        asked, rendered = monitor.reading.monitor, monitor.rendered_now
-        problems = monitor.reading.problems if rendered is None else rendered.problems
-        gone = (_OUSTED,) if ousted else ()
-        if asked is None or rendered is None or problems:
-            return Judgement(None, Trouble("InvalidSpec", (*map(str, problems), *gone)), ousted)
-        if (message := both.refused.get(monitor.key)) is not None:
-            return Judgement(None, Trouble("Overlap", (message, *gone)), ousted)
-        return Judgement(Good(text_of(monitor.body), asked, rendered), None, ousted)
+    def decide(self, monitor: Monitor) -> Decision:
+        """Decide what to do for a resource that was prepared."""
+        overlaps = find_overlaps(other.claim for other in self)
+        displaced = monitor.key in overlaps.displaced
+        requested, rendered = monitor.parsed.monitor, monitor.current_rendering
+        problems = monitor.parsed.problems if rendered is None else rendered.problems
+        notes = (_DISPLACED,) if displaced else ()
+        if requested is None or rendered is None or problems:
+            return Decision(None, ReconcileProblem("InvalidSpec", (*map(str, problems), *notes)), displaced)
+        if (message := overlaps.rejected.get(monitor.key)) is not None:
+            return Decision(None, ReconcileProblem("Overlap", (message, *notes)), displaced)
+        return Decision(AppliedSpec(spec_text(monitor.body), requested, rendered), None, displaced)
 
-    def applied(self, monitor: Monitor, good: Good) -> None:
-        """All of it is so now."""
-        before, monitor.good = monitor.good, good
-        if before is None or before.text != good.text:
-            # Nodes that it had may be another's now.
+    def record_applied(self, monitor: Monitor, applied: AppliedSpec) -> None:
+        """Record that a spec was completely applied."""
+        before, monitor.applied_spec = monitor.applied_spec, applied
+        if before is None or before.text != applied.text:
+            # Nodes may have become free for other resources.
             self._wake_all()
 
     def _wake_all(self) -> None:
         for uid in self._known:
-            self._woken(uid)
+            self._wake(uid)
 
 
 def _generation(body: Json) -> int:

@@ -1,7 +1,7 @@
-"""The loop: whatever happened, one resource at a time is brought to what it asks for, and told how it stands.
+"""The reconcile loop: applies one resource at a time and writes its status.
 
-Nothing here depends on which event came: a resource is looked at as a whole, so that an operator that was
-killed anywhere, and one that takes over, goes on from what the API server has.
+Reconciliation is level-triggered: it compares the whole resource with the state in the API server and ignores
+which event occurred. So a restarted operator or a new leader continues where the previous one stopped.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from gpuledger.kubernetes.writing import Api, Json, Refused
+from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.operator.apply import Applier, Outcome, Rejected
-from gpuledger.operator.counts import Counts
-from gpuledger.operator.events import Events, Teller
-from gpuledger.operator.kinds import Key, is_ending, resource_path
+from gpuledger.operator.apply import Applier, ApplyOutcome, ObjectRejected
+from gpuledger.operator.counts import OperatorCounts
+from gpuledger.operator.events import EventRecorder
+from gpuledger.operator.kinds import ObjectKey, is_being_deleted, resource_path
+from gpuledger.operator.managed_objects import ManagedObjects
 from gpuledger.operator.monitors import Monitor, Monitors
-from gpuledger.operator.owned import Owned
 from gpuledger.operator.render.objects import Rendered
-from gpuledger.operator.status import Trouble, joined
+from gpuledger.operator.status import ReconcileProblem, join_messages
+from gpuledger.operator.status_writer import StatusWriter
 
 
-class Due:
-    """Keys with the time at which each is due, by the running loop's clock."""
+class DelayQueue:
+    """A queue of keys, each with the earliest time at which it is due, by the event loop's clock."""
 
     def __init__(self) -> None:
         self._times: dict[str, float] = {}
         self._changed = asyncio.Event()
 
-    def wake(self, key: str, after: float = 0.0) -> None:
-        """In so many seconds, or when it was due already if that is sooner."""
+    def schedule(self, key: str, after: float = 0.0) -> None:
+        """Make the key due in `after` seconds, unless it is due earlier."""
         at = asyncio.get_running_loop().time() + after
         if at < self._times.get(key, float("inf")):
             self._times[key] = at
             self._changed.set()
 
-    async def next(self) -> str:
-        """The next key, once it is due."""
+    async def next_key(self) -> str:
+        """Wait until a key is due, remove it and return it."""
         loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
@@ -56,183 +57,186 @@ class Due:
 log = logging.getLogger("gpuledger.operator")
 
 FINALIZER: Final = "gpuledger.dev/operator"
-# Seconds between tries.
-_LONGEST_PAUSE: Final = 60.0
+# Seconds between retries.
+_MAX_PAUSE: Final = 60.0
 _STATUS_PAUSE: Final = 6.0
-# So many repairs a minute are made at once; who goes on changing our fields waits for longer and longer.
+# Repairs per minute without delay; further ones are delayed exponentially.
 _FREE_REPAIRS: Final = 5
 _MINUTE: Final = 60.0
-# What may pass by itself is told only when it has not, so many times in a row.
+# Consecutive transient failures that the status does not report.
 _FREE_FAILURES: Final = 2
 
 
 class Reconciler:
-    """Works on one resource after the other, for as long as `run` runs."""
+    """Reconciles one resource after the other."""
 
     def __init__(
         self,
-        api: Api,
+        api: ObjectClient,
         monitors: Monitors,
-        owned: Owned,
+        owned: ManagedObjects,
         applier: Applier,
-        events: Events,
-        teller: Teller,
-        due: Due,
-        counts: Counts,
+        events: EventRecorder,
+        status_writer: StatusWriter,
+        due: DelayQueue,
+        counts: OperatorCounts,
     ) -> None:
         self._api = api
         self._monitors = monitors
         self._owned = owned
         self._applier = applier
         self._events = events
-        self._teller = teller
+        self._status_writer = status_writer
         self._due = due
         self._counts = counts
 
     async def run(self) -> None:
-        """Look at what is due, until cancelled."""
+        """Reconcile the resources that are due, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            uid = await self._due.next()
+            uid = await self._due.next_key()
             began = loop.time()
             monitor = self._monitors.get(uid)
             if monitor is None:
                 continue
-            after = await self.look(monitor)
+            after = await self.reconcile(monitor)
             self._counts.reconcile_seconds += loop.time() - began
             if after is not None:
-                self._due.wake(uid, after)
+                self._due.schedule(uid, after)
 
-    async def look(self, monitor: Monitor) -> float | None:
-        """Bring it on, and say how it stands; seconds after which to look again."""
+    async def reconcile(self, monitor: Monitor) -> float | None:
+        """Apply a resource and write its status; returns the seconds to the next reconciliation, if any."""
         try:
-            after = await self._bring(monitor)
-            self._counts.reconciles["refused" if monitor.trouble else "success"] += 1
+            after = await self._reconcile_objects(monitor)
+            self._counts.reconciles["refused" if monitor.problem else "success"] += 1
         except GpuledgerError as error:
             log.warning("%s: %s", monitor.name, error)
             self._counts.reconciles["error"] += 1
-            after = self._failed(monitor, Trouble("ApplyFailed", (str(error),)))
-            if _may_pass(error) and monitor.failures <= _FREE_FAILURES:
+            after = self._record_failure(monitor, ReconcileProblem("ApplyFailed", (str(error),)))
+            if _is_transient(error) and monitor.failures <= _FREE_FAILURES:
                 return after
         except Exception as error:
             self._counts.reconciles["error"] += 1
-            after = self._failed(monitor, Trouble("InternalError", (f"{type(error).__name__}: {error}",)))
-            log.exception("%s could not be worked on", monitor.name)
-        if self._is_gone(monitor) or is_ending(monitor.body):
+            after = self._record_failure(
+                monitor, ReconcileProblem("InternalError", (f"{type(error).__name__}: {error}",))
+            )
+            log.exception("%s: internal error", monitor.name)
+        if self._is_gone(monitor) or is_being_deleted(monitor.body):
             return after
         try:
-            told = await self._teller.families(monitor)
+            status_after = await self._status_writer.write_status(monitor)
         except GpuledgerError as error:
-            log.warning("%s: its status could not be written: %s", monitor.name, error)
-            told = _STATUS_PAUSE
-        return min((one for one in (after, told) if one is not None), default=None)
+            log.warning("%s: could not write the status: %s", monitor.name, error)
+            status_after = _STATUS_PAUSE
+        return min((seconds for seconds in (after, status_after) if seconds is not None), default=None)
 
-    async def _bring(self, monitor: Monitor) -> float | None:
-        if not is_ending(monitor.body):
+    async def _reconcile_objects(self, monitor: Monitor) -> float | None:
+        if not is_being_deleted(monitor.body):
             await self._monitors.prepare(monitor)
         if self._is_gone(monitor):
             return None
-        if is_ending(monitor.body):
-            await self._end(monitor)
+        if is_being_deleted(monitor.body):
+            await self._finalize(monitor)
             return None
-        judged = self._monitors.judge(monitor)
-        if judged.wanted is None or judged.wanted.rendered is None:
-            monitor.trouble, monitor.failures = judged.trouble, 0
-            return await self._keep(monitor, judged.ousted)
-        await self._hold(monitor)
+        decision = self._monitors.decide(monitor)
+        if decision.desired is None or decision.desired.rendered is None:
+            monitor.problem, monitor.failures = decision.problem, 0
+            return await self._keep_applied(monitor, decision.displaced)
+        await self._add_finalizer(monitor)
         if self._is_gone(monitor):
             return None
         try:
-            pause = await self._converge(monitor, judged.wanted.rendered)
-        except Rejected as error:
-            after = self._failed(monitor, Trouble("Rejected", (str(error),)))
-            kept = await self._keep(monitor, judged.ousted)
-            return after if kept is None else min(after, kept)
+            pause = await self._converge(monitor, decision.desired.rendered)
+        except ObjectRejected as error:
+            after = self._record_failure(monitor, ReconcileProblem("Rejected", (str(error),)))
+            keep_after = await self._keep_applied(monitor, decision.displaced)
+            return after if keep_after is None else min(after, keep_after)
         if pause is None:
-            monitor.trouble, monitor.failures = None, 0
-            self._monitors.applied(monitor, judged.wanted)
+            monitor.problem, monitor.failures = None, 0
+            self._monitors.record_applied(monitor, decision.desired)
         return pause
 
     def _is_gone(self, monitor: Monitor) -> bool:
         return self._monitors.get(monitor.uid) is None
 
-    async def _keep(self, monitor: Monitor, ousted: bool) -> float | None:
-        """What was made of the last good spec stays as it is: what somebody changes in it is set right."""
-        kept = None if monitor.good is None else monitor.good.rendered
-        if kept is None or kept.problems:
+    async def _keep_applied(self, monitor: Monitor, displaced: bool) -> float | None:
+        """Keep the objects of the last applied spec, and restore them after changes by other clients."""
+        rendered = None if monitor.applied_spec is None else monitor.applied_spec.rendered
+        if rendered is None or rendered.problems:
             return None
         try:
-            return await self._converge(monitor, kept.without_exporters() if ousted else kept)
-        except Rejected as error:
-            log.warning("%s: what was applied last cannot be kept so: %s", monitor.name, error)
-            return _LONGEST_PAUSE
+            return await self._converge(monitor, rendered.without_exporters() if displaced else rendered)
+        except ObjectRejected as error:
+            log.warning("%s: could not restore the last applied spec: %s", monitor.name, error)
+            return _MAX_PAUSE
 
     async def _converge(self, monitor: Monitor, rendered: Rendered) -> float | None:
-        """Have these objects. Seconds to wait first, where somebody goes on changing them, or None."""
-        wanted = [dict(body) for body in rendered.objects]
-        if (pause := self._repair_pause(monitor, wanted)) > 0:
+        """Apply these objects; None, or the seconds to wait because another client keeps changing them."""
+        desired = [dict(body) for body in rendered.objects]
+        if (pause := self._repair_pause(monitor, desired)) > 0:
             return pause
-        outcome = await self._applier.converge(monitor.uid, wanted, [dict(body) for body in rendered.seeds])
-        await self._report(monitor, outcome)
+        outcome = await self._applier.converge(monitor.uid, desired, [dict(body) for body in rendered.seeds])
+        await self._post_events(monitor, outcome)
         return None
 
-    async def _hold(self, monitor: Monitor) -> None:
-        """Have the finalizer before anything is made: then nothing is left when the resource goes."""
+    async def _add_finalizer(self, monitor: Monitor) -> None:
+        """Add the finalizer before the first object is created, so that deletion leaves nothing behind."""
         finalizers = monitor.body["metadata"].get("finalizers") or []
         if FINALIZER not in finalizers:
             await self._set_finalizers(monitor, [*finalizers, FINALIZER])
 
-    async def _end(self, monitor: Monitor) -> None:
+    async def _finalize(self, monitor: Monitor) -> None:
         finalizers = monitor.body["metadata"].get("finalizers") or []
         if FINALIZER not in finalizers:
             return
-        deleted = await self._applier.clean(monitor.body)
-        log.info("%s is deleted, and with it %d objects that were made for it", monitor.name, deleted)
-        await self._set_finalizers(monitor, [one for one in finalizers if one != FINALIZER])
-        self._events.forget(monitor.uid)
+        deleted = await self._applier.delete_all_of(monitor.body)
+        log.info("%s was deleted, together with %d objects", monitor.name, deleted)
+        await self._set_finalizers(monitor, [name for name in finalizers if name != FINALIZER])
+        self._events.forget_monitor(monitor.uid)
 
     async def _set_finalizers(self, monitor: Monitor, finalizers: list[str]) -> None:
         version = monitor.body["metadata"]["resourceVersion"]
         patch: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         try:
-            self._monitors.take(await self._api.merge(resource_path(monitor.body), patch))
-        except Refused as error:
+            self._monitors.record_monitor(await self._api.merge(resource_path(monitor.body), patch))
+        except WriteRefused as error:
             if error.status != 404:
                 raise
-            # Nothing holds it, and nothing has to.
-            self._monitors.forget(monitor.body)
+            # The resource is already deleted.
+            self._monitors.remove_monitor(monitor.body)
 
-    async def _report(self, monitor: Monitor, outcome: Outcome) -> None:
+    async def _post_events(self, monitor: Monitor, outcome: ApplyOutcome) -> None:
         now = asyncio.get_running_loop().time()
         monitor.repairs.extend(now for _ in outcome.repaired)
         if outcome.changed or outcome.pruned:
-            message = f"{_listed('made or changed', outcome.changed)}{_listed('deleted', outcome.pruned)}"
-            await self._events.post(monitor.body, "Normal", "Applied", message.strip())
+            changed = _object_list_message("created or changed", outcome.changed)
+            message = f"{changed}{_object_list_message('deleted', outcome.pruned)}"
+            await self._events.post_event(monitor.body, "Normal", "Applied", message.strip())
         if outcome.repaired:
-            message = f"changed by somebody else and set right: {joined(map(str, outcome.repaired))}"
-            await self._events.post(monitor.body, "Normal", "Repaired", message)
+            message = f"restored after changes by another client: {join_messages(map(str, outcome.repaired))}"
+            await self._events.post_event(monitor.body, "Normal", "Repaired", message)
 
-    def _repair_pause(self, monitor: Monitor, wanted: Iterable[Json]) -> float:
-        """How long to leave objects alone that somebody else goes on changing."""
+    def _repair_pause(self, monitor: Monitor, desired: Iterable[Json]) -> float:
+        """Seconds to wait before the next repair, because another client keeps changing the objects."""
         now = asyncio.get_running_loop().time()
         while monitor.repairs and monitor.repairs[0] < now - _MINUTE:
             monitor.repairs.popleft()
-        many = len(monitor.repairs) - _FREE_REPAIRS
-        if many < 0 or any(self._owned.is_new(body) for body in wanted):
+        excess = len(monitor.repairs) - _FREE_REPAIRS
+        if excess < 0 or any(self._owned.is_new_content(body) for body in desired):
             return 0.0
-        return monitor.repairs[-1] + min(_LONGEST_PAUSE, 2.0**many) - now
+        return monitor.repairs[-1] + min(_MAX_PAUSE, 2.0**excess) - now
 
-    def _failed(self, monitor: Monitor, trouble: Trouble) -> float:
-        """Seconds after which to try again."""
-        monitor.trouble = trouble
+    def _record_failure(self, monitor: Monitor, problem: ReconcileProblem) -> float:
+        """Record a failure; returns the seconds until the next try."""
+        monitor.problem = problem
         monitor.failures += 1
-        return min(2.0 ** (monitor.failures - 1), _LONGEST_PAUSE)
+        return min(2.0 ** (monitor.failures - 1), _MAX_PAUSE)
 
 
-def _listed(what: str, keys: list[Key]) -> str:
-    return f"{what}: {joined(map(str, keys))}. " if keys else ""
+def _object_list_message(action: str, keys: list[ObjectKey]) -> str:
+    return f"{action}: {join_messages(map(str, keys))}. " if keys else ""
 
 
-def _may_pass(error: GpuledgerError) -> bool:
-    """Whether it may well go the next time: the server is away, or somebody wrote at the same time."""
-    return not isinstance(error, Refused) or error.status in (409, 429) or error.status >= 500
+def _is_transient(error: GpuledgerError) -> bool:
+    """Whether a retry may succeed: the server is unavailable, or another client wrote concurrently."""
+    return not isinstance(error, WriteRefused) or error.status in (409, 429) or error.status >= 500

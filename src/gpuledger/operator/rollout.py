@@ -1,61 +1,66 @@
-"""How far controllers have come with the pods of DaemonSets and StatefulSets."""
+"""The progress of rollouts of DaemonSets and StatefulSets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuledger.kubernetes.writing import Json
+from gpuledger.kubernetes.object_client import Json
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Pods that controllers are to have: how many, how many of the newest template, how many ready.
+    """Numbers of pods: desired, updated to the newest template, and ready.
 
-    `settled` is False while a controller has not seen its newest spec, `seen` while it has seen none: then
-    the numbers say nothing.
+    `observed_latest` is False while a controller has not observed the newest spec. `observed` is False while
+    it has observed none; then the numbers are meaningless.
     """
 
-    wanted: int
-    current: int
+    desired: int
+    updated: int
     ready: int
-    settled: bool = True
-    seen: bool = True
+    observed_latest: bool = True
+    observed: bool = True
 
     @property
     def complete(self) -> bool:
-        """Whether all are there, and of the newest template."""
-        return self.seen and self.settled and self.current >= self.wanted and self.ready >= self.wanted
+        """Whether all pods have the newest template and are ready."""
+        return (
+            self.observed
+            and self.observed_latest
+            and self.updated >= self.desired
+            and self.ready >= self.desired
+        )
 
     def __add__(self, other: Rollout) -> Rollout:
         return Rollout(
-            self.wanted + other.wanted,
-            self.current + other.current,
+            self.desired + other.desired,
+            self.updated + other.updated,
             self.ready + other.ready,
-            self.settled and other.settled,
-            self.seen and other.seen,
+            self.observed_latest and other.observed_latest,
+            self.observed and other.observed,
         )
 
 
 def rollout_of(bodies: Iterable[Json]) -> Rollout | None:
-    """Of DaemonSets and StatefulSets together; None where there are none."""
+    """The sum over DaemonSets and StatefulSets; None if there are none."""
     total: Rollout | None = None
     for body in bodies:
-        one = _daemon_set(body) if body["kind"] == "DaemonSet" else _stateful_set(body)
-        total = one if total is None else total + one
+        rollout = _daemon_set(body) if body["kind"] == "DaemonSet" else _stateful_set(body)
+        total = rollout if total is None else total + rollout
     return total
 
 
 def _daemon_set(body: Json) -> Rollout:
     status = body.get("status") or {}
-    wanted = int(status.get("desiredNumberScheduled") or 0)
-    # Whoever exchanges pods by hand may take their time: nobody waits for it.
-    by_hand = (body["spec"].get("updateStrategy") or {}).get("type") == "OnDelete"
+    desired = int(status.get("desiredNumberScheduled") or 0)
+    # With OnDelete, users replace the pods; the rollout is complete without it.
+    on_delete = (body["spec"].get("updateStrategy") or {}).get("type") == "OnDelete"
     return Rollout(
-        wanted,
-        wanted if by_hand else int(status.get("updatedNumberScheduled") or 0),
+        desired,
+        desired if on_delete else int(status.get("updatedNumberScheduled") or 0),
         int(status.get("numberReady") or 0),
-        *_seen(body),
+        *_observation(body),
     )
 
 
@@ -65,29 +70,30 @@ def _stateful_set(body: Json) -> Rollout:
         int(body["spec"].get("replicas", 1)),
         int(status.get("updatedReplicas") or 0),
         int(status.get("readyReplicas") or 0),
-        *_seen(body),
+        *_observation(body),
     )
 
 
-def _seen(body: Json) -> tuple[bool, bool]:
-    seen = int((body.get("status") or {}).get("observedGeneration") or 0)
-    return seen >= int(body["metadata"].get("generation") or 0), seen > 0
+def _observation(body: Json) -> tuple[bool, bool]:
+    """`observed_latest` and `observed`."""
+    observed = int((body.get("status") or {}).get("observedGeneration") or 0)
+    return observed >= int(body["metadata"].get("generation") or 0), observed > 0
 
 
 @dataclass(slots=True)
-class Deadline:
-    """Whether pods that are missing become fewer: what has not changed for `seconds` has stalled."""
+class ProgressDeadline:
+    """Detects a stalled rollout: pods are missing, and nothing has changed for `seconds`."""
 
     seconds: float
     _last: object = None
     _since: float = 0.0
 
-    def look(self, pods: Iterable[Rollout | None], generation: int, now: float) -> float | None:
-        """Seconds until it counts as stalled (0 when it does), None while nothing is missing."""
-        every = tuple(pods)
-        state = (generation, every)
+    def seconds_left(self, rollouts: Iterable[Rollout | None], generation: int, now: float) -> float | None:
+        """Seconds until the rollouts count as stalled (0 if they do now), None if all are complete."""
+        current = tuple(rollouts)
+        state = (generation, current)
         if state != self._last:
             self._last, self._since = state, now
-        if all(one is None or one.complete for one in every):
+        if all(rollout is None or rollout.complete for rollout in current):
             return None
         return max(0.0, self._since + self.seconds - now)

@@ -1,4 +1,4 @@
-"""What a user sets about the operator; what it is to make of a cluster is in the custom resources."""
+"""Settings of the operator process. What it deploys is configured in the custom resources."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.http.addresses import Address, as_address
-from gpuledger.kubernetes.cluster import SERVICE_ACCOUNT, own_namespace
+from gpuledger.http.addresses import Address, parse_address_setting
+from gpuledger.kubernetes.cluster_access import SERVICE_ACCOUNT, own_namespace
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, duration, setting, text
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """Where the operator lives, how several agree on one that acts, and how often it looks and writes."""
+    """Address, namespace, leader election and intervals of the operator."""
 
     listen_address: Address = setting(
         "operator.listen_address",
-        as_address,
+        parse_address_setting,
         Address("", 9402),
         "serve the operator's own metrics and probes on this address",
         flags=("--listen-address",),
@@ -28,7 +28,7 @@ class OperatorSettings:
         "operator.namespace",
         text,
         "",
-        "the operator's own namespace: of its Lease, and of what is made unless --config names another "
+        "namespace of the Lease, and of created objects unless --config names another "
         "(default: $POD_NAMESPACE, else the ServiceAccount's)",
         flags=("--namespace",),
         metavar="NAME",
@@ -37,14 +37,14 @@ class OperatorSettings:
         "operator.whatap_compat",
         boolean,
         False,
-        "serve WhatapAgent resources too, unless their definition is another product's",
+        "reconcile WhatapAgent resources, too, unless their CRD belongs to another product",
         flags=("--whatap-compat",),
     )
     lease_name: str = setting(
         "operator.lease_name",
         text,
         "gpuledger-operator",
-        "operators that name the same Lease in the same namespace agree on one of them that acts",
+        "name of the Lease for leader election; only one of the operators with the same Lease is active",
         flags=("--lease-name",),
         metavar="NAME",
     )
@@ -52,7 +52,7 @@ class OperatorSettings:
         "operator.lease_duration",
         duration(lowest=1.0, highest=600.0),
         15.0,
-        "another operator takes over when the one that acts has not renewed its Lease for so long",
+        "another operator takes over if the leader has not renewed its Lease for this long",
         flags=("--lease-duration",),
         metavar="DURATION",
     )
@@ -60,7 +60,8 @@ class OperatorSettings:
         "operator.status_interval",
         duration(lowest=0.1, highest=3600.0),
         10.0,
-        "numbers in a resource's status are written so often at most; conditions that change, at once",
+        "write changed numbers into the status of a resource at most this often; changed conditions are "
+        "written at once",
         flags=("--status-interval",),
         metavar="DURATION",
     )
@@ -68,7 +69,7 @@ class OperatorSettings:
         "operator.agent_interval",
         duration(lowest=0.1, highest=3600.0),
         15.0,
-        "ask the agents so often how many targets they have and how many of them are up",
+        "how often to query the agents for the numbers of their targets",
         flags=("--agent-interval",),
         metavar="DURATION",
     )
@@ -76,7 +77,7 @@ class OperatorSettings:
         "operator.resync_interval",
         duration(lowest=1.0, highest=86_400.0),
         600.0,
-        "list what was made so often, in case that a watch has missed a deletion",
+        "how often to list all objects, in case a watch missed a deletion",
         flags=("--resync-interval",),
         metavar="DURATION",
     )
@@ -84,14 +85,14 @@ class OperatorSettings:
         "operator.progress_deadline",
         duration(lowest=0.1, highest=86_400.0),
         600.0,
-        "pods that are not ready and become no more for so long are Degraded, not Progressing",
+        "a rollout without progress for this long is Degraded, not Progressing",
         flags=("--progress-deadline",),
         metavar="DURATION",
     )
 
     def own_namespace(self, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> str:
-        """The namespace of the Lease and of what is made. Raises UsageError where nobody says."""
-        named = own_namespace(self.namespace, environment, account)
-        if not named:
-            raise UsageError("which namespace is the operator's own? Set POD_NAMESPACE or --namespace")
-        return named
+        """The namespace of the Lease and of created objects. Raises UsageError if none is set."""
+        namespace = own_namespace(self.namespace, environment, account)
+        if not namespace:
+            raise UsageError("the operator's namespace is not known; set POD_NAMESPACE or --namespace")
+        return namespace

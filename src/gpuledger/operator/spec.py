@@ -1,214 +1,288 @@
-"""What a resource asks for, read: the one shape of a GpuMonitor and of a translated WhatapAgent.
+"""The specification of a GpuMonitor: each field once, with its schema, default and description.
 
-Parts that go into pods as they are (tolerations, affinity, environment, resources) stay in Kubernetes' own
-words; so do targets, in those of the agent.
+A WhatapAgent is translated into the same sections. Parts that are copied into pods (tolerations, affinity,
+environment, resources) keep Kubernetes' own form, targets that of the agent's configuration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-# The kinds of resources that users write.
+from gpuledger.operator.schema.nodes import (
+    BooleanNode,
+    IntegerNode,
+    IntOrStringNode,
+    ListNode,
+    ObjectNode,
+    TextNode,
+)
+from gpuledger.operator.schema.pods import (
+    NAME,
+    PLAIN,
+    PULL_SECRETS,
+    affinity_node,
+    image_node,
+    labels_node,
+)
+from gpuledger.operator.schema.scraping import EXTERNAL_LABELS, REMOTE_WRITE, duration_node, targets_node
+from gpuledger.operator.schema.sections import section, sections, spec_field, texts
+from gpuledger.operator.spec_sections import (
+    DIALECT,
+    AutoTarget,
+    ExporterService,
+    ExtraPort,
+    FollowGpuOperator,
+    GpuAccess,
+    Persistence,
+    Plain,
+    PodSettings,
+    UpdateStrategy,
+    WebConfigSecret,
+    host_path,
+)
+
+# The kinds of custom resources.
 GPU_MONITOR: Final = "GpuMonitor"
 WHATAP_AGENT: Final = "WhatapAgent"
 
-# A part of a resource in Kubernetes' own words. Nobody changes it.
-Plain = Mapping[str, Any]
+ENGINES: Final = ("builtin", "prometheus")
 
 
 @dataclass(frozen=True, slots=True)
-class GpuAccess:
-    """How the container comes by the driver; the paths are the host's, for mode host."""
+class ExporterSpec(PodSettings):
+    """The exporter on GPU nodes. Paths are those of the node."""
 
-    mode: str = "env"
-    cdi_device: str = "nvidia.com/gpu=all"
-    driver_dir: str = ""
-    library: str = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
-    smi: str = "/usr/bin/nvidia-smi"
-
-
-@dataclass(frozen=True, slots=True)
-class GpuOperator:
-    """NVIDIA's, beside which exporters run: its label on nodes, and where on them it says what is ready."""
-
-    enabled: bool = False
-    deploy_label: str = "nvidia.com/gpu.deploy.dcgm-exporter"
-    validations_dir: str = "/run/nvidia/validations"
-
-
-@dataclass(frozen=True, slots=True)
-class WebConfig:
-    """A Secret with a web config file, and one with certificates beside it; `scheme` is what it says."""
-
-    secret: str
-    scheme: str
-    key: str = "web-config.yml"
-    tls_secret: str = ""
-    probe: str = "http"
-
-
-@dataclass(frozen=True, slots=True)
-class ExtraPort:
-    """A further port with dialects of its own."""
-
-    name: str
-    port: int
-    dialects: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What stands in front of the exporters; 0: as Kubernetes chooses, or the exporter's own port."""
-
-    type: str = "ClusterIP"
-    port: int = 0
-    node_port: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class AutoTarget:
-    """How the exporters of the same resource are scraped, where that was said."""
-
-    interval: str = ""
-    relabel: tuple[Plain, ...] = ()
-    metric_relabel: tuple[Plain, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Pods:
-    """What exporters and agents have alike."""
-
-    image: str = ""
-    image_pull_policy: str = ""
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    affinity: Plain = field(default_factory=dict)
-    # None: nothing was said.
-    tolerations: tuple[Plain, ...] | None = None
-    resources: Plain = field(default_factory=dict)
-    env: tuple[Plain, ...] = ()
-    args: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    priority_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Exporter:
-    """What runs on GPU nodes. Paths are the node's."""
-
-    enabled: bool = True
-    pods: Pods = Pods()
-    source: str = "auto"
-    devices: tuple[str, ...] = ()
-    gpu_count: int = 0
-    gpu_access: GpuAccess = GpuAccess()
-    runtime_class: str = ""
-    gpu_operator: GpuOperator = GpuOperator()
-    accounting: bool = False
-    dialects: tuple[str, ...] = ("native",)
-    port: int = 9400
-    metrics_path: str = "/metrics"
-    extra_ports: tuple[ExtraPort, ...] = ()
-    web_page: str = "landing"
-    web_config: WebConfig | None = None
-    collectors: str = ""
-    pod_names: str = "auto"
-    pod_label_allowlist: tuple[str, ...] = ()
-    config: Plain = field(default_factory=dict)
-    kubelet_dir: str = "/var/lib/kubelet"
-    pod_logs: str = "/var/log"
-    passwd_file: str = ""
-    state_dir: str = "/var/lib/gpuledger"
-    host_pid: bool = True
-    host_network: bool = False
-    capabilities: tuple[str, ...] = ("SYS_PTRACE",)
-    sys_admin: bool = False
-    update_strategy: str = "RollingUpdate"
-    max_unavailable: int | str = "10%"
-    service: Service | None = Service()
+    enabled: bool = spec_field(BooleanNode("Run the exporter on GPU nodes; true by default."), True)
+    node_selector: Mapping[str, str] = spec_field(
+        labels_node(
+            "Labels of the nodes to run on; by default nodes with nvidia.com/gpu.present=true, "
+            "nvidia.com/gpu=true or a label accelerator."
+        ),
+        {},
+    )
+    affinity: Plain = spec_field(affinity_node("Replaces the affinity to GPU nodes."), {})
+    source: str = spec_field(
+        TextNode(
+            "Where readings come from: auto, nvml, smi, or simulator, to try it without a GPU.",
+            "^(auto|nvml|smi|simulator(:.+)?)$",
+            expected="auto, nvml, smi or simulator",
+        ),
+        "auto",
+    )
+    devices: tuple[str, ...] = spec_field(
+        ListNode(
+            IntOrStringNode(pattern=r"^[^,\s]+$", expected="a GPU's index, UUID or PCI bus id", maximum=4095),
+            "Only these GPUs: indexes, UUIDs or PCI bus ids.",
+        ),
+        (),
+        read=texts,
+    )
+    gpu_count: int = spec_field(
+        IntegerNode("How many GPUs a node should have; another number is logged.", 0, 4096), 0
+    )
+    gpu_access: GpuAccess = spec_field(
+        section(GpuAccess, "How the container gets the driver. It never requests a GPU."), GpuAccess()
+    )
+    runtime_class_name: str = spec_field(
+        TextNode(
+            "RuntimeClass of the pods: nvidia if it is not the default runtime.",
+            NAME,
+            expected="a RuntimeClass",
+        ),
+        "",
+    )
+    follow_gpu_operator: FollowGpuOperator = spec_field(
+        section(FollowGpuOperator, "Run beside NVIDIA's GPU Operator."), FollowGpuOperator()
+    )
+    accounting: bool = spec_field(
+        BooleanNode("Turn on the driver's accounting mode first: an init container with SYS_ADMIN."), False
+    )
+    dialects: tuple[str, ...] = spec_field(
+        ListNode(DIALECT, "The dialects of the metrics page; native by default.", min_items=1), ("native",)
+    )
+    port: int = spec_field(IntegerNode("Port of the metrics page; 9400 by default.", 1, 65535), 9400)
+    metrics_path: str = spec_field(
+        TextNode(
+            "Path of the metrics page; /metrics by default.", r"^/[!-~]+$", expected="a path such as /metrics"
+        ),
+        "/metrics",
+    )
+    extra_ports: tuple[ExtraPort, ...] = spec_field(
+        sections(ExtraPort, "Further ports, each with its own dialects.", ("name", "port", "dialects")), ()
+    )
+    web_page: str = spec_field(
+        TextNode(
+            "The page at /: landing, full (shows personal data) or off; landing by default.",
+            choices=("landing", "full", "off"),
+        ),
+        "landing",
+    )
+    web_config: WebConfigSecret | None = spec_field(
+        section(
+            WebConfigSecret,
+            "TLS and passwords of the page, in exporter-toolkit's format, from a Secret of the pods' "
+            "namespace. These exporters then need a target in agent.targets, with tlsConfig or basicAuth.",
+            ("secret", "scheme"),
+        ),
+        None,
+    )
+    collectors: str = spec_field(
+        TextNode("A collectors file in dcgm-exporter's format, for the dcgm dialect."), ""
+    )
+    pod_names: str = spec_field(
+        TextNode("Source of the pods' names.", choices=("auto", "api", "logs", "none")), "auto"
+    )
+    pod_label_allowlist: tuple[str, ...] = spec_field(
+        ListNode(PLAIN, "Labels of pods to export: app, team/*."), (), read=texts
+    )
+    config: Plain = spec_field(
+        ObjectNode(
+            description="Settings of the program by their keys; they override this section.", open=True
+        ),
+        {},
+    )
+    kubelet_dir: str = spec_field(host_path("The kubelet's directory on the node."), "/var/lib/kubelet")
+    pod_logs: str = spec_field(
+        host_path("The node's directory with pods/ and containers/ of logs."), "/var/log"
+    )
+    passwd_file: str = spec_field(host_path("A passwd file on the node, for names of users."), "")
+    state_dir: str = spec_field(
+        TextNode(
+            "Where the ledger is stored on the node; empty: in memory. Default: /var/lib/gpuledger.",
+            r"^(/[^\s]+)?$",
+            expected="a path, or an empty string",
+        ),
+        "/var/lib/gpuledger",
+    )
+    host_pid: bool = spec_field(
+        BooleanNode("Use the node's process ids, to identify processes; true by default."),
+        True,
+        key="hostPID",
+    )
+    host_network: bool = spec_field(BooleanNode("Use the node's network; false by default."), False)
+    capabilities: tuple[str, ...] = spec_field(
+        ListNode(
+            TextNode(pattern="^[A-Z][A-Z_]*$", expected="a Linux capability"),
+            "Linux capabilities; all others are dropped. SYS_PTRACE by default.",
+        ),
+        ("SYS_PTRACE",),
+    )
+    sys_admin: bool = spec_field(
+        BooleanNode("Add SYS_ADMIN: for drivers that restrict profiling counters to administrators."), False
+    )
+    update_strategy: UpdateStrategy = spec_field(
+        section(UpdateStrategy, "How pods are replaced."), UpdateStrategy()
+    )
+    service: ExporterService | None = spec_field(
+        BooleanNode("Create a Service for the pods; true by default."),
+        ExporterService(),
+        read=lambda stated: ExporterService() if stated else None,
+    )
 
     @property
-    def made_up(self) -> bool:
-        """What is told needs no GPU, and is about none."""
+    def simulated(self) -> bool:
+        """Readings come from the simulator: neither a GPU nor its driver is needed."""
         return self.source.startswith("simulator")
 
     @property
-    def on_host(self) -> bool:
+    def mounts_driver(self) -> bool:
         """The driver is mounted from the host."""
-        return self.gpu_access.mode == "host" and not self.made_up
+        return self.gpu_access.mode == "host" and not self.simulated
 
     @property
-    def keeps_books(self) -> bool:
-        """On the node's disk, that is."""
-        return bool(self.state_dir) and not self.made_up
+    def stores_ledger(self) -> bool:
+        """The ledger is on the node's disk."""
+        return bool(self.state_dir) and not self.simulated
 
 
 @dataclass(frozen=True, slots=True)
-class Persistence:
-    """A volume for each replica of the agent."""
+class AgentSpec(PodSettings):
+    """The agent that scrapes and sends samples. None and "" mean: not set."""
 
-    size: str
-    storage_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Agent:
-    """What scrapes and delivers. None stands for what was not said."""
-
-    enabled: bool = True
-    engine: str = "builtin"
-    prometheus_image: str = ""
-    replicas: int = 1
-    global_interval: str = ""
-    global_path: str = ""
-    extra_scrape_metrics: bool | None = None
-    auto_targets: bool | None = None
-    # As in the resource, each key with what was said.
-    targets: tuple[Plain, ...] | None = None
-    auto: AutoTarget = AutoTarget()
-    external_labels: Mapping[str, str] = field(default_factory=dict)
-    remote_write: tuple[Plain, ...] = ()
-    port: int = 9401
-    persistence: Persistence | None = None
-    pods: Pods = Pods()
+    enabled: bool = spec_field(
+        BooleanNode("Run an agent that scrapes targets and sends the samples; true by default."), True
+    )
+    node_selector: Mapping[str, str] = spec_field(
+        labels_node("Labels of the nodes to run on; it needs no GPU."), {}
+    )
+    args: tuple[str, ...] = spec_field(ListNode(PLAIN, "Further flags of the engine."), (), read=texts)
+    engine: str = spec_field(
+        TextNode(
+            "builtin: gpuledger agent. prometheus: a Prometheus in agent mode scrapes the same targets, for "
+            "fleets that are too large for one process.",
+            choices=ENGINES,
+        ),
+        "builtin",
+    )
+    prometheus_image: str = spec_field(image_node("Image for engine prometheus, 2.42 or newer."), "")
+    replicas: int = spec_field(IntegerNode("How many replicas share the targets.", 1, 1000), 1)
+    global_interval: str = spec_field(duration_node("Interval of endpoints without one; 15s by default."), "")
+    global_path: str = spec_field(
+        TextNode(
+            "Path of endpoints without one; /metrics by default.",
+            r"^[^?#\s]+$",
+            expected="a path such as /metrics",
+        ),
+        "",
+    )
+    extra_scrape_metrics: bool | None = spec_field(
+        BooleanNode("Export scrape_timeout_seconds and the like as well; engine builtin."), None
+    )
+    auto_targets: bool | None = spec_field(
+        BooleanNode(
+            "true: scrape all usual exporters of the cluster as well; false: targets only. Default: the "
+            "exporters of this resource, unless a target has them."
+        ),
+        None,
+    )
+    targets: tuple[Plain, ...] | None = spec_field(targets_node(), None)
+    external_labels: Mapping[str, str] = spec_field(EXTERNAL_LABELS, {})
+    remote_write: tuple[Plain, ...] = spec_field(REMOTE_WRITE, ())
+    port: int = spec_field(
+        IntegerNode("Port of the agent's own page and metrics; 9401 by default.", 1, 65535), 9401
+    )
+    persistence: Persistence | None = spec_field(
+        section(Persistence, "A volume for unsent samples; without it they are lost with the pod."),
+        None,
+    )
+    auto: AutoTarget = field(default_factory=AutoTarget)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuMonitor:
     """One resource. `created` is its creationTimestamp, `kind` GpuMonitor or WhatapAgent; `agent_path` and
-    `exporter_path` are where in the resource what is about them stands.
+    `exporter_path` are the paths of these sections in the resource.
     """
 
     kind: str
     name: str
     created: str = ""
-    exporter: Exporter = Exporter()
-    agent: Agent = Agent()
-    image_pull_secrets: tuple[Plain, ...] = ()
+    exporter: ExporterSpec = spec_field(section(ExporterSpec, "The exporter on GPU nodes."), ExporterSpec())
+    agent: AgentSpec = spec_field(
+        section(AgentSpec, "The agent that scrapes exporters and sends the samples."), AgentSpec()
+    )
+    image_pull_secrets: tuple[Plain, ...] = spec_field(PULL_SECRETS, ())
     agent_path: str = "spec.agent"
     exporter_path: str = "spec.exporter"
 
     @property
     def env_key(self) -> str:
-        """What variables of its pods are called in it."""
+        """The key of environment variables in the resource's sections."""
         return "env" if self.kind == GPU_MONITOR else "envs"
 
     @property
     def key(self) -> str:
-        """Which it is among all: kind and name."""
+        """Kind and name, unique in the cluster."""
         return f"{self.kind}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Problem:
-    """One line for the resource's status. `path` is the field's, as
-    `spec.features.openAgent.targets[0].endpoints[0].interval`.
-    """
+EXPORTER: Final = section(ExporterSpec, "The exporter on GPU nodes.")
+AGENT: Final = section(AgentSpec, "The agent that scrapes exporters and sends the samples.")
+SPEC: Final = section(GpuMonitor, "The desired exporters and agent.")
 
-    path: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+# Names of objects contain it: gpumonitor-NAME-exporter.
+METADATA_NAME: Final = TextNode(
+    pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", expected="a DNS label", max_length=32
+)

@@ -1,4 +1,4 @@
-"""What a resource's status tells: conditions and numbers, from what is known of it. Pure."""
+"""Builds the status of a resource, conditions and numbers, from its known state. Pure functions."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from gpuledger.kubernetes.writing import Json
+from gpuledger.kubernetes.object_client import Json
 from gpuledger.model.text import clean_name
 from gpuledger.operator.rollout import Rollout
 
 Status = Literal["True", "False", "Unknown"]
-# A message may have 32 KiB; nobody reads so many.
-_LONGEST: Final = 1000
-_MOST: Final = 10
+# The API allows 32 KiB for a message; shorter ones remain readable.
+_MAX_MESSAGE_LENGTH: Final = 1000
+_MAX_LINES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One statement about a resource; `reason` is one word for programs, `message` is for people."""
+    """A condition of a resource; `reason` is one word for programs, `message` is for people."""
 
     type: str
     status: Status
@@ -27,47 +27,47 @@ class Condition:
     message: str = ""
 
 
-def joined(lines: Iterable[str]) -> str:
-    """Several messages as one, the first of very many."""
-    every = list(lines)
-    more = f"; and {len(every) - _MOST} more" if len(every) > _MOST else ""
-    return clean_name("; ".join(every[:_MOST]) + more, _LONGEST)
+def join_messages(lines: Iterable[str]) -> str:
+    """The messages as one text, limited in number and length."""
+    listed = list(lines)
+    more = f"; and {len(listed) - _MAX_LINES} more" if len(listed) > _MAX_LINES else ""
+    return clean_name("; ".join(listed[:_MAX_LINES]) + more, _MAX_MESSAGE_LENGTH)
 
 
-def condition_list(
+def build_conditions(
     conditions: Sequence[Condition], generation: int, before: object, unix: float
 ) -> list[Json]:
-    """The conditions as they are written, of a spec's `generation`.
+    """The conditions as JSON, for the spec of this generation.
 
-    One whose status was the same `before` (the resource's own list) keeps its time of transition.
+    A condition with the same status as in `before` (the resource's list) keeps its transition time.
     """
-    turned = _turned(before)
+    transition_times = _transition_times(before)
     now = datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return [
         {
-            "type": one.type,
-            "status": one.status,
-            "reason": one.reason,
-            # Kubernetes 1.20 compiled with Go 1.18 or newer takes empty texts of custom resources for null.
-            **({"message": one.message} if one.message else {}),
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            # Kubernetes 1.20 compiled with Go 1.18 or newer treats empty strings in custom resources as null.
+            **({"message": condition.message} if condition.message else {}),
             "observedGeneration": generation,
-            "lastTransitionTime": turned.get((one.type, one.status), now),
+            "lastTransitionTime": transition_times.get((condition.type, condition.status), now),
         }
-        for one in conditions
+        for condition in conditions
     ]
 
 
-def _turned(before: object) -> dict[tuple[object, object], str]:
+def _transition_times(before: object) -> dict[tuple[object, object], str]:
     found = {}
-    for one in before if isinstance(before, list) else ():
-        if isinstance(one, dict) and isinstance(one.get("lastTransitionTime"), str):
-            found[one.get("type"), one.get("status")] = one["lastTransitionTime"]
+    for condition in before if isinstance(before, list) else ():
+        if isinstance(condition, dict) and isinstance(condition.get("lastTransitionTime"), str):
+            found[condition.get("type"), condition.get("status")] = condition["lastTransitionTime"]
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
-    """What agents say of their targets. `error` is the last failure that one of them, or its pod, tells."""
+class TargetCounts:
+    """Numbers of targets of the agents. `error` is the last error of a target or of an agent's pod."""
 
     found: int
     up: int
@@ -76,140 +76,139 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """Why what the resource asks for is not done: `reason` is one word, `lines` say what to change."""
+class ReconcileProblem:
+    """Why the spec is not applied: `reason` is one word, `lines` say what to change."""
 
     reason: str
     lines: tuple[str, ...]
 
     def __str__(self) -> str:
-        return joined(self.lines)
+        return join_messages(self.lines)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """All that is known of one monitor at one moment; None is what is not known or does not apply."""
+class MonitorConditions:
+    """The known state of one monitor; None for values that are unknown or do not apply."""
 
     generation: int
-    trouble: Trouble | None = None
+    problem: ReconcileProblem | None = None
     ignored: tuple[str, ...] = ()
     receiver_missing: bool | None = None
     exporters: Rollout | None = None
     agents: Rollout | None = None
-    targets: Targets | None = None
-    # Pods are missing, and nothing has become better for the whole deadline.
+    targets: TargetCounts | None = None
+    # Pods are missing, and nothing has changed within the progress deadline.
     stalled: bool = False
-    # The specification that was applied last, all of it, as a text.
-    applied: str | None = None
+    # The last completely applied specification, as JSON.
+    applied_spec: str | None = None
 
 
-def status_of(standing: Standing, before: Mapping[str, object], unix: float) -> Json:
-    """The status as it is to be; what is absent in it is None."""
-    exporters, targets = standing.exporters, standing.targets
-    error = str(standing.trouble) if standing.trouble else joined((targets.error,)) if targets else ""
-    conditions = list(_conditions(standing))
+def build_status(state: MonitorConditions, before: Mapping[str, object], unix: float) -> Json:
+    """The status as JSON; absent keys have the value None."""
+    exporters, targets = state.exporters, state.targets
+    error = str(state.problem) if state.problem else join_messages((targets.error,)) if targets else ""
+    conditions = list(_conditions(state))
     return {
-        "observedGeneration": standing.generation,
-        "conditions": condition_list(conditions, standing.generation, before.get("conditions"), unix),
-        "gpuNodes": exporters.wanted if exporters and exporters.seen else None,
-        "exportersReady": exporters.ready if exporters and exporters.seen else None,
+        "observedGeneration": state.generation,
+        "conditions": build_conditions(conditions, state.generation, before.get("conditions"), unix),
+        "gpuNodes": exporters.desired if exporters and exporters.observed else None,
+        "exportersReady": exporters.ready if exporters and exporters.observed else None,
         "targetsFound": targets.found if targets else None,
         "targetsUp": targets.up if targets else None,
         "lastError": error or None,
-        "appliedSpec": standing.applied,
+        "appliedSpec": state.applied_spec,
     }
 
 
-def changes(status: Json, before: Mapping[str, object]) -> Json:
-    """What of it has to be written, as a merge patch of the status before; empty when nothing has."""
+def status_patch(status: Json, before: Mapping[str, object]) -> Json:
+    """The changes as a merge patch of the status `before`; empty if there are none."""
     return {key: value for key, value in status.items() if before.get(key) != value}
 
 
 def is_urgent(status: Json, before: Mapping[str, object]) -> bool:
-    """Whether more than numbers and wording changed: users and programs wait for it."""
-    return _turns(status) != _turns(before)
+    """Whether more than numbers and messages changed: users and programs wait for such changes."""
+    return _transitions(status) != _transitions(before)
 
 
-def _turns(status: Mapping[str, object]) -> object:
+def _transitions(status: Mapping[str, object]) -> object:
     conditions = status.get("conditions")
     listed = conditions if isinstance(conditions, list) else []
-    turns = [
-        (one.get("type"), one.get("status"), one.get("reason")) for one in listed if isinstance(one, dict)
+    summaries = [
+        (condition.get("type"), condition.get("status"), condition.get("reason"))
+        for condition in listed
+        if isinstance(condition, dict)
     ]
-    return status.get("observedGeneration"), turns
+    return status.get("observedGeneration"), summaries
 
 
-def _conditions(standing: Standing) -> Iterator[Condition]:
-    yield _available(standing)
-    yield _progressing(standing)
-    yield _degraded(standing)
-    if standing.receiver_missing is None:
-        yield Condition(
-            "ReceiverMissing", "Unknown", "SpecRefused", "what is asked for cannot be read: see Degraded"
-        )
-    elif standing.receiver_missing:
+def _conditions(state: MonitorConditions) -> Iterator[Condition]:
+    yield _available(state)
+    yield _progressing(state)
+    yield _degraded(state)
+    if state.receiver_missing is None:
+        yield Condition("ReceiverMissing", "Unknown", "SpecRefused", "the spec is invalid; see Degraded")
+    elif state.receiver_missing:
         yield Condition(
             "ReceiverMissing",
             "True",
             "NoRemoteWrite",
-            "nothing is delivered: name a remote_write receiver in the resource, or in the chart's "
-            "operator.defaultRemoteWrite",
+            "no samples are sent: set remoteWrite in the resource or the chart's operator.defaultRemoteWrite",
         )
     else:
         yield Condition("ReceiverMissing", "False", "ReceiverNamed")
-    if standing.ignored:
-        yield Condition("FieldsIgnored", "True", "NotServed", joined(standing.ignored))
+    if state.ignored:
+        yield Condition("FieldsIgnored", "True", "NotServed", join_messages(state.ignored))
     else:
         yield Condition("FieldsIgnored", "False", "AllServed")
 
 
-def _available(standing: Standing) -> Condition:
-    exporters, agents = standing.exporters, standing.agents
-    if not _pods(standing):
-        return Condition("Available", "False", "NothingMade", "neither exporters nor agents were made")
-    if not all(pods.seen for pods in _pods(standing)):
-        return Condition("Available", "False", "Starting", "no controller has begun with it yet")
-    if exporters and exporters.wanted and not exporters.ready:
-        return Condition("Available", "False", "NoExporterReady", _progress(standing))
-    if agents and agents.wanted and not agents.ready:
-        return Condition("Available", "False", "NoAgentReady", _progress(standing))
-    return Condition("Available", "True", "Running", _progress(standing))
+def _available(state: MonitorConditions) -> Condition:
+    exporters, agents = state.exporters, state.agents
+    if not _rollouts(state):
+        return Condition("Available", "False", "NothingMade", "neither exporters nor agents are deployed")
+    if not all(pods.observed for pods in _rollouts(state)):
+        return Condition("Available", "False", "Starting", "Kubernetes has not started to create the pods")
+    if exporters and exporters.desired and not exporters.ready:
+        return Condition("Available", "False", "NoExporterReady", _progress_message(state))
+    if agents and agents.desired and not agents.ready:
+        return Condition("Available", "False", "NoAgentReady", _progress_message(state))
+    return Condition("Available", "True", "Running", _progress_message(state))
 
 
-def _progressing(standing: Standing) -> Condition:
-    if standing.trouble:
-        goes_on = "what ran before goes on" if _pods(standing) else "nothing runs"
-        return Condition("Progressing", "False", "Halted", goes_on)
-    if all(pods.complete for pods in _pods(standing)):
-        return Condition("Progressing", "False", "Complete", _progress(standing))
-    if standing.stalled:
-        return Condition("Progressing", "False", "DeadlineExceeded", _progress(standing))
-    return Condition("Progressing", "True", "RollingOut", _progress(standing))
+def _progressing(state: MonitorConditions) -> Condition:
+    if state.problem:
+        running = "the last applied spec keeps running" if _rollouts(state) else "nothing runs"
+        return Condition("Progressing", "False", "Halted", running)
+    if all(pods.complete for pods in _rollouts(state)):
+        return Condition("Progressing", "False", "Complete", _progress_message(state))
+    if state.stalled:
+        return Condition("Progressing", "False", "DeadlineExceeded", _progress_message(state))
+    return Condition("Progressing", "True", "RollingOut", _progress_message(state))
 
 
-def _degraded(standing: Standing) -> Condition:
-    targets = standing.targets
-    if standing.trouble:
-        return Condition("Degraded", "True", standing.trouble.reason, str(standing.trouble))
-    if standing.stalled:
-        return Condition("Degraded", "True", "PodsNotReady", _progress(standing))
+def _degraded(state: MonitorConditions) -> Condition:
+    targets = state.targets
+    if state.problem:
+        return Condition("Degraded", "True", state.problem.reason, str(state.problem))
+    if state.stalled:
+        return Condition("Degraded", "True", "PodsNotReady", _progress_message(state))
     if targets and targets.down:
-        why = f": {targets.error}" if targets.error else ""
+        suffix = f": {targets.error}" if targets.error else ""
         return Condition(
-            "Degraded", "True", "TargetsDown", f"{targets.down} of {targets.found} targets are down{why}"
+            "Degraded", "True", "TargetsDown", f"{targets.down} of {targets.found} targets are down{suffix}"
         )
     return Condition("Degraded", "False", "AsWanted")
 
 
-def _pods(standing: Standing) -> list[Rollout]:
-    """Of what there is, of this spec or of one before."""
-    return [pods for pods in (standing.exporters, standing.agents) if pods is not None]
+def _rollouts(state: MonitorConditions) -> list[Rollout]:
+    """The existing rollouts, of this spec or an earlier one."""
+    return [pods for pods in (state.exporters, state.agents) if pods is not None]
 
 
-def _progress(standing: Standing) -> str:
+def _progress_message(state: MonitorConditions) -> str:
     parts = []
-    if standing.exporters and standing.exporters.seen:
-        parts.append(f"{standing.exporters.ready} of {standing.exporters.wanted} exporters are ready")
-    if standing.agents and standing.agents.seen:
-        parts.append(f"{standing.agents.ready} of {standing.agents.wanted} agents are ready")
+    if state.exporters and state.exporters.observed:
+        parts.append(f"{state.exporters.ready} of {state.exporters.desired} exporters are ready")
+    if state.agents and state.agents.observed:
+        parts.append(f"{state.agents.ready} of {state.agents.desired} agents are ready")
     return ", ".join(parts)

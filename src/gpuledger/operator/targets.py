@@ -1,4 +1,4 @@
-"""How many targets the agents have and how many of them are up: each agent is asked, pod by pod."""
+"""Counts the targets of the agents: queries each agent pod over HTTP."""
 
 from __future__ import annotations
 
@@ -8,56 +8,62 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
-
-import aiohttp
+from urllib.parse import urlsplit
 
 from gpuledger.http.addresses import Address
-from gpuledger.kubernetes.writing import Api, Json
+from gpuledger.http.async_client import HttpClient
+from gpuledger.http.client_messages import HttpRequestFailed, encode_request, request_target
+from gpuledger.kubernetes.object_client import Json, ObjectClient
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.operator.kinds import POD
-from gpuledger.operator.render.names import ENGINE
-from gpuledger.operator.status import Targets
+from gpuledger.operator.kinds import POD_KIND
+from gpuledger.operator.render.naming import ENGINE
+from gpuledger.operator.status import TargetCounts
 
-# The body of a page, from its URL. Raises OSError, TimeoutError or aiohttp.ClientError.
-Fetch = Callable[[str], Awaitable[bytes]]
+# Fetches a URL; returns the body. Raises HttpRequestFailed, TimeoutError or another OSError.
+FetchPage = Callable[[str], Awaitable[bytes]]
 
-_AT_ONCE: Final = 8
-_LONGEST: Final = 64 << 20
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=10.0, sock_connect=3.0)
-# Both engines have it; of `gpuledger agent` it is asked only when a target is down.
-_ACTIVE: Final = "/api/v1/targets?state=active"
-_TARGETS: Final = re.compile(
+_CONCURRENCY: Final = 8
+_MAX_BODY_BYTES: Final = 64 << 20
+_TIMEOUT: Final = 10.0
+_CONNECT_TIMEOUT: Final = 3.0
+# Both engines serve it; `gpuledger agent` is queried only if a target is down.
+_ACTIVE_TARGETS_PATH: Final = "/api/v1/targets?state=active"
+_TARGETS_SAMPLE: Final = re.compile(
     rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]*\} ([0-9]{1,9})(?:[.]0)?$', re.MULTILINE
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Agents:
-    """The pods of one StatefulSet. `version` is another one whenever any of them comes or goes."""
+class AgentPods:
+    """The pods of one StatefulSet. `version` changes whenever a pod is added or removed."""
 
     namespace: str
     name: str
     replicas: int
     port: int
-    # A Prometheus in agent mode, not `gpuledger agent`.
+    # Whether the pods run a Prometheus in agent mode instead of `gpuledger agent`.
     prometheus: bool = False
     version: str = ""
 
     @property
     def pods(self) -> list[str]:
-        """Their names."""
+        """The names of the pods."""
         return [f"{self.name}-{ordinal}" for ordinal in range(self.replicas)]
 
 
-def agents_of(body: Json) -> Agents:
-    """What a StatefulSet runs."""
+def agent_pods(body: Json) -> AgentPods:
+    """The agent pods of a StatefulSet."""
     containers = body["spec"]["template"]["spec"]["containers"]
-    ports = {port.get("name"): port["containerPort"] for one in containers for port in one.get("ports") or ()}
+    ports = {
+        port.get("name"): port["containerPort"]
+        for container in containers
+        for port in container.get("ports") or ()
+    }
     status = body.get("status") or {}
-    return Agents(
+    return AgentPods(
         body["metadata"]["namespace"],
         body["metadata"]["name"],
-        # While none is ready, none is asked.
+        # Without a ready pod, none is queried.
         int(status.get("replicas") or 0) if status.get("readyReplicas") else 0,
         ports.get("metrics", 9401),
         prometheus=(body["metadata"].get("labels") or {}).get(ENGINE) == "prometheus",
@@ -66,105 +72,110 @@ def agents_of(body: Json) -> Agents:
 
 
 class TargetCounter:
-    """Asks agents. Where a pod is the API server is asked once, and again when the pod does not answer or its
-    set has changed: its address may be that of another agent then, which would answer.
+    """Queries agents. Addresses of pods are cached until the pod does not answer or its StatefulSet changes:
+    then the address may belong to another agent.
     """
 
-    def __init__(self, api: Api, fetch: Fetch) -> None:
+    def __init__(self, api: ObjectClient, fetch: FetchPage) -> None:
         self._api = api
         self._fetch = fetch
-        # By namespace and pod: the set's version at that time, and the address.
+        # By namespace and pod: the version of the StatefulSet at the lookup, and the address.
         self._addresses: dict[tuple[str, str], tuple[str, str]] = {}
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
 
-    async def count(self, agents: Iterable[Agents]) -> Targets | None:
-        """The sum over all agents; None while none of them answers."""
-        asked = [(one, pod) for one in agents for pod in one.pods]
-        answers = await asyncio.gather(*(self._ask(one, pod) for one, pod in asked))
-        told = [answer for answer in answers if isinstance(answer, Targets)]
-        if not told:
+    async def count_targets(self, agents: Iterable[AgentPods]) -> TargetCounts | None:
+        """The sum over all agents; None if none of them answers."""
+        pods = [(agent, pod) for agent in agents for pod in agent.pods]
+        results = await asyncio.gather(*(self._query_agent(agent, pod) for agent, pod in pods))
+        counts = [result for result in results if isinstance(result, TargetCounts)]
+        if not counts:
             return None
-        silent = [answer for answer in answers if isinstance(answer, str)]
-        errors = [*silent, *(one.error for one in told if one.error)]
-        return Targets(
-            sum(one.found for one in told),
-            sum(one.up for one in told),
-            sum(one.down for one in told),
+        failures = [result for result in results if isinstance(result, str)]
+        errors = [*failures, *(count.error for count in counts if count.error)]
+        return TargetCounts(
+            sum(count.found for count in counts),
+            sum(count.up for count in counts),
+            sum(count.down for count in counts),
             errors[0] if errors else "",
         )
 
-    async def _ask(self, agents: Agents, pod: str) -> Targets | str:
-        """What one agent says, or why it says nothing."""
+    async def _query_agent(self, agents: AgentPods, pod: str) -> TargetCounts | str:
+        """The targets of one agent, or why they are not known."""
         async with self._slots:
             try:
-                address = await self._address(agents, pod)
+                address = await self._pod_address(agents, pod)
                 if not address:
                     return f"{pod} has no address yet"
                 page = f"http://{Address(address, agents.port)}"
                 if agents.prometheus:
-                    return read_prometheus(await self._fetch(f"{page}{_ACTIVE}"))
-                told = read_agent(await self._fetch(f"{page}/metrics"))
-            except (GpuledgerError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                    return parse_prometheus_targets(await self._fetch(f"{page}{_ACTIVE_TARGETS_PATH}"))
+                counts = parse_agent_page(await self._fetch(f"{page}/metrics"))
+            except (GpuledgerError, OSError) as error:
                 self._addresses.pop((agents.namespace, pod), None)
                 return f"{pod} does not answer ({str(error) or type(error).__name__})"
-            return replace(told, error=await self._why(page)) if told.down else told
+            return replace(counts, error=await self._down_reason(page)) if counts.down else counts
 
-    async def _why(self, page: str) -> str:
-        """The error of a target that is down; empty from an agent that does not tell it."""
+    async def _down_reason(self, page: str) -> str:
+        """The error of a target that is down; empty if the agent does not report it."""
         try:
-            found = read_prometheus(await self._fetch(f"{page}{_ACTIVE}"))
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            found = parse_prometheus_targets(await self._fetch(f"{page}{_ACTIVE_TARGETS_PATH}"))
+        except (HttpRequestFailed, OSError):
             return ""
-        return found.error if isinstance(found, Targets) else ""
+        return found.error if isinstance(found, TargetCounts) else ""
 
-    async def _address(self, agents: Agents, pod: str) -> str:
+    async def _pod_address(self, agents: AgentPods, pod: str) -> str:
         version, known = self._addresses.get((agents.namespace, pod), ("", ""))
         if not known or version != agents.version:
-            status = (await self._api.get(POD.path(agents.namespace, pod))).get("status") or {}
+            status = (await self._api.get(POD_KIND.path(agents.namespace, pod))).get("status") or {}
             known = str(status.get("podIP") or "")
             self._addresses[agents.namespace, pod] = (agents.version, known)
         return known
 
 
-def read_agent(body: bytes) -> Targets:
-    """From a page of `gpuledger agent`."""
+def parse_agent_page(body: bytes) -> TargetCounts:
+    """The targets on a metrics page of `gpuledger agent`."""
     states = {"up": 0, "down": 0, "unknown": 0}
-    for state, value in _TARGETS.findall(body):
-        word = state.decode()
-        if word in states:
-            states[word] += int(value)
-    return Targets(sum(states.values()), states["up"], states["down"])
+    for label, value in _TARGETS_SAMPLE.findall(body):
+        state = label.decode()
+        if state in states:
+            states[state] += int(value)
+    return TargetCounts(sum(states.values()), states["up"], states["down"])
 
 
-def read_prometheus(body: bytes) -> Targets | str:
-    """From what Prometheus answers at /api/v1/targets."""
+def parse_prometheus_targets(body: bytes) -> TargetCounts | str:
+    """The targets in a response of /api/v1/targets, or why it is invalid."""
     try:
         active = json.loads(body)["data"]["activeTargets"]
-        health = [str(one["health"]) for one in active]
-        errors = [_error(one) for one in active if one.get("lastError")]
+        health = [str(target["health"]) for target in active]
+        errors = [_target_error(target) for target in active if target.get("lastError")]
     except (ValueError, KeyError, TypeError, RecursionError):
-        return "the agent's answer is not Prometheus's"
-    return Targets(len(health), health.count("up"), health.count("down"), errors[0] if errors else "")
+        return "the agent's response is not that of Prometheus"
+    return TargetCounts(len(health), health.count("up"), health.count("down"), errors[0] if errors else "")
 
 
-def _error(target: Json) -> str:
-    """With the target that it is of."""
+def _target_error(target: Json) -> str:
+    """The error with the URL of the target."""
     url = str(target.get("scrapeUrl") or "")
     return f"{url}: {target['lastError']}" if url else str(target["lastError"])
 
 
 async def fetch_page(url: str) -> bytes:
-    """The page as it is, not longer than an agent's can be; nothing but 200 will do."""
-    async with (
-        aiohttp.ClientSession(timeout=_TIMEOUT) as session,
-        session.get(url, allow_redirects=False) as answer,
-    ):
-        answer.raise_for_status()
-        if answer.status != 200:
-            raise aiohttp.ClientError(f"status {answer.status}")
-        body = bytearray()
-        async for piece in answer.content.iter_chunked(1 << 16):
-            body += piece
-            if len(body) > _LONGEST:
-                raise aiohttp.ClientError("a page without an end")
-        return bytes(body)
+    """Fetch a page of at most 64 MiB; any status but 200 is an error."""
+    parts = urlsplit(url)
+    request = encode_request(
+        "GET", request_target(parts), [("Host", parts.netloc), ("Accept-Encoding", "gzip")]
+    )
+    client = HttpClient(
+        parts.hostname or "",
+        parts.port or 80,
+        body_limit=_MAX_BODY_BYTES,
+        connect_timeout=_CONNECT_TIMEOUT,
+    )
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            response = await client.exchange(request)
+    finally:
+        client.close()
+    if response.status != 200:
+        raise HttpRequestFailed(f"status {response.status}")
+    return response.decoded_body(_MAX_BODY_BYTES)

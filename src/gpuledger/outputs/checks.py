@@ -1,4 +1,4 @@
-"""What `doctor` says of where gpuledger tells: its ports, their web config, and the textfile directory."""
+"""Checks of `gpuledger doctor` for the outputs: ports, web config and textfile directory."""
 
 from __future__ import annotations
 
@@ -10,26 +10,35 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.host.clock import SystemClock
-from gpuledger.http.addresses import Address, listening_sockets
+from gpuledger.http.addresses import Address, open_listening_sockets
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.text import clean_name, from_bytes
+from gpuledger.model.text import clean_name, decode_utf8
 
 PORT: Final = "output.port"
 TEXTFILE: Final = "output.textfile"
 WEB_CONFIG: Final = "output.web_config"
-# The documents' directory, and that of Debian's package.
-USUAL: Final = (Path("/var/lib/node_exporter/textfile_collector"), Path("/var/lib/prometheus/node-exporter"))
+# The directory of documents 000 and 001, and that of Debian's package.
+DEFAULT_DIRECTORIES: Final = (
+    Path("/var/lib/node_exporter/textfile_collector"),
+    Path("/var/lib/prometheus/node-exporter"),
+)
 
+# State TCP_LISTEN in /proc/net/tcp.
 _LISTEN: Final = "0A"
 
 
 def output_checks(
-    settings: HttpSettings, textfile: str = "", *, procfs: Path = Path("/proc"), usual: Iterable[Path] = USUAL
+    settings: HttpSettings,
+    textfile: str = "",
+    *,
+    procfs: Path = Path("/proc"),
+    usual: Iterable[Path] = DEFAULT_DIRECTORIES,
 ) -> tuple[Check, ...]:
-    """Checks of every address of the settings and of their web config, if there is one; and of `textfile`,
-    or else of the `usual` directories.
+    """Returns the checks of every listen address, of the web config, if any, and of the textfile directory.
+
+    The directory is `textfile` or, if empty, each of the `usual` directories that exists.
     """
     addresses = [listen.address for listen in settings.listen_address]
     return (
@@ -40,7 +49,7 @@ def output_checks(
 
 
 def web_config_checks(settings: HttpSettings) -> tuple[Check, ...]:
-    """The check of the web config, if there is one."""
+    """Returns the check of the web config, if there is one."""
     web = settings.web_config
     return (Check(WEB_CONFIG, f"web config {web}", lambda: _web_config(Path(web))),) if web else ()
 
@@ -48,23 +57,23 @@ def web_config_checks(settings: HttpSettings) -> tuple[Check, ...]:
 def _port(address: Address, procfs: Path) -> Iterator[Finding]:
     what = f"port {address}"
     try:
-        for listening in listening_sockets(address):
+        for listening in open_listening_sockets(address):
             listening.close()
     except GpuledgerError as error:
-        yield _taken(what, str(error), holder(procfs, address.port))
+        yield _port_error(what, str(error), find_listener(procfs, address.port))
     else:
         yield works(PORT, what, "free")
 
 
 def _web_config(file: Path) -> Iterator[Finding]:
-    # Loads OpenSSL, which only who has such a file pays for.
-    from gpuledger.http.web_config.current import CurrentWebConfig
+    # Imported lazily: it loads OpenSSL, which only a web config needs.
+    from gpuledger.http.web_config.current_config import CurrentWebConfig
 
     what = f"web config {file}"
     try:
         current = CurrentWebConfig(file, SystemClock())
     except GpuledgerError as error:
-        yield fails(WEB_CONFIG, what, str(error), "correct it there; docs/web-config.md has the format")
+        yield fails(WEB_CONFIG, what, str(error), "correct the file; docs/web-config.md describes the format")
         return
     tls, users = current.config.tls, len(current.config.users)
     clients = f", client certificates: {tls.client_auth.value}" if tls else ""
@@ -72,46 +81,48 @@ def _web_config(file: Path) -> Iterator[Finding]:
     yield works(WEB_CONFIG, what, f"{'TLS' if tls else 'no TLS'}{clients}, {passwords}")
 
 
-def _taken(what: str, error: str, held_by: tuple[int, str] | None) -> Finding:
+def _port_error(what: str, error: str, listener: tuple[int, str] | None) -> Finding:
     why, _, remedy = error.rpartition("; ")
     if "port in use" not in error:
         return fails(PORT, what, why, remedy)
-    if held_by is None:
+    if listener is None:
         return fails(
             PORT,
             what,
-            "in use by a process that is not to be seen from here",
-            "find it with `ss -ltnp` as root on the machine and stop it, or choose another with "
-            "--listen-address",
+            "in use by a process that is not visible to this user or in this container",
+            "find the process with `ss -ltnp` as root on the machine and stop it, or choose another address "
+            "with --listen-address",
         )
-    pid, name = held_by
+    pid, name = listener
     if any(word.rsplit("/", 1)[-1] == "gpuledger" for word in name.split()):
-        return works(PORT, what, f"gpuledger listens here already (pid {pid})")
+        return works(PORT, what, f"gpuledger is already listening here (pid {pid})")
     return fails(
         PORT,
         what,
         f"in use by pid {pid} ({name})",
-        f"stop it (`kill {pid}`), or choose another with --listen-address",
+        f"stop the process (`kill {pid}`), or choose another address with --listen-address",
     )
 
 
-def holder(procfs: Path, port: int) -> tuple[int, str] | None:
-    """Who listens on the TCP port: pid and command line, if procfs tells. Never raises."""
-    inodes = {inode for name in ("tcp", "tcp6") for inode in _listening(procfs / "self/net" / name, port)}
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    if not wanted:
+def find_listener(procfs: Path, port: int) -> tuple[int, str] | None:
+    """Returns pid and command line of the listener on a TCP port, if procfs shows it. Never raises."""
+    inodes = {
+        inode for name in ("tcp", "tcp6") for inode in _listening_inodes(procfs / "self/net" / name, port)
+    }
+    sockets = {f"socket:[{inode}]" for inode in inodes}
+    if not sockets:
         return None
-    for folder in _processes(procfs):
+    for folder in _process_folders(procfs):
         try:
-            if any(_link(descriptor) in wanted for descriptor in (folder / "fd").iterdir()):
+            if any(_link(descriptor) in sockets for descriptor in (folder / "fd").iterdir()):
                 return int(folder.name), _command(folder)
         except OSError:
             continue
     return None
 
 
-def _listening(table: Path, port: int) -> Iterator[str]:
-    """Inodes of listening sockets: local address, state and inode are columns 2, 4 and 10 (proc(5))."""
+def _listening_inodes(table: Path, port: int) -> Iterator[str]:
+    """Yields inodes of listening sockets; address, state and inode are columns 2, 4 and 10 (proc(5))."""
     try:
         lines = table.read_text("ascii", "replace").splitlines()[1:]
     except OSError:
@@ -122,7 +133,7 @@ def _listening(table: Path, port: int) -> Iterator[str]:
             yield words[9]
 
 
-def _processes(procfs: Path) -> Sequence[Path]:
+def _process_folders(procfs: Path) -> Sequence[Path]:
     try:
         return sorted(entry for entry in procfs.iterdir() if entry.name.isdigit())
     except OSError:
@@ -138,7 +149,7 @@ def _link(path: Path) -> str:
 
 def _command(folder: Path) -> str:
     try:
-        words = from_bytes((folder / "cmdline").read_bytes()).split("\0")
+        words = decode_utf8((folder / "cmdline").read_bytes()).split("\0")
     except OSError:
         words = []
     return clean_name(" ".join(word for word in words if word)) or "command not readable"
@@ -148,14 +159,14 @@ def _textfile(given: str, usual: Sequence[Path]) -> Iterator[Finding]:
     what = "textfile directory"
     found = [Path(given)] if given else [path for path in usual if path.is_dir()]
     if not found:
-        yield skipped(TEXTFILE, what, "no --textfile-dir, and none where node_exporter usually has it")
+        yield skipped(TEXTFILE, what, "no --textfile-dir, and node_exporter's usual directories do not exist")
     for path in found:
-        yield _directory(what, path, asked=bool(given))
+        yield _directory(what, path, is_configured=bool(given))
 
 
-def _directory(what: str, path: Path, *, asked: bool) -> Finding:
-    # A directory that nobody asked for is told, but is no failure.
-    complain = fails if asked else warning
+def _directory(what: str, path: Path, *, is_configured: bool) -> Finding:
+    # A problem of a directory that was not configured is only a warning.
+    complain = fails if is_configured else warning
     try:
         mode = path.stat().st_mode
     except OSError as error:
@@ -163,10 +174,10 @@ def _directory(what: str, path: Path, *, asked: bool) -> Finding:
             TEXTFILE,
             what,
             f"{path}: {error.strerror}",
-            f"`mkdir -p {path}`, and give it to node_exporter: `--collector.textfile.directory={path}`",
+            f"`mkdir -p {path}`, and start node_exporter with `--collector.textfile.directory={path}`",
         )
     if not stat.S_ISDIR(mode):
-        return complain(TEXTFILE, what, f"{path} is not a directory", "name a directory with --textfile-dir")
+        return complain(TEXTFILE, what, f"{path} is not a directory", "set --textfile-dir to a directory")
     if not os.access(path, os.W_OK | os.X_OK):
         return complain(
             TEXTFILE, what, f"{path} is not writable by uid {os.geteuid()}", f"`chown {os.geteuid()} {path}`"
@@ -175,8 +186,8 @@ def _directory(what: str, path: Path, *, asked: bool) -> Finding:
         return warning(
             TEXTFILE,
             what,
-            f"{path} is writable, but closed to other users (mode {stat.S_IMODE(mode):04o}): node_exporter "
-            "may not see into it",
+            f"{path} is writable, but other users cannot read it (mode {stat.S_IMODE(mode):04o}): "
+            "node_exporter may not have access",
             f"`chmod o+rx {path}`",
         )
     return works(TEXTFILE, what, f"{path} is writable")

@@ -1,4 +1,4 @@
-"""The current Page, and the bytes that it has on `/metrics` and `/metrics/<dialect>`."""
+"""MetricsPages: the current NodeState and its encoded pages for `/metrics` and `/metrics/<dialect>`."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from gpuledger.exposition.merging import check_specs
+from gpuledger.exposition.merging import check_family_specs
 from gpuledger.exposition.negotiation import FORMATS, TEXT, Format, choose_format
 from gpuledger.http.routes import Handler, Request, Response
-from gpuledger.model.errors import unknown
+from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.family import Family
 from gpuledger.model.node_state import Dialect, NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.source import Clock
-from gpuledger.outputs.responses import description, gzipped, wants_gzip
+from gpuledger.outputs.responses import compress_gzip, page_response, wants_gzip
 
 _LOG = logging.getLogger(__name__)
 
-# A variant asked for on one of so many Pages before is made ahead of the next ask. Two cover a scraper as
-# quick as the tick whatever their phase; one that comes every 15 ticks costs three renders and not 15.
-_EAGER_PAGES = 2
+# A variant that was requested in one of this many previous states is rendered when the next state is
+# published. Two are enough for a scraper with the tick's interval, whatever its phase. A scraper that comes
+# every 15 ticks causes three renders instead of 15.
+_EAGER_STATES = 2
 
-# What only an unlisted dialect wants is read for so long after its last request.
-_WANTED_SECONDS = 600.0
+# Quantities that only an unlisted dialect requires are read for this long after its last request.
+_REQUEST_VALID_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """One way in which a Page can be asked for."""
+    """One way to request a state: dialects, format and coding."""
 
     names: tuple[str, ...]
     format: Format
@@ -38,30 +39,30 @@ class _Variant:
 
 @dataclass(slots=True)
 class _Current:
-    """A Page with the bytes made of it so far. Replaced as a whole, so that no body mixes two Pages."""
+    """A state with the bodies rendered from it. Replaced as a whole, so that no body mixes two states."""
 
-    page: NodeState
+    state: NodeState
     number: int
     bodies: dict[_Variant, bytes] = field(default_factory=dict)
 
 
 class MetricsPages:
-    """Holds the current Page behind one reference, and makes its bytes once per variant.
+    """Holds the current NodeState behind one reference and renders each variant of it once.
 
-    The tick thread publishes, the event loop reads; neither waits for the other. Both may make the same
-    variant at the same time (first asked in the moment of publishing): the bytes are equal, so one of
-    them is merely wasted.
+    The tick thread publishes and the event loop reads; neither waits for the other. Both can render the same
+    variant at the same time (a first request during publishing); the bodies are equal, so this only costs
+    time.
 
-    `listed` are the dialects that some listener serves without being asked by name: their quantities are
-    always wanted, and so are those `beside` that others make of the Page. `renders` and `compressions`
-    count what was made. Raises UsageError for a listed dialect that is not there.
+    `listed` are the dialects on the main page of a listener: their quantities are always required, and so are
+    those in `beside`, which other users of the state need. `renders` and `compressions` count for tests and
+    benchmarks. Raises UsageError for an unknown dialect in `listed`.
     """
 
     def __init__(
         self,
         dialects: Mapping[str, Dialect],
         clock: Clock,
-        page: NodeState,
+        state: NodeState,
         listed: Iterable[str] = (),
         beside: frozenset[Quantity] = frozenset(),
     ) -> None:
@@ -70,73 +71,75 @@ class MetricsPages:
         self._listed = frozenset(listed)
         self._beside = beside
         self._check_known(self._listed)
-        self._current = _Current(page, 0)
-        # The number of the Page on which each variant, and the time at which each dialect, was asked last.
-        self._asked_on: dict[_Variant, int] = {}
-        self._asked_at: dict[str, float] = {}
+        self._current = _Current(state, 0)
+        # Number of the state in which each variant, and time at which each dialect, was last requested.
+        self._last_state_number: dict[_Variant, int] = {}
+        self._last_request_at: dict[str, float] = {}
         self._failing: set[str] = set()
         self.renders = 0
         self.compressions = 0
 
     @property
-    def page(self) -> NodeState:
-        """The newest Page."""
-        return self._current.page
+    def state(self) -> NodeState:
+        """The newest state."""
+        return self._current.state
 
-    def publish(self, page: NodeState) -> None:
-        """Put a new Page in place of the last one, with the bytes of what is asked for often."""
-        current = _Current(page, self._current.number + 1)
-        told: dict[str, list[Family]] = {}
-        for variant, number in tuple(self._asked_on.items()):
-            if current.number - number > _EAGER_PAGES:
+    def publish(self, state: NodeState) -> None:
+        """Replaces the current state, and renders variants that are requested frequently."""
+        current = _Current(state, self._current.number + 1)
+        families: dict[str, list[Family]] = {}
+        for variant, number in tuple(self._last_state_number.items()):
+            if current.number - number > _EAGER_STATES:
                 continue
             try:
-                self._body(current, variant, told)
-            except Exception:  # noqa: BLE001  (the tick goes on; who asks for this page gets the error)
-                _LOG.exception("the page of %s failed", ", ".join(variant.names))
+                self._body(current, variant, families)
+            except Exception:  # noqa: BLE001  (the tick continues; a request for this page gets the error)
+                _LOG.exception("cannot render the metrics page of the dialects %s", ", ".join(variant.names))
         self._current = current
 
-    def follow(self, other: MetricsPages) -> None:
-        """Go on where another store, of other dialects, stands: its Page, and what it was asked for lately.
+    def continue_from(self, other: MetricsPages) -> None:
+        """Takes over the state and the recent requests of another instance, which can have other dialects.
 
-        Called before anything else is asked of this one, while nobody publishes in the other.
+        Call it before this instance is used, and while nothing publishes to the other one.
         """
         before = other._current
-        self._current = _Current(before.page, before.number)
+        self._current = _Current(before.state, before.number)
         known = self._dialects.keys()
-        asked_on, asked_at = tuple(other._asked_on.items()), tuple(other._asked_at.items())
-        self._asked_on = {variant: on for variant, on in asked_on if known >= set(variant.names)}
-        self._asked_at = {name: at for name, at in asked_at if name in known}
+        numbers, times = tuple(other._last_state_number.items()), tuple(other._last_request_at.items())
+        self._last_state_number = {variant: at for variant, at in numbers if known >= set(variant.names)}
+        self._last_request_at = {name: at for name, at in times if name in known}
 
-    def text(self, names: tuple[str, ...]) -> tuple[NodeState, bytes]:
-        """The newest Page and what these dialects tell of it, as text 0.0.4; empty when that is nothing.
+    def encode_text(self, names: tuple[str, ...]) -> tuple[NodeState, bytes]:
+        """Returns the newest state and its page of these dialects as text 0.0.4, empty if it has no samples.
 
-        For outputs that ask seldom: no bytes are made ahead for them. Raises what the dialects raise when
-        none of them can tell.
+        For infrequent use: unlike requests, calls do not cause later states to be rendered in advance. If all
+        dialects fail, raises the exception of one of them.
         """
         current = self._current
-        return current.page, self._body(current, _Variant(names, TEXT, gzip=False), {})
+        return current.state, self._body(current, _Variant(names, TEXT, gzip=False), {})
 
-    def wants(self) -> frozenset[Quantity]:
-        """What the next tick has to read: for the listed dialects, those asked for lately, and others."""
-        since = self._clock.elapsed() - _WANTED_SECONDS
-        asked = {name for name, at in tuple(self._asked_at.items()) if at >= since}
-        return self._beside.union(*(self._dialects[name].wants for name in self._listed | asked))
+    def required_quantities(self) -> frozenset[Quantity]:
+        """Returns the quantities to read next, for listed and recently requested dialects and others."""
+        since = self._clock.elapsed() - _REQUEST_VALID_SECONDS
+        recent = {name for name, at in tuple(self._last_request_at.items()) if at >= since}
+        return self._beside.union(
+            *(self._dialects[name].required_quantities for name in self._listed | recent)
+        )
 
     def routes(self, metrics_path: str, names: tuple[str, ...]) -> dict[str, Handler]:
-        """`metrics_path` for the dialects of one listener, and `/metrics/<dialect>` for every one there is.
+        """Returns routes: `metrics_path` for `names`, and `/metrics/<dialect>` for each dialect.
 
-        Raises UsageError for a dialect that is not there, ValueError for two that cannot share a page.
+        Raises UsageError for an unknown dialect, ValueError for two that cannot share a page.
         """
         single = {f"/metrics/{name}": self.handler((name,)) for name in self._dialects}
         return {metrics_path: self.handler(names), **single}
 
     def handler(self, names: tuple[str, ...]) -> Handler:
-        """The page of these dialects together. Raises as `routes` does."""
+        """Returns the handler of a page of these dialects. Raises like `routes`."""
         self._check_known(names)
-        check_specs(chain.from_iterable(self._dialects[name].specs for name in names))
-        answers = {
-            _Variant(names, offered, gzip): description(offered, gzip=gzip)
+        check_family_specs(chain.from_iterable(self._dialects[name].specs for name in names))
+        responses = {
+            _Variant(names, offered, gzip): page_response(offered, gzip=gzip)
             for offered in FORMATS
             for gzip in (False, True)
         }
@@ -146,44 +149,43 @@ class MetricsPages:
             variant = _Variant(names, offered, wants_gzip(request))
             now = self._clock.elapsed()
             for name in names:
-                self._asked_at[name] = now
+                self._last_request_at[name] = now
             current = self._current
-            self._asked_on[variant] = current.number
-            return replace(answers[variant], body=self._body(current, variant, {}))
+            self._last_state_number[variant] = current.number
+            return replace(responses[variant], body=self._body(current, variant, {}))
 
         return serve
 
     def _check_known(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self._dialects:
-                raise unknown("dialect", name, self._dialects)
+                raise unknown_name_error("dialect", name, self._dialects)
 
-    def _body(self, current: _Current, variant: _Variant, told: dict[str, list[Family]]) -> bytes:
+    def _body(self, current: _Current, variant: _Variant, families: dict[str, list[Family]]) -> bytes:
         body = current.bodies.get(variant)
         if body is None:
             if variant.gzip:
-                bare = self._body(current, replace(variant, gzip=False), told)
-                body = gzipped(bare)
+                body = compress_gzip(self._body(current, replace(variant, gzip=False), families))
                 self.compressions += 1
             else:
-                body = variant.format.encode(self._families(current.page, variant.names, told))
+                body = variant.format.encode(self._families(current.state, variant.names, families))
                 self.renders += 1
             current.bodies[variant] = body
         return body
 
     def _families(
-        self, page: NodeState, names: tuple[str, ...], told: dict[str, list[Family]]
+        self, state: NodeState, names: tuple[str, ...], cache: dict[str, list[Family]]
     ) -> Iterable[Family]:
-        """What the dialects tell; `told` remembers it for other variants of the same Page.
+        """Returns the families of the dialects; `cache` keeps them for other variants of the same state.
 
-        A dialect that fails loses its own families and not the page, unless there is no other.
+        If a dialect fails, only its families are missing, unless all fail: then raises the exception of one.
         """
         failure: Exception | None = None
         for name in names:
-            if name in told:
+            if name in cache:
                 continue
             try:
-                told[name] = list(self._dialects[name].families(page))
+                cache[name] = list(self._dialects[name].families(state))
             except Exception as error:  # noqa: BLE001  (see above)
                 failure = error
                 if name not in self._failing:
@@ -191,6 +193,6 @@ class MetricsPages:
                 self._failing.add(name)
             else:
                 self._failing.discard(name)
-        if failure is not None and not any(name in told for name in names):
+        if failure is not None and not any(name in cache for name in names):
             raise failure
-        return chain.from_iterable(told.get(name, ()) for name in names)
+        return chain.from_iterable(cache.get(name, ()) for name in names)

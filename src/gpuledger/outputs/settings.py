@@ -1,54 +1,45 @@
-"""What a user sets about the file that node_exporter's textfile collector reads."""
+"""Settings of the file for node_exporter's textfile collector."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from re import fullmatch
 
-from gpuledger.model.settings import boolean, duration, setting, text
+from gpuledger.model.settings import boolean, duration, option, setting, text
 
 
-def prom_name(value: object) -> str:
-    """A bare file name that node_exporter takes for one of its own."""
+def parse_prom_name(value: object) -> str:
+    """Parses a file name, without directory, that node_exporter reads."""
     name = text(value).strip()
-    # A first letter or digit keeps clear of our own lock and temporary, which begin with a dot.
+    # The lock and the temporary file begin with a dot.
     if not fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.prom", name):
-        raise ValueError("a bare file name ending in .prom, such as gpu_processes.prom, is wanted")
+        raise ValueError("expected a file name ending in .prom without directory, such as gpu_processes.prom")
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class TextfileSettings:
-    """Which file is written, and how often."""
+    """Which textfile is written, and how often."""
 
-    every: float | None = setting(
+    every: float | None = option(
         "textfile.every",
         duration("s", lowest=0.05),
         None,
-        "keep running and write anew this often (default: write once and end)",
-        flags=("--every",),
-        metavar="DURATION",
+        "keep running and write the file at this interval (default: write once and exit)",
     )
     directory: str = setting(
         "textfile.dir",
         text,
         "/var/lib/node_exporter/textfile_collector",
-        "directory to write into: the one of node_exporter's --collector.textfile.directory",
+        "directory of the file, the one of node_exporter's --collector.textfile.directory",
         flags=("--textfile-dir",),
         metavar="DIR",
     )
-    file: str = setting(
+    file: str = option(
         "textfile.file",
-        prom_name,
+        parse_prom_name,
         "gpu_processes.prom",
-        "name of the file in it",
-        flags=("--file",),
+        "name of the file in the directory",
         metavar="NAME.prom",
     )
-    stdout: bool = setting(
-        "textfile.stdout",
-        boolean,
-        False,
-        "print instead of writing a file",
-        flags=("--stdout",),
-    )
+    stdout: bool = option("textfile.stdout", boolean, False, "print instead of writing a file")

@@ -1,4 +1,4 @@
-"""What `doctor` looks at for the source that `serve` would read."""
+"""Checks of `doctor` for the source that `serve` would read."""
 
 from __future__ import annotations
 
@@ -6,70 +6,76 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, fails, parted, unknown, warning, works
-from gpuledger.model.text import clean_name, from_bytes
+from gpuledger.model.checks import Check, Finding, fails, split_remedy, unknown, warning, works
+from gpuledger.model.text import clean_name, decode_utf8
 from gpuledger.sources.settings import SourceSettings
-from gpuledger.sources.smi.command import Command, CommandRunner, NotStarted, Ran, Runner, unavailable
+from gpuledger.sources.smi.command import (
+    Command,
+    CommandResult,
+    CommandRunner,
+    NotStarted,
+    RunCommand,
+    unavailable_error,
+)
 from gpuledger.sources.smi.settings import SmiSettings
 
-SMI: Final = "driver.nvidia_smi"
-_WHAT: Final = "nvidia-smi"
+SMI_CHECK: Final = "driver.nvidia_smi"
+_TITLE: Final = "nvidia-smi"
 _QUERY: Final = ("--query-gpu=driver_version", "--format=csv,noheader")
-# nvidia-smi has no answer of its own where these fail: it would only repeat the cause.
+# If one of these fails, nvidia-smi fails for the same reason.
 _NEEDS: Final = ("driver.environment", "driver.library", "driver.kernel", "driver.answers")
 
 
-def smi_check(settings: SmiSettings, loaded: Callable[[], str], *, sole: bool) -> Check:
-    """The Check; `sole` says that readings come from the command alone, `loaded` is the kernel's driver."""
+def smi_check(settings: SmiSettings, kernel_version: Callable[[], str], *, is_only_source: bool) -> Check:
+    """Build the check. With `is_only_source`, NVML is not read; `kernel_version` is the loaded driver's."""
     return Check(
-        SMI,
-        _WHAT,
-        lambda: look_at_smi(settings, loaded(), sole=sole),
-        needs=() if sole else _NEEDS,
+        SMI_CHECK,
+        _TITLE,
+        lambda: find_smi_problems(settings, kernel_version(), is_only_source=is_only_source),
+        needs=() if is_only_source else _NEEDS,
         limit=settings.timeout + 5.0,
     )
 
 
-def look_at_smi(
-    settings: SmiSettings, loaded: str, *, sole: bool, run: Runner | None = None
+def find_smi_problems(
+    settings: SmiSettings, kernel_version: str, *, is_only_source: bool, run: RunCommand | None = None
 ) -> Iterator[Finding]:
-    """Ask the command for the driver's version. Without the command NVML still works, unless it is `sole`."""
+    """Query the driver version. A command that cannot be run is a warning if NVML is read, else a failure."""
     command = Command(settings.command)
-    ran = (run or CommandRunner())(command.words(*_QUERY), settings.timeout)
-    if isinstance(ran, NotStarted) and not sole:
+    result = (run or CommandRunner())(command.argv(*_QUERY), settings.timeout)
+    if isinstance(result, NotStarted) and not is_only_source:
         yield warning(
-            SMI,
-            _WHAT,
-            f"{command.program} cannot be run ({ran.detail}); gpuledger reads the driver without it, people "
-            "may miss it",
+            SMI_CHECK,
+            _TITLE,
+            f"{command.program} cannot be run ({result.detail}); gpuledger does not need it, but people may",
             "in a container set NVIDIA_DRIVER_CAPABILITIES=utility; on the machine itself install nvidia-smi "
-            "(Ubuntu: nvidia-utils), or name it with --nvidia-smi-command",
+            "(Ubuntu: nvidia-utils), or set --nvidia-smi-command",
         )
-    elif isinstance(ran, NotStarted) or ran.code or ran.timed_out or ran.overran:
-        why, remedy = parted(unavailable(ran, command, settings.timeout))
-        yield fails(SMI, _WHAT, why, remedy or "`nvidia-smi -q` tells more")
+    elif isinstance(result, NotStarted) or result.exit_code or result.timed_out or result.overran:
+        cause, remedy = split_remedy(unavailable_error(result, command, settings.timeout))
+        yield fails(SMI_CHECK, _TITLE, cause, remedy or "run `nvidia-smi -q` for details")
     else:
-        yield _judge_answer(command, ran, loaded)
+        yield _check_driver_version(command, result, kernel_version)
 
 
-def _judge_answer(command: Command, ran: Ran, loaded: str) -> Finding:
-    lines = [line.strip() for line in from_bytes(ran.stdout).splitlines() if line.strip()]
+def _check_driver_version(command: Command, result: CommandResult, kernel_version: str) -> Finding:
+    lines = [line.strip() for line in decode_utf8(result.stdout).splitlines() if line.strip()]
     versions = {line for line in lines if line.replace(".", "").isdigit()}
     if not versions:
-        said = clean_name(lines[0]) if lines else "nothing"
-        return unknown(SMI, _WHAT, f"{command.program} answered, but no driver version: {said}")
+        output = clean_name(lines[0]) if lines else "no output"
+        return unknown(SMI_CHECK, _TITLE, f"{command.program} did not report a driver version: {output}")
     version = min(versions)
-    if loaded and loaded != version and not command.remote:
+    if kernel_version and kernel_version != version and not command.is_remote:
         return warning(
-            SMI,
-            _WHAT,
-            f"{command.program} speaks of driver {version}, the kernel has {loaded}",
-            "an update awaits a reboot: reboot, or reload the driver",
+            SMI_CHECK,
+            _TITLE,
+            f"{command.program} reports driver {version}, but the kernel has loaded {kernel_version}",
+            "to complete the driver update, reboot or reload the driver",
         )
-    return works(SMI, _WHAT, f"{command.program} answers, driver {version}")
+    return works(SMI_CHECK, _TITLE, f"{command.program} answers, driver {version}")
 
 
-SOURCE: Final = "source"
+SOURCE_CHECK: Final = "source"
 
 
 def source_checks(
@@ -82,25 +88,29 @@ def source_checks(
     devices: Path = Path("/dev"),
     limit: float = 5.0,
 ) -> tuple[Check, ...]:
-    """Checks of the driver; none of it for a source that has nothing to do with this machine's driver.
+    """Build the checks of the driver; for a source that does not read this machine's driver, there is nothing
+    to check.
 
-    `limit` is how long one call of the driver may take, in seconds.
+    `limit` is the maximum time of one driver call in seconds.
     """
     kind = settings.source.partition(":")[0]
     if kind not in ("auto", "nvml", "smi"):
-        why = f"{settings.source}: made-up or recorded data, so there is nothing to check of a driver"
-        return (Check(SOURCE, "source", lambda: [works(SOURCE, "source", why)]),)
-    from gpuledger.sources.nvml import checks, kernel, probe
-    from gpuledger.sources.open import prefers_smi
+        reason = f"{settings.source}: simulated or recorded data, no driver to check"
+        return (Check(SOURCE_CHECK, "source", lambda: [works(SOURCE_CHECK, "source", reason)]),)
+    from gpuledger.sources.nvml import checks, probe
+    from gpuledger.sources.nvml import kernel_facts as kernel
+    from gpuledger.sources.source_factory import prefers_smi
 
-    sole = kind == "smi" or (kind == "auto" and prefers_smi(smi))
-    command = smi_check(smi, lambda: kernel.look(procfs, sysfs, devices).version, sole=sole)
-    if sole:
+    is_only_source = kind == "smi" or (kind == "auto" and prefers_smi(smi))
+    command = smi_check(
+        smi, lambda: kernel.read_kernel_facts(procfs, sysfs, devices).version, is_only_source=is_only_source
+    )
+    if is_only_source:
         return (command,)
     driver = checks.driver_check(
         settings.devices,
         environment,
-        lambda: kernel.look(procfs, sysfs, devices),
-        lambda: probe.ask(limit),
+        lambda: kernel.read_kernel_facts(procfs, sysfs, devices),
+        lambda: probe.probe_driver(limit),
     )
     return (driver, command)

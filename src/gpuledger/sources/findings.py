@@ -1,4 +1,4 @@
-"""What one tick finds wrong, gathered on the way."""
+"""Failures and invalid values of one tick, collected while reading."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from gpuledger.model.devices import Device
 from gpuledger.model.snapshot import Failure
 from gpuledger.model.text import clean_name
 
-_LONGEST = 300
+_MAX_DETAIL_LENGTH = 300
 
 
 @dataclass(slots=True)
-class Findings:
-    """Failures in the order met, and how many values were not believed."""
+class SourceFindings:
+    """The failures in order of occurrence, and the number of invalid values."""
 
     failures: list[Failure] = field(default_factory=list)
     invalid: int = 0
 
     def note(self, part: str, reason: str, detail: str, device: Device | None = None) -> None:
-        """Note that `part` went wrong, of `device` or of the machine."""
-        self.failures.append(Failure(part, reason, device, clean_name(detail, _LONGEST)))
+        """Add a failure of `part`, for `device` or for the machine."""
+        self.failures.append(Failure(part, reason, device, clean_name(detail, _MAX_DETAIL_LENGTH)))
 
     def error_of(self, part: str) -> str:
-        """One line for the part's health: its first failure and how many more there were; empty if none."""
-        mine = [failure.detail for failure in self.failures if failure.part == part]
-        more = f" (and {len(mine) - 1} more)" if len(mine) > 1 else ""
-        return f"{mine[0]}{more}" if mine else ""
+        """Return the part's first failure and the number of others in one line; empty if there is none."""
+        details = [failure.detail for failure in self.failures if failure.part == part]
+        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
+        return f"{details[0]}{more}" if details else ""

@@ -1,69 +1,74 @@
-"""What a user sets about sources."""
+"""Settings of sources."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, boolean, duration, integer, number, setting, text, words
+from gpuledger.model.settings import (
+    ReloadPolicy,
+    boolean,
+    comma_separated,
+    duration,
+    integer,
+    number,
+    option,
+    setting,
+    text,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """Which machine is read, and how often its slow parts are."""
+    """The machine to read, and how often to read its slow parts."""
 
-    reload: ClassVar[Reload] = Reload(restart=("source", "simulator.seed", "simulator.speed"))
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy(restart=("source", "simulator.seed", "simulator.speed"))
 
     source: str = setting(
         "source",
         text,
         "auto",
-        "where readings come from: auto (this machine's driver, else nvidia-smi), nvml, smi, "
-        "simulator[:NAME|FILE], replay:FILE; auto never picks the simulator",
+        "source of readings: auto (this machine's driver, else nvidia-smi), nvml, smi, "
+        "simulator[:NAME|FILE], replay:FILE; auto never selects the simulator",
         metavar="SOURCE",
     )
     devices: tuple[str, ...] = setting(
         "devices",
-        words(text),
+        comma_separated(text),
         (),
         "read only these GPUs, by index, UUID or PCI bus id (default: all)",
-        metavar="LIST",
     )
     process_scan_interval: float = setting(
         "process_scan_interval",
         duration("s"),
         0.0,
-        "read the process lists only this often; 0 is every tick",
-        metavar="DURATION",
+        "interval between reads of the process lists; 0 reads them every tick",
     )
     slow_interval: float = setting(
         "slow_interval",
         duration("s", lowest=0.1),
         10.0,
-        "period of fields that change slowly or cost much to read, such as ECC counts and power limits",
-        metavar="DURATION",
+        "interval between reads of fields that change rarely or are slow to read, such as ECC counts and "
+        "power limits",
     )
     enable_accounting: bool = setting(
         "accounting.enable",
         boolean,
         False,
-        "turn the driver's accounting mode on, so that processes between two readings are found (needs root; "
-        "it stays on until the driver is unloaded)",
+        "enable the driver's accounting mode, to find processes that start and end between two readings "
+        "(needs root; the mode remains enabled until the driver is unloaded)",
         flags=("--enable-accounting",),
     )
-    seed: int = setting(
+    seed: int = option(
         "simulator.seed",
         integer(0, 2**32 - 1),
         1,
-        "simulator: the same seed and scenario give the same node",
-        flags=("--seed",),
-        metavar="N",
+        "simulator: seed; the same seed and scenario produce the same node",
     )
-    speed: float = setting(
+    speed: float = option(
         "simulator.speed",
         number(0.01, 10_000),
         1.0,
         "simulator and replay: seconds of the scenario or recording per real second",
-        flags=("--speed",),
         metavar="FACTOR",
     )

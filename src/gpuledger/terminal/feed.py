@@ -1,25 +1,25 @@
-"""Where pictures come from, as the views see it."""
+"""The protocol of a source of snapshots."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from gpuledger.terminal.view import Origin
+from gpuledger.terminal.top_view import SnapshotOrigin
 
 
 class Feed(Protocol):
-    """A node that is looked at: this machine, or another one over HTTP."""
+    """A source of snapshots of one node: this machine, or another node over HTTP."""
 
     @property
-    def origin(self) -> Origin:
-        """Where the pictures come from."""
+    def origin(self) -> SnapshotOrigin:
+        """The node that the snapshots come from."""
 
     def snapshot(self) -> Mapping[str, Any]:
-        """The newest, as `/api/v1/snapshot` has it. Raises GpuledgerError when there is none to be had."""
+        """The newest snapshot, in the format of `/api/v1/snapshot`. Raises GpuledgerError on failure."""
 
     def remarks(self) -> list[str]:
-        """What a snapshot does not say of the node and its reader should know, a line each."""
+        """Notes about the node that are not in a snapshot, one line each."""
 
     def close(self) -> None:
-        """Let go of the node. Idempotent."""
+        """Release the node. Idempotent."""

@@ -1,7 +1,7 @@
-"""Roles as styles.
+"""Maps the roles of spans to styles.
 
-Texts keep the terminal's own colours, which its user can read; a colour is on a sign or a bar beside a word,
-or sets both the foreground and the background.
+Text keeps the terminal's own colors, which are readable for its user. Color is used on symbols and bars next
+to a word, or sets both the foreground and the background.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from functools import cache
 from rich.color import ColorSystem
 from rich.style import Style
 
-from gpuledger.terminal.line import Span
+from gpuledger.terminal.layout import Span
 
-_COLOURED = {
+_COLORED = {
     "": "",
     "owner": "",
     "dim": "dim",
@@ -37,20 +37,20 @@ _COLOURED = {
     "key": "bold",
 }
 _PLAIN = {
-    **_COLOURED,
+    **_COLORED,
     **dict.fromkeys(("active", "idle", "unknown", "bar"), ""),
     **dict.fromkeys(("chosen", "banner", "stale", "held", "lost"), "reverse"),
 }
 
 
 @cache
-def style(role: str, *, coloured: bool = True) -> Style:
-    """The style of a role; without colours, weight and reversal are left."""
-    return Style.parse((_COLOURED if coloured else _PLAIN)[role])
+def style(role: str, *, colored: bool = True) -> Style:
+    """The style of a role; without colors only weight and reverse video remain."""
+    return Style.parse((_COLORED if colored else _PLAIN)[role])
 
 
-def painted(line: Iterable[Span], *, coloured: bool) -> str:
-    """A line with the escape sequences of its styles, for a terminal that is written to once."""
+def ansi_text(line: Iterable[Span], *, colored: bool) -> str:
+    """A line with the ANSI escape sequences of its styles, for output that is written once."""
     return "".join(
-        style(role, coloured=coloured).render(text, color_system=ColorSystem.STANDARD) for text, role in line
+        style(role, colored=colored).render(text, color_system=ColorSystem.STANDARD) for text, role in line
     ).rstrip()

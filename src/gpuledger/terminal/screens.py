@@ -1,4 +1,4 @@
-"""What lies over the tables for a while: details, help, notes."""
+"""The screens that open over the tables: details of a process, help, notes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from gpuledger.terminal import figures
+from gpuledger.terminal import number_format
 from gpuledger.terminal.palette import style
-from gpuledger.terminal.picture import DeviceRow, Picture, ProcessRow
+from gpuledger.terminal.snapshot import DeviceRow, NodeSnapshot, ProcessRow
 from gpuledger.workloads.checks import REASONS
 
 Fact = tuple[str, str]
@@ -24,10 +24,11 @@ Fact = tuple[str, str]
 _JOULES_PER_WH = 3600
 
 
-def facts_of_process(row: ProcessRow, picture: Picture) -> list[Fact]:
-    """Name and text; what is not known is not listed, but for quantities, where that is news."""
+def process_facts(row: ProcessRow, snapshot: NodeSnapshot) -> list[Fact]:
+    """Names and texts. Unknown owner names are omitted; absent quantities are shown as `-`."""
     device = next(
-        (one for one in picture.devices if (one.uuid, one.instance) == (row.uuid, row.instance)), None
+        (device for device in snapshot.devices if (device.uuid, device.instance) == (row.uuid, row.instance)),
+        None,
     )
     owner = row.owner
     names = [
@@ -39,20 +40,20 @@ def facts_of_process(row: ProcessRow, picture: Picture) -> list[Fact]:
         ("user", owner.user),
     ]
     return [
-        ("command", row.command or figures.ABSENT),
-        ("pid", figures.count(row.pid)),
+        ("command", row.command or number_format.ABSENT),
+        ("pid", number_format.count(row.pid)),
         ("on", _where(row, device)),
         *((name, text) for name, text in names if text),
         *_unresolved(row),
-        ("type", row.types or figures.ABSENT),
+        ("type", row.types or number_format.ABSENT),
         ("memory", _memory(row, device)),
-        ("SM", figures.share(row.sm)),
-        ("memory bandwidth", figures.share(row.bandwidth)),
+        ("SM", number_format.share(row.sm)),
+        ("memory bandwidth", number_format.share(row.bandwidth)),
         ("power", _watts(row.watts)),
         ("energy", _energy(row.joules)),
         ("measured", _energy(row.measured)),
         ("apportioned", _energy(_difference(row.joules, row.measured))),
-        ("began", _began(row, picture.unix)),
+        ("started", _started(row, snapshot.unix)),
     ]
 
 
@@ -64,77 +65,77 @@ def _where(row: ProcessRow, device: DeviceRow | None) -> str:
 def _unresolved(row: ProcessRow) -> list[Fact]:
     if not row.unresolved:
         return []
-    why, remedy = REASONS.get(row.unresolved, ("without an owner", "see gpuledger doctor"))
+    why, remedy = REASONS.get(row.unresolved, ("without an owner", "run gpuledger doctor"))
     return [("owner missing", f"a process {why} ({row.unresolved}): {remedy}")]
 
 
 def _memory(row: ProcessRow, device: DeviceRow | None) -> str:
-    told = figures.size(row.memory)
+    used = number_format.size(row.memory)
     total = None if device is None else device.memory_total
     if row.memory is None or not total:
-        return told
-    return f"{told} of {figures.size(total)} ({figures.share(row.memory / total)})"
+        return used
+    return f"{used} of {number_format.size(total)} ({number_format.share(row.memory / total)})"
 
 
 def _watts(number: float | None) -> str:
-    return figures.ABSENT if number is None else f"{figures.watts(number)} W"
+    return number_format.ABSENT if number is None else f"{number_format.watts(number)} W"
 
 
 def _energy(number: float | None) -> str:
     if number is None:
-        return figures.ABSENT
-    hours = number / _JOULES_PER_WH
-    return f"{figures.joules(number)} ({hours:,.2f} Wh)" if hours >= 0.01 else figures.joules(number)
+        return number_format.ABSENT
+    joules, hours = number_format.joules(number), number / _JOULES_PER_WH
+    return f"{joules} ({hours:,.2f} Wh)" if hours >= 0.01 else joules
 
 
 def _difference(whole: float | None, part: float | None) -> float | None:
     return None if whole is None or part is None else max(0.0, whole - part)
 
 
-def _began(row: ProcessRow, now: float) -> str:
+def _started(row: ProcessRow, now: float) -> str:
     if row.start is None:
-        return figures.ABSENT
+        return number_format.ABSENT
     at = datetime.fromtimestamp(row.start).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    lasting = figures.lasting(now - row.start)
+    lasting = number_format.lasting(now - row.start)
     return f"{at}, {lasting} ago" if row.exact else f"before {at}: first seen {lasting} ago"
 
 
 HELP: Sequence[Fact] = (
-    ("arrows, page up/down", "move the cursor; it stays on its process whatever the order becomes"),
-    ("enter", "details of the process; in the table of GPUs: this GPU alone, and again: all"),
-    ("tab", "to the other table"),
-    ("0 to 9", "this GPU alone; the same again, or esc: all"),
+    ("arrows, page up/down", "move the cursor; it follows its process when the order changes"),
+    ("enter", "details of the process; in the table of GPUs: show only this GPU; again: all"),
+    ("tab", "switch to the other table"),
+    ("0 to 9", "show only this GPU; the same digit again, or esc: all"),
     ("/", "filter: all these words; !word: without it; user: ns: pod: container: job: command: pid: gpu:"),
-    ("esc", "no filter, all GPUs, no cursor"),
-    ("g p o c m s w j a", "sort by the column that begins so; again: the other way"),
-    ("< and >", "sort by the column to the left, to the right"),
-    ("i", "MIG instances folded away, or shown"),
-    ("space", "stop the picture, and go on"),
-    ("r", "read now, without waiting for the next time"),
-    ("n", "what the numbers rest on, and what is missing"),
-    ("?", "this"),
-    ("q, ctrl-c", "leave"),
+    ("esc", "clear the filter, the GPU selection and the cursor"),
+    ("g p o c m s w j a", "sort by the column with this initial; again: reverse the order"),
+    ("< and >", "sort by the column to the left or right"),
+    ("i", "hide or show MIG instances"),
+    ("space", "stop updating, and continue"),
+    ("r", "read now, without waiting for the next interval"),
+    ("n", "notes: what the numbers are based on, and what is missing"),
+    ("?", "this help"),
+    ("q, ctrl-c", "quit"),
 )
-MEANING: Sequence[Fact] = (
-    ("active", "an engine worked in the last interval"),
-    ("HELD", "handed out, or with processes on it, and no engine works"),
-    ("idle", "nobody has it"),
-    ("unknown", "whether an engine works is not told"),
-    ("-", "not told by the driver, which is not zero"),
-    ("watts, joules", "of a process: what was booked to it of the GPU's own energy counter"),
+GLOSSARY: Sequence[Fact] = (
+    ("active", "an engine was active in the last interval"),
+    ("HELD", "allocated, or with processes on it, but no engine is active"),
+    ("idle", "neither allocated nor used by a process"),
+    ("unknown", "the driver does not report whether an engine is active"),
+    ("-", "not reported by the driver; not zero"),
+    ("watts, joules", "of a process: its share of the GPU's energy counter, as booked in the ledger"),
 )
 
 
-class Sheet(ModalScreen[None]):
-    """Facts in two columns, to be read and left with any of esc, q and enter."""
+class FactScreen(ModalScreen[None]):
+    """Facts in two columns; esc, q, enter, ? and n close it."""
 
     DEFAULT_CSS = """
-    Sheet { align: center middle; background: transparent; }
-    Sheet > VerticalScroll {
+    FactScreen { align: center middle; background: transparent; }
+    FactScreen > VerticalScroll {
         width: 90%; max-width: 100; height: auto; max-height: 90%;
         border: round ansi_default; padding: 0 1; background: ansi_default;
     }
-    Sheet Static { width: 100%; height: auto; background: ansi_default; }
+    FactScreen Static { width: 100%; height: auto; background: ansi_default; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark,n", "leave", show=False),
@@ -147,14 +148,14 @@ class Sheet(ModalScreen[None]):
         self._title, self.facts = title, facts
 
     def compose(self) -> ComposeResult:
-        """One text, scrolled where it is longer than the screen."""
+        """One text in a scrolling box."""
         with VerticalScroll() as box:
             box.border_title = self._title
             box.border_subtitle = "esc"
             yield Static(self._text(), id="facts", markup=False)
 
-    def families(self, title: str, facts: Sequence[Fact]) -> None:
-        """Other facts, as of the next picture."""
+    def show_facts(self, title: str, facts: Sequence[Fact]) -> None:
+        """Replace the facts with those of the next snapshot."""
         self._title, self.facts = title, facts
         if self.is_mounted:
             self.query_one(VerticalScroll).border_title = title
@@ -162,14 +163,14 @@ class Sheet(ModalScreen[None]):
 
     def _text(self) -> RichTable:
         table = RichTable.grid(padding=(0, 2))
-        for name, told in self.facts:
-            table.add_row(Text(name, style("bold")), Text(told, overflow="fold"))
+        for name, text in self.facts:
+            table.add_row(Text(name, style("bold")), Text(text, overflow="fold"))
         return table
 
     def action_leave(self) -> None:
-        """Back to the tables."""
+        """Return to the tables."""
         self.dismiss()
 
     def action_scroll(self, lines: int) -> None:
-        """Up or down."""
+        """Scroll up or down."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)

@@ -1,101 +1,73 @@
-"""What a user sets about `top`: what is shown, and of which node."""
+"""Settings of `gpuledger top`: what it shows, and which node it reads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.model.settings import boolean, setting, text, words
-from gpuledger.terminal.order import KEYS, Order, parse_order
+from gpuledger.model.settings import boolean, comma_separated, option, text
+from gpuledger.terminal.sort_order import SORT_KEYS, SortOrder, parse_sort_order
 
 
 @dataclass(frozen=True, slots=True)
 class TopSettings:
-    """What is shown, and how."""
+    """What `top` shows, and in which format."""
 
-    once: bool = setting(
+    once: bool = option(
         "top.once",
         boolean,
         False,
-        "print one picture and end; what is not a terminal gets it so",
-        flags=("--once",),
+        "print one snapshot and exit; the default when the output is not a terminal",
     )
-    json: bool = setting(
-        "top.json",
-        boolean,
-        False,
-        "print the snapshot of the API as JSON, one line a picture, instead of tables",
-        flags=("--json",),
+    json: bool = option(
+        "top.json", boolean, False, "print snapshots of the API as JSON, one per line, instead of tables"
     )
-    sort: Order = setting(
+    sort: SortOrder = option(
         "top.sort",
-        parse_order,
-        Order(),
-        f"sort processes by {', '.join(KEYS)}; :asc or :desc after it says which way",
-        flags=("--sort",),
+        parse_sort_order,
+        SortOrder(),
+        f"sort processes by {', '.join(SORT_KEYS)}; append :asc or :desc for the direction",
         metavar="KEY",
     )
-    filter: str = setting(
+    filter: str = option(
         "top.filter",
         text,
         "",
         "show processes with all these words in owner, command or pid; !word: without it; user:, ns:, pod:, "
-        "container:, job:, command:, pid:, gpu: look in one place",
-        flags=("--filter",),
+        "container:, job:, command:, pid:, gpu: match one field",
         metavar="WORDS",
     )
-    gpu: tuple[str, ...] = setting(
+    gpu: tuple[str, ...] = option(
         "top.gpu",
-        words(text),
+        comma_separated(text),
         (),
-        "show these GPUs alone, by index (1), MIG instance (1/2_0) or UUID",
-        flags=("--gpu",),
-        metavar="LIST",
+        "show only these GPUs, by index (1), MIG instance (1/2_0) or UUID",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAccessSettings:
-    """Which node is asked, and how one gets in."""
+    """Which node `top` reads, and the credentials for it."""
 
-    url: str = setting(
+    url: str = option(
         "top.url",
         text,
         "",
-        "show the node that serves there instead of this machine, as http://node:9400; user:password@ in it "
-        "is basic auth, which others can read in the list of processes",
-        flags=("--url",),
+        "show the node at this URL instead of this machine, such as http://node:9400; user:password@ in it "
+        "is basic auth, which other users can read in the process list",
         metavar="URL",
     )
-    user: str = setting("top.user", text, "", "user for basic auth", flags=("--user",), metavar="NAME")
-    password_file: str = setting(
-        "top.password_file",
-        text,
-        "",
-        "file with that user's password",
-        flags=("--password-file",),
-        metavar="FILE",
+    user: str = option("top.user", text, "", "user for basic auth", metavar="NAME")
+    password_file: str = option(
+        "top.password_file", text, "", "file with the password of --user", metavar="FILE"
     )
-    ca_file: str = setting(
+    ca_file: str = option(
         "top.ca_file",
         text,
         "",
-        "certificates of the authority that signed the node's (PEM; default: the system's)",
-        flags=("--ca-file",),
+        "CA certificates to verify the node's certificate (PEM; default: the system's)",
         metavar="FILE",
     )
-    cert_file: str = setting(
-        "top.cert_file",
-        text,
-        "",
-        "certificate to show to the node (PEM)",
-        flags=("--cert-file",),
-        metavar="FILE",
-    )
-    key_file: str = setting(
-        "top.key_file",
-        text,
-        "",
-        "its key, where that is another file (PEM)",
-        flags=("--key-file",),
-        metavar="FILE",
+    cert_file: str = option("top.cert_file", text, "", "client certificate (PEM)", metavar="FILE")
+    key_file: str = option(
+        "top.key_file", text, "", "key of the client certificate, if in another file (PEM)", metavar="FILE"
     )

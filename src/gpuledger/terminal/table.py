@@ -1,4 +1,4 @@
-"""A table that stays smooth with thousands of rows: only the lines in view are ever made."""
+"""A table widget that renders only its visible lines, so that thousands of rows stay fast."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuledger.terminal.line import Column, Glyphs, Line, Placed, place, row_line
+from gpuledger.terminal.layout import Glyphs, Line, PlacedColumn, TableColumn, place_columns, row_line
 from gpuledger.terminal.palette import style
-from gpuledger.terminal.text import gap_for, heading
+from gpuledger.terminal.plain_output import column_gap, heading_line
 
 R = TypeVar("R")
 
@@ -25,7 +25,7 @@ _BAR = 2
 
 
 class Table(ScrollView, Generic[R], can_focus=True):
-    """Rows R under a heading that stays. The cursor is on a row's key, wherever the next sort puts it."""
+    """Rows R under a fixed heading. The cursor is bound to a row's key and follows it when sorted."""
 
     DEFAULT_CSS = """
     Table {
@@ -46,14 +46,14 @@ class Table(ScrollView, Generic[R], can_focus=True):
     ]
 
     class Chosen(Message):
-        """A row was asked for."""
+        """The user chose a row."""
 
         def __init__(self, table: Widget, row: object) -> None:
             super().__init__()
             self.table, self.row = table, row
 
     class HeadingClicked(Message):
-        """A column's heading was clicked."""
+        """The user clicked a column heading."""
 
         def __init__(self, table: Widget, column: str) -> None:
             super().__init__()
@@ -65,39 +65,39 @@ class Table(ScrollView, Generic[R], can_focus=True):
         super().__init__(id=name or None)
         self._key, self._glyphs, self._letters = key, glyphs, letters
         self._rows: Sequence[R] = ()
-        self._columns: Sequence[Column[R]] = ()
-        self._placed: list[Placed[R]] = []
+        self._columns: Sequence[TableColumn[R]] = ()
+        self._placed: list[PlacedColumn[R]] = []
         self._by = ""
         self._faded = False
-        self._coloured = True
+        self._colored = True
         self._cursor: Hashable = None
         self._index = 0
 
     @property
     def rows(self) -> Sequence[R]:
-        """As shown."""
+        """The rows shown."""
         return self._rows
 
     @property
     def current(self) -> R | None:
-        """The row under the cursor; None before anybody has moved it."""
+        """The row under the cursor; None before the cursor was first moved."""
         return None if self._cursor is None or not self._rows else self._rows[self._index]
 
     def show(
         self,
         rows: Sequence[R],
-        columns: Sequence[Column[R]],
+        columns: Sequence[TableColumn[R]],
         *,
         by: str = "",
         faded: bool = False,
-        coloured: bool = True,
+        colored: bool = True,
     ) -> None:
-        """Draw other rows. The cursor stays on its row, and that row where it was on the screen."""
+        """Replace the rows. The cursor remains on its row, and the row on its line of the screen."""
         before = self._index - self.scroll_offset.y
         visible = 0 <= before < self._height
         self._rows, self._columns, self._by = rows, columns, by
-        self._faded, self._coloured = faded, coloured
-        self._lay_out()
+        self._faded, self._colored = faded, colored
+        self._update_layout()
         if self._cursor is not None:
             self._find_cursor()
             if visible:
@@ -105,7 +105,7 @@ class Table(ScrollView, Generic[R], can_focus=True):
         self.refresh()
 
     def forget_cursor(self) -> None:
-        """As if nobody had moved it."""
+        """Remove the cursor."""
         self._cursor, self._index = None, 0
         self.refresh()
 
@@ -114,37 +114,37 @@ class Table(ScrollView, Generic[R], can_focus=True):
             if self._key(row) == self._cursor:
                 self._index = index
                 return
-        # It has ended: its neighbour is where the eye is.
+        # The process has ended: move to its neighbour.
         self._index = min(self._index, max(0, len(self._rows) - 1))
         self._cursor = self._key(self._rows[self._index]) if self._rows else None
 
     @property
     def _height(self) -> int:
-        """Of the rows, without the heading."""
+        """Visible lines without the heading."""
         return max(1, self.size.height - 1)
 
     @property
     def _room(self) -> int:
         return max(1, self.size.width - (_BAR if len(self._rows) > self._height else 0))
 
-    def _lay_out(self) -> None:
+    def _update_layout(self) -> None:
         room = self._room
-        self._placed = place(self._columns, self._rows, room, gap_for(room))
+        self._placed = place_columns(self._columns, self._rows, room, column_gap(room))
         self.virtual_size = Size(self.size.width, len(self._rows) + 1)
 
     def on_resize(self) -> None:
-        """Other columns may fit now; the cursor stays in sight."""
-        self._lay_out()
+        """Fit the columns again and keep the cursor visible."""
+        self._update_layout()
         if self._cursor is not None:
-            self._into_view()
+            self._scroll_to_cursor()
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen: the heading, a row, or nothing."""
         width = self.size.width
-        gap = gap_for(self._room)
+        gap = column_gap(self._room)
         if y == 0:
-            return self._strip(heading(self._placed, gap, letters=self._letters, by=self._by), width)
+            return self._strip(heading_line(self._placed, gap, letters=self._letters, by=self._by), width)
         index = y - 1 + self.scroll_offset.y
         if index >= len(self._rows):
             return Strip.blank(width, style(""))
@@ -156,40 +156,40 @@ class Table(ScrollView, Generic[R], can_focus=True):
 
     def _strip(self, line: Line, width: int, *, faded: bool = False) -> Strip:
         segments = [
-            Segment(text, style("dim" if faded else role, coloured=self._coloured)) for text, role in line
+            Segment(text, style("dim" if faded else role, colored=self._colored)) for text, role in line
         ]
         return Strip(segments).adjust_cell_length(width, style(""))
 
     def action_move(self, steps: int) -> None:
-        """The first move puts the cursor on the first row in sight."""
+        """Move the cursor; the first move puts it on the first visible row."""
         if self._rows:
             start = self.scroll_offset.y if self._cursor is None else self._index + steps
-            self._put(start)
+            self._move_cursor_to(start)
 
     def action_page(self, pages: int) -> None:
-        """Up or down by what is in sight."""
+        """Move up or down by the visible lines."""
         if self._rows:
-            self._put(self._index + pages * self._height)
+            self._move_cursor_to(self._index + pages * self._height)
 
     def action_move_to(self, index: int) -> None:
-        """The first, or with -1 the last row."""
+        """Move to a row; -1 is the last one."""
         if self._rows:
-            self._put(index if index >= 0 else len(self._rows) - 1)
+            self._move_cursor_to(index if index >= 0 else len(self._rows) - 1)
 
     def action_choose(self) -> None:
-        """Tell that the row under the cursor is asked for; the first one, where there is no cursor yet."""
+        """Post Chosen for the row under the cursor, or for the first row when there is no cursor."""
         if self._rows:
             if self._cursor is None:
-                self._put(self._index)
+                self._move_cursor_to(self._index)
             self.post_message(self.Chosen(self, self._rows[self._index]))
 
-    def _put(self, index: int) -> None:
+    def _move_cursor_to(self, index: int) -> None:
         self._index = min(len(self._rows) - 1, max(0, index))
         self._cursor = self._key(self._rows[self._index])
-        self._into_view()
+        self._scroll_to_cursor()
         self.refresh()
 
-    def _into_view(self) -> None:
+    def _scroll_to_cursor(self) -> None:
         top = self.scroll_offset.y
         if self._index < top:
             self.scroll_to(y=self._index, animate=False, force=True, immediate=True)
@@ -197,19 +197,19 @@ class Table(ScrollView, Generic[R], can_focus=True):
             self.scroll_to(y=self._index - self._height + 1, animate=False, force=True, immediate=True)
 
     def on_click(self, event: Click) -> None:
-        """A heading sorts, a row takes the cursor, a row clicked twice is chosen."""
+        """A click on a heading sorts, on a row moves the cursor; a double click chooses the row."""
         if event.y == 0:
             self._click_heading(event.x)
             return
         index = event.y - 1 + self.scroll_offset.y
         if index < len(self._rows):
-            self._put(index)
+            self._move_cursor_to(index)
             if event.chain == 2:
                 self.action_choose()
 
     def _click_heading(self, x: int) -> None:
         left = 0
-        gap = gap_for(self._room)
+        gap = column_gap(self._room)
         for item in self._placed:
             if left <= x < left + item.width:
                 self.post_message(self.HeadingClicked(self, item.column.key))
@@ -217,6 +217,6 @@ class Table(ScrollView, Generic[R], can_focus=True):
             left += item.width + gap
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """The cursor is shown where keys go."""
+        """Show the cursor only while the table has the focus."""
         super().watch_has_focus(has_focus)
         self.refresh()

@@ -1,84 +1,82 @@
-"""What answers below `/api/`.
-
-What is needed only to answer is loaded when somebody asks for the first time.
-"""
+"""The HTTP handlers of the web page and the API. What they need is imported with the first request."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from gpuledger.http.routes import Handler, Later, Request, Response
+from gpuledger.http.routes import Handler, PendingResponse, Request, Response
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
-from gpuledger.web.api.api import Api, Terms
-from gpuledger.web.settings import STILL, Links, View
+from gpuledger.web.api.api import Api, ApiOptions
+from gpuledger.web.settings import NO_REFRESH_QUERY, Links, PlainPageView
 
 if TYPE_CHECKING:
-    from gpuledger.web.api.handlers import Handlers
+    from gpuledger.web.api.handlers import ApiHandlers
 
 
-def landing(current: Callable[[], NodeState], links: Links, clock: Clock, path: str = "/") -> Handler:
-    """The handler of `path` for the Page that `current` gives."""
+def plain_page_handler(
+    current: Callable[[], NodeState], links: Links, clock: Clock, path: str = "/"
+) -> Handler:
+    """A handler that serves the plain page at `path`; `current` returns the NodeState to show."""
 
     def serve(request: Request) -> Response:
-        # Where nobody looks, the table of HTML entities and OpenSSL are not in memory.
-        from gpuledger.web.landing_html import render, styled
+        # Imported lazily: without requests, html's entity table and OpenSSL stay out of memory.
+        from gpuledger.web.plain_page import html_response, render_plain_page
 
-        view = View(clock.unix(), request.headers.get("host", ""), request.query != STILL, path)
-        return styled(render(current(), links, view))
+        view = PlainPageView(
+            clock.unix(), request.headers.get("host", ""), request.query != NO_REFRESH_QUERY, path
+        )
+        return html_response(render_plain_page(current(), links, view))
 
     return serve
 
 
-def page_routes(
+def page_handlers(
     current: Callable[[], NodeState], links: Links, clock: Clock
 ) -> tuple[dict[str, Handler], dict[str, Handler]]:
-    """What is answered at exact paths, and below which prefixes: for the routes of a listener.
-
-    Until somebody looks, nothing that serves the files is in memory.
-    """
+    """The handlers of the web page: those of exact paths, and those of path prefixes."""
 
     def index(request: Request) -> Response:
-        from gpuledger.web.page import files
+        from gpuledger.web.page import static_files
 
-        return files.index(request, links)
+        return static_files.index_response(request, links)
 
     def file(request: Request) -> Response:
-        from gpuledger.web.page import files
+        from gpuledger.web.page import static_files
 
-        return files.file(request)
+        return static_files.file_response(request)
 
-    return {"/": index, "/plain": landing(current, links, clock, "/plain")}, {"/page/": file}
-
-
-PREFIX: Final = "/api/"
+    return {"/": index, "/plain": plain_page_handler(current, links, clock, "/plain")}, {"/page/": file}
 
 
-def served(api: Api, terms: Terms) -> Handler:
-    """What answers with this API under these terms."""
-    made: Handlers | None = None
-    # Not when first asked: by then the API may have been taken away.
-    era = api.events.era
+API_PREFIX: Final = "/api/"
 
-    def serve(request: Request) -> Response | Later:
+
+def api_handler(api: Api, options: ApiOptions) -> Handler:
+    """A handler that serves everything below `/api/`."""
+    made: ApiHandlers | None = None
+    # Read now, not with the first request: by then a reload may have turned the API off.
+    generation = api.events.generation
+
+    def serve(request: Request) -> Response | PendingResponse:
         nonlocal made
         if made is None:
-            from gpuledger.web.api.handlers import Handlers
+            from gpuledger.web.api.handlers import ApiHandlers
 
-            made = Handlers(api, terms, era=era)
+            made = ApiHandlers(api, options, generation=generation)
         return made.respond(request)
 
     return serve
 
 
-def not_served(page: str) -> Handler:
-    """What answers below `/api/` where `web.page` is this, and not full."""
+def disabled_api_handler(page: str) -> Handler:
+    """A handler that refuses everything below `/api/`, because `web.page` is `page` and not full."""
 
     def serve(_: Request) -> Response:
-        from gpuledger.web.api.answers import Refused
+        from gpuledger.web.api.responses import ApiError
 
-        message = f"web.page is {page}: the API is served with web.page: full alone, since it names users"
-        return Refused(404, "not_served", message).response
+        message = f"web.page is {page}: the API is served only with web.page: full, because it names users"
+        return ApiError(404, "not_served", message).response
 
     return serve

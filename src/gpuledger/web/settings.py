@@ -1,4 +1,4 @@
-"""What a user sets about the page that people look at."""
+"""Settings of the web page and the API, and what the plain page depends on."""
 
 from __future__ import annotations
 
@@ -7,51 +7,50 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpuledger.http.routes import HEALTH, HEALTHY, READY
-from gpuledger.model.settings import Reload, choice, setting
+from gpuledger.model.settings import ReloadPolicy, choice, setting
 
 
 @dataclass(frozen=True, slots=True)
 class WebSettings:
-    """What is shown at `/`."""
+    """What is served at `/` and below `/api/`."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
     page: str = setting(
         "web.page",
         choice("full", "landing", "off"),
         "full",
-        "page at / and the API below /api: full; landing (state of the GPUs and links, no names of users or "
+        "web page at / and API below /api: full; landing (GPUs and links only, no names of users or "
         "processes, no API); or off",
-        metavar="full|landing|off",
     )
 
 
-# The query that stops the page from refreshing itself.
-STILL = "refresh=off"
+# The query string that turns the automatic refresh of the plain page off.
+NO_REFRESH_QUERY = "refresh=off"
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where the metrics are: the path of the metrics page, and the names of all dialects."""
+    """The links shown on the web page: the path of the metrics, and the names of all dialects."""
 
     metrics_path: str = "/metrics"
     dialects: tuple[str, ...] = ()
 
     @property
     def described(self) -> Mapping[str, str]:
-        """Every path with a few words about it, in the order shown."""
+        """Every path with its description, in the order shown."""
         return {
-            self.metrics_path: "metrics, as this address serves them",
-            **{f"/metrics/{name}": f"metrics of the dialect {name} alone" for name in self.dialects},
+            self.metrics_path: "metrics in the dialects of this address",
+            **{f"/metrics/{name}": f"metrics in the dialect {name} only" for name in self.dialects},
             HEALTHY: "liveness: 200 while the process answers",
-            READY: "readiness: 200 once the first reading was tried",
-            HEALTH: "health in words, always 200",
+            READY: "readiness: 200 after the first read was attempted",
+            HEALTH: "health as text, always 200",
         }
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What the page depends on beside the Page: the time in unix seconds, and how it was asked."""
+class PlainPageView:
+    """What the plain page depends on besides the NodeState: the time in unix seconds, and the request."""
 
     now: float
     host: str = ""

@@ -1,4 +1,4 @@
-"""From the text of /proc/PID/cgroup to the owner it names: pure."""
+"""Parses the text of /proc/PID/cgroup into the owner that it names. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
-from gpuledger.model.text import clean_name, unit_unescaped
+from gpuledger.model.text import clean_name, unescape_unit_name
 
-# A pod UID is a UUID (systemd's driver writes underscores, for "-" is its hierarchy), or, for a static
+# A pod UID is a UUID (the systemd driver writes underscores, because "-" separates slices), or, for a static
 # pod, the MD5 of its manifest: 32 hex digits (`kubernetes.io/config.hash`).
 _UID = (
     r"(?P<pod_uid>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
     r"|[0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12}"
     r"|[0-9a-f]{32})"
 )
-# Shortened ids are believed only where the words around them leave no doubt.
+# Shortened ids are accepted only in unambiguous forms.
 _ID = r"(?P<container_id>[0-9a-f]{12,64})"
 _FULL_ID = r"(?P<container_id>[0-9a-f]{64})"
 _NAME = r"(?P<container>[^/]+)"
@@ -27,152 +27,170 @@ _SLUID = r"(?P<job>s[0-9A-HJKMNP-TV-Z]{13})"
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """One form of one or more whole path segments.
+class CgroupForm:
+    """One known form of one or more whole path segments.
 
-    A colon parts segments too: `SLICE:cri-containerd:ID` is what a runtime with the cgroupfs driver makes
-    of a path meant for systemd.
+    A colon separates segments too: a runtime with the cgroupfs driver turns a path meant for systemd into
+    `SLICE:cri-containerd:ID`.
 
-    `scope` is what it stands for: pod, cri (a container that only Kubernetes makes), container, slurm, job
-    (of another batch system, which `runtime` names), user (a login's slice), unit, or nothing (known and
-    meaningless: consumed so that no other form takes it). Named groups are the fields of CgroupOwner. `seen`
-    tells where the form is met.
+    `scope` is what the form names: pod, cri (a container that only Kubernetes creates), container, slurm, job
+    (of another batch system, named by `runtime`), user (a login slice), unit, or nothing (known but without
+    an owner: consumed so that no other form matches it). Named groups are fields of CgroupOwner. `where`
+    documents which software writes the form.
     """
 
     scope: str
     pattern: str
-    seen: str
+    where: str
     runtime: str = ""
 
     def compiled(self) -> re.Pattern[str]:
-        """The pattern, ending at the end of a segment; digits and hex are ASCII only."""
+        """The pattern, anchored at the end of a segment; digits and hex are ASCII only."""
         return re.compile(rf"(?:{self.pattern})(?=[/:]|\Z)", re.ASCII)
 
 
-FORMS = (
-    # Monitors of container runtimes carry the id of the container but stand outside it.
-    Form("nothing", r"(?:crio-|libpod-)?conmon(?:-[^/]+)?", "cri-o and Podman: conmon beside its container"),
-    Form("nothing", r"lxc\.monitor(?:[./][^/]+)?", "LXC: the monitor of a container"),
-    Form("pod", rf"(?:[^/:]*-)?pod{_UID}\.slice", "Kubernetes, systemd driver, any prefix (kind: kubelet-)"),
-    Form("pod", rf"pod{_UID}", "Kubernetes, cgroupfs driver, any quality of service"),
-    Form("cri", rf"cri-containerd-{_ID}\.scope", "containerd under Kubernetes, systemd driver", "containerd"),
-    Form("cri", rf"cri-containerd:{_ID}", "containerd under Kubernetes, drivers mixed", "containerd"),
-    Form("cri", rf"crio-{_ID}(?:\.scope)?", "cri-o, both drivers", "cri-o"),
-    Form("cri", rf"crio:{_ID}", "cri-o, drivers mixed", "cri-o"),
-    Form("container", rf"docker-{_ID}\.scope", "Docker, systemd driver, rootless too", "docker"),
-    Form("container", rf"docker/{_ID}", "Docker, cgroupfs driver", "docker"),
-    Form("container", rf"docker:{_ID}", "Docker, drivers mixed", "docker"),
-    Form("container", rf"actions_job/{_ID}", "GitHub Actions runner: job containers", "docker"),
-    Form("container", rf"ecs/[^/]+/{_FULL_ID}", "Amazon ECS on EC2, cgroupfs driver", "docker"),
-    Form(
+CGROUP_FORMS = (
+    # Monitors of container runtimes carry the id of the container but run outside it.
+    CgroupForm(
+        "nothing", r"(?:crio-|libpod-)?conmon(?:-[^/]+)?", "cri-o and Podman: conmon beside its container"
+    ),
+    CgroupForm("nothing", r"lxc\.monitor(?:[./][^/]+)?", "LXC: the monitor of a container"),
+    CgroupForm(
+        "pod", rf"(?:[^/:]*-)?pod{_UID}\.slice", "Kubernetes, systemd driver, any prefix (kind: kubelet-)"
+    ),
+    CgroupForm("pod", rf"pod{_UID}", "Kubernetes, cgroupfs driver, any quality of service"),
+    CgroupForm(
+        "cri", rf"cri-containerd-{_ID}\.scope", "containerd under Kubernetes, systemd driver", "containerd"
+    ),
+    CgroupForm("cri", rf"cri-containerd:{_ID}", "containerd under Kubernetes, drivers mixed", "containerd"),
+    CgroupForm("cri", rf"crio-{_ID}(?:\.scope)?", "cri-o, both drivers", "cri-o"),
+    CgroupForm("cri", rf"crio:{_ID}", "cri-o, drivers mixed", "cri-o"),
+    CgroupForm("container", rf"docker-{_ID}\.scope", "Docker, systemd driver, rootless too", "docker"),
+    CgroupForm("container", rf"docker/{_ID}", "Docker, cgroupfs driver", "docker"),
+    CgroupForm("container", rf"docker:{_ID}", "Docker, drivers mixed", "docker"),
+    CgroupForm("container", rf"actions_job/{_ID}", "GitHub Actions runner: job containers", "docker"),
+    CgroupForm("container", rf"ecs/[^/]+/{_FULL_ID}", "Amazon ECS on EC2, cgroupfs driver", "docker"),
+    CgroupForm(
         "container", r"ecs/[^/]+/(?P<container_id>[0-9a-f]{32}-\d{6,20})", "Amazon ECS on Fargate", "docker"
     ),
-    Form(
+    CgroupForm(
         "container",
         rf"libpod-(?:payload-)?{_ID}(?:\.scope)?",
         "Podman: both drivers, crun's split cgroups, Quadlet units",
         "podman",
     ),
-    Form("container", rf"nerdctl-{_ID}\.scope", "nerdctl, systemd driver", "containerd"),
-    Form("container", rf"(?:default|k8s\.io|moby)/{_FULL_ID}", "containerd: ctr, by namespace", "containerd"),
-    Form("container", rf"lxc\.payload[./]{_NAME}", "LXC 4 and later, LXD, Incus", "lxc"),
-    Form("container", rf"lxc/{_NAME}", "LXC 3 and before, Proxmox", "lxc"),
-    Form(
+    CgroupForm("container", rf"nerdctl-{_ID}\.scope", "nerdctl, systemd driver", "containerd"),
+    CgroupForm(
+        "container", rf"(?:default|k8s\.io|moby)/{_FULL_ID}", "containerd: ctr, by namespace", "containerd"
+    ),
+    CgroupForm("container", rf"lxc\.payload[./]{_NAME}", "LXC 4 and later, LXD, Incus", "lxc"),
+    CgroupForm("container", rf"lxc/{_NAME}", "LXC 3 and before, Proxmox", "lxc"),
+    CgroupForm(
         "container",
         rf"machine-qemu\\x2d\d+\\x2d{_NAME}\.scope",
         "libvirt: a virtual machine (its QEMU is what the driver lists under vGPU)",
         "qemu",
     ),
-    Form(
+    CgroupForm(
         "container",
         rf"machine-lxc\\x2d\d+\\x2d{_NAME}\.scope",
         "libvirt: a container of its LXC driver",
         "lxc",
     ),
-    Form(
+    CgroupForm(
         "container",
         r"(?:qemu-\d+-)?(?P<container>[^/]+)\.libvirt-qemu",
         "libvirt without systemd-machined: a virtual machine",
         "qemu",
     ),
-    Form(
+    CgroupForm(
         "container",
         r"(?:lxc-\d+-)?(?P<container>[^/]+)\.libvirt-lxc",
         "libvirt without systemd-machined: a container",
         "lxc",
     ),
-    Form("container", rf"machine-{_NAME}\.scope", "systemd-nspawn and other registered machines", "nspawn"),
-    Form("container", rf"systemd-nspawn@{_NAME}\.service", "systemd-nspawn started by its unit", "nspawn"),
-    Form("container", _FULL_ID, "a container id alone: cgroupfs pods, --cgroup-parent"),
-    Form(
+    CgroupForm(
+        "container", rf"machine-{_NAME}\.scope", "systemd-nspawn and other registered machines", "nspawn"
+    ),
+    CgroupForm(
+        "container", rf"systemd-nspawn@{_NAME}\.service", "systemd-nspawn started by its unit", "nspawn"
+    ),
+    CgroupForm("container", _FULL_ID, "a container id alone: cgroupfs pods, --cgroup-parent"),
+    CgroupForm(
         "slurm",
         r"slurm(?:_[^/]+)?/uid_(?P<uid>\d{1,10})/job_(?P<job>\d{1,20})" + _STEP,
         "Slurm on cgroup v1; slurm_NODE with several slurmd on one machine",
     ),
-    Form(
+    CgroupForm(
         "slurm",
         r"(?:[^/]+_)?slurmstepd\.scope/job_(?P<job>\d{1,20})" + _STEP,
         "Slurm on cgroup v2; NODE_slurmstepd.scope with several slurmd",
     ),
-    Form(
+    CgroupForm(
         "slurm",
         rf"(?:[^/]+_)?slurmstepd\.scope/{_SLUID}" + _STEP,
-        "Slurm 26.05 on cgroup v2: the SLUID in place of the job id, unless CgroupJobIdPaths=yes. The job is "
-        "told by its SLUID: the number is not in the path",
+        "Slurm 26.05 on cgroup v2: the SLUID in place of the job id, unless CgroupJobIdPaths=yes. The path "
+        "has no job number",
     ),
-    Form(
+    CgroupForm(
         "slurm",
         r"(?:\.\./)+(?:uid_(?P<uid>\d{1,10})/)?job_(?P<job>\d{1,20})" + _STEP,
         "Slurm seen from a cgroup namespace inside another job",
     ),
-    Form(
+    CgroupForm(
         "slurm",
         rf"(?:\.\./)+{_SLUID}/step_(?P<step>[^/]+)",
         "Slurm 26.05 seen from a cgroup namespace inside another job",
     ),
-    Form("job", rf"pbs_jobs\.service/jobid/{_PBS_JOB}", "PBS Professional, OpenPBS on cgroup v1", "pbs"),
-    Form(
+    CgroupForm(
+        "job", rf"pbs_jobs\.service/jobid/{_PBS_JOB}", "PBS Professional, OpenPBS on cgroup v1", "pbs"
+    ),
+    CgroupForm(
         "job",
         rf"pbs_jobs\.service/jobs/{_PBS_JOB}",
         "PBS Professional on cgroup v2; the path has the number in place of the index of an array job",
         "pbs",
     ),
-    Form("job", rf"pbspro(?:\.service/jobid)?/{_PBS_JOB}", "PBS Professional 13 and 14", "pbs"),
-    Form("job", r"pbspro\.slice/pbspro-(?P<job>\d{1,20}[^/]*)\.slice", "PBS Professional 18, systemd", "pbs"),
-    Form("job", rf"torque/{_PBS_JOB}", "TORQUE 6", "torque"),
-    Form(
+    CgroupForm("job", rf"pbspro(?:\.service/jobid)?/{_PBS_JOB}", "PBS Professional 13 and 14", "pbs"),
+    CgroupForm(
+        "job", r"pbspro\.slice/pbspro-(?P<job>\d{1,20}[^/]*)\.slice", "PBS Professional 18, systemd", "pbs"
+    ),
+    CgroupForm("job", rf"torque/{_PBS_JOB}", "TORQUE 6", "torque"),
+    CgroupForm(
         "unit",
         r"htcondor/condor_[^/]*_(?P<unit>slot\d+(?:_\d+)?(?:@[^/]+)?)",
         "HTCondor: a slot; which job runs in it is not in the path",
         "htcondor",
     ),
-    Form("user", r"user-(?P<uid>\d{1,10})\.slice", "systemd-logind: everything of a login"),
-    Form("user", r"user@(?P<uid>\d{1,10})\.service", "systemd: a user's own service manager"),
-    Form("unit", r"(?P<unit>[^/]+\.(?:service|scope))", "systemd: a service, or a scope such as session-3"),
-    Form("unit", r"openrc[./](?P<unit>[^/]+)", "OpenRC services"),
+    CgroupForm("user", r"user-(?P<uid>\d{1,10})\.slice", "systemd-logind: everything of a login"),
+    CgroupForm("user", r"user@(?P<uid>\d{1,10})\.service", "systemd: a user's own service manager"),
+    CgroupForm(
+        "unit", r"(?P<unit>[^/]+\.(?:service|scope))", "systemd: a service, or a scope such as session-3"
+    ),
+    CgroupForm("unit", r"openrc[./](?P<unit>[^/]+)", "OpenRC services"),
 )
 
 
-_COMPILED = tuple((form, form.compiled()) for form in FORMS)
+_COMPILED_FORMS = tuple((form, form.compiled()) for form in CGROUP_FORMS)
 
 _SEPARATOR = re.compile("[/:]")
-# PATH_MAX; and far more than the parts that any system nests. Owners stand at the beginning, and who may make
-# cgroups of his own must not make the tick read them for long.
-_LONGEST = 4096
-_MOST_PARTS = 128
+# PATH_MAX, and far more segments than any system nests. The owner is at the beginning of the path; the limits
+# keep users who can create cgroups from slowing down the tick.
+_MAX_PATH = 4096
+_MAX_SEGMENTS = 128
 
-# When the lines of one process name several owners, the first of these kinds is its owner.
-KINDS = ("pod", "slurm", "job", "container", "unit", "user", "unknown")
+# By precedence: if the lines of one process name several owners, the first of these kinds wins.
+OWNER_KINDS = ("pod", "slurm", "job", "container", "unit", "user", "unknown")
 
 
 @dataclass(slots=True)
 class CgroupOwner:
-    """What a cgroup path says; empty is not said.
+    """The owner that a cgroup path names; unknown fields are empty.
 
-    `kind` is one of KINDS. `uid` is the user of the login or job that it stands in, which the uid of the
-    process need not be (sudo, user namespaces). `container` is a name only where paths bear names (LXC,
-    nspawn). `job` is a Slurm job id, or a SLUID where Slurm writes that; of kind `job` it is the id in the
-    words of the batch system that `runtime` names. `missing` says why no more is known.
+    `kind` is one of OWNER_KINDS. `uid` is the user of the enclosing login or job, which can differ from the
+    uid of the process (sudo, user namespaces). `container` is a name, set only if paths contain names (LXC,
+    nspawn). `job` is a Slurm job id, or a SLUID if Slurm writes that; for kind `job` it is the id as written
+    by the batch system that `runtime` names. `missing` is the reason why the owner is incomplete.
     """
 
     kind: str = "unknown"
@@ -187,14 +205,14 @@ class CgroupOwner:
     missing: str = ""
 
 
-def owner(text: str) -> CgroupOwner:
+def parse_cgroup(text: str) -> CgroupOwner:
     """The owner that the lines of /proc/PID/cgroup name (cgroup v1, v2 and hybrid alike).
 
-    Each line is read by itself; of several owners the first by KINDS stands, of equal kinds the one of
-    which more is said (v1 controllers stop at different depths). Never raises.
+    Each line is parsed separately. Of several owners the first by OWNER_KINDS wins, of equal kinds the one
+    with more fields (v1 controllers stop at different depths). Never raises.
     """
     paths = tuple(dict.fromkeys(_paths(text)))
-    found = [_read_path(path) for path in paths]
+    found = [_parse_path(path) for path in paths]
     best = min(found, key=_rank, default=CgroupOwner())
     best.missing = _missing(best, paths)
     return best
@@ -202,92 +220,92 @@ def owner(text: str) -> CgroupOwner:
 
 def _paths(text: str) -> Iterator[str]:
     for line in text.split("\n"):
-        # hierarchy:controllers:path; the path itself may hold colons.
+        # hierarchy:controllers:path; the path may contain colons.
         parts = line.split(":", 2)
         if len(parts) == 3 and parts[2].startswith("/"):
-            yield parts[2].removesuffix(" (deleted)")[:_LONGEST]
+            yield parts[2].removesuffix(" (deleted)")[:_MAX_PATH]
 
 
-def _read_path(path: str) -> CgroupOwner:
-    walk = _Walk()
-    at = 1
-    for _ in range(_MOST_PARTS):
-        if at >= len(path):
+def _parse_path(path: str) -> CgroupOwner:
+    walk = _PathWalk()
+    offset = 1
+    for _ in range(_MAX_SEGMENTS):
+        if offset >= len(path):
             break
-        for form, pattern in _COMPILED:
-            if match := pattern.match(path, at):
+        for form, pattern in _COMPILED_FORMS:
+            if match := pattern.match(path, offset):
                 walk.enter(form, match)
-                at = match.end() + 1
+                offset = match.end() + 1
                 break
         else:
-            at = _next_segment(path, at)
+            offset = _next_segment(path, offset)
     return walk.result()
 
 
-def _next_segment(path: str, at: int) -> int:
-    end = _SEPARATOR.search(path, at)
+def _next_segment(path: str, offset: int) -> int:
+    end = _SEPARATOR.search(path, offset)
     return end.end() if end else len(path)
 
 
-class _Walk:
-    """Walks one path from the outside in: the deepest stands, short of what runs inside a pod's container."""
+class _PathWalk:
+    """Walks one path from the outside in. The deepest owner wins, except below a pod's container."""
 
     def __init__(self) -> None:
         self._owner = CgroupOwner()
         self._in_pod = False
         self._in_login = False
-        self._batch = ""
+        self._job_kind = ""
 
-    def enter(self, form: Form, match: re.Match[str]) -> None:
-        """Take what the next known segments say."""
-        said = match.groupdict()
+    def enter(self, form: CgroupForm, match: re.Match[str]) -> None:
+        """Record the segments that matched `form`."""
+        groups = match.groupdict()
         if form.scope == "pod":
-            self._enter_pod(said)
+            self._enter_pod(groups)
         elif form.scope in ("cri", "container"):
-            self._enter_container(form, said)
+            self._enter_container(form, groups)
         elif form.scope in ("slurm", "job"):
-            self._enter_job(form, said)
+            self._enter_job(form, groups)
         elif form.scope == "user":
             self._in_login = self._in_login or not self._contained
-            self._take_uid(said["uid"])
+            self._set_uid(groups["uid"])
         elif form.scope == "unit" and not self._contained and not self._owner.unit:
-            self._owner.unit = clean_name(said["unit"])
+            self._owner.unit = clean_name(groups["unit"])
             self._owner.runtime = form.runtime
 
     def result(self) -> CgroupOwner:
-        """The owner with its kind; a unit beside a pod or a job is only its runtime's daemon."""
+        """The owner with its kind. Drops the unit of a pod or a job: it is only the runtime's daemon."""
         owner = self._owner
         owner.kind = self._kind()
         if owner.kind in ("pod", "slurm", "job"):
             owner.unit = ""
         return owner
 
-    def _enter_pod(self, said: dict[str, str]) -> None:
+    def _enter_pod(self, groups: dict[str, str]) -> None:
         owner = self._owner
-        owner.pod_uid = said["pod_uid"].replace("_", "-")
+        owner.pod_uid = groups["pod_uid"].replace("_", "-")
         owner.container_id = owner.container = owner.runtime = ""
         self._in_pod = True
 
-    def _enter_container(self, form: Form, said: dict[str, str]) -> None:
+    def _enter_container(self, form: CgroupForm, groups: dict[str, str]) -> None:
         owner = self._owner
-        if self._in_pod and (owner.container_id or "container_id" not in said):
+        if self._in_pod and (owner.container_id or "container_id" not in groups):
             return
-        owner.container_id = said.get("container_id") or ""
-        owner.container = clean_name(unit_unescaped(said.get("container") or ""))
+        owner.container_id = groups.get("container_id") or ""
+        owner.container = clean_name(unescape_unit_name(groups.get("container") or ""))
         owner.runtime = form.runtime
         self._in_pod = self._in_pod or form.scope == "cri"
 
-    def _enter_job(self, form: Form, said: dict[str, str]) -> None:
+    def _enter_job(self, form: CgroupForm, groups: dict[str, str]) -> None:
         owner = self._owner
-        owner.job = clean_name(unit_unescaped(said["job"]))
-        owner.step = clean_name(said.get("step") or "")
-        self._batch = form.scope
+        owner.job = clean_name(unescape_unit_name(groups["job"]))
+        owner.step = clean_name(groups.get("step") or "")
+        self._job_kind = form.scope
         if form.runtime and not self._contained:
             owner.runtime = form.runtime
-        self._take_uid(said.get("uid"))
+        self._set_uid(groups.get("uid"))
 
-    def _take_uid(self, uid: str | None) -> None:
-        # Inside a container the numbers of users are the container's own.
+    def _set_uid(self, uid: str | None) -> None:
+        # Inside a container, uids belong to the container.
         if uid and not self._contained and self._owner.uid is None:
             self._owner.uid = int(uid)
 
@@ -300,7 +318,7 @@ class _Walk:
         if self._in_pod:
             return "pod"
         if owner.job:
-            return self._batch
+            return self._job_kind
         if owner.container_id or owner.container:
             return "container"
         if self._in_login:
@@ -309,8 +327,8 @@ class _Walk:
 
 
 def _rank(owner: CgroupOwner) -> tuple[int, int]:
-    said = sum(value not in ("", None) for value in astuple(owner))
-    return (KINDS.index(owner.kind), -said)
+    known = sum(value not in ("", None) for value in astuple(owner))
+    return (OWNER_KINDS.index(owner.kind), -known)
 
 
 def _missing(owner: CgroupOwner, paths: tuple[str, ...]) -> str:

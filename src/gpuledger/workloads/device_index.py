@@ -1,4 +1,4 @@
-"""From the names that batch systems and the kernel have for devices to the Devices of a Snapshot: pure."""
+"""Maps the device names of batch systems and of the kernel to the Devices of a Snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from gpuledger.model.devices import Device, Gpu, Instance
 
 _UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-# The second is the form of drivers before 470, and what Slurm makes for MIG.
+# MIG-GPU-UUID/GI/CI is the form of drivers before 470, and what Slurm writes for MIG.
 _ANY_UUID: Final = re.compile(
     rf"(?:GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d{{1,3}}/\d{{1,3}})", re.ASCII | re.IGNORECASE
 )
 
 
 class DeviceRef(NamedTuple):
-    """A name of a device, and what sort of name it is.
+    """A device name and its kind.
 
-    `by` is `uuid`; `minor` (3 is /dev/nvidia3); `mig` (`minor/gi`, or `minor/gi/ci`); `index` (the driver's
-    own order); or `number`: a minor or an index, it is not known which.
+    `by` is `uuid`; `minor` (3 is /dev/nvidia3); `mig` (`minor/gi` or `minor/gi/ci`); `index` (the order of
+    the driver); or `number` (a minor or an index, unknown which).
     """
 
     by: str
     name: str
 
 
-def uuids_of(text: str) -> tuple[DeviceRef, ...]:
-    """The comma-separated UUIDs of a text; none at all where anything in it is something else."""
+def parse_uuids(text: str) -> tuple[DeviceRef, ...]:
+    """The UUIDs of a comma-separated text; empty if any element is not a UUID."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(_ANY_UUID.fullmatch(word) for word in words):
         return ()
@@ -36,7 +36,7 @@ def uuids_of(text: str) -> tuple[DeviceRef, ...]:
 
 
 class DeviceIndex:
-    """The Devices of one Snapshot, to be found by any of their names."""
+    """The Devices of one Snapshot by UUID, minor number and index."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self._uuids: dict[str, Device] = {}
@@ -47,47 +47,48 @@ class DeviceIndex:
             self._uuids[device.uuid.lower()] = device
             if isinstance(device, Instance):
                 self._instances.setdefault(device.parent, []).append(device)
-                old = f"mig-{device.parent.uuid}/{device.gi}/{device.ci}".lower()
-                self._uuids.setdefault(old, device)
+                old_uuid = f"mig-{device.parent.uuid}/{device.gi}/{device.ci}".lower()
+                self._uuids.setdefault(old_uuid, device)
             else:
                 self._indexes[device.index] = device
                 if device.minor is not None:
                     self._minors[device.minor] = device
-        # Where both orders are the same, a number says enough.
-        self._one_order = bool(self._indexes) and self._minors == self._indexes
+        # If minors and indexes are the same, a plain number is unambiguous.
+        self._minors_equal_indexes = bool(self._indexes) and self._minors == self._indexes
 
     def find(self, ref: DeviceRef) -> tuple[Device, ...]:
-        """The Devices of this name: none if it is not known here, several for a Gpu that is cut up.
+        """The Devices with this name; empty if the name is unknown.
 
-        Of a Gpu with Instances its Instances are answered, for it has no processes of its own.
+        A Gpu with MIG Instances gives its Instances, because it has no processes itself.
         """
         if ref.by == "uuid":
             found = self._uuids.get(ref.name.lower())
-            return self._cut(found) if isinstance(found, Gpu) else (found,) if found else ()
+            return self._instances_or_gpu(found) if isinstance(found, Gpu) else (found,) if found else ()
         numbers = ref.name.split("/")
         if not all(number.isascii() and number.isdigit() for number in numbers):
             return ()
         first, *rest = map(int, numbers)
         if ref.by == "mig":
-            return self._within(self._minors.get(first), rest)
+            return self._instances_within(self._minors.get(first), rest)
         if ref.by == "minor":
-            return self._cut(self._minors.get(first))
-        if self._instances or (ref.by == "number" and not self._one_order):
-            # Slurm counts Instances as it counts Gpus, and a guess would bill somebody else.
+            return self._instances_or_gpu(self._minors.get(first))
+        if self._instances or (ref.by == "number" and not self._minors_equal_indexes):
+            # Slurm numbers Instances and Gpus in one sequence. A wrong guess would bill the wrong owner.
             return ()
-        return self._cut(self._indexes.get(first))
+        return self._instances_or_gpu(self._indexes.get(first))
 
-    def _cut(self, gpu: Gpu | None) -> tuple[Device, ...]:
+    def _instances_or_gpu(self, gpu: Gpu | None) -> tuple[Device, ...]:
         if gpu is None:
             return ()
         return tuple(self._instances.get(gpu, ())) or (gpu,)
 
-    def _within(self, gpu: Gpu | None, place: Sequence[int]) -> tuple[Device, ...]:
-        if gpu is None or not place:
+    def _instances_within(self, gpu: Gpu | None, ids: Sequence[int]) -> tuple[Device, ...]:
+        """Instances of `gpu` with the GPU instance id, and the compute instance id if given, in `ids`."""
+        if gpu is None or not ids:
             return ()
-        wanted = tuple(place)
+        prefix = tuple(ids)
         return tuple(
-            item for item in self._instances.get(gpu, ()) if (item.gi, item.ci)[: len(wanted)] == wanted
+            item for item in self._instances.get(gpu, ()) if (item.gi, item.ci)[: len(prefix)] == prefix
         )
 
 
@@ -95,23 +96,24 @@ T = TypeVar("T")
 
 
 def same_objects(one: Sequence[object], other: Sequence[object]) -> bool:
-    """True for the very same objects in the same order. Equal ones will not do: a Gpu is equal to its later
-    self under another index.
+    """Whether both sequences hold the same objects in the same order.
+
+    Equality is not enough: a Gpu remains equal to itself when its index changes.
     """
     return len(one) == len(other) and all(map(is_, one, other))
 
 
-class Kept(Generic[T]):
-    """The answer of a pure function, the same object for as long as it is asked with the same objects."""
+class IdentityCache(Generic[T]):
+    """Caches the last result of a pure function while its inputs are the same objects."""
 
-    def __init__(self, make: Callable[..., T]) -> None:
-        self._make = make
+    def __init__(self, function: Callable[..., T]) -> None:
+        self._function = function
         self._inputs: tuple[object, ...] | None = None
-        self._answer: T
+        self._result: T
 
     def __call__(self, *inputs: object) -> T:
-        """The answer to these inputs."""
+        """The result for these inputs."""
         if self._inputs is None or not same_objects(inputs, self._inputs):
-            self._answer = self._make(*inputs)
+            self._result = self._function(*inputs)
             self._inputs = inputs
-        return self._answer
+        return self._result

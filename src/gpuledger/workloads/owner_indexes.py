@@ -1,109 +1,112 @@
-"""Every map of owners of this machine, joined: what the naming of a Snapshot asks."""
+"""OwnerIndexes: all owner indexes of this machine behind the one interface that the owner lookup uses."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpuledger.host.background import OwnerIndex, is_tried
+from gpuledger.host.owner_index import OwnerIndex, is_tried
 from gpuledger.model.devices import Device
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import same_objects
-from gpuledger.workloads.joining import join
+from gpuledger.workloads.owner_resolution import resolve_owner
 from gpuledger.workloads.pods.pod import NO_PODS, Pods
 
-# Of one kind of maps: answers the same object while neither the map nor the Devices changed.
-Allocations = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
-# Adds what a map knows to an owner, or answers the owner itself.
-Enrich = Callable[[Workload], Workload]
+# The allocations that one index knows; the same object while neither the index nor the Devices change.
+AllocationSource = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
+# Adds what an index knows to an owner; returns the owner itself if there is nothing to add.
+EnrichOwner = Callable[[Workload], Workload]
 
-# For a watch that begins with a pause, a kubelet that takes its deadline, a slow disk.
-_PATIENCE = 10.0
+# Seconds. Covers the jitter before a watch, a kubelet that takes its whole deadline, and a slow disk.
+_READ_ONCE_TIMEOUT = 10.0
 
 
 class OwnerIndexes:
-    """The maps of this machine as naming's Knowledge. Empty where there are none, and then it knows nothing.
+    """The owner indexes of this machine as an OwnerDirectory; without indexes it knows nothing.
 
-    `pods` tells the pods known now. Each of `handed` answers the Devices that one kind of map says were
-    handed out; `enrich` adds what the others know. `moments` answer the values on which `enrich` rests.
+    `pods` returns the pods known now. Each allocation source returns the allocations of one index. `enrich`
+    adds job numbers, users and container names to an owner; `enrich_inputs` returns the objects that its
+    results depend on.
     """
 
     def __init__(
         self,
-        maps: Sequence[OwnerIndex] = (),
+        indexes: Sequence[OwnerIndex] = (),
         pods: Callable[[], Pods] = lambda: NO_PODS,
-        handed: Sequence[Allocations] = (),
-        enrich: Enrich = lambda owner: owner,
-        moments: Callable[[], tuple[object, ...]] = tuple,
+        allocation_sources: Sequence[AllocationSource] = (),
+        enrich: EnrichOwner = lambda owner: owner,
+        enrich_inputs: Callable[[], tuple[object, ...]] = tuple,
     ) -> None:
-        self._maps = tuple(maps)
+        self._indexes = tuple(indexes)
         self._pods = pods
-        self._handed = tuple(handed)
+        self._allocation_sources = tuple(allocation_sources)
         self._enrich = enrich
-        self._moments = moments
+        self._enrich_inputs = enrich_inputs
         self._parts: tuple[tuple[Allocation, ...], ...] = ()
         self._joined: tuple[Allocation, ...] = ()
         self._started = False
 
     def __len__(self) -> int:
-        return len(self._maps)
+        return len(self._indexes)
 
     def start(self) -> None:
-        """Begin to keep all of them up to date. Idempotent: who waits for names first starts a node later."""
+        """Start all index threads. Idempotent: `read_once` may have started them before the node does."""
         if self._started:
             return
         self._started = True
-        for one in self._maps:
-            one.start()
+        for index in self._indexes:
+            index.start()
 
     def stop(self) -> None:
-        """End their threads."""
-        for one in self._maps:
-            one.stop()
+        """Stop all index threads."""
+        for index in self._indexes:
+            index.stop()
 
     def read_once(self) -> None:
-        """For a program that looks only once: names are worth a wait, and processes are told without them."""
+        """Start and wait at most 10 s, for commands that read a single Snapshot."""
         self.start()
-        self.wait(_PATIENCE)
+        self.wait(_READ_ONCE_TIMEOUT)
 
-    def wait(self, patience: float) -> None:
-        """Until every map was read or has failed, `patience` seconds at most."""
-        until = time.monotonic() + patience
-        while time.monotonic() < until and not all(is_tried(one.health) for one in self._maps):
-            # Each map has a lock of its own, and this is done once in the life of a program.
+    def wait(self, timeout: float) -> None:
+        """Wait at most `timeout` seconds until every index was read or has failed."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and not all(is_tried(index.health) for index in self._indexes):
+            # Polling is enough: each index has its own lock, and this runs once per program.
             time.sleep(0.02)
 
     def health(self) -> tuple[IndexHealth, ...]:
-        """How each of them stands."""
-        return tuple([one.health for one in self._maps])
+        """The health of each index."""
+        return tuple([index.health for index in self._indexes])
 
-    def moment(self) -> tuple[object, ...]:
-        """The values that answers rest on."""
-        return (self._pods(), *self._moments())
+    def identity_inputs(self) -> tuple[object, ...]:
+        """Objects that all results depend on."""
+        return (self._pods(), *self._enrich_inputs())
 
     def allocations(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
-        """Everything that was handed out, the same object while nothing changed."""
-        parts = tuple([handed(devices) for handed in self._handed])
+        """All device allocations; the same object while nothing changes."""
+        parts = tuple([source(devices) for source in self._allocation_sources])
         if not same_objects(parts, self._parts):
             self._parts = parts
-            self._joined = tuple(_once(item for part in parts for item in part))
+            self._joined = tuple(_without_repeated_jobs(item for part in parts for item in part))
         return self._joined
 
-    def join(self, found: Workload, handed: Sequence[Allocation], *, computes: bool) -> Workload:
-        """The owner, as far as anybody knows him."""
-        return self._enrich(join(found, self._pods(), handed, computes=computes))
+    def resolve_owner(
+        self, found: Workload, allocations: Sequence[Allocation], *, computes: bool
+    ) -> Workload:
+        """The owner `found`, completed with everything that the indexes know."""
+        return self._enrich(resolve_owner(found, self._pods(), allocations, computes=computes))
 
     def nudge(self) -> None:
-        """Somebody's name is still missing."""
-        for one in self._maps:
-            one.nudge()
+        """Request an early refresh of every index."""
+        for index in self._indexes:
+            index.nudge()
 
 
-def _once(handed: Iterable[Allocation]) -> Iterator[Allocation]:
-    """Without the second word on a job's Device: Slurm and the job-mapping directory may tell the same."""
+def _without_repeated_jobs(allocations: Iterable[Allocation]) -> Iterator[Allocation]:
+    """Each job once per Device: Slurm and the job-mapping directory may report the same allocation."""
     seen: set[tuple[str, str, str]] = set()
-    for item in handed:
+    for item in allocations:
         job = (item.device.uuid, item.workload.kind, item.workload.job)
         if not item.workload.job or job not in seen:
             yield item

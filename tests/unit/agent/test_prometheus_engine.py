@@ -1,4 +1,4 @@
-"""What `--engine prometheus` prints, and what Prometheus has no words for."""
+"""The configuration that `--engine prometheus` prints, and settings that Prometheus lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuledger.agent.config.file import read_agent_config
+from gpuledger.agent.config.agent_config import read_agent_config
 from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.prometheus_engine import prometheus_config
 from gpuledger.cli.main import main
@@ -39,7 +39,7 @@ def printed(
     return prometheus_config(read_agent_config(file, {}), written, None, shard or Shard())
 
 
-def test_namespaces_and_labels_are_asked_of_the_api_server(tmp_path: Path) -> None:
+def test_namespaces_and_labels_are_selected_by_the_api_server(tmp_path: Path) -> None:
     (job,) = printed(tmp_path, POD)["scrape_configs"]
     assert job["kubernetes_sd_configs"] == [
         {
@@ -50,11 +50,11 @@ def test_namespaces_and_labels_are_asked_of_the_api_server(tmp_path: Path) -> No
     ]
 
 
-def test_receivers_are_as_written_but_for_our_own_queue(tmp_path: Path) -> None:
+def test_receivers_are_printed_as_written_without_our_queue_section(tmp_path: Path) -> None:
     assert printed(tmp_path, POD)["remote_write"] == [{"url": "http://store/write"}]
 
 
-def test_a_receiver_is_printed_as_prometheus_reads_it(tmp_path: Path) -> None:
+def test_a_receiver_is_printed_in_prometheus_format(tmp_path: Path) -> None:
     receiver = {
         "url": "https://store/write",
         "name": "store",
@@ -67,9 +67,9 @@ def test_a_receiver_is_printed_as_prometheus_reads_it(tmp_path: Path) -> None:
         "protobuf_message": "prometheus.WriteRequest",
         "round_robin_dns": False,
     }
-    told = printed(tmp_path, POD, receiver=receiver)
-    # What is not absolute would be looked for beside Prometheus's own file.
-    assert told["remote_write"] == [
+    printed_config = printed(tmp_path, POD, receiver=receiver)
+    # Relative paths would be resolved against Prometheus's configuration file.
+    assert printed_config["remote_write"] == [
         {
             "url": "https://store/write",
             "name": "store",
@@ -83,7 +83,7 @@ def test_a_receiver_is_printed_as_prometheus_reads_it(tmp_path: Path) -> None:
     ]
     for name in ("pw", "ca.crt"):
         (tmp_path / name).touch()
-    (tmp_path / "prometheus.yml").write_text(json.dumps({"remote_write": told["remote_write"]}))
+    (tmp_path / "prometheus.yml").write_text(json.dumps({"remote_write": printed_config["remote_write"]}))
     done = subprocess.run(
         ["promtool", "check", "config", tmp_path / "prometheus.yml"],
         capture_output=True,
@@ -93,13 +93,13 @@ def test_a_receiver_is_printed_as_prometheus_reads_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_file_beside_a_configuration_that_is_named_from_here_is_printed_from_the_root(
+def test_relative_files_are_printed_as_absolute_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     receiver = {"url": "https://store/write", "authorization": {"credentials_file": "token"}}
-    told = printed(Path(), POD, receiver=receiver)["remote_write"][0]
-    assert told["authorization"]["credentials_file"] == str(tmp_path / "token")
+    receiver_config = printed(Path(), POD, receiver=receiver)["remote_write"][0]
+    assert receiver_config["authorization"]["credentials_file"] == str(tmp_path / "token")
 
 
 SECRETS: list[tuple[str, dict[str, Any]]] = [
@@ -120,15 +120,15 @@ def test_a_secret_of_a_receiver_is_not_printed(more: dict[str, Any], tmp_path: P
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_username_is_printed_where_a_file_has_it(tmp_path: Path) -> None:
-    """Prometheus 2.42 has no key for such a file; the password stays in its own."""
+def test_a_username_in_a_file_is_printed(tmp_path: Path) -> None:
+    """Prometheus 2.42 has no username_file; the password remains in its file."""
     (tmp_path / "user").write_text("scraper\n")
     secured = SECURED | {"basicAuth": {"usernameFile": "user", "passwordFile": "/p"}}
     (job,) = printed(tmp_path, POD | {"endpoints": [secured]})["scrape_configs"]
     assert job["basic_auth"] == {"username": "scraper", "password_file": "/p"}
 
 
-def test_so_is_a_receivers(tmp_path: Path) -> None:
+def test_a_receivers_username_in_a_file_is_printed(tmp_path: Path) -> None:
     (tmp_path / "user").write_text("writer\n")
     receiver = {
         "url": "https://store/write",
@@ -141,7 +141,7 @@ def test_so_is_a_receivers(tmp_path: Path) -> None:
     assert made["remote_write"][0]["basic_auth"] == {"username": "writer", "password_file": "/p"}
 
 
-def test_a_shard_is_kept_by_the_hash_of_the_address(tmp_path: Path) -> None:
+def test_a_shard_is_selected_by_the_hash_of_the_address(tmp_path: Path) -> None:
     (job,) = printed(tmp_path, POD, shard=Shard(1, 3))["scrape_configs"]
     assert job["relabel_configs"][-2:] == [
         {
@@ -156,20 +156,20 @@ def test_a_shard_is_kept_by_the_hash_of_the_address(tmp_path: Path) -> None:
 
 SECURED = {"port": "metrics", "scheme": "https"}
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"namespaceSelector": {"matchLabels": {"team": "x"}}}, "cannot select namespaces by their labels"),
+    ({"namespaceSelector": {"matchLabels": {"team": "x"}}}, "cannot select namespaces by labels"),
     (
         {"endpoints": [SECURED | {"authorization": {"credentials": "s3cret"}}]},
-        "secrets are not printed; give the file",
+        "inline secrets are not printed; use a file",
     ),
     (
         {"endpoints": [SECURED | {"basicAuth": {"usernameFile": "user", "passwordFile": "p"}}]},
-        "Prometheus takes a username from its configuration alone",
+        "Prometheus only supports an inline username",
     ),
 ]
 
 
 @pytest.mark.parametrize(("more", "complaint"), WRONG, ids=[case[1] for case in WRONG])
-def test_what_prometheus_has_no_words_for_is_refused(
+def test_settings_that_prometheus_lacks_are_rejected(
     more: dict[str, Any], complaint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=complaint) as caught:
@@ -177,17 +177,17 @@ def test_what_prometheus_has_no_words_for_is_refused(
     assert "s3cret" not in str(caught.value)
 
 
-def test_a_value_that_yaml_cannot_take_is_refused_in_one_line(
+def test_an_invalid_yaml_value_is_rejected_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The agent itself takes labels as they are written; what is printed must be a value."""
+    """The agent uses labels as written, but the printed configuration needs a YAML value."""
     file = tmp_path / "agent.yaml"
     file.write_text(
         "global: {external_labels: {day: 2001-99-99}}\nremote_write: [{url: 'http://receiver/write'}]\n"
     )
     assert main(["agent", "--config", str(file), "--engine", "prometheus"]) == 2
-    told = capsys.readouterr()
-    assert told.err == (
-        f"gpuledger: {file} is not YAML: it has a value that does not fit its form (ValueError)\n"
+    output = capsys.readouterr()
+    assert output.err == (
+        f"gpuledger: {file} is not YAML: it has an invalid value for its type (ValueError)\n"
     )
-    assert told.out == ""
+    assert output.out == ""

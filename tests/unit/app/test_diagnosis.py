@@ -1,4 +1,4 @@
-"""Checks run, and what is printed of them."""
+"""Running checks, and printing their findings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from threading import Event
 
 import pytest
 
-from gpuledger.app.diagnosis import as_json, as_table, exit_code, run_checks
+from gpuledger.app.diagnosis import exit_code, findings_json, findings_table, run_checks
 from gpuledger.model.checks import Check, Finding, Verdict, fails, skipped, unknown, warning, works
 
 EACH = [
     works("a", "alpha", "fine"),
-    fails("b", "beta", "broken", "mend it"),
+    fails("b", "beta", "broken", "fix it"),
     warning("c", "gamma", "slow", "speed it up"),
     unknown("d", "delta", "hidden"),
     skipped("e", "epsilon", "because of: beta"),
@@ -40,13 +40,13 @@ def check(name: str, *findings: Finding, needs: tuple[str, ...] = ()) -> Check:
     return Check(name, f"the {name}", lambda: findings, needs)
 
 
-def test_what_needs_a_failing_thing_is_skipped_and_names_the_first_cause() -> None:
+def test_a_check_with_a_failed_prerequisite_is_skipped_and_names_the_first_cause() -> None:
     checks = [
-        check("a", fails("a", "alpha", "broken", "mend it")),
+        check("a", fails("a", "alpha", "broken", "fix it")),
         check("b", works("b", "beta", "fine"), needs=("a",)),
         check("c", works("c", "gamma", "fine"), needs=("b",)),
     ]
-    assert [(each.verdict, each.why) for each in run_checks(checks)[1:]] == [
+    assert [(finding.verdict, finding.why) for finding in run_checks(checks)[1:]] == [
         (Verdict.SKIPPED, "because of: alpha"),
         (Verdict.SKIPPED, "because of: alpha"),
     ]
@@ -56,33 +56,33 @@ def test_what_needs_a_failing_thing_is_skipped_and_names_the_first_cause() -> No
     "before",
     [works("a", "alpha", ""), warning("a", "alpha", "", ""), skipped("a", "alpha", "does not apply")],
 )
-def test_what_does_not_fail_stops_nothing(before: Finding) -> None:
+def test_only_failed_prerequisites_skip_a_check(before: Finding) -> None:
     found = run_checks([check("a", before), check("b", works("b", "beta", "fine"), needs=("a", "nowhere"))])
     assert found[1].verdict is Verdict.WORKS
 
 
-def test_a_check_that_breaks_is_a_finding_and_keeps_what_it_found() -> None:
-    def look() -> Iterable[Finding]:
+def test_a_check_that_raises_keeps_its_findings_and_adds_one() -> None:
+    def run() -> Iterable[Finding]:
         yield works("a", "alpha", "fine")
         raise RuntimeError("odd")
 
-    found = run_checks([Check("a", "alpha", look), check("b", works("b", "beta", "fine"))])
-    assert [each.verdict for each in found] == [Verdict.WORKS, Verdict.UNKNOWN, Verdict.WORKS]
+    found = run_checks([Check("a", "alpha", run), check("b", works("b", "beta", "fine"))])
+    assert [finding.verdict for finding in found] == [Verdict.WORKS, Verdict.UNKNOWN, Verdict.WORKS]
     assert "RuntimeError: odd" in found[1].why
 
 
-def test_a_check_that_hangs_is_left_behind() -> None:
+def test_a_check_that_hangs_is_abandoned() -> None:
     done = Event()
 
-    def look() -> Iterable[Finding]:
+    def run() -> Iterable[Finding]:
         done.wait()
         return []
 
     try:
-        found = run_checks([Check("a", "alpha", look, limit=0.01), check("b", works("b", "beta", "fine"))])
+        found = run_checks([Check("a", "alpha", run, limit=0.01), check("b", works("b", "beta", "fine"))])
     finally:
         done.set()
-    assert [each.verdict for each in found] == [Verdict.FAILS, Verdict.WORKS]
+    assert [finding.verdict for finding in found] == [Verdict.FAILS, Verdict.WORKS]
     assert "0.01 s" in found[0].why
 
 
@@ -94,23 +94,23 @@ def test_only_a_failure_is_exit_code_1(verdicts: list[str], code: int) -> None:
     assert exit_code(Finding("a", Verdict(word), "", "") for word in verdicts) == code
 
 
-def test_the_table_has_symbol_and_word_and_the_remedy_on_its_own_line() -> None:
-    assert as_table(EACH, Output(), {}).splitlines() == [
+def test_the_table_has_symbols_and_verdicts_and_remedies_on_separate_lines() -> None:
+    assert findings_table(EACH, Output(), {}).splitlines() == [
         "✓ works    alpha          fine",
         "✗ fails    beta           broken",
-        "           remedy: mend it",
+        "           remedy: fix it",
         "! warning  gamma          slow",
         "           remedy: speed it up",
         "? unknown  delta          hidden",
         "- skipped  epsilon, zeta  because of: beta",
         "- skipped  eta            does not apply",
         "",
-        "1 works, 1 fails, 1 warning, 1 unknown, 3 skipped. Begin with: beta.",
+        "1 works, 1 fails, 1 warning, 1 unknown, 3 skipped. Start with: beta.",
     ]
 
 
-def test_with_nothing_failing_the_summary_says_so() -> None:
-    assert as_table(EACH[:1], Output(), {}).endswith("\n1 works, 0 fails.\n")
+def test_the_summary_without_failures_names_none() -> None:
+    assert findings_table(EACH[:1], Output(), {}).endswith("\n1 works, 0 fails.\n")
 
 
 @pytest.mark.parametrize(
@@ -123,27 +123,34 @@ def test_with_nothing_failing_the_summary_says_so() -> None:
         (False, {}, False),
     ],
 )
-def test_colour_is_for_terminals_that_want_it(
+def test_colors_are_used_on_terminals_that_allow_them(
     terminal: bool, environment: dict[str, str], coloured: bool
 ) -> None:
-    assert ("\x1b[" in as_table(EACH, Output(terminal=terminal), environment)) is coloured
+    assert ("\x1b[" in findings_table(EACH, Output(terminal=terminal), environment)) is coloured
 
 
-def test_an_output_that_is_not_unicode_gets_only_what_it_can_show() -> None:
-    table = as_table([fails("a", "alpha", "Gerät", "mend it")], Output("ascii"), {})
+def test_an_output_that_is_not_unicode_gets_ascii_and_escapes() -> None:
+    table = findings_table([fails("a", "alpha", "Gerät", "fix it")], Output("ascii"), {})
     assert table.startswith("x fails    alpha  Ger\\xe4t\n")
 
 
 def test_json_is_stable() -> None:
-    told = json.loads(as_json(EACH, "1.2.3"))
-    assert list(told) == ["version", "findings", "summary"]
-    assert told["version"] == "1.2.3"
-    assert told["findings"][1] == {
+    document = json.loads(findings_json(EACH, "1.2.3"))
+    assert list(document) == ["version", "findings", "summary"]
+    assert document["version"] == "1.2.3"
+    assert document["findings"][1] == {
         "check": "b",
         "verdict": "fails",
         "what": "beta",
         "why": "broken",
-        "remedy": "mend it",
+        "remedy": "fix it",
     }
-    assert len(told["findings"]) == len(EACH)
-    assert told["summary"] == {"ok": False, "works": 1, "fails": 1, "warning": 1, "unknown": 1, "skipped": 3}
+    assert len(document["findings"]) == len(EACH)
+    assert document["summary"] == {
+        "ok": False,
+        "works": 1,
+        "fails": 1,
+        "warning": 1,
+        "unknown": 1,
+        "skipped": 3,
+    }

@@ -1,4 +1,4 @@
-"""Lines of the log: one each, whatever names processes, files and strangers bring into them."""
+"""Log lines: always one line, whatever untrusted text they contain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.app.logs import set_up
+from gpuledger.app.logs import configure_logging
 from gpuledger.config.settings import LogSettings
 
 HOSTILE = [
@@ -36,17 +36,17 @@ def root() -> Iterator[None]:
     logging.getLogger().setLevel(before[1])
 
 
-def logged(form: str, text: str) -> str:
+def log_line(form: str, text: str) -> str:
     stream = io.StringIO()
-    set_up(LogSettings(format=form), stream)
+    configure_logging(LogSettings(format=form), stream)
     logging.getLogger("gpuledger.test").warning("process %s", text)
     return stream.getvalue()
 
 
 @pytest.mark.parametrize("form", ["logfmt", "json"])
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)
-def test_no_text_makes_a_second_line_or_steers_a_terminal(form: str, text: str) -> None:
-    line = logged(form, text)
+def test_no_text_adds_lines_or_control_characters(form: str, text: str) -> None:
+    line = log_line(form, text)
     assert line.endswith("\n")
     assert line[:-1].isprintable()
     line.encode()
@@ -54,16 +54,16 @@ def test_no_text_makes_a_second_line_or_steers_a_terminal(form: str, text: str) 
 
 @given(st.text())
 @settings(deadline=None, max_examples=100)
-def test_json_gives_every_text_back(text: str) -> None:
-    line = logged("json", text)
+def test_json_preserves_every_text(text: str) -> None:
+    line = log_line("json", text)
     assert line[:-1].isprintable()
     assert json.loads(line)["msg"] == f"process {text}"
 
 
 def test_a_text_cannot_forge_a_field() -> None:
-    assert logged("logfmt", 'x" level=error msg="forged').count(" level=") == 2
-    assert r"msg=\"forged" in logged("logfmt", 'x" level=error msg="forged')
+    assert log_line("logfmt", 'x" level=error msg="forged').count(" level=") == 2
+    assert r"msg=\"forged" in log_line("logfmt", 'x" level=error msg="forged')
 
 
-def test_what_people_write_is_left_as_it_is() -> None:
-    assert 'msg="process Wörter 训练"' in logged("logfmt", "Wörter 训练")
+def test_printable_unicode_is_not_escaped() -> None:
+    assert 'msg="process Wörter 训练"' in log_line("logfmt", "Wörter 训练")

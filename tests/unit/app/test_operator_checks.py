@@ -1,4 +1,4 @@
-"""What the programs themselves would refuse is told before a pod runs them, at the field that says it."""
+"""Invalid input of the programs is reported before a pod runs them, at its field of the resource."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 
 from gpuledger.app.operator_checks import check_agent, check_exporter
-from gpuledger.operator.render.objects import render
-from unit.operator.support import Json, facts_of, gpu_monitor, monitor_of, whatap
+from gpuledger.operator.render.objects import render_objects
+from unit.operator.support import Json, context_of, gpu_monitor, valid_monitor, whatap
 
 SIMULATED = {"source": "simulator"}
 SECRET = {"name": "store", "key": "user"}
 BY_NODE = {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
 
-def said(resource: Json) -> list[str]:
-    monitor = monitor_of(resource)
-    facts = facts_of(monitor, check_agent=check_agent, check_exporter=check_exporter)
-    return [str(one) for one in render(monitor, facts).problems]
+def problems_of(resource: Json) -> list[str]:
+    monitor = valid_monitor(resource)
+    context = context_of(monitor, check_agent=check_agent, check_exporter=check_exporter)
+    return [str(problem) for problem in render_objects(monitor, context).problems]
 
 
 def exporter(**keys: object) -> Json:
@@ -35,7 +35,7 @@ def variables(**values: str) -> list[Json]:
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
-REFUSED: dict[str, tuple[Json, str]] = {
+INVALID: dict[str, tuple[Json, str]] = {
     "an unknown flag": (
         exporter(args=["--intervall=5s"]),
         "spec.exporter.args: unknown flag '--intervall'; did you mean '--interval'?",
@@ -45,119 +45,123 @@ REFUSED: dict[str, tuple[Json, str]] = {
         "spec.exporter.args: argument --interval/--dcgm-update-frequency: expected one argument; "
         "see gpuledger serve --help",
     ),
-    "a value that is none": (
+    "an invalid value": (
         exporter(args=["--interval=often"]),
-        "spec.exporter.args: --interval: a duration such as 500ms, 10s or 1m30s is wanted, not 'often'",
+        "spec.exporter.args: --interval: expected a duration such as 500ms, 10s or 1m30s, not 'often'",
     ),
-    "a word": (
+    "a positional argument": (
         exporter(args=["fast"]),
-        "spec.exporter.args: serve takes no 'fast'; see gpuledger serve --help",
+        "spec.exporter.args: serve takes no argument 'fast'; see gpuledger serve --help",
     ),
-    "help": (exporter(args=["--help"]), "spec.exporter.args: --help: tells the flags and ends"),
+    "help": (exporter(args=["--help"]), "spec.exporter.args: --help: prints the help and exits; remove it"),
+    "help page": (
+        exporter(args=["-help-compat"]),
+        "spec.exporter.args: -help-compat: prints the help and exits; remove it",
+    ),
     "another configuration": (
         exporter(args=["-config", "/mine.yaml"]),
-        "spec.exporter.args: --config: the configuration is written by the operator; set its keys instead",
+        "spec.exporter.args: --config: the operator writes the configuration file; set its keys instead",
     ),
-    "a dialect that there is not": (
+    "an unknown dialect": (
         exporter(args=["--dialect=prose"]),
         "spec.exporter.args: unknown dialect 'prose'; did you mean 'process'?",
     ),
-    "a dialect of its settings that there is not": (
+    "an unknown dialect in the settings": (
         exporter(config={"dialect": ["prose"]}),
         "spec.exporter.config: unknown dialect 'prose'; did you mean 'process'?",
     ),
-    "a dialect of a variable that there is not": (
+    "an unknown dialect in a variable": (
         exporter(env=variables(GPULEDGER_DIALECT="prose")),
         "spec.exporter.env: unknown dialect 'prose'; did you mean 'process'?",
     ),
-    "a scenario of a flag that there is not": (
+    "an unknown scenario in a flag": (
         exporter(args=["--source=simulator:desert"]),
         "spec.exporter.args: unknown scenario 'desert'; valid: k8s-node, workstation",
     ),
-    "a path that is another page's": (
+    "a path of another page": (
         exporter(metricsPath="/health"),
-        "spec.exporter.metricsPath: /health is another page of gpuledger; a path such as /metrics is wanted, "
+        "spec.exporter.metricsPath: /health is another page of gpuledger; expected a path such as /metrics, "
         "not '/health'",
     ),
-    "a scenario that there is not": (
+    "an unknown scenario": (
         exporter(source="simulator:desert"),
         "spec.exporter.source: unknown scenario 'desert'; valid: k8s-node, workstation",
     ),
-    "a simulated GPU that there is not": (
+    "an unknown simulated GPU": (
         exporter(source="simulator:workstation", devices=[7]),
         "spec.exporter.devices: unknown device '7'; valid: 0, 1",
     ),
     "a variable": (
         exporter(env=variables(OTHER="x", GPULEDGER_INTERVAL="often")),
-        "spec.exporter.env[1].value: a duration such as 500ms, 10s or 1m30s is wanted, not 'often'",
+        "spec.exporter.env[1].value: expected a duration such as 500ms, 10s or 1m30s, not 'often'",
     ),
-    "a variable that another one says": (
+    "a variable with a reference": (
         exporter(env=variables(EVERY="often", GPULEDGER_INTERVAL="$(EVERY)")),
-        "spec.exporter.env[1].value: a duration such as 500ms, 10s or 1m30s is wanted, not 'often'",
+        "spec.exporter.env[1].value: expected a duration such as 500ms, 10s or 1m30s, not 'often'",
     ),
-    "collectors of which nothing can be told": (
+    "collectors without a supported field": (
         exporter(dialects=["dcgm"], collectors="nothing at all"),
-        "spec.exporter.collectors: /etc/gpuledger/config/collectors.csv names no field that can be told "
-        "(/etc/gpuledger/config/collectors.csv line 1 is skipped: FIELD, TYPE, HELP is wanted); a line such "
-        "as 'DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).' is wanted",
+        "spec.exporter.collectors: /etc/gpuledger/config/collectors.csv has no field that can be exported "
+        "(/etc/gpuledger/config/collectors.csv line 1 is skipped: expected FIELD, TYPE, HELP); expected a "
+        "line such as 'DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).'",
     ),
     "an agent's flag": (
         agent(args=["--page-memory=lots"]),
-        "spec.agent.args: --page-memory: a size such as 512MB or 2GiB is wanted, not 'lots'",
+        "spec.agent.args: --page-memory: expected a size such as 512MB or 2GiB, not 'lots'",
     ),
     "an agent's variable": (
         agent(env=variables(GPULEDGER_AGENT_LOOK_INTERVAL="often")),
-        "spec.agent.env[0].value: a duration such as 500ms, 10s or 1m30s is wanted, not 'often'",
+        "spec.agent.env[0].value: expected a duration such as 500ms, 10s or 1m30s, not 'often'",
     ),
-    "a header that Prometheus would not be told": (
+    "a header that may be a secret": (
         agent(
             engine="prometheus",
             remoteWrite=[{"url": "http://store/", "name": "store", "headers": {"X-Key": "abc"}}],
         ),
-        "spec.agent.remoteWrite[0]: what the header X-Key says may be a secret and is not printed; leave it "
-        "out here, and add it to what is printed",
+        "spec.agent.remoteWrite[0]: the header X-Key may be a secret and is not printed; remove it here and "
+        "add it to the printed configuration",
     ),
     "a WhatapAgent's variable": (
         whatap(
             k8sAgent={"gpuMonitoring": {"enabled": True, "envs": variables(DCGM_EXPORTER_INTERVAL="often")}}
         ),
-        "spec.features.k8sAgent.gpuMonitoring.envs[0].value: a whole number is wanted, not 'often'",
+        "spec.features.k8sAgent.gpuMonitoring.envs[0].value: expected an integer, not 'often'",
     ),
     "a WhatapAgent's collectors": (
         whatap(k8sAgent={"gpuMonitoring": {"enabled": True, "collectors": "# none"}}),
-        "spec.features.k8sAgent.gpuMonitoring.collectors: /etc/dcgm-exporter/whatap-dcgm-exporter.csv names "
-        "no field that can be told; a line such as 'DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).' is "
-        "wanted",
+        "spec.features.k8sAgent.gpuMonitoring.collectors: /etc/dcgm-exporter/whatap-dcgm-exporter.csv has "
+        "no field that can be exported; expected a line such as 'DCGM_FI_DEV_GPU_TEMP, gauge, GPU "
+        "temperature (in C).'",
     ),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_a_program_would_refuse_is_said_at_its_field(case: str) -> None:
-    resource, line = REFUSED[case]
-    assert said(resource) == [line]
+@pytest.mark.parametrize("case", INVALID)
+def test_an_invalid_input_of_a_program_is_reported_at_its_field(case: str) -> None:
+    resource, line = INVALID[case]
+    assert problems_of(resource) == [line]
 
 
-TAKEN: dict[str, Json] = {
-    "nothing said": gpu_monitor(),
+VALID: dict[str, Json] = {
+    "no settings": gpu_monitor(),
     "flags": exporter(args=["--interval=5s", "-log-level", "debug", "--listen-address=:9500=native"]),
-    "a value that reads like the name of a flag": exporter(args=["--node-name", "config"]),
+    "a value that looks like a flag name": exporter(args=["--node-name", "config"]),
     "settings of other commands in its configuration": exporter(config={"textfile": {"file": "/tmp/a.prom"}}),
-    "GPUs of a node that nobody knows here": exporter(devices=[0, "GPU-5c1b8e8e", "0000:17:00.0"]),
+    "GPUs of a real node": exporter(devices=[0, "GPU-5c1b8e8e", "0000:17:00.0"]),
     "simulated GPUs": exporter(**SIMULATED, devices=[0, 7]),
-    "a flag whose value only the pod knows": exporter(env=[BY_NODE], args=["--node-name", "$(NODE)"]),
-    "a variable whose value only the pod knows": exporter(
+    "a flag with a value that only the pod knows": exporter(env=[BY_NODE], args=["--node-name", "$(NODE)"]),
+    "a variable with a value that only the pod knows": exporter(
         env=[BY_NODE, *variables(GPULEDGER_INTERVAL="$(NODE)")]
     ),
     "a dollar sign": exporter(env=[BY_NODE], args=["--node-name=$$(NODE)"]),
-    "a reference to nothing, which stays as it is": exporter(args=["--node-name=$(NOTHING)"]),
+    "an unresolved reference": exporter(args=["--node-name=$(NOTHING)"]),
     "collectors": exporter(dialects=["dcgm"], collectors="DCGM_FI_DEV_GPU_TEMP, gauge, t\nwhat, is, this\n"),
-    "a receiver's login, by either engine": agent(
+    "credentials of a receiver, with either engine": agent(
         engine="prometheus",
         remoteWrite=[{"url": "http://store/", "basicAuth": {"username": SECRET, "password": SECRET}}],
     ),
     "a Prometheus's own flags": agent(engine="prometheus", args=["--web.enable-lifecycle"]),
-    "several that print": agent(engine="prometheus", replicas=3),
+    "several replicas that print": agent(engine="prometheus", replicas=3),
     "an agent's flags": agent(args=["--page-memory=64MB"]),
     "a WhatapAgent": whatap(openAgent={"enabled": True}, k8sAgent={"gpuMonitoring": {"enabled": True}}),
     "another program's variables": whatap(
@@ -165,20 +169,20 @@ TAKEN: dict[str, Json] = {
             "gpuMonitoring": {
                 "enabled": True,
                 "customImageFullName": "nvcr.io/nvidia/k8s/dcgm-exporter:4",
-                "envs": variables(DCGM_EXPORTER_INTERVAL="its own affair"),
+                "envs": variables(DCGM_EXPORTER_INTERVAL="anything"),
             }
         }
     ),
 }
 
 
-@pytest.mark.parametrize("case", TAKEN)
-def test_what_the_programs_take_is_taken(
+@pytest.mark.parametrize("case", VALID)
+def test_valid_input_of_the_programs_is_accepted(
     case: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And nothing of the trial shows in the operator's own output."""
+    """The checks write nothing to the log and the output of the operator."""
     caplog.set_level(logging.DEBUG)
-    assert said(TAKEN[case]) == []
+    assert problems_of(VALID[case]) == []
     assert (caplog.text, *capfd.readouterr()) == ("", "", "")
 
 
@@ -193,22 +197,22 @@ def test_what_the_programs_take_is_taken(
     ],
     ids=lambda keys: next(reversed(keys)),
 )
-def test_no_file_of_the_operators_own_machine_is_looked_into(keys: Json, tmp_path: Path) -> None:
-    """Whoever may write a resource would read in its status what the operator alone may read."""
+def test_no_file_of_the_operators_machine_is_read(keys: Json, tmp_path: Path) -> None:
+    """Otherwise the status would disclose files of the operator to authors of resources."""
     file = tmp_path / "token"
     file.write_text("sesame: open\n")
     found = json.loads(json.dumps(keys).replace("FILE", str(file)))
-    assert said(exporter(**found)) == []
+    assert problems_of(exporter(**found)) == []
 
 
-def test_what_is_wrong_with_an_agents_configuration_is_told_without_a_path_of_this_machine(
+def test_an_error_in_an_agent_configuration_does_not_name_paths_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     endpoint = {"address": "a:1", "interval": "often"}
     target = {"targetName": "t", "type": "StaticEndpoints", "endpoints": [{**endpoint, "interval": "15s"}]}
     rule = {"regex": "(", "target_label": "a"}
-    (line,) = said(agent(targets=[{**target, "relabelConfigs": [rule]}]))
+    (line,) = problems_of(agent(targets=[{**target, "relabelConfigs": [rule]}]))
     assert line.startswith("spec.agent.targets[0].relabelConfigs[0].regex: ")
     assert str(tmp_path) not in line
     assert list(tmp_path.iterdir()) == []

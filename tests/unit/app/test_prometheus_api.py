@@ -1,4 +1,4 @@
-"""Asking a Prometheus: what is sent, and what each way to fail says in one line."""
+"""The Prometheus API client: what it sends, and the one-line error of each failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from gpuledger.app.prometheus_api import Prometheus
+from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.cli.main import main
 from gpuledger.model.errors import GpuledgerError, UsageError
 
@@ -27,17 +27,17 @@ EMPTY = {"status": "success", "data": {"result": []}}
 ODD_HEADERS = ["X:→", "→: x", "X: a\0b", "X: \udcff", "X: \x7f", "(X): a", "Content-Length: 3"]
 
 
-class Answering:
-    """A server that gives one answer to everything, and what it was asked."""
+class ScriptedServer:
+    """A server with one response to everything, and the received requests."""
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
-        self.asked: list[tuple[str, dict[str, str], dict[str, list[str]]]] = []
+        self.requests: list[tuple[str, dict[str, str], dict[str, list[str]]]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                outer.asked.append((self.path, dict(self.headers), form))
+                outer.requests.append((self.path, dict(self.headers), form))
                 self.send_response(status)
                 for name, value in {"Content-Length": str(len(body)), **headers}.items():
                     self.send_header(name, value)
@@ -53,58 +53,60 @@ class Answering:
 
 
 @contextmanager
-def answering(body: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Iterator[Answering]:
+def serving(
+    body: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Iterator[ScriptedServer]:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    one = Answering(status, raw, headers or {})
-    thread = Thread(target=one.server.serve_forever, args=(0.01,))
+    server = ScriptedServer(status, raw, headers or {})
+    thread = Thread(target=server.server.serve_forever, args=(0.01,))
     thread.start()
     try:
-        yield one
+        yield server
     finally:
-        one.server.shutdown()
-        one.server.server_close()
+        server.server.shutdown()
+        server.server.server_close()
         thread.join()
 
 
-def test_a_query_is_posted_with_its_moment() -> None:
-    with answering(VECTOR) as real:
-        assert Prometheus(real.url + "/").vector("up", 12.3456) == [({"a": "b"}, 2.5)]
-    ((path, _, form),) = real.asked
+def test_a_query_is_posted_with_its_evaluation_time() -> None:
+    with serving(VECTOR) as real:
+        assert PrometheusClient(real.url + "/").query_vector("up", 12.3456) == [({"a": "b"}, 2.5)]
+    ((path, _, form),) = real.requests
     assert (path, form["query"], form["time"]) == ("/api/v1/query", ["up"], ["12.346"])
 
 
-def test_of_a_range_the_moments_are_told() -> None:
-    with answering(MATRIX) as real:
-        assert Prometheus(real.url).matrix("up[1m]", 3) == [({}, [1.5, 2.5])]
+def test_a_range_query_returns_the_sample_times() -> None:
+    with serving(MATRIX) as real:
+        assert PrometheusClient(real.url).query_sample_times("up[1m]", 3) == [({}, [1.5, 2.5])]
 
 
-def test_a_prefix_and_what_follows_the_question_mark_are_kept() -> None:
-    with answering(EMPTY) as real:
-        Prometheus(real.host + "/prometheus/?tenant=a").vector("up", 0)
-    assert real.asked[0][0] == "/prometheus/api/v1/query?tenant=a"
+def test_path_prefix_and_query_of_the_url_are_kept() -> None:
+    with serving(EMPTY) as real:
+        PrometheusClient(real.host + "/prometheus/?tenant=a").query_vector("up", 0)
+    assert real.requests[0][0] == "/prometheus/api/v1/query?tenant=a"
 
 
-def test_compressed_answers_are_read() -> None:
-    with answering(gzip.compress(json.dumps(VECTOR).encode()), headers={"Content-Encoding": "gzip"}) as real:
-        assert Prometheus(real.url).vector("up", 0)
+def test_compressed_responses_are_read() -> None:
+    with serving(gzip.compress(json.dumps(VECTOR).encode()), headers={"Content-Encoding": "gzip"}) as real:
+        assert PrometheusClient(real.url).query_vector("up", 0)
 
 
-def test_who_asks_is_in_the_url_or_in_a_header_and_never_in_an_error() -> None:
-    with answering(EMPTY, status=401) as real:
-        client = Prometheus(f"http://ada:s%40cret@{real.host}", ["X-Scope-OrgID: team"])
-        with pytest.raises(GpuledgerError, match="refuses \\(401\\)") as refused:
-            client.vector("up", 0)
-    sent = real.asked[0][1]
+def test_credentials_from_url_or_header_are_sent_but_in_no_error() -> None:
+    with serving(EMPTY, status=401) as real:
+        client = PrometheusClient(f"http://ada:s%40cret@{real.host}", ["X-Scope-OrgID: team"])
+        with pytest.raises(GpuledgerError, match=r"denies access \(401\)") as caught:
+            client.query_vector("up", 0)
+    sent = real.requests[0][1]
     assert sent["Authorization"] == "Basic " + base64.b64encode(b"ada:s@cret").decode()
     assert {name.lower(): value for name, value in sent.items()}["x-scope-orgid"] == "team"
-    assert "cret" not in str(refused.value) + client.url
+    assert "cret" not in str(caught.value) + client.url
 
 
 @pytest.mark.parametrize(
     ("body", "status", "headers", "words"),
     [
-        (b"<html>hello</html>", 200, {}, "is not a Prometheus: it answers 200"),
-        (b"not found", 404, {}, "is not a Prometheus: it answers 404"),
+        (b"<html>hello</html>", 200, {}, "is not a Prometheus: its answer (200)"),
+        (b"not found", 404, {}, "is not a Prometheus: its answer (404)"),
         (b"[]", 200, {}, "is not a Prometheus"),
         (b"\x1f\x8b broken", 200, {"Content-Encoding": "gzip"}, "is not a Prometheus"),
         (
@@ -113,13 +115,13 @@ def test_who_asks_is_in_the_url_or_in_a_header_and_never_in_an_error() -> None:
             {},
             "timeout: query timed out",
         ),
-        ({"status": "error", "error": "x" * 5000}, 400, {}, "answers error: xxx"),
-        (b"", 302, {"Location": "https://elsewhere/"}, "sends elsewhere, to https://elsewhere/"),
-        (b"", 403, {}, "refuses (403)"),
-        (b"", 302, {"Location": "http://[::1"}, "sends elsewhere, to http://[::1: name that"),
-        (b"", 307, {"Location": "http://h/" + "x" * 5000}, "sends elsewhere, to http://h/xxx"),
-        (b"", 302, {"Location": "ftp://h/\x1b[2J"}, "sends elsewhere, to ftp://h/ [2J: name that"),
-        (b"", 304, {}, "is not a Prometheus: it answers 304"),
+        ({"status": "error", "error": "x" * 5000}, 400, {}, "rejects the query: error: xxx"),
+        (b"", 302, {"Location": "https://elsewhere/"}, "redirects to https://elsewhere/"),
+        (b"", 403, {}, "denies access (403)"),
+        (b"", 302, {"Location": "http://[::1"}, "redirects to http://[::1: give that"),
+        (b"", 307, {"Location": "http://h/" + "x" * 5000}, "redirects to http://h/xxx"),
+        (b"", 302, {"Location": "ftp://h/\x1b[2J"}, "redirects to ftp://h/ [2J: give that"),
+        (b"", 304, {}, "is not a Prometheus: its answer (304)"),
         pytest.param(b"[" * 100_000, 200, {}, "is not a Prometheus", id="deep"),
         (b"\xff\xfe", 200, {}, "is not a Prometheus"),
         (gzip.compress(b"{}", mtime=0)[:-9], 200, {"Content-Encoding": "gzip"}, "is not a Prometheus"),
@@ -135,64 +137,69 @@ def test_who_asks_is_in_the_url_or_in_a_header_and_never_in_an_error() -> None:
         ({"status": "success", "data": {"result": [{"metric": [], "value": [1, "2"]}]}}, 200, {}, "is not a"),
         ({"status": "success", "data": {"result": [{"metric": {}, "value": [1, "x"]}]}}, 200, {}, "is not a"),
         ({"status": "success", "data": {"result": [{"metric": {}, "value": [1]}]}}, 200, {}, "is not a"),
-        ({"status": "error", "error": "a\x1b[31mb\0c"}, 400, {}, "answers error: a [31mb c"),
+        ({"status": "error", "error": "a\x1b[31mb\0c"}, 400, {}, "rejects the query: error: a [31mb c"),
     ],
 )
-def test_what_is_wrong_is_one_line(body: Any, status: int, headers: Mapping[str, str], words: str) -> None:
-    with answering(body, status, headers) as real, pytest.raises(GpuledgerError) as failed:
-        Prometheus(real.url).vector("up", 0)
+def test_every_invalid_response_is_a_one_line_error(
+    body: Any, status: int, headers: Mapping[str, str], words: str
+) -> None:
+    with serving(body, status, headers) as real, pytest.raises(GpuledgerError) as failed:
+        PrometheusClient(real.url).query_vector("up", 0)
     assert words in str(failed.value)
     assert "\n" not in str(failed.value)
     assert len(str(failed.value)) < 500
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e300"])
-def test_what_is_no_number_is_absent(value: str) -> None:
+def test_infinite_and_nan_samples_are_omitted(value: str) -> None:
     result = [{"metric": {"a": value}, "value": [1, value]}, {"metric": {}, "value": [1, "0"]}]
-    with answering({"status": "success", "data": {"result": result}}) as real:
-        assert Prometheus(real.url).vector("up", 0) == [({}, 0.0)]
+    with serving({"status": "success", "data": {"result": result}}) as real:
+        assert PrometheusClient(real.url).query_vector("up", 0) == [({}, 0.0)]
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("status", [200, 500])
-def test_an_answer_without_end_is_not_read_to_it(packed: bool, status: int) -> None:
+def test_a_response_that_is_too_large_is_an_error(packed: bool, status: int) -> None:
     body = b" " * (3 << 20)
     headers = {"Content-Encoding": "gzip"} if packed else {}
-    with answering(gzip.compress(body) if packed else body, status, headers) as real:
-        client = Prometheus(real.url, most=1 << 20)
-        with pytest.raises(GpuledgerError, match=r"more than 1 MiB to one query.*--prometheus\.match"):
-            client.vector("up", 0)
+    with serving(gzip.compress(body) if packed else body, status, headers) as real:
+        client = PrometheusClient(real.url, max_body=1 << 20)
+        with pytest.raises(GpuledgerError, match=r"one query with more than 1 MiB.*--prometheus\.match"):
+            client.query_vector("up", 0)
 
 
 @pytest.mark.parametrize("status", [200, 500])
-def test_an_answer_that_breaks_off_is_one_line(status: int) -> None:
+def test_a_truncated_response_is_a_one_line_error(status: int) -> None:
     longer = {"Content-Length": "2000", "Connection": "close"}
-    with answering(b"{}", status, longer) as real, pytest.raises(GpuledgerError, match="broke off"):
-        Prometheus(real.url, timeout=1).vector("up", 0)
+    with (
+        serving(b"{}", status, longer) as real,
+        pytest.raises(GpuledgerError, match=r"the connection to .* broke"),
+    ):
+        PrometheusClient(real.url, timeout=1).query_vector("up", 0)
 
 
 @pytest.mark.parametrize(
     ("url", "query"), [("http://a..b", "up"), (f"http://{'a' * 70}.b", "up"), ("http://h", "\udcff")]
 )
-def test_what_cannot_be_sent_is_one_line(url: str, query: str) -> None:
-    with pytest.raises(GpuledgerError, match=r"cannot be (asked|reached)") as failed:
-        Prometheus(url).vector(query, 0)
+def test_a_query_that_cannot_be_sent_is_a_one_line_error(url: str, query: str) -> None:
+    with pytest.raises(GpuledgerError, match=r"(cannot query|cannot be reached)") as failed:
+        PrometheusClient(url).query_vector(query, 0)
     assert "\n" not in str(failed.value)
 
 
-def test_a_path_of_any_letters_is_quoted() -> None:
-    with answering(EMPTY) as real:
-        Prometheus(real.url + "/é%20x?t=ü").vector("up", 0)
-    assert real.asked[0][0] == "/%C3%A9%20x/api/v1/query?t=%C3%BC"
+def test_a_path_with_non_ascii_characters_is_quoted() -> None:
+    with serving(EMPTY) as real:
+        PrometheusClient(real.url + "/é%20x?t=ü").query_vector("up", 0)
+    assert real.requests[0][0] == "/%C3%A9%20x/api/v1/query?t=%C3%BC"
 
 
-def test_nobody_there_is_one_line() -> None:
-    with answering(EMPTY) as gone:
+def test_an_unreachable_server_is_a_one_line_error() -> None:
+    with serving(EMPTY) as gone:
         pass
     with pytest.raises(
         GpuledgerError, match=f"Prometheus at {gone.url} cannot be reached: Connection refused"
     ):
-        Prometheus(gone.url).vector("up", 0)
+        PrometheusClient(gone.url).query_vector("up", 0)
 
 
 @pytest.mark.parametrize(
@@ -218,28 +225,28 @@ def test_nobody_there_is_one_line() -> None:
         ),
     ],
 )
-def test_what_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(UsageError, match="a URL such as") as refused:
-        Prometheus(url)
-    assert "\n" not in str(refused.value)
+def test_a_malformed_url_is_rejected(url: str) -> None:
+    with pytest.raises(UsageError, match="a URL such as") as caught:
+        PrometheusClient(url)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "url", ["http://u:s3cret@h:x", "http://u:s3cret/w@h", "http://u:s3cret@[::1", "ftp://s3cret@h"]
 )
-def test_a_password_in_what_is_no_url_is_not_repeated(url: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        Prometheus(url)
-    assert "s3cret" not in str(refused.value)
+def test_the_error_for_a_malformed_url_does_not_repeat_its_password(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        PrometheusClient(url)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "header", ["Authorization", "Authorization:", ": x", "A b: c", "A: b\r\nC: d", *ODD_HEADERS]
 )
-def test_what_is_no_header_is_refused_and_not_repeated(header: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        Prometheus("http://host", [header])
-    assert str(refused.value).endswith("is wanted")
+def test_a_malformed_header_is_rejected_and_not_repeated(header: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        PrometheusClient("http://host", [header])
+    assert str(caught.value).endswith("expected a header such as 'Authorization: Bearer TOKEN'")
 
 
 # Through the command.
@@ -248,22 +255,27 @@ def test_what_is_no_header_is_refused_and_not_repeated(header: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--prometheus", "http://h", "--state-dir", "/x"], "which of them is to be asked?"),
-        (["--prometheus", "http://h", "--by", "command"], "series of owners bear no command"),
+        (["--prometheus", "http://h", "--state-dir", "/x"], "exclude each other"),
+        (["--prometheus", "http://h", "--by", "command"], "owner series have no command label"),
         (["--prometheus", "http://h", "--by", "namespaces"], "did you mean 'namespace'?"),
-        (["--prometheus", "http://h", "--since", "2099-01-01", "--until", "2099-02-01"], "not in the past"),
-        (["--by", "node"], "--by node wants --prometheus"),
+        (
+            ["--prometheus", "http://h", "--since", "2099-01-01", "--until", "2099-02-01"],
+            "must be in the past",
+        ),
+        (["--by", "node"], "--by node needs --prometheus"),
     ],
 )
-def test_what_cannot_be_asked_is_said_before_anybody_is(
+def test_invalid_arguments_are_rejected_before_the_first_query(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", *arguments]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_a_prometheus_without_gpuledger_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with answering(EMPTY) as real:
+def test_a_prometheus_without_gpuledger_metrics_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(EMPTY) as real:
         assert main(["report", "--prometheus", real.url, "--since", "2d"]) == 1
     assert "has no gpuledger_device_energy_joules_total" in capsys.readouterr().err
-    assert all(form["query"][0].startswith(("gpuledger_ticks_total[", "count(")) for _, _, form in real.asked)
+    assert all(
+        form["query"][0].startswith(("gpuledger_ticks_total[", "count(")) for _, _, form in real.requests
+    )

@@ -1,4 +1,4 @@
-"""Settings taken into a node that runs: what changes, what stays, what is said."""
+"""Reloading settings of a running node: what changes, what is kept, what is reported."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from gpuledger.app import reload as reload_module
+from gpuledger.app.node_assembly import AssembledNode, assemble_node
 from gpuledger.app.reload import Reloader
-from gpuledger.app.wiring import Assembly, assemble_node
-from gpuledger.config.assemble import assemble
-from gpuledger.config.node import EVERYTHING, NODE
+from gpuledger.config.load import load_values
+from gpuledger.config.node import ALL_GROUPS, NODE_GROUPS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.http.routes import Request, Response
-from gpuledger.ledger.energy.booking import Policy
+from gpuledger.ledger.energy.booking import EnergyPolicy
 from gpuledger.model.node_state import ReloadHealth
-from gpuledger.model.settings import Reload
-from gpuledger.outputs.responses import describe
+from gpuledger.model.settings import ReloadPolicy
+from gpuledger.outputs.responses import describe_health
 from gpuledger.sources.nvml.source import NvmlSource
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, count, load
 
@@ -31,10 +31,10 @@ LISTEN = "listen_address: ['127.0.0.1:0=process,energy', '127.0.0.1:0=native']\n
 
 @dataclass
 class Serving:
-    """What `gpuledger serve` assembles from a file, ticked by hand and asked without HTTP."""
+    """A node assembled from a file as by `gpuledger serve`, with manual ticks and without HTTP."""
 
     file: Path
-    made: Assembly
+    made: AssembledNode
     reloader: Reloader
     listen: str
 
@@ -50,13 +50,13 @@ class Serving:
 
     @property
     def health(self) -> ReloadHealth:
-        health = self.made.parts.pages.page.health.reload
+        health = self.made.parts.pages.state.health.reload
         assert health is not None
         return health
 
 
 ALONE = {
-    # Never the clusters, kubelets and container runtimes of the machine that tests.
+    # Never use clusters, kubelets and container runtimes of the test machine.
     "kubernetes.enabled": ["false"],
     "slurm.enabled": ["false"],
     "containers.docker_socket": [""],
@@ -71,11 +71,11 @@ def serving(file: Path, source: str, listen: str = LISTEN) -> Serving:
 
     def read() -> dict[str, Any]:
         flags = {**ALONE, "source": [source]}
-        return assemble(NODE.values(), flags, {}, file, EVERYTHING)
+        return load_values(NODE_GROUPS.values(), flags, {}, file, ALL_GROUPS)
 
     values = read()
     made = assemble_node(values)
-    reloader = Reloader(read, values, NODE.values(), [file], made.parts, made.listeners)
+    reloader = Reloader(read, values, NODE_GROUPS.values(), [file], made.parts, made.listeners)
     found = Serving(file, made, reloader, listen)
     made.parts.node.tick()
     return found
@@ -90,7 +90,7 @@ def simulated(tmp_path: Path) -> Iterator[Serving]:
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CDLL:
-    """The test library in this process, found by every NVML source made anew."""
+    """The test library in this process, used by every new NVML source."""
     state = NvmlState(tmp_path / "state", [NvmlGpu(NvmlProcess(7, sm=40)), NvmlGpu()])
     monkeypatch.setenv("TEST_NVML_STATE", str(state.write().path))
     loaded = load()
@@ -107,25 +107,25 @@ def real(tmp_path: Path, library: CDLL) -> Iterator[Serving]:
     found.made.parts.stop()
 
 
-def test_at_the_start_the_settings_are_good(simulated: Serving) -> None:
+def test_a_node_starts_with_a_successful_reload_state(simulated: Serving) -> None:
     simulated.made.parts.node.tick()
-    told = simulated.get("/metrics/native")
-    assert "gpuledger_config_last_reload_success 1\n" in told
-    assert "gpuledger_config_last_reload_success_timestamp_seconds" in told
+    text = simulated.get("/metrics/native")
+    assert "gpuledger_config_last_reload_success 1\n" in text
+    assert "gpuledger_config_last_reload_success_timestamp_seconds" in text
 
 
-def test_how_dialects_spell_changes_and_the_page_is_never_away(simulated: Serving) -> None:
+def test_settings_of_dialects_change_and_the_page_stays_available(simulated: Serving) -> None:
     assert "my_gpu_process_energy_joules" in simulated.get()
     simulated.file.write_text(LISTEN + "metric_prefix: site\nprocess: {pid_label: gpu-prefixed}\n")
     simulated.reloader.reload()
-    # Before the next tick, too: the Page that there is, told by the new dialects.
-    told = simulated.get()
-    assert "site_energy_joules" in told
-    assert "my_gpu_process" not in told
-    assert 'pid="gpu0_' in told
+    # Also before the next tick: the current NodeState, exported by the new dialects.
+    text = simulated.get()
+    assert "site_energy_joules" in text
+    assert "my_gpu_process" not in text
+    assert 'pid="gpu0_' in text
 
 
-def test_which_dialects_a_page_has_and_where_it_is_changes(tmp_path: Path) -> None:
+def test_dialects_and_path_of_the_metrics_page_change(tmp_path: Path) -> None:
     found = serving(tmp_path / "c.yaml", "simulator", listen="listen_address: ['127.0.0.1:0']\n")
     assert "gpu_process_count" in found.get()
     found.write("metrics_path: /m\ndialect: native")
@@ -135,7 +135,7 @@ def test_which_dialects_a_page_has_and_where_it_is_changes(tmp_path: Path) -> No
     found.made.parts.stop()
 
 
-def test_page_and_api_come_and_go(simulated: Serving) -> None:
+def test_web_page_and_api_can_be_turned_off_and_on(simulated: Serving) -> None:
     route = simulated.made.listeners[0][1]
 
     def statuses() -> list[int]:
@@ -149,10 +149,10 @@ def test_page_and_api_come_and_go(simulated: Serving) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "goes_on"),
+    ("text", "continues"),
     [("web: {page: landing}", False), ("web: {page: 'off'}", False), ("interval: 2s", True)],
 )
-def test_open_streams_end_where_the_api_is_taken_away(simulated: Serving, text: str, goes_on: bool) -> None:
+def test_open_streams_end_when_the_api_is_turned_off(simulated: Serving, text: str, continues: bool) -> None:
     route = simulated.made.listeners[0][1]
 
     def opened() -> Response:
@@ -169,7 +169,7 @@ def test_open_streams_end_where_the_api_is_taken_away(simulated: Serving, text: 
         assert stream.take()
         await asyncio.to_thread(simulated.write, text)
         await asyncio.wait_for(woken.wait(), 20)
-        # Answered before the reload, begun after it.
+        # Requested before the reload, started after it.
         late = waiting()
         late.begin(lambda: None)
         found = stream.take() is not None, late.take() is not None
@@ -177,11 +177,11 @@ def test_open_streams_end_where_the_api_is_taken_away(simulated: Serving, text: 
         late.end()
         return found
 
-    assert asyncio.run(scenario()) == (goes_on, goes_on)
+    assert asyncio.run(scenario()) == (continues, continues)
     simulated.write("web: {page: full}")
-    anew = opened().stream
-    assert anew is not None
-    assert anew().take()
+    reopened = opened().stream
+    assert reopened is not None
+    assert reopened().take()
 
 
 def test_prices_change_without_a_restart(simulated: Serving) -> None:
@@ -191,50 +191,52 @@ def test_prices_change_without_a_restart(simulated: Serving) -> None:
 
 def test_the_interval_changes(simulated: Serving) -> None:
     simulated.write("interval: 250ms")
-    health = simulated.made.parts.pages.page.health
-    assert (health.interval, health.asked_interval) == (0.25, 0.25)
+    health = simulated.made.parts.pages.state.health
+    assert (health.interval, health.configured_interval) == (0.25, 0.25)
 
 
-def test_counters_and_sessions_go_on(simulated: Serving) -> None:
+def test_counters_and_sessions_continue_after_a_reload(simulated: Serving) -> None:
     ledger = simulated.made.parts.ledger
-    before = simulated.made.parts.pages.page.ledger
-    sessions = [one.first_seen for one in ledger.sessions.open()]
+    before = simulated.made.parts.pages.state.ledger
+    sessions = [session.first_seen for session in ledger.sessions.open()]
     simulated.write("metric_prefix: site\nmetric_retention: 1m\nenergy: {policy: measured}\ninterval: 500ms")
-    after = simulated.made.parts.pages.page.ledger
+    after = simulated.made.parts.pages.state.ledger
     assert simulated.made.parts.ledger is ledger
     assert sessions
-    assert [one.first_seen for one in ledger.sessions.open()] == sessions
+    assert [session.first_seen for session in ledger.sessions.open()] == sessions
     assert after.energy.totals.keys() == before.energy.totals.keys()
     assert all(after.energy.totals[uuid] >= joules for uuid, joules in before.energy.totals.items())
     assert set(after.energy.imbalance.values()) <= {0}
 
 
-def test_the_policy_holds_for_what_is_booked_from_then_on(simulated: Serving) -> None:
+def test_a_new_energy_policy_applies_to_later_bookings(simulated: Serving) -> None:
     energy = simulated.made.parts.ledger.energy
     simulated.write("energy: {policy: measured, empty_watts: 55, resident_watts: 77}")
-    assert {book.policy for book in energy.books.values()} == {Policy.MEASURED}
-    floors = {(book.floors.floors.empty, book.floors.floors.resident) for book in energy.books.values()}
+    assert {book.policy for book in energy.gpu_ledgers.values()} == {EnergyPolicy.MEASURED}
+    floors = {(book.floors.floors.empty, book.floors.floors.resident) for book in energy.gpu_ledgers.values()}
     assert floors == {(55_000, 77_000)}
 
 
-def test_what_needs_a_restart_is_said_once_in_one_line_and_the_rest_is_taken(
+def test_settings_that_need_a_restart_are_logged_once_and_the_others_are_applied(
     simulated: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "gpuledger.reload"):
         simulated.write("state_dir: /elsewhere\nprocess: {max_per_device: 5}\nmetric_prefix: site\n")
         simulated.write("state_dir: /elsewhere\nprocess: {max_per_device: 5}\nmetric_prefix: site\n")
-    # The flag beats the file: there state_dir does not change.
+    # The flag overrides the file, so state_dir does not change.
     assert [record.message for record in caplog.records] == [
-        "changed, but only a restart makes it so: process.max_per_device",
-        "settings read anew: metric_prefix",
-        "settings read anew: nothing has changed",
+        "changed settings that need a restart of gpuledger: process.max_per_device",
+        "settings reloaded: metric_prefix",
+        "settings reloaded: nothing has changed",
     ]
     assert "site_energy_joules" in simulated.get()
     assert simulated.health.pending == ("process.max_per_device",)
-    assert "wait for a restart: process.max_per_device" in describe(simulated.made.parts.pages.page)
+    assert "settings that need a restart: process.max_per_device" in describe_health(
+        simulated.made.parts.pages.state
+    )
 
 
-def test_another_address_waits_for_a_restart_and_the_old_one_answers(simulated: Serving) -> None:
+def test_a_new_listen_address_waits_for_a_restart_and_the_old_one_still_answers(simulated: Serving) -> None:
     simulated.file.write_text("listen_address: ['127.0.0.1:9']\nmetric_prefix: site\n")
     simulated.reloader.reload()
     assert "site_energy_joules" in simulated.get()
@@ -244,19 +246,19 @@ def test_another_address_waits_for_a_restart_and_the_old_one_answers(simulated: 
 
 BAD = [
     ("intervall: 1s", "unknown key 'intervall'; did you mean 'interval'?"),
-    ("interval: soon", "interval: a duration such as"),
+    ("interval: soon", "interval: expected a duration such as"),
     ("a: [", "is not YAML"),
     ("dialect: [proces]", "unknown dialect 'proces'; did you mean 'process'?"),
 ]
 
 
 @pytest.mark.parametrize(("text", "line"), BAD, ids=[text for text, _ in BAD])
-def test_a_bad_file_keeps_the_last_good_settings_and_is_told(
+def test_an_invalid_file_keeps_the_last_good_settings_and_is_reported(
     simulated: Serving, caplog: pytest.LogCaptureFixture, text: str, line: str
 ) -> None:
     simulated.write("metric_prefix: site")
     taken = simulated.health.last_success
-    # Without its own dialects a listener tells those of `dialect`.
+    # A listener without its own dialects exports those of `dialect`.
     simulated.file.write_text(f"metric_prefix: other\n{text}")
     caplog.clear()
     with caplog.at_level(logging.WARNING, "gpuledger.reload"):
@@ -267,12 +269,12 @@ def test_a_bad_file_keeps_the_last_good_settings_and_is_told(
     assert len(caplog.records) == 1
     assert line in caplog.records[0].message
     assert "site_energy_joules" in simulated.get()
-    told = simulated.get("/metrics/native")
-    assert "gpuledger_config_last_reload_success 0\n" in told
-    assert line in describe(simulated.made.parts.pages.page)
+    text = simulated.get("/metrics/native")
+    assert "gpuledger_config_last_reload_success 0\n" in text
+    assert line in describe_health(simulated.made.parts.pages.state)
 
 
-def test_a_missing_file_keeps_the_last_good_settings_and_a_good_one_is_taken_again(
+def test_a_missing_file_keeps_the_last_good_settings_until_a_valid_one_appears(
     simulated: Serving,
 ) -> None:
     simulated.write("metric_prefix: site")
@@ -287,37 +289,35 @@ def test_a_missing_file_keeps_the_last_good_settings_and_a_good_one_is_taken_aga
     assert "other_energy_joules" in simulated.get()
 
 
-def test_an_error_of_our_own_keeps_the_last_good_settings(
+def test_an_internal_error_keeps_the_last_good_settings(
     simulated: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(reload_module, "vocabularies", broken)
+    monkeypatch.setattr(reload_module, "build_dialects", broken)
     simulated.write("metric_prefix: site")
     assert "internal error" in simulated.health.error
     assert "my_gpu_process_energy_joules" in simulated.get()
 
 
-def test_a_bad_file_is_read_once_and_not_at_every_look(
-    simulated: Serving, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_file_is_read_only_once(simulated: Serving, caplog: pytest.LogCaptureFixture) -> None:
     simulated.file.write_text("a: [")
     with caplog.at_level(logging.ERROR, "gpuledger.reload"):
         for _ in range(6):
-            simulated.reloader.look()
+            simulated.reloader.reload_if_changed()
     assert len(caplog.records) == 1
 
 
-def test_a_changed_file_is_taken_at_the_second_look(simulated: Serving) -> None:
+def test_a_changed_file_is_applied_at_the_second_check(simulated: Serving) -> None:
     simulated.file.write_text(LISTEN + "metric_prefix: site")
-    simulated.reloader.look()
+    simulated.reloader.reload_if_changed()
     assert "my_gpu_process_energy_joules" in simulated.get()
-    simulated.reloader.look()
+    simulated.reloader.reload_if_changed()
     assert "site_energy_joules" in simulated.get()
 
 
-def test_the_period_of_looking_is_itself_a_setting(simulated: Serving) -> None:
+def test_the_interval_of_checks_is_itself_reloaded(simulated: Serving) -> None:
     assert simulated.reloader.period == 5.0
     simulated.write("reload: {interval: 1s}")
     assert simulated.reloader.period == 1.0
@@ -325,89 +325,91 @@ def test_the_period_of_looking_is_itself_a_setting(simulated: Serving) -> None:
     assert simulated.reloader.period is None
 
 
-def test_what_an_unlisted_dialect_needs_is_read_on_after_a_reload(tmp_path: Path, library: CDLL) -> None:
+def test_quantities_of_an_unlisted_dialect_are_still_read_after_a_reload(
+    tmp_path: Path, library: CDLL
+) -> None:
     found = serving(tmp_path / "c.yaml", "nvml", listen="listen_address: ['127.0.0.1:0=process']\n")
     parts = found.made.parts
-    unasked = parts.pages.wants()
+    listed = parts.pages.required_quantities()
     found.get("/metrics/native")
-    asked, before = parts.pages.wants(), parts.pages
+    queried, before = parts.pages.required_quantities(), parts.pages
     found.write("metric_prefix: site")
     assert parts.pages is not before
-    assert unasked < parts.pages.wants() == asked
+    assert listed < parts.pages.required_quantities() == queried
     parts.stop()
 
 
-def test_a_source_of_hardware_is_replaced_between_two_ticks(real: Serving, library: CDLL) -> None:
-    def told() -> list[str]:
-        seen = real.made.parts.pages.page.snapshot
+def test_a_hardware_source_is_replaced_between_two_ticks(real: Serving, library: CDLL) -> None:
+    def indices() -> list[str]:
+        seen = real.made.parts.pages.state.snapshot
         assert seen is not None
         return [str(reading.device.gpu.index) for reading in seen.readings]
 
     old = real.made.parts.source
-    assert told() == ["0", "1"]
+    assert indices() == ["0", "1"]
     real.write("devices: ['1']\nslow_interval: 1s")
-    assert told() == ["1"]
+    assert indices() == ["1"]
     assert real.made.parts.source is not old
-    # Two were started, and one is left.
+    # Two were initialized, one was shut down.
     assert count(library, "nvmlInitWithFlags") - count(library, "nvmlShutdown") == 1
     real.write("")
-    assert told() == ["0", "1"]
+    assert indices() == ["0", "1"]
 
 
-def test_a_source_that_makes_data_up_would_begin_anew_and_waits_for_a_restart(simulated: Serving) -> None:
+def test_settings_of_a_simulated_source_wait_for_a_restart(simulated: Serving) -> None:
     source = simulated.made.parts.source
     simulated.write("devices: ['1']")
     assert simulated.made.parts.source is source
     assert simulated.health.pending == ("devices",)
 
 
-def test_in_a_pause_settings_are_taken_and_the_driver_is_left_alone(real: Serving, library: CDLL) -> None:
+def test_a_reload_during_a_pause_does_not_open_the_driver(real: Serving, library: CDLL) -> None:
     real.made.parts.node.pause(600)
     started = count(library, "nvmlInitWithFlags")
     real.write("devices: ['1']\nmetric_prefix: site")
     assert count(library, "nvmlInitWithFlags") == started == count(library, "nvmlShutdown")
-    assert real.made.parts.pages.page.health.paused
+    assert real.made.parts.pages.state.health.paused
     assert real.health.success
 
 
-def test_maps_of_owners_are_made_anew_and_asked_before_they_count(real: Serving, tmp_path: Path) -> None:
+def test_owner_indexes_are_replaced_and_read_before_they_are_used(real: Serving, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "0").write_text("4711\n")
     real.write(f"job_map: {{dir: {tmp_path / 'jobs'}}}")
-    page = real.made.parts.pages.page
-    assert [(one.name, one.success) for one in page.health.maps] == [("job_map", True)]
-    assert page.snapshot is not None
-    assert [one.workload.job for one in page.snapshot.allocations] == ["4711"]
-    maps = real.made.parts.maps
+    state = real.made.parts.pages.state
+    assert [(one.name, one.success) for one in state.health.owner_indexes] == [("job_map", True)]
+    assert state.snapshot is not None
+    assert [one.workload.job for one in state.snapshot.allocations] == ["4711"]
+    indexes = real.made.parts.owner_indexes
     real.write("")
-    assert real.made.parts.pages.page.health.maps == ()
-    assert not any(one._thread.is_alive() for one in maps._maps)  # type: ignore[attr-defined]
+    assert real.made.parts.pages.state.health.owner_indexes == ()
+    assert not any(one._thread.is_alive() for one in indexes._indexes)  # type: ignore[attr-defined]
 
 
-def test_maps_that_did_not_change_stay(real: Serving, tmp_path: Path) -> None:
+def test_unchanged_owner_indexes_are_kept(real: Serving, tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
-    asked = f"job_map: {{dir: {tmp_path / 'jobs'}}}\n"
-    real.write(asked)
-    maps = real.made.parts.maps
-    real.write(asked + "metric_prefix: site")
-    assert real.made.parts.maps is maps
+    text = f"job_map: {{dir: {tmp_path / 'jobs'}}}\n"
+    real.write(text)
+    indexes = real.made.parts.owner_indexes
+    real.write(text + "metric_prefix: site")
+    assert real.made.parts.owner_indexes is indexes
 
 
-def test_a_file_that_a_setting_names_is_looked_at_and_its_part_made_anew(
+def test_a_changed_file_that_a_setting_names_is_reloaded(
     simulated: Serving, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     table = tmp_path / "table.csv"
     table.write_text("1")
-    monkeypatch.setattr(DialectSettings, "reload", Reload(files=("node_name",)))
+    monkeypatch.setattr(DialectSettings, "reload", ReloadPolicy(files=("node_name",)))
     simulated.write(f"node_name: {table}")
     dialects = simulated.made.parts.pages
     table.write_text("22")
-    simulated.reloader.look()
-    simulated.reloader.look()
+    simulated.reloader.reload_if_changed()
+    simulated.reloader.reload_if_changed()
     assert simulated.made.parts.pages is not dialects
 
 
-def test_a_tick_that_hangs_puts_a_reload_off_and_it_is_said_once(
+def test_a_hanging_tick_delays_a_reload_and_is_logged_once(
     simulated: Serving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     node, between = simulated.made.parts.node, simulated.made.parts.node.between_ticks
@@ -417,15 +419,15 @@ def test_a_tick_that_hangs_puts_a_reload_off_and_it_is_said_once(
         node._ticking.acquire()
         with caplog.at_level(logging.ERROR, "gpuledger.reload"):
             for _ in range(4):
-                simulated.reloader.look()
+                simulated.reloader.reload_if_changed()
         node._ticking.release()
     assert len(caplog.records) == 1
-    assert "has not come back" in caplog.records[0].message
-    simulated.reloader.look()
+    assert "has not returned" in caplog.records[0].message
+    simulated.reloader.reload_if_changed()
     assert "site_energy_joules" in simulated.get()
 
 
-def test_the_log_changes_its_level(simulated: Serving) -> None:
+def test_the_log_level_changes(simulated: Serving) -> None:
     root = logging.getLogger()
     level, handlers = root.level, root.handlers
     try:

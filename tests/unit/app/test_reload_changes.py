@@ -1,4 +1,4 @@
-"""Settings read anew: what is different, what a running program takes, and which files are looked at."""
+"""Comparing settings, the keys that a running program can change, and watching files."""
 
 from __future__ import annotations
 
@@ -10,44 +10,52 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gpuledger.app.reload import changes, files_of
-from gpuledger.config.node import NODE
+from gpuledger.app.reload import compare_settings, files_named_in
+from gpuledger.config.node import NODE_GROUPS
 from gpuledger.host.files import FileWatch
-from gpuledger.http.limits import Limits
-from gpuledger.model.settings import Reload, declared, integer, reload_of, setting, text, words
+from gpuledger.http.limits import HttpLimits
+from gpuledger.model.settings import (
+    ReloadPolicy,
+    comma_separated,
+    declared_settings,
+    integer,
+    reload_policy,
+    setting,
+    text,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Lively:
-    """Takes changes, but one."""
+class Reloadable:
+    """All keys but one can be reloaded."""
 
-    reload: ClassVar[Reload] = Reload(restart=("port",), files=("table", "more"))
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy(restart=("port",), files=("table", "more"))
 
     colour: str = setting("colour", text, "red", "h")
     port: int = setting("port", integer(0, 9), 1, "h")
     table: str = setting("table", text, "", "h")
-    more: tuple[str, ...] = setting("more", words(text), (), "h")
+    more: tuple[str, ...] = setting("more", comma_separated(text), (), "h")
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
-    """Says nothing of changes."""
+class Fixed:
+    """Without a reload policy."""
 
     depth: int = setting("depth", integer(0, 9), 1, "h")
 
 
-GROUPS = (Lively, Silent)
+GROUPS = (Reloadable, Fixed)
 
 CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], list[str], list[str], dict[str, Any]]] = [
     ("nothing", {"colour": "blue"}, {"colour": "blue"}, [], [], {"colour": "blue"}),
-    ("taken", {}, {"colour": "blue"}, ["colour"], [], {"colour": "blue"}),
+    ("applied", {}, {"colour": "blue"}, ["colour"], [], {"colour": "blue"}),
     ("back to the default", {"colour": "blue"}, {}, ["colour"], [], {}),
-    ("the default in words", {}, {"colour": "red"}, [], [], {"colour": "red"}),
+    ("the default, set explicitly", {}, {"colour": "red"}, [], [], {"colour": "red"}),
     ("needs a restart", {"port": 2}, {"port": 3}, [], ["port"], {"port": 2}),
-    ("needs one from the default on", {}, {"port": 3}, [], ["port"], {}),
-    ("needs one back to the default", {"port": 2}, {}, [], ["port"], {"port": 2}),
-    ("a group that says nothing", {}, {"depth": 5}, [], ["depth"], {}),
-    ("the rest is taken", {}, {"port": 3, "colour": "blue"}, ["colour"], ["port"], {"colour": "blue"}),
+    ("needs a restart from the default", {}, {"port": 3}, [], ["port"], {}),
+    ("needs a restart back to the default", {"port": 2}, {}, [], ["port"], {"port": 2}),
+    ("a group without a policy", {}, {"depth": 5}, [], ["depth"], {}),
+    ("the others are applied", {}, {"port": 3, "colour": "blue"}, ["colour"], ["port"], {"colour": "blue"}),
 ]
 
 
@@ -56,38 +64,38 @@ CHANGES: list[tuple[str, dict[str, Any], dict[str, Any], list[str], list[str], d
     [case[1:] for case in CHANGES],
     ids=[case[0] for case in CHANGES],
 )
-def test_what_can_be_taken_is_and_the_rest_stays_as_it_was(
+def test_reloadable_changes_are_applied_and_the_others_keep_their_old_values(
     before: dict[str, Any],
     after: dict[str, Any],
     taken: list[str],
     pending: list[str],
     values: dict[str, Any],
 ) -> None:
-    found = changes(GROUPS, before, after)
+    found = compare_settings(GROUPS, before, after)
     assert (list(found.taken), list(found.pending), dict(found.values)) == (taken, pending, values)
 
 
-def test_a_group_can_be_fixed_by_what_the_program_does() -> None:
-    found = changes(GROUPS, {}, {"colour": "blue"}, fixed=(Lively,))
+def test_a_fixed_group_needs_a_restart() -> None:
+    found = compare_settings(GROUPS, {}, {"colour": "blue"}, fixed=(Reloadable,))
     assert (found.taken, found.pending) == ((), ("colour",))
 
 
-def test_the_files_are_those_that_settings_name() -> None:
-    assert files_of(GROUPS, {}) == ()
+def test_the_watched_files_are_those_that_settings_name() -> None:
+    assert files_named_in(GROUPS, {}) == ()
     values = {"table": "/a", "more": ("/b", "/c"), "colour": "/d"}
-    assert files_of(GROUPS, values) == (Path("/a"), Path("/b"), Path("/c"))
+    assert files_named_in(GROUPS, values) == (Path("/a"), Path("/b"), Path("/c"))
 
 
-@pytest.mark.parametrize("group", NODE.values(), ids=lambda group: group.__name__)
-def test_a_group_speaks_of_its_own_keys_alone(group: type) -> None:
-    said = reload_of(group)
-    keys = {item.key for _, item, _ in declared(group)}
-    assert {*said.restart, *said.files} <= keys
+@pytest.mark.parametrize("group", NODE_GROUPS.values(), ids=lambda group: group.__name__)
+def test_the_reload_policy_of_a_group_names_only_its_own_keys(group: type) -> None:
+    policy = reload_policy(group)
+    keys = {item.key for _, item, _ in declared_settings(group)}
+    assert {*policy.restart, *policy.files} <= keys
 
 
-def test_what_needs_a_restart_is_no_more_than_what_must() -> None:
-    limits = {item.key for _, item, _ in declared(Limits)}
-    assert {key for group in NODE.values() for key in reload_of(group).restart} == limits | {
+def test_only_these_keys_need_a_restart() -> None:
+    limits = {item.key for _, item, _ in declared_settings(HttpLimits)}
+    assert {key for group in NODE_GROUPS.values() for key in reload_policy(group).restart} == limits | {
         "source",
         "gpu_count",
         "simulator.seed",
@@ -111,7 +119,7 @@ def test_what_needs_a_restart_is_no_more_than_what_must() -> None:
 
 @pytest.fixture
 def config_map(tmp_path: Path) -> Path:
-    """A file as the kubelet mounts it: a link through ..data into a directory with a date."""
+    """A file as mounted by the kubelet: a link through ..data into a dated directory."""
     (tmp_path / "..1").mkdir()
     (tmp_path / "..1" / "c.yaml").write_text("a: 1")
     (tmp_path / "..data").symlink_to("..1")
@@ -125,7 +133,7 @@ def in_place(file: Path) -> None:
 
 def renamed_over(file: Path) -> None:
     aside = file.with_name("aside")
-    # As long as before, and as old: only another inode tells.
+    # With the same size and time: only the inode differs.
     aside.write_text("a: 2")
     os.utime(aside, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
     aside.replace(file)
@@ -152,40 +160,42 @@ def removed(file: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [in_place, renamed_over, swapped, swapped_to_the_same_inode, removed])
-def test_a_change_is_seen_once_it_stands_still(config_map: Path, change: Callable[[Path], None]) -> None:
+def test_a_change_is_detected_once_the_file_is_stable(
+    config_map: Path, change: Callable[[Path], None]
+) -> None:
     watch = FileWatch([config_map])
-    assert not watch.look()
+    assert not watch.has_changed()
     change(config_map)
-    assert [watch.look(), watch.look()] == [False, True]
-    watch.take(watch.states([config_map]))
-    assert [watch.look(), watch.look()] == [False, False]
+    assert [watch.has_changed(), watch.has_changed()] == [False, True]
+    watch.set_baseline(watch.current_states([config_map]))
+    assert [watch.has_changed(), watch.has_changed()] == [False, False]
 
 
-def test_what_is_being_written_is_not_read_by_halves(tmp_path: Path) -> None:
+def test_a_file_that_is_being_written_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("")
     watch = FileWatch([file])
     seen = []
     for size in range(1, 5):
         file.write_text("x" * size)
-        seen.append(watch.look())
+        seen.append(watch.has_changed())
     assert seen == [False] * 4
-    assert watch.look()
+    assert watch.has_changed()
 
 
-def test_a_file_that_was_missing_and_comes_is_a_change(tmp_path: Path) -> None:
+def test_a_file_that_appears_is_a_change(tmp_path: Path) -> None:
     file = tmp_path / "late.csv"
     watch = FileWatch([file])
-    assert not watch.look()
+    assert not watch.has_changed()
     file.write_text("x")
-    assert [watch.look(), watch.look()] == [False, True]
+    assert [watch.has_changed(), watch.has_changed()] == [False, True]
 
 
-def test_what_changes_and_changes_back_is_no_change(tmp_path: Path) -> None:
+def test_a_reverted_change_is_no_change(tmp_path: Path) -> None:
     file, aside = tmp_path / "c.yaml", tmp_path / "aside"
     file.write_text("a")
     watch = FileWatch([file])
     file.rename(aside)
-    assert not watch.look()
+    assert not watch.has_changed()
     aside.rename(file)
-    assert [watch.look(), watch.look()] == [False, False]
+    assert [watch.has_changed(), watch.has_changed()] == [False, False]

@@ -1,4 +1,4 @@
-"""What one look of `collect` does when the driver does not come back, or the program is wrong."""
+"""A single reading of `collect` with a hanging driver or an internal error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from gpuledger.app.wiring import Parts
+from gpuledger.app.node_assembly import NodeParts
 from gpuledger.cli import collect
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.node_state import NodeState
@@ -18,19 +18,19 @@ from gpuledger.workloads.owner_indexes import OwnerIndexes
 INFO = SourceInfo("nvml")
 
 
-def parts(tick: object) -> Parts:
-    page = NodeState(unix=0.0, source=INFO)
+def parts(tick: object) -> NodeParts:
+    state = NodeState(unix=0.0, source=INFO)
     stand_in = SimpleNamespace(
         node=SimpleNamespace(tick=tick),
         source=SimpleNamespace(info=INFO, close=lambda: None),
-        pages=SimpleNamespace(text=lambda names: (page, b"")),
-        maps=OwnerIndexes(),
+        pages=SimpleNamespace(encode_text=lambda names: (state, b"")),
+        owner_indexes=OwnerIndexes(),
     )
-    return cast("Parts", stand_in)
+    return cast("NodeParts", stand_in)
 
 
-def test_a_reading_that_does_not_come_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collect, "PATIENCE", 0.01)
+def test_a_reading_that_hangs_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "READING_TIMEOUT", 0.01)
     released = threading.Event()
     try:
         with pytest.raises(SourceUnavailable, match=r"no reading for 0\.01 s: nvml does not answer"):
@@ -39,6 +39,6 @@ def test_a_reading_that_does_not_come_back_is_given_up(monkeypatch: pytest.Monke
         released.set()
 
 
-def test_a_reading_that_was_never_made_is_not_told_as_one() -> None:
-    with pytest.raises(GpuledgerError, match="please report it"):
+def test_a_failed_reading_is_not_written() -> None:
+    with pytest.raises(GpuledgerError, match="please report the log lines above"):
         collect._read_once(parts(lambda: None), ("process",))

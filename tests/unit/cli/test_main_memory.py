@@ -1,4 +1,4 @@
-"""What `serve` does to the allocator, counted by the allocator itself."""
+"""The effect of `serve` on malloc, measured by malloc itself."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 BODIES = 64
 BODY = 512 << 10
 
-# Bodies of a scrape made and freed, with something that stays made after each, too large for the gaps
-# that the imports left. The first one freed is what makes glibc put the later ones in the heap. On
-# stderr: the bytes that the heap holds free.
+# Allocates and frees bodies of scrapes, with a block that is kept after each, too large for the gaps that
+# the imports left. Freeing the first body makes glibc allocate later ones on the heap. Prints the free bytes
+# of the heap on stderr.
 SCRIPT = f"""
 import ctypes, sys
 from gpuledger.cli.main import main
@@ -28,12 +28,12 @@ for _ in range({BODIES}):
     kept.append(bytes(60_000))
 del bodies
 
-class Told(ctypes.Structure):
+class MallInfo(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
 
-told = ctypes.CDLL(None).mallinfo2
-told.restype = Told
-sys.stderr.write(str(told().i))
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = MallInfo
+sys.stderr.write(str(mallinfo().i))
 """
 
 pytestmark = pytest.mark.skipif(
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def free_in_the_heap(**env: str) -> int:
-    """Bytes that were freed and not given back."""
+    """Bytes that were freed but not returned to the system."""
     without = {
         name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))
     }
@@ -52,7 +52,7 @@ def free_in_the_heap(**env: str) -> int:
     return int(done.stderr)
 
 
-def test_freed_bodies_leave_no_gaps_in_the_heap_of_serve() -> None:
+def test_freed_bodies_of_serve_do_not_fragment_the_heap() -> None:
     assert free_in_the_heap() < 4 * BODY
 
 
@@ -64,5 +64,5 @@ def test_freed_bodies_leave_no_gaps_in_the_heap_of_serve() -> None:
     ],
     ids=["variable", "tunable"],
 )
-def test_a_limit_that_the_environment_sets_stays(env: dict[str, str]) -> None:
+def test_a_threshold_from_the_environment_is_kept(env: dict[str, str]) -> None:
     assert free_in_the_heap(**env) > BODIES * BODY // 2

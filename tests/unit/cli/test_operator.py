@@ -1,4 +1,4 @@
-"""`gpuledger operator` before it asks anybody anything."""
+"""`gpuledger operator` before its first request."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ((), "there is no API server to ask; name one with --kubernetes-api or --kubeconfig"),
+        ((), "no Kubernetes API server found; name one with --kubernetes-api or --kubeconfig"),
         (
             ("--kubernetes-api=http://127.0.0.1:1",),
-            "which namespace is the operator's own? Set POD_NAMESPACE or --namespace",
+            "the operator's namespace is not known; set POD_NAMESPACE or --namespace",
         ),
-        (("--lease-duration=10ms",), "--lease-duration: a duration of at least 1 s is wanted, not '10ms'"),
-        (("all",), "operator takes no 'all'; see gpuledger operator --help"),
+        (("--lease-duration=10ms",), "--lease-duration: expected a duration of at least 1 s, not '10ms'"),
+        (("all",), "operator takes no argument 'all'; see gpuledger operator --help"),
     ],
-    ids=["no server", "no namespace", "a lease too short", "a word"],
+    ids=["no server", "no namespace", "a lease too short", "a positional argument"],
 )
-def test_what_is_missing_is_said_in_one_line(
+def test_missing_settings_are_a_one_line_error(
     arguments: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["operator", *arguments]) == 2
     assert capsys.readouterr().err == f"gpuledger: {line}\n"
 
 
-def test_a_configuration_that_is_none_is_said_before_anything_is_asked(
+def test_an_invalid_configuration_is_an_error_before_the_first_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "operator.yaml"
@@ -45,8 +45,8 @@ def test_a_configuration_that_is_none_is_said_before_anything_is_asked(
     assert str(file) in capsys.readouterr().err
 
 
-def test_help_teaches_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["operator", "--help"]) == 0
-    told = capsys.readouterr().out
-    assert "kubectl get gpumonitors" in told
-    assert "--lease-duration" in told
+    text = capsys.readouterr().out
+    assert "kubectl get gpumonitors" in text
+    assert "--lease-duration" in text

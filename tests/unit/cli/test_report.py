@@ -1,4 +1,4 @@
-"""`gpuledger report` and `gpuledger explain` on books that a ledger kept."""
+"""`gpuledger report` and `gpuledger explain` on the database of a ledger."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from books_helpers import UNIX, Run, rows
 from builders import FakeClock, gpu, instance, process
 from gpuledger.cli.main import main
-from gpuledger.ledger.report.formats import iso
+from gpuledger.ledger.report.formats import format_time
 from gpuledger.ledger.store.schema import MIGRATIONS
 from gpuledger.model.workload import Allocation, Workload
+from ledger_helpers import UNIX, Run, rows
 from report_helpers import folded
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA H100", sm_count=132)
@@ -29,7 +29,7 @@ ALL = ("--since", "2023-01-01")
 
 @pytest.fixture
 def books(tmp_path: Path) -> Path:
-    """Two hours: one pod alone on a GPU, then with another one; the second GPU is idle."""
+    """Two hours: one pod alone on a GPU, then sharing it; the second GPU is idle."""
     run = Run(tmp_path)
     train, chat = process(A, 11, workload=TRAIN), process(A, 12, workload=CHAT, name="vllm")
     for minute in range(120):
@@ -39,13 +39,13 @@ def books(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(list(words)) == 0
     return capsys.readouterr().out
 
 
 def figures(capsys: pytest.CaptureFixture[str], books: Path, *words: str) -> list[dict[str, str]]:
-    text = told(capsys, "report", "--state-dir", str(books), *ALL, "--format", "csv", *words)
+    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--format", "csv", *words)
     return list(csv.DictReader(io.StringIO(text)))
 
 
@@ -55,7 +55,7 @@ def test_rows_sum_to_the_counters(books: Path, capsys: pytest.CaptureFixture[str
     assert {row["pod"] for row in by_pod} == {"train-0", "chat-0", ""}
 
 
-def test_by_a_pod_label(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_groups_by_a_pod_label(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["team"] for row in figures(capsys, books, "--by", "label:team")} == {"blue", "red", ""}
 
 
@@ -64,16 +64,16 @@ def test_prices_come_from_the_configuration_too(
 ) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("price: {kwh: 0.3, gpu_hour: 2, currency: eur}\nco2: {g_per_kwh: 380}\n")
-    text = told(capsys, "report", "--state-dir", str(books), *ALL, "--config", str(config))
+    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--config", str(config))
     assert "cost EUR" in text
     assert "kg CO2" in text
 
 
-def test_hours_apart_sum_to_the_hours_together(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reports_of_single_hours_sum_to_the_whole(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = int(UNIX) // 3600
     parts: Counter[str] = Counter()
     for hour in range(first, first + 4):
-        between = ("--since", iso(hour * 3600), "--until", iso(hour * 3600 + 3600))
+        between = ("--since", format_time(hour * 3600), "--until", format_time(hour * 3600 + 3600))
         for row in figures(capsys, books, "--by", "pod", *between):
             parts[row["pod"] + row["account"]] += int(row["millijoules"])
     whole = {
@@ -82,54 +82,60 @@ def test_hours_apart_sum_to_the_hours_together(books: Path, capsys: pytest.Captu
     assert dict(parts) == whole
 
 
-def test_a_live_writer_does_not_mind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_does_not_disturb_a_running_ledger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Run(tmp_path)
     for minute in range(10):
         run.tick({A: minute * 1000 * J}, [process(A, 1, workload=TRAIN)], seconds=60.0)
-    assert "ml/train-0" in told(capsys, "report", "--state-dir", str(tmp_path), *ALL)
+    assert "ml/train-0" in run_command(capsys, "report", "--state-dir", str(tmp_path), *ALL)
     state = run.tick({A: 11_000 * J}, [process(A, 1, workload=TRAIN)], seconds=60.0)
     assert state.parts[0].success
     run.store.close()
 
 
-def test_explain_adds_up_to_the_bill(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_sums_to_the_reported_energy(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bills = {row["pod"]: row for row in figures(capsys, books, "--by", "pod")}
     for pod in ("train-0", "chat-0"):
-        found = json.loads(told(capsys, "explain", pod, "--state-dir", str(books), "--format", "json"))
+        found = json.loads(run_command(capsys, "explain", pod, "--state-dir", str(books), "--format", "json"))
         assert found["millijoules"] == int(bills[pod]["millijoules"])
         assert found["millijoules"] == sum(one["millijoules"] for one in found["intervals"])
 
 
-def test_explain_says_with_whom_and_why(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = told(capsys, "explain", "ml/train-0", "--state-dir", str(books))
+def test_explain_names_the_sharing_owners_and_the_reason(
+    books: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = run_command(capsys, "explain", "ml/train-0", "--state-dir", str(books))
     assert "pid 11 python3 on GPU 0 GPU-0" in text
     assert "measured" in text
     assert "with web/chat-0" in text
-    assert "alone on the whole GPU, so the counter is its own" in text
-    assert "shared: split by engine time, and the idle power, where it is known, equally" in text
+    assert "alone on the whole GPU, so it gets all of the counter's energy" in text
+    assert "shared: split by engine time; idle power, if known, split equally" in text
 
 
 @pytest.mark.parametrize("word", ["11", "pid:11", "pod:train-0", "pod:ml/train-0"])
-def test_who_is_found_by_any_of_his_names(books: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
-    found = json.loads(told(capsys, "explain", word, "--state-dir", str(books), "--format", "json"))
+def test_explain_accepts_every_form_of_a_name(
+    books: Path, capsys: pytest.CaptureFixture[str], word: str
+) -> None:
+    found = json.loads(run_command(capsys, "explain", word, "--state-dir", str(books), "--format", "json"))
     assert [one["pid"] for one in found["sessions"]] == [11]
     assert found["low_millijoules"] <= found["millijoules"] <= found["high_millijoules"]
 
 
-def test_a_process_whose_detail_is_folded_says_how_much_of_it_is(
+def test_explain_reports_energy_without_detail_after_folding(
     books: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "old").mkdir()
     folded(books / "gpuledger.db", UNIX + 86_400, tmp_path / "old" / "gpuledger.db")
     found = json.loads(
-        told(capsys, "explain", "pid:11", "--state-dir", str(tmp_path / "old"), "--format", "json")
+        run_command(capsys, "explain", "pid:11", "--state-dir", str(tmp_path / "old"), "--format", "json")
     )
     booked = rows(books / "gpuledger.db", "SELECT measured + apportioned FROM usage WHERE number = 1")[0][0]
     assert found["millijoules"] == found["millijoules_without_detail"] == booked
-    assert "without detail" in told(capsys, "explain", "pid:11", "--state-dir", str(tmp_path / "old"))
+    assert "without detail" in run_command(capsys, "explain", "pid:11", "--state-dir", str(tmp_path / "old"))
 
 
-def fails(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(list(words)) in (1, 2)
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -150,44 +156,64 @@ def test_errors_are_one_line_that_names_the_remedy(
         file.execute("PRAGMA user_version=2")
     here = str(books)
     cases = {
-        ("report", "--state-dir", str(empty)): "there are no books at",
-        ("report", "--state-dir", str(foreign)): "cannot be read: file is not a database",
+        ("report", "--state-dir", str(empty)): "there is no ledger at",
+        ("report", "--state-dir", str(foreign)): "gpuledger.db: file is not a database",
         ("report", "--state-dir", str(old)): "start `gpuledger serve` of this version once",
-        ("report", "--state-dir", "none"): "books that are kept in memory",
+        ("report", "--state-dir", "none"): "the ledger is in the memory of",
         ("report", "--state-dir", here, "--by", "nampespace"): "did you mean 'namespace'?",
-        ("report", "--state-dir", here, "--since", "soon"): "--since: a time ago",
-        ("report", "--state-dir", here, "--price.kwh", "cheap"): "--price.kwh: a price of one kilowatt-hour",
-        ("report", "--state-dir", here, "--pue", "0.9"): "--pue: a power usage effectiveness of at least 1",
-        ("report", "--state-dir", here, "--price.currency", "euro"): "a currency code of three letters",
-        ("report", "--state-dir", here, "extra"): "report takes no 'extra'",
-        ("explain", "--state-dir", here): "explain wants one WHO",
-        ("explain", "nobody", "--state-dir", here): "nobody called 'nobody' is in",
+        ("report", "--state-dir", here, "--since", "soon"): "--since: expected an age",
+        (
+            "report",
+            "--state-dir",
+            here,
+            "--price.kwh",
+            "cheap",
+        ): "--price.kwh: expected a price of one kilowatt-hour",
+        (
+            "report",
+            "--state-dir",
+            here,
+            "--pue",
+            "0.9",
+        ): "--pue: expected a power usage effectiveness of at least 1",
+        (
+            "report",
+            "--state-dir",
+            here,
+            "--price.currency",
+            "euro",
+        ): "expected a currency code of three letters",
+        ("report", "--state-dir", here, "extra"): "report takes no argument 'extra'",
+        ("explain", "--state-dir", here): "explain needs one WHO",
+        ("explain", "nobody", "--state-dir", here): "'nobody' is not in",
     }
     for words, line in cases.items():
-        assert line in fails(capsys, *words), words
+        assert line in error_of(capsys, *words), words
 
 
-def test_what_may_be_a_pid_and_a_job_must_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ambiguous_number_needs_a_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(tmp_path)
-    people = [process(A, 4711, workload=TRAIN), process(B, 12, workload=Workload("slurm", job="4711"))]
+    processes = [process(A, 4711, workload=TRAIN), process(B, 12, workload=Workload("slurm", job="4711"))]
     for minute in range(5):
-        run.tick({A: minute * 1000 * J, B: minute * 1000 * J}, people, seconds=60.0)
+        run.tick({A: minute * 1000 * J, B: minute * 1000 * J}, processes, seconds=60.0)
     run.store.close()
-    assert "say pid:4711 or job:4711" in fails(capsys, "explain", "4711", "--state-dir", str(tmp_path))
-    assert told(capsys, "explain", "job:4711", "--state-dir", str(tmp_path)).startswith("job 4711:")
+    assert "use pid:4711 or job:4711" in error_of(capsys, "explain", "4711", "--state-dir", str(tmp_path))
+    assert run_command(capsys, "explain", "job:4711", "--state-dir", str(tmp_path)).startswith("job 4711:")
 
 
-def test_made_up_books_say_so(books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_simulated_ledger_is_marked(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "sim").mkdir()
     (books / "gpuledger.db").rename(tmp_path / "sim" / "simulator-k8s-node.db")
-    # Their now is their end, however long ago that is.
+    # The current time of a simulated ledger is its end.
     assert main(["report", "--state-dir", str(tmp_path / "sim"), "--since", "2h"]) == 0
     out, error = capsys.readouterr()
-    assert "of a simulator or a recording, not of hardware" in error
+    assert "data of a simulator or a recording, not of hardware" in error
     assert "ml/train-0" in out
 
 
-def test_an_instance_counts_by_its_part_of_the_gpu(
+def test_hours_of_a_mig_instance_count_by_its_share_of_the_gpu(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     part = instance(A, 2, 0, profile="3g.40gb", sm_count=66)
@@ -205,7 +231,7 @@ def hours_of(books: Path, pod: str, capsys: pytest.CaptureFixture[str], *words: 
 
 
 @pytest.mark.parametrize("step", [3600.0, -3600.0, 8 * 86_400.0])
-def test_a_clock_that_is_set_makes_no_hours_and_hides_no_energy(
+def test_a_clock_step_adds_no_hours_and_hides_no_energy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], step: float
 ) -> None:
     run = Run(tmp_path)
@@ -223,7 +249,7 @@ def test_a_clock_that_is_set_makes_no_hours_and_hides_no_energy(
     assert hours_of(wholly, "train-0", capsys) == hours_of(tmp_path, "train-0", capsys)
 
 
-def test_a_machine_that_began_in_1970_folds_in_no_time(
+def test_a_machine_that_booted_in_1970_folds_quickly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = FakeClock(100.0)
@@ -240,7 +266,7 @@ def test_a_machine_that_began_in_1970_folds_in_no_time(
     assert rows(wholly / "gpuledger.db", "SELECT count(*) FROM hour_times")[0][0] <= 3  # type: ignore[operator]
 
 
-def test_time_in_which_nobody_looked_is_nobodys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unobserved_time_belongs_to_no_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(tmp_path)
     for minute in range(20):
         run.tick({A: minute * 1000 * J}, [process(A, 1, workload=TRAIN)], seconds=60.0)
@@ -265,9 +291,9 @@ def test_time_in_which_nobody_looked_is_nobodys(tmp_path: Path, capsys: pytest.C
         Workload(missing="no_cgroup"),
         Workload("user", user="1000"),
     ],
-    ids=["the pod is deleted", "labels are not told", "nothing is told", "a user alone"],
+    ids=["the pod is deleted", "labels are unknown", "the owner is unknown", "only the user is known"],
 )
-def test_what_a_process_was_known_by_is_not_lost_at_its_end(
+def test_the_known_owner_of_a_process_is_kept_at_its_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], forgotten: Workload
 ) -> None:
     known = Workload("pod", "ml", "train-0", "main", "u", "c", labels=(("team", "blue"),))
@@ -281,20 +307,20 @@ def test_what_a_process_was_known_by_is_not_lost_at_its_end(
         assert used == {{"pod": "train-0", "team": "blue"}[key]}
 
 
-def test_the_bounds_of_a_process_are_the_same_when_its_detail_is_folded(
+def test_the_bounds_of_a_process_do_not_change_after_folding(
     books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "old").mkdir()
     folded(books / "gpuledger.db", UNIX + 86_400, tmp_path / "old" / "gpuledger.db")
     found = [
-        json.loads(told(capsys, "explain", "pid:12", "--state-dir", str(folder), "--format", "json"))
+        json.loads(run_command(capsys, "explain", "pid:12", "--state-dir", str(folder), "--format", "json"))
         for folder in (books, tmp_path / "old")
     ]
     for key in ("millijoules", "low_millijoules", "high_millijoules"):
         assert found[0][key] == found[1][key], key
 
 
-def test_a_job_of_a_thousand_pods_with_any_name_is_explained(
+def test_a_job_with_a_thousand_pods_and_non_ascii_names_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(tmp_path)
@@ -306,79 +332,79 @@ def test_a_job_of_a_thousand_pods_with_any_name_is_explained(
     folded(tmp_path / "gpuledger.db", UNIX + 86_400, tmp_path / "old" / "gpuledger.db")
     for folder in (tmp_path, tmp_path / "old"):
         found = json.loads(
-            told(capsys, "explain", "job:tâche", "--state-dir", str(folder), "--format", "json")
+            run_command(capsys, "explain", "job:tâche", "--state-dir", str(folder), "--format", "json")
         )
         (row,) = (row for row in figures(capsys, folder, "--by", "job") if row["job"])
         assert found["millijoules"] == int(row["millijoules"]) > 1_000_000
 
 
 @pytest.mark.parametrize("word", ["99999999999999999999", "pid:²", "²", "pid:", "pod:", "job:", "/", "''"])
-def test_odd_names_are_nobodys(books: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
-    assert "nobody called" in fails(capsys, "explain", word, "--state-dir", str(books))
+def test_malformed_names_are_not_found(books: Path, capsys: pytest.CaptureFixture[str], word: str) -> None:
+    assert f"'{word}' is not in" in error_of(capsys, "explain", word, "--state-dir", str(books))
 
 
-def test_a_damaged_file_is_one_line(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_ledger_is_a_one_line_error(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = books / "gpuledger.db"
     content = bytearray(file.read_bytes())
     content[4096:] = b"\xff" * (len(content) - 4096)
     file.write_bytes(content)
-    assert "is damaged" in fails(capsys, "report", "--state-dir", str(books), *ALL)
+    assert "is damaged" in error_of(capsys, "report", "--state-dir", str(books), *ALL)
 
 
-def test_a_pod_that_only_holds_a_gpu_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pod_with_an_allocation_but_no_process_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Run(tmp_path)
     holder = Allocation(A, Workload("pod", "notebooks", "jupyter", "main"))
     for minute in range(61):
         run.tick({A: minute * 1000 * J}, [], seconds=60.0, allocations=(holder,))
     run.store.close()
-    text = told(capsys, "explain", "notebooks/jupyter", "--state-dir", str(tmp_path))
-    assert "in its hands: GPU 0 GPU-0" in text
-    assert "nothing of it ran there for 1.00 h" in text
+    text = run_command(capsys, "explain", "notebooks/jupyter", "--state-dir", str(tmp_path))
+    assert "allocated: GPU 0 GPU-0" in text
+    assert "without a process there for 1.00 h" in text
     (row,) = (row for row in figures(capsys, tmp_path, "--by", "pod") if row["pod"])
     assert (float(row["held_gpu_hours"]), float(row["gpu_hours"]), row["millijoules"]) == (1.0, 0.0, "0")
 
 
-def test_a_name_of_several_namespaces_must_be_said_with_its_own(
+def test_an_ambiguous_pod_name_needs_its_namespace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = Run(tmp_path)
-    people = [
+    processes = [
         process(card, 1, workload=Workload("pod", space, "same", "main"))
         for card, space in ((A, "blue"), (B, "red"))
     ]
     for minute in range(5):
-        run.tick({A: minute * 1000 * J, B: minute * 1000 * J}, people, seconds=60.0)
+        run.tick({A: minute * 1000 * J, B: minute * 1000 * J}, processes, seconds=60.0)
     run.store.close()
     here = ("--state-dir", str(tmp_path))
-    assert "say pod:blue/same or pod:red/same" in fails(capsys, "explain", "same", *here)
-    assert told(capsys, "explain", "pod:red/same", *here).startswith("pod red/same:")
+    assert "use pod:blue/same or pod:red/same" in error_of(capsys, "explain", "same", *here)
+    assert run_command(capsys, "explain", "pod:red/same", *here).startswith("pod red/same:")
 
 
-def test_books_whose_rows_do_not_meet_their_totals_say_so(
-    books: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_books_that_do_not_balance_are_reported(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = ("report", "--state-dir", str(books), *ALL)
-    assert "DO NOT MEET" not in told(capsys, *whole)
+    assert "DO NOT BALANCE" not in run_command(capsys, *whole)
     with closing(sqlite3.connect(books / "gpuledger.db")) as file:
         file.execute("UPDATE shares SET millijoules = millijoules + 1000")
         file.commit()
-    assert "THE BOOKS DO NOT MEET: GPU-0 has -" in told(capsys, *whole)
+    assert "THE BOOKS DO NOT BALANCE: the total of GPU-0 has -" in run_command(capsys, *whole)
     assert main([*whole, "--format", "csv"]) == 0
-    assert "DO NOT MEET" in capsys.readouterr().err
+    assert "DO NOT BALANCE" in capsys.readouterr().err
 
 
-def test_a_name_makes_no_lines_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_adds_no_lines_to_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = Workload("pod", "ml", "evil\n total  999\x1b[2J", "main")
     run = Run(tmp_path)
     for minute in range(5):
         run.tick({A: minute * 1000 * J}, [process(A, 1, workload=evil)], seconds=60.0)
     run.store.close()
-    text = told(capsys, "report", "--state-dir", str(tmp_path), *ALL, "--by", "pod")
+    text = run_command(capsys, "report", "--state-dir", str(tmp_path), *ALL, "--by", "pod")
     assert "evil\\n total  999\\x1b[2J" in text
     assert "\x1b" not in text
 
 
-def test_defaults_in_the_help_can_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+def test_defaults_in_the_help_are_valid_input(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for default in (

@@ -1,4 +1,4 @@
-"""The chart's agent: a StatefulSet beside whatever runs on the GPU nodes."""
+"""The chart's agent: a StatefulSet, independent of the mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AGENT = {
 }
 
 
-def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() -> None:
+def test_the_agent_is_a_stateful_set_with_shard_identity_and_persistent_queue() -> None:
     (one,) = of_kind("StatefulSet", AGENT)
     assert (one["metadata"]["name"], one["spec"]["replicas"]) == ("gpuledger-agent", 3)
     pod = one["spec"]["template"]["spec"]
@@ -30,11 +30,11 @@ def test_the_agent_is_a_stateful_set_that_knows_its_shard_and_keeps_its_queue() 
     } == {"metrics"}
 
 
-def test_the_agent_has_time_to_hand_over_and_to_deliver_what_waits() -> None:
+def test_the_agent_has_time_to_hand_over_targets_and_drain_its_queue() -> None:
     (one,) = of_kind("StatefulSet", AGENT)
     pod = one["spec"]["template"]["spec"]
     (drain,) = (arg for arg in pod["containers"][0]["args"] if arg.startswith("--drain="))
-    # Two seconds pass in which it scrapes on.
+    # The agent keeps scraping for two seconds before it drains the queue.
     assert int(drain.removeprefix("--drain=").removesuffix("s")) + 2 < pod["terminationGracePeriodSeconds"]
 
 
@@ -47,19 +47,19 @@ def test_the_agent_has_time_to_hand_over_and_to_deliver_what_waits() -> None:
     ],
     ids=["default", "smi", "command"],
 )
-def test_the_agent_is_the_agent_in_every_image(values: Any, command: list[str]) -> None:
+def test_the_agent_command_is_the_same_in_every_image(values: Any, command: list[str]) -> None:
     (one,) = of_kind("StatefulSet", {**AGENT, **values})
     (container,) = one["spec"]["template"]["spec"]["containers"]
     assert (container["command"], container["args"][0]) == (command, "agent")
 
 
-def test_on_openshift_the_agents_user_is_one_of_the_namespaces_own() -> None:
+def test_on_openshift_the_agents_user_comes_from_the_namespace() -> None:
     (one,) = of_kind("StatefulSet", {**AGENT, "openshift": {"enabled": True}})
     context = one["spec"]["template"]["spec"]["securityContext"]
     assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def test_the_queues_volume_is_of_the_wanted_class() -> None:
+def test_the_queue_volume_has_the_configured_class_and_size() -> None:
     values = {"agent": {**AGENT["agent"], "persistence": {"storageClass": "fast", "size": "5Gi"}}}
     (one,) = of_kind("StatefulSet", values)
     (claim,) = one["spec"]["volumeClaimTemplates"]
@@ -67,7 +67,7 @@ def test_the_queues_volume_is_of_the_wanted_class() -> None:
     assert claim["spec"]["resources"]["requests"] == {"storage": "5Gi"}
 
 
-def test_without_persistence_the_queue_ends_with_the_pod() -> None:
+def test_without_persistence_the_queue_is_an_empty_dir() -> None:
     values = {"agent": {**AGENT["agent"], "persistence": {"enabled": False}}}
     (one,) = of_kind("StatefulSet", values)
     assert "volumeClaimTemplates" not in one["spec"]
@@ -82,7 +82,7 @@ def test_passwords_of_receivers_can_be_mounted_into_the_agent() -> None:
     assert {"name": "receiver", "mountPath": "/etc/receiver", "readOnly": True} in container["volumeMounts"]
 
 
-def test_the_agents_policy_limits_who_comes_in_alone() -> None:
+def test_the_agents_network_policy_restricts_only_ingress() -> None:
     policies = of_kind("NetworkPolicy", {**AGENT, "networkPolicy": {"enabled": True}})
     (own,) = [policy for policy in policies if policy["metadata"]["name"].endswith("-agent")]
     assert own["spec"]["policyTypes"] == ["Ingress"]

@@ -1,4 +1,4 @@
-"""kubernetes/*.yaml and deploy/rbac.yaml: what the chart makes, for kubectl alone."""
+"""kubernetes/*.yaml and deploy/*rbac.yaml: generated from the chart, for use without Helm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def objects(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((MANIFESTS / name).read_text(encoding="utf-8")))
 
 
-def test_they_are_what_make_manifests_writes(tmp_path: Path) -> None:
+def test_the_manifests_are_up_to_date(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-B", str(ROOT / "deploy/helm/make/manifests.py"), str(tmp_path)], check=True
     )
@@ -32,7 +32,7 @@ def test_they_are_what_make_manifests_writes(tmp_path: Path) -> None:
     assert kept == made, "run `make manifests`"
 
 
-def test_the_documented_files_are_there() -> None:
+def test_the_documented_files_exist() -> None:
     assert {
         "daemonset.yaml",
         "cronjob.yaml",
@@ -43,7 +43,7 @@ def test_the_documented_files_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_NAMESPACE)
-def test_the_namespace_stands_first_so_that_one_apply_is_enough(name: str) -> None:
+def test_the_namespace_comes_first_so_that_one_apply_is_enough(name: str) -> None:
     made = objects(name)
     assert made[0]["kind"] == "Namespace"
     assert made[0]["metadata"]["name"] == "gpu-monitoring"
@@ -51,7 +51,7 @@ def test_the_namespace_stands_first_so_that_one_apply_is_enough(name: str) -> No
     assert {one["metadata"].get("namespace", "gpu-monitoring") for one in made} == {"gpu-monitoring"}
 
 
-def test_the_energy_exporters_names_labels_and_port() -> None:
+def test_the_daemonset_has_the_names_labels_and_port_of_the_energy_exporter() -> None:
     by_kind = {one["kind"]: one for one in objects("daemonset.yaml")}
     daemonset, service = by_kind["DaemonSet"], by_kind["Service"]
     for one in (daemonset, service, by_kind["ServiceAccount"]):
@@ -65,26 +65,26 @@ def test_the_energy_exporters_names_labels_and_port() -> None:
     assert spec["hostPID"] is True
 
 
-def test_they_tell_all_of_the_families_that_people_come_with() -> None:
+def test_the_daemonset_exports_the_dialects_of_all_former_exporters() -> None:
     (config,) = [one for one in objects("daemonset.yaml") if one["kind"] == "ConfigMap"]
-    told = yaml.safe_load(config["data"]["gpuledger.yaml"])
-    assert told["dialect"] == ["process", "session", "energy", "native"]
+    settings = yaml.safe_load(config["data"]["gpuledger.yaml"])
+    assert settings["dialect"] == ["process", "session", "energy", "native"]
 
 
-def test_the_process_exporters_name_and_schedule() -> None:
+def test_the_cronjob_has_the_name_and_schedule_of_the_process_exporter() -> None:
     (cronjob,) = [one for one in objects("cronjob.yaml") if one["kind"] == "CronJob"]
     assert cronjob["metadata"]["name"] == "gpu-process-metrics-collector"
     assert cronjob["spec"]["schedule"] == "*/1 * * * *"
 
 
-def test_exporter_and_collector_stand_beside_each_other() -> None:
+def test_exporter_and_collector_have_no_common_object_names() -> None:
     def named(name: str) -> set[tuple[str, str]]:
         return {(one["kind"], one["metadata"]["name"]) for one in objects(name) if one["kind"] != "Namespace"}
 
     assert named("daemonset.yaml") & named("cronjob.yaml") == set()
 
 
-def test_openshifts_constraints_are_for_the_account_of_its_daemonset() -> None:
+def test_the_openshift_constraints_match_the_openshift_daemonset() -> None:
     scc = {one["kind"]: one for one in objects("openshift-scc.yaml")}
     (account,) = [one for one in objects("openshift-daemonset.yaml") if one["kind"] == "ServiceAccount"]
     (subject,) = scc["RoleBinding"]["subjects"]
@@ -97,18 +97,18 @@ def test_openshifts_constraints_are_for_the_account_of_its_daemonset() -> None:
     ]
     (spec,) = pod_specs(objects("openshift-daemonset.yaml"))
     assert spec["runtimeClassName"] == "nvidia"
-    asked = {name for one in spec["containers"] for name in one["securityContext"]["capabilities"]["add"]}
-    assert set(scc["SecurityContextConstraints"]["allowedCapabilities"]) == asked
+    added = {name for one in spec["containers"] for name in one["securityContext"]["capabilities"]["add"]}
+    assert set(scc["SecurityContextConstraints"]["allowedCapabilities"]) == added
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_says_that_helm_looks_after_it(name: str) -> None:
+def test_no_object_has_metadata_of_helm(name: str) -> None:
     text = (MANIFESTS / name).read_text(encoding="utf-8").lower()
     assert "helm.sh" not in text
     assert "managed-by" not in text
 
 
-def test_the_rights_in_deploy_are_the_charts() -> None:
+def test_the_permissions_in_deploy_are_those_of_the_chart() -> None:
     (role,) = [
         one
         for one in yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text())

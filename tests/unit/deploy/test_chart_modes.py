@@ -1,4 +1,4 @@
-"""What is made for a way of running: exporter, CronJob, collecting DaemonSet; and what Helm says about it."""
+"""Objects of the modes (exporter, CronJob, collecting DaemonSet) and the notes that Helm prints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chart import MATRIX, NEWEST, files, notes, of_kind, program, render, settings, workload
+from chart import MATRIX, NEWEST, files, main_container, notes, of_kind, pod_spec, render, settings
 
 PROCESS = "gpu-process-metrics-collector"
 SESSION = "gpu-session-metrics-collector"
@@ -32,7 +32,7 @@ def named(kind: str, values: Any) -> list[str]:
         (MATRIX["too many nodes"], [PROCESS], []),
     ],
 )
-def test_what_runs_on_the_nodes(values: Any, daemonsets: list[str], cronjobs: list[str]) -> None:
+def test_each_mode_creates_its_workloads(values: Any, daemonsets: list[str], cronjobs: list[str]) -> None:
     assert (named("DaemonSet", values), named("CronJob", values)) == (daemonsets, cronjobs)
 
 
@@ -41,7 +41,7 @@ def job(values: Any) -> dict[str, Any]:
     return dict(cronjob["spec"]["jobTemplate"]["spec"])
 
 
-def test_a_tick_has_one_pod_on_each_named_node() -> None:
+def test_a_job_runs_one_pod_on_each_named_node() -> None:
     made = job(MATRIX["nodes named"])
     assert (made["parallelism"], made["completions"]) == (3, 3)
     spec = made["template"]["spec"]
@@ -57,8 +57,8 @@ def test_a_tick_has_one_pod_on_each_named_node() -> None:
     assert apart["labelSelector"]["matchLabels"].items() <= labels.items()
 
 
-def test_a_node_that_fails_ends_nobody_elses_look() -> None:
-    # A Job beyond its backoffLimit ends all its pods: they try again in place, until the deadline.
+def test_a_failing_pod_does_not_stop_the_pods_on_other_nodes() -> None:
+    # A Job beyond its backoffLimit stops all its pods, so pods restart in place until the deadline.
     made = job(MATRIX["nodes named"])
     assert made["backoffLimit"] == 18
     assert made["template"]["spec"]["restartPolicy"] == "OnFailure"
@@ -66,14 +66,14 @@ def test_a_node_that_fails_ends_nobody_elses_look() -> None:
     assert made["ttlSecondsAfterFinished"] == 300
 
 
-def test_ticks_do_not_overlap_and_late_ones_are_left_out() -> None:
+def test_jobs_do_not_overlap_and_late_jobs_are_skipped() -> None:
     (cronjob,) = of_kind("CronJob", CRONJOB)
     assert cronjob["spec"]["concurrencyPolicy"] == "Forbid"
     assert cronjob["spec"]["startingDeadlineSeconds"] == 30
     assert (cronjob["spec"]["schedule"], cronjob["spec"]["suspend"]) == ("*/1 * * * *", False)
 
 
-def test_without_known_nodes_their_number_counts_and_labels_choose() -> None:
+def test_without_known_nodes_the_configured_number_of_pods_runs_on_labeled_nodes() -> None:
     made = job({"mode": "cronjob", "cronjob": {"nodeCount": 4}})
     assert (made["parallelism"], made["completions"]) == (4, 4)
     affinity = made["template"]["spec"]["affinity"]
@@ -84,12 +84,12 @@ def test_without_known_nodes_their_number_counts_and_labels_choose() -> None:
     assert "podAntiAffinity" in affinity
 
 
-def test_twenty_nodes_are_still_a_cronjobs() -> None:
+def test_twenty_nodes_still_use_a_cronjob() -> None:
     nodes = [f"node-{number}" for number in range(20)]
     assert job({"mode": "cronjob", "cronjob": {"nodes": nodes}})["completions"] == 20
 
 
-def test_with_both_on_one_writes_and_of_the_other_jobs_can_be_made() -> None:
+def test_with_both_collectors_enabled_one_writes_and_the_other_is_suspended() -> None:
     process, session = of_kind("CronJob", MATRIX["both"])
     assert (process["spec"]["suspend"], session["spec"]["suspend"]) == (False, True)
     files = {
@@ -98,18 +98,18 @@ def test_with_both_on_one_writes_and_of_the_other_jobs_can_be_made() -> None:
         for word in one["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"]
         if word.startswith(("--file", "--textfile-dir"))
     }
-    # One file, so that node_exporter never reads the same series from two.
+    # One file, so that node_exporter never reads the same series twice.
     assert files == {"--file=gpu_processes.prom", "--textfile-dir=/var/lib/node_exporter/textfile_collector"}
 
 
-def test_pods_of_a_cronjob_are_found_by_the_name_that_its_jobs_begin_with() -> None:
+def test_pods_of_a_cronjob_are_found_by_the_name_prefix_of_its_jobs() -> None:
     made = job(MATRIX["process exporter"])
     assert made["template"]["metadata"]["labels"]["job-name-prefix"] == PROCESS
     assert f"logs -l job-name-prefix={PROCESS}" in notes(MATRIX["process exporter"])
 
 
 @pytest.mark.parametrize(
-    ("kube", "said", "version"),
+    ("kube", "configured", "version"),
     [
         ("v1.20.15", "", "batch/v1beta1"),
         ("v1.21.0", "", "batch/v1"),
@@ -117,22 +117,24 @@ def test_pods_of_a_cronjob_are_found_by_the_name_that_its_jobs_begin_with() -> N
         (NEWEST, "batch/v1beta1", "batch/v1beta1"),
     ],
 )
-def test_the_cronjobs_version_is_the_servers(kube: str, said: str, version: str) -> None:
-    (cronjob,) = of_kind("CronJob", {**CRONJOB, "cronjob": {"apiVersion": said}}, kube=kube)
+def test_the_api_version_of_the_cronjob_depends_on_the_server(
+    kube: str, configured: str, version: str
+) -> None:
+    (cronjob,) = of_kind("CronJob", {**CRONJOB, "cronjob": {"apiVersion": configured}}, kube=kube)
     assert cronjob["apiVersion"] == version
 
 
-def test_the_collecting_daemonset_writes_as_often_as_it_is_told() -> None:
-    arguments = program(MATRIX["collect"])["args"]
+def test_the_collecting_daemonset_writes_at_the_configured_interval() -> None:
+    arguments = main_container(MATRIX["collect"])["args"]
     assert arguments[0] == "collect"
     assert "--every=30s" in arguments
     assert settings(MATRIX["collect"])["dialect"] == ["native", "process"]
 
 
 @pytest.mark.parametrize("mode", ["cronjob", "collect"])
-def test_where_nothing_is_served_there_is_no_port_probe_nor_service(mode: str) -> None:
+def test_collecting_modes_have_no_ports_probes_or_service(mode: str) -> None:
     values = {"mode": mode, "web": {"config": {"rate_limit": {"interval": "1s"}}, "tlsSecret": "x"}}
-    container = program(values)
+    container = main_container(values)
     assert {"ports", "livenessProbe", "readinessProbe", "startupProbe"} & set(container) == set()
     assert {one["kind"] for one in render(values)} & {"Service", "Secret"} == set()
 
@@ -147,27 +149,27 @@ def test_where_nothing_is_served_there_is_no_port_probe_nor_service(mode: str) -
         (MATRIX["web config kept elsewhere"], "tcpSocket", None),
         ({"web": {"existingSecret": "x", "scheme": "https"}}, "httpGet", "HTTPS"),
     ],
-    ids=["plain", "TLS", "password", "client certificate", "said tcp", "said https"],
+    ids=["plain", "TLS", "password", "client certificate", "configured tcp", "configured https"],
 )
-def test_probes_get_by_with_tls_passwords_and_client_certificates(
+def test_probes_work_with_tls_passwords_and_client_certificates(
     values: Any, probe: str, scheme: str | None
 ) -> None:
-    container = program(values)
+    container = main_container(values)
     for name, path in (
         ("startupProbe", "/-/healthy"),
         ("livenessProbe", "/-/healthy"),
         ("readinessProbe", "/-/ready"),
     ):
-        asked = container[name][probe]
-        assert asked["port"] == "metrics"
-        assert scheme is None or (asked["scheme"], asked["path"]) == (scheme, path)
+        action = container[name][probe]
+        assert action["port"] == "metrics"
+        assert scheme is None or (action["scheme"], action["path"]) == (scheme, path)
 
 
-def test_a_busy_node_is_not_a_dead_exporter() -> None:
-    liveness = program()["livenessProbe"]
+def test_probes_tolerate_a_busy_node() -> None:
+    liveness = main_container()["livenessProbe"]
     assert liveness["timeoutSeconds"] >= 10
     assert liveness["periodSeconds"] * liveness["failureThreshold"] >= 180
-    changed = program({"probes": {"liveness": {"timeoutSeconds": 30}}})["livenessProbe"]
+    changed = main_container({"probes": {"liveness": {"timeoutSeconds": 30}}})["livenessProbe"]
     assert (changed["timeoutSeconds"], changed["periodSeconds"]) == (30, 30)
 
 
@@ -175,57 +177,57 @@ WARNINGS: list[tuple[str, Any, str]] = [
     (
         "*/30",
         {**CRONJOB, "collection": {"schedule": "*/30 * * * *"}},
-        "'*/30 * * * *' is every 30 minutes, not seconds",
+        "'*/30 * * * *' means every 30 minutes: cron has no seconds",
     ),
-    ("too many nodes", MATRIX["too many nodes"], "21 GPU nodes are more than cronjob.maxNodes (20)"),
-    ("nodes", MATRIX["nodes named"], "after adding GPU nodes run helm upgrade again"),
-    ("no nodes", CRONJOB, "Name the nodes in cronjob.nodes"),
-    ("both", MATRIX["both"], f"{PROCESS} writes one file for both, {SESSION} is suspended"),
-    ("made up", MATRIX["simulator"], "what is told is made up"),
+    ("too many nodes", MATRIX["too many nodes"], "21 GPU nodes exceed cronjob.maxNodes (20)"),
+    ("nodes", MATRIX["nodes named"], "run helm upgrade after you add GPU nodes"),
+    ("no nodes", CRONJOB, "Set cronjob.nodes to the nodes' names"),
+    ("both", MATRIX["both"], f"{PROCESS} writes one file for both; {SESSION} is suspended"),
+    ("simulated", MATRIX["simulator"], "all metrics are simulated or replayed, not measured"),
     ("host", MATRIX["host"], "gpuAccess.mode host: the container is privileged"),
     ("privileged", {"securityContext": {"privileged": True}}, "securityContext.privileged"),
-    ("no host pids", {"hostPID": False}, "nobody is named"),
+    ("no host PIDs", {"hostPID": False}, "processes are counted but have no owners"),
     (
         "host network",
         {"networkPolicy": {"enabled": True}, "hostNetwork": True},
-        "networkPolicy does not hold",
+        "networkPolicy has no effect on pods in the host's network",
     ),
     ("personal data", {"web": {"page": "full"}}, "personal data"),
-    ("no rights", {"rbac": {"create": False}}, "rbac.create is off"),
+    ("no permissions", {"rbac": {"create": False}}, "rbac.create is off"),
     (
         "no certificate",
         {"web": {"scheme": "https"}, "podMonitor": {"enabled": True}},
         "podMonitor.tlsConfig is empty",
     ),
-    ("not used", {"hostAccess": {"devices": True}}, "hostAccess is not used"),
+    ("ignored", {"hostAccess": {"devices": True}}, "hostAccess is ignored"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("values", "said"), [case[1:] for case in WARNINGS], ids=[case[0] for case in WARNINGS]
+    ("values", "warning"), [case[1:] for case in WARNINGS], ids=[case[0] for case in WARNINGS]
 )
-def test_what_is_seldom_meant_is_said_after_the_install(values: Any, said: str) -> None:
-    (line,) = [line for line in notes(values).splitlines() if said in line]
+def test_probable_mistakes_are_warned_about_after_the_install(values: Any, warning: str) -> None:
+    (line,) = [line for line in notes(values).splitlines() if warning in line]
     assert line.startswith("WARNING: ")
 
 
 @pytest.mark.parametrize(
     "schedule", ["*/1 * * * *", "* * * * *", "*/5 * * * *", "0 * * * *", "@hourly", "0-59/2 * * * *"]
 )
-def test_other_schedules_pass_without_a_warning(schedule: str) -> None:
+def test_plausible_schedules_cause_no_warning(schedule: str) -> None:
     values = {**CRONJOB, "collection": {"schedule": schedule}}
     assert "collection.schedule" not in notes(values)
     (cronjob,) = of_kind("CronJob", values)
     assert cronjob["spec"]["schedule"] == schedule
 
 
-def test_nothing_is_warned_of_by_default() -> None:
+def test_the_defaults_cause_no_warning() -> None:
     assert "WARNING" not in notes()
-    assert "Nothing scrapes it yet" in notes()
-    assert "Nothing scrapes it yet" not in notes(MATRIX["monitoring"])
+    assert "No scraper is configured yet" in notes()
+    assert "No scraper is configured yet" not in notes(MATRIX["monitoring"])
 
 
-def test_the_commands_that_delete_what_stays_on_the_nodes_are_printed() -> None:
+def test_the_notes_print_commands_to_delete_the_remaining_files() -> None:
     assert "rm -rf /host/var/lib/gpuledger" in notes()
     assert "rm -rf /host/books" in notes({"state": {"dir": "/books"}})
     left = "rm -f /host/var/lib/node_exporter/textfile_collector/gpu_sessions.prom"
@@ -235,19 +237,19 @@ def test_the_commands_that_delete_what_stays_on_the_nodes_are_printed() -> None:
         assert "rm -rf" not in notes(values)
 
 
-def test_an_agent_is_told_of_after_the_install_and_so_are_the_volumes_that_it_leaves() -> None:
-    said = notes(MATRIX["agent"] | {"agent": MATRIX["agent"]["agent"] | {"persistence": {"enabled": True}}})
-    assert "port-forward svc/gpuledger-agent 9401" in said
-    assert "Nothing scrapes it yet" not in said
-    assert "delete pvc -l app=gpuledger-agent" in said
+def test_the_notes_describe_the_agent_and_its_remaining_volumes() -> None:
+    text = notes(MATRIX["agent"] | {"agent": MATRIX["agent"]["agent"] | {"persistence": {"enabled": True}}})
+    assert "port-forward svc/gpuledger-agent 9401" in text
+    assert "No scraper is configured yet" not in text
+    assert "delete pvc -l app=gpuledger-agent" in text
     assert "delete pvc" not in notes(MATRIX["agent"])
 
 
-def test_exporter_and_collector_on_a_node_keep_books_of_their_own() -> None:
+def test_exporter_and_collector_on_a_node_have_separate_ledgers() -> None:
     kept = {
         mode: [
             volume["hostPath"]["path"]
-            for volume in workload({"mode": mode})["volumes"]
+            for volume in pod_spec({"mode": mode})["volumes"]
             if volume["name"] == "state"
         ]
         for mode in ("daemonset", "collect", "cronjob")
@@ -259,7 +261,7 @@ def test_exporter_and_collector_on_a_node_keep_books_of_their_own() -> None:
     }
 
 
-def test_helms_test_asks_the_service_or_looks_once() -> None:
+def test_helm_test_checks_the_service_or_collects_once() -> None:
     (pod,) = of_kind("Pod", MATRIX["TLS"])
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     assert pod["spec"]["containers"][0]["args"][1:] == ["gpuledger.gpus.svc", "9400", "https"]
@@ -268,14 +270,13 @@ def test_helms_test_asks_the_service_or_looks_once() -> None:
     assert of_kind("Pod", {"helmTest": {"enabled": False}}) == []
 
 
-def test_agent_and_operator_make_nothing_unless_asked_for() -> None:
-    made = files()
-    of_theirs = [text for name, text in made.items() if name.startswith(("agent/", "operator/"))]
-    assert len(of_theirs) == 7
-    assert [text.strip() for text in of_theirs] == [""] * 7
+def test_agent_and_operator_create_nothing_by_default() -> None:
+    texts = [text for name, text in files().items() if name.startswith(("agent/", "operator/"))]
+    assert len(texts) == 7
+    assert [text.strip() for text in texts] == [""] * 7
 
 
-def test_everything_bears_the_labels_by_which_it_is_found() -> None:
+def test_all_objects_have_the_labels_of_their_selectors() -> None:
     for one in render(MATRIX["everything else"]):
         labels = one["metadata"]["labels"]
         assert {"app", "app.kubernetes.io/name", "app.kubernetes.io/instance", "team"} <= set(labels)
@@ -296,41 +297,41 @@ def test_everything_bears_the_labels_by_which_it_is_found() -> None:
         ("a" * 53, {}, "a" * 52),
     ],
 )
-def test_the_name_of_the_objects(release: str, values: Any, name: str) -> None:
+def test_object_names_come_from_release_and_overrides(release: str, values: Any, name: str) -> None:
     (daemonset,) = of_kind("DaemonSet", values, name=release)
     assert daemonset["metadata"]["name"] == name
 
 
-def test_a_priority_class_is_made_or_named() -> None:
+def test_a_priority_class_is_created_or_referenced() -> None:
     (made,) = of_kind("PriorityClass", {"priorityClass": {"create": True}})
     assert made["value"] == 1_000_000
-    assert workload({"priorityClass": {"create": True}})["priorityClassName"] == made["metadata"]["name"]
+    assert pod_spec({"priorityClass": {"create": True}})["priorityClassName"] == made["metadata"]["name"]
     assert (
-        workload({"priorityClassName": "system-node-critical"})["priorityClassName"] == "system-node-critical"
+        pod_spec({"priorityClassName": "system-node-critical"})["priorityClassName"] == "system-node-critical"
     )
-    assert "priorityClassName" not in workload()
+    assert "priorityClassName" not in pod_spec()
 
 
-def test_the_network_policy_lets_scrapers_in_and_only_questions_out() -> None:
+def test_the_network_policy_allows_scrapes_in_and_dns_and_api_requests_out() -> None:
     values = {
         "networkPolicy": {"enabled": True, "from": [{"namespaceSelector": {}}]},
         "extraPorts": [{"name": "smi", "port": 9835, "dialects": ["smi"]}],
     }
     (policy,) = of_kind("NetworkPolicy", values)
-    (way_in,) = policy["spec"]["ingress"]
-    assert [port["port"] for port in way_in["ports"]] == ["metrics", "smi"]
-    assert way_in["from"] == [{"namespaceSelector": {}}]
-    (way_out,) = policy["spec"]["egress"]
-    assert [port["port"] for port in way_out["ports"]] == [53, 53, 443, 6443]
+    (ingress,) = policy["spec"]["ingress"]
+    assert [port["port"] for port in ingress["ports"]] == ["metrics", "smi"]
+    assert ingress["from"] == [{"namespaceSelector": {}}]
+    (egress,) = policy["spec"]["egress"]
+    assert [port["port"] for port in egress["ports"]] == [53, 53, 443, 6443]
     labels = of_kind("DaemonSet", values)[0]["spec"]["template"]["metadata"]["labels"]
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
-    (shut,) = of_kind("NetworkPolicy", {**CRONJOB, "networkPolicy": {"enabled": True}})
-    assert shut["spec"]["ingress"] == []
+    (closed,) = of_kind("NetworkPolicy", {**CRONJOB, "networkPolicy": {"enabled": True}})
+    assert closed["spec"]["ingress"] == []
 
 
-def test_on_openshift_names_are_asked_for_where_its_dns_listens() -> None:
+def test_on_openshift_the_network_policy_allows_the_port_of_its_dns() -> None:
     values = {"networkPolicy": {"enabled": True}, "openshift": {"enabled": True}}
     (policy,) = of_kind("NetworkPolicy", values)
-    (way_out,) = policy["spec"]["egress"]
-    asked = {(port["port"], port["protocol"]) for port in way_out["ports"]}
-    assert {(5353, "UDP"), (5353, "TCP"), (53, "UDP"), (53, "TCP")} <= asked
+    (egress,) = policy["spec"]["egress"]
+    ports = {(port["port"], port["protocol"]) for port in egress["ports"]}
+    assert {(5353, "UDP"), (5353, "TCP"), (53, "UDP"), (53, "TCP")} <= ports

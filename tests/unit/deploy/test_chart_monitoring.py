@@ -1,4 +1,4 @@
-"""What the chart makes for Prometheus Operator and Grafana: files of deploy/, where they look for them."""
+"""Objects of the chart for Prometheus Operator and Grafana: rules, dashboards and monitors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart import MATRIX, ROOT, of_kind, program, render
+from chart import MATRIX, ROOT, main_container, of_kind, render
 
 RULES = sorted((ROOT / "deploy/prometheus/rules").glob("*.yml"))
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
@@ -22,24 +22,24 @@ def groups(values: Any) -> list[dict[str, Any]]:
     return list(rule["spec"]["groups"])
 
 
-def kept(files: list[Path]) -> list[dict[str, Any]]:
-    return [one for file in files for one in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]]
+def groups_of_files(files: list[Path]) -> list[dict[str, Any]]:
+    return [group for file in files for group in yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]]
 
 
-def test_the_rules_are_all_those_of_the_stack_word_for_word() -> None:
-    assert groups({"rules": {"enabled": True}}) == kept(RULES)
+def test_the_rules_equal_those_of_the_compose_stack() -> None:
+    assert groups({"rules": {"enabled": True}}) == groups_of_files(RULES)
 
 
-def test_an_alert_can_be_left_out_by_name() -> None:
+def test_an_alert_can_be_disabled_by_name() -> None:
     def alerts(made: list[dict[str, Any]]) -> set[str]:
         return {rule["alert"] for group in made for rule in group["rules"] if "alert" in rule}
 
     less = alerts(groups({"rules": {"enabled": True, "disabled": ["GPUXidFatal", "GPULost"]}}))
-    assert alerts(kept(RULES)) - less == {"GPUXidFatal", "GPULost"}
+    assert alerts(groups_of_files(RULES)) - less == {"GPUXidFatal", "GPULost"}
 
 
 @pytest.mark.parametrize("values", [MONITORED, MATRIX["rules of a collector"]], ids=["exporter", "collector"])
-def test_prometheus_takes_the_rules(values: Any, tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules(values: Any, tmp_path: Path) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": groups(values)}), encoding="utf-8")
     done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True, check=False)
@@ -51,7 +51,7 @@ COUNTED = {
         MONITORED,
         8,
         'gpuledger_device_info{job="g", instance="n", uuid="%d", mig_instance=""}',
-        # Instances of a GPU are none of their own.
+        # MIG instances are not counted as GPUs.
         ['gpuledger_device_info{job="g", instance="n", uuid="0", mig_instance="2_0"}'],
     ),
     "collector": (
@@ -67,28 +67,27 @@ COUNTED = {
 
 
 @pytest.mark.parametrize(("values", "count", "series", "instances"), COUNTED.values(), ids=COUNTED)
-def test_a_node_with_another_number_of_gpus_is_told(
+def test_a_node_with_another_number_of_gpus_fires_an_alert(
     values: Any, count: int, series: str, instances: list[str], tmp_path: Path
 ) -> None:
     rules = tmp_path / "rules.yml"
     rules.write_text(yaml.safe_dump({"groups": groups(values)}), encoding="utf-8")
     cases = []
     for has, fires in ((count, False), (count - 1, True), (count + 1, True)):
-        told = [
-            {"series": name, "values": "1x20"} for name in [*(series % one for one in range(has)), *instances]
-        ]
+        names = [*(series % index for index in range(has)), *instances]
+        input_series = [{"series": name, "values": "1x20"} for name in names]
         (rule,) = [rule for group in groups(values) for rule in group["rules"] if rule.get("alert") == ALERT]
-        # Labels and words are looked at where a person reads them: here only whether it fires.
+        # Checks only whether the alert fires, not its labels and annotations.
         expected = [{"labels": {"job": "g", "instance": "n"}, "value": has}] if fires else []
         cases.append(
             {
                 "interval": "1m",
-                "input_series": told,
+                "input_series": input_series,
                 "promql_expr_test": [
                     {
                         "expr": rule["expr"],
                         "eval_time": "10m",
-                        "exp_samples": [sample(one) for one in expected],
+                        "exp_samples": [sample(item) for item in expected],
                     }
                 ],
             }
@@ -102,37 +101,37 @@ def test_a_node_with_another_number_of_gpus_is_told(
 ALERT = "GPUCountUnexpected"
 
 
-def sample(one: dict[str, Any]) -> dict[str, Any]:
-    labels = ", ".join(f'{name}="{value}"' for name, value in one["labels"].items())
-    return {"labels": f"{{{labels}}}", "value": one["value"]}
+def sample(item: dict[str, Any]) -> dict[str, Any]:
+    labels = ", ".join(f'{name}="{value}"' for name, value in item["labels"].items())
+    return {"labels": f"{{{labels}}}", "value": item["value"]}
 
 
-def test_without_a_count_nothing_is_counted() -> None:
+def test_without_an_expected_count_there_is_no_alert() -> None:
     assert ALERT not in json.dumps(groups({"rules": {"enabled": True}}))
     assert ALERT not in json.dumps(groups({**MONITORED, "rules": {"enabled": True, "disabled": [ALERT]}}))
 
 
 def test_each_dashboard_is_a_configmap_that_grafanas_sidecar_finds() -> None:
-    made = [
-        one for one in of_kind("ConfigMap", MONITORED) if "grafana_dashboard" in one["metadata"]["labels"]
+    maps = [
+        item for item in of_kind("ConfigMap", MONITORED) if "grafana_dashboard" in item["metadata"]["labels"]
     ]
-    texts = {name: json.loads(text) for one in made for name, text in one["data"].items()}
+    texts = {name: json.loads(text) for item in maps for name, text in item["data"].items()}
     assert texts == {file.name: json.loads(file.read_text(encoding="utf-8")) for file in DASHBOARDS}
-    for one in made:
-        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert one["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
-        # The API server's bound is 1 MiB, and kubectl apply's, of its annotation, 256 KiB.
-        assert len(json.dumps(one)) < 250_000
+    for item in maps:
+        assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert item["metadata"]["annotations"] == {"grafana_folder": "GPUs"}
+        # The API server allows 1 MiB, but the annotation of kubectl apply only 256 KiB.
+        assert len(json.dumps(item)) < 250_000
 
 
 def endpoint(values: Any) -> dict[str, Any]:
-    (found,) = [one for one in render(values) if one["kind"] in ("ServiceMonitor", "PodMonitor")]
+    (found,) = [item for item in render(values) if item["kind"] in ("ServiceMonitor", "PodMonitor")]
     (only,) = found["spec"].get("endpoints") or found["spec"]["podMetricsEndpoints"]
     return dict(only)
 
 
 @pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
-def test_the_workloads_labels_survive_the_scrape(kind: str) -> None:
+def test_workload_labels_are_kept_by_the_scrape(kind: str) -> None:
     found = endpoint({kind: {"enabled": True}})
     assert found == {
         "port": "metrics",
@@ -145,7 +144,7 @@ def test_the_workloads_labels_survive_the_scrape(kind: str) -> None:
     }
 
 
-def test_a_monitor_says_what_it_is_told() -> None:
+def test_a_monitor_has_the_configured_settings() -> None:
     rules = [{"action": "labeldrop", "regex": "pid"}]
     found = endpoint(
         {
@@ -170,7 +169,7 @@ def test_a_monitor_says_what_it_is_told() -> None:
     }
 
 
-def test_a_monitor_follows_tls_and_brings_the_password() -> None:
+def test_a_monitor_uses_tls_and_the_password() -> None:
     found = endpoint(MATRIX["TLS"])
     assert found["scheme"] == "https"
     assert found["tlsConfig"] == {"insecureSkipVerify": True}
@@ -178,17 +177,19 @@ def test_a_monitor_follows_tls_and_brings_the_password() -> None:
 
 
 @pytest.mark.parametrize(("values", "of"), [(MONITORED, "Service"), (MATRIX["pod monitor"], "DaemonSet")])
-def test_a_monitor_finds_what_it_is_to_scrape(values: Any, of: str) -> None:
-    (monitor,) = [one for one in render(values) if one["kind"] in ("ServiceMonitor", "PodMonitor")]
+def test_a_monitor_selects_its_target(values: Any, of: str) -> None:
+    (monitor,) = [item for item in render(values) if item["kind"] in ("ServiceMonitor", "PodMonitor")]
     (target,) = of_kind(of, values)
     labels = (target["spec"]["template"] if of == "DaemonSet" else target)["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["gpus"]}
-    ports = [port["name"] for port in (program(values) if of == "DaemonSet" else target["spec"])["ports"]]
+    ports = [
+        port["name"] for port in (main_container(values) if of == "DaemonSet" else target["spec"])["ports"]
+    ]
     assert endpoint(values)["port"] in ports
 
 
-def test_a_monitor_stands_where_and_with_the_labels_that_prometheus_chooses_by() -> None:
+def test_a_monitor_has_the_namespace_and_labels_that_prometheus_selects() -> None:
     (monitor,) = of_kind("ServiceMonitor", MONITORED)
     assert monitor["metadata"]["namespace"] == "monitoring"
     assert monitor["metadata"]["labels"]["release"] == "kube-prometheus-stack"

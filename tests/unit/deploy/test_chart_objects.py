@@ -1,4 +1,4 @@
-"""Whatever the values: objects that every API server takes, and pods that ask for no more than they need."""
+"""For all values: the objects are valid for every Kubernetes version, and pods have minimal permissions."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from chart import (
     Manifest,
     containers,
     of_kind,
+    pod_spec,
     pod_specs,
     render,
-    workload,
 )
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
-OTHERS = {
+CUSTOM_SCHEMAS = {
     "ServiceMonitor": "monitors.json",
     "PodMonitor": "monitors.json",
     "PrometheusRule": "prometheusrule.json",
     "SecurityContextConstraints": "scc.json",
 }
 VERSIONS = list(dict.fromkeys(kubernetes.all_versions()))
-# Each call would read the definitions of a whole Kubernetes version anew.
+# Cached, because each call reads the definitions of a whole Kubernetes version.
 schema_contents = cache(kubernetes.schema_contents)
 
 each = pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 
 
-def kept(name: str) -> list[Manifest]:
+def read_manifests(name: str) -> list[Manifest]:
     return [one for one in yaml.safe_load_all((MANIFESTS / name).read_text(encoding="utf-8")) if one]
 
 
 def everything() -> list[Manifest]:
-    """Each different object of all renderings and of the plain manifests, once."""
+    """All different objects of all renderings and of the plain manifests."""
     found = [
         one for values in MATRIX.values() for kube in (OLDEST, NEWEST) for one in render(values, kube=kube)
     ]
-    found += [one for file in sorted(MANIFESTS.glob("*.yaml")) for one in kept(file.name)]
+    found += [one for file in sorted(MANIFESTS.glob("*.yaml")) for one in read_manifests(file.name)]
     return list({json.dumps(one, sort_keys=True): one for one in found}.values())
 
 
@@ -61,39 +61,41 @@ def objects() -> list[Manifest]:
 
 
 @pytest.fixture
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _cached_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kubernetes, "schema_contents", schema_contents)
 
 
-def own_problems(one: Manifest) -> Iterator[str]:
-    schema = json.loads((SCHEMAS / OTHERS[one["kind"]]).read_text(encoding="utf-8"))
+def custom_schema_problems(one: Manifest) -> Iterator[str]:
+    schema = json.loads((SCHEMAS / CUSTOM_SCHEMAS[one["kind"]]).read_text(encoding="utf-8"))
     for error in jsonschema.Draft7Validator(schema).iter_errors(one):
         yield f"{one['kind']} {error.json_path}: {error.message}"
 
 
-@pytest.mark.usefixtures("_quick")
+@pytest.mark.usefixtures("_cached_schemas")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_object_is_valid_strictly(version: str, objects: list[Manifest]) -> None:
-    # An object whose schema is not there raises, too: nothing is taken on trust.
-    checked = [one for one in objects if one["kind"] not in OTHERS and one["apiVersion"] != "batch/v1beta1"]
+def test_all_objects_are_valid_in_strict_mode(version: str, objects: list[Manifest]) -> None:
+    # An object without a schema also raises, so that no object is skipped.
+    checked = [
+        one for one in objects if one["kind"] not in CUSTOM_SCHEMAS and one["apiVersion"] != "batch/v1beta1"
+    ]
     for one in checked:
         kubernetes.validate(one, version, strict=True)
     assert {"DaemonSet", "CronJob", "Pod", "NetworkPolicy", "Secret"} < {one["kind"] for one in checked}
 
 
-@pytest.mark.usefixtures("_quick")
+@pytest.mark.usefixtures("_cached_schemas")
 @pytest.mark.parametrize("version", [VERSIONS[0], VERSIONS[-1]])
-def test_a_misspelt_field_would_be_found(version: str) -> None:
+def test_a_misspelled_field_is_found(version: str) -> None:
     (daemonset,) = of_kind("DaemonSet")
     daemonset["spec"]["template"]["spec"]["hostPid"] = True
     with pytest.raises(kubernetes.ValidationError):
         kubernetes.validate(daemonset, version, strict=True)
 
 
-def test_objects_of_operators_fit_the_schemas_of_what_is_used(objects: list[Manifest]) -> None:
-    theirs = [one for one in objects if one["kind"] in OTHERS]
-    assert {one["kind"] for one in theirs} == set(OTHERS)
-    assert [problem for one in theirs for problem in own_problems(one)] == []
+def test_custom_resources_fit_the_schemas_of_their_operators(objects: list[Manifest]) -> None:
+    theirs = [one for one in objects if one["kind"] in CUSTOM_SCHEMAS]
+    assert {one["kind"] for one in theirs} == set(CUSTOM_SCHEMAS)
+    assert [problem for one in theirs for problem in custom_schema_problems(one)] == []
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ def test_objects_of_operators_fit_the_schemas_of_what_is_used(objects: list[Mani
         ("SecurityContextConstraints", MATRIX["OpenShift"], ("spec",), {}),
     ],
 )
-def test_those_schemas_find_what_is_wrong(
+def test_the_schemas_of_custom_resources_find_errors(
     kind: str, values: Any, path: tuple[Any, ...], value: object
 ) -> None:
     (one,) = of_kind(kind, values)
@@ -114,18 +116,18 @@ def test_those_schemas_find_what_is_wrong(
     for step in path[:-1]:
         at = at[step]
     at[path[-1]] = value
-    assert list(own_problems(one)) != []
+    assert list(custom_schema_problems(one)) != []
 
 
 def test_lint_finds_nothing() -> None:
     for kube in (OLDEST, NEWEST):
         report = helm_python.lint(CHART, None, strict=True, kube_version=kube)
         assert report["errors"] == []
-        # 1 is information: there is no icon.
+        # Severity 1 is informational: the chart has no icon.
         assert [message for message in report["messages"] if message["severity"] > 1] == []
 
 
-# Numbers and powers of ten to YAML, and all the same what somebody may call a namespace, a class or a tag.
+# Names that YAML would parse as numbers.
 NUMBERS = {
     "serviceAccount": {"name": "1e3"},
     "runtimeClassName": "123",
@@ -144,40 +146,40 @@ NUMBERS = {
     "operator": {"enabled": True, "prometheusImage": "15:16"},
     "whatapCompat": {"enabled": True, "namespace": "17"},
 }
-TEXTS = frozenset(
+STRING_KEYS = frozenset(
     {"name", "namespace", "runtimeClassName", "priorityClassName", "serviceAccountName", "storageClassName"}
     | {"image", "secretName", "storage", "whatapNamespace", "prometheusImage"}
 )
-# Lists of names.
-LISTS = ("matchNames", "resourceNames")
+# Keys with lists of names.
+STRING_LISTS = ("matchNames", "resourceNames")
 
 
-def not_texts(one: Any, at: str = "") -> Iterator[str]:
+def non_strings(one: Any, at: str = "") -> Iterator[str]:
     if isinstance(one, list):
         for element in one:
-            if at in LISTS and not isinstance(element, str):
+            if at in STRING_LISTS and not isinstance(element, str):
                 yield f"{at}: {element!r}"
-            yield from not_texts(element, at)
+            yield from non_strings(element, at)
     elif isinstance(one, dict):
         for key, value in one.items():
             if not isinstance(key, str) or (
-                (key in TEXTS or at in ("labels", "matchLabels")) and not isinstance(value, str | dict)
+                (key in STRING_KEYS or at in ("labels", "matchLabels")) and not isinstance(value, str | dict)
             ):
                 yield f"{at}.{key}: {value!r}"
-            yield from not_texts(yaml.safe_load(value) if key == "operator.yaml" else value, str(key))
+            yield from non_strings(yaml.safe_load(value) if key == "operator.yaml" else value, str(key))
 
 
 @pytest.mark.parametrize("values", [NUMBERS, MATRIX["OpenShift"], MATRIX["both"], MATRIX["everything else"]])
-def test_names_that_look_like_numbers_are_texts(values: Any) -> None:
+def test_names_that_look_like_numbers_are_rendered_as_strings(values: Any) -> None:
     named = {"fullnameOverride": "gpus", **values}
-    made = render(named, name="123", namespace="456")
-    # A schema's words are about types, and the program's own.
-    objects = [one for one in made if one["kind"] != "CustomResourceDefinition"]
-    assert [*not_texts(objects)] == []
+    rendered = render(named, name="123", namespace="456")
+    # CRDs use the same keys for schemas.
+    objects = [one for one in rendered if one["kind"] != "CustomResourceDefinition"]
+    assert [*non_strings(objects)] == []
 
 
 @each
-def test_names_are_unique_and_namespaces_the_releases(values: Any) -> None:
+def test_names_are_unique_and_only_cluster_scoped_objects_have_no_namespace(values: Any) -> None:
     made = render(values)
     names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in made]
     assert len(names) == len(set(names))
@@ -208,12 +210,12 @@ def test_no_container_is_privileged_unless_the_driver_is_mounted_from_the_host(v
 
 
 @each
-def test_no_container_takes_a_gpu_and_each_says_what_it_needs(values: Any) -> None:
+def test_no_container_requests_a_gpu_and_all_set_cpu_and_memory(values: Any) -> None:
     for spec in pod_specs(render(values)):
         for container in containers(spec):
             resources = container["resources"]
             assert set(resources["requests"]) == {"cpu", "memory"}
-            # A CPU limit makes ticks late.
+            # A CPU limit would delay ticks.
             assert set(resources["limits"]) == {"memory"}
 
 
@@ -227,14 +229,16 @@ def test_no_container_takes_a_gpu_and_each_says_what_it_needs(values: Any) -> No
         ({"capabilities": []}, None),
     ],
 )
-def test_capabilities_are_named_one_by_one(values: Any, capabilities: list[str] | None) -> None:
-    (container,) = workload(values)["containers"]
+def test_containers_have_exactly_the_configured_capabilities(
+    values: Any, capabilities: list[str] | None
+) -> None:
+    (container,) = pod_spec(values)["containers"]
     assert container["securityContext"]["capabilities"].get("add") == capabilities
     assert container["securityContext"]["runAsUser"] == 0
 
 
-def test_only_the_init_container_may_turn_accounting_on() -> None:
-    spec = workload({"accounting": {"enable": True}})
+def test_only_the_init_container_may_enable_accounting() -> None:
+    spec = pod_spec({"accounting": {"enable": True}})
     (init,) = spec["initContainers"]
     (main,) = spec["containers"]
     assert "nvidia-smi -am 1" in init["args"][0]
@@ -243,7 +247,7 @@ def test_only_the_init_container_may_turn_accounting_on() -> None:
 
 
 @each
-def test_every_mount_has_its_volume_and_every_volume_its_mount(values: Any) -> None:
+def test_mounts_and_volumes_match(values: Any) -> None:
     for one in render(values):
         for spec in pod_specs([one]):
             claims = [claim["metadata"]["name"] for claim in one["spec"].get("volumeClaimTemplates", [])]
@@ -258,13 +262,13 @@ def check_mounts(spec: Manifest, claims: list[str]) -> None:
         assert mounted == set(volumes)
 
 
-def test_only_what_the_exporter_writes_is_mounted_to_be_written() -> None:
+def test_only_directories_that_the_program_writes_are_writable() -> None:
     for values, written in (({}, {"run", "tmp", "state"}), ({"mode": "cronjob"}, {"run", "tmp", "textfile"})):
-        (container,) = workload(values)["containers"]
+        (container,) = pod_spec(values)["containers"]
         assert {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")} == written
 
 
-def test_the_rights_are_those_and_no_others() -> None:
+def test_the_cluster_roles_have_exactly_these_rules() -> None:
     (role,) = of_kind("ClusterRole")
     assert role["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
@@ -290,13 +294,13 @@ def test_the_rights_are_those_and_no_others() -> None:
 @pytest.mark.parametrize(
     "values", [MATRIX["OpenShift"], MATRIX["OpenShift, collect"]], ids=["serve", "collect"]
 )
-def test_openshifts_constraints_allow_what_the_pod_asks_and_no_more(values: Any) -> None:
+def test_the_openshift_constraints_allow_exactly_what_the_pod_needs(values: Any) -> None:
     (scc,) = of_kind("SecurityContextConstraints", values)
-    spec = workload(values)
-    asked = {
+    spec = pod_spec(values)
+    added = {
         name for one in containers(spec) for name in one["securityContext"]["capabilities"].get("add", [])
     }
-    assert set(scc["allowedCapabilities"]) == asked
+    assert set(scc["allowedCapabilities"]) == added
     assert scc["allowHostPID"] is spec["hostPID"] is True
     assert (scc["allowPrivilegedContainer"], scc["allowHostNetwork"], scc["allowHostIPC"]) == (
         False,
@@ -308,15 +312,15 @@ def test_openshifts_constraints_allow_what_the_pod_asks_and_no_more(values: Any)
     assert spec["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
 
 
-def test_a_node_is_a_gpu_node_by_any_of_the_labels_in_use() -> None:
-    terms = workload()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+def test_pods_run_on_nodes_with_any_of_the_common_gpu_labels() -> None:
+    terms = pod_spec()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     found = [term["matchExpressions"] for term in terms["nodeSelectorTerms"]]
     assert found == [
         [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}],
         [{"key": "nvidia.com/gpu", "operator": "In", "values": ["true"]}],
         [{"key": "accelerator", "operator": "Exists"}],
     ]
-    chosen = workload({"nodeSelector": {"accelerator": "nvidia"}})
+    chosen = pod_spec({"nodeSelector": {"accelerator": "nvidia"}})
     assert (chosen["nodeSelector"], "affinity" in chosen) == ({"accelerator": "nvidia"}, False)
 
 
@@ -350,20 +354,20 @@ def test_a_node_is_a_gpu_node_by_any_of_the_labels_in_use() -> None:
     ],
     ids=["env", "volume-list", "cdi", "host, folder", "host, files", "simulator"],
 )
-def test_each_way_to_the_driver(
+def test_each_mode_of_access_to_the_driver(
     values: Any, environment: dict[str, str], runtime: str | None, mounts: set[str]
 ) -> None:
-    spec = workload(values)
+    spec = pod_spec(values)
     (container,) = spec["containers"]
-    told = {one["name"]: one["value"] for one in container["env"] if one["name"] != "NODE_NAME"}
-    assert (told, spec.get("runtimeClassName")) == (environment, runtime)
+    variables = {one["name"]: one["value"] for one in container["env"] if one["name"] != "NODE_NAME"}
+    assert (variables, spec.get("runtimeClassName")) == (environment, runtime)
     assert mounts == {
         mount["mountPath"] for mount in container["volumeMounts"] if "nvidia" in mount["mountPath"]
     }
 
 
-def test_beside_the_gpu_operator_it_waits_and_leaves_with_the_driver() -> None:
-    spec = workload(MATRIX["GPU Operator"])
+def test_with_the_gpu_operator_it_waits_for_the_driver_and_follows_its_node_label() -> None:
+    spec = pod_spec(MATRIX["GPU Operator"])
     assert spec["nodeSelector"] == {"nvidia.com/gpu.deploy.dcgm-exporter": "true"}
     assert spec["runtimeClassName"] == "nvidia"
     assert [init["name"] for init in spec["initContainers"]] == ["wait-for-gpu-operator", "enable-accounting"]

@@ -1,4 +1,4 @@
-"""What the chart has the program run with is what the program takes."""
+"""gpuledger accepts the arguments, variables and settings of the chart's containers."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from chart import (
     MATRIX,
     containers,
     files,
+    load_container_settings,
+    main_container,
     of_kind,
     pod_specs,
-    program,
     render,
     settings,
-    taken,
 )
-from gpuledger.config.node import COLLECT, NODE
-from gpuledger.dialects.dcgm.collectors import parse as parse_collectors
+from gpuledger.config.node import COLLECT_GROUPS, NODE_GROUPS
+from gpuledger.dialects.dcgm.collectors import parse_collectors
 from gpuledger.http.settings import HttpSettings
-from gpuledger.model.settings import build, declared, reload_of
+from gpuledger.model.settings import build_settings, declared_settings, reload_policy
 from gpuledger.web.settings import WebSettings
 
-# With the operator, or the agent alone, the chart itself makes nothing that has these settings.
-OF_NODES = {name: values for name, values in MATRIX.items() if name not in ("operator", "the agent alone")}
-each = pytest.mark.parametrize("values", OF_NODES.values(), ids=OF_NODES)
+# Values with an exporter or collector.
+NODE_VALUES = {name: values for name, values in MATRIX.items() if name not in ("operator", "only the agent")}
+each = pytest.mark.parametrize("values", NODE_VALUES.values(), ids=NODE_VALUES)
 
 
 def programs(manifests: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -44,38 +44,43 @@ def config_of(manifests: list[dict[str, Any]]) -> dict[str, str]:
 
 
 @each
-def test_the_program_takes_every_argument_variable_and_key(values: Any, tmp_path: Path) -> None:
+def test_the_program_accepts_all_arguments_variables_and_settings(values: Any, tmp_path: Path) -> None:
     made = render(values)
     found = programs(made)
     assert found
     for container in found:
-        taken(container, config_of(made), tmp_path)
+        load_container_settings(container, config_of(made), tmp_path)
 
 
 @pytest.mark.parametrize("file", sorted(path.name for path in MANIFESTS.glob("*.yaml")))
-def test_it_takes_those_of_the_plain_manifests(file: str, tmp_path: Path) -> None:
+def test_the_program_accepts_those_of_the_plain_manifests(file: str, tmp_path: Path) -> None:
     made = [one for one in yaml.safe_load_all((MANIFESTS / file).read_text(encoding="utf-8")) if one]
     for container in programs(made):
-        taken(container, config_of(made), tmp_path)
+        load_container_settings(container, config_of(made), tmp_path)
 
 
-def test_it_refuses_what_it_does_not_know(tmp_path: Path) -> None:
+def test_the_program_rejects_unknown_flags(tmp_path: Path) -> None:
     values = {"extraArgs": ["--intervall=1s"]}
     made = render(values)
     with pytest.raises(Exception, match="unknown flag '--intervall'"):
-        taken(program(values), config_of(made), tmp_path)
+        load_container_settings(main_container(values), config_of(made), tmp_path)
 
 
-def test_the_count_is_checked_by_the_program(tmp_path: Path) -> None:
+def test_the_gpu_count_is_passed_to_the_program(tmp_path: Path) -> None:
     for values in (MATRIX["devices"], {**MATRIX["both"], "gpu": {"count": 8}}):
-        assert taken(program(values), config_of(render(values)), tmp_path)["gpu_count"] == 8
-    assert "gpu_count" not in taken(program(), config_of(render()), tmp_path)
+        assert (
+            load_container_settings(main_container(values), config_of(render(values)), tmp_path)["gpu_count"]
+            == 8
+        )
+    assert "gpu_count" not in load_container_settings(main_container(), config_of(render()), tmp_path)
 
 
 def test_devices_become_the_flag_and_the_programs_setting(tmp_path: Path) -> None:
     values = MATRIX["devices"]
-    assert "--devices=0,3,GPU-5c1b8e8e" in program(values)["args"]
-    assert taken(program(values), config_of(render(values)), tmp_path)["devices"] == (
+    assert "--devices=0,3,GPU-5c1b8e8e" in main_container(values)["args"]
+    assert load_container_settings(main_container(values), config_of(render(values)), tmp_path)[
+        "devices"
+    ] == (
         "0",
         "3",
         "GPU-5c1b8e8e",
@@ -92,18 +97,20 @@ def test_devices_become_the_flag_and_the_programs_setting(tmp_path: Path) -> Non
         (MATRIX["dcgm"], [":9400", ":9835=smi"]),
     ],
 )
-def test_it_listens_where_the_pod_says(values: Any, listening: list[str], tmp_path: Path) -> None:
-    container = program(values)
-    got = taken(container, config_of(render(values)), tmp_path)
-    addresses = [str(one) for one in build(HttpSettings, got).listen_address]
+def test_the_program_listens_on_the_ports_of_the_pod(
+    values: Any, listening: list[str], tmp_path: Path
+) -> None:
+    container = main_container(values)
+    got = load_container_settings(container, config_of(render(values)), tmp_path)
+    addresses = [str(one) for one in build_settings(HttpSettings, got).listen_address]
     ports = [one["containerPort"] for one in container["ports"]]
     assert [int(one.partition("=")[0].rpartition(":")[2]) for one in addresses] == ports
     assert addresses == listening
 
 
 def test_the_chart_knows_which_settings_need_a_restart(tmp_path: Path) -> None:
-    """Those that it gives by flags change the pod; of the others it keeps a list."""
-    restart = {key for group in NODE.values() for key in reload_of(group).restart}
+    """Settings that the chart passes as flags change the pod; the chart lists the others."""
+    restart = {key for group in NODE_GROUPS.values() for key in reload_policy(group).restart}
     owned = listed("gpuledger.owned") | {"textfile.dir", "textfile.file", "textfile.every"}
     assert listed("gpuledger.restarting") == restart - owned
 
@@ -117,44 +124,49 @@ def listed(define: str) -> set[str]:
 
 
 def test_every_setting_that_the_chart_owns_is_one_of_the_programs() -> None:
-    known = {item for group in (*NODE.values(), *COLLECT.values()) for item in keys_of(group)}
+    known = {item for group in (*NODE_GROUPS.values(), *COLLECT_GROUPS.values()) for item in keys_of(group)}
     assert listed("gpuledger.owned") <= known
 
 
 def keys_of(group: type) -> list[str]:
-    return [item.key for _, item, _ in declared(group)]
+    return [item.key for _, item, _ in declared_settings(group)]
 
 
-def test_a_collectors_file_is_found_where_the_settings_say(tmp_path: Path) -> None:
+def test_the_collectors_file_is_mounted_at_the_configured_path(tmp_path: Path) -> None:
     values = MATRIX["dcgm"]
-    got = taken(program(values), config_of(render(values)), tmp_path)
+    got = load_container_settings(main_container(values), config_of(render(values)), tmp_path)
     assert got["dcgm.collectors"] == "/etc/gpuledger/config/collectors.csv"
     assert len(parse_collectors((tmp_path / "collectors.csv").read_bytes(), "it").columns) == 1
 
 
-def test_the_page_of_the_chart_is_one_that_the_program_has(tmp_path: Path) -> None:
-    got = taken(program(), config_of(render()), tmp_path)
-    assert build(WebSettings, got).page == "landing"
+def test_the_default_web_page_is_valid(tmp_path: Path) -> None:
+    got = load_container_settings(main_container(), config_of(render()), tmp_path)
+    assert build_settings(WebSettings, got).page == "landing"
 
 
-def test_books_are_kept_on_the_node_but_not_by_who_looks_once(tmp_path: Path) -> None:
+def test_the_ledger_is_kept_on_the_node_except_by_the_cronjob(tmp_path: Path) -> None:
     where = {
-        mode: taken(program({"mode": mode}), config_of(render({"mode": mode})), tmp_path)["state_dir"]
+        mode: load_container_settings(
+            main_container({"mode": mode}), config_of(render({"mode": mode})), tmp_path
+        )["state_dir"]
         for mode in ("daemonset", "collect", "cronjob")
     }
     assert where == {"daemonset": "/var/lib/gpuledger", "collect": "/var/lib/gpuledger", "cronjob": "none"}
 
 
-def test_from_the_host_nvidia_smi_is_found_where_it_is_mounted() -> None:
+def test_nvidia_smi_of_the_host_is_mounted_at_the_configured_path() -> None:
     values = {"source": "smi", "gpuAccess": {"mode": "host"}}
     command = settings(values)["nvidia_smi"]["command"]
-    assert command in [mount["mountPath"] for mount in program(values)["volumeMounts"]]
+    assert command in [mount["mountPath"] for mount in main_container(values)["volumeMounts"]]
     assert "nvidia_smi" not in settings({"source": "smi"})
 
 
-def test_users_of_the_image_are_not_told_as_users_of_the_node() -> None:
-    assert "--passwd-file=/dev/null" in program()["args"]
-    assert "--passwd-file=/etc/gpuledger/passwd" in program({"host": {"passwdFile": "/etc/passwd"}})["args"]
+def test_users_of_the_image_are_not_reported_as_users_of_the_node() -> None:
+    assert "--passwd-file=/dev/null" in main_container()["args"]
+    assert (
+        "--passwd-file=/etc/gpuledger/passwd"
+        in main_container({"host": {"passwdFile": "/etc/passwd"}})["args"]
+    )
 
 
 def test_the_chart_renders_for_the_oldest_supported_kubernetes() -> None:

@@ -1,4 +1,4 @@
-"""The chart's values: what is refused and how, what older charts' mean, and what is written from them."""
+"""The chart's values: rejected values, values of former charts, and generated files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import helm_python
 import pytest
 import yaml
 
-from chart import CHART, MATRIX, ROOT, files, notes, of_kind, program, render, settings, workload
+from chart import CHART, MATRIX, ROOT, files, main_container, notes, of_kind, pod_spec, render, settings
 from gpuledger import __version__
 
 MAKE = ROOT / "deploy/helm/make"
 
-# The values of the process exporter's chart as they stood, with what it never read.
+# The values of the former process exporter's chart, including keys that it ignored.
 FORMER = {
     "gpu-process-exporter": {"enabled": True},
     "collection": {
@@ -38,7 +38,7 @@ FORMER = {
     "nodeSelector": {"nvidia.com/gpu.present": "true"},
     "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
 }
-# As document 001 writes them.
+# The values in document 001.
 SESSIONS = {
     "gpu-session-monitoring": {"enabled": True},
     "collection": {
@@ -54,7 +54,7 @@ SESSIONS = {
 
 
 def old_chart(folder: Path, values: dict[str, Any]) -> Path:
-    """What `helm upgrade --reuse-values` renders: these templates over the defaults of an older chart."""
+    """A chart as `helm upgrade --reuse-values` renders it: current templates, values of an older chart."""
     shutil.copytree(CHART, folder)
     (folder / "values.yaml").write_text(yaml.safe_dump(values))
     return folder
@@ -116,45 +116,46 @@ def problems(values: dict[str, Any]) -> str:
         ({"agent": {"config": {"remote_write": [{"name": "x"}]}}}, "url"),
     ],
 )
-def test_what_cannot_be_is_refused_by_the_schema_and_named(values: dict[str, Any], named: str) -> None:
-    said = problems(values)
-    assert "values don't meet the specifications" in said
-    assert named in said
+def test_invalid_values_are_rejected_by_the_schema_and_named(values: dict[str, Any], named: str) -> None:
+    message = problems(values)
+    assert "values don't meet the specifications" in message
+    assert named in message
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
-        ({"agent": {"enabled": True}}, "agent.enabled: nobody is named to deliver to"),
+        ({"agent": {"enabled": True}}, "agent.enabled: the agent has no receiver"),
         (
             {"whatapCompat": {"enabled": True}},
-            "whatapCompat.enabled: it is the operator that reads WhatapAgent",
+            "whatapCompat.enabled: only the operator reads WhatapAgent",
         ),
         (
             {"mode": "cronjob", "collection": {"schedule": "*/30 * * * * *"}},
-            "collection.schedule: '*/30 * * * * *' has 6 fields; cron in Kubernetes has five, and no seconds",
+            "collection.schedule: '*/30 * * * * *' has 6 fields; "
+            "a Kubernetes schedule has five and no seconds",
         ),
         (
             {"gpu-session-monitoring": {"enabled": True}, "collection": {"schedule": "@every 30s"}},
-            "collection.schedule: '@every 30s': Kubernetes starts no Job more often than once a minute",
+            "collection.schedule: '@every 30s': a Kubernetes CronJob runs at most once per minute",
         ),
-        ({"mode": "cronjob", "collection": {"schedule": "hourly"}}, "has 1 fields; five are wanted"),
+        ({"mode": "cronjob", "collection": {"schedule": "hourly"}}, "has 1 fields; expected five"),
         (
             {"mode": "cronjob", "dialect": ["process", "native"]},
-            "counters and books of native need a program",
+            "the counters of native need a program that keeps running",
         ),
-        ({"mode": "collect", "serviceMonitor": {"enabled": True}}, "in mode collect nothing is served"),
+        ({"mode": "collect", "serviceMonitor": {"enabled": True}}, "mode collect serves no metrics"),
         (
             {"serviceMonitor": {"enabled": True}, "podMonitor": {"enabled": True}},
             "would scrape every pod twice",
         ),
         ({"serviceMonitor": {"enabled": True}, "service": {"enabled": False}}, "needs service.enabled"),
-        ({"web": {"existingSecret": "x"}}, "say in web.scheme"),
-        ({"web": {"existingSecret": "x", "scheme": "http", "config": {"rate_limit": {}}}}, "set one"),
-        ({"priorityClass": {"create": True}, "priorityClassName": "x"}, "set one"),
+        ({"web": {"existingSecret": "x"}}, "set web.scheme to https if it enables TLS"),
+        ({"web": {"existingSecret": "x", "scheme": "http", "config": {"rate_limit": {}}}}, "set only one"),
+        ({"priorityClass": {"create": True}, "priorityClassName": "x"}, "set only one"),
         (
             {"extraPorts": [{"name": "a", "port": 9400, "dialects": ["smi"]}]},
-            "a has port 9400, which is port's already",
+            "a has port 9400, which port already uses",
         ),
         (
             {
@@ -163,65 +164,70 @@ def test_what_cannot_be_is_refused_by_the_schema_and_named(values: dict[str, Any
                     {"name": "a", "port": 2, "dialects": ["smi"]},
                 ]
             },
-            "two ports are called a",
+            "two ports have the name a",
         ),
         (
             {"config": {"listen_address": ":1"}},
-            "config: listen_address is said by the value port or extraPorts",
+            "config: the chart sets listen_address from the value port or extraPorts",
         ),
         (
             {"config": {"web": {"config": {"file": "x"}}}},
-            "config: web.config.file is said by the value web.config",
+            "config: the chart sets web.config.file from the value web.config",
         ),
-        ({"config": {"web.config.file": "x"}}, "config: web.config.file is said by the value web.config"),
-        ({"podLabels": {"app": "x"}}, "podLabels: by app the chart's objects find their pods"),
+        (
+            {"config": {"web.config.file": "x"}},
+            "config: the chart sets web.config.file from the value web.config",
+        ),
+        ({"podLabels": {"app": "x"}}, "podLabels: the chart's selectors use the label app;"),
         (
             {"commonLabels": {"app.kubernetes.io/component": "x"}},
-            "commonLabels: by app.kubernetes.io/component the chart's objects find their pods",
+            "commonLabels: the chart's selectors use the label app.kubernetes.io/component;",
         ),
         (
             {"resources": {"limits": {"nvidia.com/gpu": 1}}},
-            "resources.limits: nvidia.com/gpu would take a device from the pods that compute with it",
+            "resources.limits: nvidia.com/gpu would make a device unavailable to workloads",
         ),
         (
             {"mode": "cronjob", "collection": {"resources": {"requests": {"example.com/vgpu": "1"}}}},
-            "collection.resources.requests: example.com/vgpu would take a device",
+            "collection.resources.requests: example.com/vgpu would make a device unavailable",
         ),
         (
             {"operator": {"enabled": True, "resources": {"limits": {"nvidia.com/gpu": 1}}}},
-            "operator.resources.limits: nvidia.com/gpu would take a device",
+            "operator.resources.limits: nvidia.com/gpu would make a device unavailable",
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused_with_the_remedy(values: dict[str, Any], said: str) -> None:
-    assert said in problems(values)
+def test_values_that_conflict_are_rejected_with_the_remedy(values: dict[str, Any], message: str) -> None:
+    assert message in problems(values)
 
 
-def test_a_release_that_no_service_can_be_called_after_is_refused_with_the_remedy() -> None:
-    with pytest.raises(helm_python.HelmError, match="fullnameOverride: the name of a Service begins with"):
+def test_a_release_name_that_is_invalid_for_a_service_is_rejected_with_the_remedy() -> None:
+    with pytest.raises(
+        helm_python.HelmError, match="fullnameOverride: the name of a Service must begin with"
+    ):
         files(name="456")
     assert files({"fullnameOverride": "gpus"}, name="456")
 
 
 def described(schema: dict[str, Any], at: str = "") -> Iterator[str]:
-    """Paths of the properties that do not say what they mean."""
+    """Paths of the properties without a description."""
     for name, one in schema.get("properties", {}).items():
         if not one.get("description", "").strip():
             yield f"{at}.{name}"
         yield from described(one, f"{at}.{name}")
 
 
-def test_every_key_is_described_and_every_section_is_closed() -> None:
+def test_every_key_has_a_description_and_unknown_keys_are_rejected() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     assert list(described(schema)) == []
     assert schema["additionalProperties"] is False
     assert set(schema["properties"]) == {*yaml.safe_load((CHART / "values.yaml").read_text()), "global"}
 
 
-def test_what_the_chart_has_from_elsewhere_is_what_make_chart_writes(tmp_path: Path) -> None:
+def test_the_generated_files_of_the_chart_are_up_to_date(tmp_path: Path) -> None:
     made = tmp_path / "gpuledger"
     shutil.copytree(CHART, made)
-    # Whatever is not written anew is not found again.
+    # A file that is not generated again will be missing.
     for name in ("values.schema.json", "files/defaults.yaml"):
         (made / name).unlink()
     subprocess.run([sys.executable, "-B", str(MAKE), str(made)], check=True)
@@ -231,15 +237,15 @@ def test_what_the_chart_has_from_elsewhere_is_what_make_chart_writes(tmp_path: P
     } == kept, "run `make chart`"
 
 
-def test_the_packed_chart_is_the_same_and_small_enough_for_helms_secret(tmp_path: Path) -> None:
-    # Each revision is kept in a Secret, together with what was rendered: 1 MiB at most.
+def test_the_packaged_chart_renders_the_same_and_fits_into_helms_secret(tmp_path: Path) -> None:
+    # Helm stores each revision with its rendered objects in a Secret, which is limited to 1 MiB.
     archive = Path(helm_python.Chart.load(CHART).save(tmp_path))
     assert archive.stat().st_size < 150_000
     values = MATRIX["monitoring"]
     assert render(values, folder=archive) == render(values)
 
 
-def test_the_chart_is_of_the_programs_version() -> None:
+def test_the_chart_has_the_version_of_the_program() -> None:
     about = yaml.safe_load((CHART / "Chart.yaml").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     assert about["version"] == about["appVersion"] == values["valuesVersion"] == __version__
@@ -255,67 +261,67 @@ def test_the_chart_is_of_the_programs_version() -> None:
         ({"digest": "sha256:" + "0" * 64, "tag": "2.0"}, "gpuledger@sha256:" + "0" * 64),
     ],
 )
-def test_the_image_is_named_by_registry_and_tag_or_digest(image: dict[str, str], reference: str) -> None:
-    assert program({"image": image})["image"] == reference
+def test_the_image_reference_combines_registry_and_tag_or_digest(
+    image: dict[str, str], reference: str
+) -> None:
+    assert main_container({"image": image})["image"] == reference
 
 
-def test_a_closed_networks_registry_by_its_former_name() -> None:
+def test_the_former_registry_key_is_honored() -> None:
     assert (
-        program({"offline": {"registry": "10.0.0.1:35000"}})["image"]
+        main_container({"offline": {"registry": "10.0.0.1:35000"}})["image"]
         == f"10.0.0.1:35000/gpuledger:{__version__}"
     )
 
 
-def test_the_former_charts_values_work_as_they_stand() -> None:
-    container = program(FORMER)
+def test_values_of_the_former_process_chart_work_unchanged() -> None:
+    container = main_container(FORMER)
     assert "--devices=0,1,2,3" in container["args"]
     assert container["resources"] == FORMER["collection"]["resources"]  # type: ignore[index]  (a table)
-    spec = workload(FORMER)
+    spec = pod_spec(FORMER)
     assert spec["nodeSelector"] == FORMER["nodeSelector"]
     assert spec["tolerations"] == FORMER["tolerations"]
-    said = notes(FORMER)
-    assert "collection.image is not used" in said
-    assert "prometheus.serverService is not used" in said
+    text = notes(FORMER)
+    assert "collection.image is ignored" in text
+    assert "prometheus.serverService is ignored" in text
 
 
-def test_the_session_documents_values_work_as_they_stand() -> None:
+def test_values_of_document_001_work_unchanged() -> None:
     (cronjob,) = of_kind("CronJob", SESSIONS)
     assert cronjob["metadata"]["name"] == "gpu-session-metrics-collector"
-    container = program(SESSIONS)
+    container = main_container(SESSIONS)
     assert "--file=gpu_sessions.prom" in container["args"]
     assert container["resources"] == SESSIONS["collection"]["resources"]  # type: ignore[index]  (a table)
-    assert workload(SESSIONS)["nodeSelector"] == {"accelerator": "nvidia"}
+    assert pod_spec(SESSIONS)["nodeSelector"] == {"accelerator": "nvidia"}
 
 
-def test_where_the_former_chart_kept_the_textfile_directory_it_still_counts() -> None:
+def test_the_former_textfile_directory_key_is_honored() -> None:
     values = {"mode": "collect", "prometheus": {"textfileCollectorPath": "/textfiles"}}
-    assert "--textfile-dir=/textfiles" in program(values)["args"]
+    assert "--textfile-dir=/textfiles" in main_container(values)["args"]
 
 
 @pytest.mark.parametrize(
     "former", [FORMER, SESSIONS, {}], ids=["process exporter", "sessions", "none at all"]
 )
-def test_values_reused_from_an_older_chart_get_this_ones_defaults_beneath(
-    former: dict[str, Any], tmp_path: Path
-) -> None:
+def test_values_of_a_former_chart_get_the_new_defaults(former: dict[str, Any], tmp_path: Path) -> None:
     folder = old_chart(tmp_path / "gpuledger", former)
     assert render({}, folder=folder) == render(former)
-    assert "the values are of another chart version (unknown)" in notes({}, folder=folder)
+    assert "the values are from another chart version (unknown)" in notes({}, folder=folder)
 
 
-def test_values_reused_from_our_own_last_version_lack_only_what_is_new(tmp_path: Path) -> None:
+def test_values_of_an_older_version_get_the_defaults_of_new_keys(tmp_path: Path) -> None:
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     older = {
         key: value for key, value in defaults.items() if key not in ("networkPolicy", "helmTest", "sysAdmin")
     }
     older |= {"valuesVersion": "0.0.9", "web": {"page": "off"}, "hostPID": False}
     folder = old_chart(tmp_path / "gpuledger", older)
-    wanted = {"web": {"page": "off"}, "hostPID": False}
-    assert render({}, folder=folder) == render(wanted)
+    expected = {"web": {"page": "off"}, "hostPID": False}
+    assert render({}, folder=folder) == render(expected)
 
 
-def test_null_takes_a_default_away() -> None:
-    assert "limits" not in program({"resources": {"limits": None}})["resources"]
+def test_null_removes_a_default() -> None:
+    assert "limits" not in main_container({"resources": {"limits": None}})["resources"]
 
 
 @pytest.mark.parametrize(
@@ -333,23 +339,25 @@ def test_null_takes_a_default_away() -> None:
         ({"dialect": ["dcgm"]}, ["dcgm"]),
         ({"dialect": ["dcgm"], "config": {"dialect": ["smi"]}}, ["smi"]),
         ({"image": {"variant": "smi"}}, ["smi"]),
-        # What the program tells by itself is right: process and session once, all with --every.
+        # gpuledger's defaults apply: process and session when it runs once, all dialects with --every.
         ({"mode": "cronjob"}, None),
         ({"mode": "collect"}, None),
         ({"mode": "collect", "dialect": ["native"]}, ["native"]),
     ],
 )
-def test_which_dialects_the_page_tells(values: dict[str, Any], dialects: list[str] | None) -> None:
+def test_the_dialects_of_metrics_path_follow_from_the_values(
+    values: dict[str, Any], dialects: list[str] | None
+) -> None:
     assert settings(values).get("dialect") == dialects
 
 
 @pytest.mark.parametrize(
-    ("page", "told"), [("landing", "landing"), ("full", "full"), ("off", "off"), (False, "off")]
+    ("page", "setting"), [("landing", "landing"), ("full", "full"), ("off", "off"), (False, "off")]
 )
-def test_the_page_shows_nobodys_name_unless_asked(page: object, told: str) -> None:
+def test_the_web_page_shows_no_names_by_default(page: object, setting: str) -> None:
     # `off` is false in YAML 1.1.
     assert settings()["web"] == {"page": "landing"}
-    assert settings({"web": {"page": page}})["web"] == {"page": told}
+    assert settings({"web": {"page": page}})["web"] == {"page": setting}
 
 
 def annotation(values: dict[str, Any]) -> str:
@@ -367,21 +375,19 @@ def annotation(values: dict[str, Any]) -> str:
         ({"energy": {"zero_hold": "60s"}}, True),
     ],
 )
-def test_pods_are_exchanged_only_for_what_a_running_program_does_not_take(
-    config: dict[str, Any], exchanged: bool
-) -> None:
+def test_pods_are_restarted_only_for_settings_that_need_it(config: dict[str, Any], exchanged: bool) -> None:
     assert (annotation({"config": config}) != annotation({})) is exchanged
-    # The collector reads its file once.
+    # The collector does not reload its configuration file.
     collect = {"mode": "collect"}
     assert annotation({**collect, "config": config}) != annotation(collect)
 
 
-def test_turning_tls_on_exchanges_them_too() -> None:
+def test_enabling_tls_restarts_the_pods() -> None:
     plain = {"web": {"config": {"rate_limit": {"interval": "1s"}}}}
     assert annotation(plain) == annotation({})
     assert annotation({"web": {"config": {"tls_server_config": {"cert": "x", "key": "y"}}}}) != annotation({})
 
 
-def test_the_matrix_of_these_tests_names_no_key_that_is_not_there() -> None:
-    # Rendering validates: this says so for itself.
+def test_all_values_of_the_matrix_render() -> None:
+    # Rendering validates all values.
     assert [name for name, values in MATRIX.items() if not render(values)] == []

@@ -1,4 +1,4 @@
-"""deploy/deploy.sh: which commands it has helm and kubectl run."""
+"""deploy/deploy.sh: the helm and kubectl commands that it runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPORTER = [
 ]
 COLLECTOR = ["upgrade", "gpu-collector", str(CHART), "--install", *CONTEXT, "--set"]
 
-# Notes what it is asked, and tells of the releases whose values lie in a folder.
+# Fake helm and kubectl: logs its arguments, and reports the releases with a values file in a folder.
 STAND_IN = """\
 #!/bin/bash
 printf '%s\\n' "$(basename "$0") $*" >> "$CALLS"
@@ -35,7 +35,7 @@ esac
 
 
 class Machine:
-    """A PATH with stand-ins for helm and kubectl."""
+    """Runs the script with fake helm and kubectl in PATH."""
 
     def __init__(self, folder: Path) -> None:
         self._bin = folder / "bin"
@@ -73,7 +73,7 @@ class Machine:
         )
 
     def changes(self) -> list[list[str]]:
-        """What was done: questions left out."""
+        """Commands that change something: without `get`."""
         calls = self._calls.read_text().splitlines() if self._calls.exists() else []
         return [call.split() for call in calls if " get " not in call]
 
@@ -83,7 +83,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path).has("helm", "kubectl")
 
 
-def test_the_documented_name_is_a_link_to_it() -> None:
+def test_the_documented_name_is_a_link_to_the_script() -> None:
     assert LINK.readlink() == Path("deploy/deploy.sh")
     assert os.access(LINK, os.X_OK)
 
@@ -102,14 +102,12 @@ def test_the_documented_name_is_a_link_to_it() -> None:
         ),
     ],
 )
-def test_sync_installs_or_brings_up_to_date(
-    words: list[str], done: list[list[str]], machine: Machine
-) -> None:
+def test_sync_installs_or_upgrades(words: list[str], done: list[list[str]], machine: Machine) -> None:
     assert machine.run(*words).returncode == 0
     assert machine.changes() == [["helm", *call] for call in done]
 
 
-def test_a_new_namespace_admits_host_pids_and_one_that_is_there_is_left_alone(machine: Machine) -> None:
+def test_a_new_namespace_admits_host_pids_and_an_existing_one_is_unchanged(machine: Machine) -> None:
     machine.run("sync", "exporter", NEW="yes")
     assert machine.changes()[:2] == [
         ["kubectl", "create", "namespace", "gpu-monitoring"],
@@ -117,7 +115,7 @@ def test_a_new_namespace_admits_host_pids_and_one_that_is_there_is_left_alone(ma
     ]
 
 
-def test_namespaces_are_the_users_choice(machine: Machine) -> None:
+def test_namespaces_are_configurable(machine: Machine) -> None:
     machine.run("sync", EXPORTER_NAMESPACE="a", COLLECTOR_NAMESPACE="b")
     assert [call[call.index("--namespace") + 1] for call in machine.changes()] == ["a", "b"]
 
@@ -163,9 +161,16 @@ OFF = "gpu-process-exporter:\n  enabled: true\ngpu-session-monitoring:\n  enable
         (PROCESS, "gpu-session-monitoring", []),
         (None, "gpu-process-exporter", []),
     ],
-    ids=["alone", "the other off", "of both", "the other of both", "not this one", "nothing there"],
+    ids=[
+        "only this",
+        "other disabled",
+        "first of both",
+        "second of both",
+        "only the other",
+        "none installed",
+    ],
 )
-def test_destroy_takes_one_collector_away_and_leaves_the_other(
+def test_destroy_removes_one_collector_and_keeps_the_other(
     values: str | None, component: str, done: list[list[str]], machine: Machine
 ) -> None:
     if values is not None:
@@ -176,7 +181,7 @@ def test_destroy_takes_one_collector_away_and_leaves_the_other(
     assert done or f"{component} is not installed" in got.stdout
 
 
-def test_destroy_takes_all_away_and_says_that_the_books_stay(machine: Machine) -> None:
+def test_destroy_uninstalls_everything_and_reports_the_remaining_ledger(machine: Machine) -> None:
     machine.installed("gpu-collector", PROCESS).installed("gpuledger")
     got = machine.run("destroy")
     assert machine.changes() == [
@@ -187,38 +192,38 @@ def test_destroy_takes_all_away_and_says_that_the_books_stay(machine: Machine) -
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        ([], "a command is wanted: sync or destroy"),
+        ([], "missing command: expected sync or destroy"),
         (["snyc"], "unknown command 'snyc'"),
         (["sync", "gpu-proces-exporter"], "unknown component 'gpu-proces-exporter'"),
-        (["sync", "exporter", "--set", "a=b"], "Flags for helm stand after --"),
+        (["sync", "exporter", "--set", "a=b"], "put flags for helm after --"),
         (["destroy", "exporter", "--", "--wait"], "destroy takes no flags"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line_and_nothing_is_done(
-    words: list[str], said: str, machine: Machine
+def test_invalid_arguments_cause_one_error_line_and_no_changes(
+    words: list[str], message: str, machine: Machine
 ) -> None:
     got = machine.run(*words)
     assert (got.returncode, machine.changes()) == (2, [])
     (line,) = got.stderr.splitlines()
     assert line.startswith("deploy_astrago.sh: ")
-    assert said in line
+    assert message in line
 
 
 @pytest.mark.parametrize(("there", "missing"), [(["kubectl"], "helm"), (["helm"], "kubectl")])
-def test_a_missing_program_is_named_with_where_to_get_it(
+def test_a_missing_program_is_named_with_its_download_page(
     there: list[str], missing: str, tmp_path: Path
 ) -> None:
-    # kubectl may be this machine's own.
+    # This machine may have a real kubectl.
     got = Machine(tmp_path).has(*there).run("sync", **{missing.upper(): f"no-such-{missing}"})
     assert got.returncode == 1
     (line,) = got.stderr.splitlines()
-    assert f"no-such-{missing} is not installed, or not in PATH; get it from https://" in line
+    assert f"no-such-{missing} is not installed, or not in PATH; install it from https://" in line
 
 
 @pytest.mark.parametrize("words", [("destroy", "--help"), ("sync", "exporter", "-h")])
-def test_help_may_stand_behind_a_command_which_then_does_nothing(
+def test_help_after_a_command_prints_help_and_changes_nothing(
     machine: Machine, words: tuple[str, ...]
 ) -> None:
     got = machine.has("helm", "kubectl").run(*words)
@@ -239,7 +244,7 @@ def test_help_lists_commands_and_components(machine: Machine) -> None:
         assert word in got.stdout
 
 
-def test_a_release_that_helm_cannot_upgrade_ends_it(machine: Machine, tmp_path: Path) -> None:
+def test_a_failed_helm_upgrade_stops_the_script(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "bin/helm").write_text("#!/bin/bash\necho broken >&2; exit 3\n")
     got = machine.run("sync")
     assert (got.returncode, got.stderr) == (3, "broken\n")

@@ -1,4 +1,4 @@
-"""The dashboards in deploy/grafana: as their source makes them, as Grafana wants them, in words there are."""
+"""The dashboards in deploy/grafana: generated, valid for Grafana, with queries of existing families."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuledger.dialects.catalogue import dialects
+from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
 
 GRAFANA = Path(__file__).parents[3] / "deploy" / "grafana"
@@ -30,7 +30,7 @@ PANELS = [
 ]
 each_dashboard = pytest.mark.parametrize("dashboard", DASHBOARDS, ids=[made["uid"] for made in DASHBOARDS])
 each_panel = pytest.mark.parametrize("panel", PANELS)
-each_table = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["type"] == "table"])
+each_table = pytest.mark.parametrize("panel", [item for item in PANELS if item.values[0]["type"] == "table"])
 SCHEMA: dict[str, Any] = json.loads((GRAFANA / "schema.json").read_text(encoding="utf-8"))
 KINDS: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -42,22 +42,22 @@ KINDS: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 COLLECTED = re.findall(r"^DCGM_\w+", (GRAFANA / "dcgm-collectors.csv").read_text("utf-8"), re.MULTILINE)
-SPECS = [spec for dialect in dialects(DialectSettings(), "0").values() for spec in dialect.specs]
-TOLD = {spec.name for spec in SPECS} | {f"{spec.name}_bucket" for spec in SPECS} | set(COLLECTED)
+SPECS = [spec for dialect in create_dialects(DialectSettings(), "0").values() for spec in dialect.specs]
+EXPORTED = {spec.name for spec in SPECS} | {f"{spec.name}_bucket" for spec in SPECS} | set(COLLECTED)
 BUILT_IN = {"__range", "__range_s", "__rate_interval", "__interval"}
-# Counters that stand there as what they have counted in all, and are called so.
-IN_ALL = {
-    "The books balance",
+# Panels that show totals of counters.
+TOTALS = {
+    "Ledger balance by GPU",
     "Xid errors",
     "ECC errors",
     "PCIe replays",
-    "Energy of nobody, by GPU",
+    "Energy without owner by GPU",
     "Exporters",
 }
 
 
 def problems(value: Any, schema: dict[str, Any], at: str = "$") -> Iterator[str]:
-    """What of the value is not as the schema says (the keywords of JSON Schema that ours uses)."""
+    """Yields violations of the schema, for the keywords of JSON Schema that it uses."""
     if "$ref" in schema:
         schema = SCHEMA["definitions"][schema["$ref"].removeprefix("#/definitions/")]
     if "anyOf" in schema and all(any(problems(value, choice, at)) for choice in schema["anyOf"]):
@@ -107,16 +107,16 @@ def expressions(panel: dict[str, Any]) -> list[str]:
 
 
 def queries_of(dashboard: dict[str, Any]) -> list[str]:
-    told = [text for panel in dashboard["panels"] for text in map(str, expressions_or_none(panel))]
-    asked = [made["query"]["query"] for made in dashboard["templating"]["list"] if made["type"] == "query"]
-    return [*told, *asked]
+    of_panels = [text for panel in dashboard["panels"] for text in map(str, expressions_or_none(panel))]
+    variables = dashboard["templating"]["list"]
+    return [*of_panels, *(item["query"]["query"] for item in variables if item["type"] == "query")]
 
 
 def expressions_or_none(panel: dict[str, Any]) -> list[str]:
     return [] if panel["type"] == "row" else expressions(panel)
 
 
-def test_the_dashboards_are_what_their_source_makes(tmp_path: Path) -> None:
+def test_the_dashboards_are_up_to_date(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-B", str(GRAFANA / "make"), str(tmp_path)], check=True)
     made = {file.name: file.read_text(encoding="utf-8") for file in tmp_path.iterdir()}
     kept = {file.name: file.read_text(encoding="utf-8") for file in FILES}
@@ -143,16 +143,16 @@ def test_a_dashboard_fits_the_schema(dashboard: dict[str, Any]) -> None:
         (("templating", "list", 1, "hide"), True),
     ],
 )
-def test_the_schema_finds_what_grafana_would_not_take(path: tuple[Any, ...], value: object) -> None:
-    spoilt: Any = deepcopy(DASHBOARDS[0])
-    place = spoilt
+def test_the_schema_rejects_what_grafana_does_not_accept(path: tuple[Any, ...], value: object) -> None:
+    invalid: Any = deepcopy(DASHBOARDS[0])
+    place = invalid
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
-    assert list(problems(spoilt, SCHEMA))
+    assert list(problems(invalid, SCHEMA))
 
 
-def test_dashboards_are_told_apart() -> None:
+def test_dashboards_have_unique_uids_and_titles() -> None:
     assert len(DASHBOARDS) == 4
     for what in ("uid", "title"):
         assert max(Counter(made[what] for made in DASHBOARDS).values()) == 1
@@ -160,14 +160,14 @@ def test_dashboards_are_told_apart() -> None:
 
 
 @each_dashboard
-def test_panels_have_names_and_numbers_of_their_own(dashboard: dict[str, Any]) -> None:
+def test_panels_have_unique_titles_and_ids(dashboard: dict[str, Any]) -> None:
     for what in ("id", "title"):
         counted = Counter(panel[what] for panel in dashboard["panels"])
         assert max(counted.values()) == 1, counted.most_common(1)
 
 
 @each_dashboard
-def test_no_panel_lies_on_another_or_beyond_the_edge(dashboard: dict[str, Any]) -> None:
+def test_panels_do_not_overlap_or_exceed_the_grid(dashboard: dict[str, Any]) -> None:
     places = [panel["gridPos"] for panel in dashboard["panels"]]
     assert all(place["x"] + place["w"] <= 24 for place in places)
     for one, other in combinations(places, 2):
@@ -177,19 +177,19 @@ def test_no_panel_lies_on_another_or_beyond_the_edge(dashboard: dict[str, Any]) 
 
 
 @each_dashboard
-def test_every_variable_that_is_used_is_there(dashboard: dict[str, Any]) -> None:
-    there = {made["name"] for made in dashboard["templating"]["list"]}
-    assert there >= {"datasource", "cluster", "node", "gpu", "namespace"}
+def test_every_used_variable_is_defined_and_every_visible_one_used(dashboard: dict[str, Any]) -> None:
+    defined = {made["name"] for made in dashboard["templating"]["list"]}
+    assert defined >= {"datasource", "cluster", "node", "gpu", "namespace"}
     titles = [panel["title"] for panel in dashboard["panels"]]
     used = set(re.findall(r"\$(?!\d)\{?(\w+)", " ".join([*queries_of(dashboard), *titles])))
-    assert used - BUILT_IN <= there
+    assert used - BUILT_IN <= defined
     unused = [made for made in dashboard["templating"]["list"] if made["name"] not in used | {"datasource"}]
-    assert all(made["hide"] == 2 for made in unused), "a choice that changes nothing"
+    assert all(made["hide"] == 2 for made in unused), "a visible variable without effect"
 
 
 @each_dashboard
-def test_variables_of_many_values_stand_in_regular_expressions_only(dashboard: dict[str, Any]) -> None:
-    """Several values, or All, are `a|b` or `.*`, with what is special escaped: `=` would match none."""
+def test_multi_value_variables_are_only_used_in_regular_expressions(dashboard: dict[str, Any]) -> None:
+    """Several values, or All, are `a|b` or `.*` with escaped special characters: `=` would match nothing."""
     many = {made["name"] for made in dashboard["templating"]["list"] if made.get("multi")}
     for query in queries_of(dashboard):
         for before, name in re.findall(r"(.{2,4})\$(?!\d)\{?(\w+)", query):
@@ -197,7 +197,7 @@ def test_variables_of_many_values_stand_in_regular_expressions_only(dashboard: d
 
 
 @each_dashboard
-def test_links_lead_to_dashboards_and_variables_that_exist(dashboard: dict[str, Any]) -> None:
+def test_links_use_existing_dashboards_and_variables(dashboard: dict[str, Any]) -> None:
     uids = {made["uid"] for made in DASHBOARDS}
     headings = re.compile(r"\$\{__data\.fields\.(\w+)\}")
     for panel in dashboard["panels"]:
@@ -213,23 +213,23 @@ def test_links_lead_to_dashboards_and_variables_that_exist(dashboard: dict[str, 
 
 
 @each_panel
-def test_a_panel_asks_for_families_that_are_told(panel: dict[str, Any]) -> None:
+def test_a_panel_queries_families_that_are_exported(panel: dict[str, Any]) -> None:
     for expression in expressions(panel):
-        asked = set(re.findall(r"\b(?:gpuledger|DCGM)_\w+", expression))
-        assert asked
-        assert asked <= TOLD
+        families = set(re.findall(r"\b(?:gpuledger|DCGM)_\w+", expression))
+        assert families
+        assert families <= EXPORTED
 
 
 @each_panel
-def test_counters_are_told_as_what_they_rose(panel: dict[str, Any]) -> None:
+def test_counters_are_shown_as_rate_or_increase(panel: dict[str, Any]) -> None:
     counters = re.compile(r"(\w+\()?(gpuledger_\w+_(?:total|bucket))\{")
     for expression in expressions(panel):
         for function, name in counters.findall(expression):
-            assert function in {"rate(", "increase("} or panel["title"] in IN_ALL, name
+            assert function in {"rate(", "increase("} or panel["title"] in TOTALS, name
 
 
 @each_table
-def test_overrides_are_of_columns_that_the_table_has(panel: dict[str, Any]) -> None:
+def test_overrides_refer_to_existing_columns(panel: dict[str, Any]) -> None:
     merge, organize = deepcopy(panel["transformations"])
     renamed = organize["options"]["renameByName"]
     alone = renamed.pop("Value") if len(panel["targets"]) > 1 else None
@@ -250,7 +250,7 @@ def test_every_field_of_the_collectors_file_is_shown() -> None:
     assert [field for field in COLLECTED if not re.search(rf"\b{field}\b", shown)] == []
 
 
-def test_provisioning_has_the_data_source_that_dashboards_choose() -> None:
+def test_provisioning_has_the_data_source_that_dashboards_use() -> None:
     (source,) = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yaml").read_text())[
         "datasources"
     ]
@@ -260,8 +260,8 @@ def test_provisioning_has_the_data_source_that_dashboards_choose() -> None:
 
 
 def test_provisioning_reads_dashboards_from_files() -> None:
-    told = yaml.safe_load((GRAFANA / "provisioning/dashboards/gpuledger.yaml").read_text())
-    (provider,) = told["providers"]
-    assert told["apiVersion"] == 1
+    config = yaml.safe_load((GRAFANA / "provisioning/dashboards/gpuledger.yaml").read_text())
+    (provider,) = config["providers"]
+    assert config["apiVersion"] == 1
     assert provider["type"] == "file"
     assert Path(provider["options"]["path"]).is_absolute()

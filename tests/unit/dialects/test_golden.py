@@ -1,4 +1,4 @@
-"""Whole pages, byte for byte. With UPDATE_GOLDENS=1 in the environment they are written anew, for review."""
+"""Complete pages, byte for byte. UPDATE_GOLDENS=1 writes the golden files: review the difference."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from builders import gpu, process, reading, snapshot
-from golden_page import golden_page, stale_page
-from gpuledger.dialects.catalogue import dialects
-from gpuledger.dialects.settings import DEFAULT, DialectSettings
+from golden_state import golden_state, stale_state
+from gpuledger.dialects.catalogue import create_dialects
+from gpuledger.dialects.settings import DEFAULT_DIALECTS, DialectSettings
 from gpuledger.exposition import text
-from gpuledger.exposition.merging import merge
+from gpuledger.exposition.merging import merge_families
 from gpuledger.model.node_state import NodeState
 
 FOLDER = Path(__file__).parents[2] / "golden"
-EVERY = dialects(DialectSettings(), "0.0.0")
-PAGES = {"good": golden_page, "stale": stale_page}
+EVERY = create_dialects(DialectSettings(), "0.0.0")
+STATES = {"good": golden_state, "stale": stale_state}
 
 
-def body(page: NodeState, names: tuple[str, ...], suffix: str) -> bytes:
-    families = merge(chain.from_iterable(EVERY[name].families(page) for name in names))
+def body(state: NodeState, names: tuple[str, ...], suffix: str) -> bytes:
+    families = merge_families(chain.from_iterable(EVERY[name].families(state) for name in names))
     return (text.encode_text if suffix == "prom" else text.encode_openmetrics)(families)
 
 
 @pytest.mark.parametrize("suffix", ["prom", "openmetrics"])
 @pytest.mark.parametrize("dialect", EVERY)
-@pytest.mark.parametrize("state", PAGES)
-def test_the_page_is_as_reviewed(state: str, dialect: str, suffix: str) -> None:
+@pytest.mark.parametrize("state", STATES)
+def test_the_page_equals_the_golden_file(state: str, dialect: str, suffix: str) -> None:
     golden = FOLDER / f"{dialect}-{state}.{suffix}"
-    found = body(PAGES[state](), (dialect,), suffix)
+    found = body(STATES[state](), (dialect,), suffix)
     if os.environ.get("UPDATE_GOLDENS"):
         golden.write_bytes(found)
     assert found.decode() == golden.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("state", PAGES)
-def test_the_default_page_parses_in_both_formats_and_has_no_series_twice(state: str) -> None:
-    page = PAGES[state]()
+@pytest.mark.parametrize("state", STATES)
+def test_the_default_page_parses_in_both_formats_without_duplicate_series(state: str) -> None:
+    page = STATES[state]()
     for suffix, read in (("prom", read_text), ("openmetrics", read_openmetrics)):
-        families = list(read(body(page, DEFAULT, suffix).decode()))
+        families = list(read(body(page, DEFAULT_DIALECTS, suffix).decode()))
         series = [
             (sample.name, tuple(sorted(sample.labels.items())))
             for family in families
@@ -54,11 +54,13 @@ def test_the_default_page_parses_in_both_formats_and_has_no_series_twice(state: 
         assert len({family.name for family in families}) == len(families)
 
 
-def test_every_line_comes_from_the_one_page_given() -> None:
-    """A page with other values, told in between, leaves no trace: nothing is kept from page to page."""
-    other = NodeState(1.0, golden_page().source, snapshot(reading(gpu(9), process(gpu(9), 99))))
-    before, between, after = (body(page, DEFAULT, "prom") for page in (golden_page(), other, golden_page()))
+def test_every_line_comes_from_the_given_state() -> None:
+    """Encoding another state in between has no effect: dialects keep no data of former states."""
+    other = NodeState(1.0, golden_state().source, snapshot(reading(gpu(9), process(gpu(9), 99))))
+    before, between, after = (
+        body(page, DEFAULT_DIALECTS, "prom") for page in (golden_state(), other, golden_state())
+    )
     assert before == after
     assert b"GPU-9" in between
     assert b"GPU-0" not in between
-    assert b"\ngpu_process" not in body(stale_page(), DEFAULT, "prom")
+    assert b"\ngpu_process" not in body(stale_state(), DEFAULT_DIALECTS, "prom")

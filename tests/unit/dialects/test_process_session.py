@@ -1,4 +1,4 @@
-"""The vocabularies of documents 000 and 001, row by row."""
+"""The process and session dialects of documents 000 and 001, row by row."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from builders import GIB, MIB, gpu, instance, page, process, reading, snapshot
-from gpuledger.dialects.process_session import Rows, process_dialect, session_dialect
+from builders import GIB, MIB, gpu, instance, node_state, process, reading, snapshot
+from gpuledger.dialects.process_session import ProcessRows, process_dialect, session_dialect
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
@@ -17,14 +17,16 @@ from gpuledger.model.workload import Workload
 
 POD = Workload("pod", namespace="ml", pod="train-0", container="pytorch")
 
-Told = Mapping[str, Mapping[tuple[str, ...], float]]
+SamplesByFamily = Mapping[str, Mapping[tuple[str, ...], float]]
 
 
-def told(seen: Snapshot | None, settings: DialectSettings | None = None, most: int = 256) -> Told:
-    """Both dialects over one page, as family name to samples."""
-    rows = Rows(settings or DialectSettings())
+def samples_by_family(
+    seen: Snapshot | None, settings: DialectSettings | None = None, most: int = 256
+) -> SamplesByFamily:
+    """Returns the samples of both dialects by family name."""
+    rows = ProcessRows(settings or DialectSettings())
     state = Ledger(LedgerSettings(most)).post(seen) if seen else None
-    shown: NodeState = page(seen, state)
+    shown: NodeState = node_state(seen, state)
     return {
         family.spec.name: family.samples
         for dialect in (process_dialect(rows), session_dialect(rows))
@@ -34,7 +36,9 @@ def told(seen: Snapshot | None, settings: DialectSettings | None = None, most: i
 
 def test_a_process_is_one_active_row_with_its_owner() -> None:
     card = gpu(1)
-    families = told(snapshot(reading(card, process(card, 12345, name="/usr/bin/python3", workload=POD))))
+    families = samples_by_family(
+        snapshot(reading(card, process(card, 12345, name="/usr/bin/python3", workload=POD)))
+    )
     assert families["gpu_process_info"] == {
         ("1", "12345", "python3", "train-0", "ml", "pytorch", "active", "2048MiB"): 1
     }
@@ -44,7 +48,7 @@ def test_a_process_is_one_active_row_with_its_owner() -> None:
 
 
 def test_a_device_without_processes_is_one_idle_row_of_value_zero() -> None:
-    families = told(snapshot(reading(gpu(0))))
+    families = samples_by_family(snapshot(reading(gpu(0))))
     idle = ("0", "none", "none", "none", "none", "none", "idle", "0MiB")
     assert families["gpu_process_info"] == {idle: 0}
     assert families["gpu_process_count"] == families["gpu_session_count"] == {("0",): 0}
@@ -53,7 +57,7 @@ def test_a_device_without_processes_is_one_idle_row_of_value_zero() -> None:
 
 def test_counts_info_and_totals_agree() -> None:
     a, b = gpu(0), gpu(1)
-    families = told(snapshot(reading(a, process(a, 1), process(a, 2)), reading(b)))
+    families = samples_by_family(snapshot(reading(a, process(a, 1), process(a, 2)), reading(b)))
     assert families["gpu_process_count"] == {("0",): 2, ("1",): 0}
     assert families["gpu_process_count"] == families["gpu_session_count"]
     assert sum(families["gpu_process_info"].values()) == families["gpu_total_processes"][()] == 2
@@ -62,32 +66,34 @@ def test_counts_info_and_totals_agree() -> None:
 
 def test_a_failed_list_has_no_count_and_no_idle_row_and_totals_are_absent() -> None:
     a, b = gpu(0), gpu(1)
-    families = told(snapshot(reading(a, process(a, 1)), reading(b, failed=True)))
+    families = samples_by_family(snapshot(reading(a, process(a, 1)), reading(b, failed=True)))
     assert families["gpu_process_count"] == families["gpu_session_count"] == {("0",): 1}
     assert {row[0] for row in families["gpu_process_info"]} == {"0"}
     assert families["gpu_total_processes"] == families["gpu_total_sessions"] == {}
 
 
-def test_a_device_list_that_is_not_whole_has_no_totals() -> None:
-    families = told(snapshot(reading(gpu(0)), devices_failed=True))
+def test_an_incomplete_device_list_has_no_totals() -> None:
+    families = samples_by_family(snapshot(reading(gpu(0)), devices_failed=True))
     assert families["gpu_total_processes"] == families["gpu_total_sessions"] == {}
 
 
-def test_without_a_snapshot_nothing_is_told() -> None:
-    assert all(not samples for samples in told(None).values())
+def test_without_a_snapshot_there_are_no_samples() -> None:
+    assert all(not samples for samples in samples_by_family(None).values())
 
 
 @pytest.mark.parametrize(("form", "label"), [("gi-ci", "0_9_0"), ("device", "0_3_0")])
-def test_an_instance_has_rows_and_its_parent_has_none(form: str, label: str) -> None:
+def test_an_instance_has_rows_and_its_gpu_has_none(form: str, label: str) -> None:
     card = gpu(0)
     cut = instance(card, gi=9, ci=0, index=3)
-    families = told(snapshot(reading(card), reading(cut, process(cut))), DialectSettings(mig_label=form))
+    families = samples_by_family(
+        snapshot(reading(card), reading(cut, process(cut))), DialectSettings(mig_label=form)
+    )
     assert families["gpu_process_count"] == {(label,): 1}
     assert {row[0] for row in families["gpu_process_info"]} == {label}
 
 
 def test_a_mig_gpu_without_instances_is_an_idle_device() -> None:
-    families = told(snapshot(reading(gpu(0), mig_enabled=True)))
+    families = samples_by_family(snapshot(reading(gpu(0), mig_enabled=True)))
     assert families["gpu_process_count"] == {("0",): 0}
 
 
@@ -95,25 +101,25 @@ def test_a_mig_gpu_without_instances_is_an_idle_device() -> None:
     ("types", "by_default", "with_graphics"),
     [("C", 1, 1), ("C+G", 1, 1), ("M", 1, 1), ("G", 0, 1)],
 )
-def test_what_counts_as_a_process(types: str, by_default: int, with_graphics: int) -> None:
+def test_process_types_that_are_counted(types: str, by_default: int, with_graphics: int) -> None:
     card = gpu(0)
     seen = snapshot(reading(card, process(card, types=types)))
     for graphics, expected in ((False, by_default), (True, with_graphics)):
-        families = told(seen, DialectSettings(graphics=graphics))
+        families = samples_by_family(seen, DialectSettings(graphics=graphics))
         assert families["gpu_process_count"] == families["gpu_session_count"] == {("0",): expected}
         assert sum(families["gpu_process_info"].values()) == expected
 
 
-def test_unknown_memory_is_an_empty_label_and_no_share() -> None:
+def test_unknown_memory_is_an_empty_label_without_a_percentage() -> None:
     card = gpu(0)
-    families = told(snapshot(reading(card, process(card, memory=None))))
+    families = samples_by_family(snapshot(reading(card, process(card, memory=None))))
     assert [row[-1] for row in families["gpu_process_info"]] == [""]
     assert families["gpu_process_memory_utilization"] == {}
 
 
-def test_the_share_of_memory_is_absent_where_the_device_has_no_total() -> None:
+def test_the_memory_percentage_is_absent_without_a_total() -> None:
     card = gpu(0)
-    families = told(snapshot(reading(card, process(card), values={})))
+    families = samples_by_family(snapshot(reading(card, process(card), values={})))
     assert families["gpu_process_memory_utilization"] == {}
     assert len(families["gpu_process_utilization"]) == 1
 
@@ -121,21 +127,21 @@ def test_the_share_of_memory_is_absent_where_the_device_has_no_total() -> None:
 def test_unreadable_utilization_is_absent_not_zero() -> None:
     card = gpu(0)
     busy, unknown = process(card, 1, sm=0.0), process(card, 2, sm=None)
-    rows = told(snapshot(reading(card, busy, unknown)))["gpu_process_utilization"]
+    rows = samples_by_family(snapshot(reading(card, busy, unknown)))["gpu_process_utilization"]
     assert {row[1]: value for row, value in rows.items()} == {"1": 0}
 
 
-def test_whole_percents_come_out_whole() -> None:
+def test_whole_percents_are_exported_exactly() -> None:
     card = gpu(0)
     rows = [process(card, percent + 1, sm=percent / 100) for percent in range(101)]
-    values = told(snapshot(reading(card, *rows)))["gpu_process_utilization"].values()
+    values = samples_by_family(snapshot(reading(card, *rows)))["gpu_process_utilization"].values()
     assert list(values) == list(range(101))
 
 
-def test_the_settings_shape_the_labels() -> None:
+def test_settings_change_the_labels() -> None:
     card = gpu(1)
     settings = DialectSettings(node_name="n1", pid_label="gpu-prefixed", memory_label=False)
-    families = told(snapshot(reading(card, process(card, 12345, memory=5 * MIB))), settings)
+    families = samples_by_family(snapshot(reading(card, process(card, 12345, memory=5 * MIB))), settings)
     assert families["gpu_process_info"] == {("n1", "1", "gpu1_12345", "python3", "", "", "", "active"): 1}
     assert families["gpu_process_count"] == {("n1", "1"): 1}
     assert families["gpu_total_sessions"] == {("n1",): 1}
@@ -143,17 +149,17 @@ def test_the_settings_shape_the_labels() -> None:
 
 @pytest.mark.parametrize("memory_label", [True, False])
 def test_every_row_has_a_value_for_each_label_of_its_family(memory_label: bool) -> None:
-    rows = Rows(DialectSettings(node_name="n1", memory_label=memory_label))
+    rows = ProcessRows(DialectSettings(node_name="n1", memory_label=memory_label))
     seen = snapshot(reading(gpu(0), process(gpu(0), 1)), reading(gpu(1)))
-    shown = page(seen, Ledger(LedgerSettings()).post(seen))
+    shown = node_state(seen, Ledger(LedgerSettings()).post(seen))
     for family in (*process_dialect(rows).families(shown), *session_dialect(rows).families(shown)):
         assert {len(labels) for labels in family.samples} == {len(family.spec.labels)}, family.spec.name
 
 
-def test_beyond_the_cap_the_rest_is_told_by_count() -> None:
+def test_processes_beyond_the_cap_are_only_counted() -> None:
     card = gpu(0)
     crowd = [process(card, pid, memory=pid * GIB) for pid in (1, 2, 3)]
-    families = told(snapshot(reading(card, *crowd)), most=2)
+    families = samples_by_family(snapshot(reading(card, *crowd)), most=2)
     assert {row[1] for row in families["gpu_process_info"]} == {"2", "3"}
     assert families["gpu_process_count"] == families["gpu_session_count"] == {("0",): 3}
 
@@ -175,7 +181,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize(("name", "executable", "comm", "command"), COMMANDS)
-def test_the_command_is_a_base_name_and_never_arguments(
+def test_the_command_is_a_base_name_without_arguments(
     name: str, executable: str, comm: str, command: str
 ) -> None:
     from dataclasses import replace

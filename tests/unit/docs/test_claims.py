@@ -1,4 +1,4 @@
-"""What the documentation says of the program: commands, flags, families, labels, scenarios that there are."""
+"""Commands, flags, families, labels and scenarios in the documentation exist in the program."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ import pytest
 from documentation import NAMES, PAGES, markdown
 from gpuledger.agent.families import SPECS as AGENT
 from gpuledger.cli.main import COMMANDS
-from gpuledger.dialects.catalogue import dialects
+from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
+from gpuledger.model.errors import UsageError
 from gpuledger.operator.families import SPECS as OPERATOR
-from gpuledger.sources.simulator.reader import parse
+from gpuledger.sources.simulator.scenario_parser import parse_scenario
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=NAMES)
 
-# The words after `gpuledger` in a command, up to where a shell or a sentence ends it.
+# The words after `gpuledger` in a command, up to the end of the command in a shell or a sentence.
 CALL = re.compile(
     r"(?:^|[\s/\"'`(])gpuledger(?=[ \t]|$)((?:[ \t]+(?!#)(?:'[^'\n]*'|\"[^\"\n]*\"|[^\s|&;)`'\"]+)+)*)",
     re.MULTILINE,
 )
-# Where the word is a release of Helm's, or a directory.
+# Here the word is a Helm release or a directory.
 NO_CALL = re.compile(r"\bhelm [^\n]*|/run/gpuledger")
 NO_FAMILY = {
     # Volumes of the compose stack.
     "gpuledger_ledger",
     "gpuledger_prometheus",
     "gpuledger_grafana",
-    # Families that only the other exporter has.
+    # Families of other exporters only.
     "gpu_process_start_time_seconds",
     "my_gpu_process_gpu_process_count",
 }
@@ -49,13 +50,13 @@ ENDINGS = ("", "_bucket", "_sum", "_count")
 
 
 @each_page
-def test_a_command_has_only_flags_that_its_help_lists(page: Path) -> None:
+def test_flags_of_commands_are_in_their_help(page: Path) -> None:
     for command, words in chain.from_iterable(map(commands, code(page))):
         unknown = [flag for flag in flags(words) if flag not in flags_of(command)]
         assert not unknown, f"gpuledger {command}: {unknown} is not in its --help"
 
 
-def test_commands_are_found_as_people_write_them() -> None:
+def test_the_parser_finds_commands_in_all_usual_forms() -> None:
     text = """
         $ gpuledger report --by pod | head      # --no-flag
         docker compose exec nvidiaexport gpuledger pause --for 10m && gpuledger resume
@@ -81,44 +82,44 @@ def test_commands_are_found_as_people_write_them() -> None:
 
 
 @each_page
-def test_a_family_that_is_named_is_in_the_catalogue(page: Path) -> None:
-    told = catalogue()
+def test_named_families_are_in_the_catalogue(page: Path) -> None:
+    known = catalogue()
     for name in chain.from_iterable(map(families, code(page))):
         if name.endswith("_"):
-            assert any(one.startswith(name) for one in told), f"{name}...: no family begins so"
+            assert any(family.startswith(name) for family in known), f"no family starts with {name}"
         else:
-            assert name in told, f"{name}: not in `gpuledger metrics`"
+            assert name in known, f"{name}: not in `gpuledger metrics`"
 
 
 @each_page
-def test_a_label_that_is_named_is_one_of_its_family(page: Path) -> None:
+def test_named_labels_belong_to_their_family(page: Path) -> None:
     for name, matchers in SELECTOR.findall("\n".join(code(page))):
         if name in labels():
             unknown = label_names(matchers) - labels()[name] - OF_A_SCRAPE
             assert not unknown, f"{name} has no label {unknown}"
 
 
-def test_labels_are_found_as_people_write_them() -> None:
-    written = 'pid="1",gpu=~"0|1", pod!="a=b{}",command!~"x",...'
-    assert label_names(written) == {"pid", "gpu", "pod", "command"}
+def test_the_parser_finds_labels_in_all_usual_forms() -> None:
+    matchers = 'pid="1",gpu=~"0|1", pod!="a=b{}",command!~"x",...'
+    assert label_names(matchers) == {"pid", "gpu", "pod", "command"}
     assert labels()["gpu_process_count"] == {"gpu"}
 
 
 @each_page
-def test_a_scenario_can_be_simulated(page: Path) -> None:
+def test_scenarios_can_be_simulated(page: Path) -> None:
     for block in markdown(page).blocks:
         if re.search(r"^gpus:$", block, re.MULTILINE):
-            assert parse(block, "of the page").gpus
+            assert parse_scenario(block, "of the page").gpus
 
 
 def code(page: Path) -> Iterator[str]:
-    """Blocks and spans: where a page says what is to be typed."""
-    read = markdown(page)
-    return chain(read.blocks, read.spans)
+    """Code blocks and code spans of a page."""
+    parsed = markdown(page)
+    return chain(parsed.blocks, parsed.spans)
 
 
 def commands(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Each call of the program in it: the command, and the words after it."""
+    """Each call of the program in a text: the command, and the words after it."""
     for call in CALL.finditer(NO_CALL.sub("", text.replace("\\\n", " "))):
         words = shlex.split(call[1])
         if words and words[0] in COMMANDS:
@@ -136,8 +137,10 @@ def flags(words: list[str]) -> Iterator[str]:
 @cache
 def flags_of(command: str) -> frozenset[str]:
     shown = StringIO()
-    with redirect_stdout(shown), suppress(SystemExit):
-        import_module(f"gpuledger.cli.{command}").run(["--help"])
+    for page in ("--help", "--help-all", "--help-compat"):
+        # Not every command has all pages.
+        with redirect_stdout(shown), suppress(SystemExit, UsageError):
+            import_module(f"gpuledger.cli.{command}").run([page])
     return frozenset(re.findall(r"(?<![\w-])--?[A-Za-z][\w.-]*", shown.getvalue()))
 
 
@@ -153,16 +156,16 @@ def families(text: str) -> Iterator[str]:
 
 @cache
 def catalogue() -> frozenset[str]:
-    told = [dialect.specs for dialect in dialects(DialectSettings(), "0").values()]
-    specs = chain.from_iterable([*told, AGENT, OPERATOR])
+    of_dialects = [dialect.specs for dialect in create_dialects(DialectSettings(), "0").values()]
+    specs = chain.from_iterable([*of_dialects, AGENT, OPERATOR])
     return frozenset(f"{spec.name}{ending}" for spec in specs for ending in ENDINGS)
 
 
 @cache
 def labels() -> dict[str, set[str]]:
-    """The labels of each family, whichever dialect tells it."""
+    """The labels of each family, over all dialects."""
     found: dict[str, set[str]] = {}
-    for dialect in dialects(DialectSettings(), "0").values():
+    for dialect in create_dialects(DialectSettings(), "0").values():
         for spec in dialect.specs:
             found.setdefault(spec.name, set()).update(spec.labels)
     found.update((spec.name, set(spec.labels)) for spec in (*AGENT, *OPERATOR))

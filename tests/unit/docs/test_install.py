@@ -1,4 +1,4 @@
-"""docs/install: its YAML is valid, the values, files and pages that it names are there."""
+"""docs/install: YAML blocks are valid; named values, files and pages exist."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def blocks(page: Path) -> list[str]:
 
 
 def commands(page: Path) -> str:
-    """The lines that are indented as code, those that go on joined."""
+    """The lines of indented code, with continued lines joined."""
     lines = [line for line in page.read_text().splitlines() if line.startswith("    ")]
     return "\n".join(lines).replace("\\\n", " ")
 
 
 def known(path: str) -> bool:
-    """Whether the chart has a value of this dotted name; below a value of free form anything may stand."""
+    """Whether the chart has a value of this dotted name; a free-form value may have any keys."""
     at = SCHEMA
     for step in path.split("."):
         if step in at.get("properties", {}):
@@ -43,49 +43,49 @@ def known(path: str) -> bool:
 
 
 def named_values(page: Path) -> Iterator[str]:
-    """Dotted names in code marks that begin as one of the chart's values does."""
+    """Dotted names in code spans that begin with the name of a chart value."""
     for word in re.findall(r"`([A-Za-z][\w.-]*)(?:[:=][^`]*)?`", page.read_text()):
         if "." in word and word.partition(".")[0] in SCHEMA["properties"]:
             yield word
 
 
 @pages
-def test_every_yaml_block_is_what_it_looks_like(page: Path) -> None:
+def test_yaml_blocks_are_valid_objects_or_chart_values(page: Path) -> None:
     for block in blocks(page):
-        told = yaml.safe_load(block)
-        if "kind" in told:
-            kubernetes_validate.validate(told, KUBERNETES, strict=True)
-        elif "scrape_configs" not in told:
-            render(told)
+        content = yaml.safe_load(block)
+        if "kind" in content:
+            kubernetes_validate.validate(content, KUBERNETES, strict=True)
+        elif "scrape_configs" not in content:
+            render(content)
 
 
 @pages
-def test_every_value_that_is_set_is_one_of_the_chart(page: Path) -> None:
-    for told in re.findall(r"--set (\S+)", commands(page)):
-        render(helm_python.parse_set_string(told))
+def test_values_in_set_flags_exist_in_the_chart(page: Path) -> None:
+    for assignment in re.findall(r"--set (\S+)", commands(page)):
+        render(helm_python.parse_set_string(assignment))
 
 
 @pages
-def test_every_value_that_is_named_is_one_of_the_chart(page: Path) -> None:
+def test_named_values_exist_in_the_chart(page: Path) -> None:
     assert [name for name in named_values(page) if not known(name)] == []
 
 
 @pages
-def test_every_file_that_a_command_names_is_there(page: Path) -> None:
+def test_files_in_commands_exist(page: Path) -> None:
     named = re.findall(r"(?<![\w/.-])((?:deploy|kubernetes)/[\w./-]+)", commands(page))
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 @pages
-def test_every_page_that_it_links_to_is_there(page: Path) -> None:
+def test_linked_pages_exist(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / link).exists(), link
 
 
-def test_the_pages_that_are_promised_are_there() -> None:
-    wanted = ["gpu-operator", "index", "k3s", "kubernetes", "openshift", "single-node"]
-    wanted += ["troubleshooting", "uninstall", "upgrade"]
-    assert [page.stem for page in PAGES[:-1]] == wanted
+def test_all_installation_pages_exist() -> None:
+    expected = ["gpu-operator", "index", "k3s", "kubernetes", "openshift", "single-node"]
+    expected += ["troubleshooting", "uninstall", "upgrade"]
+    assert [page.stem for page in PAGES[:-1]] == expected
 
 
 @pytest.mark.parametrize(
@@ -111,5 +111,5 @@ def test_the_pages_that_are_promised_are_there() -> None:
         "kubelet.sock",
     ],
 )
-def test_every_question_of_the_former_documents_has_an_answer(question: str) -> None:
+def test_questions_from_other_exporters_documents_are_answered(question: str) -> None:
     assert question in (ROOT / "docs/install/troubleshooting.md").read_text()

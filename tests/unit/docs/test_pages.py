@@ -1,4 +1,4 @@
-"""The documentation as it stands in the repository: its links, its pictures, its form."""
+"""Links, pictures and form of the documentation in the repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PICTURES = sorted((DOCS / "pictures").glob("*.svg"))
 
 
 @each_page
-def test_a_link_to_a_file_finds_it_and_its_anchor(page: Path) -> None:
+def test_links_to_files_and_anchors_are_valid(page: Path) -> None:
     for link in _inside(page):
         path, _, anchor = link.partition("#")
         target = (page.parent / unquote(path)).resolve() if path else page
@@ -26,7 +26,7 @@ def test_a_link_to_a_file_finds_it_and_its_anchor(page: Path) -> None:
 
 
 @each_page
-def test_a_link_to_outside_is_https(page: Path) -> None:
+def test_external_links_use_https(page: Path) -> None:
     for link in markdown(page).links:
         parts = urlsplit(link)
         if parts.scheme:
@@ -35,19 +35,19 @@ def test_a_link_to_outside_is_https(page: Path) -> None:
 
 
 @each_page
-def test_a_picture_is_in_the_repository_and_said_in_words(page: Path) -> None:
-    for source, words in markdown(page).pictures:
+def test_pictures_exist_and_have_alternative_text(page: Path) -> None:
+    for source, alternative in markdown(page).pictures:
         assert (page.parent / source).is_file(), source
-        assert len(words) > 20, f"{source}: what it shows, for those who do not see it"
+        assert len(alternative) > 20, f"{source}: alternative text is too short"
 
 
 @each_page
-def test_a_page_is_plain_markdown_which_a_forge_shows(page: Path) -> None:
+def test_pages_are_plain_markdown_that_a_forge_renders(page: Path) -> None:
     assert not [language for language in markdown(page).languages if "{" in language]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
-def test_a_drawing_is_whole_and_needs_nothing_else(picture: Path) -> None:
+def test_drawings_are_valid_self_contained_and_used(picture: Path) -> None:
     root = ElementTree.fromstring(picture.read_text(encoding="utf-8"))
     title = root.find("{http://www.w3.org/2000/svg}title")
     assert title is not None

@@ -1,4 +1,4 @@
-"""The tests that docs/reliability.md names are there."""
+"""Tests that docs/reliability.md and docs/security.md name exist."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import re
 import pytest
 
 from documentation import DOCS, ROOT
-from fault_rig import CODES, calls_of_the_source
+from fault_rig import CODES, source_calls
 
 TEXT = (DOCS / "reliability.md").read_text("utf-8")
-NAMED = sorted(set(re.findall(r"`(tests/[a-z_/]+\.py)(?:::(\w+))?`", TEXT)))
+SECURITY = (DOCS / "security.md").read_text("utf-8")
+NAMED = sorted(set(re.findall(r"`(tests/[a-z_/]+\.py)(?:::(\w+))?`", TEXT + SECURITY)))
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
-def test_a_test_that_is_named_is_there(file: str, name: str) -> None:
+def test_named_tests_exist(file: str, name: str) -> None:
     text = (ROOT / file).read_text("utf-8")
     assert not name or re.search(rf"^def {name}\(", text, re.MULTILINE)
 
@@ -26,8 +27,8 @@ def test_every_fault_names_a_test() -> None:
     assert all("tests/" in line for line in faults)
 
 
-def test_the_cases_of_the_driver_are_counted_as_they_are() -> None:
-    calls = len(calls_of_the_source())
-    cases = f"any of the {calls} calls that are made answers any of {len(CODES)} error codes"
+def test_the_number_of_driver_cases_is_correct() -> None:
+    calls = len(source_calls())
+    cases = f"any of the {calls} calls returns any of {len(CODES)} error codes"
     assert cases in TEXT
     assert f"({2 * calls * len(CODES):,} cases)" in TEXT

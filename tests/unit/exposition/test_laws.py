@@ -1,4 +1,4 @@
-"""Laws that hold for every page: what is written is what a parser reads, and Prometheus's own agrees."""
+"""Properties of every page: parsers, including promtool, read back exactly what was encoded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpuledger.exposition import text
-from gpuledger.exposition import text as openmetrics
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.text import clean_name
 
@@ -38,9 +37,9 @@ NUMBERS = st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integer
 
 
 @st.composite
-def families(draw, lowest=None):
+def family_lists(draw, lowest=None):
     numbers = NUMBERS if lowest is None else NUMBERS.filter(lambda value: value >= lowest)
-    told = []
+    families = []
     for position in range(draw(st.integers(1, 4))):
         type_, suffix = draw(
             st.sampled_from(
@@ -51,14 +50,14 @@ def families(draw, lowest=None):
         help_ = draw(st.sampled_from(["Plain.", 'Say "x".', "Back\\slash", "Two\nlines", ""]))
         value = st.just(1) if type_ == "info" else numbers
         samples = draw(st.dictionaries(st.tuples(*[VALUES] * len(labels)), value, max_size=5))
-        told.append(Family(FamilySpec(f"f{position}_x{suffix}", type_, help_, labels), samples))
-    return told
+        families.append(Family(FamilySpec(f"f{position}_x{suffix}", type_, help_, labels), samples))
+    return families
 
 
-def series(told):
+def series(families):
     return {
         (family.spec.name, tuple(zip(family.spec.labels, labels, strict=True))): float(value)
-        for family in told
+        for family in families
         for labels, value in family.samples.items()
     }
 
@@ -74,41 +73,41 @@ def parsed(metrics):
 
 
 @settings(deadline=None, max_examples=150)
-@given(families())
-def test_text_is_read_back_as_it_was_told(told):
-    # The parser adds `_total` to counters that lack it; as gauges the same lines keep their names.
-    page = text.encode_text(told).decode().replace(" counter\n", " gauge\n")
-    assert parsed(parse_text(page)) == series(told)
+@given(family_lists())
+def test_text_is_parsed_back_to_the_same_series(families):
+    # The parser adds `_total` to counters without it; as gauges, the lines keep their names.
+    page = text.encode_text(families).decode().replace(" counter\n", " gauge\n")
+    assert parsed(parse_text(page)) == series(families)
 
 
 @settings(deadline=None, max_examples=150)
-@given(families(lowest=0))
-def test_openmetrics_is_read_back_as_it_was_told(told):
-    assert parsed(parse_openmetrics(openmetrics.encode_openmetrics(told).decode())) == series(told)
+@given(family_lists(lowest=0))
+def test_openmetrics_is_parsed_back_to_the_same_series(families):
+    assert parsed(parse_openmetrics(text.encode_openmetrics(families).decode())) == series(families)
 
 
 @settings(deadline=None, max_examples=100)
-@given(families())
-def test_both_formats_carry_the_same_sample_lines(told):
+@given(family_lists())
+def test_both_formats_have_the_same_sample_lines(families):
     in_text, in_openmetrics = (
         [line for line in page.split(b"\n") if line and not line.startswith(b"# ")]
-        for page in (text.encode_text(told), openmetrics.encode_openmetrics(told))
+        for page in (text.encode_text(families), text.encode_openmetrics(families))
     )
     assert in_text == in_openmetrics
 
 
 @settings(deadline=None, max_examples=100)
-@given(families(lowest=0))
-def test_openmetrics_help_is_read_back(told):
-    helps = {family.spec.name: family.spec.help for family in told if family.samples}
+@given(family_lists(lowest=0))
+def test_openmetrics_help_is_parsed_back(families):
+    helps = {family.spec.name: family.spec.help for family in families if family.samples}
     found = {}
-    for metric in parse_openmetrics(openmetrics.encode_openmetrics(told).decode()):
+    for metric in parse_openmetrics(text.encode_openmetrics(families).decode()):
         (name,) = {sample.name for sample in metric.samples}
         found[name] = metric.documentation
     assert found == helps
 
 
-def test_prometheus_reads_a_hostile_page():
+def test_promtool_accepts_a_page_with_hostile_label_values():
     spec = FamilySpec(
         "gpu_process_info", "gauge", 'Help with "quotes", a \\ and a\nline feed.', ("gpu", "command")
     )

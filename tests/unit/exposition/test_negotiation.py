@@ -42,10 +42,10 @@ VMAGENT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
         ("application/*", OPENMETRICS),
         ("application/openmetrics-text, */*", OPENMETRICS),
         ("text/*;q=0.2, application/*;q=0.3", OPENMETRICS),
-        # Equal in all: what is named first.
+        # Everything is equal: the first one.
         ("application/openmetrics-text, text/plain", OPENMETRICS),
         ("text/plain, application/openmetrics-text", TEXT),
-        # The most specific range decides, whatever its quality.
+        # The most specific range decides, regardless of its quality.
         ("*/*;q=1, application/openmetrics-text;q=0.1, text/plain;q=0.2", TEXT),
         ("application/openmetrics-text;q=0.1, */*;q=0.5", TEXT),
         # Zero excludes.
@@ -55,12 +55,12 @@ VMAGENT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
             "application/openmetrics-text;version=0.0.1;q=0, application/openmetrics-text;version=1.0.0",
             OPENMETRICS,
         ),
-        # Nothing that we have: text, for a scraper that cannot read it says so better than an empty page.
+        # No supported format: text, because a scraper that cannot parse it then reports an error.
         ("*/*;q=0", TEXT),
         ("application/json", TEXT),
         ("application/openmetrics-text;version=2.0.0", TEXT),
         ("text/plain;version=1.0.0", TEXT),
-        # Nonsense.
+        # Invalid headers.
         (";;;,,q=,=;q=x", TEXT),
         ("application/openmetrics-text;q=high", TEXT),
         ("application/openmetrics-text;q=nan", TEXT),
@@ -68,7 +68,7 @@ VMAGENT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
         ("*/*;q", TEXT),
     ],
 )
-def test_the_format_is_the_one_that_the_scraper_likes_best(accept, chosen):
+def test_the_format_is_the_one_that_the_scraper_prefers(accept, chosen):
     assert choose_format(accept).media_type == chosen.media_type
 
 
@@ -93,12 +93,12 @@ def test_the_format_is_the_one_that_the_scraper_likes_best(accept, chosen):
         ("notgzip", False),
     ],
 )
-def test_gzip_only_when_asked(accept_encoding, zipped):
+def test_gzip_is_used_only_if_the_client_accepts_it(accept_encoding, zipped):
     assert accepts_gzip(accept_encoding) is zipped
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text(alphabet='*/;,=q01. "\tapplication/openmetrics-text\x00é', max_size=80) | st.text(max_size=40))
-def test_no_header_is_an_error(header):
+def test_no_header_raises_an_error(header):
     assert choose_format(header) in FORMATS
     assert accepts_gzip(header) in (True, False)

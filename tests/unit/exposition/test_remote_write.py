@@ -1,4 +1,4 @@
-"""What remote write's encoding puts in, the official protobuf reads out."""
+"""The remote write encoding, decoded with the official protobuf messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gpuledger.exposition.remote_write import (
     STALE,
-    labels_bytes,
-    series_bytes,
-    series_prefix,
-    timestamp_tail,
-    value_bytes,
+    encode_label_fields,
+    encode_series,
+    encode_series_prefix,
+    encode_timestamp,
+    encode_value,
 )
 from write_request import series_of
 
@@ -30,11 +30,11 @@ def present(given: dict[str, str]) -> list[tuple[str, str]]:
 
 @given(st.lists(st.tuples(labels, st.floats(), st.integers(-(2**63), 2**63 - 1)), max_size=5))
 @settings(deadline=None, max_examples=200)
-def test_any_series_at_any_moment_are_read_back_as_they_were(
+def test_any_series_with_any_timestamp_is_decoded_unchanged(
     given: list[tuple[dict[str, str], float, int]],
 ) -> None:
     payload = b"".join(
-        series_bytes(labels_bytes(names.items()), value_bytes(value), moment)
+        encode_series(encode_label_fields(names.items()), encode_value(value), moment)
         for names, value, moment in given
     )
     assert series_of(payload) == [
@@ -44,13 +44,13 @@ def test_any_series_at_any_moment_are_read_back_as_they_were(
 
 @given(st.lists(st.tuples(labels, values), min_size=1, max_size=5), st.integers(2**35, 2**42 - 1))
 @settings(deadline=None, max_examples=200)
-def test_kept_prefixes_joined_by_the_moment_are_the_same_bytes_as_whole_series(
+def test_cached_prefixes_joined_by_the_timestamp_equal_complete_series(
     given: list[tuple[dict[str, str], bytes]], moment: int
 ) -> None:
-    encoded = [(labels_bytes(names.items()), value) for names, value in given]
-    tail = timestamp_tail(moment)
-    joined = tail.join([series_prefix(names) + value for names, value in encoded]) + tail
-    assert joined == b"".join(series_bytes(names, value, moment) for names, value in encoded)
+    encoded = [(encode_label_fields(names.items()), value) for names, value in given]
+    tail = encode_timestamp(moment)
+    joined = tail.join([encode_series_prefix(names) + value for names, value in encoded]) + tail
+    assert joined == b"".join(encode_series(names, value, moment) for names, value in encoded)
 
 
 @given(
@@ -60,12 +60,12 @@ def test_kept_prefixes_joined_by_the_moment_are_the_same_bytes_as_whole_series(
 )
 @settings(deadline=None, max_examples=20)
 def test_labels_are_sorted_by_the_bytes_of_their_names(given: list[tuple[str, str]]) -> None:
-    (found, _), *_ = series_of(series_bytes(labels_bytes(given), value_bytes(0), NOW))
+    (found, _), *_ = series_of(encode_series(encode_label_fields(given), encode_value(0), NOW))
     assert [name for name, _ in found] == ["Z", "__name__", "a", "é", "\uffff", "\U0001f600"]
 
 
-def test_the_end_of_a_series_keeps_its_bits() -> None:
-    series = series_prefix(labels_bytes([("__name__", "up")])) + STALE + timestamp_tail(NOW)
+def test_the_staleness_marker_keeps_its_bits() -> None:
+    series = encode_series_prefix(encode_label_fields([("__name__", "up")])) + STALE + encode_timestamp(NOW)
     assert series_of(series) == [([("__name__", "up")], [(STALE, NOW)])]
     assert unpack("<Q", STALE) == (0x7FF0000000000002,)
 
@@ -73,18 +73,18 @@ def test_the_end_of_a_series_keeps_its_bits() -> None:
 @pytest.mark.parametrize(
     ("given", "wrong"),
     [
-        ([("a", "1"), ("a", "2")], "the label 'a' is there twice"),
-        ([("a", ""), ("b", "1"), ("a", "2")], "the label 'a' is there twice"),
+        ([("a", "1"), ("a", "2")], "the label 'a' is repeated"),
+        ([("a", ""), ("b", "1"), ("a", "2")], "the label 'a' is repeated"),
         ([("", "1")], "a label has no name"),
         ([("a", "\ud800")], "surrogates not allowed"),
     ],
 )
-def test_labels_that_no_receiver_would_take_are_refused(given: list[tuple[str, str]], wrong: str) -> None:
+def test_labels_that_receivers_reject_raise_an_error(given: list[tuple[str, str]], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong):
-        labels_bytes(given)
+        encode_label_fields(given)
 
 
 @pytest.mark.parametrize("moment", [-1, 0, 2**35 - 1, 2**42])
-def test_a_moment_of_another_length_has_no_tail(moment: int) -> None:
-    with pytest.raises(ValueError, match=f"{moment} ms is no timestamp of six bytes"):
-        timestamp_tail(moment)
+def test_a_timestamp_that_does_not_have_six_bytes_raises_an_error(moment: int) -> None:
+    with pytest.raises(ValueError, match=f"{moment} ms is not a timestamp of six bytes"):
+        encode_timestamp(moment)

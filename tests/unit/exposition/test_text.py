@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuledger.exposition.text import encode_text, number
+from gpuledger.exposition.text import encode_text, format_number
 from gpuledger.model.family import Family, FamilySpec
 
 
@@ -10,9 +10,9 @@ def family(type_="gauge", name="gpu_x", labels=("gpu",), samples=None, help_="Wh
     return Family(FamilySpec(name, type_, help_, labels), samples or {})
 
 
-def test_a_family_is_help_type_and_samples_in_order_of_telling():
-    told = family(samples={("1",): 2.5, ("0",): 1})
-    assert encode_text([told]) == (
+def test_a_family_is_help_type_and_samples_in_order():
+    one_family = family(samples={("1",): 2.5, ("0",): 1})
+    assert encode_text([one_family]) == (
         b'# HELP gpu_x What it is.\n# TYPE gpu_x gauge\ngpu_x{gpu="1"} 2.5\ngpu_x{gpu="0"} 1\n'
     )
 
@@ -21,7 +21,7 @@ def test_a_family_without_labels_has_no_braces():
     assert encode_text([family(labels=(), samples={(): 3})]).endswith(b"\ngpu_x 3\n")
 
 
-def test_a_family_without_samples_leaves_no_trace():
+def test_a_family_without_samples_is_omitted():
     assert encode_text([family()]) == b""
 
 
@@ -33,11 +33,11 @@ def test_an_empty_page_is_empty():
     ("type_", "written"),
     [("gauge", "gauge"), ("counter", "counter"), ("info", "gauge"), ("unknown", "untyped")],
 )
-def test_types_are_those_that_the_format_knows(type_, written):
+def test_types_are_mapped_to_those_of_the_format(type_, written):
     assert f"# TYPE gpu_x {written}\n".encode() in encode_text([family(type_, samples={("0",): 1})])
 
 
-def test_a_counter_named_without_total_stays_a_counter_of_that_name():
+def test_a_counter_named_without_total_keeps_its_name_and_type():
     page = encode_text([family("counter", "my_gpu_process_energy_joules", samples={("0",): 1.5})])
     assert b"# TYPE my_gpu_process_energy_joules counter\n" in page
     assert b'\nmy_gpu_process_energy_joules{gpu="0"} 1.5\n' in page
@@ -62,16 +62,16 @@ def test_a_counter_named_without_total_stays_a_counter_of_that_name():
         (float("-inf"), ""),
     ],
 )
-def test_numbers_are_written_shortest_and_exact(value, written):
-    assert number(value) == written
+def test_numbers_are_formatted_shortest_and_exactly(value, written):
+    assert format_number(value) == written
 
 
-def test_a_value_that_is_not_finite_is_absent():
+def test_a_value_that_is_not_finite_is_omitted():
     page = encode_text([family(samples={("0",): float("nan"), ("1",): 1.0, ("2",): float("inf")})])
     assert [line for line in page.splitlines() if not line.startswith(b"#")] == [b'gpu_x{gpu="1"} 1']
 
 
-def test_a_family_of_values_that_are_not_finite_leaves_no_trace():
+def test_a_family_without_finite_values_is_omitted():
     assert encode_text([family(samples={("0",): float("nan")})]) == b""
 
 
@@ -87,31 +87,31 @@ def test_a_family_of_values_that_are_not_finite_leaves_no_trace():
         ("", b""),
     ],
 )
-def test_label_values_are_escaped_and_nothing_else_is(value, written):
+def test_only_special_characters_of_label_values_are_escaped(value, written):
     line = encode_text([family(samples={(value,): 1})]).splitlines()[-1]
     assert line == b'gpu_x{gpu="' + written + b'"} 1'
 
 
-def test_one_label_value_that_needs_escaping_does_not_change_its_neighbours():
+def test_escaping_one_label_value_does_not_change_others():
     page = encode_text([family(labels=("a", "b"), samples={("x", 'q"'): 1, ("%s", "y"): 2})])
     assert page.endswith(b'gpu_x{a="x",b="q\\""} 1\ngpu_x{a="%s",b="y"} 2\n')
 
 
-def test_help_keeps_quotes_and_spells_out_line_feeds_and_backslashes():
+def test_help_keeps_quotes_and_escapes_line_feeds_and_backslashes():
     page = encode_text([family(help_='a "b"\n\\c', samples={("0",): 1})])
     assert page.startswith(b'# HELP gpu_x a "b"\\n\\\\c\n')
 
 
-def test_a_lone_surrogate_costs_its_letter_and_not_the_page():
+def test_a_lone_surrogate_is_replaced():
     assert b'gpu_x{gpu="a?"} 1' in encode_text([family(samples={("a\udc80",): 1})])
 
 
-def test_a_sample_with_the_wrong_number_of_label_values_is_refused():
+def test_a_sample_with_the_wrong_number_of_label_values_raises_an_error():
     with pytest.raises(TypeError):
         encode_text([family(samples={("0", "1"): 1})])
 
 
-def test_two_families_of_one_spec_are_told_together():
+def test_two_families_of_one_spec_are_rendered_together():
     other = family(name="gpu_y", samples={("0",): 5})
     page = encode_text([family(samples={("0",): 1}), other, family(samples={("1",): 2})])
     assert page.count(b"# TYPE gpu_x") == 1

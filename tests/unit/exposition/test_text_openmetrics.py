@@ -11,11 +11,11 @@ def page(type_="gauge", name="gpu_x", *, labels=("gpu",), samples=None, help_="W
     return encode_openmetrics([Family(FamilySpec(name, type_, help_, labels, unit), samples)])
 
 
-def test_an_empty_page_is_its_end():
+def test_an_empty_page_is_only_eof():
     assert encode_openmetrics([]) == b"# EOF\n"
 
 
-def test_a_family_without_samples_leaves_no_trace():
+def test_a_family_without_samples_is_omitted():
     assert page(samples={}) == b"# EOF\n"
 
 
@@ -26,11 +26,11 @@ def test_a_family_is_type_unit_help_and_samples():
     )
 
 
-def test_a_unit_that_was_not_declared_is_not_told():
+def test_an_undeclared_unit_is_omitted():
     assert b"UNIT" not in page(name="gpu_held_bytes")
 
 
-def test_an_empty_help_is_not_told():
+def test_an_empty_help_is_omitted():
     assert b"HELP" not in page(help_="")
 
 
@@ -46,7 +46,7 @@ def test_an_empty_help_is_not_told():
         ("unknown", "gpu_x", b"gpu_x unknown", b"gpu_x{"),
     ],
 )
-def test_the_type_fits_the_name_and_the_sample_keeps_it(type_, name, declared, sample):
+def test_the_declared_type_fits_the_name_and_samples_keep_their_name(type_, name, declared, sample):
     lines = page(type_, name).splitlines()
     assert lines[0] == b"# TYPE " + declared
     assert lines[-2].startswith(sample)
@@ -57,11 +57,11 @@ def test_the_unit_of_a_counter_ends_the_name_without_total():
     assert lines[1] == b"# UNIT gpu_energy_joules joules"
 
 
-def test_a_unit_before_total_is_not_told_of_a_gauge():
+def test_a_gauge_named_total_has_no_unit():
     assert b"UNIT" not in page("gauge", "gpu_memory_bytes_total", unit="bytes")
 
 
-def test_help_escapes_quotes_too():
+def test_help_also_escapes_quotes():
     assert b'# HELP gpu_x a \\"b\\"\\n\\\\c\n' in page(help_='a "b"\n\\c')
 
 
@@ -69,5 +69,5 @@ def test_label_values_are_escaped():
     assert b'gpu_x{gpu="a\\\\b\\"c\\n"} 1\n' in page(samples={('a\\b"c\n',): 1})
 
 
-def test_a_value_that_is_not_finite_is_absent():
+def test_a_value_that_is_not_finite_is_omitted():
     assert page(samples={("0",): float("nan")}) == b"# EOF\n"

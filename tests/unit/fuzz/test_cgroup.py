@@ -1,4 +1,4 @@
-"""Laws of the texts by which a process's owner is told: cgroups, titles, environments, maps of jobs."""
+"""Fuzz tests of the evidence for owners: cgroups, process titles, environments, gres.conf, job files."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import pytest
 from hypothesis import given
 
 from builders import FakeClock
-from fuzzing import bounded, check_text, fuzzed, kept, mutated, named
-from gpuledger.model.text import LONGEST_NAME, from_bytes
-from gpuledger.sources.replay.cgroups import mask_cgroup
+from fuzzing import bounded, check_text, corpus_files, file_name, fuzzed, mutated_files
+from gpuledger.model.text import MAX_NAME_LENGTH, decode_utf8
+from gpuledger.sources.replay.cgroup_masking import mask_cgroup
 from gpuledger.sources.replay.masks import Masks
-from gpuledger.workloads.cgroup import KINDS, owner
-from gpuledger.workloads.job_map.files import JobMapReader
-from gpuledger.workloads.slurm.gres import expand, numbering, parse_gres
-from gpuledger.workloads.slurm.job import gpus_said, has_gpus, job_in_title, parse_environment
-from gpuledger.workloads.slurm.reader import parse_caps, refs_of_files, refs_of_rules
+from gpuledger.workloads.cgroup import OWNER_KINDS, parse_cgroup
+from gpuledger.workloads.job_map.job_map_reader import JobMapReader
+from gpuledger.workloads.slurm.gres_conf import expand_hostlist, gpu_numbering, parse_gres_conf
+from gpuledger.workloads.slurm.job_reader import (
+    parse_mig_capabilities,
+    refs_from_device_files,
+    refs_from_device_rules,
+)
+from gpuledger.workloads.slurm.jobs import gpus_in_environments, has_gpus, job_id_in_title, parse_environment
 
 LINES = (
     b"0::/",
@@ -39,11 +43,11 @@ GRES = (
 
 
 def check_owner(raw: bytes) -> None:
-    text = from_bytes(raw)
-    found = owner(text)
-    assert found.kind in KINDS
+    text = decode_utf8(raw)
+    found = parse_cgroup(text)
+    assert found.kind in OWNER_KINDS
     assert found.uid is None or 0 <= found.uid < 10**10
-    told = (
+    texts = (
         found.pod_uid,
         found.container_id,
         found.container,
@@ -52,62 +56,64 @@ def check_owner(raw: bytes) -> None:
         found.step,
         found.unit,
     )
-    check_text(*told)
-    assert all(len(one) <= LONGEST_NAME for one in told)
+    check_text(*texts)
+    assert all(len(one) <= MAX_NAME_LENGTH for one in texts)
     mask_cgroup(text, Masks(b"key")).encode()
 
 
 def check_gres(raw: bytes) -> None:
-    lines = parse_gres(from_bytes(raw))
-    counted = numbering(lines, "gpu1")
-    assert len(counted.files) < 1_000_000
-    for group in counted.files:
-        refs_of_files(group)
+    lines = parse_gres_conf(decode_utf8(raw))
+    numbering = gpu_numbering(lines, "gpu1")
+    assert len(numbering.files) < 1_000_000
+    for group in numbering.files:
+        refs_from_device_files(group)
 
 
 def check_environment(raw: bytes) -> None:
     found = parse_environment(raw)
-    gpus_said([found, found])
+    gpus_in_environments([found, found])
     has_gpus([found])
-    job_in_title(raw)
-    refs_of_rules(from_bytes(raw), parse_caps(from_bytes(raw), from_bytes(raw)))
+    job_id_in_title(raw)
+    refs_from_device_rules(decode_utf8(raw), parse_mig_capabilities(decode_utf8(raw), decode_utf8(raw)))
 
 
-@pytest.mark.parametrize("path", kept("cgroup"), ids=named)
-def test_a_kept_cgroup_has_an_owner(path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("cgroup"), ids=file_name)
+def test_a_corpus_cgroup_has_an_owner(path: Path) -> None:
     with bounded():
         check_owner(path.read_bytes())
 
 
 @fuzzed
-@given(mutated("cgroup", *LINES))
-def test_any_cgroup_has_an_owner(raw: bytes) -> None:
+@given(mutated_files("cgroup", *LINES))
+def test_a_mutated_cgroup_has_an_owner(raw: bytes) -> None:
     with bounded():
         check_owner(raw)
 
 
-@pytest.mark.parametrize("path", kept("gres"), ids=named)
-def test_a_kept_gres_conf_is_read(path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("gres"), ids=file_name)
+def test_a_corpus_gres_conf_is_parsed(path: Path) -> None:
     with bounded():
         check_gres(path.read_bytes())
 
 
 @fuzzed
-@given(mutated("gres", *GRES))
-def test_any_gres_conf_is_read(raw: bytes) -> None:
+@given(mutated_files("gres", *GRES))
+def test_a_mutated_gres_conf_is_parsed(raw: bytes) -> None:
     with bounded():
         check_gres(raw)
 
 
-@pytest.mark.parametrize("path", kept("environ"), ids=named)
-def test_a_kept_environment_is_read(path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("environ"), ids=file_name)
+def test_a_corpus_environment_is_parsed(path: Path) -> None:
     with bounded():
         check_environment(path.read_bytes())
 
 
 @fuzzed
-@given(mutated("environ", b"SLURM_JOB_ID=", b"SLURM_JOB_GPUS=", b"c 195:0 rwm\n", b"gpu0/gi1/access 4\n"))
-def test_any_environment_is_read(raw: bytes) -> None:
+@given(
+    mutated_files("environ", b"SLURM_JOB_ID=", b"SLURM_JOB_GPUS=", b"c 195:0 rwm\n", b"gpu0/gi1/access 4\n")
+)
+def test_a_mutated_environment_is_parsed(raw: bytes) -> None:
     with bounded():
         check_environment(raw)
 
@@ -119,38 +125,38 @@ def check_job_map(folder: Path, raw: bytes) -> None:
         assert all(0 < len(one.job) <= 64 and one.job.isascii() for one in found)
 
 
-@pytest.mark.parametrize("path", kept("job-file"), ids=named)
-def test_a_kept_file_of_jobs_names_jobs(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("job-file"), ids=file_name)
+def test_a_corpus_job_file_gives_valid_job_ids(path: Path, tmp_path: Path) -> None:
     with bounded():
         check_job_map(tmp_path, path.read_bytes())
 
 
 @fuzzed
-@given(raw=mutated("job-file", b"123_4", b"0", b"123[4].server"))
-def test_any_file_of_jobs_names_jobs(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(raw=mutated_files("job-file", b"123_4", b"0", b"123[4].server"))
+def test_a_mutated_job_file_gives_valid_job_ids(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     with bounded():
         check_job_map(tmp_path_factory.getbasetemp(), raw)
 
 
 LONG = 100_000
-ENDLESS = {
-    "segments": lambda: owner("0::" + "/a" * LONG),
-    "colons": lambda: owner("0::/" + ":" * LONG),
-    "prefixes of a pod": lambda: owner("0::/" + "-pod" * LONG),
-    "dots upwards": lambda: owner("0::" + "/.." * LONG),
-    "escapes": lambda: owner("0::/machine-" + "\\x2d" * LONG + ".scope"),
-    "lines": lambda: owner("0::/a\n" * LONG),
-    "brackets of a list": lambda: expand("a[0-999999999]" * 500),
-    "ranges before one that is empty": lambda: expand("a[0-4096]b[0-4096]c[0-4096][9-1]"),
-    "brackets in brackets": lambda: expand("[" * LONG),
-    "nested ranges": lambda: expand("a[0-9999]b[0-9999]c[0-9999]d[0-9999]"),
-    "words of a gres.conf": lambda: parse_gres("a=" * LONG + "\n" + 'b="' * LONG),
-    "one word of a gres.conf": lambda: parse_gres("a" * LONG),
-    "blanks of a gres.conf": lambda: parse_gres("a" + " " * LONG + "b" + " " * LONG),
+LONG_INPUTS = {
+    "segments": lambda: parse_cgroup("0::" + "/a" * LONG),
+    "colons": lambda: parse_cgroup("0::/" + ":" * LONG),
+    "prefixes of a pod": lambda: parse_cgroup("0::/" + "-pod" * LONG),
+    "dots upwards": lambda: parse_cgroup("0::" + "/.." * LONG),
+    "escapes": lambda: parse_cgroup("0::/machine-" + "\\x2d" * LONG + ".scope"),
+    "lines": lambda: parse_cgroup("0::/a\n" * LONG),
+    "brackets of a list": lambda: expand_hostlist("a[0-999999999]" * 500),
+    "ranges before one that is empty": lambda: expand_hostlist("a[0-4096]b[0-4096]c[0-4096][9-1]"),
+    "brackets in brackets": lambda: expand_hostlist("[" * LONG),
+    "nested ranges": lambda: expand_hostlist("a[0-9999]b[0-9999]c[0-9999]d[0-9999]"),
+    "words of a gres.conf": lambda: parse_gres_conf("a=" * LONG + "\n" + 'b="' * LONG),
+    "one word of a gres.conf": lambda: parse_gres_conf("a" * LONG),
+    "blanks of a gres.conf": lambda: parse_gres_conf("a" + " " * LONG + "b" + " " * LONG),
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
-def test_what_is_long_is_not_long_to_read(name: str) -> None:
+@pytest.mark.parametrize("name", LONG_INPUTS)
+def test_long_input_is_read_in_bounded_time(name: str) -> None:
     with bounded():
-        ENDLESS[name]()
+        LONG_INPUTS[name]()

@@ -1,4 +1,4 @@
-"""Laws of what a cluster says: the API's objects and events, the kubelet's grants, its checkpoint."""
+"""Fuzz tests of cluster data: API objects and events, the kubelet's allocations and its checkpoint."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, instance
-from fuzzing import bounded, check_line, check_text, fuzzed, kept, mutated, named
-from gpuledger.kubernetes.access import Access
-from gpuledger.kubernetes.client import refused
-from gpuledger.kubernetes.listing import read_event
-from gpuledger.kubernetes.stream import ListReader, lines
+from fuzzing import bounded, check_line, check_text, corpus_files, file_name, fuzzed, mutated_files
+from gpuledger.http.client_messages import HttpResponse
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.kubernetes.api_client import refusal_from_response
+from gpuledger.kubernetes.json_stream import ListReader, split_lines
+from gpuledger.kubernetes.list_watch import parse_watch_event
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.containers.container import containers_of
-from gpuledger.workloads.pod_resources.allocations import allocate
+from gpuledger.workloads.containers.container import parse_containers
+from gpuledger.workloads.pod_resources.allocation_matching import match_allocations
 from gpuledger.workloads.pod_resources.client import PodResourcesClient
-from gpuledger.workloads.pod_resources.devices import PodResources
-from gpuledger.workloads.pod_resources.map import read_checkpoint
-from gpuledger.workloads.pods.labels import LabelAllowlist
-from gpuledger.workloads.pods.pod import Pod, read_pod
-from gpuledger.workloads.pods.slices import SliceReader
+from gpuledger.workloads.pod_resources.device_names import PodResources
+from gpuledger.workloads.pod_resources.kubelet_index import read_checkpoint
+from gpuledger.workloads.pods.label_allowlist import LabelAllowlist
+from gpuledger.workloads.pods.pod import Pod, parse_pod
+from gpuledger.workloads.pods.resource_slices import SliceReader
 
 CARD = gpu(0, minor=0, pci_bus_id="00000000:01:00.0")
 DEVICES = (CARD, gpu(1, minor=1), instance(gpu(1, minor=1), 1, profile="1g.5gb"))
@@ -53,7 +54,7 @@ WORDS = (
 
 
 def _answers(body: bytes) -> Any:
-    """An API server that answers so to everything."""
+    """An API client with this response to every request."""
 
     class Client:
         @contextmanager
@@ -73,123 +74,127 @@ def check_pod(pod: Pod) -> None:
 
 def read_objects(raw: bytes) -> None:
     reader = ListReader([raw[:10], raw[10:]])
-    for told in reader.items():
-        if pod := read_pod(told, ALL_LABELS):
+    for response in reader.items():
+        if pod := parse_pod(response, ALL_LABELS):
             check_pod(pod)
-    for line in lines([raw]):
-        event = read_event(line, lambda told: read_pod(told, ALL_LABELS))
-        if event.about:
-            check_pod(event.about)
+    for line in split_lines([raw]):
+        event = parse_watch_event(line, lambda response: parse_pod(response, ALL_LABELS))
+        if event.item:
+            check_pod(event.item)
 
 
 def read_refusal(raw: bytes) -> None:
-    import h11
-
-    access = Access("https://10.0.0.1:6443")
+    access = ApiServerAccess("https://10.0.0.1:6443")
     for status in (401, 403, 404, 500):
-        answer = h11.Response(status_code=status, headers=[("Retry-After", "9" * 400)])
-        check_line(refused(access, "/api/v1/pods", answer, raw))
+        answer = HttpResponse(status, {"retry-after": "9" * 400})
+        check_line(refusal_from_response(access, "/api/v1/pods", answer, raw))
 
 
 def read_slices(raw: bytes) -> None:
     reader = SliceReader(_answers(raw), "node-1")
     reader._version = "v1"
-    told = reader.read()
-    check_text(*told.uuids.values(), *told.parents.values())
+    response = reader.read()
+    check_text(*response.uuids.values(), *response.parents.values())
 
 
 def read_containers(raw: bytes) -> None:
     try:
-        told = json.loads(raw)
-        found = containers_of(told)
+        response = json.loads(raw)
+        found = parse_containers(response)
     except (ValueError, RecursionError):
         return
     for one in found:
         check_text(one.name)
 
 
-def check_grants(told: PodResources) -> None:
-    for grant in told:
-        check_text(grant.namespace, grant.pod, grant.container, grant.resource, grant.device_id)
-    found = allocate(told, DEVICES, resources=("*",), drivers=("*",))
-    assert len(found.allocations) + len(found.unmatched) + found.ended + found.repeated == len(told)
+def check_allocations(response: PodResources) -> None:
+    for allocation in response:
+        check_text(
+            allocation.namespace,
+            allocation.pod,
+            allocation.container,
+            allocation.resource,
+            allocation.device_id,
+        )
+    found = match_allocations(response, DEVICES, resources=("*",), drivers=("*",))
+    assert len(found.allocations) + len(found.unmatched) + found.ended + found.repeated == len(response)
 
 
-def read_grants(raw: bytes) -> None:
+def read_pod_resources(raw: bytes) -> None:
     client = PodResourcesClient("/nowhere")
     client._call = lambda *_: raw
-    check_grants(client.list())
-    client.allocatable()
+    check_allocations(client.list_allocations())
+    client.list_allocatable()
 
 
 def read_json(raw: bytes) -> None:
-    for law in (read_objects, read_refusal, read_slices, read_containers):
+    for read in (read_objects, read_refusal, read_slices, read_containers):
         try:
-            law(raw)
+            read(raw)
         except GpuledgerError as error:
             check_line(error)
 
 
-def read_kept(raw: bytes, folder: Path) -> None:
+def read_checkpoint_file(raw: bytes, folder: Path) -> None:
     file = folder / "kubelet_internal_checkpoint"
     file.write_bytes(raw)
     try:
-        check_grants(read_checkpoint(file))
+        check_allocations(read_checkpoint(file))
     except GpuledgerError as error:
         check_line(error)
 
 
-@pytest.mark.parametrize("path", kept("kubernetes"), ids=named)
-def test_kept_json_is_read_or_refused(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("kubernetes"), ids=file_name)
+def test_corpus_json_is_parsed_or_rejected(path: Path, tmp_path: Path) -> None:
     with bounded():
         read_json(path.read_bytes())
-        read_kept(path.read_bytes(), tmp_path)
+        read_checkpoint_file(path.read_bytes(), tmp_path)
 
 
 @fuzzed
-@given(raw=mutated("kubernetes", *WORDS))
-def test_any_json_is_read_or_refused(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(raw=mutated_files("kubernetes", *WORDS))
+def test_mutated_json_is_parsed_or_rejected(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     with bounded():
         read_json(raw)
-        read_kept(raw, tmp_path_factory.getbasetemp())
+        read_checkpoint_file(raw, tmp_path_factory.getbasetemp())
 
 
-def law_of_grants(raw: bytes) -> None:
+def check_pod_resources_response(raw: bytes) -> None:
     with bounded():
         try:
-            read_grants(raw)
+            read_pod_resources(raw)
         except GpuledgerError as error:
             check_line(error)
 
 
-@pytest.mark.parametrize("path", kept("pod-resources"), ids=named)
-def test_a_kept_answer_of_the_kubelet_is_read_or_refused(path: Path) -> None:
-    law_of_grants(path.read_bytes())
+@pytest.mark.parametrize("path", corpus_files("pod-resources"), ids=file_name)
+def test_a_corpus_kubelet_response_is_parsed_or_rejected(path: Path) -> None:
+    check_pod_resources_response(path.read_bytes())
 
 
 @fuzzed
-@given(mutated("pod-resources", b"\x0a\x05", b"\xff\xff\xff\xff\x0f", b"\x12\x00", b"GPU-0", b"\x0b"))
-def test_any_answer_of_the_kubelet_is_read_or_refused(raw: bytes) -> None:
-    law_of_grants(raw)
+@given(mutated_files("pod-resources", b"\x0a\x05", b"\xff\xff\xff\xff\x0f", b"\x12\x00", b"GPU-0", b"\x0b"))
+def test_a_mutated_kubelet_response_is_parsed_or_rejected(raw: bytes) -> None:
+    check_pod_resources_response(raw)
 
 
 @fuzzed
 @given(st.text(max_size=60))
-def test_any_name_of_a_device_is_a_device_or_says_what_is_missing(name: str) -> None:
-    from gpuledger.workloads.pod_resources.devices import DeviceNames, Missing
+def test_any_device_name_matches_a_device_or_gives_a_reason(name: str) -> None:
+    from gpuledger.workloads.pod_resources.device_names import DeviceNames, NoMatch
 
     names = DeviceNames(DEVICES)
     for found in (
         names.find(name),
-        names.dra(name),
-        names.dra(name, name),
+        names.by_dra_name(name),
+        names.by_dra_name(name, name),
         names.find(f"nvidia.com/gpu={name}"),
     ):
-        assert found in DEVICES or (isinstance(found, Missing) and found.why)
+        assert found in DEVICES or (isinstance(found, NoMatch) and found.why)
 
 
 LONG = 100_000
-ENDLESS = {
+LONG_INPUTS = {
     "nested": b"[" * LONG,
     "nested objects": b'{"a":' * LONG,
     "numbers": b"[" + b"9" * LONG + b"]",
@@ -200,8 +205,8 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
-def test_what_is_long_is_not_long_to_read(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", LONG_INPUTS)
+def test_long_input_is_read_in_bounded_time(name: str, tmp_path: Path) -> None:
     with bounded():
-        read_json(ENDLESS[name])
-        read_kept(ENDLESS[name], tmp_path)
+        read_json(LONG_INPUTS[name])
+        read_checkpoint_file(LONG_INPUTS[name], tmp_path)

@@ -1,4 +1,4 @@
-"""Laws of what reads pages of metrics: the agent, neighbours in a textfile directory, dcgm-exporter's."""
+"""Fuzz tests of metrics page parsers: the agent, the textfile directory and dcgm-exporter pages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzzing import bounded, fuzzed, held_below, kept, mutated, named
-from gpuledger.agent.scrape.answer import AnswerReader, ScrapeFailed
-from gpuledger.agent.scrape.labelling import Labelling
-from gpuledger.agent.scrape.lines import OPENMETRICS, TEXT
-from gpuledger.agent.scrape.pages import PageError, Pages
-from gpuledger.model.text import from_bytes
-from gpuledger.outputs.textfile import Neighbours
-from gpuledger.sources.dcgm_exporter.profiling import parse
+from fuzzing import bounded, corpus_files, file_name, fuzzed, memory_below, mutated_files
+from gpuledger.agent.scrape.line_parser import OPENMETRICS, TEXT_FORMAT
+from gpuledger.agent.scrape.page_cache import PageCache, PageError
+from gpuledger.agent.scrape.series_labels import SeriesLabeler
+from gpuledger.http.client_messages import HttpRequestFailed, ResponseParser
+from gpuledger.model.text import decode_utf8
+from gpuledger.outputs.textfile import NeighbourFiles
+from gpuledger.sources.dcgm_exporter.profiling import parse_profiling_metrics
 
 WORDS = (
     *(
@@ -55,66 +55,68 @@ def one_line(text: str) -> None:
 
 
 def check_scrape(body: bytes) -> None:
-    """Taken twice and then not at all: what is told is series with names, and all of it ends."""
-    for form in (TEXT, OPENMETRICS):
+    """Read a page twice and end it: both reads give the same series, and each ends once."""
+    for form in (TEXT_FORMAT, OPENMETRICS):
         for honor in (False, True):
-            pages = Pages(Labelling({"job": "j", "instance": "i"}))
+            pages = PageCache(SeriesLabeler({"job": "j", "instance": "i"}))
             try:
-                first = pages.take(body, form, honor=honor)
-                second = pages.take(body, form, honor=honor)
+                first = pages.read_page(body, form, honor=honor)
+                second = pages.read_page(body, form, honor=honor)
             except PageError as error:
                 one_line(str(error))
             else:
                 assert (second.counts.scraped, second.counts.added) == (first.counts.scraped, 0)
                 assert sorted(second.entries) == sorted(first.entries)
-            ended = pages.end()
+            ended = pages.end_series()
             assert len(ended) == len(set(ended))
-            assert pages.end() == []
+            assert pages.end_series() == []
 
 
 def check_neighbour(folder: Path, body: bytes) -> None:
     (folder / "other.prom").write_bytes(body)
-    for _, names in Neighbours(folder / "own.prom", ("a", "gpu_process_count")).clashes():
+    for _, names in NeighbourFiles(folder / "own.prom", ("a", "gpu_process_count")).find_clashes():
         assert set(names) <= {"a", "gpu_process_count"}
 
 
-@pytest.mark.parametrize("path", kept("exposition"), ids=named)
-def test_a_kept_page_is_taken(path: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("exposition"), ids=file_name)
+def test_a_corpus_page_is_parsed(path: Path, tmp_path: Path) -> None:
     with bounded():
         check_scrape(path.read_bytes())
         check_neighbour(tmp_path, path.read_bytes())
 
 
 @fuzzed
-@given(body=mutated("exposition", *WORDS))
-def test_any_page_is_taken(body: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(body=mutated_files("exposition", *WORDS))
+def test_a_mutated_page_is_parsed(body: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     with bounded():
         check_scrape(body)
         check_neighbour(tmp_path_factory.getbasetemp(), body)
 
 
 def check_profiling(body: bytes) -> None:
-    for values in parse(from_bytes(body)).values():
-        assert all(quantity.believes(value) for quantity, value in values.items())
+    for values in parse_profiling_metrics(decode_utf8(body)).values():
+        assert all(quantity.is_possible(value) for quantity, value in values.items())
 
 
-@pytest.mark.parametrize("path", kept("dcgm-page"), ids=named)
-def test_a_kept_page_of_dcgm_exporter_is_taken(path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("dcgm-page"), ids=file_name)
+def test_a_corpus_page_of_dcgm_exporter_is_parsed(path: Path) -> None:
     with bounded():
         check_profiling(path.read_bytes())
 
 
 @fuzzed
 @given(
-    mutated("dcgm-page", b'UUID="GPU-0"', b'GPU_I_ID="2"', b"DCGM_FI_PROF_SM_ACTIVE{", b"} 0.5", b"} 1e308")
+    mutated_files(
+        "dcgm-page", b'UUID="GPU-0"', b'GPU_I_ID="2"', b"DCGM_FI_PROF_SM_ACTIVE{", b"} 0.5", b"} 1e308"
+    )
 )
-def test_any_page_of_dcgm_exporter_is_taken(body: bytes) -> None:
+def test_a_mutated_page_of_dcgm_exporter_is_parsed(body: bytes) -> None:
     with bounded():
         check_profiling(body)
 
 
 def check_answer(raw: bytes, cuts: list[int]) -> None:
-    """However it is cut, an answer is the same."""
+    """A response does not depend on chunk boundaries."""
     whole, in_parts = _answered([raw]), _answered(_parts(raw, cuts))
     assert whole == in_parts
 
@@ -125,46 +127,46 @@ def _parts(raw: bytes, cuts: list[int]) -> list[bytes]:
 
 
 def _answered(parts: list[bytes]) -> object:
-    reader = AnswerReader(1 << 20)
+    reader = ResponseParser(1 << 20)
     try:
         for part in parts:
             if reader.feed(part):
                 break
         else:
             reader.close()
-        return reader.answer and (reader.answer.status, reader.answer.page(1 << 20))
-    except ScrapeFailed as error:
+        return reader.response and (reader.response.status, reader.response.decoded_body(1 << 20))
+    except HttpRequestFailed as error:
         one_line(str(error))
         return "failed"
 
 
-@pytest.mark.parametrize("path", kept("http-answer"), ids=named)
-def test_a_kept_answer_is_the_same_byte_by_byte(path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("http-answer"), ids=file_name)
+def test_a_corpus_http_response_parses_the_same_byte_by_byte(path: Path) -> None:
     raw = path.read_bytes()
     with bounded():
         check_answer(raw, list(range(len(raw))))
 
 
 @fuzzed
-@given(mutated("http-answer", *HTTP), st.lists(st.integers(0, 2000), max_size=5))
-def test_any_answer_is_the_same_however_it_is_cut(raw: bytes, cuts: list[int]) -> None:
+@given(mutated_files("http-answer", *HTTP), st.lists(st.integers(0, 2000), max_size=5))
+def test_a_mutated_http_response_does_not_depend_on_chunk_boundaries(raw: bytes, cuts: list[int]) -> None:
     with bounded():
         check_answer(raw, cuts)
 
 
-def test_a_page_that_unpacks_to_more_than_its_limit_is_not_unpacked() -> None:
+def test_decompression_of_a_page_is_limited() -> None:
     packed = gzip.compress(bytes(64 << 20), 9)
     raw = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
-    reader = AnswerReader(1 << 20)
-    with held_below(8 << 20):
+    reader = ResponseParser(1 << 20)
+    with memory_below(8 << 20):
         assert reader.feed(raw)
-        assert reader.answer is not None
-        with pytest.raises(ScrapeFailed, match="limit"):
-            reader.answer.page(1 << 20)
+        assert reader.response is not None
+        with pytest.raises(HttpRequestFailed, match="limit"):
+            reader.response.decoded_body(1 << 20)
 
 
 LONG = 100_000
-ENDLESS = {
+LONG_INPUTS = {
     "blanks": b"a" + b" " * LONG + b"x" + b" " * LONG + b"y\n",
     "labels": b"a{" + b'b="c",' * LONG + b"} x\n",
     "one quote": b'a{b="' + b"\\" * LONG + b"\n",
@@ -177,9 +179,9 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("name", ENDLESS)
-def test_what_is_long_is_not_long_to_read(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", LONG_INPUTS)
+def test_long_input_is_read_in_bounded_time(name: str, tmp_path: Path) -> None:
     with bounded():
-        check_scrape(ENDLESS[name])
-        check_profiling(ENDLESS[name])
-        check_neighbour(tmp_path, ENDLESS[name])
+        check_scrape(LONG_INPUTS[name])
+        check_profiling(LONG_INPUTS[name])
+        check_neighbour(tmp_path, LONG_INPUTS[name])

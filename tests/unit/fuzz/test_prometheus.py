@@ -1,4 +1,4 @@
-"""Laws of a Prometheus's answers: numbers that can be added up, or one line of what is wrong."""
+"""Fuzz tests of Prometheus responses: finite numbers, or an error of one line."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzzing import bounded, check_line, fuzzed, held_below, kept, mutated, named
-from gpuledger.app.prometheus_api import Prometheus
+from fuzzing import bounded, check_line, corpus_files, file_name, fuzzed, memory_below, mutated_files
+from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.ledger.report.fleet.rises import Rises
-from gpuledger.ledger.report.fleet.scraped import Scrapes
+from gpuledger.ledger.report.fleet.scraped import LabelResolver
 from gpuledger.model.errors import GpuledgerError
 
 WORDS = (
@@ -23,11 +23,11 @@ WORDS = (
 )
 
 
-class Answered(Prometheus):
-    """A Prometheus that answers everything so."""
+class Answered(PrometheusClient):
+    """A client with this response to every request."""
 
-    def __init__(self, body: bytes, packed: bool = False, most: int = 1 << 20) -> None:
-        super().__init__("http://prometheus:9090", most=most)
+    def __init__(self, body: bytes, packed: bool = False, max_body: int = 1 << 20) -> None:
+        super().__init__("http://prometheus:9090", max_body=max_body)
         self._answer = gzip.compress(body, mtime=0) if packed else body
         self._packed = packed
 
@@ -38,39 +38,39 @@ class Answered(Prometheus):
         return 200, headers, self._answer
 
 
-def law(body: bytes) -> None:
+def check_responses(body: bytes) -> None:
     for packed in (False, True):
         try:
-            for labels, value in Answered(body, packed).vector("up", 1.0):
+            for labels, value in Answered(body, packed).query_vector("up", 1.0):
                 assert all(isinstance(text, str) for pair in labels.items() for text in pair)
                 assert isfinite(value)
         except GpuledgerError as error:
             check_line(error)
         try:
-            for _, times in Answered(body, packed).matrix("up[1h]", 1.0):
+            for _, times in Answered(body, packed).query_sample_times("up[1h]", 1.0):
                 assert all(map(isfinite, times))
         except GpuledgerError as error:
             check_line(error)
 
 
-@pytest.mark.parametrize("path", kept("prometheus"), ids=named)
-def test_a_kept_answer_is_numbers_or_one_line(path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("prometheus"), ids=file_name)
+def test_a_corpus_response_gives_numbers_or_a_one_line_error(path: Path) -> None:
     with bounded():
-        law(path.read_bytes())
+        check_responses(path.read_bytes())
 
 
 @fuzzed
-@given(mutated("prometheus", *WORDS))
-def test_any_answer_is_numbers_or_one_line(body: bytes) -> None:
+@given(mutated_files("prometheus", *WORDS))
+def test_a_mutated_response_gives_numbers_or_a_one_line_error(body: bytes) -> None:
     with bounded():
-        law(body)
+        check_responses(body)
 
 
-def test_an_answer_that_unpacks_beyond_all_bounds_is_not_unpacked() -> None:
-    answered = Answered(b"", packed=True, most=1 << 20)
+def test_decompression_of_a_response_is_limited() -> None:
+    answered = Answered(b"", packed=True, max_body=1 << 20)
     answered._answer = gzip.compress(bytes(64 << 20), 9)
-    with held_below(16 << 20), pytest.raises(GpuledgerError, match="more than 1 MiB"):
-        answered.vector("up", 1.0)
+    with memory_below(16 << 20), pytest.raises(GpuledgerError, match="more than 1 MiB"):
+        answered.query_vector("up", 1.0)
 
 
 VALUES = st.floats(0, 1e18, allow_nan=False).map(lambda value: round(value, 3))
@@ -81,9 +81,9 @@ FIELDS = ("last", "least", "resets", "highest", "increase", "samples", "wider", 
 
 @fuzzed
 @given(st.lists(st.fixed_dictionaries({"last": VECTOR, **dict.fromkeys(FIELDS[1:], VECTOR)}), max_size=3))
-def test_whatever_the_answers_no_counter_rises_by_less_than_nothing(ranges: list[dict[str, object]]) -> None:
-    """The answers of one range come from several queries, between which samples may arrive."""
-    adder, scrapes = Rises(), Scrapes()
+def test_no_counter_rise_is_negative_for_any_responses(ranges: list[dict[str, object]]) -> None:
+    """The responses for one range come from several queries, and samples can arrive in between."""
+    adder, scrapes = Rises(), LabelResolver()
     for answers in ranges:
         windows = scrapes.windows(answers, ("uuid",))  # type: ignore[arg-type]  # (as hypothesis makes them)
         for found in adder.add(windows, lambda _: False).values():

@@ -1,4 +1,4 @@
-"""Laws of recordings: any bytes are refused in one line, or told as Snapshots that the model admits."""
+"""Fuzz tests of recordings: any bytes give valid Snapshots or an error of one line."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from fuzzing import bounded, check_line, check_snapshot, fuzzed, held_below, kept, mutated, named
+from fuzzing import (
+    bounded,
+    check_line,
+    check_snapshot,
+    corpus_files,
+    file_name,
+    fuzzed,
+    memory_below,
+    mutated_files,
+)
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.replay.recording import Reader
-from gpuledger.sources.replay.source import Replay
+from gpuledger.sources.replay.recording import RecordingReader
+from gpuledger.sources.replay.source import ReplaySource
 from gpuledger.sources.settings import SourceSettings
-from unit.sources.simulator.support import ALL, HandClock
+from unit.sources.simulator.support import ALL, ManualClock
 
 WORDS = (
     b"NaN",
@@ -33,7 +42,7 @@ WORDS = (
 
 
 def check_entries(file: Path) -> None:
-    reader = Reader(file)
+    reader = RecordingReader(file)
     before = -1e300
     for entry in reader:
         assert isfinite(entry.unix)
@@ -47,11 +56,11 @@ def check_entries(file: Path) -> None:
     reader.close()
 
 
-def law(file: Path) -> None:
+def check_recording(file: Path) -> None:
     try:
         check_entries(file)
-        clock = HandClock()
-        source = Replay(file, SourceSettings(), clock)
+        clock = ManualClock()
+        source = ReplaySource(file, SourceSettings(), clock)
         for _ in range(4):
             try:
                 check_snapshot(source.read(ALL))
@@ -63,35 +72,37 @@ def law(file: Path) -> None:
         check_line(error)
 
 
-@pytest.mark.parametrize("path", kept("recording"), ids=named)
-def test_a_kept_recording_is_told_or_refused(path: Path) -> None:
+@pytest.mark.parametrize("path", corpus_files("recording"), ids=file_name)
+def test_a_corpus_recording_is_replayed_or_rejected(path: Path) -> None:
     with bounded():
-        law(path)
+        check_recording(path)
 
 
 @fuzzed
-@given(raw=mutated("recording", *WORDS))
-def test_any_recording_is_told_or_refused(raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+@given(raw=mutated_files("recording", *WORDS))
+def test_a_mutated_recording_is_replayed_or_rejected(
+    raw: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     file = tmp_path_factory.getbasetemp() / "fuzzed.jsonl"
     file.write_bytes(raw)
     with bounded():
-        law(file)
+        check_recording(file)
 
 
 @fuzzed
-@given(raw=mutated("recording", *WORDS))
-def test_any_packed_recording_is_told_or_refused(
+@given(raw=mutated_files("recording", *WORDS))
+def test_a_mutated_compressed_recording_is_replayed_or_rejected(
     raw: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "fuzzed.jsonl.gz"
     file.write_bytes(gzip.compress(raw, mtime=0)[: max(30, len(raw) // 2)])
     with bounded():
-        law(file)
+        check_recording(file)
 
 
-def test_a_line_that_unpacks_to_more_than_any_is_not_held(tmp_path: Path) -> None:
-    header = kept("recording")[0].read_bytes().split(b"\n")[0]
+def test_decompression_of_a_recording_line_is_limited(tmp_path: Path) -> None:
+    header = corpus_files("recording")[0].read_bytes().split(b"\n")[0]
     file = tmp_path / "bomb.gz"
     file.write_bytes(gzip.compress(header + b'\n{"snapshot":["' + bytes(400 << 20), 1))
-    with held_below(300 << 20), bounded():
-        law(file)
+    with memory_below(300 << 20), bounded():
+        check_recording(file)

@@ -1,4 +1,4 @@
-"""Laws of the files that people write: taken, or refused in one line; what is taken can be used."""
+"""Fuzz tests of user-written files: each is read and usable, or rejected with an error of one line."""
 
 from __future__ import annotations
 
@@ -11,19 +11,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fuzzing import bounded, check_line, check_snapshot, check_text, fuzzed, held_below, kept, mutated
-from gpuledger.agent.config.file import read_agent_config
-from gpuledger.config.assemble import assemble
-from gpuledger.config.dcgm import read_collectors
-from gpuledger.config.node import EVERYTHING
-from gpuledger.dialects.dcgm.collectors import parse as parse_collectors
-from gpuledger.host.yaml_documents import NotYaml, parsed
-from gpuledger.http.web_config.reading import read_web_config
-from gpuledger.kubernetes.cluster import read_kubeconfig
+from fuzzing import (
+    bounded,
+    check_line,
+    check_snapshot,
+    check_text,
+    corpus_files,
+    fuzzed,
+    memory_below,
+    mutated_files,
+)
+from gpuledger.agent.config.agent_config import read_agent_config
+from gpuledger.config.dcgm_exporter import read_collectors
+from gpuledger.config.load import load_values
+from gpuledger.config.node import ALL_GROUPS
+from gpuledger.dialects.dcgm.collectors import parse_collectors
+from gpuledger.host.yaml_documents import InvalidYaml, parse_yaml
+from gpuledger.http.web_config.parser import read_web_config
+from gpuledger.kubernetes.cluster_access import read_kubeconfig
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
-from gpuledger.model.settings import build
-from gpuledger.operator.facts import read_facts
-from gpuledger.sources.simulator.reader import load
+from gpuledger.model.settings import build_settings
+from gpuledger.operator.render_context import read_operator_file
+from gpuledger.sources.simulator.scenario_parser import load_scenario
 from unit.sources.simulator.support import ALL, Node
 
 WORDS = (
@@ -56,15 +65,15 @@ WORDS = (
 
 
 def config(file: Path) -> None:
-    values = assemble(EVERYTHING, {}, {}, file)
-    for group in EVERYTHING:
-        build(group, values)
+    values = load_values(ALL_GROUPS, {}, {}, file)
+    for group in ALL_GROUPS:
+        build_settings(group, values)
     for value in values.values():
         assert not isinstance(value, float) or isfinite(value)
 
 
 def scenario(file: Path) -> None:
-    found = load(str(file))
+    found = load_scenario(str(file))
     if len(found.gpus) > 8:
         return
     node = Node(found)
@@ -102,7 +111,7 @@ def collectors(file: Path) -> None:
 
 
 def operator(file: Path) -> None:
-    found = read_facts(file)
+    found = read_operator_file(file)
     check_text(found.namespace, found.image, found.exporter_role)
 
 
@@ -116,11 +125,13 @@ READERS: dict[str, Callable[[Path], None]] = {
     "collectors": collectors,
 }
 CASES = [
-    pytest.param(reader, path, id=f"{reader}-{path.name}") for reader in READERS for path in kept(reader)
+    pytest.param(reader, path, id=f"{reader}-{path.name}")
+    for reader in READERS
+    for path in corpus_files(reader)
 ]
 
 
-def law(reader: str, file: Path) -> None:
+def check_yaml(reader: str, file: Path) -> None:
     with bounded():
         try:
             READERS[reader](file)
@@ -129,19 +140,19 @@ def law(reader: str, file: Path) -> None:
 
 
 @pytest.mark.parametrize(("reader", "path"), CASES)
-def test_a_kept_file_is_taken_or_refused_in_one_line(reader: str, path: Path) -> None:
-    law(reader, path)
+def test_a_corpus_file_is_read_or_rejected_in_one_line(reader: str, path: Path) -> None:
+    check_yaml(reader, path)
 
 
 @pytest.mark.parametrize("reader", READERS)
 @fuzzed
 @given(data=st.data())
-def test_any_file_is_taken_or_refused_in_one_line(
+def test_a_mutated_file_is_read_or_rejected_in_one_line(
     reader: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.getbasetemp() / f"{reader}.yaml"
-    file.write_bytes(data.draw(mutated(reader, *WORDS)))
-    law(reader, file)
+    file.write_bytes(data.draw(mutated_files(reader, *WORDS)))
+    check_yaml(reader, file)
 
 
 BOMBS: dict[str, bytes] = {
@@ -160,7 +171,7 @@ BOMBS: dict[str, bytes] = {
 
 @pytest.mark.parametrize("reader", [name for name in READERS if name != "collectors"])
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_is_refused_before_it_is_built(reader: str, bomb: str, tmp_path: Path) -> None:
+def test_a_yaml_bomb_is_rejected_before_it_is_built(reader: str, bomb: str, tmp_path: Path) -> None:
     file = tmp_path / "bomb.yaml"
     file.write_bytes(BOMBS[bomb])
     with bounded(60), pytest.raises(GpuledgerError) as caught:
@@ -170,37 +181,37 @@ def test_a_bomb_is_refused_before_it_is_built(reader: str, bomb: str, tmp_path: 
 
 @pytest.mark.parametrize("bomb", ["laughs", "merges"])
 @pytest.mark.parametrize("reader", ["yaml-config", "yaml-scenario", "yaml-agent", "yaml-operator"])
-def test_a_bomb_takes_no_memory(reader: str, bomb: str, tmp_path: Path) -> None:
+def test_a_yaml_bomb_takes_little_memory(reader: str, bomb: str, tmp_path: Path) -> None:
     file = tmp_path / "bomb.yaml"
     file.write_bytes(BOMBS[bomb])
-    with held_below(20 << 20), pytest.raises(GpuledgerError):
+    with memory_below(20 << 20), pytest.raises(GpuledgerError):
         READERS[reader](file)
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a: 2001-99-99", "does not fit"),
-        ("a: !!int abc", "does not fit"),
-        ("a: !!bool x", "does not fit"),
-        ("a: !!timestamp x", "does not fit"),
-        ('a: "\\ud800"', "no text may hold"),
-        ('a: "b\\0c"', "no text may hold"),
+        ("a: 2001-99-99", "invalid value for its type"),
+        ("a: !!int abc", "invalid value for its type"),
+        ("a: !!bool x", "invalid value for its type"),
+        ("a: !!timestamp x", "invalid value for its type"),
+        ('a: "\\ud800"', "escape of a forbidden character"),
+        ('a: "b\\0c"', "escape of a forbidden character"),
         ("a: &a {b: *a}", "alias"),
         ("a: " + "[" * 2000, "nested"),
-        ('a: "\\UFFFFFFFF"', "escape of no character"),
+        ('a: "\\UFFFFFFFF"', "escape of an invalid character"),
     ],
     ids=lambda text: text[:20],
 )
-def test_yaml_that_cannot_be_taken_says_why(text: str, why: str) -> None:
-    with pytest.raises(NotYaml, match=why):
-        parsed(text)
+def test_invalid_yaml_is_rejected_with_a_reason(text: str, why: str) -> None:
+    with pytest.raises(InvalidYaml, match=why):
+        parse_yaml(text)
 
 
 @pytest.mark.parametrize("quickly", [False, True])
 def test_aliases_are_followed(quickly: bool) -> None:
-    told: Any = parsed("a: &a {x: [1]}\nb: *a\nc: {<<: *a, y: 2}\n", quickly=quickly)
-    assert told == {"a": {"x": [1]}, "b": {"x": [1]}, "c": {"x": [1], "y": 2}}
+    parsed: Any = parse_yaml("a: &a {x: [1]}\nb: *a\nc: {<<: *a, y: 2}\n", quickly=quickly)
+    assert parsed == {"a": {"x": [1]}, "b": {"x": [1]}, "c": {"x": [1], "y": 2}}
 
 
 def test_a_collectors_file_of_zeros_is_refused() -> None:

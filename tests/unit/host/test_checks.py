@@ -1,4 +1,4 @@
-"""What doctor says of the machine, from trees of files."""
+"""Doctor checks of the machine, on directory trees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuledger.app.diagnosis import run_checks
-from gpuledger.host.checks import Isolation, adjtimex, host_checks
+from gpuledger.host.checks import HostInspection, host_checks, read_clock_state
 from gpuledger.host.settings import HostSettings
 from gpuledger.model.checks import Finding, Verdict
 
@@ -29,7 +29,7 @@ class Clock:
 
 
 class Machine:
-    """A root and a procfs in which pid 1 and this process (`self`) live, as on a bare machine."""
+    """A root directory and a procfs with pid 1 and this process (`self`), as on a bare machine."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
@@ -59,7 +59,7 @@ class Machine:
     def remove(self, name: str) -> None:
         (self.proc / name).unlink()
 
-    def look(self) -> dict[str, Finding]:
+    def run(self) -> dict[str, Finding]:
         settings = HostSettings(str(self.proc), self.pids, str(self.passwd))
         checks = host_checks(
             settings,
@@ -82,38 +82,38 @@ def failing(found: Mapping[str, Finding]) -> list[str]:
     return [check for check, finding in found.items() if finding.verdict is Verdict.FAILS]
 
 
-def test_a_bare_machine_has_only_works(machine: Machine) -> None:
-    found = machine.look()
+def test_all_checks_work_on_a_bare_machine(machine: Machine) -> None:
+    found = machine.run()
     assert {finding.verdict for finding in found.values()} == {Verdict.WORKS}
     assert found["host.container"].why == "not in a container"
     assert "CAP_SYS_PTRACE" in found["host.user"].why
 
 
-def test_without_host_pids_the_remedy_is_named_and_what_hangs_on_them_is_skipped(machine: Machine) -> None:
+def test_missing_host_pids_fail_with_a_remedy_and_dependent_checks_are_skipped(machine: Machine) -> None:
     machine.remove("2/comm")
-    found = machine.look()
+    found = machine.run()
     assert failing(found) == ["host.pids"]
     assert "`hostPID: true`" in found["host.pids"].remedy
     assert "`--pid=host`" in found["host.pids"].remedy
     assert found["host.cgroup_namespace"].why == "because of: host pids"
 
 
-def test_the_first_pid_namespace_tells_host_pids_where_kernel_threads_are_hidden(machine: Machine) -> None:
+def test_the_pid_namespace_link_shows_host_pids_if_kernel_threads_are_hidden(machine: Machine) -> None:
     machine.remove("2/comm")
     (machine.proc / "self/ns").mkdir()
     (machine.proc / "self/ns/pid").symlink_to(_FIRST_NAMESPACE)
-    assert machine.look()["host.pids"].verdict is Verdict.WORKS
+    assert machine.run()["host.pids"].verdict is Verdict.WORKS
 
 
-def test_trusted_pids_are_a_warning_where_they_are_not_visible(machine: Machine) -> None:
+def test_trusted_pids_that_are_not_visible_are_a_warning(machine: Machine) -> None:
     machine.remove("2/comm")
     machine.pids = "trust"
-    assert machine.look()["host.pids"].verdict is Verdict.WARNING
+    assert machine.run()["host.pids"].verdict is Verdict.WARNING
 
 
-def test_no_procfs_is_one_failure(machine: Machine) -> None:
+def test_a_missing_procfs_is_one_failure(machine: Machine) -> None:
     machine.remove("self/stat")
-    found = machine.look()
+    found = machine.run()
     assert failing(found) == ["host.proc"]
     assert "--procfs" in found["host.proc"].remedy
     assert {found[check].verdict for check in ("host.pids", "host.cgroup", "host.cgroup_namespace")} == {
@@ -122,36 +122,36 @@ def test_no_procfs_is_one_failure(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("option", ["hidepid=2", "hidepid=invisible,gid=4"])
-def test_hidden_processes_are_told_with_the_mount_option(machine: Machine, option: str) -> None:
+def test_hidden_processes_are_reported_with_the_mount_option(machine: Machine, option: str) -> None:
     machine.write("self/mounts", f"sysfs /sys sysfs rw 0 0\nproc /proc proc rw,{option} 0 0\n")
     machine.remove("1/stat")
-    found = machine.look()
+    found = machine.run()
     assert failing(found) == ["host.proc"]
     assert option.split(",", maxsplit=1)[0] in found["host.proc"].why
     assert "remount,hidepid=0" in found["host.proc"].remedy
 
 
-def test_a_mount_option_that_hides_nothing_is_not_blamed(machine: Machine) -> None:
+def test_a_mount_option_that_hides_nothing_is_not_reported(machine: Machine) -> None:
     machine.write("self/mounts", "proc /proc proc rw,hidepid=0 0 0\n")
     machine.remove("1/cgroup")
-    assert "/proc/1 cannot be read" in machine.look()["host.proc"].why
+    assert "/proc/1 cannot be read" in machine.run()["host.proc"].why
 
 
 @pytest.mark.parametrize(
     ("capabilities", "verdict"), [("0000000000000000", Verdict.WARNING), ("0000000000080000", Verdict.WORKS)]
 )
-def test_executables_of_others_need_a_capability(
+def test_executables_of_other_users_need_a_capability(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, capabilities: str, verdict: Verdict
 ) -> None:
-    monkeypatch.setattr(Isolation, "follows", lambda self, name: False)
+    monkeypatch.setattr(HostInspection, "follows", lambda self, name: False)
     machine.write("self/status", f"Uid:\t1000\t1000\t1000\t1000\nCapEff:\t{capabilities}\n")
-    found = machine.look()
+    found = machine.run()
     assert found["host.proc"].verdict is verdict
     assert found["host.user"].why.startswith("uid 1000, with")
 
 
-def test_a_link_that_leads_nowhere_is_no_lack_of_permission(machine: Machine) -> None:
-    assert Isolation(machine.proc, machine.root, {}).follows("1/none")
+def test_a_dangling_link_is_not_a_missing_permission(machine: Machine) -> None:
+    assert HostInspection(machine.proc, machine.root, {}).follows("1/none")
 
 
 @pytest.mark.parametrize(
@@ -163,23 +163,25 @@ def test_a_link_that_leads_nowhere_is_no_lack_of_permission(machine: Machine) ->
         ("", Verdict.UNKNOWN, "empty"),
     ],
 )
-def test_cgroup_versions_are_told_apart(machine: Machine, text: str, verdict: Verdict, version: str) -> None:
+def test_cgroup_versions_are_distinguished(
+    machine: Machine, text: str, verdict: Verdict, version: str
+) -> None:
     machine.write("self/cgroup", text)
-    finding = machine.look()["host.cgroup"]
+    finding = machine.run()["host.cgroup"]
     assert finding.verdict is verdict
     assert version in finding.why
 
 
 @pytest.mark.parametrize("text", ["0::/../../init.scope\n", "1:name=systemd:/../..\n0::/\n"])
-def test_a_cgroup_namespace_is_a_warning_with_the_remedy(machine: Machine, text: str) -> None:
+def test_a_cgroup_namespace_is_a_warning_with_a_remedy(machine: Machine, text: str) -> None:
     machine.write("1/cgroup", text)
-    finding = machine.look()["host.cgroup_namespace"]
+    finding = machine.run()["host.cgroup_namespace"]
     assert finding.verdict is Verdict.WARNING
     assert "--cgroupns=host" in finding.remedy
 
 
 @pytest.mark.parametrize(
-    ("environment", "files", "cgroup", "told"),
+    ("environment", "files", "cgroup", "expected"),
     [
         (
             {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
@@ -195,15 +197,15 @@ def test_a_cgroup_namespace_is_a_warning_with_the_remedy(machine: Machine, text:
         ({}, [], "0::/system.slice/dockerd-watch.service\n", ""),
     ],
 )
-def test_a_container_is_known_by_what_it_leaves(
-    machine: Machine, environment: dict[str, str], files: list[str], cgroup: str, told: str
+def test_a_container_is_recognized(
+    machine: Machine, environment: dict[str, str], files: list[str], cgroup: str, expected: str
 ) -> None:
     for name in files:
         path = machine.root / name
         path.parent.mkdir(exist_ok=True)
         path.touch()
     machine.write("self/cgroup", cgroup)
-    assert Isolation(machine.proc, machine.root, environment).container() == told
+    assert HostInspection(machine.proc, machine.root, environment).container() == expected
 
 
 @pytest.mark.parametrize(
@@ -216,11 +218,11 @@ def test_a_container_is_known_by_what_it_leaves(
         (Clock(broken=True), Verdict.FAILS, "Invalid argument"),
     ],
 )
-def test_the_clock_must_run_and_be_plausible(
+def test_the_clock_must_work_and_be_plausible(
     machine: Machine, clock: Clock, verdict: Verdict, words: str
 ) -> None:
     machine.clock = clock
-    finding = machine.look()["host.clock"]
+    finding = machine.run()["host.clock"]
     assert finding.verdict is verdict
     assert words in finding.why
 
@@ -235,20 +237,20 @@ def test_the_clock_must_run_and_be_plausible(
         (None, Verdict.UNKNOWN),
     ],
 )
-def test_synchronization_is_what_the_kernel_says(
+def test_clock_synchronization_follows_the_state_of_the_kernel(
     machine: Machine, state: int | None, verdict: Verdict
 ) -> None:
     machine.adjtimex = state
-    assert machine.look()["host.clock_synchronized"].verdict is verdict
+    assert machine.run()["host.clock_synchronized"].verdict is verdict
 
 
-def test_the_kernel_can_be_asked_for_synchronization() -> None:
-    assert adjtimex() in (None, -1, 0, 1, 2, 3, 4, 5)
+def test_the_clock_state_of_this_kernel_is_readable() -> None:
+    assert read_clock_state() in (None, -1, 0, 1, 2, 3, 4, 5)
 
 
-def test_a_passwd_file_that_cannot_be_read_is_a_warning(machine: Machine) -> None:
+def test_an_unreadable_passwd_file_is_a_warning(machine: Machine) -> None:
     machine.passwd.unlink()
-    finding = machine.look()["host.users"]
+    finding = machine.run()["host.users"]
     assert finding.verdict is Verdict.WARNING
     assert "--passwd-file" in finding.remedy
 
@@ -256,12 +258,14 @@ def test_a_passwd_file_that_cannot_be_read_is_a_warning(machine: Machine) -> Non
 @pytest.mark.parametrize(
     ("encoding", "verdict"), [("utf-8", Verdict.WORKS), ("UTF8", Verdict.WORKS), ("ascii", Verdict.WARNING)]
 )
-def test_the_locale_is_that_of_the_output(machine: Machine, encoding: str, verdict: Verdict) -> None:
+def test_the_locale_check_uses_the_encoding_of_the_output(
+    machine: Machine, encoding: str, verdict: Verdict
+) -> None:
     machine.encoding = encoding
-    assert machine.look()["host.locale"].verdict is verdict
+    assert machine.run()["host.locale"].verdict is verdict
 
 
-def test_pids_of_another_machine_are_not_looked_for_here(machine: Machine) -> None:
+def test_pids_of_another_machine_are_not_checked(machine: Machine) -> None:
     machine.local = False
     machine.remove("self/stat")
-    assert not {"host.pids", "host.proc", "host.cgroup"} & set(machine.look())
+    assert not {"host.pids", "host.proc", "host.cgroup"} & set(machine.run())

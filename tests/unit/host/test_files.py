@@ -1,4 +1,4 @@
-"""Files that somebody has named, whatever they have become."""
+"""Reading files named by users, of any kind."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuledger.host.files import read_at_most
 
 
 @pytest.mark.parametrize("content", [b"", b"four", b"\x00\xff\n\r\n"], ids=["empty", "full", "binary"])
-def test_a_file_is_told_as_it_is(tmp_path: Path, content: bytes) -> None:
+def test_a_file_is_read_unchanged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     assert read_at_most(tmp_path / "file", 5) == content
 
 
-def test_a_pipe_of_a_shell_is_read_to_its_end() -> None:
+def test_a_pipe_of_a_shell_is_read_to_the_end() -> None:
     reader, writer = os.pipe()
     thread = Thread(target=lambda: (os.write(writer, b"a: "), os.write(writer, b"1"), os.close(writer)))
     thread.start()
@@ -40,9 +40,9 @@ def _pipe(path: Path) -> Path:
         (lambda path: path.parent, errno.EISDIR),
         (lambda path: path, errno.ENOENT),
     ],
-    ids=["without end", "a pipe that nobody fills", "a directory", "gone"],
+    ids=["endless", "a pipe without a writer", "a directory", "gone"],
 )
-def test_what_cannot_be_read_whole_is_refused_at_once(tmp_path: Path, made, reason: int) -> None:
+def test_an_unreadable_file_raises_without_blocking(tmp_path: Path, made, reason: int) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(OSError) as caught:
         read_at_most(made(tmp_path / "file"), 1 << 20)

@@ -1,10 +1,10 @@
-"""Which GPUs the PCI bus has, and whether all of them are ours to use."""
+"""The GPUs on the PCI bus, and whether this process may use all of them."""
 
 import pytest
 
 from gpuledger.host.pci import PciBus
 from gpuledger.host.settings import HostSettings
-from gpuledger.model.settings import declared
+from gpuledger.model.settings import declared_settings
 from pci_tree import PciTree
 
 
@@ -17,7 +17,7 @@ def bus_of(tree, **edges):
     return PciBus(tree.sysfs, tree.dev, **edges)
 
 
-def test_gpus_are_named_as_nvidia_smi_names_them(tree):
+def test_gpus_have_the_bus_ids_of_nvidia_smi(tree):
     tree.add("0000:3b:00.0", kind="0x030200")
     tree.add("0000:01:00.0", kind="0x030000")
     tree.add("10000:af:00.0")
@@ -36,29 +36,29 @@ def test_gpus_are_named_as_nvidia_smi_names_them(tree):
     ],
     ids=[
         "another vendor",
-        "its sound",
+        "an audio device",
         "an NVSwitch",
-        "given to a guest",
+        "passed to a virtual machine",
         "another driver",
-        "a function of it",
+        "a virtual function",
     ],
 )
-def test_what_the_driver_does_not_run_is_no_gpu(tree, device):
+def test_devices_that_the_nvidia_driver_does_not_run_are_omitted(tree, device):
     tree.add("0000:01:00.0")
     tree.add("0000:02:00.0", **device)
     assert bus_of(tree).gpus() == ("00000000:01:00.0",)
 
 
-def test_a_gpu_without_a_driver_is_one(tree):
+def test_a_gpu_without_a_driver_is_listed(tree):
     tree.add("0000:01:00.0", driver="")
     assert bus_of(tree).gpus() == ("00000000:01:00.0",)
 
 
-def test_no_sysfs_is_no_gpu(tmp_path):
+def test_without_sysfs_there_are_no_gpus(tmp_path):
     assert PciBus(str(tmp_path / "none")).gpus() == ()
 
 
-def test_a_device_that_goes_while_it_is_read_is_no_gpu(tree):
+def test_a_device_removed_during_the_read_is_omitted(tree):
     tree.add("0000:01:00.0")
 
     def read(path):
@@ -67,14 +67,14 @@ def test_a_device_that_goes_while_it_is_read_is_no_gpu(tree):
     assert bus_of(tree, read=read).gpus() == ()
 
 
-def test_a_gpu_that_comes_later_is_seen(tree):
+def test_a_gpu_added_later_is_listed(tree):
     bus = bus_of(tree)
     assert bus.gpus() == ()
     tree.add("0000:01:00.0")
     assert bus.gpus() == ("00000000:01:00.0",)
 
 
-def test_devices_are_read_once_while_they_stay(tree):
+def test_unchanged_devices_are_read_once(tree):
     tree.add("0000:01:00.0")
     read = []
 
@@ -98,7 +98,7 @@ def test_devices_are_read_once_while_they_stay(tree):
         (("nvidia0", "nvidia7"), True),
     ],
 )
-def test_all_are_usable_when_there_is_a_node_for_each(tree, nodes, all_usable):
+def test_all_gpus_are_usable_if_each_has_a_device_node(tree, nodes, all_usable):
     tree.add("0000:01:00.0")
     tree.add("0000:02:00.0")
     for node in nodes:
@@ -106,12 +106,12 @@ def test_all_are_usable_when_there_is_a_node_for_each(tree, nodes, all_usable):
     assert bus_of(tree).all_usable() is all_usable
 
 
-def test_a_node_that_is_kept_from_us_is_not_usable(tree):
+def test_a_forbidden_device_node_is_not_usable(tree):
     tree.add("0000:01:00.0")
     tree.node("nvidia0")
     assert not bus_of(tree, usable=lambda path: not path.endswith("/dev/nvidia0")).all_usable()
 
 
-def test_where_sysfs_is_can_be_set():
-    (item,) = [item for _, item, _ in declared(HostSettings) if item.key == "sysfs"]
+def test_the_path_of_sysfs_is_a_setting():
+    (item,) = [item for _, item, _ in declared_settings(HostSettings) if item.key == "sysfs"]
     assert item.flags == ("--sysfs",)

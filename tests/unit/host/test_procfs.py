@@ -1,4 +1,4 @@
-"""What a procfs says of pids, on trees written here."""
+"""Facts about pids from a procfs, on directory trees."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Tree:
 
 
 class CountedReads:
-    """Reads files, counts them by name below the root, and fails where it is told to."""
+    """Reads files, counts reads by name below the root, and fails for the names in `failing`."""
 
     def __init__(self, root: Path) -> None:
         self.root = str(root)
@@ -80,7 +80,7 @@ class CountedReads:
         name = path.removeprefix(self.root + "/")
         self.seen[name] += 1
         if name in self.failing:
-            raise OSError(self.failing[name], "told to fail", path)
+            raise OSError(self.failing[name], "injected failure", path)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def made(tree: Tree, reads: CountedReads, pids: str = "auto") -> ProcFs:
     return ProcFs(tree.root, pids=pids, users=users, read=reads, link=reads.link, ticks_per_second=HERTZ)
 
 
-def test_a_process_is_known_by_start_executable_comm_user_and_cgroup(tree: Tree, host: ProcFs) -> None:
+def test_a_process_has_start_executable_comm_user_and_cgroup(tree: Tree, host: ProcFs) -> None:
     tree.process(42, ticks=5025)
     facts = host.identify([42], UNIX)[42]
     assert (facts.start.boot_id, facts.start.ticks, facts.start.exact) == (BOOT_ID, 5025, True)
@@ -116,7 +116,7 @@ def test_a_process_is_known_by_start_executable_comm_user_and_cgroup(tree: Tree,
 
 
 @pytest.mark.parametrize(
-    ("comm", "told"),
+    ("comm", "expected"),
     [
         (b"a b", "a b"),
         (b") (", ") ("),
@@ -128,10 +128,10 @@ def test_a_process_is_known_by_start_executable_comm_user_and_cgroup(tree: Tree,
         (b"\xff\xfe", "\\xff\\xfe"),
     ],
 )
-def test_comm_may_hold_anything(tree: Tree, host: ProcFs, comm: bytes, told: str) -> None:
+def test_comm_may_contain_any_bytes(tree: Tree, host: ProcFs, comm: bytes, expected: str) -> None:
     tree.process(42, comm=comm, ticks=777)
     facts = host.identify([42], UNIX)[42]
-    assert facts.comm == told
+    assert facts.comm == expected
     assert facts.start.ticks == 777
 
 
@@ -140,13 +140,15 @@ def test_a_deleted_executable_keeps_its_path(tree: Tree, host: ProcFs) -> None:
     assert host.identify([42], UNIX)[42].executable == "/opt/app/train"
 
 
-def test_a_uid_without_a_name_is_told_as_its_number(tree: Tree, host: ProcFs) -> None:
+def test_a_uid_without_a_name_is_shown_as_a_number(tree: Tree, host: ProcFs) -> None:
     tree.process(42, uid=100999)
     facts = host.identify([42], UNIX)[42]
     assert (facts.uid, facts.user) == (100999, "100999")
 
 
-def test_a_known_process_costs_one_read_of_stat_a_tick(tree: Tree, host: ProcFs, reads: CountedReads) -> None:
+def test_a_known_process_costs_one_read_of_stat_per_tick(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
     tree.process(42)
     tree.process(43)
     first = host.identify([42, 43], UNIX)
@@ -166,7 +168,7 @@ def test_a_reused_pid_is_another_process(tree: Tree, host: ProcFs) -> None:
     assert (new.comm, new.user, new.cgroup) == ("new", "root", "0::/system.slice/x.service\n")
 
 
-def test_a_clock_step_makes_no_new_process(tree: Tree, host: ProcFs) -> None:
+def test_a_clock_step_creates_no_new_process(tree: Tree, host: ProcFs) -> None:
     tree.process(42)
     before = host.identify([42], UNIX)[42]
     tree.write("stat", f"cpu 1\nbtime {BTIME + 3600}\n")
@@ -175,7 +177,9 @@ def test_a_clock_step_makes_no_new_process(tree: Tree, host: ProcFs) -> None:
     assert after.start.unix == before.start.unix
 
 
-def test_a_process_met_after_the_clock_was_set_starts_by_the_new_clock(tree: Tree, host: ProcFs) -> None:
+def test_a_process_first_seen_after_a_clock_step_has_a_start_of_the_new_clock(
+    tree: Tree, host: ProcFs
+) -> None:
     tree.process(42, ticks=0)
     host.identify([42], UNIX)
     tree.write("stat", f"cpu 1\nbtime {BTIME + 3600}\n")
@@ -193,7 +197,7 @@ def test_the_boot_time_is_not_read_for_each_new_process(
     assert reads.seen["sys/kernel/random/boot_id"] == 1
 
 
-def test_without_a_boot_time_the_tick_stands_in_and_the_identity_stays_exact(
+def test_without_a_boot_time_the_start_is_the_tick_and_the_identity_is_exact(
     tree: Tree, host: ProcFs, reads: CountedReads
 ) -> None:
     reads.failing["stat"] = errno.EACCES
@@ -203,7 +207,7 @@ def test_without_a_boot_time_the_tick_stands_in_and_the_identity_stays_exact(
     assert host.identify([42], UNIX + 9)[42].start.unix == UNIX
 
 
-def test_a_process_that_ends_between_two_reads_keeps_the_facts_so_far(
+def test_a_process_that_exits_between_two_reads_keeps_its_known_facts(
     tree: Tree, host: ProcFs, reads: CountedReads
 ) -> None:
     tree.process(42)
@@ -216,7 +220,7 @@ def test_a_process_that_ends_between_two_reads_keeps_the_facts_so_far(
     assert facts.missing == "exited"
 
 
-def test_a_process_still_listed_after_its_end_is_the_same_process(tree: Tree, host: ProcFs) -> None:
+def test_a_process_listed_after_its_exit_is_the_same_process(tree: Tree, host: ProcFs) -> None:
     tree.process(42)
     alive = host.identify([42], UNIX)[42]
     tree.end(42)
@@ -227,7 +231,7 @@ def test_a_process_still_listed_after_its_end_is_the_same_process(tree: Tree, ho
     assert host.identify([42], UNIX + 2)[42] is gone
 
 
-def test_a_passing_error_leaves_a_known_process_as_it_was(
+def test_a_transient_error_does_not_change_a_known_process(
     tree: Tree, host: ProcFs, reads: CountedReads
 ) -> None:
     tree.process(42)
@@ -237,7 +241,7 @@ def test_a_passing_error_leaves_a_known_process_as_it_was(
 
 
 @pytest.mark.parametrize("name", ["exe", "status", "cgroup"])
-def test_what_may_not_be_read_is_empty_and_alone(
+def test_an_unreadable_file_empties_only_its_own_field(
     tree: Tree, host: ProcFs, reads: CountedReads, name: str
 ) -> None:
     tree.process(42)
@@ -259,7 +263,7 @@ def test_what_may_not_be_read_is_empty_and_alone(
         (errno.EMFILE, "unreadable"),
     ],
 )
-def test_a_pid_without_stat_says_why_and_keeps_its_first_sight(
+def test_a_pid_without_stat_has_a_reason_and_keeps_its_first_sight(
     tree: Tree, host: ProcFs, reads: CountedReads, error: int, reason: str
 ) -> None:
     reads.failing["42/stat"] = error
@@ -276,7 +280,7 @@ def test_a_malformed_stat_is_unreadable(tree: Tree, host: ProcFs, stat: bytes) -
     assert host.identify([42], UNIX)[42].missing == "unreadable"
 
 
-def test_a_pid_not_asked_for_is_forgotten(tree: Tree, host: ProcFs) -> None:
+def test_a_pid_that_is_not_requested_is_forgotten(tree: Tree, host: ProcFs) -> None:
     first = host.identify([42], UNIX)[42]
     host.identify([], UNIX + 1)
     again = host.identify([42], UNIX + 2)[42]
@@ -287,10 +291,10 @@ def test_a_pid_not_asked_for_is_forgotten(tree: Tree, host: ProcFs) -> None:
 def test_ten_thousand_processes_leave_only_the_last_tick_in_memory(tree: Tree, reads: CountedReads) -> None:
     ticks = iter(range(1, 100_000))
     root_depth = str(tree.root).count("/") + 1
-    asked: Counter[str] = Counter()
+    reads_by_path: Counter[str] = Counter()
 
     def read(path: str) -> bytes:
-        asked[path] += 1
+        reads_by_path[path] += 1
         if path.endswith("/stat") and path.count("/") > root_depth:
             return b"1 (x) S" + b" 0" * 18 + b" %d 0\n" % next(ticks)
         return b"kthreadd"
@@ -299,11 +303,11 @@ def test_ten_thousand_processes_leave_only_the_last_tick_in_memory(tree: Tree, r
     for batch in range(0, 10_000, 100):
         host.identify(range(batch, batch + 100), UNIX + batch)
     host.identify(range(100), UNIX + 10_000)
-    met = [asked[f"{tree.root}/{pid}/cgroup"] for pid in range(200)]
-    assert met == [2] * 100 + [1] * 100, "those of the first tick are strangers again"
+    cgroup_reads = [reads_by_path[f"{tree.root}/{pid}/cgroup"] for pid in range(200)]
+    assert cgroup_reads == [2] * 100 + [1] * 100, "those of the first tick were forgotten"
 
 
-def test_where_host_pids_are_not_visible_nothing_is_looked_up(
+def test_pids_are_not_looked_up_where_host_pids_are_not_visible(
     tmp_path: Path,
 ) -> None:
     tree = Tree(tmp_path, host_pids=False)
@@ -319,7 +323,7 @@ def test_where_host_pids_are_not_visible_nothing_is_looked_up(
     assert not any(name.startswith("42/") for name in reads.seen)
 
 
-def test_trust_looks_pids_up_in_whatever_namespace(tmp_path: Path) -> None:
+def test_trusted_pids_are_looked_up_in_any_namespace(tmp_path: Path) -> None:
     tree = Tree(tmp_path, host_pids=False)
     tree.process(42)
     host = made(tree, CountedReads(tmp_path), pids="trust")
@@ -327,7 +331,7 @@ def test_trust_looks_pids_up_in_whatever_namespace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("namespace", "visible"), [("4026531836", True), ("4026532999", False)])
-def test_hidden_kernel_threads_leave_our_own_namespace_to_tell(
+def test_the_own_pid_namespace_decides_if_kernel_threads_are_hidden(
     tmp_path: Path, namespace: str, visible: bool
 ) -> None:
     tree = Tree(tmp_path)
@@ -337,7 +341,7 @@ def test_hidden_kernel_threads_leave_our_own_namespace_to_tell(
     assert made(tree, CountedReads(tmp_path)).host_pids is visible
 
 
-def test_a_process_caught_before_its_move_gets_its_cgroup_soon(tree: Tree, host: ProcFs) -> None:
+def test_a_process_seen_before_it_moves_gets_its_cgroup_soon(tree: Tree, host: ProcFs) -> None:
     tree.process(42, cgroup="1:cpu:/\n0::/\n")
     before = host.identify([42], UNIX)[42]
     tree.write("42/cgroup", POD_CGROUP)
@@ -346,7 +350,7 @@ def test_a_process_caught_before_its_move_gets_its_cgroup_soon(tree: Tree, host:
     assert after.start == before.start
 
 
-def test_a_process_keeps_the_cgroup_it_was_moved_to_when_it_ends(
+def test_an_exited_process_keeps_the_cgroup_that_it_moved_to(
     tree: Tree, host: ProcFs, reads: CountedReads
 ) -> None:
     tree.process(42, cgroup="0::/\n")
@@ -361,9 +365,7 @@ def test_a_process_keeps_the_cgroup_it_was_moved_to_when_it_ends(
     assert (gone.cgroup, gone.missing) == (POD_CGROUP, "exited")
 
 
-def test_a_cgroup_that_could_not_be_read_at_first_is_read_soon(
-    tree: Tree, host: ProcFs, reads: CountedReads
-) -> None:
+def test_an_unreadable_cgroup_is_read_again_soon(tree: Tree, host: ProcFs, reads: CountedReads) -> None:
     tree.process(42)
     reads.failing["42/cgroup"] = errno.EACCES
     assert host.identify([42], UNIX)[42].cgroup == ""
@@ -371,16 +373,21 @@ def test_a_cgroup_that_could_not_be_read_at_first_is_read_soon(
     assert host.identify([42], UNIX + 1)[42].cgroup == POD_CGROUP
 
 
-def test_a_process_that_stays_in_the_root_cgroup_is_looked_at_five_times_in_all(
+def test_a_process_in_the_root_cgroup_is_read_five_times(
     tree: Tree, host: ProcFs, reads: CountedReads
 ) -> None:
     tree.process(42, cgroup="0::/\n")
-    looked = []
+    cgroup_reads = []
     for tick in range(1, 300):
         host.identify([42], UNIX + tick)
-        looked.append(reads.seen["42/cgroup"])
-    assert looked[0] == 1
-    assert [tick + 1 for tick in range(1, 299) if looked[tick] > looked[tick - 1]] == [2, 4, 16, 64]
+        cgroup_reads.append(reads.seen["42/cgroup"])
+    assert cgroup_reads[0] == 1
+    assert [tick + 1 for tick in range(1, 299) if cgroup_reads[tick] > cgroup_reads[tick - 1]] == [
+        2,
+        4,
+        16,
+        64,
+    ]
     assert reads.seen["42/status"] == 1
 
 
@@ -388,11 +395,11 @@ FAULTS = [errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EIO, errno.EMFILE, errn
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[errno.errorcode[fault] for fault in FAULTS])
-@pytest.mark.parametrize("whole", [False, True], ids=["one-file", "all-of-it-from-there-on"])
-def test_a_proc_that_fails_at_any_read_loses_no_known_process_and_no_neighbour(
+@pytest.mark.parametrize("whole", [False, True], ids=["one-file", "all-following-reads"])
+def test_a_failure_of_any_read_loses_no_known_and_no_other_process(
     tree: Tree, fault: int, whole: bool
 ) -> None:
-    """It vanishes between any two reads, or descriptors run out: two that are known, and one that is new."""
+    """A process exits between two reads, or descriptors run out; two processes are known, one is new."""
     for number in range(1, 60):
         for pid in (50, 60, 70):
             tree.process(pid, ticks=5000 + pid)
@@ -407,8 +414,8 @@ def test_a_proc_that_fails_at_any_read_loses_no_known_process_and_no_neighbour(
             assert during[pid].start == known[pid].start
             assert replace(during[pid], missing="") == known[pid]
         new = during[70]
-        told = {name for name in ("executable", "comm", "uid", "user", "cgroup") if getattr(new, name)}
-        assert all(getattr(new, name) == getattr(truth, name) for name in told)
+        expected = {name for name in ("executable", "comm", "uid", "user", "cgroup") if getattr(new, name)}
+        assert all(getattr(new, name) == getattr(truth, name) for name in expected)
         assert new.start == truth.start or (new.start.ticks is None and new.missing)
         reads.end()
         after = host.identify([50, 60, 70], UNIX + 2)
@@ -421,7 +428,7 @@ def test_a_proc_that_fails_at_any_read_loses_no_known_process_and_no_neighbour(
 
 
 class FailingReads(CountedReads):
-    """Fails the n-th read after `begin`, and with `whole` all that follow."""
+    """Fails the n-th read after `begin`, and with `whole` all following reads."""
 
     def __init__(self, root: Path, fault: int, whole: bool) -> None:
         super().__init__(root)
@@ -442,4 +449,4 @@ class FailingReads(CountedReads):
         elif self._left == 1:
             self.hit = True
             self._left = int(self._whole)
-            raise OSError(self._fault, "told to fail", path)
+            raise OSError(self._fault, "injected failure", path)

@@ -1,4 +1,4 @@
-"""Which life of the machine and of its driver this is, from a procfs written here."""
+"""The epoch (boot and driver load) from a procfs, on directory trees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.host.procfs import NoHost, ProcFs
+from gpuledger.host.procfs import ProcFs, RemoteHost
 
 BOOT_ID = "1c5a9a4e-6f5a-4f0c-9d6e-0a1b2c3d4e5f"
 
@@ -30,11 +30,11 @@ def thread(root: Path, pid: int, comm: str, ticks: int, parent: int = 2) -> None
     put(root / f"{pid}/stat", f"{pid} ({comm}) S {parent} {middle} {ticks} 0 0\n")
 
 
-def test_without_a_driver_only_the_boot_is_known(root: Path) -> None:
+def test_without_a_driver_the_epoch_is_the_boot_id(root: Path) -> None:
     assert ProcFs(root).epoch() == (BOOT_ID, "")
 
 
-def test_the_earliest_thread_of_the_driver_is_its_load(root: Path) -> None:
+def test_the_earliest_thread_of_the_driver_is_its_load_time(root: Path) -> None:
     thread(root, 700, "nv_queue", 1201)
     thread(root, 800, "nv_queue", 1200)
     thread(root, 600, "nv_queue", 99_000)
@@ -53,13 +53,13 @@ def test_the_earliest_thread_of_the_driver_is_its_load(root: Path) -> None:
         ("UVM global queue", 2),
     ],
 )
-def test_what_does_not_live_as_long_as_the_driver_is_not_its_load(root: Path, comm: str, parent: int) -> None:
+def test_other_threads_do_not_determine_the_load_time(root: Path, comm: str, parent: int) -> None:
     thread(root, 700, "nv_queue", 1200)
     thread(root, 701, comm, 1100, parent)
     assert ProcFs(root).epoch() == (BOOT_ID, "1200")
 
 
-def test_each_asking_looks_anew(root: Path) -> None:
+def test_the_epoch_is_read_on_each_call(root: Path) -> None:
     host = ProcFs(root)
     thread(root, 700, "nv_queue", 1200)
     assert host.epoch() == (BOOT_ID, "1200")
@@ -68,7 +68,7 @@ def test_each_asking_looks_anew(root: Path) -> None:
     assert host.epoch() == (BOOT_ID, "70000")
 
 
-def test_outside_the_hosts_pid_namespace_the_drivers_load_is_not_known(root: Path) -> None:
+def test_the_load_time_is_unknown_outside_the_pid_namespace_of_the_host(root: Path) -> None:
     put(root / "2/comm", "bash\n")
     thread(root, 700, "nv_queue", 1200)
     assert ProcFs(root).epoch() == (BOOT_ID, "")
@@ -77,15 +77,15 @@ def test_outside_the_hosts_pid_namespace_the_drivers_load_is_not_known(root: Pat
 @pytest.mark.parametrize(
     "broken", ["", "700 (nv_queue", "700 (nv_queue) S 2 1", "700 (nv_queue) S 2" + " x" * 30]
 )
-def test_a_thread_that_cannot_be_read_is_none(root: Path, broken: str) -> None:
+def test_an_unreadable_thread_is_ignored(root: Path, broken: str) -> None:
     put(root / "700/stat", broken)
     thread(root, 800, "nv_queue", 1300)
     assert ProcFs(root).epoch() == (BOOT_ID, "1300")
 
 
-def test_a_procfs_that_is_gone_tells_nothing(tmp_path: Path) -> None:
+def test_a_missing_procfs_has_an_empty_epoch(tmp_path: Path) -> None:
     assert ProcFs(tmp_path / "none", pids="trust").epoch() == ("", "")
 
 
-def test_of_another_machine_nothing_is_known() -> None:
-    assert NoHost().epoch() == ("", "")
+def test_a_remote_host_has_an_empty_epoch() -> None:
+    assert RemoteHost().epoch() == ("", "")

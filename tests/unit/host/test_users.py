@@ -1,4 +1,4 @@
-"""Names of uids from a passwd file."""
+"""User names from a passwd file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuledger.host.files import read_whole
 from gpuledger.host.users import PasswdUsers
 
 
-def test_a_uid_in_the_file_has_its_name(tmp_path: Path) -> None:
+def test_a_uid_in_the_file_has_a_name(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text("root:x:0:0::/:/bin/sh\nbob:x:10:100::/:/bin/sh\nalice:x:100:10::/:/bin/sh\n")
     users = PasswdUsers(str(path))
@@ -22,7 +22,7 @@ def test_without_a_file_users_are_numbers(tmp_path: Path) -> None:
     assert PasswdUsers(str(tmp_path / "none")).name(7) == "7"
 
 
-def test_a_name_that_is_not_utf8_is_told_apart(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_bytes(b"\xe9milie:x:7:7::/:/bin/sh\n")
     assert PasswdUsers(str(path)).name(7) == "\\xe9milie"
@@ -45,7 +45,7 @@ def test_the_file_is_searched_once_per_uid_until_it_changes(tmp_path: Path) -> N
     assert users.name(7) == "new"
 
 
-def test_names_of_many_uids_are_not_kept(tmp_path: Path) -> None:
+def test_the_number_of_cached_names_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text("")
     users = PasswdUsers(str(path), read=lambda name: b"")
@@ -55,7 +55,7 @@ def test_names_of_many_uids_are_not_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])
-def test_a_file_that_is_none_is_neither_waited_for_nor_read_without_end(kind: str, tmp_path: Path) -> None:
+def test_a_special_file_neither_blocks_nor_is_read_endlessly(kind: str, tmp_path: Path) -> None:
     if kind == "pipe":
         os.mkfifo(tmp_path / "passwd")
     else:

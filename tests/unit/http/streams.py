@@ -1,15 +1,15 @@
-"""Streams that say what a test says, and what a client hears of them."""
+"""Streams with scripted data, and helpers to read them as a client."""
 
 from __future__ import annotations
 
-from gpuledger.http.routes import Response, Routes, plain
+from gpuledger.http.routes import Response, Routes, text_response
 from unit.http.support import until
 
 GET_STREAM = b"GET /stream HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
 class Channel:
-    """A stream that says what the test says; `size` makes each word that long."""
+    """A stream that sends the data passed to `say`."""
 
     def __init__(self) -> None:
         self.pending: list[bytes | None] = []
@@ -35,7 +35,7 @@ class Channel:
 
 
 class Station:
-    """`/stream` for any number of clients, and `/hello`."""
+    """Routes with `/stream` for any number of clients, and `/hello`."""
 
     def __init__(self, *first: bytes | None) -> None:
         self.channels: list[Channel] = []
@@ -43,7 +43,7 @@ class Station:
         self.routes = Routes(
             {
                 "/stream": lambda request: Response(stream=self._open, content_type="text/event-stream"),
-                "/hello": lambda request: plain("hello"),
+                "/hello": lambda request: text_response("hello"),
             }
         )
 

@@ -1,4 +1,4 @@
-"""A server for the length of a test, raw clients, and a small dialect."""
+"""A server for one test, raw clients, and a fake dialect."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from gpuledger.http.addresses import Address
-from gpuledger.http.connection import Connection
-from gpuledger.http.limits import Limits
-from gpuledger.http.routes import Response, Routes, plain
+from gpuledger.http.connection import ClientConnection
+from gpuledger.http.limits import HttpLimits
+from gpuledger.http.routes import Response, Routes, text_response
 from gpuledger.http.server import HttpServer
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.node_state import Health, NodeState
@@ -22,30 +22,30 @@ SOURCE = SourceInfo("nvml")
 
 @dataclass
 class FakeDialect:
-    """Tells the Page's time in as many series as asked."""
+    """Exports the time of the NodeState in `series` series."""
 
     name: str = "process"
     series: int = 2
-    wants: frozenset = frozenset()
+    required_quantities: frozenset = frozenset()
     specs: tuple = ()
-    told: int = 0
+    calls: int = 0
     broken: bool = False
 
     def __post_init__(self):
         self.specs = self.specs or (FamilySpec(f"{self.name}_x", "gauge", "help", ("n",)),)
 
-    def families(self, page: NodeState) -> Iterable[Family]:
-        self.told += 1
+    def families(self, state: NodeState) -> Iterable[Family]:
+        self.calls += 1
         if self.broken:
             raise RuntimeError("a dialect has a bug")
         for spec in self.specs:
-            yield Family(spec, {(str(n),): page.unix for n in range(self.series)})
+            yield Family(spec, {(str(n),): state.unix for n in range(self.series)})
 
 
 def a_page(unix=1.0, *, readings=(), source=SOURCE, snapshot=True, **health):
-    told = {"status": "ok", "healthy": True, "tried": True, **health}
+    values = {"status": "ok", "healthy": True, "attempted": True, **health}
     shot = Snapshot(unix, unix, source, readings=tuple(readings)) if snapshot else None
-    return NodeState(unix, source, shot, health=Health(**told))
+    return NodeState(unix, source, shot, health=Health(**values))
 
 
 def some_routes(**bodies):
@@ -55,24 +55,26 @@ def some_routes(**bodies):
         raise RuntimeError("a page has a bug")
 
     exact = {
-        "/hello": lambda request: plain("hello"),
+        "/hello": lambda request: text_response("hello"),
         "/big": lambda request: Response(body=BIG),
         "/broken": broken,
-        "/echo": lambda request: plain(f"{request.method} {request.path} {request.query}"),
+        "/echo": lambda request: text_response(f"{request.method} {request.path} {request.query}"),
     }
-    exact |= {f"/{name}": lambda request, body=body: plain(body) for name, body in bodies.items()}
+    exact |= {f"/{name}": lambda request, body=body: text_response(body) for name, body in bodies.items()}
     return Routes(exact)
 
 
 BIG = bytes(range(256)) * 16_384
 
 
-def serve(scenario, *, routes=None, limits=None, grace=60.0, listeners=None, speaker=Connection):
+def serve(
+    scenario, *, routes=None, limits=None, grace=60.0, listeners=None, protocol_factory=ClientConnection
+):
     """Run `scenario(server)` against a started server."""
 
     async def run():
         pairs = listeners or [(LOCAL, routes or some_routes())]
-        server = HttpServer(pairs, limits or Limits(), grace, speaker)
+        server = HttpServer(pairs, limits or HttpLimits(), grace, protocol_factory)
         await server.start()
         try:
             return await asyncio.wait_for(scenario(server), 30)
@@ -83,7 +85,7 @@ def serve(scenario, *, routes=None, limits=None, grace=60.0, listeners=None, spe
 
 
 async def until(condition):
-    """Wait for it; the test's own time limit ends what never comes."""
+    """Wait for the condition; the timeout of the test ends a wait that never succeeds."""
     while not condition():
         await asyncio.sleep(0.002)
 
@@ -96,7 +98,7 @@ class Answer:
 
 
 class Client:
-    """A raw connection: what is sent is exactly what is written in the test."""
+    """A raw connection that sends exactly the bytes of the test."""
 
     def __init__(self, server, position=0, source="127.0.0.1"):
         self._port = server.addresses[position].port
@@ -130,7 +132,7 @@ class Client:
         return Answer(int(status_line.split()[1]), headers, await self.reader.readexactly(length))
 
     async def closed(self):
-        """Wait for the server's end; what still arrives is returned."""
+        """Wait until the server closes; return the received rest."""
         try:
             return await self.reader.read()
         except ConnectionError:

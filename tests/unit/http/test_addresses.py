@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from gpuledger.http import addresses
-from gpuledger.http.addresses import Address, bound_address, listening_sockets, parse_address
+from gpuledger.http.addresses import Address, open_listening_sockets, parse_address, with_bound_port
 from gpuledger.model.errors import GpuledgerError
 
 
@@ -23,12 +23,12 @@ from gpuledger.model.errors import GpuledgerError
         (" :9400 ", Address("", 9400)),
     ],
 )
-def test_addresses_are_read_as_people_write_them(written, address):
+def test_addresses_are_parsed(written, address):
     assert parse_address(written) == address
 
 
 @pytest.mark.parametrize("written", [":9400", "127.0.0.1:0", "[::1]:9400", "localhost:80"])
-def test_an_address_prints_as_it_is_written(written):
+def test_an_address_prints_in_its_input_form(written):
     assert str(parse_address(written)) == written
 
 
@@ -49,13 +49,13 @@ def test_an_address_prints_as_it_is_written(written):
         ":\uff19\uff14\uff10\uff10",
     ],
 )
-def test_what_is_no_address_is_told_what_is_wanted(written):
-    with pytest.raises(ValueError, match=r"an address such as :9400, 127\.0\.0\.1:9400"):
+def test_a_malformed_address_is_an_error_with_the_expected_form(written):
+    with pytest.raises(ValueError, match=r"expected an address such as :9400, 127\.0\.0\.1:9400"):
         parse_address(written)
 
 
-def test_a_port_beyond_65535_is_told_the_range():
-    with pytest.raises(ValueError, match="a port from 0 to 65535"):
+def test_a_port_above_65535_is_an_error_with_the_range():
+    with pytest.raises(ValueError, match="expected a port from 0 to 65535"):
         parse_address(":65536")
 
 
@@ -64,7 +64,7 @@ def opened():
     with ExitStack() as stack:
 
         def listen(address):
-            return [stack.enter_context(listening) for listening in listening_sockets(address)]
+            return [stack.enter_context(listening) for listening in open_listening_sockets(address)]
 
         yield listen
 
@@ -74,12 +74,12 @@ def reaches(host, listening):
         return True
 
 
-def test_an_empty_host_is_reached_over_ipv4(opened):
+def test_an_empty_host_accepts_ipv4(opened):
     (listening,) = opened(Address("", 0))
     assert reaches("127.0.0.1", listening)
 
 
-def test_an_empty_host_is_reached_over_ipv6_too(opened):
+def test_an_empty_host_accepts_ipv6(opened):
     (listening,) = opened(Address("", 0))
     if listening.family != socket.AF_INET6:
         pytest.skip("no IPv6 here")
@@ -87,7 +87,7 @@ def test_an_empty_host_is_reached_over_ipv6_too(opened):
 
 
 @pytest.mark.parametrize("error", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
-def test_an_empty_host_is_ipv4_alone_where_there_is_no_ipv6(opened, monkeypatch, error):
+def test_an_empty_host_is_ipv4_only_without_ipv6(opened, monkeypatch, error):
     real = addresses._listen
 
     def no_ipv6(family, where, **options):
@@ -108,11 +108,11 @@ def test_all_addresses_of_a_name_get_the_same_port(opened, monkeypatch):
     ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     listening = opened(Address("two", 0))
-    assert [each.getsockname()[0] for each in listening] == ["127.0.0.1", "127.0.0.2"]
-    assert len({each.getsockname()[1] for each in listening}) == 1
+    assert [one_socket.getsockname()[0] for one_socket in listening] == ["127.0.0.1", "127.0.0.2"]
+    assert len({one_socket.getsockname()[1] for one_socket in listening}) == 1
 
 
-def test_one_address_of_a_name_that_is_not_there_does_no_harm(opened, monkeypatch):
+def test_a_missing_address_of_a_name_is_skipped(opened, monkeypatch):
     found = [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 0)),
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
@@ -122,10 +122,10 @@ def test_one_address_of_a_name_that_is_not_there_does_no_harm(opened, monkeypatc
     assert listening.getsockname()[0] == "127.0.0.1"
 
 
-def test_the_bound_address_keeps_the_asked_host(opened):
-    asked = Address("localhost", 0)
-    listening = opened(asked)[0]
-    assert bound_address(asked, listening) == Address("localhost", listening.getsockname()[1])
+def test_the_bound_address_keeps_the_configured_host(opened):
+    configured = Address("localhost", 0)
+    listening = opened(configured)[0]
+    assert with_bound_port(configured, listening) == Address("localhost", listening.getsockname()[1])
 
 
 @pytest.mark.parametrize(
@@ -136,16 +136,16 @@ def test_the_bound_address_keeps_the_asked_host(opened):
         (Address("x" * 70, 9400), "unknown host"),
     ],
 )
-def test_an_address_that_cannot_be_had_is_one_line_with_the_remedy(address, reason):
+def test_an_address_that_cannot_be_opened_is_one_line_with_a_remedy(address, reason):
     with pytest.raises(GpuledgerError) as raised:
-        listening_sockets(address)
+        open_listening_sockets(address)
     text = str(raised.value)
     assert text.startswith(f"cannot listen on {address}: ")
     assert reason in text
     assert text.endswith("; choose another with --listen-address")
 
 
-def test_a_port_without_permission_says_why(monkeypatch):
+def test_a_port_without_permission_is_an_error_with_the_reason(monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -153,10 +153,10 @@ def test_a_port_without_permission_says_why(monkeypatch):
     with pytest.raises(
         GpuledgerError, match=r"on :80: no permission \(ports below 1024 need a privilege\); choose"
     ):
-        listening_sockets(Address("", 80))
+        open_listening_sockets(Address("", 80))
 
 
-def test_another_listener_on_the_same_port_is_told(opened):
+def test_a_port_in_use_is_an_error(opened):
     (listening,) = opened(Address("127.0.0.1", 0))
     with pytest.raises(GpuledgerError, match="port in use"):
-        listening_sockets(Address("127.0.0.1", listening.getsockname()[1]))
+        open_listening_sockets(Address("127.0.0.1", listening.getsockname()[1]))

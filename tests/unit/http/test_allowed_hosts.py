@@ -1,18 +1,18 @@
-"""Under which names pages are served: a web page must not read them through a browser by DNS rebinding."""
+"""Allowed host names: a foreign web page must not read responses by DNS rebinding."""
 
 from __future__ import annotations
 
 import pytest
 
 from gpuledger.http.addresses import Address
-from gpuledger.http.hosts import HostNames, allowed_hosts
-from gpuledger.http.routes import Routes, plain
-from gpuledger.model.settings import build, declared
+from gpuledger.http.hosts import HostNameSettings, allowed_hosts
+from gpuledger.http.routes import Routes, text_response
+from gpuledger.model.settings import build_settings, declared_settings
 from unit.http.support import Client, serve
 
 EVERYWHERE, LOOPBACK = Address("", 9400), Address("127.0.0.1", 9400)
 
-# web.hosts, what is listened on, the Host header, whether it is served.
+# web.hosts, the listen address, the Host header, whether it is served.
 CASES = [
     ((), EVERYWHERE, "evil.example", True),
     ((), LOOPBACK, "evil.example", False),
@@ -35,7 +35,7 @@ CASES = [
     (("*.lab",), EVERYWHERE, "a.gpu-1.lab", True),
     (("*.lab",), EVERYWHERE, "lab", False),
     (("*.lab",), EVERYWHERE, "evillab", False),
-    # What no page of somebody else's can be under, whatever is set.
+    # Hosts that no attacker can use, with any setting.
     (("gpu-1.lab",), EVERYWHERE, "", True),
     (("gpu-1.lab",), EVERYWHERE, "localhost:9400", True),
     (("gpu-1.lab",), EVERYWHERE, "a.localhost", True),
@@ -50,62 +50,69 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("names", "listening", "asked", "served"), CASES)
-def test_a_name_is_served_where_it_may_be(names, listening, asked, served):
+@pytest.mark.parametrize(("names", "listening", "sent", "served"), CASES)
+def test_a_host_name_is_served_only_if_allowed(names, listening, sent, served):
     allowed = allowed_hosts(names, listening)
-    assert (allowed is None or allowed.allow(asked)) is served
+    assert (allowed is None or allowed.allow(sent)) is served
 
 
 def parsed(written):
-    parse = {setting.key: setting.parse for _, setting, _ in declared(HostNames)}["web.hosts"]
-    return build(HostNames, {"web.hosts": parse(written)}).names
+    parse = {setting.key: setting.parse for _, setting, _ in declared_settings(HostNameSettings)}["web.hosts"]
+    return build_settings(HostNameSettings, {"web.hosts": parse(written)}).names
 
 
-def test_names_are_taken_as_people_write_them():
+def test_host_names_are_normalized():
     assert parsed("GPU-1.lab., *.example.com,*") == ("gpu-1.lab", "*.example.com", "*")
     assert parsed(["a", "b"]) == ("a", "b")
 
 
 @pytest.mark.parametrize("written", ["gpu-1:9400", "http://gpu-1", "*.", "a.*.b", "a b", "", "[::1]"])
-def test_what_is_no_name_is_refused(written):
-    with pytest.raises(ValueError, match="wanted"):
+def test_a_malformed_host_name_is_rejected(written):
+    with pytest.raises(ValueError, match="expected"):
         parsed(written)
 
 
 def requests():
     return {
         "another name": (b"GET /hello HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
-        "no page under another name": (b"GET /none HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
+        "an unknown path under another name": (b"GET /none HTTP/1.1\r\nHost: evil.example\r\n\r\n", 421),
         "an address": (b"GET /hello HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 200),
         "no name": (b"GET /hello HTTP/1.0\r\n\r\n", 200),
         "another name in the target": (b"GET http://evil.example/hello HTTP/1.1\r\nHost: gpu\r\n\r\n", 421),
-        "ours in the target": (b"GET http://gpu:9400/hello HTTP/1.1\r\nHost: evil.example\r\n\r\n", 200),
-        "a query at once": (b"GET http://gpu?/hello HTTP/1.1\r\nHost: gpu\r\n\r\n", 404),
-        "a name that hides": (b"GET http://evil.example?gpu/hello HTTP/1.1\r\nHost: gpu\r\n\r\n", 421),
+        "our name in the target": (b"GET http://gpu:9400/hello HTTP/1.1\r\nHost: evil.example\r\n\r\n", 200),
+        "a query directly after the name": (b"GET http://gpu?/hello HTTP/1.1\r\nHost: gpu\r\n\r\n", 404),
+        "another name before a query": (
+            b"GET http://evil.example?gpu/hello HTTP/1.1\r\nHost: gpu\r\n\r\n",
+            421,
+        ),
     }
 
 
-@pytest.mark.parametrize(("asked", "status"), requests().values(), ids=requests())
-def test_a_request_under_a_name_that_is_not_ours_is_misdirected(asked, status):
-    routes = Routes({"/hello": lambda request: plain("hello")}, hosts=allowed_hosts(("gpu",), EVERYWHERE))
+@pytest.mark.parametrize(("sent", "status"), requests().values(), ids=requests())
+def test_a_request_for_another_host_name_gets_421(sent, status):
+    routes = Routes(
+        {"/hello": lambda request: text_response("hello")}, hosts=allowed_hosts(("gpu",), EVERYWHERE)
+    )
 
     async def scenario(server):
         async with Client(server) as client:
-            await client.send(asked)
+            await client.send(sent)
             answer = await client.answer()
             return answer.status, b"evil" in answer.body
 
     assert serve(scenario, routes=routes) == (status, False)
 
 
-def test_names_can_be_others_while_it_runs():
-    before = Routes({"/hello": lambda request: plain("hello")})
-    after = Routes({"/hello": lambda request: plain("hello")}, hosts=allowed_hosts(("gpu",), EVERYWHERE))
+def test_allowed_names_change_at_runtime():
+    before = Routes({"/hello": lambda request: text_response("hello")})
+    after = Routes(
+        {"/hello": lambda request: text_response("hello")}, hosts=allowed_hosts(("gpu",), EVERYWHERE)
+    )
 
     async def scenario(server):
         async with Client(server) as client:
             first = (await client.ask("/hello")).status
-            before.become(after)
+            before.replace_with(after)
             return first, (await client.ask("/hello")).status
 
     assert serve(scenario, routes=before) == (200, 421)

@@ -1,4 +1,4 @@
-"""Answers that are computed elsewhere and come later."""
+"""Responses that are computed outside the event loop."""
 
 from __future__ import annotations
 
@@ -6,62 +6,62 @@ import asyncio
 
 import pytest
 
-from gpuledger.http.connection import Connection
-from gpuledger.http.limits import Limits
-from gpuledger.http.routes import Response, Routes, plain
+from gpuledger.http.connection import ClientConnection
+from gpuledger.http.limits import HttpLimits
+from gpuledger.http.routes import Response, Routes, text_response
 from unit.http.support import GET_HELLO, Client, serve, until
 
 GET_LATER = b"GET /later HTTP/1.1\r\nHost: h\r\n\r\n"
 
 
-class Kitchen:
-    """Hands out futures for `/later`, to be settled by the test; `/hello` answers at once."""
+class PendingRoutes:
+    """Returns futures for `/later` that the test completes; `/hello` responds immediately."""
 
     def __init__(self) -> None:
-        self.asked: list[asyncio.Future[Response]] = []
-        self.routes = Routes({"/later": self._later, "/hello": lambda request: plain("hello")})
+        self.futures: list[asyncio.Future[Response]] = []
+        self.routes = Routes({"/later": self._later, "/hello": lambda request: text_response("hello")})
 
     def _later(self, request):
-        self.asked.append(asyncio.get_running_loop().create_future())
-        return self.asked[-1]
+        self.futures.append(asyncio.get_running_loop().create_future())
+        return self.futures[-1]
 
     def number(self, count):
-        return until(lambda: len(self.asked) >= count)
+        return until(lambda: len(self.futures) >= count)
 
 
-def test_other_clients_go_on_while_an_answer_is_computed():
-    kitchen = Kitchen()
+def test_other_clients_are_served_while_a_response_is_computed():
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as patient, Client(server) as other:
             await patient.send(GET_LATER)
-            await kitchen.number(1)
+            await pending.number(1)
             others = [(await other.ask("/hello")).body for _ in range(3)]
-            kitchen.asked[0].set_result(plain("at last"))
+            pending.futures[0].set_result(text_response("at last"))
             return others, (await patient.answer()).body, (await patient.ask("/hello")).body
 
-    assert serve(scenario, routes=kitchen.routes) == ([b"hello\n"] * 3, b"at last\n", b"hello\n")
+    assert serve(scenario, routes=pending.routes) == ([b"hello\n"] * 3, b"at last\n", b"hello\n")
 
 
 def test_pipelined_requests_keep_their_order():
-    kitchen = Kitchen()
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as client:
             await client.send(GET_LATER + GET_HELLO + GET_LATER + GET_HELLO)
-            await kitchen.number(1)
-            kitchen.asked[0].set_result(plain("first"))
-            await kitchen.number(2)
-            kitchen.asked[1].set_result(plain("second"))
+            await pending.number(1)
+            pending.futures[0].set_result(text_response("first"))
+            await pending.number(2)
+            pending.futures[1].set_result(text_response("second"))
             return [(await client.answer()).body for _ in range(4)]
 
-    assert serve(scenario, routes=kitchen.routes) == [b"first\n", b"hello\n", b"second\n", b"hello\n"]
+    assert serve(scenario, routes=pending.routes) == [b"first\n", b"hello\n", b"second\n", b"hello\n"]
 
 
-def test_an_answer_that_is_there_already_is_given_at_once():
+def test_a_completed_future_is_sent_immediately():
     def ready(request):
         future = asyncio.get_running_loop().create_future()
-        future.set_result(plain("ready"))
+        future.set_result(text_response("ready"))
         return future
 
     async def scenario(server):
@@ -71,132 +71,132 @@ def test_an_answer_that_is_there_already_is_given_at_once():
     assert serve(scenario, routes=Routes({"/ready": ready})) == [b"ready\n"] * 3
 
 
-def test_head_waits_as_get_does_and_has_no_body():
-    kitchen = Kitchen()
+def test_head_waits_for_the_computed_response_and_has_no_body():
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as client:
-            asked = asyncio.ensure_future(client.ask("/later", method="HEAD"))
-            await kitchen.number(1)
-            kitchen.asked[0].set_result(plain("at last"))
-            return (await asked).headers["content-length"], (await client.ask("/hello")).body
+            request = asyncio.ensure_future(client.ask("/later", method="HEAD"))
+            await pending.number(1)
+            pending.futures[0].set_result(text_response("at last"))
+            return (await request).headers["content-length"], (await client.ask("/hello")).body
 
-    assert serve(scenario, routes=kitchen.routes) == ("8", b"hello\n")
+    assert serve(scenario, routes=pending.routes) == ("8", b"hello\n")
 
 
-def test_a_computation_that_fails_costs_its_own_answer_alone(caplog):
-    kitchen = Kitchen()
+def test_a_failed_computation_affects_only_its_own_response(caplog):
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as client:
             await client.send(GET_LATER * 2 + GET_HELLO)
-            await kitchen.number(1)
-            kitchen.asked[0].set_exception(RuntimeError("a report has a bug"))
-            await kitchen.number(2)
-            kitchen.asked[1].cancel()
+            await pending.number(1)
+            pending.futures[0].set_exception(RuntimeError("a report has a bug"))
+            await pending.number(2)
+            pending.futures[1].cancel()
             return [await client.answer() for _ in range(3)]
 
-    *failed, hello = serve(scenario, routes=kitchen.routes)
+    *failed, hello = serve(scenario, routes=pending.routes)
     assert [answer.status for answer in failed] == [500, 500]
     assert (hello.status, b"bug" in failed[0].body, "a report has a bug" in caplog.text) == (200, False, True)
 
 
-def test_the_answer_to_a_client_that_has_gone_is_dropped():
-    kitchen = Kitchen()
+def test_the_response_to_a_closed_connection_is_dropped():
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as gone:
             await gone.send(GET_LATER)
-            await kitchen.number(1)
+            await pending.number(1)
             gone.writer.transport.abort()
-        kitchen.asked[0].set_result(Response(body=b"x" * 10_000_000))
+        pending.futures[0].set_result(Response(body=b"x" * 10_000_000))
         await until(lambda: server.connections == 0)
         async with Client(server) as other:
             return (await other.ask("/hello")).body
 
-    assert serve(scenario, routes=kitchen.routes) == b"hello\n"
+    assert serve(scenario, routes=pending.routes) == b"hello\n"
 
 
-def test_a_client_that_has_said_all_still_gets_an_answer_that_comes_later():
-    kitchen = Kitchen()
+def test_a_half_closed_client_still_gets_a_computed_response():
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as client:
             await client.send(GET_LATER)
             client.writer.write_eof()
-            await kitchen.number(1)
-            kitchen.asked[0].set_result(plain("at last"))
+            await pending.number(1)
+            pending.futures[0].set_result(text_response("at last"))
             return (await client.answer()).body, await client.closed()
 
-    assert serve(scenario, routes=kitchen.routes) == (b"at last\n", b"")
+    assert serve(scenario, routes=pending.routes) == (b"at last\n", b"")
 
 
-def test_an_answer_that_takes_too_long_is_given_up_with_503_and_what_comes_then_is_dropped():
-    kitchen = Kitchen()
+def test_a_computation_that_takes_too_long_gets_503_and_its_result_is_dropped():
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as client:
             await client.send(GET_LATER + GET_HELLO)
             answer = await client.answer()
-            kitchen.asked[0].set_result(plain("at last"))
-            told = (answer.status, answer.headers["connection"], answer.headers["retry-after"])
-            return told, await client.closed()
+            pending.futures[0].set_result(text_response("at last"))
+            found = (answer.status, answer.headers["connection"], answer.headers["retry-after"])
+            return found, await client.closed()
 
-    told = serve(scenario, routes=kitchen.routes, limits=Limits(answer_seconds=0.05))
-    assert told == ((503, "close", "10"), b"")
+    found = serve(scenario, routes=pending.routes, limits=HttpLimits(answer_seconds=0.05))
+    assert found == ((503, "close", "10"), b"")
 
 
-def test_computing_is_not_limited_by_the_time_to_take_an_answer():
-    kitchen = Kitchen()
+def test_the_response_timeout_does_not_limit_computing():
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as client, Client(server) as silent:
             await client.send(GET_LATER)
-            # By its end the shorter limits have passed.
+            # When it is closed, the shorter limits have passed.
             await silent.closed()
-            kitchen.asked[0].set_result(plain("at last"))
+            pending.futures[0].set_result(text_response("at last"))
             return (await client.answer()).body
 
-    limits = Limits(request_seconds=0.1, response_seconds=0.05)
-    assert serve(scenario, routes=kitchen.routes, limits=limits) == b"at last\n"
+    limits = HttpLimits(request_seconds=0.1, response_seconds=0.05)
+    assert serve(scenario, routes=pending.routes, limits=limits) == b"at last\n"
 
 
-def test_stop_waits_for_an_answer_that_is_being_computed():
-    kitchen = Kitchen()
+def test_stop_waits_for_a_response_that_is_being_computed():
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as client:
             await client.send(GET_LATER)
-            await kitchen.number(1)
+            await pending.number(1)
             stopping = asyncio.ensure_future(server.stop())
             await asyncio.sleep(0)
             still_open = not stopping.done()
-            kitchen.asked[0].set_result(plain("at last"))
+            pending.futures[0].set_result(text_response("at last"))
             answer = await client.answer()
             await stopping
             return still_open, answer.body, answer.headers["connection"]
 
-    assert serve(scenario, routes=kitchen.routes) == (True, b"at last\n", "close")
+    assert serve(scenario, routes=pending.routes) == (True, b"at last\n", "close")
 
 
-def test_stop_does_not_wait_for_ever():
-    kitchen = Kitchen()
+def test_stop_does_not_wait_longer_than_grace():
+    pending = PendingRoutes()
 
     async def scenario(server):
         async with Client(server) as client:
             await client.send(GET_LATER)
-            await kitchen.number(1)
+            await pending.number(1)
             await server.stop()
             return await client.closed()
 
-    assert serve(scenario, routes=kitchen.routes, grace=0.02) == b""
+    assert serve(scenario, routes=pending.routes, grace=0.02) == b""
 
 
-class Slow:
-    """A gate that decides later, and marks every answer."""
+class SlowGate:
+    """A gate that decides later and adds a header to every response."""
 
-    era = 0
-    refused = plain("no", 401)
+    generation = 0
+    rejection = text_response("no", 401)
 
     def __init__(self) -> None:
         self.verdicts: list[asyncio.Future[bool]] = []
@@ -205,27 +205,29 @@ class Slow:
         self.verdicts.append(asyncio.get_running_loop().create_future())
         return self.verdicts[-1]
 
-    def dress(self, response):
+    def add_headers(self, response):
         return Response(response.status, response.body, headers=(("X-Gate", "seen"),))
 
 
 @pytest.mark.parametrize("allowed", [True, False])
 def test_nothing_is_computed_before_the_gate_has_decided(allowed):
-    kitchen, gate = Kitchen(), Slow()
+    pending, gate = PendingRoutes(), SlowGate()
 
     async def scenario(server):
         async with Client(server) as client:
             await client.send(GET_LATER)
             await until(lambda: gate.verdicts)
-            before = len(kitchen.asked)
+            before = len(pending.futures)
             gate.verdicts[0].set_result(allowed)
             if allowed:
-                await kitchen.number(1)
-                kitchen.asked[0].set_result(plain("at last"))
+                await pending.number(1)
+                pending.futures[0].set_result(text_response("at last"))
             answer = await client.answer()
-            return before, answer.status, answer.headers["x-gate"], len(kitchen.asked)
+            return before, answer.status, answer.headers["x-gate"], len(pending.futures)
 
     found = serve(
-        scenario, routes=kitchen.routes, speaker=lambda registry, routes: Connection(registry, routes, gate)
+        scenario,
+        routes=pending.routes,
+        protocol_factory=lambda registry, routes: ClientConnection(registry, routes, gate),
     )
     assert found == (0, 200 if allowed else 401, "seen", int(allowed))

@@ -1,10 +1,10 @@
-"""Hosts of URLs: what a server is told of them, and how patiently their addresses are tried."""
+"""Hosts of URLs: the Host header, and the delay between connection attempts."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpuledger.http.hosts import host_field, is_address, is_loopback, next_address_after
+from gpuledger.http.hosts import connection_attempt_delay, host_field, is_address, is_loopback
 
 FIELDS = [
     ("gpu-node:9400", "gpu-node:9400"),
@@ -15,16 +15,16 @@ FIELDS = [
 
 
 @pytest.mark.parametrize(("netloc", "field"), FIELDS, ids=[field for _, field in FIELDS])
-def test_the_host_header_has_no_login_and_is_ascii(netloc: str, field: str) -> None:
+def test_the_host_header_has_no_credentials_and_is_ascii(netloc: str, field: str) -> None:
     assert host_field(netloc) == field
 
 
-def test_a_name_that_cannot_be_in_the_dns_is_refused() -> None:
+def test_a_name_that_cannot_be_encoded_is_rejected() -> None:
     with pytest.raises(UnicodeError):
         host_field("\N{CJK UNIFIED IDEOGRAPH-4E2D}..node")
 
 
-# A host, whether it is an address, and whether it is this machine's own.
+# A host, whether it is an address, and whether it is a loopback host.
 HOSTS = [
     ("10.0.0.1", True, False),
     ("127.1.2.3", True, True),
@@ -43,12 +43,10 @@ HOSTS = [
 
 
 @pytest.mark.parametrize(("host", "address", "loopback"), HOSTS, ids=[repr(host) for host, *_ in HOSTS])
-def test_an_address_is_told_from_a_name_and_ones_own_from_others(
-    host: str, address: bool, loopback: bool
-) -> None:
+def test_addresses_and_loopback_hosts_are_recognized(host: str, address: bool, loopback: bool) -> None:
     assert (is_address(host), is_loopback(host)) == (address, loopback)
 
 
 @pytest.mark.parametrize(("host", "has_others"), [("gpu-node", True), ("10.0.0.1", False), ("::1", False)])
-def test_only_a_name_has_a_next_address(host: str, has_others: bool) -> None:
-    assert (next_address_after(host) is not None) is has_others
+def test_only_a_host_name_has_a_connection_attempt_delay(host: str, has_others: bool) -> None:
+    assert (connection_attempt_delay(host) is not None) is has_others

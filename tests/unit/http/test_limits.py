@@ -1,4 +1,4 @@
-"""What a server still answers when clients have taken all that they may."""
+"""Behavior of a server with clients at their limits."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from gpuledger.http.limits import RESERVE, Limits
-from gpuledger.http.routes import PROBES, Response, Routes, plain
-from gpuledger.model.settings import build, declared
+from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
+from gpuledger.http.routes import PROBES, Response, Routes, text_response
+from gpuledger.model.settings import build_settings, declared_settings
 from unit.http.streams import GET_STREAM, Station
 from unit.http.support import BIG, GET_HELLO, Client, serve, until
 
-FEW = Limits(connections=8, client_connections=8)
+FEW = HttpLimits(connections=8)
 OTHER = "127.0.0.2"
 
 
 def routes():
     station = Station(b"word")
-    exact = {path: lambda request: plain("OK") for path in PROBES}
-    exact |= {"/hello": lambda request: plain("hello"), "/big": lambda request: Response(body=BIG)}
+    exact = {path: lambda request: text_response("OK") for path in PROBES}
+    exact |= {"/hello": lambda request: text_response("hello"), "/big": lambda request: Response(body=BIG)}
     exact["/stream"] = lambda request: station.routes.respond(request)
     return Routes(exact)
 
 
 @asynccontextmanager
 async def crowd(server, count, sent=b"", source="127.0.0.1"):
-    """So many connections that have sent this and take nothing."""
+    """Connections that have sent `sent` and read nothing."""
     async with AsyncExitStack() as stack:
         before = server.connections
         clients = []
@@ -48,32 +48,32 @@ async def crowd(server, count, sent=b"", source="127.0.0.1"):
 
 EXHAUSTED = {
     "silence": b"",
-    "half a request": GET_HELLO[:20],
-    "a body that does not come": b"GET /hello HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n",
-    "answers not taken": b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n",
+    "an incomplete request": GET_HELLO[:20],
+    "a missing body": b"GET /hello HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n",
+    "unread responses": b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n",
     "streams": GET_STREAM,
 }
 
 
 @pytest.mark.parametrize("sent", EXHAUSTED.values(), ids=EXHAUSTED)
-def test_health_answers_and_all_else_is_told_to_come_back_when_every_connection_is_taken_by(sent):
+def test_with_all_connections_in_use_health_is_served_and_other_requests_get_503(sent):
     async def scenario(server):
         async with crowd(server, 8, sent):
-            told = []
+            statuses = []
             for path in (*sorted(PROBES), "/hello"):
                 async with Client(server, source=OTHER) as client:
                     answer = await client.ask(path)
-                    told.append((answer.status, answer.headers.get("retry-after")))
+                    statuses.append((answer.status, answer.headers.get("retry-after")))
         await until(lambda: server.connections == 0)
         async with Client(server) as client:
-            return told, (await client.ask("/hello")).status
+            return statuses, (await client.ask("/hello")).status
 
-    told, after = serve(scenario, routes=routes(), limits=FEW)
-    assert told == [(200, None)] * 3 + [(503, "1")]
+    statuses, after = serve(scenario, routes=routes(), limits=FEW)
+    assert statuses == [(200, None)] * 3 + [(503, "1")]
     assert after == 200
 
 
-def test_a_connection_that_waits_in_the_reserve_gets_the_seat_that_becomes_free():
+def test_a_connection_in_the_reserve_gets_a_free_seat():
     async def scenario(server):
         async with crowd(server, 8) as sitting, Client(server) as waiting:
             early = await waiting.ask("/-/healthy")
@@ -84,12 +84,13 @@ def test_a_connection_that_waits_in_the_reserve_gets_the_seat_that_becomes_free(
     assert serve(scenario, routes=routes(), limits=FEW) == (200, 200, 200)
 
 
-def test_a_flood_of_connections_leaves_a_probe_of_another_client_alone():
+def test_a_flood_of_connections_does_not_affect_a_probe():
     async def scenario(server):
-        async with crowd(server, 8), Client(server, source=OTHER) as probe:
-            flood = [await Client(server).__aenter__() for _ in range(3 * RESERVE)]
-            await until(lambda: server.connections == 8 + RESERVE)
-            status = (await probe.ask("/-/ready")).status
+        async with crowd(server, 8):
+            flood = [await Client(server).__aenter__() for _ in range(3 * RESERVE_CONNECTIONS)]
+            await until(lambda: server.connections == 8 + RESERVE_CONNECTIONS)
+            async with Client(server) as probe:
+                status = (await probe.ask("/-/ready")).status
             for client in flood:
                 client.writer.transport.abort()
             return status
@@ -97,11 +98,11 @@ def test_a_flood_of_connections_leaves_a_probe_of_another_client_alone():
     assert serve(scenario, routes=routes(), limits=FEW) == 200
 
 
-def test_a_probe_is_answered_however_many_clients_connect_at_the_same_moment():
+def test_a_probe_is_answered_while_many_clients_connect_at_once():
     async def scenario(server):
         async with crowd(server, 8):
             flood = []
-            # None of them is accepted before all are there: nothing is awaited.
+            # None is accepted before all have connected, because nothing is awaited.
             for last in range(200):
                 one = socket.socket()
                 one.bind((f"127.0.1.{last + 1}", 0))
@@ -120,81 +121,37 @@ def test_a_probe_is_answered_however_many_clients_connect_at_the_same_moment():
     assert serve(scenario, routes=routes(), limits=FEW).startswith(b"HTTP/1.1 200 ")
 
 
-def test_one_client_cannot_take_the_connections_of_all():
-    limits = Limits(connections=8, client_connections=6)
-
-    async def scenario(server):
-        async with crowd(server, 6, GET_HELLO[:20]):
-            async with Client(server) as seventh:
-                own = await seventh.ask("/hello")
-            async with Client(server, source=OTHER) as other:
-                return own.status, own.headers["retry-after"], (await other.ask("/hello")).status
-
-    assert serve(scenario, routes=routes(), limits=limits) == (503, "1", 200)
-
-
-def test_of_idle_connections_those_of_the_client_that_has_most_make_room():
-    limits = Limits(connections=4, client_connections=4)
-
+def test_the_connection_that_is_idle_for_the_longest_time_makes_room():
     async def scenario(server):
         async with AsyncExitStack() as stack:
-            sources = (OTHER, "127.0.0.1", "127.0.0.1", "127.0.0.1")
-            seated = [await stack.enter_async_context(Client(server, source=one)) for one in sources]
-            for client in seated:
+            seated = [await stack.enter_async_context(Client(server)) for _ in range(4)]
+            for client in (seated[1], seated[0], *seated[2:]):
                 await client.ask("/hello")
-            newcomer = await stack.enter_async_context(Client(server, source="127.0.0.3"))
+            newcomer = await stack.enter_async_context(Client(server))
             status = (await newcomer.ask("/hello")).status
             return status, await seated[1].closed(), (await seated[0].ask("/hello")).status
 
-    assert serve(scenario, routes=routes(), limits=limits) == (200, b"", 200)
+    assert serve(scenario, routes=routes(), limits=HttpLimits(connections=4)) == (200, b"", 200)
 
 
-def test_one_idle_connection_makes_room_for_one_alone():
-    limits = Limits(connections=2, client_connections=2)
+def test_one_idle_connection_makes_room_for_one_connection():
+    limits = HttpLimits(connections=2)
 
     async def scenario(server):
         async with Client(server) as idle, crowd(server, 1, GET_HELLO[:20]):
             await idle.ask("/hello")
             async with Client(server) as one, Client(server) as other:
-                # What is not taken keeps its seat: who comes second finds none idle.
+                # A client that does not read keeps its seat: the second one finds no idle connection.
                 for client in (one, other):
-                    await client.send(EXHAUSTED["answers not taken"])
+                    await client.send(EXHAUSTED["unread responses"])
                 return [(await client.reader.readexactly(12))[-3:] for client in (one, other)]
 
     assert sorted(serve(scenario, routes=routes(), limits=limits)) == [b"200", b"503"]
 
 
-def test_who_asks_too_often_is_told_so_and_let_go_while_others_and_health_are_answered():
-    # One request in a thousand seconds and two at once: no third one in the time of this test.
-    limits = Limits(client_requests=0.001 * 1000)
-
+def test_slow_readers_of_one_body_hold_its_bytes_once():
     async def scenario(server):
-        async with Client(server) as often:
-            await often.send(GET_HELLO * 10)
-            statuses = []
-            while True:
-                answer = await often.answer()
-                statuses.append(answer.status)
-                if answer.status != 200:
-                    break
-            rest = await often.closed()
-        async with Client(server) as again, Client(server, source=OTHER) as other:
-            return (
-                statuses[-1],
-                len(statuses) < 10,
-                answer.headers["retry-after"],
-                answer.headers["connection"],
-                rest,
-                (await again.ask("/-/healthy")).status,
-                (await other.ask("/hello")).status,
-            )
-
-    assert serve(scenario, routes=routes(), limits=limits) == (429, True, "1", "close", b"", 200, 200)
-
-
-def test_slow_readers_of_one_page_hold_its_bytes_once():
-    async def scenario(server):
-        async with crowd(server, 20, EXHAUSTED["answers not taken"]):
+        async with crowd(server, 20, EXHAUSTED["unread responses"]):
             async with Client(server) as other:
                 await other.ask("/hello")
             return server.held_bytes
@@ -202,7 +159,7 @@ def test_slow_readers_of_one_page_hold_its_bytes_once():
     assert serve(scenario, routes=routes()) == len(BIG)
 
 
-def test_slow_readers_of_ever_new_pages_hold_no_more_than_the_limit_and_a_quick_one_gets_all_of_his():
+def test_slow_readers_are_limited_in_memory_and_a_fast_reader_is_unaffected():
     size, pages = 8 << 20, []
 
     def fresh(request):
@@ -217,7 +174,7 @@ def test_slow_readers_of_ever_new_pages_hold_no_more_than_the_limit_and_a_quick_
                 client = await stack.enter_async_context(Client(server))
                 client.writer.transport.pause_reading()
                 await client.send(b"GET /fresh HTTP/1.1\r\nHost: h\r\n\r\n")
-                await until(lambda asked=number + 1: len(pages) == asked)
+                await until(lambda count=number + 1: len(pages) == count)
                 slow.append(client)
                 most = max(most, server.held_bytes)
             async with Client(server, source=OTHER) as quick:
@@ -228,16 +185,16 @@ def test_slow_readers_of_ever_new_pages_hold_no_more_than_the_limit_and_a_quick_
         await until(lambda: server.connections == 0)
         return most, got.body == pages[-1], server.held_bytes
 
-    limits = Limits(held_bytes=3 * size)
+    limits = HttpLimits(held_bytes=3 * size)
     most, whole, after = serve(scenario, routes=Routes({"/fresh": fresh}), limits=limits)
     assert (most, whole, after) == (3 * size, True, 0)
 
 
-def test_an_answer_that_was_taken_late_is_let_go_of():
+def test_a_body_that_was_read_slowly_is_released():
     async def scenario(server):
         async with Client(server) as slow:
             slow.writer.transport.pause_reading()
-            await slow.send(EXHAUSTED["answers not taken"])
+            await slow.send(EXHAUSTED["unread responses"])
             await until(lambda: server.held_bytes == len(BIG))
             slow.writer.transport.resume_reading()
             await slow.answer()
@@ -248,62 +205,54 @@ def test_an_answer_that_was_taken_late_is_let_go_of():
 
 
 @pytest.mark.parametrize(("headers", "status"), [(99, 200), (100, 431)])
-def test_a_request_has_so_many_headers_at_most(headers, status):
+def test_the_number_of_headers_is_limited(headers, status):
     async def scenario(server):
         async with Client(server) as client:
             return (await client.ask("/hello", *(f"X-{n}: y" for n in range(headers)))).status
 
-    # Host is one, too.
+    # Host counts, too.
     assert serve(scenario, routes=routes()) == status
 
 
-def test_streams_are_never_more_than_half_of_the_connections():
-    assert (Limits().most_streams, Limits(connections=100).most_streams) == (256, 50)
-
-
-def test_by_default_fifty_scrapers_and_twenty_pages_share_an_address():
-    limits = Limits()
-    browsers_connections, streams, requests_of_a_page = 20 * 6, 20, 10
-    assert limits.client_connections >= 50 + browsers_connections
-    assert limits.client_streams >= streams
-    assert 2 * limits.client_requests >= 50 + 20 * requests_of_a_page
+def test_streams_use_at_most_half_of_the_connections():
+    assert (HttpLimits().max_streams, HttpLimits(connections=100).max_streams) == (256, 50)
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
         ("web.limits.connections", "0"),
-        ("web.limits.connections_per_client", "-1"),
-        ("web.limits.requests_per_client", "nan"),
+        ("web.limits.connections", "nan"),
+        ("web.limits.streams", "-1"),
         ("web.limits.header_size", "10"),
         ("web.limits.response_memory", "64 parsecs"),
         ("web.limits.request_timeout", "0"),
         ("web.limits.idle_timeout", "for ever"),
     ],
 )
-def test_a_limit_that_cannot_be_is_refused(key, value):
-    parse = {setting.key: setting.parse for _, setting, _ in declared(Limits)}[key]
-    with pytest.raises(ValueError, match="wanted"):
+def test_an_invalid_limit_is_rejected(key, value):
+    parse = {setting.key: setting.parse for _, setting, _ in declared_settings(HttpLimits)}[key]
+    with pytest.raises(ValueError, match="expected"):
         parse(value)
 
 
-def test_limits_come_out_of_settings():
-    parsers = {setting.key: setting.parse for _, setting, _ in declared(Limits)}
+def test_limits_are_parsed_from_settings():
+    parsers = {setting.key: setting.parse for _, setting, _ in declared_settings(HttpLimits)}
     given = {"web.limits.connections": "9", "web.limits.header_size": "8KiB", "web.limits.idle_timeout": "2m"}
-    limits = build(Limits, {key: parsers[key](value) for key, value in given.items()})
+    limits = build_settings(HttpLimits, {key: parsers[key](value) for key, value in given.items()})
     assert (limits.connections, limits.header_bytes, limits.idle_seconds) == (9, 8192, 120.0)
 
 
-# soft and hard limit of descriptors, then what comes of 512 connections.
+# Soft and hard limit of descriptors; the resulting connections of 512, and the resulting soft limit.
 DESCRIPTORS = [(1024, 4096, 512, 1024), (256, 4096, 512, 704), (256, 600, 408, 600), (100, 100, 1, 100)]
 
 
 @pytest.mark.parametrize(("soft", "hard", "connections", "after"), DESCRIPTORS)
-def test_there_are_no_more_connections_than_descriptors(soft, hard, connections, after):
+def test_connections_are_limited_by_file_descriptors(soft, hard, connections, after):
     program = (
-        "import resource;from gpuledger.app.serving import within_descriptors;"
-        "from gpuledger.http.limits import Limits;"
-        "print(within_descriptors(Limits()).connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+        "import resource;from gpuledger.app.serving import limit_to_descriptors;"
+        "from gpuledger.http.limits import HttpLimits;"
+        "print(limit_to_descriptors(HttpLimits()).connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
 
     done = subprocess.run(

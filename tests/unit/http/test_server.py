@@ -1,4 +1,4 @@
-"""The server against real sockets: what a well-behaved client gets."""
+"""The server with well-behaved clients on real sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_one_connection_serves_one_request_after_the_other():
     assert serve(scenario) == ([b"hello\n"] * 3, 1)
 
 
-def test_an_answer_tells_its_length_and_type_and_is_not_to_be_guessed():
+def test_a_response_has_length_type_and_nosniff():
     async def scenario(server):
         async with Client(server) as client:
             return (await client.ask("/hello")).headers
@@ -45,7 +45,7 @@ def test_an_answer_tells_its_length_and_type_and_is_not_to_be_guessed():
         b"GET /hello HTTP/1.0\r\n\r\n",
     ],
 )
-def test_a_client_that_wants_one_answer_is_closed_after_it(request_bytes):
+def test_a_connection_without_keep_alive_is_closed_after_its_response(request_bytes):
     async def scenario(server):
         async with Client(server) as client:
             await client.send(request_bytes)
@@ -59,7 +59,7 @@ def test_head_has_the_headers_of_get_and_no_body():
     async def scenario(server):
         async with Client(server) as client:
             head = await client.ask("/hello", method="HEAD")
-            # What follows is the next answer: no body was left in between.
+            # The next bytes are the next response: HEAD had no body.
             get = await client.ask("/hello")
             return head, get
 
@@ -78,7 +78,7 @@ def test_pipelined_requests_are_answered_in_order():
     assert serve(scenario) == [f"GET /echo {n}\n".encode() for n in range(200)]
 
 
-def test_pipelined_requests_after_a_large_answer_wait_for_it():
+def test_pipelined_requests_wait_for_a_large_response():
     async def scenario(server):
         async with Client(server) as client:
             await client.send(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n" + GET_HELLO)
@@ -89,7 +89,7 @@ def test_pipelined_requests_after_a_large_answer_wait_for_it():
 
 
 @pytest.mark.parametrize("path", ["/hello", "/big"])
-def test_a_client_that_has_said_all_still_gets_its_answer(path):
+def test_a_half_closed_client_still_gets_its_response(path):
     async def scenario(server):
         async with Client(server) as client:
             await client.send(f"GET {path} HTTP/1.1\r\nHost: h\r\n\r\n".encode())
@@ -120,7 +120,7 @@ def test_a_request_may_arrive_byte_by_byte():
         ("/echo?", b"GET /echo \n"),
     ],
 )
-def test_the_target_is_parted_into_path_and_query(target, seen):
+def test_the_target_is_split_into_path_and_query(target, seen):
     async def scenario(server):
         async with Client(server) as client:
             return (await client.ask(target)).body
@@ -128,7 +128,7 @@ def test_the_target_is_parted_into_path_and_query(target, seen):
     assert serve(scenario) == seen
 
 
-def test_a_handler_that_raises_costs_its_own_answer_alone(caplog):
+def test_a_handler_that_raises_affects_only_its_own_response(caplog):
     async def scenario(server):
         async with Client(server) as client:
             return await client.ask("/broken"), await client.ask("/hello")
@@ -139,7 +139,7 @@ def test_a_handler_that_raises_costs_its_own_answer_alone(caplog):
     assert b"bug" not in broken.body
 
 
-def test_fifty_clients_at_once_all_get_the_page():
+def test_fifty_concurrent_clients_get_the_page():
     async def scenario(server):
         address = f"http://{server.addresses[0]}"
         limits = httpx.Limits(max_connections=50)
@@ -152,7 +152,7 @@ def test_fifty_clients_at_once_all_get_the_page():
     assert connections <= 50
 
 
-def test_gzip_and_both_formats_travel_whole():
+def test_gzip_and_both_formats_are_complete():
     store = MetricsPages({"process": FakeDialect()}, FakeClock(), a_page())
 
     async def scenario(server):
@@ -179,7 +179,7 @@ def test_each_address_has_its_own_routes():
     assert serve(scenario, listeners=listeners) == [b"one\n", b"two\n"]
 
 
-def test_an_address_with_port_0_tells_its_real_port():
+def test_an_address_with_port_0_reports_its_real_port():
     async def scenario(server):
         return server.addresses
 
@@ -188,7 +188,7 @@ def test_an_address_with_port_0_tells_its_real_port():
     assert address.port > 0
 
 
-def test_a_port_in_use_is_one_line_with_the_remedy():
+def test_a_port_in_use_is_one_line_with_a_remedy():
     async def scenario(server):
         taken = server.addresses[0]
         with pytest.raises(GpuledgerError) as raised:
@@ -202,7 +202,7 @@ def test_a_port_in_use_is_one_line_with_the_remedy():
     assert error.exit_code == 1
 
 
-def test_when_one_address_fails_the_others_are_let_go():
+def test_when_one_address_fails_the_others_are_closed():
     async def scenario(server):
         taken = server.addresses[0]
         failing = HttpServer([(LOCAL, some_routes()), (taken, some_routes())])
@@ -231,7 +231,7 @@ def test_stop_closes_idle_connections_at_once():
     assert serve(scenario) == (b"", b"", 0)
 
 
-def test_stop_lets_a_running_answer_end():
+def test_stop_lets_a_running_response_end():
     async def scenario(server):
         async with Client(server) as client:
             await client.send(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -246,7 +246,7 @@ def test_stop_lets_a_running_answer_end():
     assert serve(scenario) == (True, True)
 
 
-def test_stop_cuts_off_a_client_that_does_not_take_its_answer():
+def test_stop_cuts_off_a_client_that_does_not_read():
     async def scenario(server):
         async with Client(server) as client:
             await client.send(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -257,7 +257,7 @@ def test_stop_cuts_off_a_client_that_does_not_take_its_answer():
     assert serve(scenario, grace=0.05) == 0
 
 
-def test_stop_may_be_asked_for_twice_at_once():
+def test_stop_may_be_called_twice_at_once():
     async def scenario(server):
         async with Client(server) as client:
             await client.send(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -270,7 +270,7 @@ def test_stop_may_be_asked_for_twice_at_once():
     assert serve(scenario) == 0
 
 
-def test_after_stop_nobody_is_let_in():
+def test_after_stop_connections_are_refused():
     async def scenario(server):
         await server.stop()
         with pytest.raises(ConnectionRefusedError):

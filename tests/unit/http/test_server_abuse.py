@@ -1,4 +1,4 @@
-"""The server against clients that are slow, wrong or too many."""
+"""The server with slow, malformed and too many clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tracemalloc
 
 import pytest
 
-from gpuledger.http.limits import Limits
+from gpuledger.http.limits import HttpLimits
 from unit.http.support import BIG, GET_HELLO, Client, serve, until
 
 
@@ -26,7 +26,7 @@ from unit.http.support import BIG, GET_HELLO, Client, serve, until
         b"POST /hello HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
     ],
 )
-def test_what_is_not_a_request_is_answered_with_400_and_closed(request_bytes):
+def test_a_malformed_request_gets_400_and_is_closed(request_bytes):
     async def scenario(server):
         async with Client(server) as client:
             await client.send(request_bytes)
@@ -39,7 +39,7 @@ def test_what_is_not_a_request_is_answered_with_400_and_closed(request_bytes):
     assert (answer.status, answer.headers["connection"], rest, other) == (400, "close", b"", 200)
 
 
-def test_an_unknown_transfer_encoding_is_answered_with_501():
+def test_an_unknown_transfer_encoding_gets_501():
     async def scenario(server):
         async with Client(server) as client:
             return (await client.ask("/hello", "Transfer-Encoding: gzip", method="POST")).status
@@ -47,7 +47,7 @@ def test_an_unknown_transfer_encoding_is_answered_with_501():
     assert serve(scenario) == 501
 
 
-def test_headers_that_are_too_long_are_answered_with_431_and_closed():
+def test_headers_that_are_too_long_get_431_and_are_closed():
     async def scenario(server):
         async with Client(server) as client:
             await client.send(b"GET /hello HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 40_000)
@@ -64,7 +64,7 @@ def test_headers_just_below_the_limit_are_served():
     assert serve(scenario) == 200
 
 
-def test_a_small_body_is_dropped_and_the_connection_goes_on():
+def test_a_small_body_is_dropped_and_the_connection_continues():
     async def scenario(server):
         async with Client(server) as client:
             await client.send(b"GET /hello HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nGET /" + GET_HELLO)
@@ -74,7 +74,7 @@ def test_a_small_body_is_dropped_and_the_connection_goes_on():
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 200000", "Transfer-Encoding: chunked"])
-def test_a_large_body_is_answered_with_413_and_closed(framing):
+def test_a_large_body_gets_413_and_is_closed(framing):
     async def scenario(server):
         async with Client(server) as client:
             head = f"POST /hello HTTP/1.1\r\nHost: h\r\n{framing}\r\n\r\n".encode()
@@ -85,7 +85,7 @@ def test_a_large_body_is_answered_with_413_and_closed(framing):
     assert serve(scenario) == (413, b"")
 
 
-def test_a_client_that_asks_before_sending_a_body_is_told_to_go_on():
+def test_expect_100_continue_is_answered():
     async def scenario(server):
         async with Client(server) as client:
             head = b"GET /hello HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n"
@@ -97,7 +97,7 @@ def test_a_client_that_asks_before_sending_a_body_is_told_to_go_on():
     assert serve(scenario) == (100, 200)
 
 
-def test_a_method_that_no_page_has_is_answered_with_405_and_the_connection_goes_on():
+def test_an_unsupported_method_gets_405_and_the_connection_continues():
     async def scenario(server):
         async with Client(server) as client:
             answer = await client.ask("/hello", "Content-Length: 0", method="DELETE")
@@ -106,7 +106,7 @@ def test_a_method_that_no_page_has_is_answered_with_405_and_the_connection_goes_
     assert serve(scenario) == (405, "GET, HEAD", 200)
 
 
-def test_an_offer_to_upgrade_is_declined_by_answering():
+def test_an_upgrade_offer_is_ignored():
     async def scenario(server):
         async with Client(server) as client:
             answer = await client.ask("/hello", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c")
@@ -115,28 +115,28 @@ def test_an_offer_to_upgrade_is_declined_by_answering():
     assert serve(scenario) == (b"hello\n", b"hello\n")
 
 
-def test_a_client_that_drips_its_request_is_sent_away_while_others_are_served():
+def test_a_client_that_sends_slowly_gets_408_while_others_are_served():
     async def scenario(server):
-        async with Client(server) as dripping, Client(server) as other:
-            await dripping.send(GET_HELLO[:10])
-            ended = asyncio.ensure_future(dripping.closed())
+        async with Client(server) as slow, Client(server) as other:
+            await slow.send(GET_HELLO[:10])
+            ended = asyncio.ensure_future(slow.closed())
             served = 0
             while not ended.done():
-                dripping.writer.write(b"x")
+                slow.writer.write(b"x")
                 served += (await other.ask("/hello")).status == 200
             return served > 0, await ended
 
-    served, farewell = serve(scenario, limits=Limits(request_seconds=0.1))
+    served, response = serve(scenario, limits=HttpLimits(request_seconds=0.1))
     assert served
-    assert farewell.startswith(b"HTTP/1.1 408 ")
+    assert response.startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_client_that_says_nothing_is_closed():
+def test_a_silent_client_is_closed():
     async def scenario(server):
         async with Client(server) as silent:
             return await silent.closed()
 
-    assert serve(scenario, limits=Limits(request_seconds=0.05)) == b""
+    assert serve(scenario, limits=HttpLimits(request_seconds=0.05)) == b""
 
 
 def test_a_connection_that_idles_too_long_is_closed():
@@ -145,7 +145,7 @@ def test_a_connection_that_idles_too_long_is_closed():
             await client.ask("/hello")
             return await client.closed()
 
-    assert serve(scenario, limits=Limits(idle_seconds=0.05)) == b""
+    assert serve(scenario, limits=HttpLimits(idle_seconds=0.05)) == b""
 
 
 def test_the_time_limit_of_a_request_does_not_end_an_idle_connection():
@@ -155,10 +155,10 @@ def test_the_time_limit_of_a_request_does_not_end_an_idle_connection():
             await silent.closed()
             return (await idle.ask("/hello")).status
 
-    assert serve(scenario, limits=Limits(request_seconds=0.05)) == 200
+    assert serve(scenario, limits=HttpLimits(request_seconds=0.05)) == 200
 
 
-def test_a_client_that_does_not_take_its_answer_is_cut_off_and_blocks_nobody():
+def test_a_client_that_does_not_read_is_cut_off_and_blocks_no_other():
     async def scenario(server):
         async with Client(server) as slow, Client(server) as other:
             await slow.send(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -167,10 +167,10 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off_and_blocks_nobody():
             await until(lambda: server.connections == 1)
             return status, len(await slow.closed()) < len(BIG)
 
-    assert serve(scenario, limits=Limits(response_seconds=0.2)) == (200, True)
+    assert serve(scenario, limits=HttpLimits(response_seconds=0.2)) == (200, True)
 
 
-def test_a_client_that_goes_before_its_answer_leaves_no_word_in_the_log(caplog):
+def test_a_client_that_closes_before_its_response_logs_nothing(caplog):
     async def scenario(server):
         with socket.create_connection(("127.0.0.1", server.addresses[0].port)) as client:
             await until(lambda: server.connections == 1)
@@ -183,7 +183,7 @@ def test_a_client_that_goes_before_its_answer_leaves_no_word_in_the_log(caplog):
     assert caplog.messages == []
 
 
-def test_slow_clients_share_the_page_and_hold_no_copy_of_it():
+def test_slow_clients_share_one_body_without_copies():
     async def scenario(server):
         async with asyncio.TaskGroup() as opening:
             tasks = [opening.create_task(Client(server).__aenter__()) for _ in range(20)]
@@ -192,7 +192,7 @@ def test_slow_clients_share_the_page_and_hold_no_copy_of_it():
         for client in clients:
             client.writer.transport.pause_reading()
             await client.send(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n")
-        # Answered after all of those were begun.
+        # Its response comes after all of those were started.
         async with Client(server) as other:
             await other.ask("/hello")
         held = tracemalloc.get_traced_memory()[1]
@@ -205,7 +205,7 @@ def test_slow_clients_share_the_page_and_hold_no_copy_of_it():
     assert serve(scenario) < 20 * 64 * 1024
 
 
-def test_a_client_that_takes_no_answer_cannot_queue_requests():
+def test_a_client_that_does_not_read_cannot_queue_requests():
     async def scenario(server):
         async with Client(server) as flooding, Client(server) as other:
             flooding.writer.transport.pause_reading()
@@ -213,7 +213,7 @@ def test_a_client_that_takes_no_answer_cannot_queue_requests():
             flooding.writer.write(b"GET /big HTTP/1.1\r\nHost: h\r\n\r\n" + GET_HELLO * 1_000_000)
             await other.ask("/hello")
             tracemalloc.start()
-            # In each turn the server could read on.
+            # Turns of the event loop in which the server could read.
             for _ in range(200):
                 await other.ask("/hello")
             held = tracemalloc.get_traced_memory()[1]
@@ -237,7 +237,7 @@ def test_a_client_that_reads_slowly_gets_every_byte():
     assert serve(scenario) == (True, True)
 
 
-def test_one_connection_too_many_is_told_to_come_back():
+def test_a_connection_above_the_limit_gets_503():
     async def scenario(server):
         async with Client(server) as first, Client(server):
             await until(lambda: server.connections == 2)
@@ -249,7 +249,7 @@ def test_one_connection_too_many_is_told_to_come_back():
             async with Client(server) as later:
                 return answer, rest, (await later.ask("/hello")).status
 
-    answer, rest, later = serve(scenario, limits=Limits(connections=2))
+    answer, rest, later = serve(scenario, limits=HttpLimits(connections=2))
     assert (answer.status, answer.headers["retry-after"], answer.headers["connection"]) == (503, "1", "close")
     assert (rest, later) == (b"", 200)
 
@@ -263,10 +263,10 @@ def test_a_connection_between_two_scrapes_makes_room():
                 status = (await third.ask("/hello")).status
                 return status, await first.closed(), (await second.ask("/hello")).status
 
-    assert serve(scenario, limits=Limits(connections=2)) == (200, b"", 200)
+    assert serve(scenario, limits=HttpLimits(connections=2)) == (200, b"", 200)
 
 
-def test_far_too_many_connections_are_dropped_without_a_word():
+def test_connections_beyond_the_reserve_are_dropped():
     async def scenario(server):
         clients = [await Client(server).__aenter__() for _ in range(80)]
         await until(lambda: server.connections == 1 + 64)
@@ -277,5 +277,5 @@ def test_far_too_many_connections_are_dropped_without_a_word():
             await client.__aexit__()
         return sum(answer.startswith(b"HTTP/1.1 503") for answer in seen), seen[0]
 
-    refused, first = serve(scenario, limits=Limits(connections=1))
+    refused, first = serve(scenario, limits=HttpLimits(connections=1))
     assert (refused, first) == (64, b"")

@@ -1,4 +1,4 @@
-"""The server by raw bytes: an answer or a clean end, no traceback, nothing of another client, alive after."""
+"""Fuzzing the server: responses or a clean close, no traceback, no data of other clients."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from builders import FakeClock
-from gpuledger.http.connection import Connection
-from gpuledger.http.routes import Routes, plain
-from gpuledger.http.web_config.web import Web
-from raw_http import answers_in, corpus, raw_server, told
+from gpuledger.http.connection import ClientConnection
+from gpuledger.http.routes import Routes, text_response
+from gpuledger.http.web_config.security import WebSecurity
+from raw_http import answers_in, corpus, raw_server, received_from
 from unit.http.web_config.support import TLS, certificates, client_hello, issued
 
 __all__ = ["certificates", "issued"]
@@ -26,13 +26,13 @@ SENT = [case.sent for case in CASES]
 
 def routes():
     return Routes(
-        {"/echo": lambda request: plain(f"{request.method} {request.query}")},
-        {"/static/": lambda request: plain("no such file", 404)},
+        {"/echo": lambda request: text_response(f"{request.method} {request.query}")},
+        {"/static/": lambda request: text_response("no such file", 404)},
     )
 
 
-class Neighbour:
-    """Another client, on one connection all the time, whose requests nobody else knows."""
+class OtherClient:
+    """Another client on one connection, with secret requests."""
 
     def __init__(self, port):
         self._socket = socket.create_connection(("127.0.0.1", port), 30)
@@ -55,36 +55,36 @@ class Neighbour:
 
 @pytest.fixture(scope="module")
 def server():
-    with raw_server(routes(), Connection) as running:
-        neighbour = Neighbour(running.port)
-        running.neighbour = neighbour
+    with raw_server(routes(), ClientConnection) as running:
+        other_client = OtherClient(running.port)
+        running.other_client = other_client
         yield running
-        neighbour.close()
+        other_client.close()
 
 
 @pytest.fixture(scope="module")
 def encrypted(issued, tmp_path_factory):
     file = issued.folder / "fuzz.yml"
     file.write_text(TLS.format(more=""))
-    with raw_server(routes(), Web(file, FakeClock()).speaker) as running:
+    with raw_server(routes(), WebSecurity(file, FakeClock()).protocol_factory) as running:
         yield running
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_each_kept_request_has_its_answers(case, server):
-    answers = answers_in(told(server.port, [case.sent]))
+def test_each_request_of_the_corpus_has_its_answers(case, server):
+    answers = answers_in(received_from(server.port, [case.sent]))
     assert [status for status, _ in answers] == case.answers
     assert not any(b"smuggled" in body for _, body in answers)
     assert server.complaints == []
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_byte_by_byte_it_has_the_same_answers(case, server):
+def test_each_request_of_the_corpus_sent_byte_by_byte_has_the_same_answers(case, server):
     pieces = [bytes([byte]) for byte in case.sent]
-    assert [status for status, _ in answers_in(told(server.port, pieces))] == case.answers
+    assert [status for status, _ in answers_in(received_from(server.port, pieces))] == case.answers
 
 
-# Words that requests are made of, and that break them.
+# Parts of valid and invalid requests.
 WORDS = st.sampled_from(
     [
         b"GET /echo HTTP/1.1\r\n",
@@ -120,7 +120,7 @@ COMPOSED = st.lists(WORDS, max_size=14).map(b"".join)
 
 @st.composite
 def mangled(draw, seeds=SENT):
-    """One of the corpus with a few pieces cut out, doubled, or put in."""
+    """A request of the corpus with parts removed, doubled, or inserted."""
     data = draw(st.sampled_from(seeds))
     for _ in range(draw(st.integers(1, 4))):
         begin = draw(st.integers(0, len(data)))
@@ -144,23 +144,23 @@ def pieces_of(data, cuts):
 
 
 def without_heads(data):
-    """HEAD is answered without the body that its length speaks of, which only who asked for it knows."""
+    """Without HEAD: its response has a length but no body, so that responses could not be parsed."""
     return data.replace(b"HEAD", b"HEAR")
 
 
 @given(ANYTHING, st.lists(st.integers(0, 2000), max_size=4))
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_sent_is_answered_or_ends_and_a_neighbour_is_served(server, data, cuts):
+def test_any_input_gets_answers_or_a_close_and_another_client_is_served(server, data, cuts):
     data = without_heads(data)
-    server.neighbour.ask()
-    received = told(server.port, pieces_of(data, cuts))
-    assert server.neighbour.is_served()
-    assert server.neighbour.secret not in received
+    server.other_client.ask()
+    received = received_from(server.port, pieces_of(data, cuts))
+    assert server.other_client.is_served()
+    assert server.other_client.secret not in received
     answers = answers_in(received)
-    # A request names its version; what names none is answered once, and ends.
+    # Each request names its version; input without one gets one response and is closed.
     assert len(answers) <= data.count(b"HTTP/") + 1
     assert all(status in (200, 400, 404, 405, 413, 431, 501, 505) for status, _ in answers)
-    # A page tells of a request nothing but its method and query, as they were sent.
+    # Responses contain only the method and the query of a request.
     assert all(
         body.split()[-1] in unquote(data.decode("latin-1")).encode() for s, body in answers if s == 200
     )
@@ -169,9 +169,9 @@ def test_whatever_is_sent_is_answered_or_ends_and_a_neighbour_is_served(server, 
 
 @given(ANYTHING, st.lists(st.integers(0, 2000), max_size=4))
 @settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_behind_tls_the_same_holds(encrypted, issued, data, cuts):
+def test_any_input_within_tls_gets_answers_or_a_close(encrypted, issued, data, cuts):
     pieces = pieces_of(without_heads(data), cuts)
-    answers_in(told(encrypted.port, pieces, issued.client_context()))
+    answers_in(received_from(encrypted.port, pieces, issued.client_context()))
     assert encrypted.complaints == []
 
 
@@ -183,13 +183,11 @@ def test_behind_tls_the_same_holds(encrypted, issued, data, cuts):
     st.lists(st.integers(0, 2000), max_size=4),
 )
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_no_tls_on_its_port_gets_a_line_or_an_end(encrypted, issued, data, cuts):
-    received = told(encrypted.port, pieces_of(data, cuts))
-    # An alert or a hello of TLS, or one line of HTTP.
-    assert received[:1] in (b"", b"\x15", b"\x16", b"H")
-    if received.startswith(b"H"):
-        assert [status for status, _ in answers_in(received)] == [400]
-    after = told(encrypted.port, [b"GET /echo HTTP/1.1\r\nHost: h\r\n\r\n"], issued.client_context())
+def test_input_without_tls_on_a_tls_port_gets_an_alert_or_a_close(encrypted, issued, data, cuts):
+    received = received_from(encrypted.port, pieces_of(data, cuts))
+    # A TLS alert, or a TLS hello.
+    assert received[:1] in (b"", b"\x15", b"\x16")
+    after = received_from(encrypted.port, [b"GET /echo HTTP/1.1\r\nHost: h\r\n\r\n"], issued.client_context())
     assert answers_in(after)[0][0] == 200
     assert all("TLS handshake with 127.0.0.1 failed" in line for line in encrypted.complaints)
     assert not any("traceback" in line for line in encrypted.complaints)

@@ -1,4 +1,4 @@
-"""Answers without an end: what a client gets of them, and what they leave to others."""
+"""Streams: what a client receives, and the effect on others."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from gpuledger.http.connection import Connection
-from gpuledger.http.limits import Limits
-from gpuledger.http.routes import Response, Routes, plain
+from gpuledger.http.connection import ClientConnection
+from gpuledger.http.limits import HttpLimits
+from gpuledger.http.routes import Response, Routes, text_response
 from unit.http.streams import GET_STREAM, Station, chunk, head_of
 from unit.http.support import GET_HELLO, Client, serve, until
 
 
-def test_what_is_said_comes_at_once_in_chunks_of_no_told_length():
+def test_stream_data_are_sent_immediately_in_chunks_without_content_length():
     station = Station(b"first\n")
 
     async def scenario(server):
@@ -33,7 +33,7 @@ def test_what_is_said_comes_at_once_in_chunks_of_no_told_length():
     assert station.channels[0].ended == 1
 
 
-def test_after_its_end_the_connection_goes_on_with_the_next_request():
+def test_after_a_stream_the_connection_continues_with_the_next_request():
     station = Station(b"a", None)
 
     async def scenario(server):
@@ -48,7 +48,7 @@ def test_after_its_end_the_connection_goes_on_with_the_next_request():
     assert serve(scenario, routes=station.routes) == ([b"a", b""], b"hello\n", [b"a", b""])
 
 
-def test_a_request_that_came_with_it_is_answered_when_it_has_ended():
+def test_a_request_pipelined_after_a_stream_is_answered_after_its_end():
     station = Station()
 
     async def scenario(server):
@@ -61,7 +61,7 @@ def test_a_request_that_came_with_it_is_answered_when_it_has_ended():
     assert serve(scenario, routes=station.routes) == (b"", b"hello\n")
 
 
-def test_head_opens_no_stream_and_the_connection_goes_on():
+def test_head_opens_no_stream_and_the_connection_continues():
     station = Station(b"a")
 
     async def scenario(server):
@@ -73,7 +73,7 @@ def test_head_opens_no_stream_and_the_connection_goes_on():
     assert station.channels == []
 
 
-def test_an_old_client_gets_it_without_chunks_until_the_connection_ends():
+def test_an_http_1_0_client_gets_a_stream_without_chunks():
     station = Station(b"one ", b"two", None)
 
     async def scenario(server):
@@ -85,9 +85,9 @@ def test_an_old_client_gets_it_without_chunks_until_the_connection_ends():
     assert serve(scenario, routes=station.routes) == (False, b"one two")
 
 
-def test_a_healthy_stream_outlives_every_limit_of_time():
+def test_a_healthy_stream_has_no_timeout():
     station = Station(b"a")
-    limits = Limits(
+    limits = HttpLimits(
         request_seconds=0.05,
         idle_seconds=0.05,
         response_seconds=0.05,
@@ -109,7 +109,7 @@ def test_a_healthy_stream_outlives_every_limit_of_time():
     assert serve(scenario, routes=station.routes, limits=limits) == b"still here"
 
 
-def test_a_client_that_has_gone_is_noticed_by_what_is_said_to_it():
+def test_a_closed_stream_is_detected_by_a_write():
     station = Station()
 
     async def scenario(server):
@@ -126,7 +126,7 @@ def test_a_client_that_has_gone_is_noticed_by_what_is_said_to_it():
     assert station.channels[0].ended == 1
 
 
-def test_a_client_that_has_said_all_goes_on_listening():
+def test_a_half_closed_client_still_receives_a_stream():
     station = Station()
 
     async def scenario(server):
@@ -135,14 +135,14 @@ def test_a_client_that_has_said_all_goes_on_listening():
             await head_of(client)
             client.writer.write_eof()
             station.channels[0].say(b"still there?")
-            heard = await chunk(client)
+            received = await chunk(client)
             station.channels[0].say(None)
-            return heard, await client.closed()
+            return received, await client.closed()
 
     assert serve(scenario, routes=station.routes) == (b"still there?", b"0\r\n\r\n")
 
 
-def test_stop_ends_every_stream_whole_and_at_once():
+def test_stop_ends_every_stream_regularly_and_immediately():
     station = Station(b"a")
 
     async def scenario(server):
@@ -157,7 +157,7 @@ def test_stop_ends_every_stream_whole_and_at_once():
     assert station.channels[0].ended == 1
 
 
-def test_streams_count_against_the_limit_and_make_no_room_for_others():
+def test_streams_count_as_connections_and_are_not_closed_for_others():
     station = Station(b"a")
 
     async def scenario(server):
@@ -171,10 +171,10 @@ def test_streams_count_against_the_limit_and_make_no_room_for_others():
             station.channels[0].say(b"b")
             return status, await chunk(first)
 
-    assert serve(scenario, routes=station.routes, limits=Limits(connections=2)) == (503, b"b")
+    assert serve(scenario, routes=station.routes, limits=HttpLimits(connections=2)) == (503, b"b")
 
 
-def test_as_many_streams_as_there_may_be_connections_all_hear_the_same():
+def test_as_many_streams_as_connections_all_receive_the_same_data():
     station = Station()
 
     async def scenario(server):
@@ -184,25 +184,24 @@ def test_as_many_streams_as_there_may_be_connections_all_hear_the_same():
         await station.listeners(512)
         for channel in station.channels:
             channel.say(b"tick")
-        heard = set()
+        received = set()
         for client in clients:
             await head_of(client)
-            heard.add(await chunk(client))
+            received.add(await chunk(client))
         async with Client(server) as refused:
             status = (await refused.ask("/stream")).status
         await server.stop()
         ends = {await client.closed() for client in clients}
         for client in clients:
             await client.__aexit__()
-        return heard, status, ends
+        return received, status, ends
 
-    limits = Limits(client_connections=512, client_requests=512.0)
-    assert serve(scenario, routes=station.routes, limits=limits) == ({b"tick"}, 503, {b"0\r\n\r\n"})
+    assert serve(scenario, routes=station.routes) == ({b"tick"}, 503, {b"0\r\n\r\n"})
     assert {channel.ended for channel in station.channels} == {1}
 
 
 @pytest.mark.parametrize("more", [b"", GET_HELLO])
-def test_who_sends_no_more_hears_no_more_and_its_seat_is_free(more):
+def test_a_half_closed_stream_is_ended_and_its_seat_is_free(more):
     station = Station(b"a")
 
     async def scenario(server):
@@ -212,7 +211,7 @@ def test_who_sends_no_more_hears_no_more_and_its_seat_is_free(more):
             first = await chunk(client)
             await client.send(more)
             client.writer.write_eof()
-            # Nothing is said meanwhile: it is the end itself that is heard.
+            # No data are sent meanwhile: the close itself is detected.
             rest = await client.closed()
             await until(lambda: server.connections == 0)
             return first, rest
@@ -221,8 +220,8 @@ def test_who_sends_no_more_hears_no_more_and_its_seat_is_free(more):
     assert station.channels[0].ended == 1
 
 
-def test_beside_a_stream_no_more_is_read_than_one_request_may_have():
-    station, limits = Station(b"a"), Limits()
+def test_during_a_stream_at_most_one_request_is_read():
+    station, limits = Station(b"a"), HttpLimits()
 
     async def scenario(server):
         async with Client(server) as client:
@@ -230,7 +229,7 @@ def test_beside_a_stream_no_more_is_read_than_one_request_may_have():
             await head_of(client)
             first = await chunk(client)
             client.writer.transport.set_write_buffer_limits(high=0)
-            # More than the kernel and one request have room for: it is not taken while the stream lasts.
+            # More than the buffers of the kernel and of one request: it is not read during the stream.
             client.writer.write(GET_HELLO * 1_000_000)
             stuck = asyncio.ensure_future(client.writer.drain())
             for word in (b"b", b"c"):
@@ -247,35 +246,35 @@ def test_beside_a_stream_no_more_is_read_than_one_request_may_have():
     assert serve(scenario, routes=station.routes, limits=limits) == (b"a", True, b"", b"hello\n")
 
 
-class Shut:
-    """A gate that lets nobody in."""
+class ClosedGate:
+    """A gate that rejects all requests."""
 
-    era = 0
-    refused = plain("no", 401)
+    generation = 0
+    rejection = text_response("no", 401)
 
     def decide(self, request):
-        return self.refused
+        return self.rejection
 
-    def dress(self, response):
+    def add_headers(self, response):
         return response
 
 
-def test_who_is_not_let_in_opens_no_stream():
+def test_an_unauthenticated_client_opens_no_stream():
     station = Station(b"a")
 
     async def scenario(server):
         async with Client(server) as client:
             return (await client.ask("/stream")).status
 
-    def speaker(registry, routes):
-        return Connection(registry, routes, Shut())
+    def protocol_factory(registry, routes):
+        return ClientConnection(registry, routes, ClosedGate())
 
-    assert serve(scenario, routes=station.routes, speaker=speaker) == 401
+    assert serve(scenario, routes=station.routes, protocol_factory=protocol_factory) == 401
     assert station.channels == []
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_what_the_client_has_already_is_answered_without_a_body_or_a_length(method):
+def test_a_304_has_no_body_and_no_length(method):
     async def scenario(server):
         async with Client(server) as client:
             answer = await client.ask("/same", method=method)
@@ -284,7 +283,7 @@ def test_what_the_client_has_already_is_answered_without_a_body_or_a_length(meth
     routes = Routes(
         {
             "/same": lambda request: Response(304, headers=(("ETag", 'W/"1"'),)),
-            "/hello": lambda request: plain("hello"),
+            "/hello": lambda request: text_response("hello"),
         }
     )
     assert serve(scenario, routes=routes) == (304, None, b"hello\n")

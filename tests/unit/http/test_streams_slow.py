@@ -1,17 +1,17 @@
-"""Answers without an end to clients that take them slowly: who is behind costs the others nothing."""
+"""Streams to slow clients, which must not affect others."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 
-from gpuledger.http.limits import Limits
+from gpuledger.http.limits import HttpLimits
 from unit.http.streams import GET_STREAM, Station, chunk, head_of
 from unit.http.support import Client, serve, until
 
 
-class Narrow(Client):
-    """A client that takes little at a time: the kernel's buffers on its side are small."""
+class SlowClient(Client):
+    """A client with a small receive buffer."""
 
     async def __aenter__(self):
         inner = socket.socket()
@@ -25,8 +25,8 @@ class Narrow(Client):
 BIG_WORD = b"x" * 200_000
 
 
-async def fall_behind(station, client):
-    """Say more than the kernel takes for a client that reads nothing; answers how much was handed over."""
+async def fill_buffers(station, client):
+    """Send more than the kernel buffers for a client that reads nothing; returns the channel."""
     await client.send(GET_STREAM)
     await station.listeners(1)
     client.writer.transport.pause_reading()
@@ -39,12 +39,12 @@ async def fall_behind(station, client):
     return channel
 
 
-def test_who_is_behind_is_not_asked_for_more_until_he_has_caught_up():
+def test_a_stream_is_not_queried_while_its_client_is_blocked():
     station = Station()
 
     async def scenario(server):
-        async with Narrow(server) as slow, Client(server) as other:
-            channel = await fall_behind(station, slow)
+        async with SlowClient(server) as slow, Client(server) as other:
+            channel = await fill_buffers(station, slow)
             before = channel.taken
             for _ in range(50):
                 channel.say()
@@ -60,12 +60,12 @@ def test_who_is_behind_is_not_asked_for_more_until_he_has_caught_up():
     assert serve(scenario, routes=station.routes) == (True, True)
 
 
-def test_who_takes_nothing_for_too_long_is_cut_off():
+def test_a_stream_client_that_reads_nothing_is_cut_off():
     station = Station()
 
     async def scenario(server):
-        async with Narrow(server) as slow, Client(server) as healthy:
-            channel = await fall_behind(station, slow)
+        async with SlowClient(server) as slow, Client(server) as healthy:
+            channel = await fill_buffers(station, slow)
             await healthy.send(GET_STREAM)
             await station.listeners(2)
             await until(lambda: channel.ended)
@@ -73,15 +73,19 @@ def test_who_takes_nothing_for_too_long_is_cut_off():
             await head_of(healthy)
             return channel.ended, await chunk(healthy), station.channels[1].ended
 
-    assert serve(scenario, routes=station.routes, limits=Limits(response_seconds=0.1)) == (1, b"unharmed", 0)
+    assert serve(scenario, routes=station.routes, limits=HttpLimits(response_seconds=0.1)) == (
+        1,
+        b"unharmed",
+        0,
+    )
 
 
-def test_who_catches_up_in_time_is_not_cut_off_later():
+def test_a_stream_client_that_catches_up_is_not_cut_off():
     station = Station()
 
     async def scenario(server):
-        async with Narrow(server) as slow:
-            channel = await fall_behind(station, slow)
+        async with SlowClient(server) as slow:
+            channel = await fill_buffers(station, slow)
             channel.pending[:] = [b"newest"]
             slow.writer.transport.resume_reading()
             seen = b""
@@ -93,16 +97,16 @@ def test_who_catches_up_in_time_is_not_cut_off_later():
             channel.say(b"still here")
             return await chunk(slow), channel.ended
 
-    limits = Limits(request_seconds=0.2, response_seconds=0.2)
+    limits = HttpLimits(request_seconds=0.2, response_seconds=0.2)
     assert serve(scenario, routes=station.routes, limits=limits) == (b"still here", 0)
 
 
-def test_stop_cuts_off_a_stream_whose_client_is_behind():
+def test_stop_cuts_off_a_blocked_stream():
     station = Station()
 
     async def scenario(server):
-        async with Narrow(server) as slow:
-            channel = await fall_behind(station, slow)
+        async with SlowClient(server) as slow:
+            channel = await fill_buffers(station, slow)
             await server.stop()
             return channel.ended, server.connections
 

@@ -1,4 +1,4 @@
-"""How booked energy is told: held back, with late owners, after exit, beyond the cap; always in balance."""
+"""Export of booked energy: hold, late owners, ended processes, the cap; always balanced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from builders import gpu, process, reading
-from gpuledger.ledger.held_series import HeldSeries
+from gpuledger.ledger.exported_counters import ExportedCounters
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
@@ -25,8 +25,8 @@ NAMED = Workload("pod", namespace="ml", pod="train-0", container="main", pod_uid
 NAMELESS = Workload("pod", pod_uid="u", missing="pod_name")
 
 
-class Books:
-    """A Ledger fed once a second with a counter that rises by 100 J."""
+class LedgerBench:
+    """A Ledger with one tick per second and a counter that rises by 100 J per tick."""
 
     def __init__(self, **settings: object) -> None:
         self.ledger = Ledger(LedgerSettings(**settings))  # type: ignore[arg-type]  # free-form by design
@@ -37,9 +37,9 @@ class Books:
             values = {q.ENERGY: self.second * WATT * 1000, q.UTILIZATION: 0.5}
             at = round((self.second - 0.5) * 1e6)
             samples = tuple(UtilizationSample(one.pid, at, 0.5, 0.0, 0.0, 0.0) for one in processes)
-            told = reading(CARD, *processes, values=values, samples=samples)
+            exported = reading(CARD, *processes, values=values, samples=samples)
             state = self.ledger.post(
-                Snapshot(UNIX + self.second, float(self.second), SourceInfo("test"), (told,))
+                Snapshot(UNIX + self.second, float(self.second), SourceInfo("test"), (exported,))
             )
             self.second += 1
             assert_balance(state)
@@ -50,16 +50,16 @@ def assert_balance(state: LedgerState) -> None:
     energy = state.energy
     assert set(energy.imbalance.values()) <= {0}
     for uuid, total in energy.totals.items():
-        told = sum(row.millijoules for row in energy.owners if row.labels[0] == uuid)
-        assert told + energy.pending[uuid] + energy.closed[uuid] == total
+        exported = sum(row.millijoules for row in energy.owners if row.labels[0] == uuid)
+        assert exported + energy.pending[uuid] + energy.closed[uuid] == total
 
 
 def owners(state: LedgerState) -> dict[tuple[str, str], int]:
     """Joules by account and pod."""
-    told: Counter[tuple[str, str]] = Counter()
+    exported: Counter[tuple[str, str]] = Counter()
     for row in state.energy.owners:
-        told[row.labels[1], row.labels[5]] += row.millijoules
-    return {key: joules // 1000 for key, joules in told.items()}
+        exported[row.labels[1], row.labels[5]] += row.millijoules
+    return {key: joules // 1000 for key, joules in exported.items()}
 
 
 def rows(state: LedgerState) -> dict[str, int]:
@@ -71,20 +71,20 @@ def name(row: EnergyRow) -> str:
     return "other" if row.other else str(row.process.pid)
 
 
-def test_a_new_series_is_told_as_zero_and_then_with_all_it_has() -> None:
-    books = Books()
+def test_a_new_series_is_exported_as_zero_and_then_in_full() -> None:
+    books = LedgerBench()
     p = process(CARD, 1, workload=NAMED)
     state = books.tick(p, seconds=20)
     assert owners(state)["process", "train-0"] == 0
     assert rows(state) == {"1": 0}
     state = books.tick(p, seconds=20)
-    # The first reading and the first move are not anybody's.
+    # Energy until the first move is not booked.
     assert owners(state)["process", "train-0"] == 3800
     assert rows(state) == {"1": 3800}
 
 
-def test_an_owner_named_late_gets_all_from_the_beginning_and_nobody_else_is_told() -> None:
-    books = Books()
+def test_an_owner_named_late_gets_all_energy_from_the_beginning() -> None:
+    books = LedgerBench()
     books.tick(process(CARD, 1, workload=NAMELESS), seconds=20)
     state = books.tick(process(CARD, 1, workload=NAMED), seconds=35)
     assert owners(state) == {("process", "train-0"): 5300}
@@ -92,26 +92,26 @@ def test_an_owner_named_late_gets_all_from_the_beginning_and_nobody_else_is_told
     assert row.process.workload.pod == "train-0"
 
 
-def test_who_is_not_known_after_thirty_seconds_is_unknown_and_later_joules_go_to_the_resolved_owner() -> None:
-    books = Books()
+def test_an_owner_is_unknown_after_thirty_seconds_and_gets_later_energy_once_resolved() -> None:
+    books = LedgerBench()
     books.tick(process(CARD, 1, workload=NAMELESS), seconds=50)
     state = books.tick(process(CARD, 1, workload=NAMED), seconds=100)
-    told = owners(state)
-    assert told["process", ""] + told["process", "train-0"] == 148 * WATT
-    assert told["process", ""] == 4800
+    exported = owners(state)
+    assert exported["process", ""] + exported["process", "train-0"] == 148 * WATT
+    assert exported["process", ""] == 4800
     assert {row.labels[3] for row in state.energy.owners} == {"unknown", "pod"}
 
 
 def test_labels_are_frozen_once_resolved() -> None:
-    books = Books()
+    books = LedgerBench()
     books.tick(process(CARD, 1, workload=NAMED), seconds=40)
     renamed = Workload("pod", namespace="ml", pod="other", container="main")
     state = books.tick(process(CARD, 1, workload=renamed), seconds=10)
     assert owners(state).keys() == {("process", "train-0")}
 
 
-def test_a_process_of_forty_seconds_named_late_is_told_in_full_after_its_exit() -> None:
-    books = Books()
+def test_a_process_of_forty_seconds_named_late_is_exported_in_full_after_its_exit() -> None:
+    books = LedgerBench()
     books.tick(process(CARD, 1, workload=NAMELESS), seconds=20)
     books.tick(process(CARD, 1, workload=NAMED), seconds=20)
     state = books.tick(seconds=60)
@@ -120,8 +120,8 @@ def test_a_process_of_forty_seconds_named_late_is_told_in_full_after_its_exit() 
     assert owners(state)["process", "train-0"] == 3800
 
 
-def test_of_a_row_so_much_is_measured_as_was_its_alone() -> None:
-    books = Books(zero_hold=0.0)
+def test_only_energy_used_alone_is_measured_in_a_row() -> None:
+    books = LedgerBench(zero_hold=0.0)
     alone, beside = process(CARD, 1, workload=NAMED), process(CARD, 2)
     books.tick(alone, seconds=6)
     (row,) = books.tick(alone).energy.rows
@@ -131,8 +131,8 @@ def test_of_a_row_so_much_is_measured_as_was_its_alone() -> None:
     assert rows[1].millijoules + rows[2].millijoules == 900_000
 
 
-def test_after_the_retention_rows_end_and_what_they_had_is_closed() -> None:
-    books = Books(retention=100.0)
+def test_rows_end_after_the_retention_and_their_energy_is_closed() -> None:
+    books = LedgerBench(retention=100.0)
     books.tick(process(CARD, 1, workload=NAMED), seconds=40)
     kept = books.tick(seconds=90)
     assert rows(kept)["1"] == rows(books.tick())["1"] > 0
@@ -142,49 +142,49 @@ def test_after_the_retention_rows_end_and_what_they_had_is_closed() -> None:
     assert state.energy.closed["GPU-0"] == kept.energy.rows[0].millijoules
 
 
-def test_energy_is_frozen_after_exit_while_the_gpu_goes_on() -> None:
-    books = Books()
+def test_energy_of_an_ended_process_is_frozen_while_the_gpu_continues() -> None:
+    books = LedgerBench()
     books.tick(process(CARD, 1, workload=NAMED), seconds=40)
     first = rows(books.tick(seconds=5))["1"]
     assert rows(books.tick(seconds=50))["1"] == first
 
 
-def test_a_new_process_with_equal_labels_takes_the_row_over_from_zero() -> None:
-    books = Books()
+def test_a_new_process_with_equal_labels_starts_the_row_at_zero() -> None:
+    books = LedgerBench()
     books.tick(process(CARD, 1, ticks=1, workload=NAMED), seconds=60)
     state = books.tick(process(CARD, 1, ticks=2, workload=NAMED), seconds=5)
     (row,) = state.energy.rows
     assert (row.active, row.millijoules) == (True, 0)
-    # The owner is the same: its own series goes on.
+    # The owner is the same, so the owner's series continues.
     assert owners(state)["process", "train-0"] > 5000
 
 
-def test_a_pod_that_restarts_its_process_keeps_one_series_that_only_rises() -> None:
-    books = Books(retention=20.0)
-    told: list[int] = []
+def test_a_pod_that_restarts_its_process_keeps_one_increasing_series() -> None:
+    books = LedgerBench(retention=20.0)
+    exported: list[int] = []
     for generation in range(6):
         p = process(CARD, 100 + generation, ticks=generation, workload=NAMED)
-        told += [owners(books.tick(p)).get(("process", "train-0"), 0) for _ in range(30)]
-    assert told == sorted(told)
+        exported += [owners(books.tick(p)).get(("process", "train-0"), 0) for _ in range(30)]
+    assert exported == sorted(exported)
 
 
-def test_beyond_the_cap_joules_are_told_in_one_row() -> None:
-    books = Books(max_per_device=1)
+def test_energy_of_processes_beyond_the_cap_is_exported_in_one_row() -> None:
+    books = LedgerBench(max_per_device=1)
     crowd = [process(CARD, pid, memory=pid, sm=0.5, workload=NAMED) for pid in (1, 2, 3)]
     state = books.tick(*crowd, seconds=60)
-    told = rows(state)
-    assert told.keys() == {"3", "other"}
+    exported = rows(state)
+    assert exported.keys() == {"3", "other"}
     assert sum(row.millijoules for row in state.energy.rows) == 58 * WATT * 1000
 
 
-def test_idle_time_is_the_gpus_own_account_and_has_no_owner() -> None:
-    state = Books().tick(seconds=40)
+def test_idle_energy_is_in_the_gpus_idle_account_without_owner() -> None:
+    state = LedgerBench().tick(seconds=40)
     (row,) = (row for row in state.energy.owners if row.millijoules)
     assert row.labels[1] == "unattributed"
     assert row.labels[3:] == ("", "", "", "", "", "")
 
 
-def told_series(states: Sequence[LedgerState]) -> dict[tuple[str, ...], list[int]]:
+def exported_series(states: Sequence[LedgerState]) -> dict[tuple[str, ...], list[int]]:
     series: dict[tuple[str, ...], list[int]] = {}
     for state in states:
         for row in state.energy.owners:
@@ -192,8 +192,8 @@ def told_series(states: Sequence[LedgerState]) -> dict[tuple[str, ...], list[int
     return series
 
 
-def test_no_told_series_ever_steps_back() -> None:
-    books, states = Books(retention=15.0), []
+def test_no_exported_series_ever_decreases() -> None:
+    books, states = LedgerBench(retention=15.0), []
     for second in range(300):
         crowd = [
             process(CARD, pid, workload=Workload("pod", namespace="n", pod=f"p{pid}"))
@@ -201,21 +201,21 @@ def test_no_told_series_ever_steps_back() -> None:
             if (second // (10 * pid)) % 2
         ]
         states.append(books.tick(*crowd))
-    for values in told_series(states).values():
+    for values in exported_series(states).values():
         for before, after in pairwise(values):
             assert after >= before or after == 0
 
 
 def entries(held: object) -> int:
-    """Everything that an object and the series in it keep, counted."""
+    """Number of all entries in an object and its series."""
     kept = list(vars(held).values()) if hasattr(held, "__dict__") else []
-    series = [thing for thing in kept if isinstance(thing, HeldSeries)]
+    series = [thing for thing in kept if isinstance(thing, ExportedCounters)]
     things = kept + [getattr(one, name) for one in series for name in one.__dataclass_fields__]
     return sum(len(thing) for thing in things if isinstance(thing, Sized))
 
 
-def test_books_in_memory_alone_do_not_grow_with_the_processes_that_were() -> None:
-    books = Books(retention=10.0)
+def test_a_ledger_without_store_does_not_grow_with_ended_processes() -> None:
+    books = LedgerBench(retention=10.0)
     counts = []
     for generation in range(600):
         books.tick(process(CARD, generation + 1, ticks=generation, workload=NAMED))
@@ -225,8 +225,8 @@ def test_books_in_memory_alone_do_not_grow_with_the_processes_that_were() -> Non
 
 
 @pytest.mark.parametrize("retention", [0.0, 0.5])
-def test_without_retention_the_living_are_told_and_the_dead_are_not(retention: float) -> None:
-    books = Books(retention=retention, zero_hold=2.0)
+def test_without_retention_only_running_processes_are_exported(retention: float) -> None:
+    books = LedgerBench(retention=retention, zero_hold=2.0)
     p = process(CARD, 1, workload=NAMED)
     state = books.tick(p, seconds=10)
     assert rows(state) == {"1": 800}
@@ -234,22 +234,24 @@ def test_without_retention_the_living_are_told_and_the_dead_are_not(retention: f
 
 
 def latest(state: LedgerState) -> list[tuple[int | None, bool, int]]:
-    """Start, whether it lives, and joules of each row."""
+    """Start, activity and joules of each row."""
     return [(row.process.host.start.ticks, row.active, row.millijoules // 1000) for row in state.energy.rows]
 
 
 @pytest.mark.parametrize("workload", [NAMED, Workload("user", user="bob")])
-def test_the_row_of_a_reused_pid_begins_at_zero_whatever_its_old_owner_still_gets(workload: Workload) -> None:
-    books = Books(zero_hold=0.0)
+def test_the_row_of_a_reused_pid_begins_at_zero_even_if_the_old_process_gets_late_energy(
+    workload: Workload,
+) -> None:
+    books = LedgerBench(zero_hold=0.0)
     books.tick(process(CARD, 1, ticks=1, workload=workload), seconds=10)
-    # Its last interval is booked in the tick that first shows the other one.
+    # Its last interval is booked in the tick that first shows the other process.
     new = process(CARD, 1, ticks=2, started=10.0, workload=workload)
     assert latest(books.tick(new)) == [(2, True, 0)]
     assert latest(books.tick(new)) == [(2, True, 100)]
 
 
-def test_a_process_that_went_without_a_name_does_not_take_the_row_of_who_has_its_pid() -> None:
-    books = Books(zero_hold=0.0)
+def test_a_process_that_ended_unnamed_does_not_take_the_row_of_the_next_process_with_its_pid() -> None:
+    books = LedgerBench(zero_hold=0.0)
     owner = Workload("user", user="bob")
     books.tick(process(CARD, 1, ticks=1, workload=owner, missing="pod_name"), seconds=10)
     new = process(CARD, 1, ticks=2, started=10.0, workload=owner)
@@ -257,15 +259,15 @@ def test_a_process_that_went_without_a_name_does_not_take_the_row_of_who_has_its
     assert latest(state) == [(2, True, 400)]
 
 
-def test_a_pid_that_no_list_has_is_one_session_and_one_row() -> None:
-    books = Books(zero_hold=0.0)
+def test_a_pid_in_no_list_is_one_session_and_one_row() -> None:
+    books = LedgerBench(zero_hold=0.0)
     ended = 0
     for _ in range(60):
         at = round((books.second - 0.5) * 1e6)
         values = {q.ENERGY: books.second * WATT * 1000, q.UTILIZATION: 0.5}
-        told = reading(CARD, values=values, samples=(UtilizationSample(77, at, 0.5, 0.0, 0.0, 0.0),))
+        exported = reading(CARD, values=values, samples=(UtilizationSample(77, at, 0.5, 0.0, 0.0, 0.0),))
         state = books.ledger.post(
-            Snapshot(UNIX + books.second, float(books.second), SourceInfo("test"), (told,))
+            Snapshot(UNIX + books.second, float(books.second), SourceInfo("test"), (exported,))
         )
         books.second += 1
         assert_balance(state)
@@ -277,12 +279,12 @@ def test_a_pid_that_no_list_has_is_one_session_and_one_row() -> None:
     assert [one.process.pid for one in books.ledger.sessions.open()] == []
 
 
-def test_energy_of_a_gpu_is_told_as_zero_before_its_first_joule() -> None:
-    books = Books()
+def test_energy_of_a_gpu_is_exported_as_zero_before_its_first_joule() -> None:
+    books = LedgerBench()
     assert books.tick().energy.totals == {CARD.uuid: 0}
 
 
-def test_a_gpu_that_tells_neither_energy_nor_power_has_no_total() -> None:
+def test_a_gpu_without_energy_and_power_readings_has_no_total() -> None:
     ledger = Ledger(LedgerSettings())
     state = ledger.post(Snapshot(UNIX, 0.0, SourceInfo("test"), (reading(CARD, values={}),)))
     assert state.energy.totals == {}
@@ -292,15 +294,15 @@ STAGES = [
     ("gpuledger.ledger.sessions.Sessions.post"),
     ("gpuledger.ledger.accounts.Accounts.post"),
     ("gpuledger.ledger.accounts.Accounts._post_residents"),
-    ("gpuledger.ledger.accounts.Accounts._leave"),
+    ("gpuledger.ledger.accounts.Accounts._end_process"),
     ("gpuledger.ledger.device_states.DeviceStates.post"),
-    ("gpuledger.ledger.energy.gpu_book.book"),
+    ("gpuledger.ledger.energy.gpu_energy_ledger.apportion"),
 ]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_posting_that_breaks_off_loses_no_joule(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    books = Books(zero_hold=0.0)
+def test_a_failed_posting_loses_no_energy(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    books = LedgerBench(zero_hold=0.0)
     a, b = process(CARD, 1, workload=NAMED), process(CARD, 2, workload=NAMED)
     books.tick(a, b, seconds=10)
 
@@ -314,15 +316,15 @@ def test_a_posting_that_breaks_off_loses_no_joule(stage: str, monkeypatch: pytes
         except ZeroDivisionError:
             books.second += 1
     state = books.tick(a, seconds=5)
-    # The first second is nobody's business, the last one is not over.
+    # The first second is before the first move, the last one has not ended.
     assert state.energy.totals == {CARD.uuid: 14 * WATT * 1000}
-    told = sum(row.millijoules for row in state.energy.owners)
-    assert told == 14 * WATT * 1000
+    exported = sum(row.millijoules for row in state.energy.owners)
+    assert exported == 14 * WATT * 1000
 
 
-def test_a_user_of_whom_no_more_is_to_be_found_out_is_an_owner_after_thirty_seconds() -> None:
-    """In no cgroup: the device it has could still tell whose it is, until then it waits."""
-    books = Books(zero_hold=0.0)
+def test_a_user_without_further_owner_data_becomes_the_owner_after_thirty_seconds() -> None:
+    """Without a cgroup, its device can still reveal the owner, so the energy waits until then."""
+    books = LedgerBench(zero_hold=0.0)
     p = process(CARD, 1, workload=Workload("user", user="bob"), missing="no_cgroup")
     books.tick(p, seconds=20)
     assert books.tick(p).energy.owners == ()

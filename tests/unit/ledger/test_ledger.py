@@ -1,4 +1,4 @@
-"""Sessions in memory, and which processes of a crowded device are told."""
+"""Sessions in memory, and the exported processes of a crowded device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def ledger(most: int = 256) -> Ledger:
     return Ledger(LedgerSettings(max_per_device=most))
 
 
-def test_a_session_lasts_from_first_to_last_sight_and_keeps_its_peak_memory() -> None:
+def test_a_session_extends_from_first_to_last_sight_and_keeps_its_peak_memory() -> None:
     book = ledger()
     book.post(snapshot(reading(A, process(A, memory=1 * GIB)), unix=100))
     book.post(snapshot(reading(A, process(A, memory=3 * GIB)), unix=110))
@@ -24,7 +24,7 @@ def test_a_session_lasts_from_first_to_last_sight_and_keeps_its_peak_memory() ->
     assert (session.first_seen, session.last_seen, session.peak_memory) == (100, 120, 3 * GIB)
 
 
-def test_memory_that_was_never_told_has_no_peak() -> None:
+def test_unreported_memory_has_no_peak() -> None:
     book = ledger()
     for unix in (100, 110):
         book.post(snapshot(reading(A, process(A, memory=None)), unix=unix))
@@ -55,14 +55,14 @@ def test_a_failed_list_ends_no_session_and_has_no_count() -> None:
     assert session.first_seen == 100
 
 
-def test_a_device_list_that_failed_ends_no_session() -> None:
+def test_a_failed_device_list_ends_no_session() -> None:
     book = ledger()
     book.post(snapshot(reading(A, process(A)), reading(B, process(B)), unix=100))
     book.post(snapshot(reading(A, process(A)), unix=110, devices_failed=True))
     assert len(list(book.sessions.open())) == 2
 
 
-def test_taking_an_instance_apart_ends_its_sessions() -> None:
+def test_destroying_an_instance_ends_its_sessions() -> None:
     book, cut = ledger(), instance(A, 2)
     book.post(snapshot(reading(A), reading(cut, process(cut))))
     assert len(list(book.sessions.open())) == 1
@@ -70,7 +70,7 @@ def test_taking_an_instance_apart_ends_its_sessions() -> None:
     assert list(book.sessions.open()) == []
 
 
-def test_graphics_sessions_are_counted_apart() -> None:
+def test_graphics_sessions_are_counted_separately() -> None:
     state = ledger().post(
         snapshot(reading(A, process(A, 1), process(A, 2, types="G"), process(A, 3, types="C+G")))
     )
@@ -89,73 +89,73 @@ def test_xids_are_counted_per_gpu_and_xid_with_the_time_of_the_last() -> None:
     assert state.xid_times == {("GPU-0", 31): 101.0, ("GPU-0", 79): 105.0}
 
 
-def test_xids_of_one_moment_stand_in_the_order_in_which_they_came() -> None:
-    """NVML tells no time: all events of a tick have the same."""
+def test_simultaneous_xids_are_in_order_of_arrival() -> None:
+    """NVML reports no time: all events of a tick have the same."""
     book = ledger()
     book.post(snapshot(reading(A), xids=(XidEvent(A, 31, 100.0), XidEvent(A, 79, 100.0))))
     state = book.post(snapshot(reading(A), xids=(XidEvent(A, 48, 105.0), XidEvent(A, 31, 105.0))))
     assert list(state.xid_times) == [("GPU-0", 79), ("GPU-0", 48), ("GPU-0", 31)]
 
 
-def test_values_not_believed_add_up() -> None:
+def test_rejected_values_add_up() -> None:
     book = ledger()
     book.post(snapshot(reading(A), invalid=2))
     assert book.post(snapshot(reading(A), invalid=3)).invalid == 5
 
 
-def untold_pids(book: Ledger, *processes: object) -> set[int]:
+def omitted_pids(book: Ledger, *processes: object) -> set[int]:
     state = book.post(snapshot(reading(A, *processes)))  # type: ignore[arg-type]
     return {key[1] for key in state.omitted.get("GPU-0", frozenset())}
 
 
-def test_beyond_the_cap_the_largest_by_memory_then_sm_are_told() -> None:
+def test_beyond_the_cap_the_largest_by_memory_then_sm_are_exported() -> None:
     crowd = [
         process(A, 1, memory=1 * GIB, sm=0.9),
         process(A, 2, memory=2 * GIB, sm=0.1),
         process(A, 3, memory=1 * GIB, sm=0.5),
     ]
-    assert untold_pids(ledger(2), *crowd) == {3}
+    assert omitted_pids(ledger(2), *crowd) == {3}
 
 
-def test_a_told_process_stays_told_until_exit_whatever_grows_beside_it() -> None:
+def test_an_exported_process_remains_exported_until_exit() -> None:
     book = ledger(2)
     small, other = process(A, 1, memory=1 * GIB), process(A, 2, memory=1 * GIB)
-    assert untold_pids(book, small, other) == set()
+    assert omitted_pids(book, small, other) == set()
     giant = process(A, 3, memory=70 * GIB)
-    assert untold_pids(book, small, other, giant) == {3}
-    assert untold_pids(book, small, giant) == set()
-    assert untold_pids(book, small, giant, other) == {2}
+    assert omitted_pids(book, small, other, giant) == {3}
+    assert omitted_pids(book, small, giant) == set()
+    assert omitted_pids(book, small, giant, other) == {2}
 
 
-def test_a_rush_of_newcomers_pushes_nobody_out() -> None:
+def test_many_new_processes_displace_none() -> None:
     book = ledger(4)
     first = [process(A, pid, memory=1 * GIB) for pid in (1, 2)]
-    untold_pids(book, *first)
+    omitted_pids(book, *first)
     rush = [process(A, pid, memory=9 * GIB) for pid in (3, 4, 5, 6)]
-    assert untold_pids(book, *first, *rush) == {5, 6}
+    assert omitted_pids(book, *first, *rush) == {5, 6}
 
 
-def test_what_only_draws_takes_no_place_from_what_computes() -> None:
+def test_graphics_processes_displace_no_compute_processes() -> None:
     drawing = process(A, 1, memory=9 * GIB, types="G")
-    assert untold_pids(ledger(1), drawing, process(A, 2, memory=1 * GIB)) == {1}
+    assert omitted_pids(ledger(1), drawing, process(A, 2, memory=1 * GIB)) == {1}
 
 
-def test_a_failed_list_keeps_the_places() -> None:
+def test_a_failed_list_keeps_the_selection() -> None:
     book = ledger(1)
     first, second = process(A, 1, memory=1 * GIB), process(A, 2, memory=9 * GIB)
-    untold_pids(book, first)
+    omitted_pids(book, first)
     book.post(snapshot(reading(A, failed=True)))
-    assert untold_pids(book, first, second) == {2}
+    assert omitted_pids(book, first, second) == {2}
 
 
-def test_durations_of_ended_sessions_are_counted_by_bound() -> None:
+def test_durations_of_ended_sessions_are_counted_per_bucket() -> None:
     book = ledger()
     for pid, lasted in ((1, 5), (2, 10), (3, 700)):
         book.post(snapshot(reading(A, process(A, pid)), unix=1000))
         book.post(snapshot(reading(A, process(A, pid)), unix=1000 + lasted))
         state = book.post(snapshot(reading(A), unix=2000))
-    told = state.session_durations["GPU-0"]
-    counts = dict(zip(told.bounds, told.counts, strict=True))
+    durations = state.session_durations["GPU-0"]
+    counts = dict(zip(durations.bounds, durations.counts, strict=True))
     assert (counts[10.0], counts[60.0], counts[300.0], counts[1800.0]) == (2, 2, 2, 3)
-    assert (told.count, told.sum) == (3, 715)
+    assert (durations.count, durations.sum) == (3, 715)
     assert state.sessions_closed == {"GPU-0": 3}

@@ -1,4 +1,4 @@
-"""Who has each Device, for how long, and for how long without using it."""
+"""Owners of each Device: allocated, resident and held time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINER = Workload(
     kind="pod", namespace="ml", pod="train-0", container="main", pod_uid="u1", container_id="c1"
 )
 UNNAMED = Workload(kind="pod", pod_uid="u1", container_id="c1", missing="pod_name")
-HANDED = (Allocation(GPU, TRAINER, "pod_resources"),)
+ALLOCATED = (Allocation(GPU, TRAINER, "pod_resources"),)
 WHO = ("pod", "ml", "train-0", "main", "", "")
 NOT_KNOWN = ("unknown", "", "", "", "", "")
 
@@ -30,29 +30,29 @@ class Node:
         self.times = OwnerTimes(retention)
 
     def tick(
-        self, at: float, *readings: Reading, handed: tuple[Allocation, ...] = ()
+        self, at: float, *readings: Reading, allocated: tuple[Allocation, ...] = ()
     ) -> dict[tuple[str, ...], OwnerRow]:
-        seen = replace(snapshot(*readings), elapsed=at, allocations=handed)
-        rows = self.times.post(seen)
-        told = {(row.device.uuid, *row.labels): row for row in rows}
-        assert len(told) == len(rows), "two rows of one owner"
-        return told
+        seen = replace(snapshot(*readings), elapsed=at, allocations=allocated)
+        posted = self.times.post(seen)
+        rows = {(row.device.uuid, *row.labels): row for row in posted}
+        assert len(rows) == len(posted), "two rows of one owner"
+        return rows
 
 
-def only(told: dict[tuple[str, ...], OwnerRow]) -> OwnerRow:
-    (row,) = told.values()
+def only(rows: dict[tuple[str, ...], OwnerRow]) -> OwnerRow:
+    (row,) = rows.values()
     return row
 
 
-def test_a_device_handed_over_and_left_alone_is_held() -> None:
+def test_an_allocated_unused_device_is_held() -> None:
     node = Node()
-    node.tick(0, reading(GPU), handed=HANDED)
-    row = only(node.tick(10, reading(GPU), handed=HANDED))
+    node.tick(0, reading(GPU), allocated=ALLOCATED)
+    row = only(node.tick(10, reading(GPU), allocated=ALLOCATED))
     assert (row.labels, row.processes, row.allocated, row.held) == (WHO, 0, 10, 10)
 
 
 @pytest.mark.parametrize(("sm", "held"), [(0.5, 0), (0.0, 10)])
-def test_a_resident_holds_while_no_engine_works_for_it(sm: float, held: float) -> None:
+def test_a_resident_process_holds_while_it_uses_no_engine(sm: float, held: float) -> None:
     node = Node()
     resident = process(GPU, sm=sm, workload=TRAINER)
     node.tick(0, reading(GPU, resident))
@@ -60,46 +60,48 @@ def test_a_resident_holds_while_no_engine_works_for_it(sm: float, held: float) -
     assert (row.processes, row.allocated, row.held) == (1, 0, held)
 
 
-def test_a_resident_is_one_whether_it_works_or_not_and_an_allocation_is_none() -> None:
+def test_resident_time_needs_a_process_active_or_not() -> None:
     node = Node()
     other = replace(TRAINER, pod="train-1", pod_uid="u2", container_id="c2")
     for at, sm in ((0, 0.5), (10, 0.0)):
         seen = reading(GPU, process(GPU, 1, sm=sm, workload=other), process(GPU, 2, sm=sm, workload=other))
-        told = node.tick(at, seen, handed=HANDED)
-    assert {key[3]: row.resident for key, row in told.items()} == {"train-0": 0, "train-1": 10}
+        rows = node.tick(at, seen, allocated=ALLOCATED)
+    assert {key[3]: row.resident for key, row in rows.items()} == {"train-0": 0, "train-1": 10}
 
 
 def test_a_process_and_the_allocation_of_its_container_are_one_owner() -> None:
     node = Node()
     resident = process(GPU, workload=replace(TRAINER, user="root", found_by="cgroup"))
-    assert only(node.tick(0, reading(GPU, resident), handed=HANDED)).labels == WHO
+    assert only(node.tick(0, reading(GPU, resident), allocated=ALLOCATED)).labels == WHO
 
 
-def test_who_shares_a_device_and_runs_nothing_holds_it_whatever_the_others_do() -> None:
+def test_an_owner_without_processes_holds_a_shared_device_regardless_of_others() -> None:
     node = Node()
     other = replace(TRAINER, pod="train-1", pod_uid="u2", container_id="c2")
     busy = process(GPU, sm=0.9, workload=TRAINER)
-    handed = (*HANDED, Allocation(GPU, other, "pod_resources"))
-    node.tick(0, reading(GPU, busy), handed=handed)
-    told = node.tick(10, reading(GPU, busy), handed=handed)
-    assert {key[3]: (row.processes, row.allocated, row.held) for key, row in told.items()} == {
+    allocated = (*ALLOCATED, Allocation(GPU, other, "pod_resources"))
+    node.tick(0, reading(GPU, busy), allocated=allocated)
+    rows = node.tick(10, reading(GPU, busy), allocated=allocated)
+    assert {key[3]: (row.processes, row.allocated, row.held) for key, row in rows.items()} == {
         "train-0": (1, 10, 0),
         "train-1": (0, 10, 10),
     }
 
 
-def test_a_process_on_a_device_handed_to_somebody_else_shows_both() -> None:
+def test_a_process_on_a_device_allocated_to_another_owner_shows_both() -> None:
     node = Node()
     stranger = process(GPU, workload=Workload(kind="user", user="alice"))
-    told = node.tick(0, reading(GPU, stranger), handed=HANDED)
-    assert {row.labels: row.processes for row in told.values()} == {
+    rows = node.tick(0, reading(GPU, stranger), allocated=ALLOCATED)
+    assert {row.labels: row.processes for row in rows.values()} == {
         WHO: 0,
         ("user", "", "", "", "alice", ""): 1,
     }
 
 
 @pytest.mark.parametrize(("activity", "held"), [(0.0, 10), (0.4, 0), (None, 0)])
-def test_under_mig_the_instance_tells_whether_it_is_held(activity: float | None, held: float) -> None:
+def test_under_mig_the_instances_activity_decides_whether_it_is_held(
+    activity: float | None, held: float
+) -> None:
     part = instance(GPU, 1)
     values = {} if activity is None else {ENGINE_ACTIVITY: activity}
     seen = reading(part, process(part, sm=None, workload=TRAINER), values=values)
@@ -108,7 +110,7 @@ def test_under_mig_the_instance_tells_whether_it_is_held(activity: float | None,
     assert only(node.tick(10, reading(GPU), seen)).held == held
 
 
-def test_where_no_share_is_told_an_idle_gpu_is_held_and_a_busy_one_is_not() -> None:
+def test_without_process_utilization_an_idle_gpu_is_held_and_a_busy_one_is_not() -> None:
     resident = process(GPU, sm=None, workload=TRAINER)
     for utilization, held in ((0.0, 10), (0.5, 0)):
         node = Node()
@@ -117,20 +119,20 @@ def test_where_no_share_is_told_an_idle_gpu_is_held_and_a_busy_one_is_not() -> N
         assert only(node.tick(10, seen)).held == held
 
 
-def test_an_unreadable_list_is_allocated_time_and_nothing_else() -> None:
+def test_an_unreadable_list_counts_only_allocated_time() -> None:
     node = Node()
-    node.tick(0, reading(GPU, failed=True), handed=HANDED)
-    row = only(node.tick(10, reading(GPU, failed=True), handed=HANDED))
+    node.tick(0, reading(GPU, failed=True), allocated=ALLOCATED)
+    row = only(node.tick(10, reading(GPU, failed=True), allocated=ALLOCATED))
     assert (row.processes, row.allocated, row.held) == (None, 10, 0)
 
 
-def test_a_pause_of_more_than_a_minute_is_nobodys_time() -> None:
+def test_a_gap_of_more_than_a_minute_counts_for_no_owner() -> None:
     node = Node()
-    node.tick(0, reading(GPU), handed=HANDED)
-    assert only(node.tick(3600, reading(GPU), handed=HANDED)).allocated == 0
+    node.tick(0, reading(GPU), allocated=ALLOCATED)
+    assert only(node.tick(3600, reading(GPU), allocated=ALLOCATED)).allocated == 0
 
 
-def test_what_was_held_before_the_name_came_is_the_owners() -> None:
+def test_time_held_before_the_name_arrived_goes_to_the_owner() -> None:
     node = Node()
     node.tick(0, reading(GPU, process(GPU, sm=0.0, workload=UNNAMED)))
     assert node.tick(10, reading(GPU, process(GPU, sm=0.0, workload=UNNAMED))) == {}
@@ -138,18 +140,18 @@ def test_what_was_held_before_the_name_came_is_the_owners() -> None:
     assert (row.labels, row.held, row.resident) == (WHO, 20, 20)
 
 
-def test_owners_without_a_name_are_told_together_after_half_a_minute() -> None:
+def test_unnamed_owners_are_exported_together_after_half_a_minute() -> None:
     node = Node()
     others = replace(UNNAMED, pod_uid="u2", container_id="c2")
     seen = reading(GPU, process(GPU, 1, sm=0.0, workload=UNNAMED), process(GPU, 2, sm=0.0, workload=others))
     for at in (0, 10, 20, 30):
-        told = node.tick(at, seen)
-    assert only(told).labels == NOT_KNOWN
+        rows = node.tick(at, seen)
+    assert only(rows).labels == NOT_KNOWN
     row = only(node.tick(40, seen))
-    assert (row.processes, row.held) == (2, 60), "two for 20 s, then one row that stands for both"
+    assert (row.processes, row.held) == (2, 60), "two for 20 s, then one row for both"
 
 
-def test_an_owner_that_went_without_a_name_leaves_its_time_to_the_unknown() -> None:
+def test_time_of_an_owner_that_left_unnamed_goes_to_unknown() -> None:
     node = Node()
     seen = reading(GPU, process(GPU, sm=0.0, workload=UNNAMED))
     node.tick(0, seen)
@@ -158,19 +160,19 @@ def test_an_owner_that_went_without_a_name_leaves_its_time_to_the_unknown() -> N
     assert (row.labels, row.present, row.held) == (NOT_KNOWN, False, 10)
 
 
-def test_an_owner_that_went_is_told_until_it_was_scraped_and_then_no_more() -> None:
+def test_an_owner_that_left_is_exported_until_the_retention_ends() -> None:
     node = Node(retention=300)
-    node.tick(0, reading(GPU), handed=HANDED)
-    node.tick(10, reading(GPU), handed=HANDED)
+    node.tick(0, reading(GPU), allocated=ALLOCATED)
+    node.tick(10, reading(GPU), allocated=ALLOCATED)
     row = only(node.tick(20, reading(GPU)))
     assert (row.present, row.processes, row.allocated) == (False, None, 10)
     assert only(node.tick(310, reading(GPU)))
     assert node.tick(311, reading(GPU)) == {}
 
 
-def test_owners_that_come_and_go_leave_nothing_behind() -> None:
+def test_owners_that_left_use_no_memory() -> None:
     node = Node(retention=5)
     for at in range(1000):
         who = replace(UNNAMED, pod_uid=f"u{at}") if at % 2 else replace(TRAINER, pod=f"p{at}")
         node.tick(at, reading(GPU, process(GPU, at, sm=0.0, workload=who)))
-    assert len(node.times._tenures) + len(node.times._waiting) < 20
+    assert len(node.times._entries) + len(node.times._waiting) < 20

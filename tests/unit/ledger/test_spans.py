@@ -1,4 +1,4 @@
-"""Spans: what is merged, where it is cut, and that nothing is lost by either."""
+"""Spans: merging and cutting without loss."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import gpu, process
-from gpuledger.ledger.energy.booking import Booked
-from gpuledger.ledger.energy.gpu_book import Posted
+from gpuledger.ledger.energy.booking import BookedInterval
+from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.spans import Span, SpanBook
+from gpuledger.ledger.spans import Span, SpanRecorder
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.session import UNOBSERVED
@@ -39,7 +39,7 @@ def posted(
     unobserved: int = 0,
     method: str = "measured",
     integrated: bool = False,
-) -> Posted:
+) -> Posting:
     length = max(round((ends - begins) * 1e6), 0)
     there = [one for one in PEOPLE if one.pid in joules]
     residents = tuple(
@@ -47,11 +47,11 @@ def posted(
     )
     shares = {one.key: joules[one.pid] for one in there if joules[one.pid]}
     delta = sum(joules.values()) + idle + unattributed
-    return Posted(
+    return Posting(
         A,
         begins,
         ends,
-        Booked(delta, method, idle, unattributed, shares),
+        BookedInterval(delta, method, idle, unattributed, shares),
         unobserved=unobserved,
         residents=residents,
         integrated=integrated,
@@ -59,15 +59,15 @@ def posted(
 
 
 class Bench:
-    """Every Span that a SpanBook ever touched, by number."""
+    """Every Span that a SpanRecorder changed, by number."""
 
     def __init__(self) -> None:
-        self.book = SpanBook()
+        self.recorder = SpanRecorder()
         self.spans: dict[int, Span] = {}
 
-    def post(self, *intervals: Posted, life: int = 0) -> list[Span]:
+    def post(self, *intervals: Posting, epoch_number: int = 0) -> list[Span]:
         for one in intervals:
-            self.spans |= {span.number: span for span in self.book.post(one, life, number_of)}
+            self.spans |= {span.number: span for span in self.recorder.post(one, epoch_number, number_of)}
         return list(self.spans.values())
 
 
@@ -81,8 +81,8 @@ def test_consecutive_intervals_with_the_same_residents_and_method_are_one_span()
 @dataclass
 class Change:
     name: str
-    second: Posted
-    life: int = 0
+    second: Posting
+    epoch_number: int = 0
 
 
 @pytest.mark.parametrize(
@@ -91,24 +91,24 @@ class Change:
         Change("another resident", posted(START + 1, START + 2, {1: 5, 2: 0})),
         Change("another method", posted(START + 1, START + 2, {1: 5}, method="activity")),
         Change("a gap", posted(START + 1.5, START + 2, {1: 5})),
-        Change("another epoch", posted(START + 1, START + 2, {1: 5}), life=1),
+        Change("another epoch", posted(START + 1, START + 2, {1: 5}), epoch_number=1),
         Change("integrated power", posted(START + 1, START + 2, {1: 5}, integrated=True)),
-        Change("nobody looked", posted(START + 1, START + 2, {}, unobserved=5)),
+        Change("unobserved", posted(START + 1, START + 2, {}, unobserved=5)),
     ],
     ids=lambda change: change.name,
 )
 def test_a_new_span_begins_with(change: Change) -> None:
     bench = Bench()
     bench.post(posted(START, START + 1, {1: 5}))
-    assert len(bench.post(change.second, life=change.life)) == 2
+    assert len(bench.post(change.second, epoch_number=change.epoch_number)) == 2
 
 
-def test_a_resident_without_a_joule_is_in_the_span() -> None:
+def test_a_resident_without_energy_is_in_the_span() -> None:
     (span,) = Bench().post(posted(START, START + 1, {1: 5, 2: 0}))
     assert {number: share.millijoules for number, share in span.shares.items()} == {1: 5, 2: 0}
 
 
-def test_an_interval_over_the_hour_is_cut_in_proportion() -> None:
+def test_an_interval_across_the_hour_is_cut_in_proportion() -> None:
     first, second = Bench().post(posted(FULL - 1, FULL + 3, {1: 101}, idle=8))
     assert (first.begins, first.ends, second.begins, second.ends) == (FULL - 1, FULL, FULL, FULL + 3)
     assert [span.shares[1].millijoules for span in (first, second)] == [25, 76]
@@ -121,17 +121,17 @@ def test_an_interval_that_ends_at_the_hour_is_not_cut_and_the_next_begins_a_span
     assert (first.ends, second.begins) == (FULL, FULL)
 
 
-def test_what_nobody_saw_for_hours_is_one_span() -> None:
+def test_hours_of_unobserved_energy_are_one_span() -> None:
     (span,) = Bench().post(posted(START, START + 9 * HOUR, {}, unobserved=77))
-    assert (span.method, span.unobserved, span.life) == (UNOBSERVED, 77, 0)
+    assert (span.method, span.unobserved, span.epoch_number) == (UNOBSERVED, 77, 0)
 
 
-def test_a_wall_clock_that_is_set_back_costs_nothing() -> None:
+def test_a_wall_clock_set_back_loses_nothing() -> None:
     spans = Bench().post(posted(FULL + 5, FULL - 100, {1: 9}), posted(FULL - 100, FULL - 99, {1: 1}))
     assert sum(span.millijoules for span in spans) == 10
 
 
-def test_an_interval_of_nothing_leaves_no_span() -> None:
+def test_an_empty_interval_creates_no_span() -> None:
     assert Bench().post(posted(START, START + 1, {})) == []
 
 
@@ -151,7 +151,7 @@ intervals = st.lists(
 
 @given(intervals, st.floats(0, HOUR))
 @settings(max_examples=200, deadline=None)
-def test_whatever_is_merged_and_cut_every_account_sums_to_what_was_posted(
+def test_merging_and_cutting_preserve_the_sum_of_every_account(
     drawn: list[tuple[float, float, dict[int, int], int, int, str, bool]], before: float
 ) -> None:
     bench = Bench()

@@ -1,4 +1,4 @@
-"""Whole seconds as sets: what a stretch of time covers, in an hour and in minutes."""
+"""Sets of whole seconds: the seconds that a stretch covers in an hour and in minutes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.ledger.watched_time import HOUR, Marked, pack, seconds_within, unpack
+from gpuledger.ledger.watched_time import HOUR, MarkedSeconds, pack_seconds, seconds_within, unpack_seconds
 
 WHOLE_HOUR = (1 << HOUR) - 1
 times = st.floats(0, 3 * HOUR, allow_nan=False)
@@ -25,12 +25,12 @@ times = st.floats(0, 3 * HOUR, allow_nan=False)
         (4000.0, 5000.0, set()),
     ],
 )
-def test_a_second_is_covered_when_it_began_within(begins: float, ends: float, seconds: set[int]) -> None:
+def test_a_second_is_covered_if_it_begins_within(begins: float, ends: float, seconds: set[int]) -> None:
     assert seconds_within(begins, ends, 0, HOUR) == sum(1 << second for second in seconds)
 
 
 @given(st.tuples(times, times, times).map(sorted))
-def test_stretches_that_follow_each_other_cover_what_the_whole_does(cuts: list[float]) -> None:
+def test_consecutive_stretches_cover_the_same_as_the_whole(cuts: list[float]) -> None:
     first, middle, last = cuts
     for hour in range(4):
         one, other, whole = (
@@ -42,24 +42,24 @@ def test_stretches_that_follow_each_other_cover_what_the_whole_does(cuts: list[f
 
 
 @given(times, times)
-def test_minutes_say_what_the_hour_does(one: float, other: float) -> None:
+def test_minutes_match_the_hour(one: float, other: float) -> None:
     begins, ends = sorted((one, other))
-    marked = Marked()
+    marked = MarkedSeconds()
     marked.mark(begins, ends)
     hour = sum(bits << minute * 60 for minute, bits in marked.unsaved.items())
     assert hour == seconds_within(begins, ends, 0, 4 * HOUR)
 
 
-def test_what_a_minute_had_before_a_save_is_in_what_it_has_after() -> None:
-    marked = Marked()
+def test_a_minute_keeps_its_seconds_across_a_save() -> None:
+    marked = MarkedSeconds()
     marked.mark(0.0, 2.0)
     marked.unsaved.clear()
     marked.mark(4.0, 5.0)
     assert marked.unsaved == {0: 0b10011}
 
 
-def test_of_a_store_that_is_away_for_days_the_last_day_is_kept() -> None:
-    marked = Marked()
+def test_one_day_is_kept_while_the_store_is_unavailable() -> None:
+    marked = MarkedSeconds()
     for minute in range(5000):
         marked.mark(minute * 60.0, minute * 60.0 + 1)
     assert set(marked.unsaved) == set(range(5000 - 1440, 5000))
@@ -71,9 +71,9 @@ stretches = st.lists(st.tuples(st.integers(0, HOUR), st.integers(0, HOUR)), max_
 
 
 @given(st.integers(0, WHOLE_HOUR) | stretches)
-def test_packed_seconds_come_back(seconds: int) -> None:
+def test_packed_seconds_round_trip(seconds: int) -> None:
     seconds &= WHOLE_HOUR
-    assert unpack(pack(seconds)) == seconds
+    assert unpack_seconds(pack_seconds(seconds)) == seconds
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_packed_seconds_come_back(seconds: int) -> None:
         (sum(1 << second for second in range(0, HOUR, 2)), HOUR // 8),
     ],
 )
-def test_few_stretches_take_little_room_and_many_no_more_than_a_bit_each(seconds: int, size: int) -> None:
-    packed = pack(seconds)
+def test_packed_seconds_need_at_most_one_bit_each(seconds: int, size: int) -> None:
+    packed = pack_seconds(seconds)
     assert packed is not None
     assert len(packed) == size
-    assert unpack(packed) == seconds
-    assert pack(0) is None
+    assert unpack_seconds(packed) == seconds
+    assert pack_seconds(0) is None

@@ -1,23 +1,25 @@
-"""A quantity, the call that reads it and what the catalogue says of it are of one mind."""
+"""The source that the native dialect documents for each quantity is the call that reads it."""
 
 import re
 
 import pytest
 
-from gpuledger.dialects.native.devices import TOLD
+from gpuledger.dialects.native.devices import QUANTITY_METRICS
 from gpuledger.model.quantities import PROFILING, QUANTITIES
-from gpuledger.sources.nvml import fields
-from gpuledger.sources.nvml.fields import METRICS
+from gpuledger.sources.nvml import queries
+from gpuledger.sources.nvml.queries import GPM_QUERIES
 
-# The call or field id that tells each quantity.
+# The call or field id that reads each quantity.
 SOURCES = {
-    **{quantity: group.call for group in fields.GROUPS for quantity in group.tells},
-    **dict.fromkeys(fields.MEMORY, fields.MEMORY_CALL),
-    **dict(zip(fields.CUT, ("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"), strict=True)),
-    **{number.quantity: number.call for number in fields.NUMBERS},
-    **{field.quantity: f"NVML field {field.field_id}" for field in fields.FIELDS},
-    **{metric.quantity: fields.METRICS_CALL for metric in METRICS},
-    fields.LINK_RATE: "NVML fields 138 and 139",
+    **{quantity: group.call for group in queries.STRUCT_QUERIES for quantity in group.quantities},
+    **dict.fromkeys(queries.MEMORY_QUANTITIES, queries.MEMORY_CALL),
+    **dict(
+        zip(queries.MIG_QUANTITIES, ("nvmlDeviceGetMigMode", "nvmlDeviceGetMaxMigDeviceCount"), strict=True)
+    ),
+    **{number.quantity: number.call for number in queries.NUMBER_QUERIES},
+    **{field.quantity: f"NVML field {field.field_id}" for field in queries.FIELD_QUERIES},
+    **{metric.quantity: queries.GPM_METRICS_CALL for metric in GPM_QUERIES},
+    queries.NVLINK_RATE: "NVML fields 138 and 139",
 }
 
 
@@ -27,17 +29,17 @@ def mentions(text: str, source: str) -> bool:
     return bool(re.search(rf"\b{source}\b", text))
 
 
-def test_every_quantity_has_one_source():
+def test_every_quantity_has_exactly_one_source():
     assert {quantity.key for quantity in SOURCES} == set(QUANTITIES)
 
 
-def test_profiling_is_what_gpm_tells_and_nothing_else():
-    assert {metric.quantity for metric in METRICS} == PROFILING
+def test_profiling_quantities_are_exactly_those_of_gpm():
+    assert {metric.quantity for metric in GPM_QUERIES} == PROFILING
 
 
-@pytest.mark.parametrize("told", TOLD, ids=lambda told: told.quantity.key)
-def test_the_native_dialect_names_the_call_that_is_made(told):
-    assert mentions(told.spec.source, SOURCES[told.quantity])
+@pytest.mark.parametrize("metric", QUANTITY_METRICS, ids=lambda metric: metric.quantity.key)
+def test_the_native_dialect_documents_the_call_that_reads_each_quantity(metric):
+    assert mentions(metric.spec.source, SOURCES[metric.quantity])
 
 
 @pytest.mark.parametrize(

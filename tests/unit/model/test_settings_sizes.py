@@ -1,4 +1,4 @@
-"""Sizes are read with the meaning of MB that their key has, and MiB is the same for all."""
+"""Sizes: MB is a power of 1000 or of 1024 depending on the parser, MiB is always a power of 1024."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuledger.model.settings import binary_size, size
 
-# As written, with thousands, with 1024s.
+# Text, bytes with powers of 1000, bytes with powers of 1024.
 SIZES = [
     ("5", 5, 5),
     ("7B", 7, 7),
@@ -26,22 +26,22 @@ SIZES = [
 
 
 @pytest.mark.parametrize(("written", "decimal", "binary"), SIZES, ids=[str(case[0]) for case in SIZES])
-def test_a_size_is_so_many_bytes(written: object, decimal: int, binary: int) -> None:
+def test_a_size_is_parsed_to_bytes(written: object, decimal: int, binary: int) -> None:
     assert (size(written), binary_size(written)) == (decimal, binary)
 
 
 @pytest.mark.parametrize(
     "written", ["", "MB", "-1MB", "1e9", "inf", "nan", "1.MB", "9 lots", "5iB", "1XB", True, None, "9" * 5000]
 )
-def test_what_is_no_size_is_refused(written: object) -> None:
+def test_an_invalid_size_is_rejected(written: object) -> None:
     for parse in (size, binary_size):
-        with pytest.raises(ValueError, match=r"^a size such as 512MB or 2GiB is wanted$"):
+        with pytest.raises(ValueError, match=r"^expected a size such as 512MB or 2GiB$"):
             parse(written)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 10**18 - 1), st.sampled_from(["", "K", "M", "G", "T"]))
-def test_whole_numbers_are_exact(number: int, prefix: str) -> None:
+def test_integer_sizes_are_exact(number: int, prefix: str) -> None:
     power = " KMGT".index(prefix or " ")
     assert size(f"{number}{prefix}B") == number * 1000**power
     assert binary_size(f"{number}{prefix}B") == size(f"{number}{prefix}{'i' if prefix else ''}B")

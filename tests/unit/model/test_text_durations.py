@@ -1,4 +1,4 @@
-"""Durations as Prometheus writes them."""
+"""Durations formatted like Prometheus."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.model.settings import duration
-from gpuledger.model.text import as_prometheus
+from gpuledger.model.text import format_duration
 
-# As Prometheus 2.42 shows them at /api/v1/targets.
+# Durations in /api/v1/targets of Prometheus 2.42.
 WRITTEN = ["100ms", "1s500ms", "10s", "1m", "1m30s", "1h", "1d", "1d1h", "1w", "8d", "1y"]
 
 
 @pytest.mark.parametrize("written", [*WRITTEN, "0s"])
-def test_a_duration_is_written_as_prometheus_writes_it(written: str) -> None:
-    assert as_prometheus(duration()(written)) == written
+def test_a_duration_is_formatted_like_prometheus(written: str) -> None:
+    assert format_duration(duration()(written)) == written
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 366 * 86_400_000))
-def test_what_is_written_is_read_again_to_the_millisecond(milliseconds: int) -> None:
-    assert round(duration()(as_prometheus(milliseconds / 1000)) * 1000) == milliseconds
+def test_a_formatted_duration_is_parsed_back_to_the_millisecond(milliseconds: int) -> None:
+    assert round(duration()(format_duration(milliseconds / 1000)) * 1000) == milliseconds
 
 
 @pytest.mark.parametrize(("seconds", "written"), [(0.0004, "0s"), (0.0006, "1ms"), (59.9996, "1m")])
-def test_what_is_finer_than_a_millisecond_is_rounded(seconds: float, written: str) -> None:
-    assert as_prometheus(seconds) == written
+def test_durations_are_rounded_to_milliseconds(seconds: float, written: str) -> None:
+    assert format_duration(seconds) == written

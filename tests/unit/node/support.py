@@ -1,4 +1,4 @@
-"""A source that does what a test tells it, and the node that reads it."""
+"""A scripted source and a node that reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuledger.node.loop import Node
 
 
 class ScriptedSource:
-    """Does per tick what the script says; the last act repeats. Counts how often it was let go."""
+    """Runs one act per tick and repeats the last one. Counts how often it was closed."""
 
     def __init__(self, *acts: Callable[[], Snapshot], info: SourceInfo = SOURCE) -> None:
         self.acts = list(acts)
@@ -34,13 +34,13 @@ class ScriptedSource:
 
 
 def node_of(
-    source: ScriptedSource, publish: Callable[[NodeState], None] = lambda page: None, **more: Any
+    source: ScriptedSource, publish: Callable[[NodeState], None] = lambda state: None, **more: Any
 ) -> Node:
-    """On the machine's own clock, with books in memory, unless something else is said."""
+    """A node with the system clock and a ledger in memory; `more` overrides its parameters."""
     usual: dict[str, Any] = {
         "name": lambda seen: seen,
         "post": Ledger(LedgerSettings()).post,
-        "wanted": frozenset,
+        "required_quantities": frozenset,
         "clock": SystemClock(),
         "interval": 1.0,
     }

@@ -1,4 +1,4 @@
-"""Whatever a driver's call answers: no crash, no wrong number, health tells it, and no joule is lost."""
+"""Any driver call may return any error code: no crash, no wrong number, reported health, no lost energy."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from fault_rig import CODES, LISTS, FaultRig, calls_of_the_source
+from fault_rig import CODES, LISTS, FaultRig, source_calls
 from gpuledger.sources.nvml.codes import INVALID_ARGUMENT, NOTHING_YET, UNSUPPORTED
 from nvml.library import NvmlAccount
 
-# Ticks until all is told again: the driver's start is tried after 1, 2 and 4 s, slow quantities every other.
+# Ticks until everything is reported again: the driver's start is retried after 1, 2 and 4 s, slow quantities
+# are read every other tick.
 MOST = 4
-# Calls that are made where a newer one does not exist: as a symbol, or for the card.
+# Calls that are used when a newer one is missing: as a symbol of the library, or on this GPU.
 OLD = {
     "nvmlInit_v2": "nvmlInitWithFlags",
     "nvmlDeviceGetCurrentClocksThrottleReasons": "nvmlDeviceGetCurrentClocksEventReasons",
 }
 INSTEAD = {
-    # Asked of a card that was lost.
+    # Called for a GPU that was lost.
     "nvmlDeviceGetHandleByUUID": ("nvmlDeviceGetMigMode", 15),
     "nvmlDeviceGetMemoryInfo": ("nvmlDeviceGetMemoryInfo_v2", 3),
     "nvmlDeviceGetPciInfo_v2": ("nvmlDeviceGetPciInfo_v3", 13),
@@ -30,7 +31,7 @@ INSTEAD = {
 }
 
 
-# No fault but an answer: a card cannot be cut, a slot is empty, there is no such list, nobody used an engine.
+# Codes that are answers, not failures: no MIG support, an empty slot, no such list, no engine was used.
 SAYS = {
     "nvmlDeviceGetMigMode": UNSUPPORTED,
     "nvmlDeviceGetMaxMigDeviceCount": UNSUPPORTED,
@@ -41,40 +42,40 @@ SAYS = {
 }
 
 
-@pytest.mark.parametrize("call", calls_of_the_source())
-def test_a_call_may_answer_any_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+@pytest.mark.parametrize("call", source_calls())
+def test_a_call_may_return_any_error_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     rig = FaultRig(tmp_path, monkeypatch, without={OLD.get(call)})
     for code in CODES:
         for fresh in (True, False):
             rig.driver.answers = dict([INSTEAD[call]] if call in INSTEAD else []) | {call: code}
             if fresh:
-                # Only a driver that was loaded anew is asked again, and only for new processes.
+                # Only a reloaded driver is called again, and only for new processes.
                 rig.state.reload += call == "nvmlDeviceSetAccountingMode"
                 rig.host.born[11] = code if call == "nvmlSystemGetProcessName" else 11
                 rig.restart_driver()
             for tick in range(2):
-                # Of a process that is new in the records these are read.
+                # These calls are made only for processes that are new in the accounting records.
                 account = NvmlAccount(9000 + 4 * code + 2 * fresh + tick, 1, running=True)
                 rig.gpus[1].accounts[1:] = [account] if "Stats" in call else []
-                rig.page()
+                rig.run_tick()
                 says = code in SAYS.get(call, ())
                 rig.assert_nothing_wrong(*(("GPU-calm",) if says else ()))
-                missing = () if says else rig.lacks()
+                missing = () if says else rig.find_unreported()
                 assert not missing or not rig.last.health.healthy or code in NOTHING_YET, (code, missing)
             rig.driver.answers.clear()
             if code in UNSUPPORTED or code == INVALID_ARGUMENT or call in INSTEAD:
-                rig.page(601.0)
-            # Told while all comes back, or after it: a set of events that is made anew has none from before.
+                rig.run_tick(601.0)
+            # Reported during or after the recovery: a new event set holds no earlier events.
             rig.state.events.append((1, code))
-            told = rig.xids(rig.settle(MOST))
-            if not told:
+            xids = rig.xids(rig.settle(MOST))
+            if not xids:
                 rig.state.events.append((1, code))
-                rig.page()
-                told = rig.xids(1)
-            assert told == [("GPU-whole", code)]
-    assert call in rig.driver.asked
+                rig.run_tick()
+                xids = rig.xids(1)
+            assert xids == [("GPU-whole", code)]
+    assert call in rig.driver.called
     booked = rig.end()
-    # Each counter went on all the time, and whatever it counted since it moved first is in the books.
+    # Each counter kept counting, and everything since its first change is in the ledger.
     assert set(rig.booked().values()) == {rig.counter - rig.opening}
     assert booked == 3 * (rig.counter - rig.opening)
     if call not in SAYS and call != "nvmlSystemGetProcessName":

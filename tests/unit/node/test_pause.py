@@ -1,4 +1,4 @@
-"""A pause: the driver is let go, the page says so, and what happens meanwhile is nobody's."""
+"""A pause releases the driver, is reported in the state, and its energy is unobserved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from builders import gpu, process, reading, snapshot
 from gpuledger.dialects.native.dialect import NativeDialect
-from gpuledger.ledger.allocation_times import Handed
+from gpuledger.ledger.allocation_times import AllocationTimes
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
@@ -23,7 +23,7 @@ from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.node.loop import Node, TickHangs
-from gpuledger.outputs.responses import describe
+from gpuledger.outputs.responses import describe_health
 from nvml.library import NvmlGpu, NvmlProcess
 from nvml.machine import Machine
 from unit.node.support import ScriptedSource, node_of
@@ -33,10 +33,10 @@ INIT, SHUTDOWN = "nvmlInitWithFlags", "nvmlShutdown"
 
 @dataclass
 class Paused:
-    """A node on the test library, whose time moves by hand."""
+    """A node on the test library with a manual clock."""
 
     machine: Machine
-    pages: list[NodeState] = field(default_factory=list)
+    states: list[NodeState] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(LedgerSettings(zero_hold=0.0))
@@ -44,11 +44,11 @@ class Paused:
             self.machine.source,
             name=lambda seen: seen,
             post=self.ledger.post,
-            publish=self.pages.append,
-            wanted=lambda: NativeDialect.wants | self.ledger.wants,
+            publish=self.states.append,
+            required_quantities=lambda: NativeDialect.required_quantities | self.ledger.required_quantities,
             clock=self.machine.clock,
             interval=1.0,
-            interrupted=self.ledger.interrupt,
+            on_pause=self.ledger.interrupt,
             pausable=True,
         )
 
@@ -71,15 +71,15 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paused:
     return Paused(machine)
 
 
-def families(page: NodeState) -> dict[str, float]:
-    told = {}
-    for family in NativeDialect("0").families(page):
+def families(state: NodeState) -> dict[str, float]:
+    values = {}
+    for family in NativeDialect("0").families(state):
         for labels, value in family.samples.items():
-            told[family.spec.name + ("" if not labels else f"{labels}")] = value
-    return told
+            values[family.spec.name + ("" if not labels else f"{labels}")] = value
+    return values
 
 
-def test_a_pause_shuts_the_library_down_and_frees_what_it_gave(node: Paused) -> None:
+def test_a_pause_shuts_the_library_down_and_frees_its_resources(node: Paused) -> None:
     node.tick()
     node.tick()
     sets, samples = node.machine.count("nvmlEventSetCreate"), node.machine.count("nvmlGpmSampleAlloc")
@@ -90,64 +90,64 @@ def test_a_pause_shuts_the_library_down_and_frees_what_it_gave(node: Paused) -> 
     assert node.machine.count("nvmlGpmSampleFree") == samples
 
 
-def test_the_tick_goes_on_without_touching_the_driver(node: Paused) -> None:
+def test_ticks_continue_during_a_pause_without_calling_the_driver(node: Paused) -> None:
     node.tick()
     node.node.pause(60)
-    calls, pages = node.machine.source.calls, len(node.pages)
+    calls, states = node.machine.source.calls, len(node.states)
     ticks = [node.tick().health.ticks for _ in range(5)]
     assert node.machine.source.calls == calls
-    assert len(node.pages) == pages + 5
+    assert len(node.states) == states + 5
     assert ticks == sorted(set(ticks))
 
 
-def test_the_page_of_a_pause_is_there_when_pause_returns(node: Paused) -> None:
+def test_pause_returns_after_the_paused_state_is_published(node: Paused) -> None:
     before = node.tick()
     node.node.pause(90, "driver upgrade")
-    page = node.pages[-1]
-    assert page.snapshot is None
-    assert page.ledger is before.ledger
-    assert page.health.pause == PauseHealth(True, node.machine.clock.unix() + 90, "driver upgrade")
-    assert not page.health.stalled
-    assert not page.health.healthy
+    state = node.states[-1]
+    assert state.snapshot is None
+    assert state.ledger is before.ledger
+    assert state.health.pause == PauseHealth(True, node.machine.clock.unix() + 90, "driver upgrade")
+    assert not state.health.stalled
+    assert not state.health.healthy
 
 
-def test_a_pause_is_told_in_words_and_in_series(node: Paused) -> None:
+def test_a_pause_is_reported_as_text_and_as_series(node: Paused) -> None:
     assert families(node.tick())["gpuledger_paused"] == 0
     node.node.pause(90, "driver upgrade")
-    page = node.pages[-1]
-    told = families(page)
-    assert told["gpuledger_paused"] == 1
-    assert told["gpuledger_paused_until_timestamp_seconds"] == node.machine.clock.unix() + 90
-    assert describe(page).startswith("PAUSED until 2023-11-14T22:14:51Z (driver upgrade): ")
-    assert "gpuledger resume" in describe(page)
+    state = node.states[-1]
+    values = families(state)
+    assert values["gpuledger_paused"] == 1
+    assert values["gpuledger_paused_until_timestamp_seconds"] == node.machine.clock.unix() + 90
+    assert describe_health(state).startswith("PAUSED until 2023-11-14T22:14:51Z (driver upgrade): ")
+    assert "gpuledger resume" in describe_health(state)
 
 
-def test_device_data_is_gone_and_booked_counters_stay(node: Paused) -> None:
+def test_device_data_is_omitted_during_a_pause_and_booked_counters_are_kept(node: Paused) -> None:
     for _ in range(5):
-        told = families(node.tick())
+        values = families(node.tick())
     node.node.pause(60)
     paused = families(node.tick())
     assert not [name for name in paused if name.startswith("gpuledger_device_up")]
     counters = {
-        name: value for name, value in told.items() if name.startswith("gpuledger_energy_joules_total")
+        name: value for name, value in values.items() if name.startswith("gpuledger_energy_joules_total")
     }
     assert counters
     assert {name: paused[name] for name in counters} == counters
 
 
-def test_what_reads_the_driver_is_neither_well_nor_failed_in_a_pause(node: Paused) -> None:
-    page = node.tick()
-    assert page.snapshot is not None
-    reading_parts = {"source", *(part.name for part in page.snapshot.collected)}
+def test_collectors_that_read_the_driver_are_omitted_during_a_pause(node: Paused) -> None:
+    state = node.tick()
+    assert state.snapshot is not None
+    reading_parts = {"source", *(part.name for part in state.snapshot.collected)}
     assert len(reading_parts) > 5
-    assert reading_parts <= {part.name for part in page.health.collectors}
+    assert reading_parts <= {part.name for part in state.health.collectors}
     node.node.pause(60)
-    assert not reading_parts & {part.name for part in node.pages[-1].health.collectors}
+    assert not reading_parts & {part.name for part in node.states[-1].health.collectors}
     node.machine.clock.advance(61)
     assert reading_parts <= {part.name for part in node.tick().health.collectors}
 
 
-def test_a_forgotten_pause_ends_by_itself(node: Paused) -> None:
+def test_a_forgotten_pause_ends_automatically(node: Paused) -> None:
     node.tick()
     node.node.pause(10)
     assert node.tick(9.5).health.paused
@@ -157,23 +157,23 @@ def test_a_forgotten_pause_ends_by_itself(node: Paused) -> None:
     assert node.handles() == 1
 
 
-def test_a_second_pause_sets_another_end_and_closes_nothing_twice(node: Paused) -> None:
+def test_a_second_pause_sets_a_new_end_and_closes_the_driver_only_once(node: Paused) -> None:
     node.tick()
     node.node.pause(10, "first")
     node.node.pause(100, "second")
     assert node.machine.count(SHUTDOWN) == 1
     assert node.tick(50).health.paused
-    assert node.pages[-1].health.pause is not None
-    assert node.pages[-1].health.pause.reason == "second"
+    assert node.states[-1].health.pause is not None
+    assert node.states[-1].health.pause.reason == "second"
     assert not node.tick(50).health.paused
 
 
-def test_a_driver_that_was_refused_before_a_pause_is_tried_at_once_after_it(node: Paused) -> None:
+def test_closing_clears_the_retry_back_off_of_a_driver_that_failed_before_a_pause(node: Paused) -> None:
     not_loaded = 9
     node.tick()
     node.machine.state.errors[INIT] = not_loaded
     node.machine.state.reload += 1
-    # The first of these finds it gone; each later try that fails is followed by a longer wait.
+    # The first tick finds the driver gone; the wait grows after each failed retry.
     for _ in range(40):
         node.tick()
     node.node.pause(5)
@@ -182,12 +182,12 @@ def test_a_driver_that_was_refused_before_a_pause_is_tried_at_once_after_it(node
     assert node.tick(0.2).snapshot is not None
 
 
-def test_resume_without_a_pause_answers_none(node: Paused) -> None:
+def test_resume_without_a_pause_returns_none(node: Paused) -> None:
     node.tick()
     assert node.node.resume() is None
 
 
-def test_where_nobody_can_ask_for_a_pause_nothing_is_told_of_it() -> None:
+def test_a_node_that_cannot_be_paused_exports_no_pause_series() -> None:
     never = node_of(ScriptedSource(snapshot))
     assert "gpuledger_paused" not in families(never.tick())
 
@@ -196,10 +196,10 @@ CARD = gpu(0)
 WATTS = 100.0
 
 
-class Books:
-    """A Gpu at constant power with one busy resident, posted once a second, to a Ledger in memory.
+class ConstantPowerGpu:
+    """A Gpu at constant power with one busy process, posted once a second to a Ledger in memory.
 
-    Without a `counter` the driver tells its power alone.
+    Without a `counter` the driver reports only power.
     """
 
     def __init__(self, *, counter: bool = True) -> None:
@@ -223,13 +223,13 @@ class Books:
         """Millijoules by account."""
         energy = self.ledger.state.energy
         assert set(energy.imbalance.values()) <= {0}
-        told: dict[str, int] = {}
+        values: dict[str, int] = {}
         for row in energy.owners:
-            told[row.labels[1]] = told.get(row.labels[1], 0) + row.millijoules
-        assert sum(told.values()) + sum(energy.pending.values()) + sum(energy.closed.values()) == sum(
+            values[row.labels[1]] = values.get(row.labels[1], 0) + row.millijoules
+        assert sum(values.values()) + sum(energy.pending.values()) + sum(energy.closed.values()) == sum(
             energy.totals.values()
         )
-        return told
+        return values
 
 
 @given(st.floats(0.1, 4000.0), st.integers(3, 10), st.integers(3, 10))
@@ -237,140 +237,140 @@ class Books:
 def test_the_energy_of_a_pause_is_unobserved_however_long_it_is(
     pause: float, before: int, after: int
 ) -> None:
-    books = Books()
+    card = ConstantPowerGpu()
     for _ in range(before):
-        books.post()
-    here, opened = books.accounts(), books.joules
-    books.ledger.interrupt()
-    books.post(pause)
+        card.post()
+    here, opened = card.accounts(), card.joules
+    card.ledger.interrupt()
+    card.post(pause)
     for _ in range(after):
-        books.post()
-    now = books.accounts()
-    # Until the first move that was seen afterwards, and that is one tick after the first reading.
+        card.post()
+    now = card.accounts()
+    # Up to the first counter change seen afterwards, one tick after the first reading.
     lost = round(pause * WATTS * 1000) + round(WATTS * 1000)
     assert now["unobserved"] - here.get("unobserved", 0) == lost
     gained = {name: now[name] - here.get(name, 0) for name in now}
-    assert sum(gained.values()) == books.joules - opened
+    assert sum(gained.values()) == card.joules - opened
 
 
-def test_without_a_counter_the_power_of_a_pause_is_not_made_up() -> None:
-    books = Books(counter=False)
+def test_without_an_energy_counter_no_energy_is_booked_for_a_pause() -> None:
+    card = ConstantPowerGpu(counter=False)
     for _ in range(5):
-        books.post()
-    booked = sum(books.accounts().values())
-    books.ledger.interrupt()
-    books.post(30)
-    assert sum(books.accounts().values()) == booked
-    books.post()
-    assert sum(books.accounts().values()) == booked + round(WATTS * 1000)
+        card.post()
+    booked = sum(card.accounts().values())
+    card.ledger.interrupt()
+    card.post(30)
+    assert sum(card.accounts().values()) == booked
+    card.post()
+    assert sum(card.accounts().values()) == booked + round(WATTS * 1000)
 
 
-def test_the_counter_of_a_gpu_goes_on_in_the_same_epoch_after_a_pause() -> None:
-    books = Books()
+def test_a_pause_does_not_begin_an_epoch() -> None:
+    card = ConstantPowerGpu()
     for _ in range(5):
-        books.post()
-    (book,) = books.ledger.energy.books.values()
-    life = book.counter.life
-    books.ledger.interrupt()
+        card.post()
+    (book,) = card.ledger.energy.gpu_ledgers.values()
+    life = book.counter.epoch_number
+    card.ledger.interrupt()
     for _ in range(3):
-        books.post(100)
-    assert (book.counter.life, book.frozen) == (life, False)
+        card.post(100)
+    assert (book.counter.epoch_number, book.frozen) == (life, False)
 
 
-def test_a_node_that_pauses_tells_its_ledger(node: Paused) -> None:
+def test_a_pause_of_the_node_interrupts_the_ledger(node: Paused) -> None:
     for _ in range(5):
         node.tick()
-    assert not unobserved(node.pages[-1])
+    assert not unobserved(node.states[-1])
     node.node.pause(20)
     for _ in range(25):
-        page = node.tick()
-    # 100 W, for twenty seconds that nobody saw and those until the counter was seen to move.
-    assert 2_000_000 <= unobserved(page) <= 2_500_000
-    assert set(page.ledger.energy.imbalance.values()) <= {0}
+        state = node.tick()
+    # 100 W for the twenty unobserved seconds and those until the counter was seen to change.
+    assert 2_000_000 <= unobserved(state) <= 2_500_000
+    assert set(state.ledger.energy.imbalance.values()) <= {0}
 
 
-def unobserved(page: NodeState) -> int:
-    """Millijoules of the first Gpu that nobody saw."""
+def unobserved(state: NodeState) -> int:
+    """Millijoules in the unobserved account of the first Gpu."""
     return sum(
         row.millijoules
-        for row in page.ledger.energy.owners
+        for row in state.ledger.energy.owners
         if row.labels[1] == "unobserved" and row.labels[0] == "GPU-00000000-0000-0000-0000-000000000000"
     )
 
 
-def test_nobody_is_said_to_have_held_a_device_in_a_pause() -> None:
-    books = Books()
+def test_a_pause_adds_no_state_seconds() -> None:
+    card = ConstantPowerGpu()
     for _ in range(5):
-        books.post()
-    seconds = sum(books.ledger.state.state_seconds.values())
-    books.ledger.interrupt()
-    books.post(30)
-    assert sum(books.ledger.state.state_seconds.values()) == seconds
-    books.post(1)
-    assert sum(books.ledger.state.state_seconds.values()) == seconds + 1
+        card.post()
+    seconds = sum(card.ledger.state.state_seconds.values())
+    card.ledger.interrupt()
+    card.post(30)
+    assert sum(card.ledger.state.state_seconds.values()) == seconds
+    card.post(1)
+    assert sum(card.ledger.state.state_seconds.values()) == seconds + 1
 
 
-def test_a_device_in_somebodys_hands_is_not_said_to_be_unused_in_a_pause() -> None:
-    handed, at = Handed(), 1_700_000_000.0
+def test_an_allocated_device_is_not_counted_as_unused_during_a_pause() -> None:
+    times, at = AllocationTimes(), 1_700_000_000.0
 
     def post(seconds: float) -> int:
         nonlocal at
         at += seconds
         seen = snapshot(reading(CARD, values={q.UTILIZATION: 0.0}), unix=at)
-        handed.post(replace(seen, allocations=(Allocation(CARD, Workload(kind="pod", pod="train")),)))
-        (one,) = handed.open()
+        times.post(replace(seen, allocations=(Allocation(CARD, Workload(kind="pod", pod="train")),)))
+        (one,) = times.open()
         return sum(bits.bit_count() for bits in one.unused.unsaved.values())
 
     post(1)
     assert post(10) == 10
-    handed.interrupt()
-    # It ended when the pause began, and another one begins after it.
+    times.interrupt()
+    # The allocation ended when the pause began, and another one begins after it.
     assert post(30) == 0
-    assert [one.ends for one in handed.ended] == [at - 30]
+    assert [one.ends for one in times.ended] == [at - 30]
     assert post(10) == 10
 
 
-def test_a_session_is_not_said_to_have_gone_on_as_it_was_in_a_pause() -> None:
-    books = Books()
+def test_the_utilization_of_a_session_is_unknown_during_a_pause() -> None:
+    card = ConstantPowerGpu()
     for _ in range(5):
-        books.post()
-    (session,) = books.ledger.sessions.open()
+        card.post()
+    (session,) = card.ledger.sessions.open()
     known = session.sm_known
-    books.ledger.interrupt()
-    books.post(30)
+    card.ledger.interrupt()
+    card.post(30)
     assert session.sm_known == known > 0
 
 
-def test_who_went_in_a_pause_ended_unseen() -> None:
-    books = Books()
+def test_a_process_that_exits_during_a_pause_ends_at_its_last_sighting() -> None:
+    card = ConstantPowerGpu()
     for _ in range(3):
-        books.post()
-    last = books.at
-    books.ledger.interrupt()
-    books.post(30, pids=False)
-    (session,) = books.ledger.sessions.ended
+        card.post()
+    last = card.at
+    card.ledger.interrupt()
+    card.post(30, pids=False)
+    (session,) = card.ledger.sessions.ended
     assert (session.ended, session.watched) == (last, False)
 
 
-def running(source: ScriptedSource, publish: Callable[[NodeState], None] = lambda page: None) -> Node:
+def running(source: ScriptedSource, publish: Callable[[NodeState], None] = lambda state: None) -> Node:
     made = node_of(source, publish, interval=3600.0, pausable=True)
     made.start()
     return made
 
 
-def test_resume_reads_at_once_and_answers_the_page_of_that() -> None:
-    pages: list[NodeState] = []
-    ticking = running(ScriptedSource(lambda: snapshot(reading(CARD))), pages.append)
+def test_resume_reads_immediately_and_returns_that_state() -> None:
+    states: list[NodeState] = []
+    ticking = running(ScriptedSource(lambda: snapshot(reading(CARD))), states.append)
     ticking.pause(600)
-    # Of an interval of an hour nobody waits for the rest.
-    page = ticking.resume()
-    assert page is not None
-    assert page.snapshot is not None
-    assert not page.health.paused
+    # resume does not wait for the rest of the one-hour interval.
+    state = ticking.resume()
+    assert state is not None
+    assert state.snapshot is not None
+    assert not state.health.paused
     ticking.stop()
 
 
-def test_a_reading_that_hangs_refuses_the_pause_and_changes_nothing() -> None:
+def test_a_hanging_read_refuses_the_pause_and_changes_nothing() -> None:
     hangs, release, came = Event(), Event(), Event()
 
     def hang() -> Snapshot:
@@ -379,17 +379,17 @@ def test_a_reading_that_hangs_refuses_the_pause_and_changes_nothing() -> None:
         return snapshot(reading(CARD))
 
     source = ScriptedSource(hang)
-    ticking = running(source, lambda page: came.set())
+    ticking = running(source, lambda state: came.set())
     assert hangs.wait(20)
-    with pytest.raises(TickHangs, match="has not come back"):
-        ticking.pause(600, patience=0.01)
+    with pytest.raises(TickHangs, match="has not returned"):
+        ticking.pause(600, timeout=0.01)
     release.set()
     assert came.wait(20)
     assert (source.closed, ticking.tick().health.paused) == (0, False)
     ticking.stop()
 
 
-def test_ending_in_a_pause_ends_the_threads() -> None:
+def test_stopping_during_a_pause_ends_the_threads() -> None:
     source = ScriptedSource(lambda: snapshot(reading(CARD)))
     ticking = running(source)
     ticking.pause(600)
@@ -397,12 +397,12 @@ def test_ending_in_a_pause_ends_the_threads() -> None:
     assert not any(thread.is_alive() for thread in ticking._threads)
 
 
-def test_what_is_made_up_is_not_closed_because_it_could_not_be_opened_again() -> None:
+def test_a_simulated_source_is_not_closed_by_a_pause() -> None:
     source = ScriptedSource(lambda: snapshot(reading(CARD)), info=SourceInfo("simulator", simulated=True))
     ticking = running(source)
     ticking.pause(600)
     assert source.closed == 0
-    page = ticking.resume()
-    assert page is not None
-    assert page.snapshot is not None
+    state = ticking.resume()
+    assert state is not None
+    assert state.snapshot is not None
     ticking.stop()

@@ -1,4 +1,4 @@
-"""Values of every kind of field, made from the same trees as the definitions."""
+"""Generates values for every schema node."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpuledger.operator.schema.nodes import (
-    Count,
-    Each,
-    Fields,
-    Named,
-    Node,
-    NumberOrText,
-    Switch,
-    Text,
-    Unheeded,
+    BooleanNode,
+    IgnoredNode,
+    IntegerNode,
+    IntOrStringNode,
+    ListNode,
+    MapNode,
+    ObjectNode,
+    SchemaNode,
+    TextNode,
 )
 
 Path = tuple[str, ...]
 
-# Label names, variables and words of configurations alike.
+# Valid as label names, as variables and as configuration keys.
 _NAMES = st.sampled_from(["a", "team", "example.com/pool", "x-1", "nvidia.com/gpu"])
 _WORDS = st.text("abcXYZ019 .:;/$(){}[]|*+?^\\\"'_-äß\n", max_size=12)
 
 
-def leaves(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Every field that has no fields below it; of lists, those of an element."""
-    if isinstance(node, Fields) and node.keys:
+def leaf_fields(node: SchemaNode, path: Path = ()) -> Iterator[tuple[Path, SchemaNode]]:
+    """Every field without nested fields; of lists, the fields of an item."""
+    if isinstance(node, ObjectNode) and node.keys:
         for name, below in node.keys.items():
-            yield from leaves(below, (*path, name))
-    elif isinstance(node, Each) and isinstance(node.item, Fields) and node.item.keys:
-        yield from leaves(node.item, (*path, "[]"))
+            yield from leaf_fields(below, (*path, name))
+    elif isinstance(node, ListNode) and isinstance(node.item, ObjectNode) and node.item.keys:
+        yield from leaf_fields(node.item, (*path, "[]"))
     else:
         yield path, node
 
 
-def values(node: Node) -> st.SearchStrategy[Any]:
-    """What the schema admits, and more than anybody would write."""
-    if isinstance(node, Text):
+def values(node: SchemaNode) -> st.SearchStrategy[Any]:
+    """Arbitrary values that the schema allows."""
+    if isinstance(node, TextNode):
         return _texts(node)
-    if isinstance(node, Switch):
+    if isinstance(node, BooleanNode):
         return st.booleans()
-    if isinstance(node, Count):
-        return st.integers(node.lowest, node.highest)
-    if isinstance(node, NumberOrText):
+    if isinstance(node, IntegerNode):
+        return st.integers(node.minimum, node.maximum)
+    if isinstance(node, IntOrStringNode):
         texts = st.from_regex(node.pattern, fullmatch=True) if node.pattern else _WORDS
-        return st.one_of(st.integers(node.lowest, node.highest), texts)
-    if isinstance(node, Each):
-        return st.lists(values(node.item), min_size=node.fewest, max_size=node.fewest + 2)
-    if isinstance(node, Named):
+        return st.one_of(st.integers(node.minimum, node.maximum), texts)
+    if isinstance(node, ListNode):
+        return st.lists(values(node.item), min_size=node.min_items, max_size=node.min_items + 2)
+    if isinstance(node, MapNode):
         return st.dictionaries(_NAMES, values(node.value), max_size=2)
-    if isinstance(node, Unheeded):
+    if isinstance(node, IgnoredNode):
         return st.one_of(st.booleans(), _WORDS, st.dictionaries(_NAMES, st.integers(0, 9), max_size=1))
-    assert isinstance(node, Fields)
+    assert isinstance(node, ObjectNode)
     required = {name: values(node.keys[name]) for name in node.required}
     others = {
         name: st.none() | values(below) for name, below in node.keys.items() if name not in node.required
@@ -62,16 +62,16 @@ def values(node: Node) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries(required, optional=others)
 
 
-def _texts(node: Text) -> st.SearchStrategy[str]:
-    if node.words:
-        return st.sampled_from(node.words)
+def _texts(node: TextNode) -> st.SearchStrategy[str]:
+    if node.choices:
+        return st.sampled_from(node.choices)
     if node.pattern:
         found = st.from_regex(node.pattern, fullmatch=True)
-        return found.filter(lambda text: len(text) <= node.longest) if node.longest else found
-    return _WORDS.filter(lambda text: len(text) <= node.longest) if node.longest else _WORDS
+        return found.filter(lambda text: len(text) <= node.max_length) if node.max_length else found
+    return _WORDS.filter(lambda text: len(text) <= node.max_length) if node.max_length else _WORDS
 
 
-# What is needed of a value that a field of its kind may have, and whoever reads it can use.
+# Sample values of fields that are restricted by more than their schema.
 _BY_NAME = {
     "regex": "a.*b",
     "action": "drop",
@@ -82,30 +82,30 @@ _BY_NAME = {
 }
 
 
-def sample(node: Node, name: str = "") -> Any:
-    """One value that is no default, for a field of this name."""
-    if name in _BY_NAME and isinstance(node, Text):
+def sample(node: SchemaNode, name: str = "") -> Any:
+    """A value that is not the default, for a field of this name."""
+    if name in _BY_NAME and isinstance(node, TextNode):
         return _BY_NAME[name]
-    if isinstance(node, Text):
-        if node.words:
-            return node.words[-1]
+    if isinstance(node, TextNode):
+        if node.choices:
+            return node.choices[-1]
         for text in ("17s", "/seventeen", "example.com/x=seventeen", "SEVENTEEN", "seventeen", "simulator"):
             if not list(node.check(text, "")):
                 return text
         raise AssertionError(f"no example for {node}")
-    if isinstance(node, Switch):
+    if isinstance(node, BooleanNode):
         return True
-    if isinstance(node, Count):
-        return min(17, node.highest)
-    if isinstance(node, NumberOrText):
+    if isinstance(node, IntegerNode):
+        return min(17, node.maximum)
+    if isinstance(node, IntOrStringNode):
         return next(value for value in (17, "17", "17%") if not list(node.check(value, "")))
-    if isinstance(node, Each):
+    if isinstance(node, ListNode):
         return [sample(node.item)]
-    if isinstance(node, Named):
+    if isinstance(node, MapNode):
         return {"seventeen": sample(node.value)}
-    if isinstance(node, Unheeded):
+    if isinstance(node, IgnoredNode):
         return "seventeen"
-    assert isinstance(node, Fields)
+    assert isinstance(node, ObjectNode)
     if not node.keys:
         return {"seventeen": 17}
     return {name: sample(node.keys[name], name) for name in node.required}

@@ -1,4 +1,4 @@
-"""Resources as people write them, and what the operator makes of them."""
+"""Example resources, and helpers that parse and render them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
-from gpuledger.agent.config.file import read_agent_config
+from gpuledger.agent.config.agent_config import read_agent_config
 from gpuledger.app.operator_checks import EXPORTER_RESTARTS
 from gpuledger.model.errors import UsageError
-from gpuledger.operator.facts import Facts, Owner
-from gpuledger.operator.programs import Complaint, Run
-from gpuledger.operator.reading import Read, read
-from gpuledger.operator.render.objects import Rendered, render
+from gpuledger.operator.monitor_parser import ParsedMonitor, parse_monitor
+from gpuledger.operator.program_checks import ProgramProblem, ProgramRun
+from gpuledger.operator.render.objects import Rendered, render_objects
+from gpuledger.operator.render_context import MonitorReference, RenderContext
 from gpuledger.operator.spec import GpuMonitor
 
 Json = dict[str, Any]
@@ -106,7 +106,7 @@ spec:
           - {key: "gpu", operator: "Exists", effect: "NoSchedule"}
       gpuMonitoring: {enabled: true}
 """
-# The examples of the manual that a WhatapAgent comes from, by what each shows.
+# The examples of the WhatapAgent's manual.
 EXAMPLES: Mapping[str, str] = {
     "scraped by name": SCRAPED_BY_NAME,
     "simple": SIMPLE,
@@ -136,7 +136,7 @@ def gpu_monitor(spec: Json | None = None, name: str = "gpus") -> Json:
 
 
 def target(**more: Any) -> Json:
-    """Of an agent: somebody else's exporters."""
+    """A target of an agent: exporters that gpuledger did not deploy."""
     return {
         "targetName": "theirs",
         "type": "PodMonitor",
@@ -146,39 +146,39 @@ def target(**more: Any) -> Json:
     }
 
 
-def monitor_of(resource: Json | str) -> GpuMonitor:
-    """What a resource without problems asks for."""
-    found = read_of(resource)
+def valid_monitor(resource: Json | str) -> GpuMonitor:
+    """The monitor of a resource without problems."""
+    found = parse_resource(resource)
     assert found.problems == ()
     assert found.monitor is not None
     return found.monitor
 
 
-def read_of(resource: Json | str) -> Read:
-    """Of a resource, also as YAML."""
-    return read(yaml.safe_load(resource) if isinstance(resource, str) else resource)
+def parse_resource(resource: Json | str) -> ParsedMonitor:
+    """Parse a resource, given as a mapping or as YAML."""
+    return parse_monitor(yaml.safe_load(resource) if isinstance(resource, str) else resource)
 
 
-def facts_of(monitor: GpuMonitor, **more: Any) -> Facts:
-    """With somebody to deliver to, unless something else is said."""
+def context_of(monitor: GpuMonitor, **more: Any) -> RenderContext:
+    """A RenderContext with a default receiver."""
     version = "monitoring.whatap.com/v2alpha1" if monitor.kind == "WhatapAgent" else "gpuledger.dev/v1alpha1"
-    owner = Owner(version, monitor.kind, monitor.name, "6b1f")
-    usual = {
+    owner = MonitorReference(version, monitor.kind, monitor.name, "6b1f")
+    defaults = {
         "image": "gpuledger:1",
         "default_remote_write": STORE,
         "exporter_restarts": EXPORTER_RESTARTS,
     }
-    return Facts(owner, **{**usual, **more})
+    return RenderContext(owner, **{**defaults, **more})
 
 
 def rendered(resource: Json | str, **more: Any) -> Rendered:
-    """Of a resource without problems."""
-    monitor = monitor_of(resource)
-    return render(monitor, facts_of(monitor, **more))
+    """The rendering of a resource that parses without problems."""
+    monitor = valid_monitor(resource)
+    return render_objects(monitor, context_of(monitor, **more))
 
 
-def made(resource: Json | str, **more: Any) -> dict[str, Json]:
-    """Objects by kind and name, with those that are only made once; none may be there twice."""
+def rendered_objects(resource: Json | str, **more: Any) -> dict[str, Json]:
+    """The rendered objects and seeds, by `Kind/name`; asserts that they are unique."""
     found = rendered(resource, **more)
     assert found.problems == ()
     objects = [dict(one) for one in (*found.objects, *found.seeds)]
@@ -187,21 +187,23 @@ def made(resource: Json | str, **more: Any) -> dict[str, Json]:
     return by_name
 
 
-def only(kind: str, resource: Json | str, **more: Any) -> Json:
-    """The one object of a kind."""
-    (found,) = [one for name, one in made(resource, **more).items() if name.startswith(f"{kind}/")]
+def only_object(kind: str, resource: Json | str, **more: Any) -> Json:
+    """The only object of a kind."""
+    (found,) = [
+        one for name, one in rendered_objects(resource, **more).items() if name.startswith(f"{kind}/")
+    ]
     return found
 
 
 def container(resource: Json | str, kind: str = "DaemonSet", **more: Any) -> Json:
-    """The one container of its DaemonSet or StatefulSet."""
-    (found,) = only(kind, resource, **more)["spec"]["template"]["spec"]["containers"]
+    """The only container of the DaemonSet or StatefulSet."""
+    (found,) = only_object(kind, resource, **more)["spec"]["template"]["spec"]["containers"]
     return dict(found)
 
 
 def agent_file(resource: Json | str, **more: Any) -> Json:
     """The agent's configuration."""
-    objects = made(resource, **more).values()
+    objects = rendered_objects(resource, **more).values()
     texts = [
         text
         for one in objects
@@ -213,8 +215,8 @@ def agent_file(resource: Json | str, **more: Any) -> Json:
     return dict(yaml.safe_load(text))
 
 
-def agent_says(config: Mapping[str, Any]) -> str:
-    """What the agent's own reader has against a configuration; nothing, if nothing."""
+def agent_error(config: Mapping[str, Any]) -> str:
+    """The error of the agent's parser for a configuration; empty if it is valid."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "agent.yaml"
         file.write_text(yaml.safe_dump(config), encoding="utf-8")
@@ -225,14 +227,14 @@ def agent_says(config: Mapping[str, Any]) -> str:
     return ""
 
 
-def asks_agent(run: Run) -> Complaint | None:
-    """The same of what a pod is given, as rendering asks it."""
-    said = agent_says(run.configuration)
-    return Complaint("configuration", said) if said else None
+def check_agent_config(run: ProgramRun) -> ProgramProblem | None:
+    """The same as a ProgramCheck for rendering."""
+    error = agent_error(run.configuration)
+    return ProgramProblem("configuration", error) if error else None
 
 
 def pods(objects: Mapping[str, Json]) -> Iterator[Json]:
-    """The specifications of pods."""
+    """The pod specs of all sets."""
     for one in objects.values():
         if one["kind"] in ("DaemonSet", "StatefulSet"):
             yield one["spec"]["template"]["spec"]

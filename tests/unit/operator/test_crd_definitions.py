@@ -1,4 +1,4 @@
-"""The definitions: what every API server since 1.20 takes, and what it refuses of a resource."""
+"""The CRDs are valid for all API servers since 1.20 and reject invalid resources."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
-from gpuledger.dialects.catalogue import dialects
+from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.operator.crd_definitions import foreign, gpu_monitor_crd, whatap_agent_crd
-from gpuledger.operator.schema.gpu_monitor import DIALECTS
-from unit.operator.support import EXAMPLES, Json, gpu_monitor, read_of, whatap
+from gpuledger.operator.crd_definitions import foreign_definition, gpu_monitor_crd, whatap_agent_crd
+from gpuledger.operator.spec_sections import DIALECTS
+from unit.operator.support import EXAMPLES, Json, gpu_monitor, parse_resource, whatap
 
 CRDS = {"GpuMonitor": gpu_monitor_crd(), "WhatapAgent": whatap_agent_crd()}
 each = pytest.mark.parametrize("crd", CRDS.values(), ids=CRDS)
@@ -25,7 +25,7 @@ def schema_of(crd: Json) -> Json:
 
 
 def schemas(schema: Json, path: str = "") -> Iterator[tuple[str, Json]]:
-    """All of them, with where they are."""
+    """The schema and all schemas in it, with their paths."""
     yield path, schema
     for name, below in schema.get("properties", {}).items():
         yield from schemas(below, f"{path}.{name}")
@@ -53,7 +53,7 @@ def test_the_schema_is_structural(crd: Json) -> None:
 
 
 @each
-def test_nothing_in_it_is_newer_than_kubernetes_1_20(crd: Json) -> None:
+def test_it_uses_no_feature_newer_than_kubernetes_1_20(crd: Json) -> None:
     known = {
         *("type", "format", "description", "properties", "additionalProperties", "items", "required", "enum"),
         *("pattern", "maxLength", "minItems", "minimum", "maximum", "anyOf"),
@@ -61,12 +61,12 @@ def test_nothing_in_it_is_newer_than_kubernetes_1_20(crd: Json) -> None:
         *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
     }
     for path, schema in schemas(schema_of(crd)):
-        # x-kubernetes-validations (CEL) would be dropped there; defaults would outlive an upgrade of ours.
+        # Kubernetes 1.20 drops x-kubernetes-validations (CEL); defaults would persist after our upgrades.
         assert schema.keys() <= known, path
 
 
 @each
-def test_patterns_are_whole_and_read_alike_by_re2(crd: Json) -> None:
+def test_patterns_are_anchored_and_valid_for_re2(crd: Json) -> None:
     import re2
 
     found = [schema["pattern"] for _, schema in schemas(schema_of(crd)) if "pattern" in schema]
@@ -78,7 +78,7 @@ def test_patterns_are_whole_and_read_alike_by_re2(crd: Json) -> None:
 
 
 @each
-def test_it_is_cluster_wide_and_has_status_and_columns(crd: Json) -> None:
+def test_it_is_cluster_scoped_with_status_and_columns(crd: Json) -> None:
     assert crd["spec"]["scope"] == "Cluster"
     (version,) = crd["spec"]["versions"]
     assert version["subresources"] == {"status": {}}
@@ -93,15 +93,15 @@ def test_it_is_cluster_wide_and_has_status_and_columns(crd: Json) -> None:
     ]
 
 
-def test_no_key_is_required_that_need_not_be() -> None:
+def test_only_necessary_keys_are_required() -> None:
     required = {
         f"{kind}{path}": schema["required"]
         for kind, crd in CRDS.items()
         for path, schema in schemas(schema_of(crd)["properties"]["spec"])
         if "required" in schema and not path.endswith((".status", "items"))
     }
-    # References, and what Kubernetes itself requires in its own words.
-    words = (
+    # References, and keys that Kubernetes itself requires.
+    allowed = (
         "Secret",
         "KeyRef",
         "username",
@@ -112,54 +112,57 @@ def test_no_key_is_required_that_need_not_be() -> None:
         "Term",
         "preference",
     )
-    assert [path for path in required if not path.endswith(words)] == []
+    assert [path for path in required if not path.endswith(allowed)] == []
     assert "required" not in schema_of(CRDS["WhatapAgent"])["properties"]["spec"]["properties"]["features"]
 
 
-def test_dialects_are_those_that_there_are() -> None:
-    assert set(DIALECTS) == set(dialects(DialectSettings(), "0"))
+def test_the_schema_lists_all_dialects() -> None:
+    assert set(DIALECTS) == set(create_dialects(DialectSettings(), "0"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
-def test_the_manuals_examples_lose_nothing_to_the_schema(example: str) -> None:
-    """Unknown keys would be pruned, and refused by kubectl: these two were, by its own definition."""
+def test_the_schema_keeps_all_keys_of_the_manuals_examples(example: str) -> None:
+    """The API server prunes unknown keys and kubectl rejects them: these two, with the CRD of Whatap."""
     keys = {path.rpartition(".")[2] for path, _ in schemas(schema_of(CRDS["WhatapAgent"]))}
     assert {"globalInterval", "globalPath"} <= keys
-    assert read_of(example).problems == ()
+    assert parse_resource(example).problems == ()
 
 
 @pytest.mark.parametrize("port", [9400, "9400", "metrics"])
-def test_a_port_is_a_number_or_a_text(port: Any) -> None:
+def test_a_port_is_a_number_or_a_string(port: Any) -> None:
     target = {"targetName": "a", "type": "PodMonitor", "selector": {}, "endpoints": [{"port": port}]}
-    assert read_of(gpu_monitor({"agent": {"targets": [target]}})).problems == ()
+    assert parse_resource(gpu_monitor({"agent": {"targets": [target]}})).problems == ()
 
 
 WRONG: list[tuple[Json, str]] = [
-    ({"exporter": {"port": 0}}, "spec.exporter.port: a whole number from 1 to 65535 is wanted, not 0"),
+    ({"exporter": {"port": 0}}, "spec.exporter.port: expected a whole number from 1 to 65535, not 0"),
     (
         {"exporter": {"port": "9400"}},
-        "spec.exporter.port: a whole number from 1 to 65535 is wanted, not '9400'",
+        "spec.exporter.port: expected a whole number from 1 to 65535, not '9400'",
     ),
-    ({"exporter": {"hostPID": "yes"}}, "spec.exporter.hostPID: true or false is wanted, not 'yes'"),
+    ({"exporter": {"hostPID": "yes"}}, "spec.exporter.hostPID: expected true or false, not 'yes'"),
     (
         {"exporter": {"dialects": ["x"]}},
-        "spec.exporter.dialects[0]: one of process, session, energy, native, dcgm, smi is wanted, not 'x'",
+        "spec.exporter.dialects[0]: expected one of process, session, energy, native, dcgm, smi, not 'x'",
     ),
-    ({"exporter": {"dialects": []}}, "spec.exporter.dialects: at least 1 is wanted"),
+    ({"exporter": {"dialects": []}}, "spec.exporter.dialects: expected at least 1 items"),
     (
         {"exporter": {"nodeSelector": {"a b": "c"}}},
-        "spec.exporter.nodeSelector.a b: the name of a label is wanted, not 'a b'",
+        "spec.exporter.nodeSelector.a b: expected the name of a label, not 'a b'",
     ),
-    ({"exporter": {"nodeSelector": {"a": True}}}, "spec.exporter.nodeSelector.a: a text is wanted, not True"),
     (
-        {"exporter": {"stateDir": "books"}},
-        "spec.exporter.stateDir: a path, or nothing is wanted, not 'books'",
+        {"exporter": {"nodeSelector": {"a": True}}},
+        "spec.exporter.nodeSelector.a: expected a string, not True",
+    ),
+    (
+        {"exporter": {"stateDir": "ledger"}},
+        "spec.exporter.stateDir: expected a path, or an empty string, not 'ledger'",
     ),
     (
         {"agent": {"globalInterval": "often"}},
-        "spec.agent.globalInterval: a duration such as 15s or 1m30s is wanted, not 'often'",
+        "spec.agent.globalInterval: expected a duration such as 15s or 1m30s, not 'often'",
     ),
-    ({"agent": {"targets": {}}}, "spec.agent.targets: a list is wanted, not {}"),
+    ({"agent": {"targets": {}}}, "spec.agent.targets: expected a list, not {}"),
     ({"agent": {"targets": [{"targetName": "a"}]}}, "spec.agent.targets[0].type: is missing"),
     (
         {
@@ -167,35 +170,35 @@ WRONG: list[tuple[Json, str]] = [
                 "targets": [{"targetName": "a", "type": "PodMonitor", "endpoints": [{}, {"port": 70000}]}]
             }
         },
-        "spec.agent.targets[0].endpoints[1].port: the name or the number of a port is wanted, not 70000",
+        "spec.agent.targets[0].endpoints[1].port: expected the name or the number of a port, not 70000",
     ),
     (
         {"agent": {"remoteWrite": [{"url": "store"}]}},
-        "spec.agent.remoteWrite[0].url: a URL such as https://host/api/v1/write is wanted, not 'store'",
+        "spec.agent.remoteWrite[0].url: expected a URL such as https://host/api/v1/write, not 'store'",
     ),
-    ({"exporters": {}}, "spec.exporters: is not known here; known are exporter, agent, imagePullSecrets"),
-    ({"exporter": 3}, "spec.exporter: a mapping is wanted, not 3"),
+    ({"exporters": {}}, "spec.exporters: is unknown; known keys are exporter, agent, imagePullSecrets"),
+    ({"exporter": 3}, "spec.exporter: expected a mapping, not 3"),
 ]
 
 
 @pytest.mark.parametrize(("spec", "problem"), WRONG, ids=[case[1].partition(":")[0] for case in WRONG])
-def test_what_is_wrong_is_said_with_its_place_and_what_is_wanted(spec: Json, problem: str) -> None:
-    found = read_of(gpu_monitor(spec))
+def test_a_problem_names_the_path_and_the_expected_value(spec: Json, problem: str) -> None:
+    found = parse_resource(gpu_monitor(spec))
     assert found.monitor is None
     assert [str(one) for one in found.problems] == [problem]
 
 
 @pytest.mark.parametrize(("spec", "problem"), WRONG, ids=[case[1].partition(":")[0] for case in WRONG])
-def test_the_api_server_refuses_it_as_well_as_far_as_a_schema_can(spec: Json, problem: str) -> None:
+def test_the_crd_rejects_everything_but_invalid_keys(spec: Json, problem: str) -> None:
     validator = jsonschema.Draft7Validator(schema_of(CRDS["GpuMonitor"]))
-    by_name_alone = "the name of a label" in problem or "is not known" in problem
-    assert (list(validator.iter_errors({"spec": spec})) == []) is by_name_alone
+    key_is_wrong = "the name of a label" in problem or "is unknown" in problem
+    assert (list(validator.iter_errors({"spec": spec})) == []) is key_is_wrong
 
 
-def test_a_secret_that_lies_open_in_a_resource_is_refused() -> None:
+def test_inline_credentials_are_refused() -> None:
     endpoint = {"port": "m", "authorization": {"credentials": "s3cret"}}
     target = {"targetName": "a", "type": "PodMonitor", "selector": {}, "endpoints": [endpoint]}
-    (problem,) = read_of(whatap(openAgent={"enabled": True, "targets": [target]})).problems
+    (problem,) = parse_resource(whatap(openAgent={"enabled": True, "targets": [target]})).problems
     assert problem.path == "spec.features.openAgent.targets[0].endpoints[0].authorization.credentials"
     assert "s3cret" not in problem.message
 
@@ -229,22 +232,24 @@ IGNORED: list[tuple[Json, list[str]]] = [
 
 
 @pytest.mark.parametrize(("spec", "paths"), IGNORED, ids=[str(case[1]) for case in IGNORED])
-def test_what_a_whatap_agent_says_beyond_gpus_is_told_as_not_heeded(spec: Json, paths: list[str]) -> None:
-    found = read_of({**whatap(), "spec": spec})
+def test_fields_of_a_whatap_agent_that_are_not_about_gpus_are_reported_as_ignored(
+    spec: Json, paths: list[str]
+) -> None:
+    found = parse_resource({**whatap(), "spec": spec})
     assert found.monitor is not None
     assert [one.path for one in found.ignored] == paths
 
 
-def test_of_another_kind_nothing_is_read() -> None:
-    assert [str(one) for one in read_of({"kind": "Pod"}).problems] == [
-        "kind: GpuMonitor or WhatapAgent is wanted"
+def test_another_kind_is_refused() -> None:
+    assert [str(one) for one in parse_resource({"kind": "Pod"}).problems] == [
+        "kind: expected GpuMonitor or WhatapAgent"
     ]
 
 
-def test_a_definition_of_another_operator_is_told_from_ours() -> None:
-    assert foreign(CRDS["WhatapAgent"]) == ""
+def test_the_crd_of_another_operator_is_recognized() -> None:
+    assert foreign_definition(CRDS["WhatapAgent"]) == ""
     theirs = {"metadata": {"name": "whatapagents.monitoring.whatap.com", "labels": {"app": "whatap"}}}
-    assert foreign(theirs) == (
-        "the CRD whatapagents.monitoring.whatap.com is another operator's, and left alone: uninstall that "
-        "operator and its CRD first, or set whatapCompat.enabled to false"
+    assert foreign_definition(theirs) == (
+        "the CRD whatapagents.monitoring.whatap.com belongs to another operator and is left unchanged: "
+        "uninstall that operator and its CRD first, or set whatapCompat.enabled to false"
     )

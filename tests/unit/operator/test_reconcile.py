@@ -1,4 +1,4 @@
-"""One look at a resource: what is done, in which order, and what is told of it."""
+"""One reconciliation of a resource: the writes, their order, and the reported status."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 
 from gpuledger.host.clock import SystemClock
-from gpuledger.kubernetes.writing import Api, Question
+from gpuledger.kubernetes.object_client import ApiRequest, ObjectClient
 from gpuledger.operator.apply import Applier
-from gpuledger.operator.counts import Counts
-from gpuledger.operator.events import Events, Teller
-from gpuledger.operator.facts import Facts
-from gpuledger.operator.kinds import KINDS, as_owner
-from gpuledger.operator.monitors import Monitors, Render
-from gpuledger.operator.objects_listing import list_made
-from gpuledger.operator.owned import Owned
-from gpuledger.operator.reconcile import FINALIZER, Due, Reconciler
-from gpuledger.operator.render.objects import Rendered, render
+from gpuledger.operator.counts import OperatorCounts
+from gpuledger.operator.events import EventRecorder
+from gpuledger.operator.kinds import KINDS, owner_reference_of
+from gpuledger.operator.managed_objects import ManagedObjects
+from gpuledger.operator.monitors import Monitors, RenderObjects
+from gpuledger.operator.object_lists import list_managed_objects
+from gpuledger.operator.reconcile import FINALIZER, DelayQueue, Reconciler
+from gpuledger.operator.render.objects import Rendered, render_objects
+from gpuledger.operator.render_context import RenderContext
 from gpuledger.operator.spec import GpuMonitor
+from gpuledger.operator.status_writer import StatusWriter
 from operator_api import MemoryApi
 from unit.operator.support import Json, gpu_monitor
 
@@ -32,69 +33,71 @@ OLDER = PATH.replace("gpus", "older")
 ALONE: Json = {"agent": {"enabled": False}}
 
 
-def facts_of(body: Json) -> Facts:
-    return Facts(as_owner(body), "n", default_remote_write=({"url": "http://store/"},))
+def context_of(body: Json) -> RenderContext:
+    return RenderContext(owner_reference_of(body), "n", default_remote_write=({"url": "http://store/"},))
 
 
 class Bench:
-    """A reconciler and the server that it works on; numbers in a status are written once an hour."""
+    """A reconciler and its server; changed numbers in a status are written once an hour."""
 
     def __init__(self, server: MemoryApi | None = None) -> None:
         self.server = server or MemoryApi()
-        self.counts = counts = Counts()
-        self.api = api = Api(self.server)
+        self.counts = counts = OperatorCounts()
+        self.api = api = ObjectClient(self.server)
         clock = SystemClock()
-        self.owned = Owned()
-        self.render: Render = lambda body, asked: render(asked, facts_of(body))
-        self.monitors = Monitors(lambda body, asked: self.render(body, asked), 600.0, lambda _: None)
+        self.owned = ManagedObjects()
+        self.render: RenderObjects = lambda body, monitor: render_objects(monitor, context_of(body))
+        self.monitors = Monitors(lambda body, monitor: self.render(body, monitor), 600.0, lambda _: None)
         applier = Applier(api, self.owned, ["n"], counts)
-        events = Events(api, "me", clock, counts)
-        teller = Teller(api, self.monitors, self.owned, events, clock, counts, 3600.0)
-        self.reconciler = Reconciler(api, self.monitors, self.owned, applier, events, teller, Due(), counts)
+        events = EventRecorder(api, "me", clock, counts)
+        status_writer = StatusWriter(api, self.monitors, self.owned, events, clock, counts, 3600.0)
+        self.reconciler = Reconciler(
+            api, self.monitors, self.owned, applier, events, status_writer, DelayQueue(), counts
+        )
 
     def change(self, **content: Any) -> None:
-        """Somebody writes the resource."""
+        """Write the resource as a user."""
         there = self.server.objects.get(PATH) or gpu_monitor(ALONE)
         metadata = {**there["metadata"], **content.pop("metadata", {})}
         generation = there["metadata"].get("generation", 0) + (
             "spec" in content or "generation" not in metadata
         )
-        self.server.keep(PATH, {**there, **content, "metadata": {**metadata, "generation": generation}})
-        self.monitors.take(self.server.objects[PATH])
+        self.server.put_object(PATH, {**there, **content, "metadata": {**metadata, "generation": generation}})
+        self.monitors.record_monitor(self.server.objects[PATH])
 
-    async def look(self) -> float | None:
+    async def reconcile(self) -> float | None:
         (monitor,) = self.monitors
-        return await self.reconciler.look(monitor)
+        return await self.reconciler.reconcile(monitor)
 
-    async def list_made(self) -> None:
-        """As a term begins."""
+    async def list_objects(self) -> None:
+        """List the existing objects, as at the start of a term."""
         for kind in KINDS:
-            made = await list_made(self.api, kind, ["n"])
-            self.owned.settle(kind.kind, made.bodies, made.version)
+            listed = await list_managed_objects(self.api, kind, ["n"])
+            self.owned.apply_listing(kind.kind, listed.bodies, listed.version)
 
     def writes(self) -> list[str]:
         found = [one for one in self.server.writes if "/events" not in one]
-        self.server.asked.clear()
+        self.server.requests.clear()
         return found
 
     def exporters(self, ready: int) -> None:
-        """A controller tells of them."""
+        """Write the status of the DaemonSet, as its controller does."""
         numbers = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), 8)
         there = self.server.objects[EXPORTER]
         status = {"observedGeneration": 1, "numberReady": ready, **numbers}
-        self.server.keep(EXPORTER, {**there, "status": status})
-        self.owned.take(self.server.objects[EXPORTER])
+        self.server.put_object(EXPORTER, {**there, "status": status})
+        self.owned.record_object(self.server.objects[EXPORTER])
 
 
 class Statuses(MemoryApi):
-    """A server that has the status within the resource, as a subresource writes it."""
+    """A server that stores writes of the subresource `status` in the resource."""
 
-    def _patch(self, question: Question, body: Json) -> tuple[int, Json]:
-        if not question.path.endswith("/status"):
-            return super()._patch(question, body)
-        path = question.path.removesuffix("/status")
+    def _patch(self, request: ApiRequest, body: Json) -> tuple[int, Json]:
+        if not request.path.endswith("/status"):
+            return super()._patch(request, body)
+        path = request.path.removesuffix("/status")
         return super()._patch(
-            Question("PATCH", path, question.query, question.body, question.content_type), body
+            ApiRequest("PATCH", path, request.query, request.body, request.content_type), body
         )
 
 
@@ -110,10 +113,10 @@ def status_of(bench: Bench) -> Json:
     return found
 
 
-def test_the_finalizer_comes_first_and_the_status_last() -> None:
+def test_the_finalizer_is_written_first_and_the_status_last() -> None:
     async def work(bench: Bench) -> None:
         bench.change()
-        await bench.look()
+        await bench.reconcile()
         first, *made, last = bench.writes()
         assert first == f"PATCH {PATH}"
         assert last == f"PATCH {PATH}/status"
@@ -123,24 +126,24 @@ def test_the_finalizer_comes_first_and_the_status_last() -> None:
     run(work)
 
 
-def test_a_second_look_asks_nothing() -> None:
+def test_a_second_reconciliation_sends_no_request() -> None:
     async def work(bench: Bench) -> None:
         bench.change()
-        await bench.look()
+        await bench.reconcile()
         bench.writes()
-        await bench.look()
-        assert bench.server.asked == []
+        await bench.reconcile()
+        assert bench.server.requests == []
 
     run(work)
 
 
-def test_a_deleted_one_is_let_go_when_nothing_is_left_of_it() -> None:
+def test_the_finalizer_is_removed_after_all_objects_are_deleted() -> None:
     async def work(bench: Bench) -> None:
         bench.change()
-        await bench.look()
+        await bench.reconcile()
         bench.writes()
         bench.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-        await bench.look()
+        await bench.reconcile()
         *deleted, last = bench.writes()
         assert {one.split()[0] for one in deleted} == {"DELETE"}
         assert last == f"PATCH {PATH}"
@@ -150,49 +153,49 @@ def test_a_deleted_one_is_let_go_when_nothing_is_left_of_it() -> None:
     run(work)
 
 
-def test_the_finalizers_of_others_are_kept() -> None:
+def test_finalizers_of_others_are_kept() -> None:
     async def work(bench: Bench) -> None:
         bench.change(metadata={"finalizers": ["theirs"]})
-        await bench.look()
+        await bench.reconcile()
         assert bench.server.objects[PATH]["metadata"]["finalizers"] == ["theirs", FINALIZER]
         bench.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
-        await bench.look()
+        await bench.reconcile()
         assert bench.server.objects[PATH]["metadata"]["finalizers"] == ["theirs"]
 
     run(work)
 
 
-def test_numbers_wait_and_turns_do_not() -> None:
+def test_changed_numbers_are_delayed_and_changed_conditions_are_not() -> None:
     async def work(bench: Bench) -> None:
         bench.change()
-        await bench.look()
+        await bench.reconcile()
         bench.exporters(1)
         bench.writes()
-        # It is available now: a turn.
-        await bench.look()
+        # A condition changes: it is now available.
+        await bench.reconcile()
         assert bench.writes() == [f"PATCH {PATH}/status"]
         assert status_of(bench)["exportersReady"] == 1
         bench.exporters(2)
-        after = await bench.look()
+        after = await bench.reconcile()
         assert bench.writes() == []
-        assert after is not None, "it is looked at again when numbers may be written"
-        # All are ready: a turn again.
+        assert after is not None, "the next reconciliation writes the numbers"
+        # A condition changes: all are ready.
         bench.exporters(8)
-        await bench.look()
+        await bench.reconcile()
         assert bench.writes() == [f"PATCH {PATH}/status"]
         assert status_of(bench)["exportersReady"] == 8
 
     run(work)
 
 
-def test_a_spec_that_cannot_be_leaves_what_is_there() -> None:
+def test_an_invalid_spec_keeps_existing_objects() -> None:
     async def work(bench: Bench) -> None:
         bench.change()
-        await bench.look()
+        await bench.reconcile()
         made = {path for path in bench.server.objects if path != PATH and "/events" not in path}
         bench.writes()
         bench.change(spec={"exporter": {"port": "many"}})
-        await bench.look()
+        await bench.reconcile()
         assert bench.writes() == [f"PATCH {PATH}/status"]
         assert made <= bench.server.objects.keys()
         degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
@@ -209,29 +212,29 @@ REFUSED: dict[str, Json] = {
 
 
 class Choosy(Statuses):
-    """Takes no DaemonSet with the image `refused`."""
+    """A server that refuses a DaemonSet with the image `refused`."""
 
-    def _patch(self, question: Question, body: Json) -> tuple[int, Json]:
-        if question.path.startswith(EXPORTER) and '"refused"' in json.dumps(body):
+    def _patch(self, request: ApiRequest, body: Json) -> tuple[int, Json]:
+        if request.path.startswith(EXPORTER) and '"refused"' in json.dumps(body):
             return 422, {"reason": "Invalid", "message": "no such image"}
-        return super()._patch(question, body)
+        return super()._patch(request, body)
 
 
 @pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
-def test_what_runs_on_is_kept_as_it_was_when_the_spec_is_refused(spec: Json) -> None:
+def test_running_objects_are_restored_while_the_spec_is_refused(spec: Json) -> None:
     async def work() -> None:
         bench = Bench(Choosy())
         bench.change()
-        await bench.look()
+        await bench.reconcile()
         was = bench.server.objects[EXPORTER]
         bench.change(spec=spec)
-        await bench.look()
+        await bench.reconcile()
         assert bench.server.objects[EXPORTER] == was
         template = {**was["spec"]["template"], "metadata": {"labels": {}}}
         changed = {**was, "spec": {**was["spec"], "template": template}}
-        bench.server.keep(EXPORTER, changed)
-        bench.owned.take(bench.server.objects[EXPORTER])
-        await bench.look()
+        bench.server.put_object(EXPORTER, changed)
+        bench.owned.record_object(bench.server.objects[EXPORTER])
+        await bench.reconcile()
         assert bench.server.objects[EXPORTER]["spec"] == was["spec"]
         degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
         assert degraded["status"] == "True"
@@ -240,23 +243,23 @@ def test_what_runs_on_is_kept_as_it_was_when_the_spec_is_refused(spec: Json) -> 
 
 
 @pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
-def test_a_look_at_a_refused_spec_counts_once(spec: Json) -> None:
+def test_a_reconciliation_of_a_refused_spec_counts_once(spec: Json) -> None:
     async def work() -> None:
         bench = Bench(Choosy())
         bench.change(spec=spec)
-        await bench.look()
+        await bench.reconcile()
         assert bench.counts.reconciles == {"refused": 1}
 
     asyncio.run(work())
 
 
-def test_nothing_is_made_for_a_resource_that_is_gone_already() -> None:
-    """It was deleted before it had a finalizer to wait for us; the watch has not told yet."""
+def test_no_object_is_created_for_a_deleted_resource() -> None:
+    """It was deleted before it had a finalizer; the watch has not reported the deletion yet."""
 
     async def work(bench: Bench) -> None:
         bench.change()
         del bench.server.objects[PATH]
-        await bench.look()
+        await bench.reconcile()
         assert bench.writes() == [f"PATCH {PATH}"]
         assert bench.server.objects == {}
 
@@ -264,21 +267,21 @@ def test_nothing_is_made_for_a_resource_that_is_gone_already() -> None:
 
 
 @pytest.mark.parametrize("spec", REFUSED.values(), ids=REFUSED)
-def test_an_operator_that_begins_keeps_what_another_has_applied(spec: Json) -> None:
-    """It knows what that was from the resource's status."""
+def test_a_new_operator_restores_the_applied_spec_of_its_predecessor(spec: Json) -> None:
+    """It reads the spec from the status of the resource."""
 
     async def work() -> None:
         server = Choosy()
         bench = Bench(server)
         bench.change()
-        await bench.look()
+        await bench.reconcile()
         was = server.objects[EXPORTER]
         bench.change(spec=spec)
-        await bench.look()
+        await bench.reconcile()
         del server.objects[EXPORTER]
         after = Bench(server)
-        after.monitors.take(server.objects[PATH])
-        await after.look()
+        after.monitors.record_monitor(server.objects[PATH])
+        await after.reconcile()
         assert server.objects[EXPORTER]["spec"] == was["spec"]
         assert json.loads(status_of(after)["appliedSpec"]) == ALONE
 
@@ -286,45 +289,45 @@ def test_an_operator_that_begins_keeps_what_another_has_applied(spec: Json) -> N
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"exporter": {"port": "many"}}', "[]", "3"], ids=repr)
-def test_a_status_that_tells_nothing_of_use_is_as_none(text: str) -> None:
+def test_an_invalid_applied_spec_in_the_status_is_ignored(text: str) -> None:
     async def work(bench: Bench) -> None:
         bench.change(spec={"exporter": {"port": "many"}}, status={"appliedSpec": text})
-        await bench.look()
+        await bench.reconcile()
         assert bench.writes() == [f"PATCH {PATH}/status"]
         assert "appliedSpec" not in status_of(bench)
 
     run(work)
 
 
-def test_a_specification_of_great_length_is_not_kept_twice() -> None:
+def test_a_very_long_spec_is_not_copied_into_the_status() -> None:
     async def work(bench: Bench) -> None:
         note = {"example.com/long": "x" * 300_000}
         bench.change(spec={**ALONE, "exporter": {"podAnnotations": note}})
-        await bench.look()
+        await bench.reconcile()
         assert "appliedSpec" not in status_of(bench)
 
     run(work)
 
 
-@pytest.mark.parametrize("anew", [False, True], ids=["the same operator", "another one"])
-def test_exporters_leave_the_nodes_that_an_older_resource_takes(anew: bool) -> None:
+@pytest.mark.parametrize("restarted", [False, True], ids=["the same operator", "another one"])
+def test_exporters_are_deleted_from_nodes_that_an_older_resource_selects(restarted: bool) -> None:
     async def work(bench: Bench) -> None:
         bench.change(
             metadata={"creationTimestamp": "2026-01-02"}, spec={"exporter": {"nodeSelector": {"a": "b"}}}
         )
-        await bench.look()
+        await bench.reconcile()
         agent = EXPORTER.replace("daemonsets", "statefulsets").replace("exporter", "agent")
         assert {EXPORTER, agent} <= bench.server.objects.keys()
-        bench.server.keep(OLDER, gpu_monitor(ALONE, "older"))
+        bench.server.put_object(OLDER, gpu_monitor(ALONE, "older"))
         bench.server.objects[OLDER]["metadata"] |= {"creationTimestamp": "2026-01-01", "generation": 1}
-        after = Bench(bench.server) if anew else bench
+        after = Bench(bench.server) if restarted else bench
         for path in (OLDER, PATH):
-            after.monitors.take(bench.server.objects[path])
+            after.monitors.record_monitor(bench.server.objects[path])
         for path in (PATH, OLDER, PATH):
             monitor = after.monitors.get(bench.server.objects[path]["metadata"]["uid"])
             assert monitor is not None
-            await after.list_made()
-            await after.reconciler.look(monitor)
+            await after.list_objects()
+            await after.reconciler.reconcile(monitor)
         assert agent in bench.server.objects
         assert EXPORTER not in bench.server.objects
         assert EXPORTER.replace("gpus", "older") in bench.server.objects
@@ -334,49 +337,49 @@ def test_exporters_leave_the_nodes_that_an_older_resource_takes(anew: bool) -> N
     run(work)
 
 
-def test_the_loop_goes_on_while_a_large_resource_is_rendered() -> None:
+def test_rendering_a_large_resource_does_not_block_the_event_loop() -> None:
     async def work(bench: Bench) -> None:
-        begun, others_went_on = asyncio.Event(), threading.Event()
-        loop, quick = asyncio.get_running_loop(), bench.render
+        started, may_finish = asyncio.Event(), threading.Event()
+        loop, render_now = asyncio.get_running_loop(), bench.render
 
-        def slow(body: Json, asked: GpuMonitor) -> Rendered:
-            loop.call_soon_threadsafe(begun.set)
-            assert others_went_on.wait(60)
-            return quick(body, asked)
+        def render_slowly(body: Json, monitor: GpuMonitor) -> Rendered:
+            loop.call_soon_threadsafe(started.set)
+            assert may_finish.wait(60)
+            return render_now(body, monitor)
 
-        bench.render = slow
+        bench.render = render_slowly
         bench.change()
-        looking = asyncio.create_task(bench.look())
-        await asyncio.wait_for(begun.wait(), 60)
-        # Meanwhile it is changed, and then deleted.
+        reconciling = asyncio.create_task(bench.reconcile())
+        await asyncio.wait_for(started.wait(), 60)
+        # Meanwhile the resource is changed and then deleted.
         bench.change(spec={**ALONE, "exporter": {"image": "other"}})
-        bench.monitors.forget(bench.server.objects[PATH])
-        others_went_on.set()
-        await looking
+        bench.monitors.remove_monitor(bench.server.objects[PATH])
+        may_finish.set()
+        await reconciling
         assert bench.writes() == []
 
     run(work)
 
 
-def test_what_may_pass_is_told_when_it_has_not_passed_three_times() -> None:
+def test_a_transient_error_is_reported_after_three_failures() -> None:
     class Away(Statuses):
         away = True
 
-        async def send(self, question: Question) -> tuple[int, bytes]:
-            if self.away and "/daemonsets/" in question.path:
+        async def send(self, request: ApiRequest) -> tuple[int, bytes]:
+            if self.away and "/daemonsets/" in request.path:
                 return 503, b'{"reason": "ServiceUnavailable"}'
-            return await super().send(question)
+            return await super().send(request)
 
     async def work() -> None:
         server = Away()
         bench = Bench(server)
         bench.change()
-        assert [await bench.look() for _ in range(2)] == [1.0, 2.0]
+        assert [await bench.reconcile() for _ in range(2)] == [1.0, 2.0]
         assert status_of(bench) == {}
-        assert await bench.look() == 4.0
+        assert await bench.reconcile() == 4.0
         assert {one["reason"] for one in status_of(bench)["conditions"]} >= {"ApplyFailed"}
         server.away = False
-        await bench.look()
+        await bench.reconcile()
         assert "lastError" not in status_of(bench)
 
     asyncio.run(work())

@@ -1,43 +1,43 @@
-"""What is to be looked at, and when."""
+"""The queue of resources that are due for reconciliation."""
 
 from __future__ import annotations
 
 import asyncio
 
-from gpuledger.operator.reconcile import Due
+from gpuledger.operator.reconcile import DelayQueue
 
 
-def test_a_key_that_was_asked_for_often_comes_once() -> None:
+def test_a_key_that_was_scheduled_often_is_returned_once() -> None:
     async def run() -> list[str]:
-        due = Due()
+        due = DelayQueue()
         for _ in range(100):
-            due.wake("a")
-        due.wake("b", 0.001)
-        return [await due.next(), await due.next()]
+            due.schedule("a")
+        due.schedule("b", 0.001)
+        return [await due.next_key(), await due.next_key()]
 
     assert asyncio.run(run()) == ["a", "b"]
 
 
-def test_the_sooner_of_two_times_stands() -> None:
+def test_the_earlier_of_two_times_wins() -> None:
     async def run() -> list[str]:
-        due = Due()
-        due.wake("a", 3600.0)
-        due.wake("b", 1800.0)
-        due.wake("a", 0.0)
-        # Later again: it stays as soon as it was.
-        due.wake("a", 3600.0)
-        return [await due.next()]
+        due = DelayQueue()
+        due.schedule("a", 3600.0)
+        due.schedule("b", 1800.0)
+        due.schedule("a", 0.0)
+        # A later time does not replace an earlier one.
+        due.schedule("a", 3600.0)
+        return [await due.next_key()]
 
     assert asyncio.run(run()) == ["a"]
 
 
-def test_who_waits_for_the_late_one_is_woken_by_a_sooner_one() -> None:
+def test_an_earlier_key_wakes_the_waiter() -> None:
     async def run() -> str:
-        due = Due()
-        due.wake("late", 3600.0)
-        waiting = asyncio.create_task(due.next())
+        due = DelayQueue()
+        due.schedule("late", 3600.0)
+        waiting = asyncio.create_task(due.next_key())
         await asyncio.sleep(0)
-        due.wake("soon")
+        due.schedule("soon")
         return await waiting
 
     assert asyncio.run(run()) == "soon"

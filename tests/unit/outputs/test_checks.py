@@ -1,4 +1,4 @@
-"""What doctor says of ports and of the textfile directory."""
+"""The checks of doctor for ports, web config and textfile directory."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from gpuledger.app.diagnosis import run_checks
-from gpuledger.http.settings import HttpSettings, listens
+from gpuledger.http.settings import HttpSettings, parse_listen_addresses
 from gpuledger.model.checks import Finding, Verdict
-from gpuledger.outputs.checks import holder, output_checks
+from gpuledger.outputs.checks import find_listener, output_checks
 
 
-def look(
+def findings_for(
     address: str = "127.0.0.1:0", textfile: str = "", procfs: Path = Path("/proc"), **usual: Path
 ) -> list[Finding]:
-    settings = HttpSettings(listen_address=listens(address))
+    settings = HttpSettings(listen_address=parse_listen_addresses(address))
     return run_checks(output_checks(settings, textfile, procfs=procfs, usual=usual.values()))
 
 
@@ -34,12 +34,14 @@ def taken() -> Iterator[int]:
     ("content", "verdict", "why"),
     [
         ("rate_limit: {interval: 1s, burst: 9}", Verdict.WORKS, "no TLS, no passwords"),
-        ("basic_auth_users: {alice: secret}", Verdict.FAILS, "basic_auth_users.alice: a bcrypt hash"),
+        (
+            "basic_auth_users: {alice: secret}",
+            Verdict.FAILS,
+            "basic_auth_users.alice: expected a bcrypt hash",
+        ),
     ],
 )
-def test_a_web_config_is_read_as_serve_would(
-    tmp_path: Path, content: str, verdict: Verdict, why: str
-) -> None:
+def test_a_web_config_is_loaded_as_by_serve(tmp_path: Path, content: str, verdict: Verdict, why: str) -> None:
     file = tmp_path / "web.yml"
     file.write_text(content)
     settings = HttpSettings(listen_address=(), web_config=str(file))
@@ -54,19 +56,19 @@ def test_a_free_port_works_and_is_free_afterwards() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     for _ in range(2):
-        assert look(f"127.0.0.1:{port}")[0].verdict is Verdict.WORKS
+        assert findings_for(f"127.0.0.1:{port}")[0].verdict is Verdict.WORKS
 
 
-def test_a_taken_port_names_who_has_it(taken: int) -> None:
-    finding = look(f"127.0.0.1:{taken}")[0]
+def test_a_port_in_use_names_the_listening_process(taken: int) -> None:
+    finding = findings_for(f"127.0.0.1:{taken}")[0]
     assert finding.verdict is Verdict.FAILS
     assert f"in use by pid {os.getpid()} (" in finding.why
     assert f"kill {os.getpid()}" in finding.remedy
     assert "--listen-address" in finding.remedy
 
 
-def tree(folder: Path, port: int, command: bytes) -> Path:
-    """A procfs where pid 42 listens on the port."""
+def fake_procfs(folder: Path, port: int, command: bytes) -> Path:
+    """Creates a procfs in which pid 42 listens on the port."""
     (folder / "self/net").mkdir(parents=True)
     row = "0: 0100007F:{:04X} 00000000:0000 {} 00000000:00000000 00:00000000 00000000 0 0 {} 1 0\n"
     (folder / "self/net/tcp").write_text("head\n" + row.format(port, "0A", 555) + row.format(port, "01", 556))
@@ -81,44 +83,48 @@ def tree(folder: Path, port: int, command: bytes) -> Path:
     ("command", "verdict", "words"),
     [
         (b"/usr/bin/dcgm-exporter\0-f\0x\0", Verdict.FAILS, "pid 42 (/usr/bin/dcgm-exporter -f x)"),
-        (b"python3\0-m\0gpuledger\0serve\0", Verdict.WORKS, "gpuledger listens here already (pid 42)"),
-        (b"/opt/bin/gpuledger\0", Verdict.WORKS, "already (pid 42)"),
+        (b"python3\0-m\0gpuledger\0serve\0", Verdict.WORKS, "gpuledger is already listening here (pid 42)"),
+        (b"/opt/bin/gpuledger\0", Verdict.WORKS, "already listening here (pid 42)"),
         (b"vi\0/etc/gpuledger.yaml\0", Verdict.FAILS, "pid 42 (vi"),
         (b"", Verdict.FAILS, "command not readable"),
     ],
 )
-def test_the_holder_is_the_one_that_listens(
+def test_the_listener_is_the_process_with_the_listening_socket(
     tmp_path: Path, taken: int, command: bytes, verdict: Verdict, words: str
 ) -> None:
-    finding = look(f"127.0.0.1:{taken}", procfs=tree(tmp_path, taken, command))[0]
+    finding = findings_for(f"127.0.0.1:{taken}", procfs=fake_procfs(tmp_path, taken, command))[0]
     assert finding.verdict is verdict
     assert words in finding.why
 
 
-def test_a_holder_that_is_hidden_is_told_as_such(tmp_path: Path, taken: int) -> None:
-    assert holder(tmp_path, taken) is None
-    finding = look(f"127.0.0.1:{taken}", procfs=tmp_path)[0]
+def test_a_hidden_listener_is_reported_as_such(tmp_path: Path, taken: int) -> None:
+    assert find_listener(tmp_path, taken) is None
+    finding = findings_for(f"127.0.0.1:{taken}", procfs=tmp_path)[0]
     assert finding.verdict is Verdict.FAILS
     assert "ss -ltnp" in finding.remedy
 
 
 @pytest.mark.parametrize("address", ["203.0.113.7:9400", "host.invalid:9400"])
-def test_an_address_that_is_not_ours_fails_with_the_remedy(address: str) -> None:
-    finding = look(address)[0]
+def test_an_address_of_another_machine_fails_with_the_remedy(address: str) -> None:
+    finding = findings_for(address)[0]
     assert finding.verdict is Verdict.FAILS
     assert finding.remedy == "choose another with --listen-address"
 
 
-def test_every_address_is_looked_at(taken: int) -> None:
-    findings = look(f"127.0.0.1:0 127.0.0.1:{taken}=native")
+def test_every_address_is_checked(taken: int) -> None:
+    findings = findings_for(f"127.0.0.1:0 127.0.0.1:{taken}=native")
     assert [finding.verdict for finding in findings[:2]] == [Verdict.WORKS, Verdict.FAILS]
 
 
 def textfile(given: Path | str = "", **usual: Path) -> list[Finding]:
-    return [finding for finding in look(textfile=str(given), **usual) if finding.check == "output.textfile"]
+    return [
+        finding
+        for finding in findings_for(textfile=str(given), **usual)
+        if finding.check == "output.textfile"
+    ]
 
 
-def test_a_directory_that_nobody_has_is_skipped(tmp_path: Path) -> None:
+def test_missing_default_directories_are_skipped(tmp_path: Path) -> None:
     assert [finding.verdict for finding in textfile(a=tmp_path / "none")] == [Verdict.SKIPPED]
 
 
@@ -128,30 +134,30 @@ def test_a_writable_directory_works(tmp_path: Path) -> None:
     assert [finding.verdict for finding in textfile(a=tmp_path)] == [Verdict.WORKS]
 
 
-def test_a_directory_asked_for_that_is_not_there_fails_with_the_command(tmp_path: Path) -> None:
+def test_a_missing_configured_directory_fails_with_the_command_to_create_it(tmp_path: Path) -> None:
     (finding,) = textfile(tmp_path / "none")
     assert finding.verdict is Verdict.FAILS
     assert f"mkdir -p {tmp_path / 'none'}" in finding.remedy
 
 
-def test_a_file_is_no_directory(tmp_path: Path) -> None:
+def test_a_file_instead_of_a_directory_fails(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (finding,) = textfile(tmp_path / "file")
     assert finding.verdict is Verdict.FAILS
 
 
-@pytest.mark.parametrize(("asked", "verdict"), [(True, Verdict.FAILS), (False, Verdict.WARNING)])
-def test_a_directory_that_is_not_writable_fails_only_where_it_was_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: bool, verdict: Verdict
+@pytest.mark.parametrize(("configured", "verdict"), [(True, Verdict.FAILS), (False, Verdict.WARNING)])
+def test_a_directory_that_is_not_writable_fails_only_if_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: bool, verdict: Verdict
 ) -> None:
-    # Root may write anywhere, so the answer of access(2) is the test's.
+    # Root can write anywhere, so access(2) is replaced.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    (finding,) = textfile(tmp_path) if asked else textfile(a=tmp_path)
+    (finding,) = textfile(tmp_path) if configured else textfile(a=tmp_path)
     assert finding.verdict is verdict
     assert "chown" in finding.remedy
 
 
-def test_a_directory_closed_to_others_is_a_warning(tmp_path: Path) -> None:
+def test_a_directory_that_other_users_cannot_read_is_a_warning(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (finding,) = textfile(tmp_path)
     assert finding.verdict is Verdict.WARNING

@@ -24,13 +24,13 @@ def a_store(*dialects, listed=(), clock=None):
     return MetricsPages({each.name: each for each in dialects}, clock or FakeClock(), a_page(), listed)
 
 
-def ask(handler, headers=None):
+def get(handler, headers=None):
     return handler(Request("GET", "/metrics", headers=headers or {}))
 
 
 def test_the_first_page_is_served_before_any_tick():
-    answer = ask(a_store().handler(("process",)))
-    assert (answer.status, answer.body) == (
+    response = get(a_store().handler(("process",)))
+    assert (response.status, response.body) == (
         200,
         b'# HELP process_x help\n# TYPE process_x gauge\nprocess_x{n="0"} 1\nprocess_x{n="1"} 1\n',
     )
@@ -40,81 +40,81 @@ def test_the_newest_page_is_served():
     store = a_store()
     handler = store.handler(("process",))
     store.publish(a_page(2.0))
-    assert b'process_x{n="0"} 2\n' in ask(handler).body
-    assert store.page == a_page(2.0)
+    assert b'process_x{n="0"} 2\n' in get(handler).body
+    assert store.state == a_page(2.0)
 
 
 def test_several_dialects_share_one_page():
-    body = ask(a_store(FakeDialect("a"), FakeDialect("b")).handler(("b", "a"))).body
+    body = get(a_store(FakeDialect("a"), FakeDialect("b")).handler(("b", "a"))).body
     assert body.index(b"b_x{") < body.index(b"a_x{")
 
 
-def test_answers_say_on_which_headers_they_depend():
+def test_responses_have_a_vary_header():
     handler = a_store().handler(("process",))
-    assert ask(handler).headers == (("Vary", "Accept, Accept-Encoding"),)
-    assert ask(handler, GZIP).headers == (
+    assert get(handler).headers == (("Vary", "Accept, Accept-Encoding"),)
+    assert get(handler, GZIP).headers == (
         ("Vary", "Accept, Accept-Encoding"),
         ("Content-Encoding", "gzip"),
     )
 
 
 @pytest.mark.parametrize("headers", [{}, OPENMETRICS])
-def test_gzip_holds_the_plain_bytes_and_no_time_stamp(headers):
+def test_gzip_contains_the_plain_page_and_no_timestamp(headers):
     handler = a_store().handler(("process",))
-    zipped = ask(handler, headers | GZIP).body
-    assert gzip.decompress(zipped) == ask(handler, headers).body
+    zipped = get(handler, headers | GZIP).body
+    assert gzip.decompress(zipped) == get(handler, headers).body
     assert zipped[4:8] == b"\0\0\0\0"
 
 
-def test_a_page_is_rendered_once_whatever_the_number_of_scrapes():
+def test_a_page_is_rendered_once_for_any_number_of_scrapes():
     store = a_store()
     handler = store.handler(("process",))
     for _ in range(50):
-        ask(handler, GZIP)
-        ask(handler)
+        get(handler, GZIP)
+        get(handler)
     assert (store.renders, store.compressions) == (1, 1)
 
 
-def test_what_is_asked_on_every_page_is_made_when_it_is_published():
+def test_a_variant_requested_for_every_state_is_rendered_when_published():
     store = a_store()
     handler = store.handler(("process",))
-    ask(handler, GZIP)
+    get(handler, GZIP)
     for unix in range(2, 12):
         store.publish(a_page(float(unix)))
         before = store.renders, store.compressions
-        ask(handler, GZIP)
+        get(handler, GZIP)
         assert (store.renders, store.compressions) == before
     assert before == (11, 11)
 
 
-def test_what_nobody_asks_for_is_not_made():
+def test_a_variant_that_is_never_requested_is_not_rendered():
     store = a_store()
     store.handler(("process",))
     store.publish(a_page(2.0))
     assert store.renders == 0
 
 
-def test_what_was_asked_once_is_made_on_two_more_pages_and_then_no_more():
+def test_a_variant_requested_once_is_rendered_for_two_more_states():
     store = a_store()
-    ask(store.handler(("process",)))
+    get(store.handler(("process",)))
     for unix in range(2, 20):
         store.publish(a_page(float(unix)))
     assert store.renders == 3
 
 
-def test_a_dialect_is_told_once_for_all_variants_of_a_published_page():
+def test_a_dialect_runs_once_for_all_variants_of_a_published_state():
     dialect = FakeDialect()
     store = a_store(dialect, FakeDialect("other"))
     together, alone = store.handler(("process", "other")), store.handler(("process",))
     for headers in ({}, GZIP, OPENMETRICS):
-        ask(together, headers)
-        ask(alone, headers)
-    dialect.told = 0
+        get(together, headers)
+        get(alone, headers)
+    dialect.calls = 0
     store.publish(a_page(2.0))
-    assert dialect.told == 1
+    assert dialect.calls == 1
 
 
-def test_routes_are_the_metrics_page_and_one_for_each_dialect():
+def test_routes_are_the_metrics_page_and_one_per_dialect():
     store = a_store(FakeDialect("a"), FakeDialect("b"))
     routes = Routes(store.routes("/metrics", ("a",)))
     assert routes.paths == ("/metrics", "/metrics/a", "/metrics/b")
@@ -129,64 +129,66 @@ def test_an_unknown_dialect_is_a_usage_error():
         a_store(listed=("smi",))
 
 
-def test_dialects_that_cannot_share_a_page_are_refused_at_start():
+def test_dialects_that_cannot_share_a_page_are_rejected_at_startup():
     spec, other = FamilySpec("x", "gauge", "one"), FamilySpec("x", "gauge", "another")
     store = a_store(FakeDialect("a", specs=(spec,)), FakeDialect("b", specs=(other,)))
-    with pytest.raises(ValueError, match="family x is declared in two ways"):
+    with pytest.raises(ValueError, match="family x has two different declarations"):
         store.handler(("a", "b"))
     store.handler(("a",))
 
 
-def test_a_dialect_that_fails_loses_its_own_families_alone_and_is_logged_once(caplog):
+def test_a_failing_dialect_loses_only_its_families_and_is_logged_once(caplog):
     broken = FakeDialect("broken", broken=True)
     store = a_store(broken, FakeDialect("process"))
     handler = store.handler(("broken", "process"))
     for unix in range(2, 5):
-        answer = ask(handler)
-        assert b"process_x{" in answer.body
+        response = get(handler)
+        assert b"process_x{" in response.body
         store.publish(a_page(float(unix)))
     assert caplog.text.count("the dialect broken failed") == 1
     broken.broken = False
     store.publish(a_page(9.0))
-    assert b"broken_x{" in ask(handler).body
+    assert b"broken_x{" in get(handler).body
 
 
-def test_a_page_that_no_dialect_can_tell_is_an_error_for_its_scraper_and_not_for_the_tick(caplog):
+def test_a_page_of_failing_dialects_is_an_error_for_its_scraper_only(caplog):
     store = a_store(FakeDialect("broken", broken=True))
     routes = Routes(store.routes("/metrics", ("broken",)))
     for unix in range(2, 4):
         assert routes.respond(Request("GET", "/metrics")).status == 500
         store.publish(a_page(float(unix)))
-    assert store.page == a_page(3.0)
-    assert "the page of broken failed" in caplog.text
+    assert store.state == a_page(3.0)
+    assert "cannot render the metrics page of the dialects broken" in caplog.text
 
 
-def wanting_store(clock):
+def store_with_quantities(clock):
     dialects = (
-        FakeDialect("process", wants=frozenset({POWER})),
-        FakeDialect("dcgm", wants=frozenset({ENERGY})),
+        FakeDialect("process", required_quantities=frozenset({POWER})),
+        FakeDialect("dcgm", required_quantities=frozenset({ENERGY})),
     )
     return a_store(*dialects, listed=("process",), clock=clock)
 
 
-def test_listed_dialects_always_want_their_quantities():
-    assert wanting_store(FakeClock()).wants() == {POWER}
+def test_quantities_of_listed_dialects_are_always_required():
+    assert store_with_quantities(FakeClock()).required_quantities() == {POWER}
 
 
-@pytest.mark.parametrize(("seconds", "wanted"), [(0, True), (600, True), (601, False)])
-def test_an_unlisted_dialect_wants_from_its_first_request_until_ten_minutes_after_its_last(seconds, wanted):
+@pytest.mark.parametrize(("seconds", "required"), [(0, True), (600, True), (601, False)])
+def test_quantities_of_an_unlisted_dialect_are_required_until_ten_minutes_after_its_last_request(
+    seconds, required
+):
     clock = FakeClock()
-    store = wanting_store(clock)
+    store = store_with_quantities(clock)
     handler = store.handler(("dcgm",))
-    ask(handler)
+    get(handler)
     clock.advance(500)
-    ask(handler)
+    get(handler)
     clock.advance(seconds)
-    assert (ENERGY in store.wants()) is wanted
-    assert TEMPERATURE not in store.wants()
+    assert (ENERGY in store.required_quantities()) is required
+    assert TEMPERATURE not in store.required_quantities()
 
 
-def test_no_body_mixes_two_pages_while_another_thread_publishes():
+def test_no_body_mixes_two_states_while_another_thread_publishes():
     store = a_store(FakeDialect(series=200))
     handler = store.handler(("process",))
     enough = threading.Event()
@@ -203,29 +205,29 @@ def test_no_body_mixes_two_pages_while_another_thread_publishes():
     try:
         while len(set(bodies)) < 30:
             assert publisher.is_alive()
-            bodies.append(ask(handler, GZIP).body)
+            bodies.append(get(handler, GZIP).body)
     finally:
         enough.set()
         publisher.join()
 
     values = [[line.rsplit(b" ", 1)[1] for line in gzip.decompress(body).splitlines()[2:]] for body in bodies]
     assert all(len(each) == 200 and len(set(each)) == 1 for each in values)
-    pages = [int(each[0]) for each in values]
-    assert pages == sorted(pages)
+    states = [int(each[0]) for each in values]
+    assert states == sorted(states)
 
 
-def test_a_page_published_while_another_is_rendered_does_not_get_into_it():
+def test_a_state_published_during_rendering_does_not_affect_the_body():
     class Interrupted(FakeDialect):
-        def families(self, page):
-            for family in super().families(page):
-                if page.unix == 1:
+        def families(self, state):
+            for family in super().families(state):
+                if state.unix == 1:
                     store.publish(a_page(2.0))
                 yield family
 
     specs = tuple(FamilySpec(name, "gauge", "", ("n",)) for name in ("a", "b"))
     store = a_store(Interrupted(specs=specs, series=1))
     handler = store.handler(("process",))
-    bodies = [ask(handler).body.decode() for _ in range(2)]
+    bodies = [get(handler).body.decode() for _ in range(2)]
     assert [[line for line in body.splitlines() if line[0] != "#"] for body in bodies] == [
         ['a{n="0"} 1', 'b{n="0"} 1'],
         ['a{n="0"} 2', 'b{n="0"} 2'],
@@ -234,7 +236,7 @@ def test_a_page_published_while_another_is_rendered_does_not_get_into_it():
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from(["publish", "plain", "gzip", "openmetrics"]), max_size=25))
-def test_every_body_is_that_of_the_newest_page(steps):
+def test_every_body_is_of_the_newest_state(steps):
     store = a_store()
     handler = store.handler(("process",))
     unix = 1
@@ -244,10 +246,10 @@ def test_every_body_is_that_of_the_newest_page(steps):
             store.publish(a_page(float(unix)))
             continue
         headers = {"plain": {}, "gzip": GZIP, "openmetrics": OPENMETRICS}[step]
-        body = ask(handler, headers).body
+        body = get(handler, headers).body
         body = gzip.decompress(body) if step == "gzip" else body
         assert f'process_x{{n="0"}} {unix}\n'.encode() in body
-    asked = [step for step in steps if step != "publish"]
-    # Three ways to ask, two plain variants: at most one render of each a Page.
+    requests = [step for step in steps if step != "publish"]
+    # Three kinds of requests have two uncompressed variants: each is rendered at most once per state.
     assert store.renders <= 2 * unix
-    assert bool(store.renders) is bool(asked)
+    assert bool(store.renders) is bool(requests)

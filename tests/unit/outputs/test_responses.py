@@ -8,32 +8,32 @@ from gpuledger.http.routes import HEALTH, HEALTHY, READY, Request, Routes
 from gpuledger.outputs.responses import health_routes
 from unit.http.support import a_page
 
-STARTING = {"status": "starting", "healthy": False, "tried": False}
-NO_DRIVER = {"status": "no driver; install it", "healthy": False, "tried": True}
-GOOD = {"status": "ok", "healthy": True, "tried": True}
+STARTING = {"status": "starting", "healthy": False, "attempted": False}
+NO_DRIVER = {"status": "no driver; install it", "healthy": False, "attempted": True}
+GOOD = {"status": "ok", "healthy": True, "attempted": True}
 
 
-def shown(fresh=True, **health):
-    page = a_page(**health)
-    return page if fresh else replace(page, snapshot=None)
+def state_with(fresh=True, **health):
+    state = a_page(**health)
+    return state if fresh else replace(state, snapshot=None)
 
 
-def ask(path, fresh=True, **health):
-    answer = Routes(health_routes(lambda: shown(fresh, **health))).respond(Request("GET", path))
-    return answer.status, answer.body.decode()
+def get(path, fresh=True, **health):
+    response = Routes(health_routes(lambda: state_with(fresh, **health))).respond(Request("GET", path))
+    return response.status, response.body.decode()
 
 
 @pytest.mark.parametrize("health", [STARTING, NO_DRIVER, GOOD])
-def test_the_process_is_alive_while_it_answers(health):
-    assert ask(HEALTHY, **health) == (200, "OK\n")
+def test_the_liveness_probe_succeeds_while_the_process_responds(health):
+    assert get(HEALTHY, **health) == (200, "OK\n")
 
 
 @pytest.mark.parametrize(
-    ("health", "answer"),
+    ("health", "response"),
     [(STARTING, (503, "NOT READY: starting\n")), (NO_DRIVER, (200, "OK\n")), (GOOD, (200, "OK\n"))],
 )
-def test_it_is_ready_once_a_tick_was_tried_whether_or_not_a_gpu_works(health, answer):
-    assert ask(READY, **health) == answer
+def test_it_is_ready_after_the_first_tick_even_without_a_working_gpu(health, response):
+    assert get(READY, **health) == response
 
 
 @pytest.mark.parametrize(
@@ -45,22 +45,22 @@ def test_it_is_ready_once_a_tick_was_tried_whether_or_not_a_gpu_works(health, an
         (GOOD, True, "OK"),
     ],
 )
-def test_health_is_always_200_and_says_what_is_wrong(health, fresh, verdict):
-    status, body = ask(HEALTH, fresh, **health)
+def test_health_is_always_200_and_names_the_problem(health, fresh, verdict):
+    status, body = get(HEALTH, fresh, **health)
     assert (status, body.splitlines()[0]) == (200, verdict)
 
 
 @pytest.mark.parametrize(
     ("interval", "line"),
-    [(1.0, "7 ticks, one every 1 s"), (4.0, "7 ticks, one every 4 s (1 s asked)")],
+    [(1.0, "7 ticks, one every 1 s"), (4.0, "7 ticks, one every 4 s (configured: 1 s)")],
 )
-def test_the_second_line_tells_ticks_and_interval(interval, line):
-    _, body = ask(HEALTH, ticks=7, interval=interval, asked_interval=1.0)
+def test_the_second_line_has_ticks_and_interval(interval, line):
+    _, body = get(HEALTH, ticks=7, interval=interval, configured_interval=1.0)
     assert body.splitlines()[1:] == [line]
 
 
-def test_health_is_that_of_the_page_at_the_time_of_asking():
-    pages = [shown(**GOOD), shown(fresh=False, **NO_DRIVER)]
-    routes = Routes(health_routes(lambda: pages.pop()))
+def test_health_is_that_of_the_current_state():
+    states = [state_with(**GOOD), state_with(fresh=False, **NO_DRIVER)]
+    routes = Routes(health_routes(lambda: states.pop()))
     assert routes.respond(Request("GET", HEALTH)).body.startswith(b"STALE")
     assert routes.respond(Request("GET", HEALTH)).body.startswith(b"OK")

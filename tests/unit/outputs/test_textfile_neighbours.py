@@ -1,4 +1,4 @@
-"""Foreign `.prom` files that tell families of ours are found."""
+"""Foreign `.prom` files that contain families of gpuledger are found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.outputs.textfile import Neighbours
+from gpuledger.outputs.textfile import NeighbourFiles
 
 OURS = ("gpu_process_count", "gpu_process_info", "gpu_total_processes")
 
@@ -22,45 +22,45 @@ TEXTS = [
     ("gpu_process_counts 1\n", ()),
     ("my_gpu_process_count 1\n", ()),
     ('other{name="gpu_process_count"} 1\n', ()),
-    ("# gpu_process_count is not told here\n", ()),
+    ("# gpu_process_count is not exported here\n", ()),
     ("# HELP other is like gpu_process_count\n", ()),
     ("", ()),
 ]
 
 
 @pytest.mark.parametrize(("text", "families"), TEXTS)
-def test_families_are_known_by_the_names_that_begin_lines(
+def test_families_are_found_by_the_names_at_line_starts(
     tmp_path: Path, text: str, families: tuple[str, ...]
 ) -> None:
     (tmp_path / "other.prom").write_text(text)
     expected = [(tmp_path / "other.prom", families)] if families else []
-    assert Neighbours(tmp_path / "gpu_processes.prom", OURS).clashes() == expected
+    assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_clashes() == expected
 
 
-def test_our_own_file_and_what_node_exporter_does_not_read_are_passed_over(tmp_path: Path) -> None:
+def test_the_own_file_and_files_that_node_exporter_ignores_are_skipped(tmp_path: Path) -> None:
     for name in ("gpu_processes.prom", "other.prom.tmp", ".gpu_processes.prom.lock", "other.txt"):
         (tmp_path / name).write_text("gpu_process_count 1\n")
-    assert Neighbours(tmp_path / "gpu_processes.prom", OURS).clashes() == []
+    assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_clashes() == []
 
 
-def test_a_file_is_named_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+def test_a_file_is_reported_once_and_again_after_a_change(tmp_path: Path) -> None:
     other = tmp_path / "other.prom"
     other.write_text("gpu_process_count 1\n")
-    neighbours = Neighbours(tmp_path / "gpu_processes.prom", OURS)
-    assert len(neighbours.clashes()) == 1
-    assert neighbours.clashes() == []
+    neighbours = NeighbourFiles(tmp_path / "gpu_processes.prom", OURS)
+    assert len(neighbours.find_clashes()) == 1
+    assert neighbours.find_clashes() == []
     other.write_text("gpu_process_count 1\ngpu_process_info 1\n")
-    assert neighbours.clashes() == [(other, ("gpu_process_count", "gpu_process_info"))]
+    assert neighbours.find_clashes() == [(other, ("gpu_process_count", "gpu_process_info"))]
     other.unlink()
-    assert neighbours.clashes() == []
+    assert neighbours.find_clashes() == []
     other.write_text("gpu_process_count 1\ngpu_process_info 1\n")
-    assert len(neighbours.clashes()) == 1
+    assert len(neighbours.find_clashes()) == 1
 
 
-def test_what_is_no_readable_file_is_passed_over(tmp_path: Path) -> None:
+def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.prom")
     (tmp_path / "directory.prom").mkdir()
     (tmp_path / "gone.prom").symlink_to(tmp_path / "nowhere")
     (tmp_path / "binary.prom").write_bytes(b"\xff\x00\n" * 100)
-    assert Neighbours(tmp_path / "gpu_processes.prom", OURS).clashes() == []
-    assert Neighbours(tmp_path / "missing" / "gpu_processes.prom", OURS).clashes() == []
+    assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_clashes() == []
+    assert NeighbourFiles(tmp_path / "missing" / "gpu_processes.prom", OURS).find_clashes() == []

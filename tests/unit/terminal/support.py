@@ -1,8 +1,8 @@
-"""Snapshots as `/api/v1/snapshot` tells them, small and by hand."""
+"""Small snapshots in the format of `/api/v1/snapshot`."""
 
 from __future__ import annotations
 
-from gpuledger.terminal.picture import read_picture
+from gpuledger.terminal.snapshot import parse_snapshot
 
 NOW = 1_700_000_000.0
 GIB = 2**30
@@ -104,9 +104,9 @@ def snapshot(devices=None, processes=(), status=(), source=(), **changes):
     }
 
 
-def picture(*arguments, **changes):
-    return read_picture(snapshot(*arguments, **changes))
+def parsed(*arguments, **changes):
+    return parse_snapshot(snapshot(*arguments, **changes))
 
 
 def rows(*processes):
-    return picture(processes=processes).processes
+    return parsed(processes=processes).processes

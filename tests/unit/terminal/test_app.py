@@ -1,4 +1,4 @@
-"""The live view under a pilot: keys, cursor, freshness. The feed is scripted; the widgets are real."""
+"""The live view under Textual's pilot: keys, cursor, freshness. Only the feed is scripted."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import pytest
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.terminal.app import TopApp
-from gpuledger.terminal.line import UNICODE, plain
-from gpuledger.terminal.order import Order
-from gpuledger.terminal.screens import Sheet
-from gpuledger.terminal.view import Origin, View
+from gpuledger.terminal.layout import UNICODE, plain_text
+from gpuledger.terminal.screens import FactScreen
+from gpuledger.terminal.sort_order import SortOrder
+from gpuledger.terminal.top_view import SnapshotOrigin, TopView
 from unit.terminal.support import device, holder, process, snapshot
 
 PATIENCE = 20.0
 
 
-class Script:
-    """A feed that says what the test wants."""
+class ScriptedFeed:
+    """A feed with snapshots that a test sets."""
 
     def __init__(self, *processes, devices=None):
-        self.origin = Origin("http://node-1:9400", remote=True)
+        self.origin = SnapshotOrigin("http://node-1:9400", remote=True)
         self.unix = snapshot([], [])["unix"]
-        self.trouble = ""
+        self.error = ""
         self.answered = Event()
         self.devices = devices or [device("0", state="held", owners=[holder(user="ann")]), device("1")]
         self.processes = list(processes)
 
     def snapshot(self):
         self.answered.set()
-        if self.trouble:
-            raise GpuledgerError(self.trouble)
+        if self.error:
+            raise GpuledgerError(self.error)
         self.unix += 1
         return snapshot(self.devices, self.processes) | {"unix": self.unix}
 
@@ -44,8 +44,8 @@ class Script:
         pass
 
 
-class Watched:
-    """An app that a test drives."""
+class TopDriver:
+    """An app that a test drives, with its pilot, feed and clock."""
 
     def __init__(self, app, pilot, feed, clock):
         self.app, self.pilot, self.feed, self.clock = app, pilot, feed, clock
@@ -55,11 +55,11 @@ class Watched:
         await self.pilot.pause()
 
     async def read(self):
-        """The newest picture, drawn; or why there is none, told."""
+        """Wait until the newest snapshot, or its error, is drawn."""
         self.feed.answered.clear()
         self.app.action_read()
         await self.until(self.feed.answered.is_set)
-        await self.until(lambda: self.feed.trouble or self.app.newest.unix == self.feed.unix)
+        await self.until(lambda: self.feed.error or self.app.newest.unix == self.feed.unix)
         await self.pilot.pause()
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -69,8 +69,8 @@ class Watched:
 
         await asyncio.wait_for(wait(), PATIENCE)
 
-    async def say(self, *processes):
-        """Other processes, drawn."""
+    async def show(self, *processes):
+        """Draw other processes."""
         self.feed.processes = list(processes)
         await self.read()
 
@@ -88,23 +88,23 @@ class Watched:
         return self.pids.index(self.current) - table.scroll_offset.y
 
     def text(self, name="head"):
-        return [plain(line) for line in getattr(self.app, name).lines]
+        return [plain_text(line) for line in getattr(self.app, name).lines]
 
     def drawn(self, name):
         table = getattr(self.app, name)
         return [table.render_line(y).text.rstrip() for y in range(table.size.height)]
 
 
-def watch(test, *processes, size=(80, 24), view=None, devices=None):
+def run_top(test, *processes, size=(80, 24), view=None, devices=None):
     """Run a test's coroutine on a started app."""
 
     async def run():
-        feed, now = Script(*processes, devices=devices), [0.0]
-        app = TopApp(feed, view or View(), 3600.0, UNICODE, clock=lambda: now[0])
+        feed, now = ScriptedFeed(*processes, devices=devices), [0.0]
+        app = TopApp(feed, view or TopView(), 3600.0, UNICODE, clock=lambda: now[0])
         async with app.run_test(size=size) as pilot:
-            watched = Watched(app, pilot, feed, now)
-            await watched.until(lambda: app.devices.rows)
-            await test(watched)
+            driver = TopDriver(app, pilot, feed, now)
+            await driver.until(lambda: app.devices.rows)
+            await test(driver)
 
     asyncio.run(run())
 
@@ -128,71 +128,71 @@ SORTS = [
 
 
 @pytest.mark.parametrize(("keys", "pids"), SORTS)
-def test_a_columns_letter_sorts_and_again_the_other_way(keys, pids):
+def test_the_letter_of_a_column_sorts_by_it_and_a_second_time_reverses(keys, pids):
     async def test(top):
         await top.press(*keys)
         assert top.pids == pids
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_the_column_sorted_by_says_so():
+def test_the_sort_column_is_marked():
     async def test(top):
         await top.press("w")
         assert "WATTS▾" in top.drawn("processes")[0]
         assert "3 processes by watts ▾" in top.text("caption")
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_the_cursor_stays_on_its_process_when_the_order_changes_and_when_others_come():
+def test_the_cursor_follows_its_process_when_the_order_or_the_rows_change():
     async def test(top):
         await top.press("down", "down")
         assert top.current == 2
         await top.press("w")
         assert (top.pids, top.current) == ([3, 1, 2], 2)
-        await top.say(process(9, power_watts=5000), *THREE)
+        await top.show(process(9, power_watts=5000), *THREE)
         assert (top.pids, top.current) == ([9, 3, 1, 2], 2)
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_when_its_process_ends_the_cursor_goes_to_the_neighbour():
+def test_the_cursor_moves_to_the_neighbour_when_its_process_ends():
     async def test(top):
         await top.press("down", "down")
-        await top.say(THREE[0], THREE[2])
+        await top.show(THREE[0], THREE[2])
         assert top.current == 3
-        await top.say()
+        await top.show()
         assert top.current is None
-        await top.say(*THREE)
+        await top.show(*THREE)
         assert top.pids == [1, 2, 3]
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_before_anybody_moves_it_there_is_no_cursor_and_the_top_stays_in_sight():
+def test_without_a_cursor_the_first_row_remains_visible():
     async def test(top):
         await top.press("w")
-        await top.say(*(process(pid, power_watts=pid) for pid in range(1, 100)))
+        await top.show(*(process(pid, power_watts=pid) for pid in range(1, 100)))
         assert top.current is None
         assert top.app.processes.scroll_offset.y == 0
         assert top.drawn("processes")[1].split()[1] == "99"
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_the_row_under_the_cursor_stays_where_it_is_on_the_screen():
+def test_the_row_under_the_cursor_keeps_its_line_on_the_screen():
     async def test(top):
         await top.press("p", *["down"] * 30)
         assert top.current == 30
         line = top.screen_line_of_cursor()
-        await top.say(*(process(pid) for pid in range(11, 200)))
+        await top.show(*(process(pid) for pid in range(11, 200)))
         assert (top.current, top.screen_line_of_cursor()) == (30, line)
 
-    watch(test, *(process(pid) for pid in range(1, 100)))
+    run_top(test, *(process(pid) for pid in range(1, 100)))
 
 
-def test_pages_and_ends_of_the_table():
+def test_page_home_and_end_keys_move_the_cursor():
     async def test(top):
         await top.press("p", "end")
         assert top.current == 500
@@ -202,10 +202,10 @@ def test_pages_and_ends_of_the_table():
         await top.press("pagedown")
         assert top.current == top.app.processes.size.height
 
-    watch(test, *(process(pid) for pid in range(1, 501)))
+    run_top(test, *(process(pid) for pid in range(1, 501)))
 
 
-def test_only_the_lines_in_sight_are_made():
+def test_only_visible_lines_are_rendered():
     async def test(top):
         table = top.app.processes
         assert len(table.rows) == 5000
@@ -216,10 +216,10 @@ def test_only_the_lines_in_sight_are_made():
         await top.until(lambda: made)
         assert max(made) < 24
 
-    watch(test, *(process(pid) for pid in range(1, 5001)))
+    run_top(test, *(process(pid) for pid in range(1, 5001)))
 
 
-def test_typing_a_filter_narrows_at_once_and_enter_keeps_it():
+def test_typing_a_filter_applies_immediately_and_enter_keeps_it():
     async def test(top):
         await top.press("slash", "b")
         assert top.pids == [3]
@@ -230,29 +230,29 @@ def test_typing_a_filter_narrows_at_once_and_enter_keeps_it():
         await top.press("g", "escape")
         assert top.pids == [1, 2, 3]
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_esc_while_typing_brings_back_the_filter_before():
+def test_esc_while_typing_restores_the_previous_filter():
     async def test(top):
         await top.press("slash", "b", "enter", "slash", "x", "escape")
         assert top.pids == [3]
         await top.press("w")
         assert top.pids == [3]
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_in_the_filter_letters_are_letters():
+def test_letters_typed_into_the_filter_are_not_key_bindings():
     async def test(top):
         await top.press("slash", "w", "q", "question_mark", "space", "0")
         assert top.app.filter.value == "wq? 0"
         assert top.app.is_running
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_a_digit_shows_that_gpu_alone_and_again_all():
+def test_a_digit_shows_only_that_gpu_and_a_second_time_all():
     async def test(top):
         await top.press("1")
         assert (top.pids, [row.gpu for row in top.app.devices.rows]) == ([5], ["1"])
@@ -261,18 +261,18 @@ def test_a_digit_shows_that_gpu_alone_and_again_all():
         await top.press("7")
         assert top.pids == [4, 5]
 
-    watch(test, process(4, "0"), process(5, "1"))
+    run_top(test, process(4, "0"), process(5, "1"))
 
 
-def test_enter_on_a_gpu_shows_it_alone():
+def test_enter_on_a_gpu_shows_only_it():
     async def test(top):
         await top.press("shift+tab", "down", "down", "enter")
         assert top.pids == [5]
 
-    watch(test, process(4, "0"), process(5, "1"))
+    run_top(test, process(4, "0"), process(5, "1"))
 
 
-def test_instances_stand_under_their_gpu_and_fold_away():
+def test_instances_are_listed_under_their_gpu_and_can_be_hidden():
     mig = [device("0", holds_processes=False, state=None), device("0", "2_0"), device("1")]
 
     async def test(top):
@@ -280,24 +280,24 @@ def test_instances_stand_under_their_gpu_and_fold_away():
         await top.press("i")
         assert [row.instance for row in top.app.devices.rows] == ["", ""]
 
-    watch(test, devices=mig)
+    run_top(test, devices=mig)
 
 
-def test_enter_shows_a_process_and_goes_on_with_it_when_it_has_ended():
+def test_enter_shows_the_details_of_a_process_also_after_it_has_ended():
     async def test(top):
         await top.press("down", "enter")
-        sheet = top.app.screen
-        assert isinstance(sheet, Sheet)
-        assert ("power", "30.0 W") in sheet.facts
-        await top.say(process(1, command="a", power_watts=55))
-        assert ("power", "55.0 W") in sheet.facts
-        await top.say(process(2))
-        assert ("state", "has ended; this is what was last seen") in sheet.facts
-        assert ("power", "55.0 W") in sheet.facts
+        screen = top.app.screen
+        assert isinstance(screen, FactScreen)
+        assert ("power", "30.0 W") in screen.facts
+        await top.show(process(1, command="a", power_watts=55))
+        assert ("power", "55.0 W") in screen.facts
+        await top.show(process(2))
+        assert ("state", "has ended; these are its last values") in screen.facts
+        assert ("power", "55.0 W") in screen.facts
         await top.press("escape")
-        assert not isinstance(top.app.screen, Sheet)
+        assert not isinstance(top.app.screen, FactScreen)
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
 def test_help_names_every_key():
@@ -309,38 +309,38 @@ def test_help_names_every_key():
         await top.press("q")
         assert top.app.is_running
 
-    watch(test)
+    run_top(test)
 
 
-def test_space_stops_the_picture_and_goes_on_with_the_newest():
+def test_space_stops_the_view_and_continues_with_the_newest_snapshot():
     async def test(top):
         await top.press("space")
-        await top.say(process(9))
+        await top.show(process(9))
         assert top.pids == [1, 2, 3]
         assert any("STOPPED" in line for line in top.text())
         await top.press("space")
         assert top.pids == [9]
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_a_node_that_goes_away_leaves_its_last_picture_which_says_its_age_until_it_is_back():
+def test_the_last_snapshot_of_an_unreachable_node_shows_its_age_until_the_node_answers():
     async def test(top):
-        top.feed.trouble = "node-1 cannot be reached"
+        top.feed.error = "node-1 cannot be reached"
         top.app.action_read()
         await top.until(lambda: any("STALE" in line for line in top.text()))
         top.clock[0] += 12
         top.app.refresh_head()
         assert " STALE 12s: node-1 cannot be reached" in top.text()
         assert top.pids == [1, 2, 3]
-        top.feed.trouble = ""
+        top.feed.error = ""
         await top.read()
         await top.until(lambda: not any("STALE" in line for line in top.text()))
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_a_node_that_answers_but_reads_no_more_is_stale_too():
+def test_a_node_that_answers_without_new_readings_is_stale():
     async def test(top):
         top.feed.snapshot = lambda: snapshot(top.feed.devices, top.feed.processes) | {"unix": 1.0}
         top.app.action_read()
@@ -349,10 +349,10 @@ def test_a_node_that_answers_but_reads_no_more_is_stale_too():
         top.app.refresh_head()
         assert any("STALE 30s: the node has not read its GPUs" in line for line in top.text())
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_nothing_but_the_view_changes_when_the_terminal_does():
+def test_resizing_the_terminal_keeps_the_cursor():
     async def test(top):
         await top.press("w", "down", "down")
         before = top.current
@@ -364,19 +364,19 @@ def test_nothing_but_the_view_changes_when_the_terminal_does():
         assert top.current == before
         assert all(len(line) <= 80 for line in top.drawn("processes"))
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_a_heading_sorts_when_it_is_clicked():
+def test_clicking_a_heading_sorts():
     async def test(top):
         column = top.drawn("processes")[0].index("WATTS")
         await top.pilot.click("#processes", offset=(column, 0))
         await top.until(lambda: top.pids == [3, 1, 2])
 
-    watch(test, *THREE)
+    run_top(test, *THREE)
 
 
-def test_without_colours_words_and_reversal_are_left(monkeypatch):
+def test_without_colors_words_and_reverse_video_remain(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
 
     async def test(top):
@@ -386,11 +386,11 @@ def test_without_colours_words_and_reversal_are_left(monkeypatch):
         held = next(segment for segment in table.render_line(1) if "HELD" in segment.text)
         assert held.style.reverse
 
-    watch(test)
+    run_top(test)
 
 
-def test_what_was_asked_for_at_the_start_is_shown_first():
+def test_the_initial_view_is_applied():
     async def test(top):
         assert top.pids == [3, 1, 2]
 
-    watch(test, *THREE, view=View(Order("watts")))
+    run_top(test, *THREE, view=TopView(SortOrder("watts")))

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.workloads.cgroup import KINDS, CgroupOwner, owner
-from unit.workloads.cgroup_forms.every import ROWS
+from gpuledger.workloads.cgroup import OWNER_KINDS, CgroupOwner, parse_cgroup
+from unit.workloads.cgroup_forms.all_forms import ROWS
+from unit.workloads.cgroup_forms.expected_owners import ID, SHORT, SNAKE, STATIC, UID, USER, Row
 from unit.workloads.cgroup_forms.others import MANY_LINES
-from unit.workloads.cgroup_forms.words import ID, SHORT, SNAKE, STATIC, UID, USER, Row
 
-# Without the texts themselves, whose colons pytest takes for its own when a test is asked for by name.
+# Without the texts themselves: their colons conflict with pytest's `::` when a test is selected by name.
 NAMES = [f"{at}: {row[2]}" for at, row in enumerate(ROWS)]
 
 
-@pytest.mark.parametrize(("text", "said", "seen"), ROWS, ids=NAMES)
-def test_each_known_form_names_its_owner(text: str, said: dict[str, Any], seen: str) -> None:
+@pytest.mark.parametrize(("text", "expected", "seen"), ROWS, ids=NAMES)
+def test_each_known_form_names_its_owner(text: str, expected: dict[str, Any], seen: str) -> None:
     full = f"0::{text}\n" if text.startswith("/") else text
-    assert owner(full) == CgroupOwner(**said)
+    assert parse_cgroup(full) == CgroupOwner(**expected)
 
 
 PIECES = st.sampled_from(
@@ -59,14 +59,14 @@ PIECES = st.sampled_from(
 
 @settings(deadline=None, max_examples=300)
 @given(st.one_of(st.text(), st.lists(PIECES, max_size=20).map("".join)))
-def test_any_text_is_read_and_nothing_is_said_that_is_not_in_it(text: str) -> None:
-    said = owner(text)
-    assert said.kind in KINDS
-    assert said.pod_uid in text or said.pod_uid.replace("-", "_") in text
-    assert said.container_id in text
-    assert said.job in text
-    assert said.uid is None or str(said.uid) in text
-    assert (said.kind == "pod") == (said.missing == "pod_name")
+def test_any_text_parses_and_fields_only_contain_parts_of_it(text: str) -> None:
+    owner = parse_cgroup(text)
+    assert owner.kind in OWNER_KINDS
+    assert owner.pod_uid in text or owner.pod_uid.replace("-", "_") in text
+    assert owner.container_id in text
+    assert owner.job in text
+    assert owner.uid is None or str(owner.uid) in text
+    assert (owner.kind == "pod") == (owner.missing == "pod_name")
 
 
 @settings(deadline=None, max_examples=100)
@@ -74,9 +74,9 @@ def test_any_text_is_read_and_nothing_is_said_that_is_not_in_it(text: str) -> No
 def test_the_order_of_lines_does_not_matter(row: Row, chance: Random) -> None:
     lines = row[0].splitlines()
     chance.shuffle(lines)
-    assert owner("\n".join(lines)) == CgroupOwner(**row[1])
+    assert parse_cgroup("\n".join(lines)) == CgroupOwner(**row[1])
 
 
-def test_a_colon_parts_segments_as_a_slash_does() -> None:
-    found = owner(f"0::{USER}:session-3.scope\n")
+def test_a_colon_separates_segments_like_a_slash() -> None:
+    found = parse_cgroup(f"0::{USER}:session-3.scope\n")
     assert (found.kind, found.uid, found.unit) == ("user", 1000, "session-3.scope")

@@ -1,4 +1,4 @@
-"""Names of devices, and the Devices that they are."""
+"""Finding Devices by UUID, minor number, MIG id and index."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 
 from builders import gpu, instance
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.workloads.device_index import DeviceIndex, DeviceRef, same_objects, uuids_of
+from gpuledger.workloads.device_index import DeviceIndex, DeviceRef, parse_uuids, same_objects
 
 FULL = "GPU-21a5757c-414f-8dd6-7fff-4a409de596f3"
 MIG = "MIG-4f421ec4-5175-50ef-8452-d6abb13cb1d2"
 
-# Minors and indexes go against each other, as on some boards.
+# Minor numbers and indexes are swapped, as on some boards.
 PLAIN = Gpu(FULL, 0, minor=1)
 CUT = Gpu("GPU-ede6b90f-50d8-42f2-57a1-8a531adc3192", 1, minor=0)
 ONE = Instance(MIG, CUT, 1, 0, 0)
@@ -41,7 +41,7 @@ THREE = Instance("MIG-3", CUT, 2, 1, 2)
         ("minor", "", ()),
     ],
 )
-def test_a_name_is_its_device_and_a_gpu_that_is_cut_up_its_instances(
+def test_a_name_finds_its_device_and_a_partitioned_gpu_its_instances(
     by: str, name: str, found: tuple[Device, ...]
 ) -> None:
     assert DeviceIndex([PLAIN, CUT, ONE, TWO, THREE]).find(DeviceRef(by, name)) == found
@@ -60,7 +60,7 @@ def test_a_name_is_its_device_and_a_gpu_that_is_cut_up_its_instances(
         ([], "number", None),
     ],
 )
-def test_a_bare_number_is_believed_only_where_it_cannot_mean_two_things(
+def test_a_plain_number_is_used_only_if_it_is_unambiguous(
     devices: list[Device], by: str, position: int | None
 ) -> None:
     found = () if position is None else (devices[position],)
@@ -80,11 +80,11 @@ def test_a_bare_number_is_believed_only_where_it_cannot_mean_two_things(
         ("", ()),
     ],
 )
-def test_only_whole_uuids_are_uuids(text: str, names: tuple[str, ...]) -> None:
-    assert uuids_of(text) == tuple(DeviceRef("uuid", name) for name in names)
+def test_only_complete_uuids_are_parsed(text: str, names: tuple[str, ...]) -> None:
+    assert parse_uuids(text) == tuple(DeviceRef("uuid", name) for name in names)
 
 
-def test_devices_that_are_equal_are_not_yet_the_same() -> None:
+def test_equal_devices_are_not_always_the_same_object() -> None:
     assert same_objects([PLAIN, ONE], (PLAIN, ONE))
     assert not same_objects([PLAIN], [Gpu(FULL, 5)])
     assert not same_objects([PLAIN], [])

@@ -1,33 +1,33 @@
-"""Answers that are kept while all that they rest on is the very same objects."""
+"""Caching by object identity."""
 
 from __future__ import annotations
 
 from builders import gpu
 from gpuledger.model.devices import Gpu
-from gpuledger.workloads.device_index import Kept, same_objects
+from gpuledger.workloads.device_index import IdentityCache, same_objects
 
 
-def test_the_same_objects_give_the_same_answer() -> None:
-    kept = Kept(lambda *inputs: list(inputs))
+def test_the_same_inputs_give_the_same_result_object() -> None:
+    cache = IdentityCache(lambda *inputs: list(inputs))
     one, other = object(), object()
-    first = kept(one, other)
-    assert kept(one, other) is first
-    assert kept(other, one) == [other, one]
-    assert kept(other) == [other]
+    first = cache(one, other)
+    assert cache(one, other) is first
+    assert cache(other, one) == [other, one]
+    assert cache(other) == [other]
 
 
-def test_a_gpu_that_was_listed_anew_is_another_object_though_equal() -> None:
+def test_a_gpu_listed_again_is_equal_but_another_object() -> None:
     before, after = gpu(0), Gpu(gpu(0).uuid, 5)
     assert before == after
     assert not same_objects((before,), (after,))
-    kept = Kept(lambda device: device.index)
-    assert (kept(before), kept(after)) == (0, 5)
+    cache = IdentityCache(lambda device: device.index)
+    assert (cache(before), cache(after)) == (0, 5)
 
 
-def test_an_answer_is_not_taken_for_another_after_a_failure() -> None:
-    kept = Kept(lambda number: 1 // number)
-    assert kept(1) == 1
+def test_an_exception_keeps_the_cached_result() -> None:
+    cache = IdentityCache(lambda number: 1 // number)
+    assert cache(1) == 1
     try:
-        kept(0)
+        cache(0)
     except ZeroDivisionError:
-        assert kept(1) == 1
+        assert cache(1) == 1

@@ -1,4 +1,4 @@
-"""Settings, maps and checks of the jobs of batch systems."""
+"""Settings, indexes and checks of Slurm jobs and of the job-mapping directory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from builders import FakeClock
-from gpuledger.app.flags import parse, parser
-from gpuledger.config.assemble import assemble
+from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.config.load import load_values
 from gpuledger.model.checks import Finding, Verdict
-from gpuledger.model.settings import build, declared
+from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.workloads.checks import job_map_checks
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.open import open_job_map, open_slurm
+from gpuledger.workloads.owner_index_setup import open_job_map_index, open_slurm_index
 from gpuledger.workloads.slurm.checks import slurm_checks
-from gpuledger.workloads.slurm.settings import SlurmSettings, is_enabled
+from gpuledger.workloads.slurm.settings import SlurmSettings, is_slurm_enabled
 from slurm_tree import SCOPE, Machine
 
 
@@ -31,27 +31,27 @@ def settings_for(machine: Machine, enabled: str = "true") -> SlurmSettings:
 
 def slurm_findings(machine: Machine, enabled: str = "true") -> list[Finding]:
     checks = slurm_checks(settings_for(machine, enabled), procfs=str(machine.proc), signs=())
-    return [finding for check in checks for finding in check.look()]
+    return [finding for check in checks for finding in check.run()]
 
 
-def test_auto_is_on_where_slurm_has_a_cgroup_or_a_directory(machine: Machine, tmp_path: Path) -> None:
+def test_auto_enables_slurm_if_it_has_a_cgroup_or_a_directory(machine: Machine, tmp_path: Path) -> None:
     auto = settings_for(machine, "auto")
-    assert not is_enabled(auto, "/sys", signs=())
-    assert is_enabled(auto, "/sys", signs=(tmp_path,))
+    assert not is_slurm_enabled(auto, "/sys", signs=())
+    assert is_slurm_enabled(auto, "/sys", signs=(tmp_path,))
     machine.folder(f"{SCOPE}/system")
-    assert is_enabled(auto, "/sys", signs=())
-    assert not is_enabled(settings_for(machine, "false"), "/sys", signs=(tmp_path,))
+    assert is_slurm_enabled(auto, "/sys", signs=())
+    assert not is_slurm_enabled(settings_for(machine, "false"), "/sys", signs=(tmp_path,))
 
 
-def test_the_tree_of_cgroups_is_below_sysfs_unless_it_is_named() -> None:
+def test_the_cgroup_tree_is_below_sysfs_unless_it_is_set() -> None:
     assert SlurmSettings().root("/host/sys") == Path("/host/sys/fs/cgroup")
     assert SlurmSettings(cgroup_root="/c").root("/host/sys") == Path("/c")
 
 
-def test_the_map_reads_what_the_settings_name(machine: Machine) -> None:
+def test_the_slurm_index_reads_the_configured_paths(machine: Machine) -> None:
     machine.gres("Name=gpu File=/dev/nvidia5")
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
-    polled = open_slurm(
+    polled = open_slurm_index(
         settings_for(machine), clock=FakeClock(), procfs=str(machine.proc), user_name=lambda uid: f"name{uid}"
     )
     assert polled.refresh()
@@ -59,7 +59,7 @@ def test_the_map_reads_what_the_settings_name(machine: Machine) -> None:
     assert (job.devices[0].name, job.user) == ("5", "name1000")
 
 
-def test_doctor_says_that_there_is_no_slurm(machine: Machine) -> None:
+def test_doctor_skips_slurm_on_a_machine_without_it(machine: Machine) -> None:
     (finding,) = slurm_findings(machine, "auto")
     assert (finding.verdict, finding.why) == (Verdict.SKIPPED, "no Slurm on this machine")
 
@@ -92,22 +92,22 @@ def test_doctor_says_why_gpus_of_jobs_are_not_known(
     assert remedy in jobs.remedy
 
 
-def test_doctor_says_that_a_named_gres_conf_is_not_there(machine: Machine) -> None:
+def test_doctor_warns_about_a_configured_gres_conf_that_does_not_exist(machine: Machine) -> None:
     _, gres = slurm_findings(machine)
-    assert (gres.verdict, gres.why) == (Verdict.WARNING, f"{machine.gres_conf} is not there")
+    assert (gres.verdict, gres.why) == (Verdict.WARNING, f"{machine.gres_conf} does not exist")
 
 
-def test_doctor_fails_without_a_tree_of_cgroups(machine: Machine) -> None:
+def test_doctor_fails_without_a_cgroup_tree(machine: Machine) -> None:
     machine.cgroup.rmdir()
     jobs, _ = slurm_findings(machine)
     assert jobs.verdict is Verdict.FAILS
     assert "--slurm-cgroup-root" in jobs.remedy
 
 
-def test_no_directory_of_jobs_is_no_map(tmp_path: Path) -> None:
-    assert open_job_map(JobMapSettings(), clock=FakeClock()) is None
+def test_without_a_job_mapping_directory_there_is_no_index(tmp_path: Path) -> None:
+    assert open_job_map_index(JobMapSettings(), clock=FakeClock()) is None
     (tmp_path / "0").write_text("7\n")
-    polled = open_job_map(JobMapSettings(str(tmp_path)), clock=FakeClock())
+    polled = open_job_map_index(JobMapSettings(str(tmp_path)), clock=FakeClock())
     assert polled is not None
     assert polled.refresh()
     assert len(polled.value) == 1
@@ -116,7 +116,7 @@ def test_no_directory_of_jobs_is_no_map(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "verdict"), [(None, Verdict.FAILS), ([], Verdict.WARNING), (["0", "1"], Verdict.WORKS)]
 )
-def test_doctor_looks_into_the_directory_of_jobs(
+def test_doctor_reads_the_job_mapping_directory(
     tmp_path: Path, files: list[str] | None, verdict: Verdict
 ) -> None:
     folder = tmp_path / "jobs"
@@ -125,17 +125,17 @@ def test_doctor_looks_into_the_directory_of_jobs(
         for name in files:
             (folder / name).write_text("7\n")
     (check,) = job_map_checks(JobMapSettings(str(folder)), FakeClock())
-    (finding,) = check.look()
+    (finding,) = check.run()
     assert finding.verdict is verdict
 
 
-def test_doctor_leaves_out_a_directory_of_jobs_that_nobody_named() -> None:
+def test_doctor_skips_a_job_mapping_directory_that_is_not_set() -> None:
     (check,) = job_map_checks(JobMapSettings(), FakeClock())
-    (finding,) = check.look()
+    (finding,) = check.run()
     assert finding.verdict is Verdict.SKIPPED
 
 
-def test_flags_are_the_ones_that_users_know() -> None:
+def test_documented_flags_set_their_settings() -> None:
     groups = {"slurm": SlurmSettings, "jobs": JobMapSettings, "containers": ContainerSettings}
     line = ["--slurm", "false", "--slurm-cgroup-root", "/c", "--slurm-gres-conf", "/g"]
     line += [
@@ -148,14 +148,14 @@ def test_flags_are_the_ones_that_users_know() -> None:
         "--podman-socket",
         "/p",
     ]
-    given = parse(parser("serve", "", "", groups), groups.values(), line, {})
-    values = assemble(groups.values(), given.flags, {}, None)
-    assert build(SlurmSettings, values) == SlurmSettings("false", "/c", "/g")
-    assert build(JobMapSettings, values) == JobMapSettings("/j", "job")
-    assert build(ContainerSettings, values) == ContainerSettings("", "/p")
+    given = parse_flags(build_parser("serve", "", "", groups), groups.values(), line, {})
+    values = load_values(groups.values(), given.flags, {}, None)
+    assert build_settings(SlurmSettings, values) == SlurmSettings("false", "/c", "/g")
+    assert build_settings(JobMapSettings, values) == JobMapSettings("/j", "job")
+    assert build_settings(ContainerSettings, values) == ContainerSettings("", "/p")
 
 
 @pytest.mark.parametrize(("written", "meant"), [(True, "true"), ("off", "false"), ("auto", "auto")])
-def test_slurm_is_switched_as_kubernetes_is_in_yaml_too(written: object, meant: str) -> None:
-    (enabled,) = (item for name, item, _ in declared(SlurmSettings) if name == "enabled")
+def test_slurm_enabled_accepts_yaml_booleans(written: object, meant: str) -> None:
+    (enabled,) = (item for name, item, _ in declared_settings(SlurmSettings) if name == "enabled")
     assert enabled.parse(written) == meant

@@ -1,6 +1,6 @@
-"""Before `helm uninstall`: delete the operator's resources, wait until it has taken them apart, then their
-definitions. Argument: seconds to wait; resources that are still there then are let go without the operator,
-since Kubernetes deletes what belongs to them by itself.
+"""Clean up before `helm uninstall`: delete the operator's resources, wait until it has removed their objects,
+then delete the CRDs. Argument: seconds to wait. From resources that still exist then, the script removes the
+operator's finalizer; Kubernetes garbage-collects their objects.
 """
 
 import json
@@ -21,28 +21,28 @@ FINALIZER = "gpuledger.dev/operator"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
-def say(text):
-    """A line for the Job's log."""
+def log(text):
+    """Write a line to the Job's log."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
-class Api:
-    """The API server, asked as one account."""
+class ApiClient:
+    """Client of the API server with the token of a ServiceAccount."""
 
     def __init__(self, url, token, context):
         self.url, self.token, self.context = url, token, context
 
-    def ask(self, method, path, body=None):
-        """The answer; None where there is nothing at the path."""
+    def request(self, method, path, body=None):
+        """JSON response; None for HTTP 404. A body is sent as a merge patch."""
         request = urllib.request.Request(self.url + path, method=method)
         request.add_header("Authorization", f"Bearer {self.token}")
         if body is not None:
             request.data = json.dumps(body).encode()
             request.add_header("Content-Type", "application/merge-patch+json")
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self.context) as answer:
-                return json.load(answer)
+            with urllib.request.urlopen(request, timeout=30, context=self.context) as response:
+                return json.load(response)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return None
@@ -50,36 +50,36 @@ class Api:
 
 
 def uninstall(api, patience, pause=1.0):
-    """Resources first; what is another operator's is left alone."""
-    ours = [(path, name) for path, name in KINDS if is_ours(api.ask("GET", f"{CRDS}/{name}"))]
+    """Delete the resources, then the CRDs. Leaves CRDs of other operators alone."""
+    ours = [(path, name) for path, name in KINDS if is_ours(api.request("GET", f"{CRDS}/{name}"))]
     for path, _ in ours:
-        for one in resources(api, path):
-            say(f"deleting {path}/{one['name']}")
-            api.ask("DELETE", f"{path}/{one['name']}")
-    end = time.monotonic() + patience
+        for metadata in list_metadata(api, path):
+            log(f"deleting {path}/{metadata['name']}")
+            api.request("DELETE", f"{path}/{metadata['name']}")
+    deadline = time.monotonic() + patience
     for path, _ in ours:
-        while resources(api, path) and time.monotonic() < end:
+        while list_metadata(api, path) and time.monotonic() < deadline:
             time.sleep(pause)
-        for one in resources(api, path):
-            name, held = one["name"], one.get("finalizers") or ()
-            say(f"{name} is still there after {patience:g} s: no operator takes it apart; letting it go")
-            others = [finalizer for finalizer in held if finalizer != FINALIZER]
-            api.ask("PATCH", f"{path}/{name}", {"metadata": {"finalizers": others}})
+        for metadata in list_metadata(api, path):
+            name, finalizers = metadata["name"], metadata.get("finalizers") or ()
+            log(f"{name} still exists after {patience:g} s: no operator is running; removing its finalizer")
+            others = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
+            api.request("PATCH", f"{path}/{name}", {"metadata": {"finalizers": others}})
     for _, name in ours:
-        say(f"deleting the definition {name}")
-        api.ask("DELETE", f"{CRDS}/{name}")
+        log(f"deleting the CRD {name}")
+        api.request("DELETE", f"{CRDS}/{name}")
 
 
-def is_ours(definition):
-    """Whether the chart made this CRD; None is none."""
-    labels = (definition or {}).get("metadata", {}).get("labels") or {}
+def is_ours(crd):
+    """True if the chart created this CRD. `crd` is None if the CRD does not exist."""
+    labels = (crd or {}).get("metadata", {}).get("labels") or {}
     return labels.get("app.kubernetes.io/part-of") == "gpuledger"
 
 
-def resources(api, path):
-    """The metadata of those at a path."""
-    found = api.ask("GET", path)
-    return [one["metadata"] for one in (found or {}).get("items") or ()]
+def list_metadata(api, path):
+    """Metadata of the resources at a path."""
+    response = api.request("GET", path)
+    return [item["metadata"] for item in (response or {}).get("items") or ()]
 
 
 if __name__ == "__main__":
@@ -87,4 +87,4 @@ if __name__ == "__main__":
     host = f"[{host}]" if ":" in host else host
     token = Path(f"{ACCOUNT}/token").read_text(encoding="utf-8")
     context = ssl.create_default_context(cafile=f"{ACCOUNT}/ca.crt")
-    uninstall(Api(f"https://{host}:{port}", token, context), float(sys.argv[1]))
+    uninstall(ApiClient(f"https://{host}:{port}", token, context), float(sys.argv[1]))

@@ -1,4 +1,4 @@
-{{/* The program's arguments. What it can change while it runs is in its configuration file, not here. */}}
+{{/* Arguments of gpuledger. Settings that it reloads while it runs are in its configuration file, not here. */}}
 
 {{- define "gpuledger.commonArgs" -}}
 - --config=/etc/gpuledger/config/gpuledger.yaml
@@ -11,14 +11,14 @@
 {{- with .v.gpu.devices }}
 - {{ printf "--devices=%s" (include "gpuledger.joined" .) | quote }}
 {{- end }}
-- --passwd-file={{ ternary "/etc/gpuledger/passwd" "/dev/null" (and (not (empty .v.host.passwdFile)) (not .made_up)) }}
+- --passwd-file={{ ternary "/etc/gpuledger/passwd" "/dev/null" (and (not (empty .v.host.passwdFile)) (not .simulated)) }}
 {{- end -}}
 
 {{- define "gpuledger.stateArg" -}}
 - --state-dir={{ ternary "/var/lib/gpuledger" "none" (not (empty (include "gpuledger.keepsBooks" .))) }}
 {{- end -}}
 
-{{/* Indexes come as floating-point numbers out of JSON. */}}
+{{/* Joins words with commas. Helm parses JSON numbers as floating point, so indexes are converted to integers. */}}
 {{- define "gpuledger.joined" -}}
 {{- $words := list -}}
 {{- range . -}}
@@ -64,7 +64,7 @@
 {{- default .v.textfile.directory .v.prometheus.textfileCollectorPath -}}
 {{- end -}}
 
-{{/* One file, whoever writes it: the same series in two would be told twice. */}}
+{{/* Name of the textfile: the same for both CronJobs, because node_exporter would export the same series from two files twice. */}}
 {{- define "gpuledger.file" -}}
 {{- $sessions := eq (first .writers).name "gpu-session-metrics-collector" -}}
 {{- default (ternary "gpu_sessions.prom" "gpu_processes.prom" $sessions) .v.textfile.file -}}

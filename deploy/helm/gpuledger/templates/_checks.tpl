@@ -1,38 +1,38 @@
-{{/* What cannot be, said in one line that names the value and the remedy. What a schema can say stands in values.yaml. */}}
+{{/* Fails on invalid combinations of values, with one line that names the value and the remedy. values.yaml has the schema's checks. */}}
 {{- define "gpuledger.checks" -}}
 {{- $v := .v -}}
 {{- if and $v.agent.enabled (not $v.agent.config.remote_write) -}}
-{{- fail "agent.enabled: nobody is named to deliver to; set agent.config.remote_write to a list with at least one url" -}}
+{{- fail "agent.enabled: the agent has no receiver; set agent.config.remote_write to a list with at least one url" -}}
 {{- end -}}
 {{- if and $v.whatapCompat.enabled (not $v.operator.enabled) -}}
-{{- fail "whatapCompat.enabled: it is the operator that reads WhatapAgent; set operator.enabled to true as well" -}}
+{{- fail "whatapCompat.enabled: only the operator reads WhatapAgent; set operator.enabled to true too" -}}
 {{- end -}}
-{{- if not (has .asked (list "daemonset" "none")) -}}
+{{- if not (has .requestedMode (list "daemonset" "none")) -}}
 {{- include "gpuledger.checkSchedule" . -}}
 {{- end -}}
 {{- if and (eq .mode "cronjob") $v.dialect (without $v.dialect "process" "session") -}}
-{{- fail (printf "dialect: a CronJob tells process and session alone, since the counters and books of %s need a program that keeps running; set mode to collect or daemonset" (join ", " (without $v.dialect "process" "session"))) -}}
+{{- fail (printf "dialect: a CronJob supports only process and session, because the counters of %s need a program that keeps running; set mode to collect or daemonset" (join ", " (without $v.dialect "process" "session"))) -}}
 {{- end -}}
-{{- if and (ne .asked "daemonset") (or $v.serviceMonitor.enabled $v.podMonitor.enabled) -}}
-{{- fail (printf "serviceMonitor, podMonitor: in mode %s nothing is served, node_exporter is scraped in its place; set both to false, or mode to daemonset" .asked) -}}
+{{- if and (ne .requestedMode "daemonset") (or $v.serviceMonitor.enabled $v.podMonitor.enabled) -}}
+{{- fail (printf "serviceMonitor.enabled, podMonitor.enabled: mode %s serves no metrics; set both to false and scrape node_exporter instead, or set mode to daemonset" .requestedMode) -}}
 {{- end -}}
 {{- if and $v.serviceMonitor.enabled $v.podMonitor.enabled -}}
-{{- fail "serviceMonitor.enabled, podMonitor.enabled: both would scrape every pod twice; set one to false" -}}
+{{- fail "serviceMonitor.enabled, podMonitor.enabled: together they would scrape every pod twice; set one to false" -}}
 {{- end -}}
 {{- if and $v.serviceMonitor.enabled (not $v.service.enabled) -}}
-{{- fail "serviceMonitor.enabled needs service.enabled; set podMonitor.enabled in its place" -}}
+{{- fail "serviceMonitor.enabled: a ServiceMonitor needs service.enabled; set it to true, or set podMonitor.enabled instead" -}}
 {{- end -}}
 {{- if and $v.web.config $v.web.existingSecret -}}
-{{- fail "web.config, web.existingSecret: both hold the web config file; set one" -}}
+{{- fail "web.config, web.existingSecret: both contain the web config file; set only one" -}}
 {{- end -}}
 {{- if and $v.web.existingSecret (not $v.web.scheme) -}}
-{{- fail "web.existingSecret: the chart cannot read it; say in web.scheme whether it turns TLS on (https) or not (http)" -}}
+{{- fail "web.existingSecret: the chart cannot read the Secret; set web.scheme to https if it enables TLS, otherwise to http" -}}
 {{- end -}}
 {{- if and $v.priorityClass.create $v.priorityClassName -}}
-{{- fail "priorityClass.create, priorityClassName: set one" -}}
+{{- fail "priorityClass.create, priorityClassName: a pod has one PriorityClass; set only one of them" -}}
 {{- end -}}
 {{- if not (regexMatch "^[a-z]" (include "gpuledger.fullname" .)) -}}
-{{- fail (printf "fullnameOverride: the name of a Service begins with a letter, and that of this release, %s, does not; set one that does" (include "gpuledger.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: the name of a Service must begin with a letter, but the release gives %s; set a fullnameOverride that does" (include "gpuledger.fullname" .)) -}}
 {{- end -}}
 {{- include "gpuledger.checkResources" . -}}
 {{- include "gpuledger.checkPorts" . -}}
@@ -40,28 +40,28 @@
 {{- include "gpuledger.checkConfig" . -}}
 {{- end -}}
 
-{{/* A GPU, or another device with a domain in its name, would be taken from the pods that compute with it. */}}
+{{/* Rejects requests for GPUs and other extended resources (names with a domain): they would be unavailable to workloads. */}}
 {{- define "gpuledger.checkResources" -}}
-{{- $every := dict "resources" .v.resources "collection.resources" .v.collection.resources -}}
-{{- $every = merge $every (dict "agent.resources" .v.agent.resources "operator.resources" .v.operator.resources) -}}
-{{- range $value, $said := $every -}}
-{{- range $part, $amounts := $said -}}
+{{- $all := dict "resources" .v.resources "collection.resources" .v.collection.resources -}}
+{{- $all = merge $all (dict "agent.resources" .v.agent.resources "operator.resources" .v.operator.resources) -}}
+{{- range $value, $resources := $all -}}
+{{- range $part, $amounts := $resources -}}
 {{- range $name, $amount := $amounts -}}
 {{- if and (contains "/" $name) (ne (toString $amount) "0") -}}
-{{- fail (printf "%s.%s: %s would take a device from the pods that compute with it; every GPU is seen without asking for one: leave it out" $value $part $name) -}}
+{{- fail (printf "%s.%s: %s would make a device unavailable to workloads; gpuledger sees every GPU without requesting one: remove it" $value $part $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* A workload whose selector does not match its own pods is refused by the API server. */}}
+{{/* Rejects labels that override the selectors': the API server refuses a workload if its selector does not match its pods. */}}
 {{- define "gpuledger.checkLabels" -}}
 {{- $own := list "app" "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "job-name-prefix" -}}
 {{- range $value, $labels := dict "podLabels" .v.podLabels "commonLabels" .v.commonLabels -}}
 {{- range $label, $_ := $labels -}}
 {{- if has $label $own -}}
-{{- fail (printf "%s: by %s the chart's objects find their pods; choose another name" $value $label) -}}
+{{- fail (printf "%s: the chart's selectors use the label %s; choose another name" $value $label) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -70,14 +70,14 @@
 {{- define "gpuledger.checkSchedule" -}}
 {{- $schedule := .v.collection.schedule | trim -}}
 {{- if hasPrefix "@every" $schedule -}}
-{{- fail (printf "collection.schedule: '%s': Kubernetes starts no Job more often than once a minute; for seconds set mode to daemonset, or to collect with textfile.every" $schedule) -}}
+{{- fail (printf "collection.schedule: '%s': a Kubernetes CronJob runs at most once per minute; for shorter intervals set mode to daemonset, or to collect with textfile.every" $schedule) -}}
 {{- end -}}
 {{- if not (hasPrefix "@" $schedule) -}}
 {{- $fields := len (regexFindAll "\\S+" $schedule -1) -}}
 {{- if gt $fields 5 -}}
-{{- fail (printf "collection.schedule: '%s' has %d fields; cron in Kubernetes has five, and no seconds; for seconds set mode to daemonset, or to collect with textfile.every" $schedule $fields) -}}
+{{- fail (printf "collection.schedule: '%s' has %d fields; a Kubernetes schedule has five and no seconds; for intervals below a minute set mode to daemonset, or to collect with textfile.every" $schedule $fields) -}}
 {{- else if lt $fields 5 -}}
-{{- fail (printf "collection.schedule: '%s' has %d fields; five are wanted: minute hour day month weekday" $schedule $fields) -}}
+{{- fail (printf "collection.schedule: '%s' has %d fields; expected five: minute hour day month weekday" $schedule $fields) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -88,22 +88,22 @@
 {{- range .v.extraPorts -}}
 {{- $number := toString (int .port) -}}
 {{- if hasKey $taken $number -}}
-{{- fail (printf "extraPorts: %s has port %s, which is %s's already" .name $number (get $taken $number)) -}}
+{{- fail (printf "extraPorts: %s has port %s, which %s already uses; choose another port" .name $number (get $taken $number)) -}}
 {{- end -}}
 {{- if hasKey $names .name -}}
-{{- fail (printf "extraPorts: two ports are called %s" .name) -}}
+{{- fail (printf "extraPorts: two ports have the name %s; rename one" .name) -}}
 {{- end -}}
 {{- $_ := set $taken $number .name -}}
 {{- $_ = set $names .name true -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Flags beat the file, so what the chart says by flags must not stand there in vain. */}}
+{{/* Rejects settings in config that the chart sets by flags: flags override the file, so they would have no effect. */}}
 {{- define "gpuledger.checkConfig" -}}
 {{- $owned := include "gpuledger.owned" . | fromYaml -}}
 {{- range $key, $_ := include "gpuledger.flatConfig" . | fromYaml -}}
 {{- if hasKey $owned $key -}}
-{{- fail (printf "config: %s is said by the value %s; set that one" $key (get $owned $key)) -}}
+{{- fail (printf "config: the chart sets %s from the value %s; set that value instead" $key (get $owned $key)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* Settings that the chart gives as flags, and the value that holds each. */}}
+{{/* Settings that the chart passes as flags, and the value that holds each. */}}
 {{- define "gpuledger.owned" -}}
 listen_address: port or extraPorts
 metrics_path: metricsPath
@@ -13,7 +13,7 @@ textfile.file: textfile.file
 textfile.every: textfile.every
 {{- end -}}
 
-{{/* Settings of `config` that a running program cannot change: when one does, the pods are exchanged. */}}
+{{/* Settings of `config` that a running program cannot change: a change rolls out new pods. */}}
 {{- define "gpuledger.restarting" -}}
 - control.socket
 - energy.zero_hold
@@ -30,19 +30,16 @@ textfile.every: textfile.every
 - web.limits.answer_timeout
 - web.limits.body_size
 - web.limits.connections
-- web.limits.connections_per_client
 - web.limits.header_size
 - web.limits.headers
 - web.limits.idle_timeout
 - web.limits.request_timeout
-- web.limits.requests_per_client
 - web.limits.response_memory
 - web.limits.response_timeout
 - web.limits.streams
-- web.limits.streams_per_client
 {{- end -}}
 
-{{/* The value `config`, its keys dotted. */}}
+{{/* The value `config` with dotted keys. */}}
 {{- define "gpuledger.flatConfig" -}}
 {{- $out := dict -}}
 {{- include "gpuledger.flatten" (dict "in" .v.config "prefix" "" "out" $out) -}}
@@ -60,7 +57,7 @@ textfile.every: textfile.every
 {{- end -}}
 {{- end -}}
 
-{{/* The program's configuration file. */}}
+{{/* The configuration file of gpuledger. */}}
 {{- define "gpuledger.config" -}}
 {{- $v := .v -}}
 {{- $made := dict "kubernetes" (dict "names" $v.kubernetes.names) -}}
@@ -82,7 +79,7 @@ textfile.every: textfile.every
 {{- toYaml (mustMergeOverwrite $made (deepCopy $v.config)) -}}
 {{- end -}}
 
-{{/* The dialects of the metrics page or file, comma-separated; empty where the program's own choice is right. */}}
+{{/* Dialects of the metrics page or file, comma-separated; empty for gpuledger's default. */}}
 {{- define "gpuledger.dialect" -}}
 {{- if .v.dialect -}}
 {{- join "," .v.dialect -}}
@@ -93,7 +90,7 @@ smi
 {{- end -}}
 {{- end -}}
 
-{{/* Changes when the pods must be exchanged for what is not in their own specification. */}}
+{{/* A checksum that changes if the pods need a restart for a change outside of their specification. */}}
 {{- define "gpuledger.checksum" -}}
 {{- $seen := dict "tls" (include "gpuledger.scheme" .) -}}
 {{- if eq .mode "daemonset" -}}

@@ -1,12 +1,12 @@
-{{/* How a container comes by the driver. Nothing here requests a GPU, which would take one away from the workloads. */}}
+{{/* How a container accesses the driver. Nothing here requests a GPU, which would make it unavailable to workloads. */}}
 
 {{- define "gpuledger.onHost" -}}
-{{- if and (eq .v.gpuAccess.mode "host") (not .made_up) -}}true{{- end -}}
+{{- if and (eq .v.gpuAccess.mode "host") (not .simulated) -}}true{{- end -}}
 {{- end -}}
 
 {{- define "gpuledger.gpuEnv" -}}
 {{- $mode := .v.gpuAccess.mode -}}
-{{- if not .made_up }}
+{{- if not .simulated }}
 {{- if eq $mode "env" }}
 - {name: NVIDIA_VISIBLE_DEVICES, value: all}
 {{- else if eq $mode "volume-list" }}
@@ -23,7 +23,7 @@
 {{- end -}}
 
 {{- define "gpuledger.gpuMounts" -}}
-{{- if .made_up }}
+{{- if .simulated }}
 {{- else if eq .v.gpuAccess.mode "volume-list" }}
 - {name: gpus, mountPath: /var/run/nvidia-container-devices/all, readOnly: true}
 {{- else if include "gpuledger.onHost" . }}
@@ -39,7 +39,7 @@
 {{- end -}}
 
 {{- define "gpuledger.gpuVolumes" -}}
-{{- if .made_up }}
+{{- if .simulated }}
 {{- else if eq .v.gpuAccess.mode "volume-list" }}
 - {name: gpus, hostPath: {path: /dev/null}}
 {{- else if include "gpuledger.onHost" . }}
@@ -66,7 +66,7 @@ nvidia
 {{- end -}}
 {{- end -}}
 
-{{/* What the container may do: (dict "root" $ "capabilities" list). */}}
+{{/* securityContext of the container: (dict "root" $ "capabilities" list). */}}
 {{- define "gpuledger.securityContext" -}}
 {{- $root := .root -}}
 {{- $add := .capabilities -}}

@@ -1,11 +1,12 @@
 {{/*
-What every template begins with. It puts into the root:
-  v          the values; beneath those of an older chart (helm upgrade --reuse-values) lie this chart's defaults
-  mode       daemonset, cronjob, collect or none: what is really made
-  component  exporter or collector
-  nodes      cronjob: names of the GPU nodes, as far as they are known
-  writers    cronjob and collect: (dict name suspended), the one that writes first
-  made_up    whether the source needs no GPU
+Every template calls this first. It adds to the root:
+  v              the values; those of an older chart (helm upgrade --reuse-values) are merged over this chart's defaults
+  requestedMode  daemonset, cronjob, collect or none: the mode that the values request
+  mode           the mode that the chart renders: collect instead of cronjob on too many nodes
+  component      exporter or collector
+  nodes          cronjob: names of the known GPU nodes
+  writers        cronjob and collect: list of (dict name suspended); the first one writes
+  simulated      true if the source needs no GPU
 */}}
 {{- define "gpuledger.init" -}}
 {{- if not (hasKey . "v") -}}
@@ -16,10 +17,10 @@ What every template begins with. It puts into the root:
 {{- $_ := set . "v" $v -}}
 {{- $process := index $v "gpu-process-exporter" "enabled" -}}
 {{- $session := index $v "gpu-session-monitoring" "enabled" -}}
-{{- $usual := ternary "none" "daemonset" $v.operator.enabled -}}
-{{- $mode := default (ternary "cronjob" $usual (or $process $session)) $v.mode -}}
-{{- $_ = set . "asked" $mode -}}
-{{- $_ = set . "made_up" (or (hasPrefix "simulator" $v.source) (hasPrefix "replay:" $v.source)) -}}
+{{- $default := ternary "none" "daemonset" $v.operator.enabled -}}
+{{- $mode := default (ternary "cronjob" $default (or $process $session)) $v.mode -}}
+{{- $_ = set . "requestedMode" $mode -}}
+{{- $_ = set . "simulated" (or (hasPrefix "simulator" $v.source) (hasPrefix "replay:" $v.source)) -}}
 {{- $_ = set . "nodes" (list) -}}
 {{- if eq $mode "cronjob" -}}
 {{- $_ = set . "nodes" (include "gpuledger.nodes" . | fromJsonArray) -}}
@@ -41,22 +42,22 @@ What every template begins with. It puts into the root:
 {{- end -}}
 {{- end -}}
 
-{{/* Names of the GPU nodes as a JSON list: those of the values, else those that the API server has. */}}
+{{/* Names of the GPU nodes as a JSON list, from the values or else from the API server. */}}
 {{- define "gpuledger.nodes" -}}
 {{- $v := .v -}}
 {{- $names := $v.cronjob.nodes -}}
 {{- if and (empty $names) (empty $v.affinity) -}}
 {{- range (lookup "v1" "Node" "" "").items -}}
 {{- $labels := default dict .metadata.labels -}}
-{{- $wanted := true -}}
+{{- $selected := true -}}
 {{- if $v.nodeSelector -}}
 {{- range $key, $value := $v.nodeSelector -}}
-{{- if ne (toString (get $labels $key)) $value -}}{{- $wanted = false -}}{{- end -}}
+{{- if ne (toString (get $labels $key)) $value -}}{{- $selected = false -}}{{- end -}}
 {{- end -}}
-{{- else if not $.made_up -}}
-{{- $wanted = or (eq (toString (get $labels "nvidia.com/gpu.present")) "true") (eq (toString (get $labels "nvidia.com/gpu")) "true") (hasKey $labels "accelerator") -}}
+{{- else if not $.simulated -}}
+{{- $selected = or (eq (toString (get $labels "nvidia.com/gpu.present")) "true") (eq (toString (get $labels "nvidia.com/gpu")) "true") (hasKey $labels "accelerator") -}}
 {{- end -}}
-{{- if $wanted -}}
+{{- if $selected -}}
 {{- $names = append $names (default .metadata.name (get $labels "kubernetes.io/hostname")) -}}
 {{- end -}}
 {{- end -}}

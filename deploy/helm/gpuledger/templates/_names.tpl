@@ -1,4 +1,4 @@
-{{/* Names and labels. All read .v, the whole of the values: see gpuledger.init. */}}
+{{/* Names and labels. All read .v, the merged values: see gpuledger.init. */}}
 
 {{- define "gpuledger.name" -}}
 {{- default .Chart.Name .v.nameOverride | trunc 40 | trimSuffix "-" -}}
@@ -22,7 +22,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* By which a workload's pods are chosen: (dict "root" $ "name" name "component" component). */}}
+{{/* Selector labels of a workload's pods: (dict "root" $ "name" name "component" component). */}}
 {{- define "gpuledger.selector" -}}
 app: {{ .name }}
 app.kubernetes.io/name: {{ include "gpuledger.name" .root }}
@@ -30,7 +30,7 @@ app.kubernetes.io/instance: {{ toYaml .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* Labels of an object; the same dictionary. */}}
+{{/* Labels of an object; same argument as gpuledger.selector. */}}
 {{- define "gpuledger.labels" -}}
 {{ include "gpuledger.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -41,7 +41,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end }}
 {{- end -}}
 
-{{/* Labels of objects that are no workload's. */}}
+{{/* Labels of objects that do not belong to a named workload. */}}
 {{- define "gpuledger.ownLabels" -}}
 {{ include "gpuledger.labels" (dict "root" . "name" (include "gpuledger.fullname" .) "component" .component) }}
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* What is the same for the pods of every mode: (dict "root" $ "name" workload). */}}
+{{/* Parts that the pods of all modes share: (dict "root" $ "name" workload). */}}
 
 {{- define "gpuledger.podMeta" -}}
 {{- $root := .root -}}
@@ -61,18 +61,18 @@ initContainers:
 {{- end -}}
 
 {{- define "gpuledger.nodeSelector" -}}
-{{- $wanted := deepCopy .v.nodeSelector -}}
+{{- $selector := deepCopy .v.nodeSelector -}}
 {{- if .v.followGpuOperator.enabled -}}
-{{- $_ := set $wanted .v.followGpuOperator.deployLabel "true" -}}
+{{- $_ := set $selector .v.followGpuOperator.deployLabel "true" -}}
 {{- end -}}
-{{- with $wanted -}}{{- toYaml . -}}{{- end -}}
+{{- with $selector -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
-{{/* To the nodes that have a GPU, by any of the labels in use. */}}
+{{/* Affinity for the nodes with a GPU: any of the labels in common use. */}}
 {{- define "gpuledger.affinity" -}}
 {{- if .v.affinity -}}
 {{- toYaml .v.affinity -}}
-{{- else if not (or .v.nodeSelector .made_up) -}}
+{{- else if not (or .v.nodeSelector .simulated) -}}
 nodeAffinity:
   requiredDuringSchedulingIgnoredDuringExecution:
     nodeSelectorTerms:
@@ -103,16 +103,16 @@ nodeAffinity:
   volumeMounts:
     - {name: validations, mountPath: /run/nvidia/validations, readOnly: true, mountPropagation: HostToContainer}
 {{- end }}
-{{- if and $v.accounting.enable (not .made_up) }}
+{{- if and $v.accounting.enable (not .simulated) }}
 - name: enable-accounting
   image: {{ include "gpuledger.image" . | toYaml }}
   imagePullPolicy: {{ $v.image.pullPolicy }}
   command: [sh, -c]
   args:
-    - PATH="/usr/local/nvidia/bin:$PATH"; nvidia-smi -am 1 || echo "accounting mode is not on for every GPU (see above); the exporter starts without"
+    - PATH="/usr/local/nvidia/bin:$PATH"; nvidia-smi -am 1 || echo "could not enable accounting mode on every GPU (see above); the exporter starts without it"
   env:
     {{- include "gpuledger.gpuEnv" . | trim | nindent 4 }}
-  # The driver lets nobody without SYS_ADMIN turn it on.
+  # The driver requires SYS_ADMIN to enable accounting mode.
   securityContext:
     runAsUser: 0
     readOnlyRootFilesystem: true
@@ -131,7 +131,7 @@ nodeAffinity:
 {{- end }}
 {{- end -}}
 
-{{/* The container, but for its name, arguments, ports, probes and resources. */}}
+{{/* The container without its name, arguments, ports, probes and resources. */}}
 {{- define "gpuledger.container" -}}
 {{- $v := .v -}}
 image: {{ include "gpuledger.image" . | toYaml }}
@@ -140,7 +140,7 @@ imagePullPolicy: {{ $v.image.pullPolicy }}
 command:
   {{- toYaml $v.command | nindent 2 }}
 {{- else if $v.image.variant }}
-# The entrypoint of this tag has arguments of its own.
+# Overrides the entrypoint of this tag, which includes arguments.
 command: [gpuledger]
 {{- end }}
 env:
@@ -164,7 +164,7 @@ env:
 {{- if ne .mode "daemonset" }}
 - {name: textfile, mountPath: {{ include "gpuledger.textfileDir" . | quote }}}
 {{- end }}
-{{- if not .made_up }}
+{{- if not .simulated }}
 - {name: pod-resources, mountPath: /var/lib/kubelet/pod-resources, readOnly: true}
 - {name: device-plugins, mountPath: /var/lib/kubelet/device-plugins, readOnly: true}
 {{- if has $v.kubernetes.names (list "auto" "logs") }}
@@ -193,14 +193,14 @@ env:
 - {name: run, emptyDir: {medium: Memory, sizeLimit: 1Mi}}
 - {name: tmp, emptyDir: {sizeLimit: 256Mi}}
 {{- if include "gpuledger.keepsBooks" . }}
-# One writer for each book: the collector may stand beside an exporter.
+# One directory per writer: a collector may run on the same node as an exporter.
 - {name: state, hostPath: {path: {{ printf "%s%s" $v.state.dir (ternary "" "/collector" (eq .mode "daemonset")) | quote }}, type: DirectoryOrCreate}}
 {{- end }}
 {{- if ne .mode "daemonset" }}
 - {name: textfile, hostPath: {path: {{ include "gpuledger.textfileDir" . | quote }}, type: DirectoryOrCreate}}
 {{- end }}
-{{- if not .made_up }}
-# Directories, not sockets and files: a kubelet that restarts makes new ones.
+{{- if not .simulated }}
+# Directories, not sockets and files: a restarted kubelet creates new ones.
 - {name: pod-resources, hostPath: {path: {{ printf "%s/pod-resources" $v.kubelet.dir | quote }}}}
 - {name: device-plugins, hostPath: {path: {{ printf "%s/device-plugins" $v.kubelet.dir | quote }}}}
 {{- if has $v.kubernetes.names (list "auto" "logs") }}
@@ -229,5 +229,5 @@ env:
 {{- end -}}
 
 {{- define "gpuledger.keepsBooks" -}}
-{{- if and .v.state.dir (ne .mode "cronjob") (not .made_up) -}}true{{- end -}}
+{{- if and .v.state.dir (ne .mode "cronjob") (not .simulated) -}}true{{- end -}}
 {{- end -}}

@@ -6,13 +6,13 @@
 {{- default (ternary "https" "http" (not (empty (get .v.web.config "tls_server_config")))) .v.web.scheme -}}
 {{- end -}}
 
-{{/* A kubelet has no client certificate to show. */}}
+{{/* tcp if client certificates are required: the kubelet has none. */}}
 {{- define "gpuledger.probeKind" -}}
 {{- $tls := default dict (get .v.web.config "tls_server_config") -}}
 {{- default (ternary "tcp" "http" (hasPrefix "Require" (toString (get $tls "client_auth_type")))) .v.web.probe -}}
 {{- end -}}
 
-{{/* (dict "root" $ "path" "/-/ready" "timing" dict) */}}
+{{/* A probe: (dict "root" $ "path" "/-/ready" "timing" dict). */}}
 {{- define "gpuledger.probe" -}}
 {{- if eq (include "gpuledger.probeKind" .root) "tcp" -}}
 tcpSocket: {port: metrics}
@@ -30,7 +30,7 @@ httpGet: {path: {{ .path }}, port: metrics, scheme: {{ include "gpuledger.scheme
 {{- end -}}
 {{- end -}}
 
-{{/* What ServiceMonitor and PodMonitor say of an endpoint: (dict "root" $ "monitor" values). */}}
+{{/* Endpoint of a ServiceMonitor or PodMonitor: (dict "root" $ "monitor" values). */}}
 {{- define "gpuledger.endpoint" -}}
 port: metrics
 path: {{ .root.v.metricsPath }}

@@ -1,10 +1,8 @@
-"""Asking one receiver to take samples: where, with which credentials, and what went wrong in one line."""
+"""Remote-write client of one receiver: requests, retry decisions, backoff and the number of shards."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC
@@ -14,166 +12,110 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gpuledger import __version__
-from gpuledger.agent.deliver.connection import Answer, BrokenOff, Connection
-from gpuledger.agent.deliver.credentials import Access, why_no_tls
+from gpuledger.agent.deliver.credentials import RequestCredentials
 from gpuledger.agent.deliver.settings import ReceiverSettings
-from gpuledger.http.hosts import host_field, next_address_after
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.http.async_client import HttpClient
+from gpuledger.http.client_messages import (
+    DEFAULT_PORTS,
+    HttpRequestFailed,
+    HttpResponse,
+    encode_request,
+    request_target,
+)
+from gpuledger.http.hosts import host_field
 from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
 
-_PORTS: Final = {"http": 80, "https": 443}
+# Bytes of a response body that are kept for the error, and that are read to keep the connection open.
+_SHOWN: Final = 512
+_READ: Final = 64 << 10
+# Characters of the error.
 _LONGEST: Final = 200
+_FIXED_HEADERS: Final = (
+    ("User-Agent", f"gpuledger/{__version__}"),
+    ("Content-Type", "application/x-protobuf"),
+    ("Content-Encoding", "snappy"),
+    ("X-Prometheus-Remote-Write-Version", "0.1.0"),
+)
 
 
-class Unreachable(Exception):
-    """No answer came. `kind` is short and stable, fit for a label; the text is for people."""
-
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind
-
-
-class Client:
-    """What all requests to one receiver have in common."""
+class RemoteWriteClient:
+    """Sends write requests to one receiver."""
 
     def __init__(self, settings: ReceiverSettings, clock: Clock) -> None:
         self._settings = settings
-        self._access = Access(settings, clock)
-        parts = urlsplit(settings.url)
-        self._secure = parts.scheme == "https"
-        self._host = parts.hostname or ""
-        self._port = parts.port or _PORTS[parts.scheme]
-        self._target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        self._fixed = (
-            ("Host", host_field(parts.netloc)),
-            ("User-Agent", f"gpuledger/{__version__}"),
-            ("Content-Type", "application/x-protobuf"),
-            ("Content-Encoding", "snappy"),
-            ("X-Prometheus-Remote-Write-Version", "0.1.0"),
-        )
-
-    def line(self) -> Line:
-        """A connection of its own, made when it is needed and anew whenever it broke."""
-        return Line(self)
-
-    def told(self, body: bytes) -> str:
-        """What an answer's body says, as a piece of one line, without our own secrets."""
-        return clean_name(self._access.hide(" ".join(body.decode("utf-8", "replace").split())), _LONGEST)
-
-    async def connect(self) -> tuple[Connection, int]:
-        """A new connection, and the generation of the secrets that it was made with."""
-        loop = asyncio.get_running_loop()
-        context = self._access.context
-        generation = self._access.generation
-        name = (self._settings.tls.server_name or self._host) if self._secure else None
-        try:
-            _, connection = await loop.create_connection(
-                Connection,
-                self._host,
-                self._port,
-                ssl=context if self._secure else None,
-                server_hostname=name,
-                happy_eyeballs_delay=next_address_after(self._host),
-            )
-        except ssl.SSLCertVerificationError as error:
-            raise Unreachable("tls", f"its certificate is not believed: {error.verify_message}") from None
-        except ssl.SSLError as error:
-            raise Unreachable("tls", f"no TLS connection: {why_no_tls(error)}") from None
-        except OSError as error:
-            raise Unreachable("connect", f"{self._host} cannot be reached: {_reason(error)}") from None
-        except UnicodeError:
-            raise Unreachable("connect", f"cannot be reached: {self._host!r} is no name of a host") from None
-        return connection, generation
-
-    async def post(self, line: Line, body: bytes) -> Answer:
-        """Raises Unreachable."""
-        try:
-            async with asyncio.timeout(self._settings.remote_timeout):
-                return await self._post(line, body)
-        except TimeoutError:
-            line.close()
-            raise Unreachable("timeout", f"no answer within {self._settings.remote_timeout:g} s") from None
-        except BrokenOff as error:
-            line.close()
-            raise Unreachable("broken", f"broke off: {error}") from None
-
-    async def _post(self, line: Line, body: bytes) -> Answer:
-        try:
-            self._access.look()
-        except GpuledgerError as error:
-            raise Unreachable("credentials", str(error)) from None
-        headers = (*self._fixed, *self._access.headers, ("Content-Length", str(len(body))))
-        connection = await line.get(self._access.generation)
-        fresh = connection.requests == 0
-        try:
-            return await connection.ask(self._target, headers, body)
-        except BrokenOff as error:
-            # It hung up an idle connection at the moment at which we used it: nothing is wrong with anybody.
-            if fresh or not error.unanswered:
-                raise
-            line.close()
-            connection = await line.get(self._access.generation)
-            return await connection.ask(self._target, headers, body)
-
-
-class Line:
-    """One connection at a time."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._connection: Connection | None = None
+        self._access = RequestCredentials(settings, clock)
+        self._parts = urlsplit(settings.url)
+        self._target = request_target(self._parts)
+        self._fixed = (("Host", host_field(self._parts.netloc)), *_FIXED_HEADERS)
+        self._client: HttpClient | None = None
         self._generation = 0
 
-    async def get(self, generation: int) -> Connection:
-        """The connection of before, if it can be used still; else a new one. Raises Unreachable."""
-        connection = self._connection
-        if connection is None or not connection.usable or generation != self._generation:
-            self.close()
-            self._connection, self._generation = connection, _ = await self._client.connect()
-        return connection
+    def summarize_body(self, body: bytes) -> str:
+        """Return a response body as one short line, with our secrets redacted."""
+        text = " ".join(body[:_SHOWN].decode("utf-8", "replace").split())
+        return clean_name(self._access.redact(text), _LONGEST)
+
+    async def post_write_request(self, body: bytes) -> HttpResponse:
+        """Send one write request. Raises HttpRequestFailed, also on timeout."""
+        try:
+            async with asyncio.timeout(self._settings.remote_timeout):
+                client = self._current_client()
+                request = encode_request("POST", self._target, (*self._fixed, *self._access.headers), body)
+                return await client.exchange(request)
+        except TimeoutError:
+            raise HttpRequestFailed(
+                f"no response within the remote_timeout of {self._settings.remote_timeout:g} s", "timeout"
+            ) from None
 
     def close(self) -> None:
-        """Hang up. Idempotent."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Close the connections. Idempotent."""
+        if self._client is not None:
+            self._client.close()
+
+    def _current_client(self) -> HttpClient:
+        """Return the HTTP client; after a change of the credentials a new one."""
+        self._access.reload()
+        if self._client is None or self._access.generation != self._generation:
+            self.close()
+            self._generation = self._access.generation
+            self._client = HttpClient(
+                self._parts.hostname or "",
+                self._parts.port or DEFAULT_PORTS[self._parts.scheme],
+                self._access.context if self._parts.scheme == "https" else None,
+                server_name=self._settings.tls.server_name,
+                body_limit=_READ,
+                truncate=True,
+            )
+        return self._client
 
 
-def _reason(error: OSError) -> str:
-    # Asyncio's own texts, by address or for several at once, say less than the number does; a resolver's
-    # numbers are below zero.
-    if error.errno and error.errno > 0:
-        return os.strerror(error.errno)
-    return clean_name(error.strerror or str(error), _LONGEST)
+# Upper bound for Retry-After, in seconds.
+_MAX_RETRY_AFTER: Final = 3600.0
 
 
-# A receiver that asks for more patience than this, in seconds, is asked anew by then.
-_LONGEST_WAIT: Final = 3600.0
+class SendOutcome(Enum):
+    """Outcome of a request: delivered, to be retried, or rejected for good."""
+
+    DELIVERED = "delivered"
+    RETRY = "retry"
+    REJECTED = "rejected"
 
 
-class Verdict(Enum):
-    """Delivered; to be sent again; refused for good."""
+def classify_status(status: int, *, retry_429: bool) -> SendOutcome:
+    """Classify a status as remote write 1.0 specifies: retry 5xx and 429, do not retry other 4xx.
 
-    DONE = "done"
-    AGAIN = "again"
-    REFUSED = "refused"
-
-
-def verdict(status: int, *, retry_429: bool) -> Verdict:
-    """As remote write 1.0 wants it: 5xx and 429 may pass, another 4xx would be the same the next time.
-
-    A redirect is not followed and nothing is wrong with the samples: they wait until the URL is set right.
+    A redirect is retried, because its samples are valid: they wait until the URL is corrected.
     """
     if 200 <= status < 300:
-        return Verdict.DONE
+        return SendOutcome.DELIVERED
     if 400 <= status < 500 and not (status == 429 and retry_429):
-        return Verdict.REFUSED
-    return Verdict.AGAIN
+        return SendOutcome.REJECTED
+    return SendOutcome.RETRY
 
 
-def retry_after(value: str, now: float) -> float:
-    """Seconds to wait by a `Retry-After` of seconds or of a date; 0 for none and for what is neither.
+def parse_retry_after(value: str, now: float) -> float:
+    """Return the seconds to wait for a `Retry-After` (seconds or date); 0 if absent or invalid.
 
     `now` is unix seconds.
     """
@@ -185,13 +127,13 @@ def retry_after(value: str, now: float) -> float:
         with suppress(ValueError, OverflowError):
             date = parsedate_to_datetime(text)
             seconds = (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now
-    return min(max(seconds, 0.0), _LONGEST_WAIT)
+    return min(max(seconds, 0.0), _MAX_RETRY_AFTER)
 
 
 class Backoff:
-    """Longer from failure to failure, and never the same for two agents whose receiver came back.
+    """Exponential backoff with jitter, which spreads the retries of many agents.
 
-    `chance` answers numbers from 0 to 1.
+    `chance` returns numbers from 0 to 1.
     """
 
     def __init__(self, lowest: float, highest: float, chance: Callable[[], float]) -> None:
@@ -201,25 +143,25 @@ class Backoff:
         self._failures = 0
 
     def reset(self) -> None:
-        """All is well again."""
+        """Reset after a response."""
         self._failures = 0
 
-    def next(self) -> float:
-        """Seconds to wait after one more failure: half of the step to all of it."""
+    def next_delay(self) -> float:
+        """Return the seconds to wait after one more failure: 50 to 100 % of the step."""
         step = min(self._highest, self._lowest * 2.0 ** min(self._failures, 60))
         self._failures += 1
         return step * (0.5 + self._chance() / 2)
 
 
-def wanted_shards(
+def desired_shards(
     now: int, lowest: int, highest: int, seconds_per_sample: float, samples_per_second: float, queued: int
 ) -> int:
-    """How many requests at once keep up with what comes in and catch up with what is queued in a minute.
+    """Return the number of shards that keeps up with the input and drains the queue within a minute.
 
-    `seconds_per_sample` is what a shard takes for one; within a third of the present number it stays.
+    `seconds_per_sample` is one shard's send time per sample. A change of less than 30 % is ignored.
     """
-    wanted = seconds_per_sample * (samples_per_second + queued / 60)
-    if not 0.7 * now <= wanted <= 1.3 * now:
-        # Rounded up, and with something to spare, or the next peak would change it back.
-        now = int(wanted * 1.1) + 1
+    desired = seconds_per_sample * (samples_per_second + queued / 60)
+    if not 0.7 * now <= desired <= 1.3 * now:
+        # Rounded up with 10 % headroom, so that the next peak does not resize again.
+        now = int(desired * 1.1) + 1
     return min(max(now, lowest), highest)

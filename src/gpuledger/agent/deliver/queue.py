@@ -1,4 +1,4 @@
-"""One receiver's queue: on disk, in memory while the disk takes nothing, bounded by bytes and by age."""
+"""Queue of one receiver: on disk, in memory while the disk is not writable, bounded by bytes and age."""
 
 from __future__ import annotations
 
@@ -10,208 +10,209 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.agent.deliver import state
-from gpuledger.agent.deliver.reader import Positions, Reader, Row
-from gpuledger.agent.deliver.records import HEADER_BYTES, Record, Sums
-from gpuledger.agent.deliver.segments import Segment, Segments, parted, place
-from gpuledger.agent.deliver.settings import DiskQueue
-from gpuledger.agent.deliver.state import Sayings
+from gpuledger.agent.deliver.queue_reader import DeliveredPositions, PositionRow, QueueReader
+from gpuledger.agent.deliver.records import HEADER_BYTES, Record, RecordTotals
+from gpuledger.agent.deliver.segments import Segment, SegmentFiles, make_position, split_position
+from gpuledger.agent.deliver.settings import DiskQueueLimits
+from gpuledger.agent.deliver.state import ThrottledLog
 from gpuledger.model.source import Clock
 
-# What is dropped at once when the bound is reached, and what is freed at once on delivery.
+# Segment size: the unit in which a full queue drops records and delivery frees disk space.
 _SEGMENT_BYTES: Final = 16 << 20
 _SMALLEST_SEGMENT: Final = 16 << 10
 _SEGMENTS: Final = 8
-# Seconds after which a disk that took nothing is tried again.
-_AGAIN: Final = 1.0
-# A file of ours less makes room.
+# Seconds until a failed disk write is retried.
+_RETRY_SECONDS: Final = 1.0
+# Errors that deleting a segment can fix.
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _WHY: Final = {
     state.BYTES: "the queue has reached its max_bytes",
     state.AGE: "they are older than the queue's max_age",
     state.DISK: "the disk is full and the queue's memory_bytes are used up",
     state.CORRUPT: "their records in the queue are damaged",
-    state.REJECTED: "the receiver refuses them",
-    state.STOPPED: "the disk does not take them",
+    state.REJECTED: "the receiver rejected them",
+    state.STOPPED: "they could not be written to the disk before the stop",
 }
 
 
-class Item:
-    """A record on its way: `place` is before it in the files, but `volatile` ones are in none.
+class QueuedRecord:
+    """A dequeued record.
 
-    `serial` is its turn among all that come out, `arrived` when it came out, by the clock that never steps.
+    `position`: where it begins in the segment files. `in_memory`: it is in no file. `serial`: its number in
+    dequeue order. `dequeued_at`: monotonic time in seconds.
     """
 
-    __slots__ = ("arrived", "place", "record", "serial", "volatile")
+    __slots__ = ("dequeued_at", "in_memory", "position", "record", "serial")
 
     def __init__(
-        self, serial: int, arrived: float, place: int, record: Record, *, volatile: bool = False
+        self, serial: int, dequeued_at: float, position: int, record: Record, *, in_memory: bool = False
     ) -> None:
         self.serial = serial
-        self.arrived = arrived
-        self.place = place
+        self.dequeued_at = dequeued_at
+        self.position = position
         self.record = record
-        self.volatile = volatile
+        self.in_memory = in_memory
 
 
-class Queue:
-    """Records in the order in which they were accepted.
+class ReceiverQueue:
+    """FIFO queue of records.
 
-    Every record that was `put` comes out of `next` once and is then told to be `delivered` or to `drop`; what
-    was neither comes out again after a restart. The oldest go first when a bound is reached. Raises OSError
-    when it is made and the folder cannot be used; later trouble with the disk is counted and logged.
+    `next_record` returns every appended record once; the caller then passes it to `mark_delivered` or `drop`,
+    else it is returned again after a restart. At a bound, the oldest records are dropped first. The
+    constructor raises OSError if the folder is unusable; later disk errors are counted and logged.
     """
 
-    def __init__(self, folder: Path, limits: DiskQueue, clock: Clock, sayings: Sayings) -> None:
+    def __init__(
+        self, folder: Path, limits: DiskQueueLimits, clock: Clock, throttled_log: ThrottledLog
+    ) -> None:
         self.limits = limits
         self._clock = clock
-        self._sayings = sayings
+        self._throttled_log = throttled_log
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._segments = Segments(folder, _segment_bytes(limits), synced=limits.sync_interval > 0)
-        self._positions = Positions(folder / "position")
+        self._segments = SegmentFiles(folder, _segment_bytes(limits), synced=limits.sync_interval > 0)
+        self._positions = DeliveredPositions(folder / "position")
         if self._positions.damaged:
-            sayings.say("position", f"{folder}/position is damaged: all that is queued is sent again")
+            throttled_log.warn("position", f"{folder}/position is damaged: all queued samples are sent again")
         try:
-            self._segments.open(parted(self._positions.highest)[0])
+            self._segments.open(split_position(self._positions.highest)[0])
         except OSError:
             self._positions.close()
             raise
-        self._reader = Reader(self._segments, self._positions.low)
+        self._reader = QueueReader(self._segments, self._positions.lowest)
         self._waiting: deque[Record] = deque()
         self._serial = 0
-        self._gone_to, self._gone_for = 0, ""
-        self._try_at = 0.0
+        self._dropped_before, self._dropped_reason = 0, ""
+        self._retry_at = 0.0
         self._error = 0
         self.memory_bytes = 0
         self.blocks = self.samples = self.bytes = 0
         self.corrupt_records = 0
         self.dropped: Counter[str] = Counter(dict.fromkeys(state.REASONS, 0))
-        self._count_what_is_there()
+        self._count_queued()
 
     @property
     def torn_tails(self) -> int:
-        """Files whose end a crash had cut short."""
+        """Number of files with an incomplete last record after a crash."""
         return self._segments.torn_tails
 
     @property
     def disk_bytes(self) -> int:
-        """What the files take."""
+        """Size of the segment files in bytes."""
         return self._segments.file_bytes
 
     @property
     def unread_since(self) -> int | None:
-        """When the oldest record that has not come out was accepted, or a little earlier; unix ms."""
+        """When the oldest record that is not dequeued was accepted, or slightly earlier; unix ms."""
         for segment in self._segments.all:
             if self._reader.unread(segment).blocks:
-                return segment.sums.first
+                return segment.totals.first
         return self._waiting[0].accepted if self._waiting else None
 
     @property
-    def read_to(self) -> int:
-        """The place up to which all records of the files have come out."""
-        return self._reader.where
+    def read_position(self) -> int:
+        """Position up to which all records of the files are dequeued."""
+        return self._reader.position
 
-    def apply(self, limits: DiskQueue) -> None:
-        """Keep to other bounds from now on."""
+    def apply(self, limits: DiskQueueLimits) -> None:
+        """Apply other bounds."""
         self.limits = limits
         self._segments.segment_bytes = _segment_bytes(limits)
         self._segments.synced = limits.sync_interval > 0
         self._keep_within_bytes()
 
-    def put(self, record: Record, *, through: bool) -> Item | None:
-        """Take a record. `through`: if it is the next to come out anyway, it does so now, as the answer."""
-        self._add(Sums().plus(record))
+    def append(self, record: Record, *, dequeue: bool) -> QueuedRecord | None:
+        """Append a record. `dequeue`: if it would be the next one dequeued, dequeue and return it."""
+        self._add(RecordTotals().plus(record))
         self._flush()
         start = None if self._waiting else self._write(record)
         if start is None:
             self._hold(record)
             return None
-        found = self._item(start, record) if through and self._reader.jump(start, record) else None
+        found = self._item(start, record) if dequeue and self._reader.skip_written(start, record) else None
         self._keep_within_bytes()
         return found
 
-    def next(self) -> Item | None:
-        """The next record that no earlier run delivered; None when there is none, or none can be read now."""
+    def next_record(self) -> QueuedRecord | None:
+        """Dequeue the next record that no earlier run delivered; None if there is none or the disk fails."""
         while True:
             try:
-                found = self._reader.next()
+                found = self._reader.next_record()
             except OSError as error:
-                # What waits in memory is younger, and must wait, too.
-                self._sayings.say(
+                # Records in memory are newer and must wait too.
+                self._throttled_log.warn(
                     "reading",
-                    f"what is queued in {self._segments.folder} cannot be read now ({error.strerror}): it is "
-                    "tried again every second",
+                    f"cannot read the queue in {self._segments.folder} ({error.strerror}); retrying",
                 )
                 return None
-            self._sayings.over("reading", f"{self._segments.folder} can be read again")
-            self._take_losses()
+            self._throttled_log.log_recovery("reading", f"{self._segments.folder} is readable again")
+            self._count_losses()
             if found is not None:
                 start, record = found
-                if not self._positions.done(record.shard, start):
+                if not self._positions.is_delivered(record.shard, start):
                     return self._item(start, record)
             elif not self._waiting:
                 return None
             elif not self._flush():
                 record = self._waiting.popleft()
                 self.memory_bytes -= _size(record)
-                return self._item(self._segments.end, record, volatile=True)
+                return self._item(self._segments.end_position, record, in_memory=True)
 
-    def delivered(self, items: Iterable[Item]) -> None:
-        """These are done with."""
+    def mark_delivered(self, items: Iterable[QueuedRecord]) -> None:
+        """Count these records as delivered."""
         for item in items:
-            self._remove(Sums().plus(item.record))
+            self._remove(RecordTotals().plus(item.record))
 
-    def drop(self, items: Iterable[Item], reason: str) -> None:
-        """These will not be delivered."""
+    def drop(self, items: Iterable[QueuedRecord], reason: str) -> None:
+        """Count these records as dropped."""
         for item in items:
-            self._remove(Sums().plus(item.record), reason)
+            self._remove(RecordTotals().plus(item.record), reason)
 
-    def save(self, points: Row) -> None:
-        """Remember how far each shard is; segments that are done with go away."""
-        # Without it more is sent again after a restart, and that is all.
+    def save_positions(self, points: PositionRow) -> None:
+        """Save the position of each shard and delete finished segments."""
+        # If this fails, more samples are sent again after a restart.
         with suppress(OSError):
-            self._positions.save(points)
+            self._positions.save_positions(points)
         low = min(points)
-        while len(self._segments.all) > 1 and place(self._first.number, self._first.size) <= low:
-            self._reader.finish(self._first)
+        while len(self._segments.all) > 1 and make_position(self._first.number, self._first.size) <= low:
+            self._reader.finish_segment(self._first)
             self._segments.drop_first()
-            self._try_at = 0.0
-        self._take_losses()
+            self._retry_at = 0.0
+        self._count_losses()
 
-    def unwanted(self, item: Item) -> str:
-        """Why it is not to be sent any more, though it came out: one of the reasons to drop, or empty.
-
-        It has waited for longer than allowed, or its segment was dropped; what came after it may be wanted.
-        """
+    def drop_reason(self, item: QueuedRecord) -> str:
+        """Return the reason to drop a dequeued record, or empty: too old, or its segment was dropped."""
         if item.record.accepted < self._oldest_allowed():
             return state.AGE
-        return self._gone_for if item.place < self._gone_to and not item.volatile else ""
+        return self._dropped_reason if item.position < self._dropped_before and not item.in_memory else ""
 
-    def tend(self) -> None:
-        """What is due now and then: drop what is too old, try a disk that took nothing."""
+    def run_maintenance(self) -> None:
+        """Drop segments that are too old and retry a failed disk."""
         oldest = self._oldest_allowed()
-        while self._segments.all and 0 < self._first.sums.last < oldest:
+        while self._segments.all and 0 < self._first.totals.last < oldest:
             self._drop_first(state.AGE)
         self._flush()
 
     def sync_job(self) -> Callable[[], None] | None:
-        """What brings all that was written to the disk itself, for another thread; it raises OSError."""
+        """Return a function that syncs all writes to the disk, for another thread; it raises OSError."""
         return self._segments.sync_job()
 
-    def close(self, volatile: Iterable[Item] = ()) -> None:
-        """Let go of the files. `volatile` are those that came out of memory and were not delivered.
+    def close(self, unwritten: Iterable[QueuedRecord] = ()) -> None:
+        """Append `unwritten` (undelivered in-memory records) to the files and close them.
 
-        They can be written behind what is in the files only if nothing was read from there after them.
+        They keep their order only if no record of the files was dequeued after them.
         """
-        self._try_at = 0.0
-        came_out = [item.record for item in volatile]
-        self.memory_bytes += sum(map(_size, came_out))
-        self._waiting.extendleft(reversed(came_out))
+        self._retry_at = 0.0
+        dequeued = [item.record for item in unwritten]
+        self.memory_bytes += sum(map(_size, dequeued))
+        self._waiting.extendleft(reversed(dequeued))
         self._flush()
         samples = sum(record.samples for record in self._waiting)
         if samples:
             for record in self._waiting:
-                self._remove(Sums().plus(record), state.STOPPED)
-            self._sayings.say("stop", f"{samples} samples that the disk did not take are lost with this stop")
+                self._remove(RecordTotals().plus(record), state.STOPPED)
+            self._throttled_log.warn(
+                "stop", f"{samples} samples are lost: they could not be written to the disk before the stop"
+            )
         self._waiting.clear()
         self.memory_bytes = 0
         self._reader.close()
@@ -222,9 +223,9 @@ class Queue:
     def _first(self) -> Segment:
         return self._segments.all[0]
 
-    def _item(self, start: int, record: Record, *, volatile: bool = False) -> Item:
+    def _item(self, start: int, record: Record, *, in_memory: bool = False) -> QueuedRecord:
         self._serial += 1
-        return Item(self._serial, self._clock.elapsed(), start, record, volatile=volatile)
+        return QueuedRecord(self._serial, self._clock.elapsed(), start, record, in_memory=in_memory)
 
     def _oldest_allowed(self) -> float:
         return (self._clock.unix() - self.limits.max_age) * 1000
@@ -234,22 +235,23 @@ class Queue:
             start = self._segments.append(record)
         except OSError as error:
             self._error = error.errno or 0
-            self._try_at = self._clock.elapsed() + _AGAIN
-            remedy = "free space there" if self._error in _FULL else "see that files can be made there"
-            self._sayings.say(
+            self._retry_at = self._clock.elapsed() + _RETRY_SECONDS
+            remedy = "free disk space" if self._error in _FULL else "make the directory writable"
+            self._throttled_log.warn(
                 "disk",
-                f"{self._segments.folder} takes nothing ({error.strerror}): up to {self.limits.memory_bytes} "
-                f"bytes wait in memory, then the oldest samples are dropped; {remedy}",
+                f"cannot write to {self._segments.folder} ({error.strerror}): up to "
+                f"{self.limits.memory_bytes} bytes are queued in memory, then the oldest samples are "
+                f"dropped; {remedy}",
             )
             return None
         self._error = 0
-        self._sayings.over("disk", f"{self._segments.folder} is written to again")
+        self._throttled_log.log_recovery("disk", f"{self._segments.folder} is writable again")
         return start
 
     def _flush(self) -> int:
-        """Write what waits in memory, if the disk takes it now; answers how many records that were."""
+        """Write the records in memory to the disk if it is due; return the number written."""
         written = 0
-        while self._waiting and self._clock.elapsed() >= self._try_at:
+        while self._waiting and self._clock.elapsed() >= self._retry_at:
             if self._write(self._waiting[0]) is None:
                 break
             self.memory_bytes -= _size(self._waiting.popleft())
@@ -258,17 +260,17 @@ class Queue:
         return written
 
     def _hold(self, record: Record) -> None:
-        """Keep it in memory, behind the others; the oldest go when there are too many."""
+        """Append a record in memory; drop the oldest records above memory_bytes."""
         self._waiting.append(record)
         self.memory_bytes += _size(record)
         if self.memory_bytes > self.limits.memory_bytes and self._error in _FULL and self._segments.all:
             self._drop_first(state.DISK)
-            self._try_at = 0.0
+            self._retry_at = 0.0
             self._flush()
         while self.memory_bytes > self.limits.memory_bytes:
             oldest = self._waiting.popleft()
             self.memory_bytes -= _size(oldest)
-            self._remove(Sums().plus(oldest), state.DISK)
+            self._remove(RecordTotals().plus(oldest), state.DISK)
 
     def _keep_within_bytes(self) -> None:
         while self._segments.file_bytes > self.limits.max_bytes and len(self._segments.all) > 1:
@@ -278,53 +280,54 @@ class Queue:
         segment = self._first
         unread = self._reader.unread(segment)
         self._segments.drop_first()
-        self._reader.leave(segment)
-        # What came out of it goes as well, or the oldest would be kept and younger ones be dropped.
-        self._gone_to, self._gone_for = place(segment.number + 1, 0), reason
+        self._reader.skip_segment(segment)
+        # Dequeued records of the segment are dropped too: the oldest records go first.
+        self._dropped_before, self._dropped_reason = make_position(segment.number + 1, 0), reason
         self._remove(unread, reason)
 
-    def _take_losses(self) -> None:
+    def _count_losses(self) -> None:
         reader = self._reader
         if reader.corrupt_records:
             self.corrupt_records += reader.corrupt_records
-            self._sayings.say("corrupt", f"records in {self._segments.folder} are damaged and passed over")
+            self._throttled_log.warn("corrupt", f"skipped damaged records in {self._segments.folder}")
             reader.corrupt_records = 0
         if reader.lost.blocks:
             self._remove(reader.lost, state.CORRUPT)
-        reader.lost = Sums()
+        reader.lost = RecordTotals()
 
-    def _count_what_is_there(self) -> None:
-        low = self._positions.low
-        while self._segments.all and place(self._first.number, self._first.size) <= low:
-            self._reader.leave(self._segments.drop_first())
+    def _count_queued(self) -> None:
+        """Initialize the counters from the files and the saved positions."""
+        low = self._positions.lowest
+        while self._segments.all and make_position(self._first.number, self._first.size) <= low:
+            self._reader.skip_segment(self._segments.drop_first())
         for segment in self._segments.all:
-            self._add(segment.sums)
-        self._remove(self._segments.sums_before(low))
+            self._add(segment.totals)
+        self._remove(self._segments.totals_before(low))
         top = max(map(max, self._positions.rows), default=0)
-        probe = Reader(self._segments, low)
-        while probe.where < top and (found := probe.next()):
-            if self._positions.done(found[1].shard, found[0]):
-                self._remove(Sums().plus(found[1]))
+        probe = QueueReader(self._segments, low)
+        while probe.position < top and (found := probe.next_record()):
+            if self._positions.is_delivered(found[1].shard, found[0]):
+                self._remove(RecordTotals().plus(found[1]))
         probe.close()
 
-    def _add(self, sums: Sums) -> None:
-        self.blocks += sums.blocks
-        self.samples += sums.samples
-        self.bytes += sums.bytes
+    def _add(self, totals: RecordTotals) -> None:
+        self.blocks += totals.blocks
+        self.samples += totals.samples
+        self.bytes += totals.bytes
 
-    def _remove(self, sums: Sums, dropped: str = "") -> None:
-        self.blocks -= sums.blocks
-        self.samples -= sums.samples
-        self.bytes -= sums.bytes
-        if dropped and sums.blocks:
-            self.dropped[dropped] += sums.samples
-            self._sayings.say(
+    def _remove(self, totals: RecordTotals, dropped: str = "") -> None:
+        self.blocks -= totals.blocks
+        self.samples -= totals.samples
+        self.bytes -= totals.bytes
+        if dropped and totals.blocks:
+            self.dropped[dropped] += totals.samples
+            self._throttled_log.warn(
                 dropped,
-                f"{sums.samples} samples dropped: {_WHY[dropped]}; {self.dropped[dropped]} so far",
+                f"{totals.samples} samples dropped: {_WHY[dropped]}; {self.dropped[dropped]} since the start",
             )
 
 
-def _segment_bytes(limits: DiskQueue) -> int:
+def _segment_bytes(limits: DiskQueueLimits) -> int:
     return min(_SEGMENT_BYTES, max(_SMALLEST_SEGMENT, limits.max_bytes // _SEGMENTS))
 
 

@@ -1,4 +1,4 @@
-"""One receiver: its queue, its sender, and what is done about them every second."""
+"""One receiver: its queue, its sender, and their maintenance every second."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuledger.agent.deliver.client import wanted_shards
-from gpuledger.agent.deliver.queue import Item, Queue
+from gpuledger.agent.deliver.client import desired_shards
+from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
 from gpuledger.agent.deliver.records import Record
 from gpuledger.agent.deliver.sender import Sender, Sleep
 from gpuledger.agent.deliver.settings import ReceiverSettings
-from gpuledger.agent.deliver.state import STOPPED, Counts, ReceiverState, Sayings
+from gpuledger.agent.deliver.state import STOPPED, ReceiverCounts, ReceiverState, ThrottledLog
 from gpuledger.http.hosts import is_loopback
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 
-_TEND_SECONDS: Final = 1.0
+_MAINTENANCE_SECONDS: Final = 1.0
 _RESIZE_SECONDS: Final = 10.0
 
 
 class Receiver:
-    """Open from when it is made until `stop`. Raises GpuledgerError when its queue cannot be opened."""
+    """Queue and sender of one receiver. Raises GpuledgerError if the queue cannot be opened."""
 
     def __init__(
         self,
@@ -37,70 +37,70 @@ class Receiver:
         self._clock = clock
         self._chance = chance
         self._sleep = sleep
-        self._sayings = Sayings(settings.name, clock)
-        self._counts = Counts()
+        self._throttled_log = ThrottledLog(settings.name, clock)
+        self._counts = ReceiverCounts()
         try:
-            self._queue = Queue(folder, settings.queue, clock, self._sayings)
+            self._queue = ReceiverQueue(folder, settings.queue, clock, self._throttled_log)
         except OSError as error:
             raise GpuledgerError(
-                f"the remote write queue {folder} cannot be used: {error.strerror or error}; see that it is "
-                "writable and whole"
+                f"cannot open the remote write queue {folder}: {error.strerror or error}; make the directory "
+                "readable and writable"
             ) from None
-        if settings.login is not None and not _is_private(settings.url):
-            self._sayings.say(
-                "plain", f"credentials go unencrypted to {settings.shown_url}: name it with https://"
+        if settings.login is not None and not _is_encrypted_or_local(settings.url):
+            self._throttled_log.warn(
+                "plain", f"credentials are sent unencrypted to {settings.shown_url}; use an https:// URL"
             )
         self._sender = self._new_sender()
-        self._tending: asyncio.Task[None] | None = None
-        # One sender at a time takes from the queue.
+        self._maintenance: asyncio.Task[None] | None = None
+        # Only one sender at a time reads the queue.
         self._changing = asyncio.Lock()
         self._synced_at = self._resized_at = clock.elapsed()
         self._before = (0, 0, 0.0)
 
     def start(self) -> None:
-        """Begin to send, in the running loop."""
+        """Start sending on the running event loop."""
         self._sender.start(self.settings.queue_config.min_shards)
-        self._tending = asyncio.create_task(self._tend())
+        self._maintenance = asyncio.create_task(self._maintain())
 
     def accept(self, record: Record) -> None:
-        """Take a record."""
+        """Queue a record."""
         counts = self._counts
         counts.accepted_samples += record.samples
         newest = record.newest / 1000
         counts.newest_accepted = max(newest, counts.newest_accepted or newest)
-        item = self._queue.put(record, through=self._sender.has_room)
+        item = self._queue.append(record, dequeue=self._sender.has_room)
         if item is not None:
-            self._sender.place(item)
+            self._sender.dispatch(item)
 
     async def apply(self, settings: ReceiverSettings) -> None:
-        """Go on with other settings and the same queue."""
+        """Apply changed settings and keep the queue."""
         if settings == self.settings:
             return
         async with self._changing:
             await self._sender.stop()
             self.settings = settings
             self._queue.apply(settings.queue)
-            taken = self._sender.taken
+            taken = self._sender.in_flight
             config = settings.queue_config
             shards = min(max(self._sender.shards, config.min_shards), config.max_shards)
             self._sender = self._new_sender()
             self._sender.start(shards, taken)
 
     async def stop(self, drain_seconds: float) -> None:
-        """Send what is queued, for so long at most; what is left waits on disk."""
-        if self._tending is not None:
-            self._tending.cancel()
-            await asyncio.gather(self._tending, return_exceptions=True)
+        """Send queued records for at most `drain_seconds`; the rest is kept on disk."""
+        if self._maintenance is not None:
+            self._maintenance.cancel()
+            await asyncio.gather(self._maintenance, return_exceptions=True)
         await self._sender.stop(drain_seconds)
-        self._queue.close(self._last_ones())
+        self._queue.close(self._unwritten_records())
 
     def close(self) -> None:
-        """Let go of what was opened and never started."""
+        """Close a receiver that was never started."""
         self._queue.close()
 
     def state(self) -> ReceiverState:
-        """As it is now."""
-        queue, counts, taken = self._queue, self._counts, self._sender.taken
+        """Return the current state."""
+        queue, counts, taken = self._queue, self._counts, self._sender.in_flight
         since = taken[0].record.accepted if taken else queue.unread_since
         return ReceiverState(
             name=self.settings.name,
@@ -131,30 +131,39 @@ class Receiver:
 
     def _new_sender(self) -> Sender:
         return Sender(
-            self.settings, self._queue, self._counts, self._clock, self._sayings, self._chance, self._sleep
+            self.settings,
+            self._queue,
+            self._counts,
+            self._clock,
+            self._throttled_log,
+            self._chance,
+            self._sleep,
         )
 
-    def _last_ones(self) -> list[Item]:
-        """Those out of memory that may be written behind the files: what came out after them all."""
-        taken = self._sender.taken
-        last: list[Item] = []
-        while taken and taken[-1].volatile:
+    def _unwritten_records(self) -> list[QueuedRecord]:
+        """Return the in-memory records that can still be appended to the files; drop the others.
+
+        Only those dequeued after all records of the files keep their order.
+        """
+        taken = self._sender.in_flight
+        last: list[QueuedRecord] = []
+        while taken and taken[-1].in_memory:
             last.insert(0, taken.pop())
         for item in taken:
-            if reason := STOPPED if item.volatile else self._queue.unwanted(item):
+            if reason := STOPPED if item.in_memory else self._queue.drop_reason(item):
                 self._queue.drop([item], reason)
         return last
 
-    async def _tend(self) -> None:
+    async def _maintain(self) -> None:
         while True:
-            await self._sleep(_TEND_SECONDS)
+            await self._sleep(_MAINTENANCE_SECONDS)
             try:
-                self._queue.tend()
-                self._sender.fill()
+                self._queue.run_maintenance()
+                self._sender.fill_shards()
                 await self._sync()
                 await self._resize()
-            except Exception as error:  # noqa: BLE001  (memory that runs out, or a defect: the next second needs it)
-                self._sayings.say("tending", f"its queue could not be looked after ({error!r}); it goes on")
+            except Exception as error:  # noqa: BLE001  (out of memory or a defect: retry in a second)
+                self._throttled_log.warn("tending", f"queue maintenance failed ({error!r}); retrying")
 
     async def _sync(self) -> None:
         now = self._clock.elapsed()
@@ -166,10 +175,10 @@ class Receiver:
             if job is not None:
                 await asyncio.get_running_loop().run_in_executor(None, job)
         except OSError as error:
-            self._sayings.say("sync", f"the queue may not be on the disk: {error.strerror}")
+            self._throttled_log.warn("sync", f"cannot sync the queue to the disk: {error.strerror}")
 
     async def _resize(self) -> None:
-        """Change the number of shards, if what was sent since the last look says so."""
+        """Change the number of shards if the rates since the last call require it."""
         now, counts = self._clock.elapsed(), self._counts
         seconds = now - self._resized_at
         if seconds < _RESIZE_SECONDS:
@@ -183,7 +192,7 @@ class Receiver:
         if not sent or counts.failing:
             return
         config, shards = self.settings.queue_config, self._sender.shards
-        wanted = wanted_shards(
+        shards_needed = desired_shards(
             shards,
             config.min_shards,
             config.max_shards,
@@ -191,12 +200,12 @@ class Receiver:
             (counts.accepted_samples - before[0]) / seconds,
             self._queue.samples,
         )
-        if wanted != shards:
+        if shards_needed != shards:
             async with self._changing:
-                await self._sender.resize(wanted)
+                await self._sender.resize(shards_needed)
 
 
-def _is_private(url: str) -> bool:
-    """Whether nobody can listen on the way."""
+def _is_encrypted_or_local(url: str) -> bool:
+    """Return whether the connection is encrypted or local."""
     parts = urlsplit(url)
     return parts.scheme == "https" or is_loopback(parts.hostname or "")

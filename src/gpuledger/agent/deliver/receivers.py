@@ -1,4 +1,4 @@
-"""All receivers together: what is accepted is in each one's queue, and each is sent to on its own."""
+"""All remote-write receivers: each has its own queue for the accepted blocks and sends independently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.agent.deliver.receiver import Receiver
-from gpuledger.agent.deliver.records import Block, cut, record_of
+from gpuledger.agent.deliver.records import Block, compress_block, split_block
 from gpuledger.agent.deliver.sender import Sleep
 from gpuledger.agent.deliver.settings import ReceiverSettings
 from gpuledger.agent.deliver.state import ReceiverState
@@ -27,11 +27,11 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _OURS: Final = re.compile(r"\d{12}\.blocks|position")
 
 
-class Lock:
-    """Held for as long as the queues are open; the kernel lets it go with us."""
+class QueueLock:
+    """Lock of the queue directory. The kernel releases it when the process ends."""
 
     def __init__(self, directory: Path) -> None:
-        """Raises GpuledgerError when the directory cannot be used, or another program uses it."""
+        """Raises GpuledgerError if the directory is unusable or another program holds the lock."""
         import fcntl
 
         try:
@@ -39,8 +39,8 @@ class Lock:
             self._handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise GpuledgerError(
-                f"the remote write queues cannot be kept in {directory}: {error.strerror}; name a directory "
-                f"that user {os.geteuid()} can write to"
+                f"cannot use {directory} for the remote write queues: {error.strerror}; set a directory that "
+                f"user {os.geteuid()} can write to"
             ) from None
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -48,27 +48,27 @@ class Lock:
             os.close(self._handle)
             why = "another gpuledger" if error.errno in _TAKEN else error.strerror
             raise GpuledgerError(
-                f"the remote write queues in {directory} are in use ({why}): stop it, or name another "
-                "directory"
+                f"the remote write queues in {directory} are in use ({why}); stop the other program or set "
+                "another directory"
             ) from None
 
     def release(self) -> None:
-        """Let another program have them. Idempotent."""
+        """Release the lock. Idempotent."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
 
-def folder_of(directory: Path, name: str) -> Path:
-    """The folder of the receiver of that name, whatever characters are in it."""
+def receiver_folder(directory: Path, name: str) -> Path:
+    """Return the queue folder of a receiver; a name that is not a plain file name is hashed."""
     if _PLAIN.fullmatch(name) and name != "lock":
         return directory / name
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:40]
     return directory / f"{plain or 'receiver'}-{sha256(name.encode()).hexdigest()[:12]}"
 
 
-def left_behind(directory: Path, used: set[Path]) -> dict[Path, tuple[int, float]]:
-    """Queues of receivers that are no longer there: their bytes, and the unix time of the last change."""
+def find_orphaned_queues(directory: Path, used: set[Path]) -> dict[Path, tuple[int, float]]:
+    """Return the queues of removed receivers with their bytes and the unix time of their last change."""
     found = {}
     for folder in directory.iterdir():
         if folder in used or not folder.is_dir():
@@ -80,8 +80,8 @@ def left_behind(directory: Path, used: set[Path]) -> dict[Path, tuple[int, float
     return found
 
 
-def remove(folder: Path) -> None:
-    """Take a queue away, and nothing that is none of ours. Raises OSError."""
+def remove_queue(folder: Path) -> None:
+    """Delete a queue's files and its folder; foreign files are kept. Raises OSError."""
     for file in folder.iterdir():
         if _OURS.fullmatch(file.name):
             file.unlink()
@@ -92,9 +92,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class Receivers:
-    """Used by the event loop's thread alone.
+    """All receivers. Used on the event loop's thread only.
 
-    `chance` answers numbers from 0 to 1 and `sleep` waits for seconds.
+    `chance` returns numbers from 0 to 1; `sleep` waits for seconds.
     """
 
     def __init__(
@@ -110,64 +110,64 @@ class Receivers:
         self._clock = clock
         self._chance = chance
         self._sleep = sleep
-        self._lock: Lock | None = None
+        self._lock: QueueLock | None = None
         self._receivers: dict[str, Receiver] = {}
 
     def start(self) -> None:
-        """Open the queues and begin to send, in the running loop.
+        """Open the queues and start sending on the running event loop.
 
-        Raises GpuledgerError: another program has the queues, or a directory cannot be used.
+        Raises GpuledgerError if another program uses the queues or a directory is unusable.
         """
-        self._lock = Lock(self._directory)
+        self._lock = QueueLock(self._directory)
         try:
             opened = self._open(self._settings)
         except GpuledgerError:
             self._lock.release()
             raise
-        self._take_on(opened)
-        self._clear_up()
+        self._start_receivers(opened)
+        self._remove_orphaned_queues()
 
     def accept(self, block: Block, receivers: Collection[str] | None = None) -> None:
-        """Take a Block for these receivers (None: for all); names that are not there are passed over.
+        """Queue a block for these receivers (None: all); unknown names are ignored.
 
-        When this returns, it is in each one's queue: written to its file, so that it survives the end of this
-        process; or, with a disk that takes nothing, in memory, which `state` then tells.
+        On return it is in each receiver's queue: in its file, so that it survives the end of this process, or
+        in memory (see `state`) if the disk is not writable.
         """
         found = self._receivers
-        to = [one for name, one in found.items() if receivers is None or name in receivers]
-        if not to:
+        selected = [one for name, one in found.items() if receivers is None or name in receivers]
+        if not selected:
             return
-        most = min(one.settings.queue_config.max_samples_per_send for one in to)
+        most = min(one.settings.queue_config.max_samples_per_send for one in selected)
         accepted = int(self._clock.unix() * 1000)
-        for part in cut(block, most) if block.samples > most else (block,):
-            record = record_of(part, accepted)
-            for one in to:
-                one.accept(record)
+        for part in split_block(block, most) if block.samples > most else (block,):
+            record = compress_block(part, accepted)
+            for receiver in selected:
+                receiver.accept(record)
 
     async def apply(self, settings: Sequence[ReceiverSettings]) -> None:
-        """Go on with other settings: queues of the same name go on, those that are no longer named rest.
+        """Apply changed settings. Receivers of the same name keep their queue; removed ones stop sending.
 
-        Raises GpuledgerError when a new receiver's queue cannot be opened, and then nothing has changed.
+        Raises GpuledgerError, without any change, if a new receiver's queue cannot be opened.
         """
         wanted = {one.name: one for one in settings}
         opened = self._open([one for name, one in wanted.items() if name not in self._receivers])
         self._settings = tuple(settings)
-        self._take_on(opened)
+        self._start_receivers(opened)
         for name in self._receivers.keys() - wanted.keys():
             await self._receivers.pop(name).stop(0)
         for name, one in wanted.items():
             await self._receivers[name].apply(one)
-        self._clear_up()
+        self._remove_orphaned_queues()
 
     async def stop(self, drain_seconds: float = 5.0) -> None:
-        """Send what is queued, for so long at most; what is left waits on disk for the next start."""
+        """Send queued records for at most `drain_seconds`; the rest is kept on disk for the next start."""
         receivers, self._receivers = list(self._receivers.values()), {}
         await asyncio.gather(*(one.stop(drain_seconds) for one in receivers))
         if self._lock is not None:
             self._lock.release()
 
     def state(self) -> tuple[ReceiverState, ...]:
-        """Each receiver as it is now, in the order of the settings."""
+        """Return the state of each receiver, in the order of the settings."""
         return tuple(
             self._receivers[one.name].state() for one in self._settings if one.name in self._receivers
         )
@@ -176,7 +176,7 @@ class Receivers:
         opened: list[Receiver] = []
         try:
             for one in settings:
-                folder = folder_of(self._directory, one.name)
+                folder = receiver_folder(self._directory, one.name)
                 opened.append(Receiver(one, folder, self._clock, self._chance, self._sleep))
         except GpuledgerError:
             for receiver in opened:
@@ -184,30 +184,30 @@ class Receivers:
             raise
         return opened
 
-    def _take_on(self, opened: Sequence[Receiver]) -> None:
-        for one in opened:
-            self._receivers[one.settings.name] = one
-            one.start()
+    def _start_receivers(self, opened: Sequence[Receiver]) -> None:
+        for receiver in opened:
+            self._receivers[receiver.settings.name] = receiver
+            receiver.start()
 
-    def _clear_up(self) -> None:
-        """Queues that nobody sends: kept for as long as a queue keeps anything, for a name may come back."""
-        used = {folder_of(self._directory, name) for name in self._receivers}
+    def _remove_orphaned_queues(self) -> None:
+        """Delete queues of removed receivers after the longest max_age: until then the name may return."""
+        used = {receiver_folder(self._directory, name) for name in self._receivers}
         longest = max((one.settings.queue.max_age for one in self._receivers.values()), default=0.0)
         if not used:
             return
-        for folder, (size, changed) in left_behind(self._directory, used).items():
+        for folder, (size, changed) in find_orphaned_queues(self._directory, used).items():
             try:
                 if self._clock.unix() - changed > longest:
-                    remove(folder)
+                    remove_queue(folder)
                     _LOG.warning(
-                        "remote write: the queue %s of a receiver no longer named was removed", folder
+                        "remote write: deleted the queue %s: its receiver is no longer configured", folder
                     )
                 else:
                     _LOG.warning(
-                        "remote write: %d bytes in %s are for a receiver that is not named any more; name it "
-                        "again, or remove them",
+                        "remote write: %d bytes in %s are queued for a receiver that is no longer "
+                        "configured; add the receiver again or delete the folder",
                         size,
                         folder,
                     )
             except OSError as error:
-                _LOG.warning("remote write: the old queue %s cannot be removed: %s", folder, error.strerror)
+                _LOG.warning("remote write: cannot delete the old queue %s: %s", folder, error.strerror)

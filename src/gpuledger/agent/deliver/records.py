@@ -1,9 +1,9 @@
-"""A Block as it lies in the queue: compressed, behind a header by which it can be found and checked.
+"""Record format of the queue: a compressed block behind a header with magic and checksum.
 
     magic 4 | crc 4 | length 4 | raw 4 | shard 4 | samples 4 | accepted 8 | newest 8 | body (length)
 
-Numbers are little endian; the crc (zlib's) is of everything behind it. A sealed segment ends with a Seal,
-which sums up what is in it, so that opening a long queue reads a few bytes of each file.
+Numbers are little endian; the crc (zlib's) covers everything after it. A sealed segment ends with a seal that
+holds its totals, so that opening a long queue reads only a few bytes of each file.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from zlib import crc32
 
 import cramjam
 
-from gpuledger.exposition.remote_write import varint
+from gpuledger.exposition.remote_write import encode_varint
 
 
 class Block(NamedTuple):
-    """Some samples as an uncompressed WriteRequest.
+    """Samples as an uncompressed WriteRequest.
 
-    `shard` is a hash of whose samples these are (the target), 0 to 2^32 - 1: blocks with the same one are
-    delivered in the order in which they were accepted, so a series must always have the same one. `samples`
-    counts them; `oldest` and `newest` are their timestamps in unix milliseconds.
+    `shard` is a hash of the target, 0 to 2^32 - 1. Blocks with the same hash are delivered in the order in
+    which they were accepted, so all blocks of a series must have the same one. `samples` is their number;
+    `oldest` and `newest` are timestamps in unix milliseconds.
     """
 
     shard: int
@@ -38,15 +38,15 @@ _SEAL_MAGIC: Final = b"gLs1"
 _HEADER: Final = Struct("<4sIIIIIqq")
 _CHECKED: Final = Struct("<IIIIqq")
 _SEAL: Final = Struct("<4sIQQQqq")
-_SUMS: Final = Struct("<QQQqq")
+_TOTALS: Final = Struct("<QQQqq")
 HEADER_BYTES: Final = _HEADER.size
 SEAL_BYTES: Final = _SEAL.size
-# No Block comes near it: a length above it is a broken header.
-LONGEST: Final = 256 << 20
+# Larger than any block: a greater length means a broken header.
+MAX_BODY_BYTES: Final = 256 << 20
 
 
 class Record(NamedTuple):
-    """`body` is a snappy block without the length that it begins with, which is `raw`; times in unix ms."""
+    """A compressed block. `body` is a snappy block without its length prefix `raw`; times in unix ms."""
 
     shard: int
     samples: int
@@ -56,8 +56,8 @@ class Record(NamedTuple):
     body: bytes
 
 
-class Sums(NamedTuple):
-    """What some records are together; `first` and `last` are when they were accepted, 0 if there are none."""
+class RecordTotals(NamedTuple):
+    """Totals of some records; `first` and `last` are their acceptance times (unix ms; 0 if none)."""
 
     blocks: int = 0
     samples: int = 0
@@ -65,9 +65,9 @@ class Sums(NamedTuple):
     first: int = 0
     last: int = 0
 
-    def plus(self, record: Record) -> Sums:
-        """With one more."""
-        return Sums(
+    def plus(self, record: Record) -> RecordTotals:
+        """Return the totals with one more record."""
+        return RecordTotals(
             self.blocks + 1,
             self.samples + record.samples,
             self.bytes + len(record.body),
@@ -76,40 +76,40 @@ class Sums(NamedTuple):
         )
 
 
-def record_of(block: Block, accepted: int) -> Record:
-    """The Block, compressed."""
+def compress_block(block: Block, accepted: int) -> Record:
+    """Compress a block that was accepted at `accepted` (unix ms)."""
     packed = bytes(cramjam.snappy.compress_raw(block.payload))
     raw = len(block.payload)
-    return Record(block.shard, block.samples, raw, accepted, block.newest, packed[len(varint(raw)) :])
+    return Record(block.shard, block.samples, raw, accepted, block.newest, packed[len(encode_varint(raw)) :])
 
 
-def joined(records: Sequence[Record]) -> bytes:
-    """One snappy block of all payloads in a row, not compressed anew.
+def join_records(records: Sequence[Record]) -> bytes:
+    """Concatenate records to one snappy block without recompressing them.
 
-    What follows the length in a snappy block is literals, and copies of bytes that lie so far back: all that
-    a record copies lies within itself, so records stand behind each other as well as alone.
+    After its length prefix, a snappy block has only literals and back-references by distance. The references
+    of a record stay within that record, so bodies can be concatenated.
     """
     bodies = [record.body for record in records]
-    return varint(sum(record.raw for record in records)) + b"".join(bodies)
+    return encode_varint(sum(record.raw for record in records)) + b"".join(bodies)
 
 
-def header_of(record: Record) -> bytes:
-    """What stands before the body."""
+def encode_header(record: Record) -> bytes:
+    """Return the bytes before the body."""
     shard, samples, raw, accepted, newest, body = record
     checked = _CHECKED.pack(len(body), raw, shard, samples, accepted, newest)
     return b"%b%b%b" % (MAGIC, crc32(body, crc32(checked)).to_bytes(4, "little"), checked)
 
 
-def length_at(buffer: bytes, at: int) -> int:
-    """How long the record that seems to begin here is, header included; 0 where none does."""
+def record_length(buffer: bytes, at: int) -> int:
+    """Return the length, with header, of the record that seems to begin at `at`; 0 if none does."""
     if buffer[at : at + 4] != MAGIC:
         return 0
     length = int.from_bytes(buffer[at + 8 : at + 12], "little")
-    return HEADER_BYTES + length if length <= LONGEST else 0
+    return HEADER_BYTES + length if length <= MAX_BODY_BYTES else 0
 
 
-def record_at(buffer: bytes, at: int) -> Record | None:
-    """The record that begins here, all of it in the buffer; None when it is not whole."""
+def decode_record(buffer: bytes, at: int) -> Record | None:
+    """Return the record that begins at `at`; None if it is incomplete or damaged."""
     magic, crc, length, raw, shard, samples, accepted, newest = _HEADER.unpack_from(buffer, at)
     end = at + HEADER_BYTES + length
     if magic != MAGIC or end > len(buffer) or crc32(memoryview(buffer)[at + 8 : end]) != crc:
@@ -117,25 +117,25 @@ def record_at(buffer: bytes, at: int) -> Record | None:
     return Record(shard, samples, raw, accepted, newest, buffer[at + HEADER_BYTES : end])
 
 
-def seal_of(sums: Sums) -> bytes:
-    """The last bytes of a segment to which nothing will be added."""
-    checked = _SUMS.pack(*sums)
+def encode_seal(totals: RecordTotals) -> bytes:
+    """Return the seal, which ends a complete segment."""
+    checked = _TOTALS.pack(*totals)
     return b"%b%b%b" % (_SEAL_MAGIC, crc32(checked).to_bytes(4, "little"), checked)
 
 
-def sums_of(seal: bytes) -> Sums | None:
-    """What a Seal says; None for bytes that are none."""
+def decode_seal(seal: bytes) -> RecordTotals | None:
+    """Return the totals in a seal; None if the bytes are not a seal."""
     if len(seal) != SEAL_BYTES or seal[:4] != _SEAL_MAGIC:
         return None
     if crc32(seal[8:]).to_bytes(4, "little") != seal[4:8]:
         return None
-    return Sums(*_SUMS.unpack(seal[8:]))
+    return RecordTotals(*_TOTALS.unpack(seal[8:]))
 
 
-def cut(block: Block, most: int) -> Iterator[Block]:
-    """Parts of at most `most` top-level fields, in order; with one sample a series that is as many samples.
+def split_block(block: Block, most: int) -> Iterator[Block]:
+    """Split a block into parts of at most `most` series, in order; series with one sample count as samples.
 
-    Raises ValueError when the payload is no WriteRequest.
+    Raises ValueError if the payload is not a WriteRequest.
     """
     payload = block.payload
     start, at, fields, left = 0, 0, 0, block.samples
@@ -150,7 +150,7 @@ def cut(block: Block, most: int) -> Iterator[Block]:
 
 
 def _after_field(payload: bytes, at: int) -> int:
-    """Behind the length-delimited field that begins here."""
+    """Return the offset after the length-delimited field that begins at `at`."""
     length = shift = 0
     at += 1
     try:
@@ -159,8 +159,8 @@ def _after_field(payload: bytes, at: int) -> int:
             shift += 7
             at += 1
     except IndexError:
-        raise ValueError("a payload that is no WriteRequest") from None
+        raise ValueError("the payload is not a WriteRequest") from None
     at += 1 + (length | byte << shift)
     if at > len(payload):
-        raise ValueError("a payload that is no WriteRequest")
+        raise ValueError("the payload is not a WriteRequest")
     return at

@@ -1,4 +1,4 @@
-"""The files of one queue: numbered segments to whose last one is written, and whose first ones go away."""
+"""Segment files of one queue: records are appended to the last one, the first ones are deleted."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from gpuledger.agent.deliver.records import (
     MAGIC,
     SEAL_BYTES,
     Record,
-    Sums,
-    header_of,
-    length_at,
-    record_at,
-    seal_of,
-    sums_of,
+    RecordTotals,
+    decode_record,
+    decode_seal,
+    encode_header,
+    encode_seal,
+    record_length,
 )
 from gpuledger.host.files import sync_directory
 
 _NAME: Final = re.compile(r"(\d{12})\.blocks")
 _OFFSET_BITS: Final = 40
-# No queue comes to so many segments; a place in them still is a number of 64 bits.
+# Upper bound for segment numbers: positions must fit 64 bits.
 _MOST: Final = 1 << 23
 _OFFSET: Final = (1 << _OFFSET_BITS) - 1
 
 
-def place(number: int, offset: int) -> int:
-    """A point between two records, comparable with every other one of the same queue."""
+def make_position(number: int, offset: int) -> int:
+    """Return the position of an offset in a segment: an integer ordered across all segments of the queue."""
     return number << _OFFSET_BITS | offset
 
 
-def parted(where: int) -> tuple[int, int]:
-    """Number of the segment, and offset in it."""
-    return where >> _OFFSET_BITS, where & _OFFSET
+def split_position(position: int) -> tuple[int, int]:
+    """Return segment number and offset of a position."""
+    return position >> _OFFSET_BITS, position & _OFFSET
 
 
 class Segment:
-    """One file: `size` bytes of records, behind which there is at most a seal (`file_size`)."""
+    """One segment file: `size` bytes of records, `file_size` with the seal if there is one."""
 
-    def __init__(self, number: int, file: Path, size: int = 0, sums: Sums = Sums()) -> None:  # noqa: B008  (frozen)
+    def __init__(self, number: int, file: Path, size: int = 0, totals: RecordTotals = RecordTotals()) -> None:  # noqa: B008  (frozen)
         self.number = number
         self.file = file
         self.size = size
         self.file_size = size
-        self.sums = sums
+        self.totals = totals
 
 
-class Segments:
-    """All of them, oldest first. Methods raise OSError, and then have changed nothing."""
+class SegmentFiles:
+    """All segments of a queue, oldest first. Methods raise OSError and then have no effect."""
 
     def __init__(self, folder: Path, segment_bytes: int, *, synced: bool = True) -> None:
-        """`synced`: what is written is brought to the disk, too, since `sync_job` is called now and then."""
+        """`synced`: writes are fsynced, by `sync_job`, which the owner calls regularly."""
         self.folder = folder
         self.torn_tails = 0
         self.all: deque[Segment] = deque()
-        # What all files take.
+        # Size of all files.
         self.file_bytes = 0
         self.segment_bytes = segment_bytes
         self.synced = synced
@@ -70,17 +70,17 @@ class Segments:
         self._dirty = False
 
     def open(self, used: int) -> None:
-        """Find what earlier runs left. No segment gets a number up to `used`.
+        """Open the segments of earlier runs. New segments get numbers above `used`.
 
-        Records are only ever added to a new file, so that a place never means two records, even after a
-        crash of the machine took some of the last ones away.
+        Each run appends to a new file, so that a position never refers to two records, even if a crash of the
+        machine lost the last records of a file.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         matches = [(_NAME.fullmatch(path.name), path) for path in self.folder.iterdir()]
         found = sorted((int(match[1]), path) for match, path in matches if match and int(match[1]) < _MOST)
         self._next_number = max([used, *(number for number, _ in found)]) + 1
         for number, file in found:
-            segment = self._opened(number, file)
+            segment = self._open_segment(number, file)
             if segment.size:
                 self.all.append(segment)
                 self.file_bytes += segment.file_size
@@ -88,49 +88,49 @@ class Segments:
                 file.unlink()
 
     @property
-    def end(self) -> int:
-        """The place at which the next record will stand, but for a change of segment."""
+    def end_position(self) -> int:
+        """Position of the next record, unless it starts a new segment."""
         if not self.all:
-            return place(self._next_number, 0)
-        return place(self.all[-1].number, self.all[-1].size)
+            return make_position(self._next_number, 0)
+        return make_position(self.all[-1].number, self.all[-1].size)
 
     def append(self, record: Record) -> int:
-        """Write a record behind all others and answer its place.
+        """Append a record and return its position.
 
-        When this returns the kernel has the record, whatever becomes of this process.
+        On return the kernel has the record, so it survives a crash of this process.
         """
-        header = header_of(record)
+        header = encode_header(record)
         length = len(header) + len(record.body)
         if self._handle < 0 or self.all[-1].size + length > self.segment_bytes:
-            self._begin()
+            self._start_segment()
         segment = self.all[-1]
-        # At an offset: a write that was cut off by a full disk is overwritten by the next.
+        # Written at an offset: the next write overwrites one that a full disk cut off.
         written = os.pwritev(self._handle, [header, record.body], segment.size)
         if written < length:
-            self._finish(b"%b%b" % (header, record.body), written)
-        start = place(segment.number, segment.size)
+            self._complete_write(b"%b%b" % (header, record.body), written)
+        start = make_position(segment.number, segment.size)
         segment.size += length
         segment.file_size += length
         self.file_bytes += length
-        segment.sums = segment.sums.plus(record)
+        segment.totals = segment.totals.plus(record)
         self._dirty = True
         return start
 
     def drop_first(self) -> Segment:
-        """Take the oldest segment away, the one that is written to included."""
+        """Delete the oldest segment, even if it is the one being written."""
         segment = self.all.popleft()
         self.file_bytes -= segment.file_size
         if not self.all:
             self._close()
-        # If it cannot be taken away now, the next start finds it again.
+        # If this fails, the next start finds the file again.
         with suppress(OSError):
             segment.file.unlink()
         return segment
 
     def sync_job(self) -> Callable[[], None] | None:
-        """What brings everything written so far to the disk, to be called in another thread; None: nothing.
+        """Return a function that syncs all writes so far, for another thread; None if there are none.
 
-        It raises OSError.
+        The function raises OSError.
         """
         mine = [os.dup(self._handle)] if self._dirty and self._handle >= 0 and self.synced else []
         handles, self._unsynced = [*self._unsynced, *mine], []
@@ -151,26 +151,26 @@ class Segments:
         return job
 
     def close(self) -> None:
-        """Seal what is written to. Idempotent."""
+        """Seal the current segment and sync. Idempotent."""
         self._close()
         if job := self.sync_job():
             with suppress(OSError):
                 job()
 
-    def sums_before(self, where: int) -> Sums:
-        """What stands in a segment before a place in it; nothing when the segment is gone."""
-        number, offset = parted(where)
-        sums = Sums()
+    def totals_before(self, position: int) -> RecordTotals:
+        """Return the totals of a segment's records before a position; zero if the segment is gone."""
+        number, offset = split_position(position)
+        totals = RecordTotals()
         for segment in self.all:
             if segment.number == number and offset:
-                for record, end in records_in(segment.file.read_bytes()[: segment.size]):
+                for record, end in iter_records(segment.file.read_bytes()[: segment.size]):
                     if end > offset:
                         break
-                    sums = sums.plus(record)
-        return sums
+                    totals = totals.plus(record)
+        return totals
 
-    def _finish(self, content: bytes, written: int) -> None:
-        """Write what a first write left, or undo it."""
+    def _complete_write(self, content: bytes, written: int) -> None:
+        """Write the rest of a partial write, or undo it."""
         segment = self.all[-1]
         try:
             while written < len(content):
@@ -180,7 +180,7 @@ class Segments:
                 os.ftruncate(self._handle, segment.size)
             raise
 
-    def _begin(self) -> None:
+    def _start_segment(self) -> None:
         number = self._next_number
         file = self.folder / f"{number:012}.blocks"
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -201,40 +201,40 @@ class Segments:
             os.close(self._handle)
         self._handle = -1
 
-    def _opened(self, number: int, file: Path) -> Segment:
+    def _open_segment(self, number: int, file: Path) -> Segment:
         length = file.stat().st_size
         handle = os.open(file, os.O_RDWR | os.O_CLOEXEC)
         try:
             start = max(0, length - SEAL_BYTES)
-            sums = sums_of(os.pread(handle, SEAL_BYTES, start))
-            if sums is not None:
-                segment = Segment(number, file, start, sums)
+            totals = decode_seal(os.pread(handle, SEAL_BYTES, start))
+            if totals is not None:
+                segment = Segment(number, file, start, totals)
                 segment.file_size = length
                 return segment
-            return self._mended(number, file, handle)
+            return self._repair(number, file, handle)
         finally:
             os.close(handle)
 
-    def _mended(self, number: int, file: Path, handle: int) -> Segment:
-        """A segment whose writer was killed, or whose machine was: cut behind the last whole record."""
+    def _repair(self, number: int, file: Path, handle: int) -> Segment:
+        """Truncate an unsealed segment after its last whole record: its writer was killed or crashed."""
         content = file.read_bytes()
-        sums, end = Sums(), 0
-        for record, after in records_in(content):
-            sums, end = sums.plus(record), after
+        totals, end = RecordTotals(), 0
+        for record, after in iter_records(content):
+            totals, end = totals.plus(record), after
         if end < len(content):
             self.torn_tails += 1
             os.ftruncate(handle, end)
-        segment = Segment(number, file, end, sums)
+        segment = Segment(number, file, end, totals)
         _seal(handle, segment)
         return segment
 
 
-def records_in(content: bytes) -> Iterator[tuple[Record, int]]:
-    """Every whole record and where it ends, whatever stands between them."""
+def iter_records(content: bytes) -> Iterator[tuple[Record, int]]:
+    """Yield every whole record and its end offset; skip damaged parts."""
     at = 0
     while at + HEADER_BYTES <= len(content):
-        length = length_at(content, at)
-        record = record_at(content, at) if length else None
+        length = record_length(content, at)
+        record = decode_record(content, at) if length else None
         if record is None:
             at = content.find(MAGIC, at + 1)
             if at < 0:
@@ -245,9 +245,9 @@ def records_in(content: bytes) -> Iterator[tuple[Record, int]]:
 
 
 def _seal(handle: int, segment: Segment) -> None:
-    # Without it the next start reads the whole segment: no harm done.
+    # Without a seal, the next start reads the whole segment.
     with suppress(OSError):
-        if os.pwrite(handle, seal_of(segment.sums), segment.size) == SEAL_BYTES:
+        if os.pwrite(handle, encode_seal(segment.totals), segment.size) == SEAL_BYTES:
             segment.file_size = segment.size + SEAL_BYTES
         else:
             os.ftruncate(handle, segment.size)

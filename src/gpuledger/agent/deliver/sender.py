@@ -1,4 +1,4 @@
-"""Sends what a queue holds to one receiver: shards side by side, each one request after the other."""
+"""Sender of one receiver: parallel shards, each sending one remote-write request at a time."""
 
 from __future__ import annotations
 
@@ -9,32 +9,38 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from gpuledger.agent.deliver import state
-from gpuledger.agent.deliver.client import Backoff, Client, Line, Unreachable, Verdict, retry_after, verdict
-from gpuledger.agent.deliver.connection import Answer
-from gpuledger.agent.deliver.queue import Item, Queue
-from gpuledger.agent.deliver.records import joined
+from gpuledger.agent.deliver.client import (
+    Backoff,
+    RemoteWriteClient,
+    SendOutcome,
+    classify_status,
+    parse_retry_after,
+)
+from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
+from gpuledger.agent.deliver.records import join_records
 from gpuledger.agent.deliver.settings import ReceiverSettings
-from gpuledger.agent.deliver.state import Counts, Sayings
+from gpuledger.agent.deliver.state import ReceiverCounts, ThrottledLog
+from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse
 from gpuledger.model.source import Clock
 
 
-class Lane:
-    """Items that came out of the queue for one shard and are neither delivered nor dropped."""
+class ShardQueue:
+    """Records dequeued for one shard that are neither delivered nor dropped yet."""
 
     def __init__(self) -> None:
-        self.pending: deque[Item] = deque()
+        self.pending: deque[QueuedRecord] = deque()
         self.samples = 0
-        # Set when there may be something to do.
+        # Set when a batch may be ready.
         self.changed = asyncio.Event()
 
-    def put(self, item: Item) -> None:
-        """Behind all others."""
+    def append(self, item: QueuedRecord) -> None:
+        """Append a record."""
         self.pending.append(item)
         self.samples += item.record.samples
 
-    def batch(self, most: int) -> list[Item]:
-        """The first ones, as many as together have at most so many samples; the very first in any case."""
-        found: list[Item] = []
+    def next_batch(self, most: int) -> list[QueuedRecord]:
+        """Return the first records with at most `most` samples together, but at least one record."""
+        found: list[QueuedRecord] = []
         samples = 0
         for item in self.pending:
             samples += item.record.samples
@@ -43,38 +49,38 @@ class Lane:
             found.append(item)
         return found
 
-    def remove(self, items: Sequence[Item]) -> None:
-        """Take the first ones away, which these are."""
+    def remove(self, items: Sequence[QueuedRecord]) -> None:
+        """Remove these records, which must be the first ones."""
         for item in items:
             first = self.pending.popleft()
             assert first is item
             self.samples -= item.record.samples
 
-    def point(self, read_to: int) -> int:
-        """The place before which everything of this shard is done."""
-        return self.pending[0].place if self.pending else read_to
+    def done_position(self, read_position: int) -> int:
+        """Return the position before which all records of this shard are delivered or dropped."""
+        return self.pending[0].position if self.pending else read_position
 
 
 _LOG = logging.getLogger(__name__)
 Sleep = Callable[[float], Awaitable[object]]
-# Answers that are about something in the samples: without it the others may pass.
-_ABOUT_SOME: Final = frozenset({400, 409, 413, 422})
+# Statuses that can be caused by some of a batch's samples: the batch is split to find them.
+_SPLIT_STATUSES: Final = frozenset({400, 409, 413, 422})
 
 
 class Sender:
-    """Between `start` and `stop` it delivers; a new one may take over what the old one had `taken`.
+    """Delivers a queue between `start` and `stop`; a new sender can take over `in_flight` of the old one.
 
-    Blocks that share a key are in one lane: they are sent in order, none before the one ahead of it was
-    delivered or dropped.
+    Records with the same shard hash go to one shard and are sent in order: each waits until the previous one
+    is delivered or dropped.
     """
 
     def __init__(
         self,
         settings: ReceiverSettings,
-        queue: Queue,
-        counts: Counts,
+        queue: ReceiverQueue,
+        counts: ReceiverCounts,
         clock: Clock,
-        sayings: Sayings,
+        throttled_log: ThrottledLog,
         chance: Callable[[], float],
         sleep: Sleep,
     ) -> None:
@@ -82,84 +88,84 @@ class Sender:
         self._queue = queue
         self._counts = counts
         self._clock = clock
-        self._sayings = sayings
+        self._throttled_log = throttled_log
         self._chance = chance
         self._sleep = sleep
-        self._client = Client(settings, clock)
+        self._client = RemoteWriteClient(settings, clock)
         config = settings.queue_config
         self._most = config.max_samples_per_send
         self._room = max(config.capacity, 2 * self._most)
-        self._lanes: list[Lane] = []
+        self._shard_queues: list[ShardQueue] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._open_at = 0.0
+        self._retry_at = 0.0
         self._draining = self._resizing = False
         self._drained = asyncio.Event()
 
     @property
     def shards(self) -> int:
-        """How many requests there can be at once."""
-        return len(self._lanes)
+        """Number of shards, which is the number of parallel requests."""
+        return len(self._shard_queues)
 
     @property
-    def taken(self) -> list[Item]:
-        """What has come out of the queue and is not done with, in that order."""
-        return sorted((item for lane in self._lanes for item in lane.pending), key=lambda item: item.serial)
+    def in_flight(self) -> list[QueuedRecord]:
+        """Dequeued records that are neither delivered nor dropped, in queue order."""
+        return sorted(
+            (item for shard in self._shard_queues for item in shard.pending), key=lambda item: item.serial
+        )
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be taken out of the queue."""
-        return bool(self._tasks) and all(lane.samples < self._room for lane in self._lanes)
+        """Whether every shard has room for more records."""
+        return bool(self._tasks) and all(shard.samples < self._room for shard in self._shard_queues)
 
-    def start(self, shards: int, taken: Iterable[Item] = ()) -> None:
-        """Deliver, beginning with what was taken out of the queue before."""
-        self._lanes = [Lane() for _ in range(shards)]
-        for item in taken:
-            self.place(item)
-        self._tasks = [asyncio.create_task(self._run(lane)) for lane in self._lanes]
+    def start(self, shards: int, in_flight: Iterable[QueuedRecord] = ()) -> None:
+        """Start this many shards, beginning with the records that are already dequeued."""
+        self._shard_queues = [ShardQueue() for _ in range(shards)]
+        for item in in_flight:
+            self.dispatch(item)
+        self._tasks = [asyncio.create_task(self._run(shard)) for shard in self._shard_queues]
         for task in self._tasks:
-            task.add_done_callback(_tell)
-        self.fill()
+            task.add_done_callback(_log_shard_end)
+        self.fill_shards()
 
-    def fill(self) -> None:
-        """Take as much out of the queue as there is room for; the rest is for a later call."""
+    def fill_shards(self) -> None:
+        """Dequeue records until a shard is full or the queue is empty."""
         try:
-            while self.has_room and (item := self._queue.next()) is not None:
-                self.place(item)
-        except Exception as error:  # noqa: BLE001  (memory that runs out, or a defect, must not end its callers)
-            self._sayings.say("filling", f"what is queued could not be read ({error!r}); it is tried again")
+            while self.has_room and (item := self._queue.next_record()) is not None:
+                self.dispatch(item)
+        except Exception as error:  # noqa: BLE001  (out of memory or a defect must not end the callers)
+            self._throttled_log.warn("filling", f"cannot read the queue ({error!r}); retrying")
 
-    def place(self, item: Item) -> None:
-        """Put what came out of the queue where it is sent from."""
-        lane = self._lanes[item.record.shard % len(self._lanes)]
-        lane.put(item)
-        if lane.samples >= self._most or len(lane.pending) == 1:
-            lane.changed.set()
+    def dispatch(self, item: QueuedRecord) -> None:
+        """Assign a dequeued record to its shard."""
+        shard = self._shard_queues[item.record.shard % len(self._shard_queues)]
+        shard.append(item)
+        if shard.samples >= self._most or len(shard.pending) == 1:
+            shard.changed.set()
 
     async def stop(self, drain_seconds: float = 0.0) -> None:
-        """Send what is queued, for so long at most, and until the first failure; then let go."""
+        """Send queued records for at most `drain_seconds` and until the first failure, then stop."""
         if drain_seconds > 0 and self._queue.blocks and not self._resizing and self._tasks:
             self._draining = True
-            for lane in self._lanes:
-                lane.changed.set()
+            for shard in self._shard_queues:
+                shard.changed.set()
             try:
                 async with asyncio.timeout(drain_seconds):
                     await self._drained.wait()
             except TimeoutError:
-                # What is left is in the queue.
+                # The rest remains in the queue.
                 pass
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        self._client.close()
 
     async def resize(self, shards: int) -> None:
-        """Go on with another number of shards; requests under way are waited for.
-
-        Cancelled, it goes on with those of before.
-        """
+        """Change the number of shards after the current requests end. Cancelled, it keeps the old number."""
         self._resizing = True
-        for lane in self._lanes:
-            lane.changed.set()
+        for shard in self._shard_queues:
+            shard.changed.set()
         try:
             await asyncio.wait(self._tasks, timeout=self._settings.remote_timeout)
         except asyncio.CancelledError:
@@ -168,99 +174,91 @@ class Sender:
         finally:
             await self.stop()
             self._resizing = False
-            self.start(shards, self.taken)
+            self.start(shards, self.in_flight)
 
-    async def _run(self, lane: Lane) -> None:
-        line = self._client.line()
+    async def _run(self, shard: ShardQueue) -> None:
         config = self._settings.queue_config
         backoff = Backoff(config.min_backoff, config.max_backoff, self._chance)
-        try:
-            while await self._gathered(lane):
-                try:
-                    await self._deliver(lane, line, backoff)
-                except Exception as error:  # noqa: BLE001  (it must not end what delivers all that follows)
-                    line.close()
-                    self._broke(error)
-                    await self._pause(backoff.next())
-                self.fill()
-        finally:
-            line.close()
+        while await self._wait_for_batch(shard):
+            try:
+                await self._deliver(shard, backoff)
+            except Exception as error:  # noqa: BLE001  (one failure must not end the shard)
+                self._record_defect(error)
+                await self._pause(backoff.next_delay())
+            self.fill_shards()
 
-    async def _gathered(self, lane: Lane) -> bool:
-        """Wait until there is enough for a request, or the first has waited long enough.
-
-        Answers False when nothing is to be sent from this lane any more.
-        """
+    async def _wait_for_batch(self, shard: ShardQueue) -> bool:
+        """Wait for a full batch or the batch_send_deadline. Returns False when the shard must end."""
         while not self._resizing:
             left = None
-            if lane.pending:
-                waited = self._clock.elapsed() - lane.pending[0].arrived
+            if shard.pending:
+                waited = self._clock.elapsed() - shard.pending[0].dequeued_at
                 left = self._settings.queue_config.batch_send_deadline - waited
-                if lane.samples >= self._most or left <= 0 or self._draining:
+                if shard.samples >= self._most or left <= 0 or self._draining:
                     return True
-            lane.changed.clear()
+            shard.changed.clear()
             try:
                 async with asyncio.timeout(left):
-                    await lane.changed.wait()
+                    await shard.changed.wait()
             except TimeoutError:
                 continue
         return False
 
-    async def _deliver(self, lane: Lane, line: Line, backoff: Backoff) -> None:
-        """Send a batch until all of it is delivered or dropped.
+    async def _deliver(self, shard: ShardQueue, backoff: Backoff) -> None:
+        """Send a batch until each of its records is delivered or dropped.
 
-        A refused one is tried in halves, so that only those are lost which the refusal is about.
+        A rejected batch is split in halves until only the records that cause the rejection are dropped.
         """
-        parts: list[Sequence[Item]] = [lane.batch(self._most)]
-        taken = refused = False
+        parts: list[Sequence[QueuedRecord]] = [shard.next_batch(self._most)]
+        delivered = rejected = False
         while parts:
-            part = self._still_wanted(lane, parts.pop())
+            part = self._drop_expired(shard, parts.pop())
             if not part:
                 continue
-            answer = await self._send(line, part)
-            if answer is None:
-                await self._pause(backoff.next())
+            response = await self._send(part)
+            if response is None:
+                await self._pause(backoff.next_delay())
                 parts.append(part)
                 continue
             backoff.reset()
-            if answer.status < 300:
-                taken = True
-                self._done(lane, part)
-            elif len(part) > 1 and answer.status in _ABOUT_SOME:
-                self._counts.requests[str(answer.status)] += 1
+            if response.status < 300:
+                delivered = True
+                self._mark_delivered(shard, part)
+            elif len(part) > 1 and response.status in _SPLIT_STATUSES:
+                self._counts.requests[str(response.status)] += 1
                 middle = len(part) // 2
                 parts += [part[middle:], part[:middle]]
             else:
-                refused = True
-                self._refuse(lane, part, answer)
-        if taken or refused:
-            self._counts.refusing = not taken
+                rejected = True
+                self._drop_rejected(shard, part, response)
+        if delivered or rejected:
+            self._counts.refusing = not delivered
 
-    async def _send(self, line: Line, part: Sequence[Item]) -> Answer | None:
-        """Send once; answers what is final: taken, or refused for good. None: not now."""
-        await self._opened()
+    async def _send(self, part: Sequence[QueuedRecord]) -> HttpResponse | None:
+        """Send once. Returns a final response (delivered or rejected), or None if it must be retried."""
+        await self._wait_for_retry_after()
         samples = sum(item.record.samples for item in part)
-        body = joined([item.record for item in part])
+        body = join_records([item.record for item in part])
         began = self._clock.elapsed()
         try:
-            answer = await self._client.post(line, body)
-        except Unreachable as error:
-            self._failed(error.kind, str(error), samples)
+            response = await self._client.post_write_request(body)
+        except HttpRequestFailed as error:
+            self._record_failure(error.kind, str(error), samples)
             return None
-        decided = verdict(answer.status, retry_429=self._settings.queue_config.retry_on_http_429)
-        if decided is Verdict.AGAIN:
-            self._failed(str(answer.status), self._words(answer), samples)
-            asked = retry_after(answer.retry_after, self._clock.unix())
-            self._open_at = max(self._open_at, self._clock.elapsed() + asked)
+        outcome = classify_status(response.status, retry_429=self._settings.queue_config.retry_on_http_429)
+        if outcome is SendOutcome.RETRY:
+            self._record_failure(str(response.status), self._describe(response), samples)
+            delay = parse_retry_after(response.headers.get("retry-after", ""), self._clock.unix())
+            self._retry_at = max(self._retry_at, self._clock.elapsed() + delay)
             return None
-        if decided is Verdict.DONE:
+        if outcome is SendOutcome.DELIVERED:
             self._counts.busy_seconds += self._clock.elapsed() - began
             self._counts.sent_bytes += len(body)
-        return answer
+        return response
 
-    async def _opened(self) -> None:
-        """Wait for as long as the receiver asked all of us to."""
-        while (left := self._open_at - self._clock.elapsed()) > 0:
+    async def _wait_for_retry_after(self) -> None:
+        """Wait as long as the receiver's last Retry-After requires; it applies to all shards."""
+        while (left := self._retry_at - self._clock.elapsed()) > 0:
             await self._pause(left)
 
     async def _pause(self, seconds: float) -> None:
@@ -268,74 +266,79 @@ class Sender:
             self._drained.set()
         await self._sleep(seconds)
 
-    def _done(self, lane: Lane, part: Sequence[Item]) -> None:
+    def _mark_delivered(self, shard: ShardQueue, part: Sequence[QueuedRecord]) -> None:
         counts = self._counts
         counts.requests["2xx"] += 1
         counts.sent_samples += sum(item.record.samples for item in part)
         newest = max(item.record.newest for item in part) / 1000
         counts.newest_sent = max(newest, counts.newest_sent or newest)
         counts.last_success = self._clock.unix()
-        self._answered()
-        self._queue.delivered(part)
-        self._forget(lane, part)
+        self._clear_failing()
+        self._queue.mark_delivered(part)
+        self._remove(shard, part)
 
-    def _refuse(self, lane: Lane, part: Sequence[Item], answer: Answer) -> None:
-        self._counts.requests[str(answer.status)] += 1
-        self._answered()
-        self._error(self._words(answer))
-        self._sayings.say(f"refused {answer.status}", f"{self._words(answer)}; what it is about is dropped")
+    def _drop_rejected(self, shard: ShardQueue, part: Sequence[QueuedRecord], response: HttpResponse) -> None:
+        self._counts.requests[str(response.status)] += 1
+        self._clear_failing()
+        error = self._describe(response)
+        self._set_error(error)
+        self._throttled_log.warn(f"refused {response.status}", f"{error}; the rejected samples are dropped")
         self._queue.drop(part, state.REJECTED)
-        self._forget(lane, part)
+        self._remove(shard, part)
 
-    def _still_wanted(self, lane: Lane, part: Sequence[Item]) -> Sequence[Item]:
+    def _drop_expired(self, shard: ShardQueue, part: Sequence[QueuedRecord]) -> Sequence[QueuedRecord]:
+        """Drop the first records that must not be sent any more; return the rest."""
         first = 0
-        while first < len(part) and (reason := self._queue.unwanted(part[first])):
+        while first < len(part) and (reason := self._queue.drop_reason(part[first])):
             self._queue.drop(part[first : first + 1], reason)
             first += 1
         if first:
-            self._forget(lane, part[:first])
+            self._remove(shard, part[:first])
         return part[first:]
 
-    def _forget(self, lane: Lane, part: Sequence[Item]) -> None:
-        lane.remove(part)
-        self._queue.save(tuple(each.point(self._queue.read_to) for each in self._lanes))
+    def _remove(self, shard: ShardQueue, part: Sequence[QueuedRecord]) -> None:
+        """Remove finished records from the shard and save the positions."""
+        shard.remove(part)
+        self._queue.save_positions(
+            tuple(each.done_position(self._queue.read_position) for each in self._shard_queues)
+        )
         if self._draining:
-            self.fill()
+            self.fill_shards()
             if not self._queue.blocks:
                 self._drained.set()
 
-    def _failed(self, kind: str, why: str, samples: int) -> None:
+    def _record_failure(self, kind: str, why: str, samples: int) -> None:
         counts = self._counts
         counts.requests[kind] += 1
         counts.retried_samples += samples
         counts.failing = True
-        self._error(why)
-        self._sayings.say("failing", f"{why}; what is queued is sent again later")
+        self._set_error(why)
+        self._throttled_log.warn("failing", f"{why}; the samples stay queued and are retried")
 
-    def _broke(self, error: Exception) -> None:
-        """Memory ran out, or a defect was met: what was to be sent is sent again."""
+    def _record_defect(self, error: Exception) -> None:
+        """Handle out of memory or a defect: the batch is retried."""
         if not self._counts.failing:
-            _LOG.error("remote write to %s: a request could not be made", self._settings.name, exc_info=error)
+            _LOG.error("remote write to %s: cannot send a request", self._settings.name, exc_info=error)
         self._counts.failing = True
-        self._error("internal error; the log of gpuledger agent has the reason")
+        self._set_error("internal error; see the log of gpuledger agent")
 
-    def _answered(self) -> None:
+    def _clear_failing(self) -> None:
         if self._counts.failing:
             self._counts.failing = False
-            self._sayings.over("failing", "it answers again")
+            self._throttled_log.log_recovery("failing", "the receiver responds again")
 
-    def _error(self, why: str) -> None:
+    def _set_error(self, why: str) -> None:
         self._counts.last_error = why
         self._counts.last_error_at = self._clock.unix()
 
-    def _words(self, answer: Answer) -> str:
-        text = f"it answers {answer.status}"
-        if 300 <= answer.status < 400 and answer.location:
-            return f"{text}, a redirect, which is not followed: name the URL that it leads to"
-        said = self._client.told(answer.body)
-        return f"{text}: {said}" if said else text
+    def _describe(self, response: HttpResponse) -> str:
+        text = f"the receiver returned HTTP status {response.status}"
+        if 300 <= response.status < 400 and response.headers.get("location"):
+            return f"{text}; redirects are not followed, set the URL to the redirect's target"
+        body = self._client.summarize_body(response.body)
+        return f"{text}: {body}" if body else text
 
 
-def _tell(task: asyncio.Task[None]) -> None:
+def _log_shard_end(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.critical("a shard of remote write has ended, which it never should", exc_info=error)
+        _LOG.critical("a remote-write shard ended unexpectedly", exc_info=error)

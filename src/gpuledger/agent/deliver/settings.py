@@ -1,4 +1,4 @@
-"""What a user sets about remote write: Prometheus's `remote_write` entries, and a `queue` in each."""
+"""Remote-write settings: Prometheus's `remote_write` entries, each with an added `queue` section."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from gpuledger.host.yaml_nodes import Node
+from gpuledger.host.yaml_nodes import YamlNode
 
 
-class Held(Protocol):
-    """A secret that somebody else keeps up to date."""
+class SecretProvider(Protocol):
+    """Source of a secret that can change, such as a watched Kubernetes Secret."""
 
     @property
     def name(self) -> str:
-        """What it is called in errors."""
+        """Name for error messages."""
 
-    def mark(self) -> object:
-        """Something that is not equal to what it was whenever the text is another."""
+    def revision(self) -> object:
+        """Return a value that changes whenever the text changes."""
 
     def text(self) -> str:
-        """The text as it is now. Raises GpuledgerError."""
+        """Return the current text. Raises GpuledgerError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A text given in the configuration, the file that holds it, or somebody who does; never shown."""
+    """A secret: inline text, a file, or a provider. Its text is never shown."""
 
     text: str = field(default="", repr=False)
     file: Path | None = None
-    held: Held | None = field(default=None, repr=False)
+    provider: SecretProvider | None = field(default=None, repr=False)
 
     @property
     def absent(self) -> bool:
-        """Nothing was given."""
-        return not self.text and self.file is None and self.held is None
+        """Whether no secret is configured."""
+        return not self.text and self.file is None and self.provider is None
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """Whom we believe and what we show: PEM as Secrets, versions as 12 and 13."""
+    """TLS client settings. Certificates are PEM; versions are 12 and 13 for TLS 1.2 and 1.3."""
 
     ca: Secret = Secret()
     certificate: Secret = Secret()
@@ -54,7 +54,7 @@ class ClientTls:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How we say who we are. `scheme` is the word before the credentials; with `Basic` there is a user."""
+    """HTTP authentication. `scheme` is that of the Authorization header; `user` is for `Basic`."""
 
     scheme: str
     credentials: Secret
@@ -65,8 +65,8 @@ class Login:
 class QueueConfig:
     """Prometheus's `queue_config`, in samples and seconds.
 
-    `capacity` bounds the samples that a shard holds in memory, `max_samples_per_send` those of one request.
-    `batch_send_deadline` is how long a sample waits for others at most.
+    `capacity` bounds the samples in memory per shard, `max_samples_per_send` the samples of one request.
+    `batch_send_deadline` is the longest wait for a full batch.
     """
 
     capacity: int = 10_000
@@ -80,11 +80,11 @@ class QueueConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskQueue:
-    """Bounds of what waits on disk, in bytes and seconds.
+class DiskQueueLimits:
+    """Limits of the disk queue, in bytes and seconds.
 
-    `memory_bytes` may wait in memory while the disk takes nothing. Every `sync_interval` what was written
-    is brought to the disk itself; 0 leaves that to the kernel.
+    `memory_bytes` bounds the samples in memory while the disk is not writable. Writes are fsynced every
+    `sync_interval`; 0 leaves that to the kernel.
     """
 
     max_bytes: int = 1 << 30
@@ -95,10 +95,10 @@ class DiskQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverSettings:
-    """One entry of `remote_write`. `name` is that given, else made from the URL; it names the queue, too.
+    """One entry of `remote_write`. `name` (default: derived from the URL) is also the queue's name.
 
-    `url` has no credentials in it, they are in `login`. `remote_timeout` is seconds for one whole request.
-    `write_relabel` is for whoever knows labels: the `write_relabel_configs` as they stand in the file.
+    `url` contains no credentials: they are in `login`. `remote_timeout` is seconds for one whole request.
+    `write_relabel` is the unparsed `write_relabel_configs`.
     """
 
     name: str
@@ -108,8 +108,8 @@ class ReceiverSettings:
     login: Login | None = None
     tls: ClientTls = ClientTls()
     queue_config: QueueConfig = QueueConfig()
-    queue: DiskQueue = DiskQueue()
-    write_relabel: Node | None = field(default=None, compare=False)
+    queue: DiskQueueLimits = DiskQueueLimits()
+    write_relabel: YamlNode | None = field(default=None, compare=False)
 
     @property
     def shown_url(self) -> str:
@@ -117,6 +117,6 @@ class ReceiverSettings:
         return self.url.partition("?")[0]
 
 
-def name_from(url: str) -> str:
-    """A name for a receiver without one: its host and something of its whole URL, stable over restarts."""
+def default_receiver_name(url: str) -> str:
+    """Return the default name of a receiver: its host and a hash of the URL, stable across restarts."""
     return f"{urlsplit(url).hostname or 'receiver'}-{sha256(url.encode()).hexdigest()[:8]}"

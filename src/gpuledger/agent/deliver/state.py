@@ -1,4 +1,4 @@
-"""What one receiver's queue and sender have done so far, for people and for metrics."""
+"""State and counters of one receiver, for the status page and metrics; and its rate-limited log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 from gpuledger.model.source import Clock
 
-# Why samples were dropped, as `ReceiverState.dropped` has them.
+# Reasons for dropped samples: the keys of `ReceiverState.dropped`.
 BYTES: Final = "queue_bytes"
 AGE: Final = "queue_age"
 DISK: Final = "disk_full"
@@ -22,17 +22,16 @@ REASONS: Final = (BYTES, AGE, DISK, CORRUPT, REJECTED, STOPPED)
 
 @dataclass(frozen=True, slots=True)
 class ReceiverState:
-    """One moment of one receiver. Counts are since the start of the program; what is queued may be older.
+    """Snapshot of one receiver. Counters start with the program; queued samples may be older.
 
-    `queued_*` is what was accepted and is neither delivered nor dropped; `queued_bytes` of it are
-    compressed, `memory_bytes` wait in memory because the disk does not take them, `disk_bytes` is what the
-    files take. `oldest` is when the oldest queued block was accepted and `newest_sent` the youngest
-    timestamp that was delivered, both in unix seconds. `requests` counts answers by status (`2xx` as one)
-    and failures by their kind; `retried_samples` counts a sample each time that it was sent in vain and will
-    be sent again; `dropped` counts samples by reason, one of REASONS, each with an entry. `failing`: the
-    last request is to be sent again; `refusing`: nothing of the last batch was taken, and it was dropped.
-    `corrupt_records` counts places of the files that could not be read, `torn_tails` writes that a crash had
-    cut short.
+    `queued_*`: accepted and neither delivered nor dropped; `queued_bytes` compressed. `memory_bytes`: queued
+    in memory because the disk is not writable. `disk_bytes`: size of the files. `oldest`: acceptance time of
+    the oldest queued block; `newest_sent`: newest delivered timestamp; both in unix seconds. `requests`:
+    responses by status (all 2xx as `2xx`) and failures by kind. `retried_samples`: samples of failed
+    attempts, counted at every attempt. `dropped`: samples by reason, with an entry for each of REASONS.
+    `failing`: the last request failed and is retried. `refusing`: the receiver rejected the whole last batch,
+    which was dropped. `corrupt_records`: skipped parts of the files. `torn_tails`: writes that a crash
+    interrupted.
     """
 
     name: str
@@ -62,8 +61,8 @@ class ReceiverState:
 
 
 @dataclass(slots=True)
-class Counts:
-    """As `ReceiverState` has them; times in unix seconds. `busy_seconds` were spent on what was delivered."""
+class ReceiverCounts:
+    """Counters behind `ReceiverState`; times in unix seconds. `busy_seconds`: send time of deliveries."""
 
     accepted_samples: int = 0
     sent_samples: int = 0
@@ -81,25 +80,25 @@ class Counts:
 
 
 _LOG = logging.getLogger(__name__)
-_EVERY: Final = 60.0
+_INTERVAL: Final = 60.0
 
 
-class Sayings:
-    """Lines about one receiver. Lines of the same kind are at least a minute apart."""
+class ThrottledLog:
+    """Log of one receiver, limited to one message of each kind per minute."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name
         self._clock = clock
-        self._said: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
-    def say(self, kind: str, text: str) -> None:
-        """Warn, unless that was done for this kind within the last minute."""
+    def warn(self, kind: str, text: str) -> None:
+        """Log a warning, unless one of this kind was logged within the last minute."""
         now = self._clock.elapsed()
-        if now - self._said.get(kind, -_EVERY) >= _EVERY:
-            self._said[kind] = now
+        if now - self._logged_at.get(kind, -_INTERVAL) >= _INTERVAL:
+            self._logged_at[kind] = now
             _LOG.warning("remote write to %s: %s", self._name, text)
 
-    def over(self, kind: str, text: str) -> None:
-        """Say that it is over, if it had been said that it was not."""
-        if self._said.pop(kind, None) is not None:
+    def log_recovery(self, kind: str, text: str) -> None:
+        """Log a recovery, if a warning of this kind was logged."""
+        if self._logged_at.pop(kind, None) is not None:
             _LOG.warning("remote write to %s: %s", self._name, text)

@@ -1,4 +1,4 @@
-"""Keeps the targets of all selections up to date, and this agent's share of them."""
+"""Kubernetes discovery: watches the cluster, updates the targets of all selections and shards them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuledger.agent.discovery.finder import Cluster, Finder
-from gpuledger.agent.discovery.meta import ANNOTATIONS, NODE, POD
+from gpuledger.agent.discovery.meta_labels import ANNOTATIONS, NODE, POD
 from gpuledger.agent.discovery.selection import POD_MONITOR, Selection, SelectionReport
-from gpuledger.agent.discovery.sharding import Shard, Share, Split
+from gpuledger.agent.discovery.sharding import Shard, ShardAssignment, TargetSplit
+from gpuledger.agent.discovery.target_finder import ClusterObjects, TargetFinder
 from gpuledger.agent.scrape.settings import Target
-from gpuledger.host.background import is_tried
-from gpuledger.kubernetes.access import Access
-from gpuledger.kubernetes.object_watch import Object, ObjectWatch, Wanted, all_of
-from gpuledger.kubernetes.objects import PlainObject, ScaleObject, Selector
+from gpuledger.host.owner_index import is_tried
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.kubernetes.object_watch import KubernetesObject, ObjectWatch, WatchScope, objects_of_all
+from gpuledger.kubernetes.objects import LabeledObject, LabelSelector, StatefulSetObject
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 
 log = logging.getLogger("gpuledger.agent")
 
-# Changes come in bursts, and a second is soon enough.
-_GATHER_SECONDS: Final = 0.25
-# In which a change in the cluster arrives everywhere.
+# Delay that coalesces bursts of changes.
+_COALESCE_SECONDS: Final = 0.25
+# Time for a cluster change to reach all watches.
 _ARRIVAL_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """A StatefulSet whose replicas share the work, and which of them this is."""
+class StatefulSetMember:
+    """This agent's StatefulSet (each replica is a shard) and its ordinal."""
 
     namespace: str
     name: str
@@ -38,19 +38,19 @@ class Scale:
 
 
 class Discovery:
-    """`changed` is called in the event loop whenever `targets` may be other ones; `others` are the other
-    shards'. Without `access` nothing is found, and there is only the sharing out.
+    """Discovers targets. `targets` are this shard's; `other_shards` are the targets of the other shards.
 
-    With a `scale` the number of shards is that of its replicas; until that is known nothing is scraped,
-    since another may be scraping it. `arrival_seconds` are given to the others to hear that this agent ends.
+    Without `access` nothing is discovered and only static targets are sharded. With `scale`, the number of
+    shards is that of the StatefulSet's replicas; nothing is scraped until it is known, because another shard
+    may scrape it. `arrival_seconds`: time given to other shards to take over when this agent stops.
     """
 
     def __init__(
         self,
-        access: Access | None,
+        access: ApiServerAccess | None,
         clock: Clock,
         *,
-        scale: Scale | None = None,
+        scale: StatefulSetMember | None = None,
         shard: Shard | None = None,
         watch_seconds: float = 300.0,
         arrival_seconds: float = _ARRIVAL_SECONDS,
@@ -59,30 +59,30 @@ class Discovery:
         self._clock = clock
         self._watch_seconds = watch_seconds
         self._scale = scale
-        self._share = Share(shard or (None if scale else Shard()))
+        self._assignment = ShardAssignment(shard or (None if scale else Shard()))
         self._arrival_seconds = arrival_seconds
-        self._finders: list[Finder] = []
-        self._watches: dict[Wanted, ObjectWatch] = {}
+        self._finders: list[TargetFinder] = []
+        self._watches: dict[WatchScope, ObjectWatch] = {}
         self._last: dict[str, list[Target]] = {}
         self.reports: tuple[SelectionReport, ...] = ()
         self.targets: tuple[Target, ...] = ()
-        self.others: tuple[Target, ...] = ()
+        self.other_shards: tuple[Target, ...] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._gathering: asyncio.TimerHandle | None = None
-        self._handing_over: asyncio.TimerHandle | None = None
-        self._until: float | None = None
-        self._looked = False
+        self._refresh_timer: asyncio.TimerHandle | None = None
+        self._handover_timer: asyncio.TimerHandle | None = None
+        self._next_handover: float | None = None
+        self._discovered = False
         self._changed: Callable[[], None] = lambda: None
 
     def start(self, changed: Callable[[], None]) -> None:
-        """Begin, in the running loop."""
+        """Start on the running event loop. `changed` is called there whenever `targets` may have changed."""
         self._loop = asyncio.get_running_loop()
         self._changed = changed
-        self._look()
+        self._refresh()
 
     def stop(self) -> None:
-        """End all watches."""
-        for timer in (self._gathering, self._handing_over):
+        """Stop all watches."""
+        for timer in (self._refresh_timer, self._handover_timer):
             if timer is not None:
                 timer.cancel()
         loop, self._loop = self._loop, None
@@ -90,163 +90,167 @@ class Discovery:
             watch.stop(patience=0.0 if loop else 2.0)
         self._watches.clear()
 
-    async def leave(self) -> None:
-        """Go on while whoever takes the targets over may not have heard of it: a StatefulSet that shrinks
-        ends a pod at once.
-        """
-        shard = self._share.shard
+    async def wait_for_handover(self) -> None:
+        """Wait until other shards can have taken over: a StatefulSet that shrinks stops its pod at once."""
+        shard = self._assignment.shard
         if self._scale is not None and shard is not None and (shard.count > 1 or shard.index):
             await asyncio.sleep(self._arrival_seconds)
 
-    def become(self, selections: Sequence[Selection]) -> None:
-        """Look for these from now on."""
+    def set_selections(self, selections: Sequence[Selection]) -> None:
+        """Replace the selections."""
         kept = {finder.selection.name: finder for finder in self._finders}
         self._finders = [
-            old if (old := kept.get(one.name)) is not None and old.selection == one else Finder(one)
-            for one in selections
+            old
+            if (old := kept.get(selection.name)) is not None and old.selection == selection
+            else TargetFinder(selection)
+            for selection in selections
         ]
-        names = {one.name for one in selections}
+        names = {selection.name for selection in selections}
         self._last = {name: found for name, found in self._last.items() if name in names}
         if self._loop is not None:
             self._keep_watches()
-            self._look()
+            self._refresh()
 
     @property
     def shard(self) -> Shard | None:
-        """This agent's share; None while it is not known."""
-        return self._share.shard
+        """This agent's shard; None while it is unknown."""
+        return self._assignment.shard
 
     @property
-    def former(self) -> tuple[Shard, ...]:
-        """Shares that it goes on with until others have taken them over."""
-        return self._share.former
+    def former_shards(self) -> tuple[Shard, ...]:
+        """Former shards: this agent still scrapes their targets."""
+        return self._assignment.former_shards
 
-    def split(self, targets: Iterable[Target]) -> Split:
-        """Whose each target is now. `changed` is called when one of them goes over to another."""
-        found = self._share.split(targets, self._clock.elapsed())
-        if found.until is not None:
-            self._until = found.until if self._until is None else min(self._until, found.until)
+    def split_targets(self, targets: Iterable[Target]) -> TargetSplit:
+        """Split targets by shard. `changed` is called again when the next of them changes its shard."""
+        found = self._assignment.split_targets(targets, self._clock.elapsed())
+        if found.next_handover is not None:
+            self._next_handover = (
+                found.next_handover
+                if self._next_handover is None
+                else min(self._next_handover, found.next_handover)
+            )
         return found
 
     @property
     def health(self) -> tuple[IndexHealth, ...]:
-        """How each watch stands."""
+        """Health of each watch."""
         return tuple(watch.health for watch in self._watches.values())
 
     @property
-    def waiting(self) -> str:
-        """Why nothing is scraped yet; empty once the shard is known."""
+    def waiting_reason(self) -> str:
+        """Why nothing is scraped yet; empty when the shard is known."""
         if self._scale is None or self.shard is not None:
             return ""
         name = f"{self._scale.namespace}/{self._scale.name}"
-        return f"how many share the work is not known: the StatefulSet {name} was not found or cannot be read"
+        return f"the number of shards is unknown: the StatefulSet {name} was not found or cannot be read"
 
     @property
-    def unready(self) -> str:
-        """What was not tried yet; empty once every target that can be known is scraped."""
-        return self.waiting or ("" if self._looked else "the cluster was not listed yet")
+    def unready_reason(self) -> str:
+        """What discovery has not tried yet; empty after the first discovery."""
+        return self.waiting_reason or ("" if self._discovered else "the cluster is not listed yet")
 
     @property
     def dropped(self) -> int:
-        """How many addresses relabelling drops."""
+        """Number of addresses that relabeling drops."""
         return sum(report.passed["port"] - report.passed["relabelling"] for report in self.reports)
 
-    def _told(self) -> None:
+    def _on_watch_change(self) -> None:
         loop = self._loop
         if loop is not None:
             try:
-                loop.call_soon_threadsafe(self._gather)
+                loop.call_soon_threadsafe(self._schedule_refresh)
             except RuntimeError:
-                log.debug("the loop is closed")
+                log.debug("the event loop is closed")
 
-    def _gather(self) -> None:
-        if self._gathering is None and self._loop is not None:
-            self._gathering = self._loop.call_later(_GATHER_SECONDS, self._look)
+    def _schedule_refresh(self) -> None:
+        if self._refresh_timer is None and self._loop is not None:
+            self._refresh_timer = self._loop.call_later(_COALESCE_SECONDS, self._refresh)
 
-    def _look(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
+    def _refresh(self) -> None:
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
+            self._refresh_timer = None
         self._keep_watches()
         self._count_shards()
-        self._looked = all(is_tried(watch.health) for watch in self._watches.values())
-        self._until = None
+        self._discovered = all(is_tried(watch.health) for watch in self._watches.values())
+        self._next_handover = None
         reports: list[SelectionReport] = []
-        mine: list[Target] = []
+        own: list[Target] = []
         others: list[Target] = []
         for finder in self._finders if self._access is not None else ():
             found, report = self._find(finder)
-            shared = self.split(found)
-            report.count("scraped", len(shared.mine))
-            mine += shared.mine
-            others += shared.others
+            split = self.split_targets(found)
+            report.count("scraped", len(split.own))
+            own += split.own
+            others += split.other_shards
             reports.append(report)
         self.reports = tuple(reports)
-        self.targets, self.others = tuple(mine), tuple(others)
+        self.targets, self.other_shards = tuple(own), tuple(others)
         self._changed()
-        self._hand_over_later()
+        self._schedule_handover()
 
-    def _hand_over_later(self) -> None:
-        """Look again when the first target goes over that is kept for a moment only."""
-        if self._handing_over is not None:
-            self._handing_over.cancel()
-            self._handing_over = None
-        if self._until is None:
-            self._share.forget()
+    def _schedule_handover(self) -> None:
+        """Schedule a refresh for the next handover."""
+        if self._handover_timer is not None:
+            self._handover_timer.cancel()
+            self._handover_timer = None
+        if self._next_handover is None:
+            self._assignment.drop_expired()
         elif self._loop is not None:
-            left = max(0.0, self._until - self._clock.elapsed())
-            self._handing_over = self._loop.call_later(left, self._look)
+            left = max(0.0, self._next_handover - self._clock.elapsed())
+            self._handover_timer = self._loop.call_later(left, self._refresh)
 
-    def _find(self, finder: Finder) -> tuple[list[Target], SelectionReport]:
+    def _find(self, finder: TargetFinder) -> tuple[list[Target], SelectionReport]:
         selection = finder.selection
-        cluster, trouble = self._cluster(selection)
+        cluster, error = self._cluster(selection)
         if cluster is None:
-            # What cannot be asked anew stays as it was.
-            report = SelectionReport(selection.name, selection.kind, trouble=trouble)
+            # Keep the last targets while the cluster cannot be read.
+            report = SelectionReport(selection.name, selection.kind, error=error)
             return self._last.get(selection.name, []), report
         try:
-            found, report = finder.find(cluster)
+            found, report = finder.find_targets(cluster)
         except Exception:
-            # A defect met on one object must not keep other selections from what they find.
-            log.exception("the targets of %s could not be found", selection.name)
-            internal = "internal error; the log of gpuledger agent has the reason"
-            report = SelectionReport(selection.name, selection.kind, trouble=internal)
+            # A defect in one selection must not affect the others.
+            log.exception("discovery of the targets of %s failed", selection.name)
+            internal = "internal error; see the log of gpuledger agent"
+            report = SelectionReport(selection.name, selection.kind, error=internal)
             return self._last.get(selection.name, []), report
-        report.trouble = trouble
+        report.error = error
         self._last[selection.name] = found
         return found, report
 
-    def _cluster(self, selection: Selection) -> tuple[Cluster | None, str]:
-        """What the selection looks at, None while something of it is not known; and what is wrong."""
-        lists: dict[str, list[Object]] = {}
-        trouble = ""
+    def _cluster(self, selection: Selection) -> tuple[ClusterObjects | None, str]:
+        """Return the objects that the selection needs (None while some are unknown), and an error."""
+        lists: dict[str, list[KubernetesObject]] = {}
+        error = ""
         missing = False
         for resource in _resources(selection):
-            watches = [self._watches[one] for one in self._wanted_for(resource, selection)]
-            found = all_of(watches)
-            trouble = trouble or next((watch.health.error for watch in watches if watch.health.error), "")
+            watches = [self._watches[one] for one in self._scopes_for(resource, selection)]
+            found = objects_of_all(watches)
+            error = error or next((watch.health.error for watch in watches if watch.health.error), "")
             if found is None:
                 missing = True
             else:
                 lists[resource] = found
         if missing:
-            return None, trouble or "the cluster was not listed yet"
+            return None, error or "the cluster is not listed yet"
         plain = {
-            resource: {one.meta.name: one for one in lists[resource] if isinstance(one, PlainObject)}
+            resource: {one.meta.name: one for one in lists[resource] if isinstance(one, LabeledObject)}
             for resource in ("nodes", "namespaces")
             if resource in lists
         }
-        cluster = Cluster(
+        cluster = ClusterObjects(
             lists.get("pods", ()),
             lists.get("services", ()),
             lists.get("endpointslices", ()),
             plain.get("nodes", {}),
             plain.get("namespaces"),
         )
-        return cluster, trouble
+        return cluster, error
 
-    def _wanted_for(self, resource: str, selection: Selection) -> list[Wanted]:
-        """Of what there is, the watches that serve a selection."""
+    def _scopes_for(self, resource: str, selection: Selection) -> list[WatchScope]:
+        """Return the scopes of the watches that serve a selection."""
         base = self._base(resource)
         if resource in ("nodes", "namespaces"):
             return [base]
@@ -256,61 +260,63 @@ class Discovery:
             return [everywhere]
         return [replace(base, namespace=name) for name in sorted(names)]
 
-    def _base(self, resource: str) -> Wanted:
-        users = [one for one in self._selections if resource in _resources(one)]
+    def _base(self, resource: str) -> WatchScope:
+        users = [selection for selection in self._selections if resource in _resources(selection)]
         prefixes = ANNOTATIONS.get(resource, ())
-        selectors: frozenset[Selector] | None = None
-        whole = resource == "services" or all(one.kind == POD_MONITOR for one in users)
+        selectors: frozenset[LabelSelector] | None = None
+        whole = resource == "services" or all(selection.kind == POD_MONITOR for selection in users)
         if resource in ("pods", "services") and whole:
-            selectors = frozenset(one.selector for one in users)
-        annotated = any(one.mentions(prefix) for one in users for prefix in prefixes)
-        return Wanted(resource, selectors=selectors, annotations=annotated)
+            selectors = frozenset(selection.selector for selection in users)
+        annotated = any(selection.mentions(prefix) for selection in users for prefix in prefixes)
+        return WatchScope(resource, selectors=selectors, annotations=annotated)
 
     @property
     def _selections(self) -> Iterable[Selection]:
         return [] if self._access is None else [finder.selection for finder in self._finders]
 
     def _keep_watches(self) -> None:
-        """Begin the watches that are needed, end the others."""
-        needed: set[Wanted] = set()
+        """Start missing watches and stop unneeded ones."""
+        needed: set[WatchScope] = set()
         for resource in ("pods", "services", "endpointslices", "nodes", "namespaces"):
-            users = [one for one in self._selections if resource in _resources(one)]
+            users = [selection for selection in self._selections if resource in _resources(selection)]
             if not users:
                 continue
             base = self._base(resource)
             if resource in ("nodes", "namespaces"):
                 needed.add(base)
                 continue
-            named = {name for one in users for name in one.namespaces.names or ()}
-            if any(one.namespaces.names is None for one in users):
+            named = {name for selection in users for name in selection.namespaces.names or ()}
+            if any(selection.namespaces.names is None for selection in users):
                 needed.add(base)
                 watch = self._watches.get(base)
                 if watch is None or not watch.forbidden:
                     continue
             needed |= {replace(base, namespace=name) for name in named}
         if self._scale is not None:
-            needed.add(Wanted("statefulsets", self._scale.namespace, self._scale.name))
-        for wanted in needed - set(self._watches):
+            needed.add(WatchScope("statefulsets", self._scale.namespace, self._scale.name))
+        for scope in needed - set(self._watches):
             if self._access is not None:
-                self._begin(self._access, wanted)
-        for wanted in set(self._watches) - needed:
-            self._watches.pop(wanted).stop(patience=0.0)
+                self._start_watch(self._access, scope)
+        for scope in set(self._watches) - needed:
+            self._watches.pop(scope).stop(patience=0.0)
 
-    def _begin(self, access: Access, wanted: Wanted) -> None:
-        watch = ObjectWatch(access, wanted, self._told, clock=self._clock, watch_seconds=self._watch_seconds)
-        self._watches[wanted] = watch
+    def _start_watch(self, access: ApiServerAccess, scope: WatchScope) -> None:
+        watch = ObjectWatch(
+            access, scope, self._on_watch_change, clock=self._clock, watch_seconds=self._watch_seconds
+        )
+        self._watches[scope] = watch
         watch.start()
 
     def _count_shards(self) -> None:
         if self._scale is None:
             return
-        watch = self._watches[Wanted("statefulsets", self._scale.namespace, self._scale.name)]
+        watch = self._watches[WatchScope("statefulsets", self._scale.namespace, self._scale.name)]
         for found in (watch.objects or {}).values():
-            if isinstance(found, ScaleObject):
+            if isinstance(found, StatefulSetObject):
                 shard = Shard(self._scale.ordinal, max(1, found.replicas))
                 if shard != self.shard:
                     log.info("this is shard %s", shard)
-                self._share.become(shard, settled=found.settled, now=self._clock.elapsed())
+                self._assignment.assign(shard, settled=found.settled, now=self._clock.elapsed())
 
 
 def _resources(selection: Selection) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a PodMonitor or ServiceMonitor target of the configuration selects, and how it is scraped."""
+"""Selections: PodMonitor and ServiceMonitor targets of the configuration, and the report of each."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuledger.agent.relabel.rule import Relabelling
+from gpuledger.agent.relabel.rules import RelabelRules
 from gpuledger.agent.scrape.settings import ScrapeSettings
-from gpuledger.kubernetes.objects import NamespaceSelector, Selector
+from gpuledger.kubernetes.objects import LabelSelector, NamespaceSelector
 
 POD_MONITOR = "PodMonitor"
 SERVICE_MONITOR = "ServiceMonitor"
@@ -16,7 +16,7 @@ SERVICE_MONITOR = "ServiceMonitor"
 
 @dataclass(frozen=True, slots=True)
 class EndpointSettings:
-    """One of a target's endpoints. `port` is a name or a number as written; empty is every port there is."""
+    """One endpoint of a selection. `port` is a name or number as written; empty means every port."""
 
     port: str
     scheme: str
@@ -27,24 +27,24 @@ class EndpointSettings:
 
     @property
     def number(self) -> int:
-        """The port when it is a number, else 0."""
+        """The port if it is a number, else 0."""
         return int(self.port) if self.port.isascii() and self.port.isdigit() else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`name` is the targetName. `job_label` is the label of the pod or service whose value becomes `job`."""
+    """A target configuration to discover. `name`: targetName. `job_label`: pod or service label for `job`."""
 
     name: str
     kind: str
     namespaces: NamespaceSelector
-    selector: Selector
+    selector: LabelSelector
     endpoints: tuple[EndpointSettings, ...]
-    rules: Relabelling = field(default_factory=lambda: Relabelling(()))
+    rules: RelabelRules = field(default_factory=lambda: RelabelRules(()))
     job_label: str = ""
 
     def mentions(self, prefix: str) -> bool:
-        """Whether the rules may read labels that begin so; a rule over all names reads them, too."""
+        """Return whether the rules may read labels with this prefix, by name or by labelmap."""
         for rule in self.rules.rules:
             if any(source.startswith(prefix) for source in rule.source_labels):
                 return True
@@ -54,28 +54,28 @@ class Selection:
 
 
 def _may_match(regex: str, prefix: str) -> bool:
-    """Whether a labelmap's expression may match a name that begins with `prefix`; yes where unclear."""
+    """Return whether a labelmap's expression may match a name with this prefix; true if unclear."""
     plain = regex[: next((at for at, char in enumerate(regex) if char in "\\.[](){}*+?|^$"), len(regex))]
     if "|" in regex:
         return True
     return plain.startswith(prefix) or prefix.startswith(plain)
 
 
-# In the order in which they are taken: an object that fails at one is not looked at in the next.
+# Steps in order: an object that fails one is not checked in the next.
 STEPS: Final = ("namespace", "labels", "running", "port", "relabelling", "scraped")
-# Those that follow are every target's own: its endpoint gives a page, and the page can be taken.
+# Further steps of each target: the endpoint returned a page, and the page was accepted.
 SCRAPE_STEPS: Final = ("endpoint", "scrape")
-# Reasons that are remembered of one selection; the numbers are of all.
+# Reasons kept for each selection; the counts cover all objects.
 _MOST_REASONS: Final = 50
 
 
 @dataclass(slots=True)
 class SelectionReport:
-    """One selection as it was looked at last.
+    """Result of a selection's last discovery.
 
-    `passed` counts, by step, what came so far: objects up to `running`, addresses from `port` on. `reasons`
-    say of single objects why they came no further. `trouble` is why the cluster could not be asked; then
-    the targets of before stay.
+    `passed`: number of objects (up to `running`) or addresses (from `port` on) that passed each step.
+    `reasons`: why single objects failed a step. `error`: why the cluster could not be read; the last targets
+    are kept then.
     """
 
     name: str
@@ -83,32 +83,32 @@ class SelectionReport:
     passed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STEPS, 0))
     reasons: list[str] = field(default_factory=list)
     more_reasons: int = 0
-    trouble: str = ""
+    error: str = ""
 
     @property
     def known(self) -> bool:
-        """Whether the numbers say anything: of a cluster that could never be listed they do not."""
-        return not self.trouble or any(self.passed.values())
+        """Whether the counts are valid: they are not before the first successful list."""
+        return not self.error or any(self.passed.values())
 
     def count(self, step: str, number: int = 1) -> None:
-        """So many more came past a step."""
+        """Count `number` more that passed a step."""
         self.passed[step] += number
 
-    def stopped(self, what: str, why: str) -> None:
-        """An object came no further."""
+    def add_reason(self, what: str, why: str) -> None:
+        """Record why an object failed a step."""
         if len(self.reasons) < _MOST_REASONS:
             self.reasons.append(f"{what} {why}")
         else:
             self.more_reasons += 1
 
-    def verdict(self) -> str:
-        """In one line, the first step that nothing passed; empty when there is a target."""
-        told: Mapping[str, str] = {
+    def summary(self) -> str:
+        """Return one line about the first step that no object passed; empty if there is a target."""
+        texts: Mapping[str, str] = {
             "namespace": "no namespace is selected",
-            "labels": "nothing in the selected namespaces has the labels",
-            "running": "nothing that has the labels is running with an address",
-            "port": "nothing that is running has the port",
-            "relabelling": "relabelConfigs drop everything",
-            "scraped": "all targets are another shard's",
+            "labels": "no object in the selected namespaces has the labels",
+            "running": "no object with the labels is running and has an address",
+            "port": "no running object has the port",
+            "relabelling": "relabelConfigs drop all addresses",
+            "scraped": "all targets belong to other shards",
         }
-        return next((told[step] for step in STEPS if not self.passed[step]), "")
+        return next((texts[step] for step in STEPS if not self.passed[step]), "")

@@ -1,4 +1,4 @@
-"""Which cluster the agent looks for targets in, as whom, and which share of them is its own."""
+"""Settings of discovery: the API server, the agent's namespace and its shard."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.agent.discovery.discovery import Scale
-from gpuledger.agent.discovery.sharding import Shard, own_stateful_set, parse_shard
-from gpuledger.kubernetes.access import Access
-from gpuledger.kubernetes.cluster import SERVICE_ACCOUNT, find_access, own_namespace
+from gpuledger.agent.discovery.discovery import StatefulSetMember
+from gpuledger.agent.discovery.sharding import Shard, parse_shard, parse_stateful_set_pod
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.kubernetes.cluster_access import SERVICE_ACCOUNT, find_access, own_namespace
 from gpuledger.kubernetes.settings import ApiServerSettings
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import setting, text
+from gpuledger.model.settings import option, text
 
 
 def _shard(value: object) -> str:
@@ -26,42 +26,40 @@ def _shard(value: object) -> str:
 class ClusterSettings(ApiServerSettings):
     """The API server, this agent's namespace and its shard."""
 
-    namespace: str = setting(
+    namespace: str = option(
         "kubernetes.namespace",
         text,
         "",
-        "the agent's own namespace: of the Secrets that targets name, and of its StatefulSet (default: "
+        "the agent's namespace, which holds the Secrets that targets refer to and its StatefulSet (default: "
         "$POD_NAMESPACE, else the ServiceAccount's)",
-        flags=("--namespace",),
         metavar="NAME",
     )
-    shard: str = setting(
+    shard: str = option(
         "agent.shard",
         _shard,
         "auto",
-        "scrape this part of all targets: 0/3 is the first of three; auto takes the ordinal of $POD_NAME in "
-        "its StatefulSet, and of how many its replicas are, now and whenever they change; all, without",
-        flags=("--shard",),
+        "scrape this shard of the targets: 0/3 is the first of three; auto uses the ordinal of $POD_NAME and "
+        "the current number of replicas of its StatefulSet, or scrapes all targets without $POD_NAME",
         metavar="INDEX/COUNT",
     )
 
-    def access(self, environment: Mapping[str, str]) -> Access | None:
-        """The API server, None where there is none. Raises GpuledgerError for what cannot be used."""
+    def access(self, environment: Mapping[str, str]) -> ApiServerAccess | None:
+        """Return the API server's access; None outside a cluster. Raises GpuledgerError if it is unusable."""
         return find_access(self, environment)
 
     def own_namespace(self, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> str:
-        """The agent's namespace; empty where nobody says."""
+        """Return the agent's namespace; empty if unknown."""
         return own_namespace(self.namespace, environment, account)
 
-    def own_shard(self, environment: Mapping[str, str]) -> Shard | Scale:
-        """The share that is fixed, or the StatefulSet that tells it. Raises UsageError."""
+    def own_shard(self, environment: Mapping[str, str]) -> Shard | StatefulSetMember:
+        """Return the fixed shard, or the StatefulSet that determines it. Raises UsageError."""
         if self.shard != "auto":
             return parse_shard(self.shard)
         pod = environment.get("POD_NAME", "")
         if not pod:
             return Shard()
-        name, ordinal = own_stateful_set(pod)
+        name, ordinal = parse_stateful_set_pod(pod)
         namespace = self.own_namespace(environment)
         if not namespace:
-            raise UsageError("--shard auto: of which namespace is this pod? Set POD_NAMESPACE or --namespace")
-        return Scale(namespace, name, ordinal)
+            raise UsageError("--shard auto: the pod's namespace is unknown; set POD_NAMESPACE or --namespace")
+        return StatefulSetMember(namespace, name, ordinal)

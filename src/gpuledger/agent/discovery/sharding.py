@@ -1,4 +1,4 @@
-"""Which of several agents scrapes a target."""
+"""Sharding: assigns each target to one of several agents, and hands targets over when the count changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuledger.agent.relabel.rule import hashmod
+from gpuledger.agent.relabel.rules import hashmod
 from gpuledger.agent.scrape.settings import Target
 from gpuledger.model.errors import UsageError
 
@@ -17,13 +17,13 @@ _ORDINAL: Final = re.compile(r"(?P<set>.+)-(?P<ordinal>[0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The `index`-th (from 0 on) of `count` agents. One with an index beyond the count scrapes nothing."""
+    """Shard `index` (from 0) of `count`. A shard with an index beyond the count owns no targets."""
 
     index: int = 0
     count: int = 1
 
-    def has(self, target: Target) -> bool:
-        """Whether this agent is to scrape the target: by hashmod, as the other engine does, too."""
+    def owns(self, target: Target) -> bool:
+        """Return whether this shard owns the target: hashmod of its address, as in the prometheus engine."""
         return (self.count == 1 and not self.index) or self.index == hashmod(_address(target), self.count)
 
     def __str__(self) -> str:
@@ -31,95 +31,99 @@ class Shard:
 
 
 def _address(target: Target) -> str:
-    """`__address__` as it is after relabelling: pages of one exporter stay together."""
+    """Return `__address__` after relabeling: all pages of one exporter get the same shard."""
     return urlsplit(target.url).netloc
 
 
 def parse_shard(written: str) -> Shard:
-    """A Shard out of `INDEX/COUNT`. Raises ValueError."""
+    """Parse `INDEX/COUNT`. Raises ValueError."""
     index, _, count = written.partition("/")
     if not (index.isascii() and index.isdigit() and count.isascii() and count.isdigit() and int(count)):
-        raise ValueError("a shard such as 0/3 is wanted")
+        raise ValueError("expected a shard such as 0/3")
     if int(index) >= int(count):
-        raise ValueError(f"shards of {count} are 0 to {int(count) - 1}")
+        raise ValueError(f"expected an index from 0 to {int(count) - 1} for {count} shards")
     return Shard(int(index), int(count))
 
 
-def own_stateful_set(pod: str) -> tuple[str, int]:
-    """Name of the StatefulSet and the ordinal in it, out of a pod's name. Raises UsageError."""
+def parse_stateful_set_pod(pod: str) -> tuple[str, int]:
+    """Return StatefulSet name and ordinal from a pod's name. Raises UsageError."""
     match = _ORDINAL.fullmatch(pod)
     if match is None:
         raise UsageError(
-            f"--shard auto: the pod's name {pod} is not a StatefulSet's (NAME-0, NAME-1, ...); "
-            "give --shard INDEX/COUNT"
+            f"--shard auto: the pod name {pod} is not one of a StatefulSet (NAME-0, NAME-1, ...); "
+            "set --shard INDEX/COUNT"
         )
     return match["set"], int(match["ordinal"])
 
 
 @dataclass(slots=True)
-class Split:
-    """Targets that are this agent's and the others'. `until` is when the first of them that is kept for a
-    moment only goes over to another; None where none is.
+class TargetSplit:
+    """Targets of this shard and of other shards.
+
+    `next_handover`: when the next target of a former shard moves to its new one; None if there is none.
     """
 
-    mine: list[Target] = field(default_factory=list)
-    others: list[Target] = field(default_factory=list)
-    until: float | None = None
+    own: list[Target] = field(default_factory=list)
+    other_shards: list[Target] = field(default_factory=list)
+    next_handover: float | None = None
 
 
-class Share:
-    """`shard` is None while it is not known: then nothing is this agent's, since another may scrape it.
+class ShardAssignment:
+    """This agent's shard and its former shards.
 
-    Who shall have a target begins at once; who had it goes on until all agents that there shall be are ready,
-    and for one interval of the target more, in which the last of them hears of it. Both scrape at the same
-    moments of the interval, and what both tell is the same series: better twice than not at all.
+    `shard` is None while it is unknown: the agent then scrapes nothing, because another may scrape it. A new
+    owner of a target starts at once; the old one continues until all agents are ready and for one more
+    interval of the target, so that the last agent learns of the change. Both scrape at the same times and
+    export the same series: duplicates are better than gaps.
     """
 
     def __init__(self, shard: Shard | None = None) -> None:
         self.shard = shard
-        # Since when all agents of the share that followed are ready; None while they are not.
+        # Former shards, with the time since which all agents of the new count are ready (None: not yet).
         self._former: dict[Shard, float | None] = {}
 
     @property
-    def former(self) -> tuple[Shard, ...]:
-        """Shares that this agent had and goes on with for a while."""
+    def former_shards(self) -> tuple[Shard, ...]:
+        """Former shards: this agent still scrapes their targets."""
         return tuple(self._former)
 
-    def become(self, shard: Shard, *, settled: bool, now: float) -> None:
-        """Have this share from now on. `settled`: as many agents as it is one of are there and ready."""
+    def assign(self, shard: Shard, *, settled: bool, now: float) -> None:
+        """Set the shard. `settled`: all agents of the new count are ready."""
         if shard != self.shard:
             if self.shard is not None:
                 self._former[self.shard] = None
             self._former.pop(shard, None)
             self.shard = shard
         if settled:
-            self._former = {one: now if since is None else since for one, since in self._former.items()}
+            self._former = {old: now if since is None else since for old, since in self._former.items()}
 
-    def split(self, targets: Iterable[Target], now: float) -> Split:
-        """Whose each target is."""
-        found = Split()
+    def split_targets(self, targets: Iterable[Target], now: float) -> TargetSplit:
+        """Split targets into those to scrape now and those of other shards."""
+        found = TargetSplit()
         if self.shard is None:
             return found
         for target in targets:
-            if self.shard.has(target):
-                found.mine.append(target)
+            if self.shard.owns(target):
+                found.own.append(target)
                 continue
             kept, until = self._kept(target, now)
-            (found.mine if kept else found.others).append(target)
+            (found.own if kept else found.other_shards).append(target)
             if until is not None:
-                found.until = until if found.until is None else min(found.until, until)
+                found.next_handover = (
+                    until if found.next_handover is None else min(found.next_handover, until)
+                )
         return found
 
-    def forget(self) -> None:
-        """Let go of former shares of which no target is kept any more."""
-        self._former = {one: since for one, since in self._former.items() if since is None}
+    def drop_expired(self) -> None:
+        """Delete former shards without remaining targets."""
+        self._former = {shard: since for shard, since in self._former.items() if since is None}
 
     def _kept(self, target: Target, now: float) -> tuple[bool, float | None]:
-        """Whether it is of a former share that is not over, and when that will be, where it is known."""
+        """Return whether a former shard still owns the target, and when that ends, if known."""
         ends = [
             None if since is None else since + target.settings.interval
             for shard, since in self._former.items()
-            if shard.has(target)
+            if shard.owns(target)
         ]
         if None in ends:
             return True, None

@@ -1,30 +1,33 @@
-"""Asks one target for its page, over a connection that is kept open, within a time."""
+"""Scrape client: fetches one target's page over a keep-alive connection, within the scrape timeout."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import ssl
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import SplitResult, quote, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from gpuledger import __version__
-from gpuledger.agent.deliver.credentials import FileAccess, tls_context
+from gpuledger.agent.deliver.credentials import ReloadedCredentials, tls_context
 from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
-from gpuledger.agent.scrape.answer import Answer, ScrapeFailed
-from gpuledger.agent.scrape.connection import Connection, ConnectionClosed
-from gpuledger.http.hosts import host_field, next_address_after
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.http.async_client import HttpClient
+from gpuledger.http.client_messages import (
+    DEFAULT_PORTS,
+    HttpRequestFailed,
+    HttpResponse,
+    encode_request,
+    request_target,
+)
+from gpuledger.http.hosts import host_field
 from gpuledger.model.source import Clock
 
 
-class TargetAccess(FileAccess):
-    """Shared by all targets with the same login and certificates. `elsewhere` is for https where a redirect
-    leads away from the target: it believes the same, and shows no certificate.
+class TargetCredentials(ReloadedCredentials):
+    """Login and certificates, shared by all targets with the same settings.
+
+    `elsewhere` is the TLS context for redirects to another origin: same CA, no client certificate.
     """
 
     def __init__(self, tls: ClientTls, login: Login | None, clock: Clock, *, encrypted: bool) -> None:
@@ -35,7 +38,7 @@ class TargetAccess(FileAccess):
         self.elsewhere: ssl.SSLContext | None = None
 
     def _read(self) -> None:
-        self._show((), self._login)
+        self._set_headers((), self._login)
         if self._encrypted:
             self.context = self.elsewhere = tls_context(self._tls)
             if not self._tls.certificate.absent:
@@ -48,17 +51,19 @@ _ACCEPT: Final = (
 )
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _MOST_REDIRECTS: Final = 10
-# Already written as they are to be sent, a percent sign included.
-_SAFE: Final = "/?:@!$&'()*+,;=-._~%"
-_PORTS: Final = {"http": 80, "https": 443}
+_FIXED_HEADERS: Final = (
+    ("User-Agent", f"gpuledger/{__version__}"),
+    ("Accept", _ACCEPT),
+    ("Accept-Encoding", "gzip"),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is asked, and within what. `url` is absolute; `timeout` is seconds for all of it.
+class ScrapeRequest:
+    """Scrape request and its limits. `url` is absolute; `timeout` is seconds for the whole scrape.
 
-    `server_name` is who the certificate must be for, the URL's host where it is empty. With
-    `cleartext_credentials` a login may go over plain http.
+    `server_name` is the name that the certificate must match (empty: the URL's host).
+    `cleartext_credentials` allows credentials over plain http.
     """
 
     url: str
@@ -69,151 +74,130 @@ class Request:
     cleartext_credentials: bool = False
 
 
-class Client:
-    """One target's. `access` is its login and certificates: sent to the URL's own origin and no other."""
+class ScrapeClient:
+    """Client of one target. The credentials in `access` are sent only to the origin of the target's URL."""
 
-    def __init__(self, request: Request, access: TargetAccess | None) -> None:
+    def __init__(self, request: ScrapeRequest, access: TargetCredentials | None) -> None:
         self._request = request
         self._access = access
         self._split = urlsplit(request.url)
-        self._connection: Connection | None = None
+        self._client: HttpClient | None = None
         self._generation = 0
         self._login: tuple[tuple[str, str], ...] = ()
         self._bytes = b""
 
-    async def fetch(self) -> Answer:
-        """The target's answer with status 200. Raises ScrapeFailed, after `timeout` too."""
+    async def fetch(self) -> HttpResponse:
+        """Scrape the target; return a response with status 200. Raises HttpRequestFailed, also on timeout."""
         try:
             async with asyncio.timeout(self._request.timeout):
-                answer = await self._ask()
+                response = await self._send_and_follow()
         except TimeoutError:
-            self.close()
-            raise ScrapeFailed(f"the target did not answer within {self._request.timeout:g} s") from None
-        if answer.status != 200:
-            raise ScrapeFailed(
-                f"the target answers with HTTP status {answer.status} {_phrase(answer.status)}".strip()
+            raise HttpRequestFailed(
+                f"the target did not respond within the scrape timeout of {self._request.timeout:g} s",
+                "timeout",
+            ) from None
+        if response.status != 200:
+            raise HttpRequestFailed(
+                f"the target returned HTTP status {response.status} {_phrase(response.status)}".strip()
             )
-        return answer
+        return response
 
     def close(self) -> None:
-        """Let go of the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Close the connection."""
+        if self._client is not None:
+            self._client.close()
 
-    async def _ask(self) -> Answer:
-        self._look()
-        kept = self._connection
-        if kept is not None and kept.usable:
-            with suppress(ConnectionClosed):
-                # Closed since the scrape before, as servers do with idle connections: once more, anew.
-                return await self._followed(await kept.ask(self._bytes, self._request.body_limit))
-        self._connection = await self._connect(self._split)
-        return await self._followed(await self._connection.ask(self._bytes, self._request.body_limit))
+    async def _send_and_follow(self) -> HttpResponse:
+        client = self._current_client()
+        return await self._follow_redirects(await client.exchange(self._bytes))
 
-    def _look(self) -> None:
-        """Take a login or certificates that have changed; what they were does not go out again."""
+    def _current_client(self) -> HttpClient:
+        """Return the client; after a change of the credentials a new one, with a new request."""
         if self._access is not None:
-            try:
-                self._access.look()
-            except GpuledgerError as error:
-                self.close()
-                raise ScrapeFailed(str(error)) from None
+            self._access.reload()
             if self._access.generation != self._generation:
                 self._generation = self._access.generation
                 self._login = self._access.headers
-                self._bytes = b""
                 self.close()
-        if not self._bytes:
-            self._bytes = self._written(self._split, self._login)
+                self._client = None
+        if self._client is None:
+            self._bytes = self._encode_request(self._split, self._login)
+            self._client = self._new_client(self._split)
+        return self._client
 
-    async def _connect(self, where: SplitResult) -> Connection:
+    def _new_client(self, parts: SplitResult) -> HttpClient:
         context = None
-        if where.scheme == "https":
+        if parts.scheme == "https":
             if self._access is not None:
-                own = _origin(where) == _origin(self._split)
+                own = _origin(parts) == _origin(self._split)
                 context = self._access.context if own else self._access.elsewhere
             if context is None:
-                raise ScrapeFailed("the target is https, and there is nothing to verify its certificate by")
-        host = where.hostname or ""
-        name = (self._request.server_name or host) if where.netloc == self._split.netloc else host
-        loop = asyncio.get_running_loop()
-        try:
-            _, made = await loop.create_connection(
-                lambda: Connection(context, name),
-                host,
-                where.port or _PORTS[where.scheme],
-                happy_eyeballs_delay=next_address_after(host),
-            )
-        except (socket.gaierror, UnicodeError):
-            # A name with an empty part, or too long a one, is not even asked for.
-            raise ScrapeFailed(f"the host {host} is not known") from None
-        except OSError as error:
-            raise ScrapeFailed(f"cannot connect: {_reason(error)}") from None
-        return made
+                raise HttpRequestFailed(
+                    "the target redirects to https; set scheme: https to scrape it with TLS"
+                )
+        name = self._request.server_name if parts.netloc == self._split.netloc else ""
+        port = parts.port or DEFAULT_PORTS[parts.scheme]
+        return HttpClient(
+            parts.hostname or "", port, context, server_name=name, body_limit=self._request.body_limit
+        )
 
-    async def _followed(self, answer: Answer) -> Answer:
-        """What the answer leads to, over connections of its own."""
+    async def _follow_redirects(self, response: HttpResponse) -> HttpResponse:
+        """Follow redirects, each on a new connection, and return the final response."""
         url = self._request.url
         for _ in range(_MOST_REDIRECTS):
-            place = answer.headers.get("location")
-            if not (self._request.follow_redirects and answer.status in _REDIRECTS and place):
-                return answer
-            url, where = _led_to(url, place)
-            login = self._login if _origin(where) == _origin(self._split) else ()
-            connection = await self._connect(where)
+            location = response.headers.get("location")
+            if not (self._request.follow_redirects and response.status in _REDIRECTS and location):
+                return response
+            url, parts = _resolve_redirect(url, location)
+            login = self._login if _origin(parts) == _origin(self._split) else ()
+            client = self._new_client(parts)
             try:
-                answer = await connection.ask(self._written(where, login), self._request.body_limit)
+                response = await client.exchange(self._encode_request(parts, login))
             finally:
-                connection.close()
-        raise ScrapeFailed(f"the target redirects more than {_MOST_REDIRECTS} times")
+                client.close()
+        raise HttpRequestFailed(f"the target redirects more than {_MOST_REDIRECTS} times")
 
-    def _written(self, where: SplitResult, login: tuple[tuple[str, str], ...]) -> bytes:
-        if login and where.scheme != "https" and not self._request.cleartext_credentials:
-            raise ScrapeFailed(
-                "a login is not sent over plain http; use scheme https, or set credentialsOverHttp: true"
+    def _encode_request(self, parts: SplitResult, login: tuple[tuple[str, str], ...]) -> bytes:
+        if login and parts.scheme != "https" and not self._request.cleartext_credentials:
+            raise HttpRequestFailed(
+                "credentials are not sent over plain http; use scheme https, or set credentialsOverHttp: true"
             )
-        path = quote(where.path or "/", _SAFE) + (f"?{quote(where.query, _SAFE)}" if where.query else "")
-        head = (
-            f"GET {path} HTTP/1.1\r\nHost: {_host_field(where)}\r\nUser-Agent: gpuledger/{__version__}\r\n"
-            f"Accept: {_ACCEPT}\r\nAccept-Encoding: gzip\r\n"
-            f"X-Prometheus-Scrape-Timeout-Seconds: {self._request.timeout:g}\r\n"
+        headers = (
+            ("Host", _host_field(parts)),
+            *_FIXED_HEADERS,
+            ("X-Prometheus-Scrape-Timeout-Seconds", f"{self._request.timeout:g}"),
+            *login,
         )
-        return (head + "".join(f"{name}: {value}\r\n" for name, value in login) + "\r\n").encode("latin-1")
+        return encode_request("GET", request_target(parts), headers)
 
 
-def _led_to(url: str, place: str) -> tuple[str, SplitResult]:
-    """Where a `Location` leads from a URL. Raises ScrapeFailed."""
+def _resolve_redirect(url: str, location: str) -> tuple[str, SplitResult]:
+    """Resolve a `Location` header against a URL. Raises HttpRequestFailed."""
     try:
-        url = urljoin(url, place)
-        where = urlsplit(url)
-        usable = where.scheme in _PORTS and bool(where.hostname) and where.port != 0
+        url = urljoin(url, location)
+        parts = urlsplit(url)
+        usable = parts.scheme in DEFAULT_PORTS and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        raise ScrapeFailed("the target redirects to what is no http address")
-    return url, where
+        raise HttpRequestFailed("the target redirects to an invalid http or https URL")
+    return url, parts
 
 
-def _host_field(where: SplitResult) -> str:
+def _host_field(parts: SplitResult) -> str:
     try:
-        return host_field(where.netloc)
+        return host_field(parts.netloc)
     except UnicodeError:
-        raise ScrapeFailed(f"the host {where.hostname} is not known") from None
+        raise HttpRequestFailed(f"cannot resolve the host {parts.hostname}") from None
 
 
 def _phrase(status: int) -> str:
-    """What the status means. The target's own words may quote the login that it was shown."""
+    """Return the standard reason phrase. The target's own phrase could echo our credentials."""
     try:
         return HTTPStatus(status).phrase
     except ValueError:
         return ""
 
 
-def _origin(where: SplitResult) -> tuple[str, str, int]:
-    return where.scheme, where.hostname or "", where.port or _PORTS[where.scheme]
-
-
-def _reason(error: OSError) -> str:
-    """In the machine's words; failures of several addresses are one text without a number."""
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+def _origin(parts: SplitResult) -> tuple[str, str, int]:
+    return parts.scheme, parts.hostname or "", parts.port or DEFAULT_PORTS[parts.scheme]

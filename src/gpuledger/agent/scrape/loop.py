@@ -1,4 +1,4 @@
-"""Scrapes one target, beat by beat, and hands over what it told."""
+"""Scrape loop of one target: scrapes it once per interval and passes the samples on for delivery."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from struct import Struct
 from typing import Final
 
 from gpuledger.agent.deliver.records import Block
-from gpuledger.agent.scrape.answer import ScrapeFailed
-from gpuledger.agent.scrape.client import Client, Request, TargetAccess
-from gpuledger.agent.scrape.labelling import VALUE_BYTES, Delivery, Labelling, timed
-from gpuledger.agent.scrape.lines import format_of
-from gpuledger.agent.scrape.pages import PageError, Pages
-from gpuledger.agent.scrape.reader import Counts, Samples
+from gpuledger.agent.scrape.client import ScrapeClient, ScrapeRequest, TargetCredentials
+from gpuledger.agent.scrape.line_parser import page_format
+from gpuledger.agent.scrape.page_cache import PageCache, PageError
+from gpuledger.agent.scrape.page_reader import PageSamples, SampleCounts
+from gpuledger.agent.scrape.series_labels import (
+    VALUE_BYTES,
+    SeriesLabeler,
+    WriteRelabeling,
+    encode_timed_sample,
+)
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
-from gpuledger.agent.scrape.state import GroupTotals, PageMemory, TargetState
-from gpuledger.exposition.remote_write import STALE, timestamp_tail
+from gpuledger.agent.scrape.state import GroupTotals, PageMemoryBudget, TargetState
+from gpuledger.exposition.remote_write import STALE, encode_timestamp
+from gpuledger.http.client_messages import HttpRequestFailed
 from gpuledger.model.source import Clock
 
 _pack: Final = Struct("<d").pack
@@ -33,46 +38,46 @@ _ALWAYS: Final = (
 _EXTRA: Final = ("scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_size_bytes")
 
 
-class Report:
-    """Those of one target, whose names and labels are encoded once."""
+class ScrapeReport:
+    """Report series (`up`, `scrape_*`) of one target. Names and labels are encoded once."""
 
-    def __init__(self, labelling: Labelling, settings: ScrapeSettings) -> None:
+    def __init__(self, labeler: SeriesLabeler, settings: ScrapeSettings) -> None:
         names = _ALWAYS + (_EXTRA if settings.extra_metrics else ())
-        # What write_relabel_configs drop is None.
+        # None: dropped by write_relabel_configs.
         self._prefixes = [
-            fate if isinstance(fate, bytes) else None for fate in map(labelling.reported, names)
+            outcome if isinstance(outcome, bytes) else None for outcome in map(labeler.report_series, names)
         ]
         self._settings = settings
 
     @property
     def prefixes(self) -> tuple[bytes, ...]:
-        """The bytes before the values."""
+        """The encoded bytes before the values."""
         return tuple(prefix for prefix in self._prefixes if prefix is not None)
 
-    def entries(self, *, up: bool, seconds: float, counts: Counts, body_bytes: int) -> list[bytes]:
-        """Prefix and value of each. `body_bytes` is -1 for a page that was larger than allowed."""
+    def entries(self, *, up: bool, seconds: float, counts: SampleCounts, body_bytes: int) -> list[bytes]:
+        """Return prefix and value of each report series. `body_bytes` is -1 for a page above the limit."""
         values = [float(up), seconds, counts.scraped, counts.kept, counts.added]
         if self._settings.extra_metrics:
             values += [self._settings.timeout, self._settings.sample_limit, body_bytes]
-        told = zip(self._prefixes, values, strict=True)
-        return [prefix + _pack(value) for prefix, value in told if prefix is not None]
+        pairs = zip(self._prefixes, values, strict=True)
+        return [prefix + _pack(value) for prefix, value in pairs if prefix is not None]
 
-    def ends(self) -> list[bytes]:
-        """Staleness markers for all of them."""
+    def staleness_markers(self) -> list[bytes]:
+        """Return a staleness marker for each report series."""
         return [prefix + STALE for prefix in self.prefixes]
 
 
-# A scrape that begins so little after its beat is told with the beat's own time, so that timestamps are
-# evenly apart; of the interval, one part in a hundred at most. As Prometheus has it since 2.29.
+# A scrape that starts at most this late (seconds, and at most 1 % of the interval) gets the scheduled time as
+# its timestamp, which spaces timestamps evenly. Prometheus does so since 2.29.
 _TOLERANCE: Final = 0.002
 _TOLERANCE_SHARE: Final = 0.01
 
 
 @dataclass(slots=True)
-class Beat:
-    """The beats of one target, in unix milliseconds: `offset` after each multiple of the interval.
+class ScrapeSchedule:
+    """Scrape times of one target, in unix milliseconds: a fixed offset after each multiple of the interval.
 
-    Targets scraped by several agents of one cluster, or after a restart, keep their moment in the interval.
+    The offset comes from the target's digest, which makes it the same in every agent and after a restart.
     """
 
     interval: float
@@ -84,76 +89,84 @@ class Beat:
         self._milliseconds = max(1, round(self.interval * 1000))
         self._offset = self.digest % self._milliseconds
 
-    def next(self, unix: float, last: int | None = None) -> int:
-        """The first beat after a moment that is not `last`, nor before it unless the clock was set back."""
+    def next_time(self, unix: float, last: int | None = None) -> int:
+        """Return the first scrape time after `unix` and after `last`.
+
+        It is before `last` only if the clock was set back.
+        """
         now = int(unix * 1000)
-        beat = now - (now - self._offset) % self._milliseconds + self._milliseconds
-        if last is not None and beat <= last <= beat + self._milliseconds:
-            # Woken a little early.
+        scheduled = now - (now - self._offset) % self._milliseconds + self._milliseconds
+        if last is not None and scheduled <= last <= scheduled + self._milliseconds:
+            # The timer fired slightly early.
             return last + self._milliseconds
-        return beat
+        return scheduled
 
-    def between(self, beat: int, later: int) -> int:
-        """How many beats it is from one to another."""
-        return (later - beat) // self._milliseconds
+    def intervals_between(self, scheduled: int, later: int) -> int:
+        """Return the number of intervals between two scrape times."""
+        return (later - scheduled) // self._milliseconds
 
-    def timestamp(self, beat: int, unix: float) -> int:
-        """The milliseconds to tell of a scrape that was due at `beat` and began now."""
-        late = unix * 1000 - beat
+    def timestamp(self, scheduled: int, unix: float) -> int:
+        """Return the timestamp (ms) of a scrape that was due at `scheduled` and starts at `unix`."""
+        late = unix * 1000 - scheduled
         tolerance = 1000 * min(_TOLERANCE, self.interval * _TOLERANCE_SHARE)
-        return beat if abs(late) <= tolerance else int(unix * 1000)
+        return scheduled if abs(late) <= tolerance else int(unix * 1000)
 
 
 log = logging.getLogger("gpuledger.agent")
 
-# On a page of gpuledger's or of dcgm-exporter's, whose own labels say whose GPU a series is about.
+# Marks a page of gpuledger or dcgm-exporter: its own pod and namespace labels name the GPU's owner.
 _OWN_LABELS: Final = (b"DCGM_FI_", b"\ngpuledger_", b"\ngpu_process_", b"\nmy_gpu_process_")
 
-# Takes a block for the receivers of these names; None is all of them.
-Accept = Callable[[Block, Collection[str] | None], None]
+# Accepts a block for the receivers with these names (None: all receivers).
+AcceptBlock = Callable[[Block, Collection[str] | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Deliveries:
-    """To whom samples go. `receivers` get what `delivery` makes of them, None being all there are; the
-    `others` are receivers with rules of their own.
+class ReceiverRouting:
+    """Assigns receivers to write relabeling rules.
+
+    `receivers` (None: all) get the samples as `relabeling` changes them; `others` lists the receivers that
+    have different rules.
     """
 
-    delivery: Delivery
+    relabeling: WriteRelabeling
     receivers: frozenset[str] | None = None
-    others: tuple[tuple[Delivery, frozenset[str]], ...] = ()
+    others: tuple[tuple[WriteRelabeling, frozenset[str]], ...] = ()
 
 
-class TargetLoop:
-    """Used by the event loop's thread alone. `accept` gets each scrape's samples at once, and never waits."""
+class ScrapeLoop:
+    """Scrapes one target. Runs on the event loop's thread only.
+
+    `accept` is called with the samples of each scrape and must not block.
+    """
 
     def __init__(
         self,
         target: Target,
-        deliveries: Deliveries,
-        accept: Accept,
+        routing: ReceiverRouting,
+        accept: AcceptBlock,
         clock: Clock,
-        access: TargetAccess | None = None,
+        access: TargetCredentials | None = None,
         totals: GroupTotals | None = None,
-        memory: PageMemory | None = None,
+        memory: PageMemoryBudget | None = None,
     ) -> None:
         settings = target.settings
         self.target = target
         self.state = TargetState()
         self.totals = totals or GroupTotals()
-        self._deliveries = deliveries
+        self._routing = routing
         self._accept = accept
         self._clock = clock
-        labelling = Labelling(
+        labeler = SeriesLabeler(
             dict(target.labels),
-            settings.relabelling,
+            settings.metric_relabeling,
             settings.label_limits,
-            deliveries.delivery,
-            [delivery for delivery, _ in deliveries.others],
+            routing.relabeling,
+            [delivery for delivery, _ in routing.others],
         )
-        self._pages = Pages(labelling, honor_timestamps=settings.honor_timestamps, memory=memory)
-        self._report = Report(labelling, settings)
-        self._request = Request(
+        self._page_cache = PageCache(labeler, honor_timestamps=settings.honor_timestamps, memory=memory)
+        self._report = ScrapeReport(labeler, settings)
+        self._request = ScrapeRequest(
             target.url,
             settings.timeout,
             settings.body_limit,
@@ -162,111 +175,123 @@ class TargetLoop:
             settings.credentials_over_http,
         )
         self._access = access
-        self._client = Client(self._request, access)
+        self._client = ScrapeClient(self._request, access)
         self._honor = bool(settings.honor_labels)
         self._shard = target.digest & 0xFFFFFFFF
         self._ending: list[bytes] = []
-        self._stumbled = False
-        self.beat = Beat(settings.interval, target.digest)
+        self._defect_logged = False
+        self.schedule = ScrapeSchedule(settings.interval, target.digest)
         self.due: int | None = None
 
     async def run(self) -> None:
-        """Scrape on every beat until cancelled; a scrape that takes longer than that misses beats."""
+        """Scrape once per interval until cancelled. A scrape longer than the interval skips intervals."""
         try:
             while True:
-                before, self.due = self.due, self.beat.next(self._clock.unix(), self.due)
+                before, self.due = self.due, self.schedule.next_time(self._clock.unix(), self.due)
                 if before is not None:
-                    self.totals.missed += max(0, self.beat.between(before, self.due) - 1)
+                    self.totals.missed += max(0, self.schedule.intervals_between(before, self.due) - 1)
                 await asyncio.sleep(max(0.0, self.due / 1000 - self._clock.unix()))
                 try:
-                    await self.scrape(self.beat.timestamp(self.due, self._clock.unix()))
-                except Exception:  # noqa: BLE001  (it must not end the scraping of its target either)
-                    self._stumble("what %s told could not be handed over")
+                    await self.scrape(self.schedule.timestamp(self.due, self._clock.unix()))
+                except Exception:  # noqa: BLE001  (one failed delivery must not end the loop)
+                    self._log_defect("the samples of %s could not be queued for delivery")
         finally:
             self.close()
 
     def close(self) -> None:
-        """Let go of the connection, and of memory that others can use."""
+        """Close the connection and release the shared page memory."""
         self._client.close()
-        self._pages.rest()
+        self._page_cache.release_memory()
 
-    def inherit(self, other: TargetLoop) -> None:
-        """Go on where another loop of the same target stood: what this one does not tell has ended."""
-        self._pages.inherit(other._pages)
-        if other._deliveries.others == self._deliveries.others:
-            self._pages.labelling.inherit(other._pages.labelling)
+    def inherit(self, other: ScrapeLoop) -> None:
+        """Continue from another loop of the same target.
+
+        Series that this loop does not export get staleness markers.
+        """
+        self._page_cache.inherit(other._page_cache)
+        if other._routing.others == self._routing.others:
+            self._page_cache.labeler.inherit(other._page_cache.labeler)
         mine = set(self._report.prefixes)
-        gone = [entry for entry in other._report.ends() if entry[:-VALUE_BYTES] not in mine]
+        gone = [entry for entry in other._report.staleness_markers() if entry[:-VALUE_BYTES] not in mine]
         self._ending = other._ending + gone
         self.due = other.due if other.target.settings.interval == self.target.settings.interval else None
 
     async def scrape(self, milliseconds: int) -> None:
-        """One scrape, told at that timestamp."""
+        """Scrape once and deliver the samples with this timestamp."""
         began = self._clock.elapsed()
         self.state.last_scrape = milliseconds / 1000
-        samples, reason, error, size, answered = Samples(), "", "", 0, False
+        samples, reason, error, size, answered = PageSamples(), "", "", 0, False
         try:
-            answer = await self._client.fetch()
+            response = await self._client.fetch()
             answered = True
-            body = answer.page(self._request.body_limit)
+            body = response.decoded_body(self._request.body_limit)
             size = len(body)
-            samples = self._pages.take(
+            samples = self._page_cache.read_page(
                 body,
-                format_of(answer.headers.get("content-type", "")),
-                honor=self._honors(body),
+                page_format(response.headers.get("content-type", "")),
+                honor=self._honors_labels(body),
                 limit=self.target.settings.sample_limit,
             )
-        except ScrapeFailed as failure:
-            reason, error = "body_limit" if failure.oversized else "request", str(failure)
-            size = -1 if failure.oversized else 0
+        except HttpRequestFailed as failure:
+            oversized = failure.kind == "body_limit"
+            reason, error = "body_limit" if oversized else "request", str(failure)
+            size = -1 if oversized else 0
         except PageError as failure:
             reason, error = "page", str(failure)
-            samples = Samples(failure.counts)
-        except Exception:  # noqa: BLE001  (a defect met on one page must not end the scraping of its target)
-            self._stumble("the scrape of %s failed")
-            reason, error = "internal", "internal error; the log of gpuledger agent has the reason"
+            samples = PageSamples(failure.counts)
+        except Exception:  # noqa: BLE001  (a defect that one page triggers must not end the loop)
+            self._log_defect("the scrape of %s failed")
+            reason, error = "internal", "internal error; see the log of gpuledger agent"
         if reason:
-            samples.entries = self._pages.end()
+            samples.entries = self._page_cache.end_series()
         if self._access is not None:
-            # A line that cannot be read is quoted, and it may be what the target was shown.
-            error = self._access.hide(error)
+            # The error quotes the invalid line, which may echo our credentials.
+            error = self._access.redact(error)
         seconds = self._clock.elapsed() - began
         self.state.answered = answered
-        self._note(samples, reason, error, size, seconds)
+        self._record_result(samples, reason, error, size, seconds)
         report = self._report.entries(up=not reason, seconds=seconds, counts=samples.counts, body_bytes=size)
         ending, self._ending = self._ending, []
-        self._deliver(samples.entries + ending + report, samples.timed, milliseconds)
-        self._forget_routes(samples, report, failed=bool(reason))
-        self._stumbled = reason == "internal"
+        self._route_scrape(samples.entries + ending + report, samples.timed, milliseconds)
+        self._prune_routes(samples, report, failed=bool(reason))
+        self._defect_logged = reason == "internal"
 
-    def _stumble(self, what: str) -> None:
-        """Log the exception at hand, once for as long as it lasts: memory that ran out is met each time."""
-        if not self._stumbled:
-            log.exception(what, self.target.url)
-        self._stumbled = True
+    def _log_defect(self, message: str) -> None:
+        """Log the current exception, once until a scrape succeeds: out of memory would repeat every time."""
+        if not self._defect_logged:
+            log.exception(message, self.target.url)
+        self._defect_logged = True
 
-    def _forget_routes(self, samples: Samples, report: list[bytes], *, failed: bool) -> None:
-        """Let what receivers with rules of their own get not outgrow what there is to tell."""
-        labelling = self._pages.labelling
+    def _prune_routes(self, samples: PageSamples, report: list[bytes], *, failed: bool) -> None:
+        """Bound the routes of receivers with different rules by the number of exported series."""
+        labeler = self._page_cache.labeler
         if not failed:
-            labelling.told(len(samples.entries) + len(samples.timed) + len(report))
-        if labelling.crowded:
-            # What was told before a failure may be told again, as it was.
-            told = self._pages.prefixes() if failed else (entry[:-VALUE_BYTES] for entry in samples.entries)
+            labeler.set_exported_series(len(samples.entries) + len(samples.timed) + len(report))
+        if labeler.has_stale_routes:
+            # After a failure the next page may export the series of the last good page again.
+            prefixes = (
+                self._page_cache.known_prefixes()
+                if failed
+                else (entry[:-VALUE_BYTES] for entry in samples.entries)
+            )
             timed = (prefix for prefix, _, _ in samples.timed)
-            labelling.forget(chain(told, timed, self._report.prefixes))
+            labeler.prune_routes(chain(prefixes, timed, self._report.prefixes))
 
-    def end(self, milliseconds: int) -> None:
-        """Mark everything of this target as ended: it is scraped no more."""
-        self._deliver(self._pages.end() + self._ending + self._report.ends(), [], milliseconds)
+    def end_series(self, milliseconds: int) -> None:
+        """Deliver staleness markers for all series of this target: it is no longer scraped."""
+        self._route_scrape(
+            self._page_cache.end_series() + self._ending + self._report.staleness_markers(), [], milliseconds
+        )
 
-    def _honors(self, body: bytes) -> bool:
+    def _honors_labels(self, body: bytes) -> bool:
         if not self._honor and self.target.settings.honor_labels is None:
-            # For good, once seen: a page that lacks its GPUs for a while is still that exporter's.
+            # Remembered once detected: the exporter's page may temporarily have no GPU series.
             self._honor = any(mark in body for mark in _OWN_LABELS)
         return self._honor
 
-    def _note(self, samples: Samples, reason: str, error: str, size: int, seconds: float) -> None:
+    def _record_result(
+        self, samples: PageSamples, reason: str, error: str, size: int, seconds: float
+    ) -> None:
         state, totals = self.state, self.totals
         totals.scrapes += 1
         totals.seconds += seconds
@@ -278,55 +303,61 @@ class TargetLoop:
         if error and error != state.error:
             log.warning("%s of %s: %s", self.target.url, self.target.group, error)
         elif state.up is False and not error:
-            log.info("%s of %s: answers again", self.target.url, self.target.group)
+            log.info("%s of %s: the scrape succeeds again", self.target.url, self.target.group)
         if samples.duplicates and not state.duplicates:
-            log.warning("%s tells series twice; the first of each counts", self.target.url)
+            log.warning("%s exports duplicate series; the first sample of each is used", self.target.url)
         state.up, state.error, state.duration = not reason, error, seconds
         state.counts, state.body_bytes = samples.counts, size if size > 0 else None
         state.duplicates = samples.duplicates
-        state.kept_bytes = self._pages.kept_bytes + self._pages.labelling.kept_bytes
+        state.kept_bytes = self._page_cache.kept_bytes + self._page_cache.labeler.kept_bytes
 
-    def _deliver(
+    def _route_scrape(
         self, entries: list[bytes], own_time: list[tuple[bytes, bytes, int]], milliseconds: int
     ) -> None:
-        deliveries = self._deliveries
-        if deliveries.receivers is None or deliveries.receivers:
-            self._hand_over(entries, own_time, milliseconds, deliveries.receivers)
-        labelling = self._pages.labelling
-        for number, (_, receivers) in enumerate(deliveries.others):
+        routing = self._routing
+        if routing.receivers is None or routing.receivers:
+            self._route_samples(entries, own_time, milliseconds, routing.receivers)
+        labeler = self._page_cache.labeler
+        for number, (_, receivers) in enumerate(routing.others):
             times = [time for _, _, time in own_time]
-            theirs = [labelling.routed(number, [prefix + value]) for prefix, value, _ in own_time]
-            told = [
+            routed = [labeler.route_entries(number, [prefix + value]) for prefix, value, _ in own_time]
+            timed = [
                 (found[0][:-VALUE_BYTES], found[0][-VALUE_BYTES:], time)
-                for found, time in zip(theirs, times, strict=True)
+                for found, time in zip(routed, times, strict=True)
                 if found
             ]
-            self._hand_over(labelling.routed(number, entries), told, milliseconds, receivers)
+            self._route_samples(labeler.route_entries(number, entries), timed, milliseconds, receivers)
 
-    def _hand_over(
+    def _route_samples(
         self,
         entries: Sequence[bytes],
         own_time: Sequence[tuple[bytes, bytes, int]],
         milliseconds: int,
         receivers: Collection[str] | None,
     ) -> None:
-        """Samples with a time of their own go by themselves: a receiver that finds one too old refuses all
-        that came with it.
+        """Pass samples to `accept`; those with an explicit timestamp go in a separate block.
+
+        A receiver that rejects a sample as too old rejects its whole request.
         """
         try:
-            tail = timestamp_tail(milliseconds)
+            tail = encode_timestamp(milliseconds)
         except ValueError:
-            # A machine without a clock of its own is in 1970 until it has asked for the time.
-            whole = [timed(entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], milliseconds) for entry in entries]
+            # Not 1971 to 2109: a machine without a hardware clock starts in 1970 until NTP sets the time.
+            whole = [
+                encode_timed_sample(entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], milliseconds)
+                for entry in entries
+            ]
         else:
             whole = [tail.join(entries) + tail] if entries else []
         self._accept_samples(b"".join(whole), len(entries), (milliseconds,), receivers)
         times = [time for _, _, time in own_time]
-        self._accept_samples(b"".join(timed(*sample) for sample in own_time), len(times), times, receivers)
+        self._accept_samples(
+            b"".join(encode_timed_sample(*sample) for sample in own_time), len(times), times, receivers
+        )
 
     def _accept_samples(
         self, payload: bytes, samples: int, times: Sequence[int], receivers: Collection[str] | None
     ) -> None:
         if samples:
-            self.totals.delivered += samples
+            self.totals.queued_samples += samples
             self._accept(Block(self._shard, payload, samples, min(times), max(times)), receivers)

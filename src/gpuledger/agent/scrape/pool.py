@@ -1,4 +1,4 @@
-"""All targets that are scraped now, and the change from one set of them to another."""
+"""Scrape pool: runs one scrape loop per target and applies changes of the target set."""
 
 from __future__ import annotations
 
@@ -9,56 +9,56 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuledger.agent.deliver.settings import ClientTls, Login
-from gpuledger.agent.scrape.client import TargetAccess
-from gpuledger.agent.scrape.loop import Accept, Deliveries, TargetLoop
+from gpuledger.agent.scrape.client import TargetCredentials
+from gpuledger.agent.scrape.loop import AcceptBlock, ReceiverRouting, ScrapeLoop
 from gpuledger.agent.scrape.settings import Target
-from gpuledger.agent.scrape.state import GroupTotals, PageMemory
+from gpuledger.agent.scrape.state import GroupTotals, PageMemoryBudget
 from gpuledger.model.source import Clock
 
 log = logging.getLogger("gpuledger.agent")
 
-Key = tuple[str, tuple[tuple[str, str], ...]]
+TargetKey = tuple[str, tuple[tuple[str, str], ...]]
 
-# A target that is gone is marked so two beats and a tenth later, at the time of its first missing beat:
-# until then it may come back, or its series be told by another agent. As Prometheus does.
-_BEATS_TO_END: Final = 2.1
+# Intervals until a removed target's series get staleness markers, with the timestamp of the first skipped
+# scrape. Until then the target may come back or another shard may export its series. As in Prometheus.
+_INTERVALS_TO_END: Final = 2.1
 
 
 @dataclass(slots=True)
 class _Running:
-    loop: TargetLoop
+    loop: ScrapeLoop
     task: asyncio.Task[None]
 
 
-class Pool:
-    """Used by the event loop's thread alone."""
+class ScrapePool:
+    """Runs the scrape loops. Used on the event loop's thread only."""
 
-    def __init__(self, accept: Accept, clock: Clock, memory: PageMemory | None = None) -> None:
+    def __init__(self, accept: AcceptBlock, clock: Clock, memory: PageMemoryBudget | None = None) -> None:
         self._accept = accept
         self._clock = clock
-        self._memory = PageMemory() if memory is None else memory
-        self._running: dict[Key, _Running] = {}
-        self._retired: dict[Key, _Running] = {}
-        self._access: dict[tuple[bool, ClientTls, Login | None], TargetAccess] = {}
-        self._deliveries: Deliveries | None = None
-        self._twice: set[Key] = set()
+        self._memory = PageMemoryBudget() if memory is None else memory
+        self._running: dict[TargetKey, _Running] = {}
+        self._retired: dict[TargetKey, _Running] = {}
+        self._access: dict[tuple[bool, ClientTls, Login | None], TargetCredentials] = {}
+        self._routing: ReceiverRouting | None = None
+        self._duplicates: set[TargetKey] = set()
         self.totals: dict[str, GroupTotals] = {}
 
     @property
-    def loops(self) -> tuple[TargetLoop, ...]:
-        """Those that scrape, in the order of their targets."""
+    def loops(self) -> tuple[ScrapeLoop, ...]:
+        """The running loops, in the order of their targets."""
         return tuple(running.loop for running in self._running.values())
 
-    def become(
-        self, targets: Iterable[Target], deliveries: Deliveries, elsewhere: Collection[Key] = ()
+    def set_targets(
+        self, targets: Iterable[Target], routing: ReceiverRouting, elsewhere: Collection[TargetKey] = ()
     ) -> None:
-        """Scrape these from now on: what is as it was goes on undisturbed.
+        """Replace the target set. Loops of unchanged targets keep running.
 
-        Targets of `elsewhere` are scraped by another agent by now: their series have not ended.
+        Targets in `elsewhere` are scraped by another agent: their series get no staleness markers.
         """
-        wanted = self._each_once(targets)
-        same = deliveries == self._deliveries
-        self._deliveries = deliveries
+        wanted = self._deduplicate(targets)
+        same = routing == self._routing
+        self._routing = routing
         before, self._running = self._running, {}
         for key, target in wanted.items():
             old = before.pop(key, None)
@@ -68,19 +68,19 @@ class Pool:
             predecessor = old or self._retired.pop(key, None)
             if predecessor is not None:
                 predecessor.task.cancel()
-            self._running[key] = self._started(target, deliveries, predecessor)
+            self._running[key] = self._start_loop(target, routing, predecessor)
         for key in self._retired.keys() & set(elsewhere):
             self._retired.pop(key).task.cancel()
         for key, old in before.items():
             old.task.cancel()
             if key in elsewhere:
                 continue
-            self._retired[key] = _Running(old.loop, asyncio.create_task(self._end(key, old.loop)))
+            self._retired[key] = _Running(old.loop, asyncio.create_task(self._end_later(key, old.loop)))
         in_use = {_access_of(target) for target in wanted.values()}
         self._access = {key: access for key, access in self._access.items() if key in in_use}
 
     async def stop(self) -> None:
-        """End all scraping. Nothing is marked as ended: whoever scrapes next goes on with the series."""
+        """Stop all loops without staleness markers: the next agent process continues the series."""
         tasks = [running.task for running in (*self._running.values(), *self._retired.values())]
         for task in tasks:
             task.cancel()
@@ -88,41 +88,43 @@ class Pool:
         self._running.clear()
         self._retired.clear()
 
-    def _each_once(self, targets: Iterable[Target]) -> dict[Key, Target]:
-        """The targets by key; of equal ones the first, which is said when it is new."""
-        wanted: dict[Key, Target] = {}
-        twice: set[Key] = set()
+    def _deduplicate(self, targets: Iterable[Target]) -> dict[TargetKey, Target]:
+        """Return the first target of each key; a new duplicate is logged."""
+        wanted: dict[TargetKey, Target] = {}
+        duplicates: set[TargetKey] = set()
         for target in targets:
             if target.key in wanted:
-                twice.add(target.key)
-                if target.key not in self._twice:
-                    log.warning("%s of %s is there twice with equal labels", target.url, target.group)
+                duplicates.add(target.key)
+                if target.key not in self._duplicates:
+                    log.warning("duplicate target %s of %s: equal URL and labels", target.url, target.group)
             wanted.setdefault(target.key, target)
-        self._twice = twice
+        self._duplicates = duplicates
         return wanted
 
-    def _started(self, target: Target, deliveries: Deliveries, old: _Running | None) -> _Running:
+    def _start_loop(self, target: Target, routing: ReceiverRouting, old: _Running | None) -> _Running:
         totals = self.totals.setdefault(target.group, GroupTotals())
-        access = self._shared(target)
-        loop = TargetLoop(target, deliveries, self._accept, self._clock, access, totals, self._memory)
+        access = self._shared_credentials(target)
+        loop = ScrapeLoop(target, routing, self._accept, self._clock, access, totals, self._memory)
         if old is not None:
             loop.inherit(old.loop)
         return _Running(loop, asyncio.create_task(loop.run(), name=target.url))
 
-    def _shared(self, target: Target) -> TargetAccess | None:
-        """Login and certificates, read once for all targets that have the same."""
+    def _shared_credentials(self, target: Target) -> TargetCredentials | None:
+        """Return the credentials object that all targets with the same login and TLS settings share."""
         encrypted, tls, login = key = _access_of(target)
         if not encrypted and login is None:
             return None
         if key not in self._access:
-            self._access[key] = TargetAccess(tls, login, self._clock, encrypted=encrypted)
+            self._access[key] = TargetCredentials(tls, login, self._clock, encrypted=encrypted)
         return self._access[key]
 
-    async def _end(self, key: Key, loop: TargetLoop) -> None:
+    async def _end_later(self, key: TargetKey, loop: ScrapeLoop) -> None:
         interval = loop.target.settings.interval
-        missing = loop.beat.next(self._clock.unix(), loop.due)
-        await asyncio.sleep(max(0.0, missing / 1000 - self._clock.unix()) + (_BEATS_TO_END - 1) * interval)
-        loop.end(missing)
+        missing = loop.schedule.next_time(self._clock.unix(), loop.due)
+        await asyncio.sleep(
+            max(0.0, missing / 1000 - self._clock.unix()) + (_INTERVALS_TO_END - 1) * interval
+        )
+        loop.end_series(missing)
         self._retired.pop(key, None)
 
 

@@ -1,4 +1,4 @@
-"""How one target is scraped, and where it is."""
+"""Scrape settings of one target, and the target itself."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from hashlib import sha256
 from typing import Final
 
 from gpuledger.agent.deliver.settings import ClientTls, Login
-from gpuledger.agent.relabel.rule import Relabelling
-from gpuledger.agent.scrape.labelling import LabelLimits
+from gpuledger.agent.relabel.rules import RelabelRules
+from gpuledger.agent.scrape.series_labels import LabelLimits
 
-# Without a word no more is taken of one page: a few kilobytes of gzip would unpack to all memory otherwise.
-# The largest pages known, of exporters that tell of a whole cluster, have some 100 MB.
+# Default body size limit: a few kilobytes of gzip could otherwise unpack to all memory. The largest known
+# pages (exporters of a whole cluster) have about 100 MB.
 BODY_LIMIT: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ScrapeSettings:
-    """What an endpoint's targets have in common. Seconds and bytes; 0 is no limit.
+    """Settings shared by all targets of an endpoint. Seconds and bytes; 0 is no limit.
 
-    `honor_labels` None decides by the page: yes for gpuledger's own and for dcgm-exporter's, whose pod
-    and namespace labels say whose GPU it is. `credentials_over_http` lets a login go unencrypted;
-    `extra_metrics` tells scrape_timeout_seconds, scrape_sample_limit and scrape_body_size_bytes as well.
+    `honor_labels` None decides by the page: true for gpuledger and dcgm-exporter, because their pod and
+    namespace labels name the GPU's owner. `credentials_over_http` allows credentials over plain http.
+    `extra_metrics` adds scrape_timeout_seconds, scrape_sample_limit and scrape_body_size_bytes.
     """
 
     interval: float = 15.0
@@ -31,7 +31,7 @@ class ScrapeSettings:
     body_limit: int = BODY_LIMIT
     sample_limit: int = 0
     label_limits: LabelLimits = field(default_factory=LabelLimits)
-    relabelling: Relabelling = field(default_factory=lambda: Relabelling(()))
+    metric_relabeling: RelabelRules = field(default_factory=lambda: RelabelRules(()))
     tls: ClientTls = field(default_factory=ClientTls)
     login: Login | None = None
     follow_redirects: bool = True
@@ -41,9 +41,7 @@ class ScrapeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One page to be scraped: where it is, the labels that all its series get, and how. `group` is the
-    `targetName` that it comes from.
-    """
+    """A scrape target: URL, labels of all its series, and settings. `group` is its `targetName`."""
 
     group: str
     url: str
@@ -52,10 +50,10 @@ class Target:
 
     @property
     def key(self) -> tuple[str, tuple[tuple[str, str], ...]]:
-        """Which target it is, however it is scraped."""
+        """Identity of the target: URL and labels, independent of its settings."""
         return self.url, self.labels
 
     @property
     def digest(self) -> int:
-        """64 bits of a hash of the key, the same in every run."""
+        """64-bit hash of the key, stable across runs."""
         return int.from_bytes(sha256(repr(self.key).encode()).digest()[:8], "big")

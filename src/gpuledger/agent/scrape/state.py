@@ -1,17 +1,19 @@
-"""What is known of the scraping, for the page and for the agent's own metrics."""
+"""Scrape state of targets and groups, for the status page and the agent's own metrics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuledger.agent.scrape.reader import Counts
+from gpuledger.agent.scrape.page_reader import SampleCounts
 
 
 @dataclass(slots=True)
 class TargetState:
-    """One target as it was scraped last; changed in place by its loop. `answered`: its endpoint gave a page,
-    which `up` says could be taken; None: not scraped yet. Times are unix seconds.
+    """Result of a target's last scrape; its scrape loop updates it in place.
+
+    `answered`: the endpoint returned a page. `up`: the page was accepted. None: not scraped yet. Times are
+    unix seconds.
     """
 
     answered: bool | None = None
@@ -20,7 +22,7 @@ class TargetState:
     last_scrape: float | None = None
     last_success: float | None = None
     duration: float | None = None
-    counts: Counts = field(default_factory=Counts)
+    counts: SampleCounts = field(default_factory=SampleCounts)
     body_bytes: int | None = None
     kept_bytes: int = 0
     duplicates: int = 0
@@ -28,44 +30,46 @@ class TargetState:
 
 @dataclass(slots=True)
 class GroupTotals:
-    """What the targets of one group have come to since the start, those that are gone included.
+    """Counters of one group's targets since the start, including targets that are gone.
 
-    `failures` counts scrapes by reason, `missed` beats on which the scrape before was still running,
-    `delivered` samples handed over, markers included, `duplicates` samples that a page told twice.
+    `failures` counts failed scrapes by reason, `missed` the intervals skipped because the previous scrape was
+    still running, `queued_samples` samples queued for delivery including staleness markers, `duplicates`
+    repeated samples of a series on one page.
     """
 
     scrapes: int = 0
     failures: dict[str, int] = field(default_factory=dict)
     missed: int = 0
-    delivered: int = 0
+    queued_samples: int = 0
     duplicates: int = 0
     seconds: float = 0.0
 
 
 MIB: Final = 1 << 20
-# Of a line in memory beyond its text and what it became: two objects' heads, and a place in a dictionary.
+# Memory of one line besides its text and its entry: two object headers and a dictionary slot.
 _LINE_BYTES: Final = 140
 
 
-class PageMemory:
-    """Shared by all targets; used by one thread. `limit` and `used` are bytes, estimated.
+class PageMemoryBudget:
+    """Memory budget for unpacked page caches, shared by all targets. Not thread-safe.
 
-    Who comes first has it; who has none is packed between scrapes, and served all the same.
+    `limit` and `used` are estimated bytes. First come, first served: a target without a reservation packs its
+    cache between scrapes.
     """
 
     def __init__(self, limit: int = 96 * MIB) -> None:
         self.limit = limit
         self.used = 0
 
-    def exchange(self, held: int, wanted: int) -> int:
-        """Give back what is held for what is wanted: answers that, or 0 where it does not fit."""
+    def replace_reservation(self, held: int, requested: int) -> int:
+        """Replace a reservation of `held` bytes. Returns `requested`, or 0 if that does not fit."""
         self.used -= held
-        if self.used + wanted > self.limit:
+        if self.used + requested > self.limit:
             return 0
-        self.used += wanted
-        return wanted
+        self.used += requested
+        return requested
 
 
-def unpacked_bytes(text: int, lines: int, entries: int) -> int:
-    """What a page takes: bytes of its text, number of its lines, bytes of what they became."""
+def estimate_unpacked_bytes(text: int, lines: int, entries: int) -> int:
+    """Estimate the memory of an unpacked page from its text bytes, lines and entry bytes."""
     return text + entries + lines * _LINE_BYTES

@@ -1,8 +1,7 @@
-"""Which fields are told, from a collectors file in dcgm-exporter's format or by default.
+"""The exported fields, from the text of a collectors file in dcgm-exporter's format, and the default fields.
 
-A line is `FIELD, TYPE, HELP`. FIELD is a name of either schema, or of dcgm-exporter 1, or an id; TYPE is
-label, gauge or counter. `#` begins a comment, a help text may hold commas, quotes may surround a cell. Pure:
-somebody else reads the file.
+A line is `FIELD, TYPE, HELP`. FIELD is a name of either schema or of dcgm-exporter 1, or an id. TYPE is
+label, gauge or counter. `#` begins a comment, a help text can contain commas, and a cell can be quoted.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from dataclasses import dataclass
 from re import split
 from typing import Final
 
-from gpuledger.dialects.dcgm.field import PREFIX, Field, Scale, Schema
-from gpuledger.dialects.dcgm.fields import FIELDS
-from gpuledger.dialects.dcgm.profiling import PROFILING
+from gpuledger.dialects.dcgm.field_definition import PREFIX, Field, Scale, Schema
+from gpuledger.dialects.dcgm.field_tables import FIELDS
+from gpuledger.dialects.dcgm.profiling_fields import PROFILING
 from gpuledger.model.errors import UsageError
 from gpuledger.model.text import clean_name
 
 BY_NAME: Final[Mapping[str, Field]] = {name: field for field in FIELDS for name in field.names}
 BY_ID: Final[Mapping[int, Field]] = {number: field for field in FIELDS for number in field.ids}
 
-# The names of dcgm-exporter 1, which its successors take and tell as they are written.
-_ONE: Final = {
+# Names of dcgm-exporter 1. Later versions accept them and export them under the same name.
+_V1_NAMES: Final = {
     "sm_clock": 100,
     "memory_clock": 101,
     "memory_temp": 140,
@@ -56,28 +55,28 @@ _ONE: Final = {
     "nvlink_recovery_error_count_total": 439,
     "nvlink_bandwidth_total": 449,
 }
-OLDEST: Final[Mapping[str, Field]] = {
-    **{f"dcgm_{name}": BY_ID[number] for name, number in _ONE.items()},
+V1_FIELDS: Final[Mapping[str, Field]] = {
+    **{f"dcgm_{name}": BY_ID[number] for name, number in _V1_NAMES.items()},
     **{field.name("4.8").lower(): field for field in PROFILING},
 }
 
-_INFOROM: Final = "versions of the inforom are not read"
+_INFOROM: Final = "inforom versions are not read"
 _CLOCK_EVENTS: Final = (
-    "clock events are not counted; DCGM_FI_DEV_CLOCKS_EVENT_REASONS is their state and "
-    "DCGM_FI_DEV_*_VIOLATION their time"
+    "clock events are not counted; use DCGM_FI_DEV_CLOCKS_EVENT_REASONS for their state and "
+    "DCGM_FI_DEV_*_VIOLATION for their time"
 )
 
-# What NVIDIA's own collectors files name and gpuledger does not tell, and why not.
-UNTOLD: Final[Mapping[str, str]] = {
+# Fields of NVIDIA's collectors files that gpuledger does not export, with the reason.
+UNSUPPORTED_FIELDS: Final[Mapping[str, str]] = {
     "DCGM_FI_DEV_BRAND": "brands are not read",
     "DCGM_FI_DEV_GPU_BRAND": "brands are not read",
     "DCGM_FI_DEV_OEM_INFOROM_VER": _INFOROM,
     "DCGM_FI_DEV_ECC_INFOROM_VER": _INFOROM,
     "DCGM_FI_DEV_POWER_INFOROM_VER": _INFOROM,
     "DCGM_FI_DEV_INFOROM_IMAGE_VER": _INFOROM,
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "licences of vGPUs are not read",
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "links are told together, by DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
-    "DCGM_EXP_XID_ERRORS_COUNT": "events of a window are not counted; take "
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "vGPU licenses are not read",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "single links are not read; use DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+    "DCGM_EXP_XID_ERRORS_COUNT": "events of a time window are not counted; use "
     "increase(DCGM_EXP_XID_ERRORS_TOTAL[5m])",
     "DCGM_EXP_CLOCK_EVENTS_COUNT": _CLOCK_EVENTS,
     "DCGM_EXP_CLOCK_EVENTS_TOTAL": _CLOCK_EVENTS,
@@ -86,15 +85,15 @@ UNTOLD: Final[Mapping[str, str]] = {
 
 
 _TYPES: Final = ("label", "gauge", "counter")
-# Those of dcgm-exporter have a line; a page carries them at every scrape.
-_LONGEST_HELP: Final = 1000
+# Help texts of dcgm-exporter have one line. Longer ones are truncated, because every page contains them.
+_MAX_HELP_LENGTH: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field to be told, as a family or as a label of all families.
+    """One field to export, as a family or as a label of all families.
 
-    `written` is what the file calls it, empty for an id; `help` is the file's, else empty.
+    `written` is its name in the file, empty for an id; `help` is the help text in the file, empty if none.
     """
 
     field: Field
@@ -103,86 +102,84 @@ class Column:
     help: str = ""
 
     def name(self, schema: Schema) -> str:
-        """Its name in a schema; second names in the old one, and those of dcgm-exporter 1, are as written."""
-        second = schema == "4.8" and self.written.removeprefix(PREFIX) in self.field.also
-        return self.written if second or self.written in OLDEST else self.field.name(schema)
+        """Returns its name in a schema; aliases (in schema 4.8) and names of dcgm-exporter 1 as written."""
+        is_alias = schema == "4.8" and self.written.removeprefix(PREFIX) in self.field.aliases
+        return self.written if is_alias or self.written in V1_FIELDS else self.field.name(schema)
 
     def scale(self, schema: Schema) -> Scale:
-        """How its values are told: under a name of dcgm-exporter 1 always as it told them."""
-        return self.field.scale("4.8" if self.written in OLDEST else schema)
+        """Returns the scale of its values; names of dcgm-exporter 1 always have the old scale."""
+        return self.field.scale("4.8" if self.written in V1_FIELDS else schema)
 
 
 @dataclass(frozen=True, slots=True)
 class Collectors:
-    """What a collectors file asks for, and the lines to be logged about what it does not get."""
+    """The columns that a collectors file selects, and warnings to log about lines that were not applied."""
 
     columns: tuple[Column, ...]
     warnings: tuple[str, ...] = ()
 
 
-def parse(content: bytes, origin: str) -> Collectors:
-    """The columns of a file; `origin` names it in messages.
+def parse_collectors(content: bytes, origin: str) -> Collectors:
+    """Parses a collectors file; `origin` names it in messages.
 
-    A line that cannot be honoured is skipped with a warning. Raises UsageError when none is left.
+    An invalid or unsupported line is skipped with a warning. Raises UsageError if no line is valid.
     """
     try:
         lines = split(r"\r\n|\r|\n", content.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise UsageError(
-            f"{origin} is not UTF-8 text; a collectors file of dcgm-exporter is wanted"
-        ) from None
-    reader = _Reader(origin)
+        raise UsageError(f"{origin} is not UTF-8 text; expected a collectors file of dcgm-exporter") from None
+    parser = _CollectorsParser(origin)
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):
-            reader.take(number, line)
-    return reader.finish()
+            parser.add_line(number, line)
+    return parser.finish()
 
 
-class _Reader:
-    """Columns and warnings, line by line."""
+class _CollectorsParser:
+    """Collects columns and warnings line by line."""
 
     def __init__(self, origin: str) -> None:
         self._origin = origin
         self._columns: dict[tuple[Field, bool], Column] = {}
         self._warnings: list[str] = []
-        self._otherwise: list[str] = []
+        self._type_changes: list[str] = []
 
-    def take(self, number: int, line: str) -> None:
+    def add_line(self, number: int, line: str) -> None:
         try:
             column = self._column(_cells(line))
         except ValueError as error:
             self._warnings.append(f"{self._origin} line {number} is skipped: {error}")
             return
-        # Files are about that list a field twice: the first line counts, as in dcgm-exporter.
+        # Some published files list a field twice: use the first line, like dcgm-exporter.
         self._columns.setdefault((column.field, column.is_label), column)
 
     def finish(self) -> Collectors:
         if not self._columns:
             reason = f" ({self._warnings[0]})" if self._warnings else ""
             raise UsageError(
-                f"{self._origin} names no field that can be told{reason}; a line such as "
-                "'DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).' is wanted"
+                f"{self._origin} has no field that can be exported{reason}; expected a line such as "
+                "'DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).'"
             )
-        if self._otherwise:
-            types = ", ".join(dict.fromkeys(self._otherwise))
-            self._warnings.append(f"{self._origin}: types are told as DCGM has them: {types}")
+        if self._type_changes:
+            types = ", ".join(dict.fromkeys(self._type_changes))
+            self._warnings.append(f"{self._origin}: types were changed to those of DCGM: {types}")
         return Collectors(tuple(self._columns.values()), tuple(self._warnings))
 
     def _column(self, cells: list[str]) -> Column:
         if len(cells) < 2:
-            raise ValueError("FIELD, TYPE, HELP is wanted")
+            raise ValueError("expected FIELD, TYPE, HELP")
         name, kind = cells[0], cells[1].lower()
-        text = clean_name(", ".join(cells[2:]), _LONGEST_HELP)
+        text = clean_name(", ".join(cells[2:]), _MAX_HELP_LENGTH)
         field = _find(name)
         if kind not in _TYPES:
-            raise ValueError(f"the type '{cells[1]}' is none of {', '.join(_TYPES)}")
+            raise ValueError(f"the type '{cells[1]}' is invalid; expected one of {', '.join(_TYPES)}")
         if kind == "label" and field.labels:
-            raise ValueError(f"{name} cannot be a label: it has labels of its own")
+            raise ValueError(f"{name} cannot be a label: it is a metric with own labels")
         is_label = kind == "label" or field.type == "text"
         if is_label and kind != "label":
-            self._otherwise.append(f"{name} is a label")
+            self._type_changes.append(f"{name} is a label")
         elif not is_label and kind != field.type:
-            self._otherwise.append(f"{name} is a {field.type}")
+            self._type_changes.append(f"{name} is a {field.type}")
         return Column(field, is_label, "" if name.isdigit() else name, text)
 
 
@@ -192,48 +189,46 @@ def _cells(line: str) -> list[str]:
     try:
         (cells,) = csv.reader([line], skipinitialspace=True)
     except csv.Error as error:
-        raise ValueError(f"it is no CSV ({error})") from None
+        raise ValueError(f"the line is not CSV ({error})") from None
     return [cell.strip() for cell in cells]
 
 
 def _find(name: str) -> Field:
-    """The field of a name or an id. Raises ValueError with the nearest name."""
+    """Returns the field with a name or an id. Raises ValueError, with the most similar name."""
     if name.isdecimal() and name.isascii():
-        # Longer ones are no ids, and long to turn into a number.
+        # Ids have at most five digits; int() of a very long text is slow.
         found = BY_ID.get(int(name)) if len(name) <= 5 else None
         if found is None:
-            raise ValueError(f"there is no field with the id {name[:20]}, or gpuledger cannot tell it")
+            raise ValueError(f"the field id {name[:20]} is unknown or not supported by gpuledger")
         return found
-    if name in UNTOLD:
-        raise ValueError(f"{name}: {UNTOLD[name]}")
-    field = BY_NAME.get(name) or OLDEST.get(name)
+    if name in UNSUPPORTED_FIELDS:
+        raise ValueError(f"{name}: {UNSUPPORTED_FIELDS[name]}")
+    field = BY_NAME.get(name) or V1_FIELDS.get(name)
     if field is None:
         raise ValueError(f"unknown field '{name[:80]}'; {_hint(name[:80])}")
     return field
 
 
 def _hint(name: str) -> str:
-    # Only the unlucky pay for it.
+    # Imported lazily: only error messages need it.
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [*BY_NAME, *OLDEST], n=1, cutoff=0.5)
-    return (
-        f"did you mean '{near[0]}'?" if near else "a name such as DCGM_FI_DEV_GPU_TEMP, or its id, is wanted"
-    )
+    near = get_close_matches(name, [*BY_NAME, *V1_FIELDS], n=1, cutoff=0.5)
+    return f"did you mean '{near[0]}'?" if near else "expected a name such as DCGM_FI_DEV_GPU_TEMP, or an id"
 
 
 def _default() -> Iterable[Column]:
-    """The fields that dcgm-exporter tells without a file, and those that its users commonly add."""
+    """Yields the default fields of dcgm-exporter and those that its users commonly add."""
     for number in (1, 2, 50, 53, 54, 65, 66, 500, 67, 69, 76, 77):
         yield Column(BY_ID[number], is_label=True)
-    clocks_and_heat = (100, 101, 140, 150, 155, 190, 156)
+    clocks_and_power = (100, 101, 140, 150, 155, 190, 156)
     traffic = (1009, 1010, 202)
-    use = (203, 204, 206, 207)
+    utilization = (203, 204, 206, 207)
     memory = (250, 251, 252, 253, 254)
     errors = (230, 312, 313, 393, 394, 395)
     links_and_profiling = (449, 1001, 1002, 1003, 1004, 1005)
-    for number in (*clocks_and_heat, *traffic, *use, *memory, *errors, *links_and_profiling):
+    for number in (*clocks_and_power, *traffic, *utilization, *memory, *errors, *links_and_profiling):
         yield Column(BY_ID[number], is_label=False)
 
 
-DEFAULT: Final = Collectors(tuple(_default()))
+DEFAULT_COLLECTORS: Final = Collectors(tuple(_default()))

@@ -1,7 +1,8 @@
-"""dcgm-exporter's vocabulary without DCGM: its names, labels, types and units, from NVML's facts.
+"""The dcgm dialect: dcgm-exporter's names, labels, types and units, computed from NVML without DCGM.
 
-Two things are not as there, on purpose. Under MIG, what only the whole GPU has (power, clocks, energy) is
-told once, on the GPU, so that sums are right. And a GPU that several share bears no pod's name.
+It differs from dcgm-exporter in two ways on purpose. Under MIG, quantities of the whole GPU (power, clocks,
+energy) are exported once, on the GPU, so that sums are correct. A GPU shared by several pods has no pod
+label.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpuledger.dialects.dcgm.collectors import Collectors, Column
-from gpuledger.dialects.dcgm.field import Field, Schema, Values
-from gpuledger.dialects.dcgm.fields import HEALTH, XID, XID_TOTAL
-from gpuledger.dialects.dcgm.holders import attribute_names, holders
-from gpuledger.dialects.dcgm.shape import Layout, Place, Shape, tail
+from gpuledger.dialects.dcgm.field_definition import Field, Schema, Values
+from gpuledger.dialects.dcgm.field_tables import HEALTH, XID, XID_TOTAL
+from gpuledger.dialects.dcgm.holder_labels import holder_label_names, holder_labels
+from gpuledger.dialects.dcgm.label_layout import DeviceLabels, LabelLayout, LabelShape, trailing_values
 from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
@@ -27,9 +28,9 @@ _PASS: Final = 0
 _WARNING: Final = 10
 _FAILURE: Final = 20
 
-Verdict = tuple[int, str, str]
+MemoryHealth = tuple[int, str, str]
 
-# Worst first: what is above 0, the result, DCGM's name of the error (dcgm_errors.h).
+# Worst first: a quantity above 0 gives this result and this error of DCGM (dcgm_errors.h).
 _RULES: Final = (
     (q.ROW_REMAP_FAILURE, _FAILURE, "DCGM_FR_ROW_REMAP_FAILURE"),
     (q.ECC_UNCORRECTED_VOLATILE, _FAILURE, "DCGM_FR_VOLATILE_DBE_DETECTED"),
@@ -38,8 +39,8 @@ _RULES: Final = (
 )
 
 
-def memory(values: Values) -> Verdict | None:
-    """Result, error code and watch; None where the card tells nothing of its memory's errors."""
+def memory_health(values: Values) -> MemoryHealth | None:
+    """Returns result, error code and watch; None if the card does not report memory errors."""
     for quantity, result, code in _RULES:
         if values.get(quantity):
             return result, code, "MEM"
@@ -48,10 +49,10 @@ def memory(values: Values) -> Verdict | None:
     return None
 
 
-# The part of a tick that drains the driver's events.
+# The collector that reads the driver's events.
 _EVENTS: Final = "events"
 
-MESSAGES: Final[Mapping[int, str]] = {
+XID_MESSAGES: Final[Mapping[int, str]] = {
     0: "No Error",
     8: "GPU stopped processing",
     13: "Graphics Engine Exception",
@@ -85,17 +86,17 @@ MESSAGES: Final[Mapping[int, str]] = {
 }
 
 
-def last_xid(page: NodeState, snapshot: Snapshot, reading: Reading) -> int | None:
-    """The Xid of a Gpu that came last: 0 for none while its events are readable, else None."""
+def last_xid(state: NodeState, snapshot: Snapshot, reading: Reading) -> int | None:
+    """Returns the last Xid of a Gpu; if there is none, 0, or None if its events cannot be read."""
     uuid = reading.device.uuid
-    came = [xid for owner, xid in page.ledger.xid_times if owner == uuid]
-    if came:
-        return came[-1]
-    return 0 if reading.up and _listens(snapshot, uuid) else None
+    xids = [xid for gpu_uuid, xid in state.ledger.xid_times if gpu_uuid == uuid]
+    if xids:
+        return xids[-1]
+    return 0 if reading.up and _can_read_events(snapshot, uuid) else None
 
 
-def _listens(snapshot: Snapshot, uuid: str) -> bool:
-    if not any(part.name == _EVENTS and part.success for part in snapshot.collected):
+def _can_read_events(snapshot: Snapshot, uuid: str) -> bool:
+    if not any(run.name == _EVENTS and run.success for run in snapshot.collected):
         return False
     return not any(
         failure.part == _EVENTS and (failure.device is None or failure.device.uuid == uuid)
@@ -107,20 +108,20 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class _Metric:
-    """A column told as a family, with what is asked of it for every Device of every page."""
+    """A column that is exported as a family, with attributes that are computed once."""
 
     def __init__(self, column: Column, schema: Schema) -> None:
         self.column = column
         self.field = column.field
         self.scale = column.scale(schema)
-        self.is_deep = column.field.level is Level.INSTANCE
+        self.has_instance_level = column.field.level is Level.INSTANCE
 
 
 class DcgmDialect:
-    """The families that a collectors file asks for.
+    """The families that a collectors file selects.
 
-    `specs` are all of them, with every label that each can have but pods' own; `wants` are the quantities
-    that the file's fields are made of.
+    `specs` have every label that the families can have, except labels taken from pods. `required_quantities`
+    are those that the fields of the file are computed from.
     """
 
     name = "dcgm"
@@ -130,31 +131,33 @@ class DcgmDialect:
         labels = [column for column in collectors.columns if column.is_label]
         metrics = [column for column in collectors.columns if not column.is_label]
         self._metrics = [_Metric(column, settings.schema) for column in metrics]
-        self._layout = Layout(settings, labels, hostname)
-        self.specs = self._specs(self._layout.whole(attribute_names(settings)))
-        self.wants = frozenset(
+        self._layout = LabelLayout(settings, labels, hostname)
+        self.specs = self._specs(self._layout.full_shape(holder_label_names(settings)))
+        self.required_quantities = frozenset(
             quantity for column in collectors.columns for quantity in column.field.quantities
         )
-        # Shapes change when MIG is cut anew or a first pod comes: seldom.
-        self._last: tuple[Shape, tuple[FamilySpec, ...]] | None = None
+        # Cached: the set of labels rarely changes (new MIG instances, the first pod).
+        self._last: tuple[LabelShape, tuple[FamilySpec, ...]] | None = None
 
-    def families(self, page: NodeState) -> Iterable[Family]:
-        """The families of one Page; none while there is no Snapshot."""
-        if page.snapshot is None:
+    def families(self, state: NodeState) -> Iterable[Family]:
+        """Returns the families of one NodeState; none without a Snapshot."""
+        if state.snapshot is None:
             return ()
-        shape, places = self._layout.lay_out(page.snapshot, holders(page, page.snapshot, self._settings))
+        shape, devices = self._layout.lay_out(
+            state.snapshot, holder_labels(state, state.snapshot, self._settings)
+        )
         last = self._last
         if last is None or last[0] != shape:
             self._last = last = (shape, self._specs(shape))
         families = [Family(spec) for spec in last[1]]
-        for place in places:
-            self._tell_device(page, page.snapshot, place, shape, families)
+        for device in devices:
+            self._add_device(state, state.snapshot, device, shape, families)
         return families
 
-    def _specs(self, shape: Shape) -> tuple[FamilySpec, ...]:
+    def _specs(self, shape: LabelShape) -> tuple[FamilySpec, ...]:
         return tuple(self._spec(metric, shape) for metric in self._metrics)
 
-    def _spec(self, metric: _Metric, shape: Shape) -> FamilySpec:
+    def _spec(self, metric: _Metric, shape: LabelShape) -> FamilySpec:
         field, unit = metric.field, metric.scale.unit
         own_help = f"{field.help} (in {unit})." if unit else f"{field.help}."
         return FamilySpec(
@@ -165,42 +168,47 @@ class DcgmDialect:
             source=f"DCGM field {field.id}" if field.id else "as dcgm-exporter",
         )
 
-    def _tell_device(
-        self, page: NodeState, snapshot: Snapshot, place: Place, shape: Shape, families: Sequence[Family]
+    def _add_device(
+        self,
+        state: NodeState,
+        snapshot: Snapshot,
+        device: DeviceLabels,
+        shape: LabelShape,
+        families: Sequence[Family],
     ) -> None:
-        reading = place.reading
+        reading = device.reading
         is_instance = isinstance(reading.device, Instance)
-        end = tail(shape, place.attributes, _NO_LABELS)
-        shared_end = tail(shape, place.shared_attributes, _NO_LABELS)
+        end = trailing_values(shape, device.holder, _NO_LABELS)
+        shared_end = trailing_values(shape, device.shared_holder, _NO_LABELS)
         for metric, family in zip(self._metrics, families, strict=True):
-            # Of a GPU that is cut up, what an instance has is told by its instances, all else by the GPU.
-            if place.is_cut if metric.is_deep else is_instance:
+            # On a GPU with instances, instances export what an instance has, and the GPU all else.
+            if device.has_instances if metric.has_instance_level else is_instance:
                 continue
             field = metric.field
             if field.labels:
-                for special, own in _special(field, page, snapshot, reading):
-                    family.add(special, *place.own, *tail(shape, place.attributes, own))
+                for labeled_value, own in _labeled_samples(field, state, snapshot, reading):
+                    family.add(labeled_value, *device.own, *trailing_values(shape, device.holder, own))
                 continue
             value = field.value(reading.values, metric.scale)
             if not field.shared:
-                family.add(value, *place.own, *end)
-            elif place.shared is not None:
-                family.add(value, *place.shared, *shared_end)
+                family.add(value, *device.own, *end)
+            elif device.shared is not None:
+                family.add(value, *device.shared, *shared_end)
 
 
-def _special(
-    field: Field, page: NodeState, snapshot: Snapshot, reading: Reading
+def _labeled_samples(
+    field: Field, state: NodeState, snapshot: Snapshot, reading: Reading
 ) -> Iterator[tuple[float, Mapping[str, str]]]:
-    """Values of a field that has labels of its own, with these."""
+    """Yields the samples of a field that has own labels, each with the values of these labels."""
     if field is XID:
-        last = last_xid(page, snapshot, reading)
+        last = last_xid(state, snapshot, reading)
         if last is not None:
-            yield last, {"err_code": str(last), "err_msg": MESSAGES.get(last, "")}
+            yield last, {"err_code": str(last), "err_msg": XID_MESSAGES.get(last, "")}
     elif field is XID_TOTAL:
-        for (uuid, xid), seen in sorted(page.ledger.xids.items()):
+        for (uuid, xid), count in sorted(state.ledger.xids.items()):
             if uuid == reading.device.uuid:
-                yield seen, {"xid": str(xid)}
+                yield count, {"xid": str(xid)}
     elif field is HEALTH:
-        verdict = memory(reading.values)
-        if verdict is not None:
-            yield verdict[0], {"health_error_code": verdict[1], "health_watch": verdict[2]}
+        health = memory_health(reading.values)
+        if health is not None:
+            yield health[0], {"health_error_code": health[1], "health_watch": health[2]}

@@ -1,4 +1,4 @@
-"""Native families of Devices: what each one is, whether it answers, and what it reads."""
+"""Native families of devices: attributes, availability, readings and Xid errors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import PROFILING, Level, Quantity
 from gpuledger.model.snapshot import Snapshot
 
-# `mig_instance` and `slurm_job`, not `instance` and `job`: under honor_labels those would overwrite, and when
-# empty erase, the labels by which Prometheus knows the scrape target.
-DEVICE = ("uuid", "mig_instance")
+# Named `mig_instance` and `slurm_job`, because with honor_labels the names `instance` and `job` would
+# overwrite (or, if empty, delete) the labels that identify the scrape target.
+DEVICE_LABELS = ("uuid", "mig_instance")
 
 INFO = FamilySpec(
     "gpuledger_device_info",
     "info",
-    "A GPU or MIG instance and its attributes; join the other families on uuid and mig_instance.",
+    "1 for each GPU or MIG instance, with its attributes; join other families on uuid and mig_instance.",
     (
-        *DEVICE,
+        *DEVICE_LABELS,
         "gpu",
         "name",
         "pci_bus_id",
@@ -39,37 +39,37 @@ INFO = FamilySpec(
 UP = FamilySpec(
     "gpuledger_device_up",
     "gauge",
-    "1 when the device answered in this tick, 0 when it is lost or fails.",
-    DEVICE,
+    "1 if the device responded in this tick, 0 if it is lost or failing.",
+    DEVICE_LABELS,
     source="every NVML call of the tick",
 )
 MIG_ENABLED = FamilySpec(
     "gpuledger_device_mig_enabled",
     "gauge",
-    "1 when MIG mode is on.",
+    "1 if MIG mode is enabled, else 0.",
     ("uuid",),
     source="nvmlDeviceGetMigMode current",
 )
 SM_RATIO = FamilySpec(
     "gpuledger_device_sm_ratio",
     "gauge",
-    "The device's part of its GPU's multiprocessors: 1 for a whole GPU.",
-    DEVICE,
+    "Fraction of the GPU's multiprocessors that the device has; 1 for a whole GPU.",
+    DEVICE_LABELS,
     unit="ratio",
     source="nvmlDeviceGetAttributes_v2 multiprocessorCount, else the slices of the MIG profile",
 )
 FIELD_SUPPORTED = FamilySpec(
     "gpuledger_field_supported",
     "gauge",
-    "1 when the device has this quantity, 0 when its driver says that it has not: reason driver, or "
-    "profiling where NVML has it on Hopper and newer alone (see --dcgm-exporter-url).",
-    (*DEVICE, "field", "reason"),
+    "1 if the device supports this quantity, 0 if not; reason is driver, or profiling if NVML has it only on "
+    "Hopper and newer (see --dcgm-exporter-url).",
+    (*DEVICE_LABELS, "field", "reason"),
     source="NVML_ERROR_NOT_SUPPORTED",
 )
 XIDS = FamilySpec(
     "gpuledger_device_xid_errors_total",
     "counter",
-    "Xid errors seen since the program started, by Xid.",
+    "Xid errors since the program started, by Xid.",
     ("uuid", "xid"),
     source="nvmlEventSetWait_v2 nvmlEventTypeXidCriticalError",
 )
@@ -84,17 +84,19 @@ XID_TIME = FamilySpec(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A quantity told as a sample of a family, with the label that tells it from its siblings."""
+class QuantityMetric:
+    """A quantity exported as a sample of a family; `label` distinguishes the quantities of one family."""
 
     spec: FamilySpec
     quantity: Quantity
     label: str = ""
 
 
-def _gauge(name: str, quantity: Quantity, unit: str, text: str, source: str) -> Told:
-    labels = DEVICE if quantity.level is Level.INSTANCE else ("uuid",)
-    return Told(FamilySpec(f"gpuledger_device_{name}", "gauge", text, labels, unit, source), quantity)
+def _gauge(name: str, quantity: Quantity, unit: str, text: str, source: str) -> QuantityMetric:
+    device_labels = DEVICE_LABELS if quantity.level is Level.INSTANCE else ("uuid",)
+    return QuantityMetric(
+        FamilySpec(f"gpuledger_device_{name}", "gauge", text, device_labels, unit, source), quantity
+    )
 
 
 _CLOCK = FamilySpec(
@@ -108,7 +110,7 @@ _CLOCK = FamilySpec(
 _PCIE = FamilySpec(
     "gpuledger_device_pcie_bytes_total",
     "counter",
-    "Bytes over PCIe since driver load, seen from the GPU; the hardware counter can wrap.",
+    "Bytes that the GPU sent and received over PCIe since driver load; the hardware counter can wrap.",
     ("uuid", "direction"),
     unit="bytes",
     source="NVML fields 197 and 198",
@@ -116,94 +118,94 @@ _PCIE = FamilySpec(
 _ECC = FamilySpec(
     "gpuledger_device_ecc_errors_total",
     "counter",
-    "ECC errors over the life of the board.",
+    "ECC errors over the lifetime of the board.",
     ("uuid", "type"),
     source="NVML fields 5 and 6",
 )
 _REPLAYS = FamilySpec(
     "gpuledger_device_pcie_replays_total",
     "counter",
-    "PCIe replays.",
+    "PCIe replays of the GPU.",
     ("uuid",),
     source="nvmlDeviceGetPcieReplayCounter",
 )
 
-TOLD = (
+QUANTITY_METRICS = (
     _gauge(
         "utilization_ratio",
         q.UTILIZATION,
         "ratio",
-        "Share of time in which at least one kernel ran; not told under MIG.",
+        "Fraction of time for which at least one kernel was running; absent under MIG.",
         "nvmlDeviceGetUtilizationRates gpu",
     ),
     _gauge(
         "memory_utilization_ratio",
         q.MEMORY_UTILIZATION,
         "ratio",
-        "Share of time in which device memory was being read or written; not a fill level.",
+        "Fraction of time for which device memory was being read or written; not the amount of memory used.",
         "nvmlDeviceGetUtilizationRates memory",
     ),
     _gauge(
         "encoder_utilization_ratio",
         q.ENCODER_UTILIZATION,
         "ratio",
-        "Share of time in which the video encoder was busy.",
+        "Fraction of time for which the video encoder was busy.",
         "nvmlDeviceGetEncoderUtilization",
     ),
     _gauge(
         "decoder_utilization_ratio",
         q.DECODER_UTILIZATION,
         "ratio",
-        "Share of time in which the video decoder was busy.",
+        "Fraction of time for which the video decoder was busy.",
         "nvmlDeviceGetDecoderUtilization",
     ),
     _gauge(
         "engine_activity_ratio",
         q.ENGINE_ACTIVITY,
         "ratio",
-        "Share of time in which the graphics or compute engine was busy; Hopper and newer, under MIG too.",
+        "Fraction of time for which the graphics or compute engine was busy; only on Hopper and newer.",
         "nvmlGpmMetricsGet GRAPHICS_UTIL",
     ),
     _gauge(
         "memory_size_bytes",
         q.MEMORY_TOTAL,
         "bytes",
-        "Device memory in all; absent where the GPU shares the host's.",
+        "Total device memory; absent if the GPU shares the host's memory.",
         "nvmlDeviceGetMemoryInfo_v2 total",
     ),
     _gauge(
         "memory_used_bytes",
         q.MEMORY_USED,
         "bytes",
-        "Device memory in use, without what the driver reserves.",
+        "Device memory used, without memory reserved by the driver.",
         "nvmlDeviceGetMemoryInfo_v2 used",
     ),
     _gauge(
         "memory_free_bytes",
         q.MEMORY_FREE,
         "bytes",
-        "Device memory that is free.",
+        "Free device memory.",
         "nvmlDeviceGetMemoryInfo_v2 free",
     ),
     _gauge(
         "memory_reserved_bytes",
         q.MEMORY_RESERVED,
         "bytes",
-        "Device memory that driver and firmware keep for themselves.",
+        "Device memory reserved by the driver and the firmware.",
         "nvmlDeviceGetMemoryInfo_v2 reserved",
     ),
     _gauge(
         "power_watts",
         q.POWER,
         "watts",
-        "Power of the whole board; a one-second mean on Ampere (except GA100) and newer.",
+        "Power draw of the board; a one-second mean on Ampere (except GA100) and newer.",
         "nvmlDeviceGetPowerUsage",
     ),
     _gauge(
         "power_limit_watts",
         q.POWER_LIMIT,
         "watts",
-        "Power limit in force.",
+        "Enforced power limit.",
         "nvmlDeviceGetEnforcedPowerLimit",
     ),
     _gauge(
@@ -231,13 +233,13 @@ TOLD = (
         "fan_speed_ratio",
         q.FAN_SPEED,
         "ratio",
-        "Intended fan speed as a share of the highest; can be above 1.",
+        "Intended fan speed as a fraction of the maximum; can exceed 1.",
         "nvmlDeviceGetFanSpeed",
     ),
-    Told(_CLOCK, q.GRAPHICS_CLOCK, "graphics"),
-    Told(_CLOCK, q.SM_CLOCK, "sm"),
-    Told(_CLOCK, q.MEMORY_CLOCK, "memory"),
-    Told(_CLOCK, q.VIDEO_CLOCK, "video"),
+    QuantityMetric(_CLOCK, q.GRAPHICS_CLOCK, "graphics"),
+    QuantityMetric(_CLOCK, q.SM_CLOCK, "sm"),
+    QuantityMetric(_CLOCK, q.MEMORY_CLOCK, "memory"),
+    QuantityMetric(_CLOCK, q.VIDEO_CLOCK, "video"),
     _gauge(
         "performance_state",
         q.PERFORMANCE_STATE,
@@ -245,42 +247,43 @@ TOLD = (
         "Performance state, 0 (highest) to 15 (lowest).",
         "nvmlDeviceGetPerformanceState",
     ),
-    Told(_PCIE, q.PCIE_TX, "transmit"),
-    Told(_PCIE, q.PCIE_RX, "receive"),
-    Told(_REPLAYS, q.PCIE_REPLAYS),
-    Told(_ECC, q.ECC_CORRECTED, "corrected"),
-    Told(_ECC, q.ECC_UNCORRECTED, "uncorrected"),
+    QuantityMetric(_PCIE, q.PCIE_TX, "transmit"),
+    QuantityMetric(_PCIE, q.PCIE_RX, "receive"),
+    QuantityMetric(_REPLAYS, q.PCIE_REPLAYS),
+    QuantityMetric(_ECC, q.ECC_CORRECTED, "corrected"),
+    QuantityMetric(_ECC, q.ECC_UNCORRECTED, "uncorrected"),
 )
 
-WANTS = frozenset(told.quantity for told in TOLD)
+REQUIRED_QUANTITIES = frozenset(metric.quantity for metric in QUANTITY_METRICS)
 SPECS = (
     INFO,
     UP,
     MIG_ENABLED,
     SM_RATIO,
-    *dict.fromkeys(told.spec for told in TOLD),
+    *dict.fromkeys(metric.spec for metric in QUANTITY_METRICS),
     FIELD_SUPPORTED,
     XIDS,
     XID_TIME,
 )
 
 
-_WITHOUT = {quantity.key: "profiling" for quantity in PROFILING}
+# The `reason` label of unsupported quantities, where it is not `driver`.
+_REASONS = {quantity.key: "profiling" for quantity in PROFILING}
 
 
-def labels(device: Device) -> tuple[str, str]:
-    """`uuid` of the Gpu and, for an Instance, `GI_CI`; else an empty `mig_instance`."""
+def device_labels(device: Device) -> tuple[str, str]:
+    """Returns the UUID of the Gpu and the `mig_instance` (`GI_CI`, empty for a whole Gpu)."""
     return (device.gpu.uuid, device.instance)
 
 
-def device_families(page: NodeState) -> Iterator[Family]:
-    """Families of one Page; only counters remain while there is no Snapshot."""
-    if page.snapshot is not None:
-        yield _infos(page.snapshot)
-        yield from _states(page.snapshot)
-        yield _ratios(page)
-        yield from _readings(page.snapshot)
-    yield from _xids(page)
+def device_families(state: NodeState) -> Iterator[Family]:
+    """Yields the families of devices; without a Snapshot only Xid counters have samples."""
+    if state.snapshot is not None:
+        yield _infos(state.snapshot)
+        yield from _states(state.snapshot)
+        yield _ratios(state)
+        yield from _readings(state.snapshot)
+    yield from _xids(state)
 
 
 def _infos(snapshot: Snapshot) -> Family:
@@ -290,7 +293,7 @@ def _infos(snapshot: Snapshot) -> Family:
         part = device if isinstance(device, Instance) else None
         family.add(
             1,
-            *labels(device),
+            *device_labels(device),
             str(gpu.index),
             gpu.name,
             gpu.pci_bus_id,
@@ -309,27 +312,31 @@ def _infos(snapshot: Snapshot) -> Family:
 def _states(snapshot: Snapshot) -> Iterable[Family]:
     up, mig, supported = Family(UP), Family(MIG_ENABLED), Family(FIELD_SUPPORTED)
     for reading in snapshot.readings:
-        where = labels(reading.device)
+        where = device_labels(reading.device)
         up.add(int(reading.up), *where)
         if reading.up and not isinstance(reading.device, Instance):
             mig.add(int(reading.mig_enabled), reading.device.uuid)
-        for key, has in reading.supported.items():
-            supported.add(int(has), *where, key, "" if has else _WITHOUT.get(key, "driver"))
+        for key, is_supported in reading.supported.items():
+            reason = "" if is_supported else _REASONS.get(key, "driver")
+            supported.add(int(is_supported), *where, key, reason)
     return up, mig, supported
 
 
-def _ratios(page: NodeState) -> Family:
+def _ratios(state: NodeState) -> Family:
     family = Family(SM_RATIO)
-    for place, ratio in page.ledger.sm_ratios.items():
+    for place, ratio in state.ledger.sm_ratios.items():
         family.add(ratio, *place)
     return family
 
 
 def _readings(snapshot: Snapshot) -> Iterable[Family]:
-    families = {told.spec: Family(told.spec) for told in TOLD}
-    columns = [(told.quantity, families[told.spec], (told.label,) if told.label else ()) for told in TOLD]
+    families = {metric.spec: Family(metric.spec) for metric in QUANTITY_METRICS}
+    columns = [
+        (metric.quantity, families[metric.spec], (metric.label,) if metric.label else ())
+        for metric in QUANTITY_METRICS
+    ]
     for reading in snapshot.readings:
-        where = labels(reading.device)
+        where = device_labels(reading.device)
         for quantity, family, label in columns:
             value = reading.get(quantity)
             if value is not None:
@@ -337,9 +344,9 @@ def _readings(snapshot: Snapshot) -> Iterable[Family]:
     return families.values()
 
 
-def _xids(page: NodeState) -> Iterable[Family]:
+def _xids(state: NodeState) -> Iterable[Family]:
     count, time = Family(XIDS), Family(XID_TIME)
-    for (uuid, xid), seen in page.ledger.xids.items():
+    for (uuid, xid), seen in state.ledger.xids.items():
         count.add(seen, uuid, str(xid))
-        time.add(page.ledger.xid_times[uuid, xid], uuid, str(xid))
+        time.add(state.ledger.xid_times[uuid, xid], uuid, str(xid))
     return count, time

@@ -1,33 +1,33 @@
-"""The vocabulary for new users: `gpuledger_*`, base units, attributes on info families."""
+"""The native dialect: `gpuledger_*` families in base units, with attributes in info families."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuledger.dialects.native import devices, node, owners, processes, sessions
-from gpuledger.dialects.native import sessions as energy
-from gpuledger.model.family import Family, FamilySpec, single
+from gpuledger.dialects.native import devices, node, owners, processes
+from gpuledger.dialects.native import ledger as sessions
+from gpuledger.model.family import Family, FamilySpec, single_sample_family
 from gpuledger.model.node_state import NodeState
 
 PAUSED = FamilySpec(
     "gpuledger_paused",
     "gauge",
-    "1 while gpuledger pause has let the driver go: device data is gone until it is resumed; absent where "
-    "nobody can ask for a pause.",
+    "1 while the driver is released by gpuledger pause and device data is missing; absent if pausing is "
+    "unavailable.",
     source="gpuledger pause and resume",
 )
 PAUSED_UNTIL = FamilySpec(
     "gpuledger_paused_until_timestamp_seconds",
     "gauge",
-    "Unix time at which the pause ends by itself; absent when there is none.",
+    "Unix time at which the pause ends automatically; absent without a pause.",
     unit="seconds",
     source="gpuledger pause and resume",
 )
 RELOADED = FamilySpec(
     "gpuledger_config_last_reload_success",
     "gauge",
-    "1 when the settings could be used as they were read last; 0 keeps the last good ones, and the log and "
-    "/health say why.",
+    "1 if the last reload of the settings succeeded, 0 if it failed and the previous settings are still in "
+    "force; the log and /health have the reason.",
     source="configuration",
 )
 RELOADED_AT = FamilySpec(
@@ -41,26 +41,26 @@ RELOADED_AT = FamilySpec(
 SPECS = (PAUSED, PAUSED_UNTIL, RELOADED, RELOADED_AT)
 
 
-def operation_families(page: NodeState) -> Iterator[Family]:
-    """Families of one Page; empty where the program takes neither."""
-    pause, reload = page.health.pause, page.health.reload
-    yield single(PAUSED, None if pause is None else int(pause.paused))
-    yield single(PAUSED_UNTIL, None if pause is None else pause.until)
-    yield single(RELOADED, None if reload is None else int(reload.success))
-    yield single(RELOADED_AT, None if reload is None else reload.last_success)
+def operation_families(state: NodeState) -> Iterator[Family]:
+    """Yields the families of pause and reload; empty if the program supports neither."""
+    pause, reload = state.health.pause, state.health.reload
+    yield single_sample_family(PAUSED, None if pause is None else int(pause.paused))
+    yield single_sample_family(PAUSED_UNTIL, None if pause is None else pause.until)
+    yield single_sample_family(RELOADED, None if reload is None else int(reload.success))
+    yield single_sample_family(RELOADED_AT, None if reload is None else reload.last_success)
 
 
 class NativeDialect:
-    """Devices, processes and the node itself; joined by `uuid` and `mig_instance`."""
+    """Families of devices, processes and the node, which join on `uuid` and `mig_instance`."""
 
     name = "native"
-    wants = devices.WANTS
+    required_quantities = devices.REQUIRED_QUANTITIES
     specs = (
         *devices.SPECS,
         *owners.SPECS,
         *processes.SPECS,
         *sessions.SPECS,
-        *energy.ENERGY_SPECS,
+        *sessions.ENERGY_SPECS,
         *node.SPECS,
         *SPECS,
     )
@@ -68,12 +68,12 @@ class NativeDialect:
     def __init__(self, version: str) -> None:
         self._version = version
 
-    def families(self, page: NodeState) -> Iterable[Family]:
-        """The families of one Page."""
-        yield from devices.device_families(page)
-        yield from owners.owner_families(page)
-        yield from processes.process_families(page)
-        yield from sessions.session_families(page)
-        yield from energy.energy_families(page)
-        yield from node.node_families(page, self._version)
-        yield from operation_families(page)
+    def families(self, state: NodeState) -> Iterable[Family]:
+        """Yields all families of one NodeState."""
+        yield from devices.device_families(state)
+        yield from owners.owner_families(state)
+        yield from processes.process_families(state)
+        yield from sessions.session_families(state)
+        yield from sessions.energy_families(state)
+        yield from node.node_families(state, self._version)
+        yield from operation_families(state)

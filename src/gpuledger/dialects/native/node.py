@@ -1,38 +1,38 @@
-"""Native families of the node itself: source, collectors, the tick, the program."""
+"""Native families of the node: source, collectors, owner indexes, ticks and the program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuledger.model.family import Family, FamilySpec, single
+from gpuledger.model.family import Family, FamilySpec, single_sample_family
 from gpuledger.model.node_state import NodeState
 
 SOURCE = FamilySpec(
     "gpuledger_source_info",
     "info",
-    'Where readings come from; simulated="true" for anything that is not hardware.',
+    'Source of the readings; simulated="true" for anything but hardware.',
     ("source", "simulated", "driver_version", "library_version", "cuda_version", "detail"),
     source="source; nvmlSystemGetDriverVersion, NVMLVersion, CudaDriverVersion_v2",
 )
 BUILD = FamilySpec(
     "gpuledger_build_info",
     "info",
-    "The program's version.",
+    "Version of gpuledger.",
     ("version",),
     source="the program",
 )
 SUCCESS = FamilySpec(
     "gpuledger_collector_success",
     "gauge",
-    "1 when this part of the last tick did its work, 0 when it failed or did not come back; source is the "
-    "reading as a whole, devices to events are its parts.",
+    "1 if this collector succeeded in the last tick, 0 if it failed or has not returned; source includes its "
+    "parts, which are devices to events.",
     ("collector",),
     source="the tick",
 )
 SECONDS = FamilySpec(
     "gpuledger_collector_duration_seconds",
     "gauge",
-    "Wall time of this part of the last tick; source contains its parts.",
+    "Wall time of this collector in the last tick; source includes its parts.",
     ("collector",),
     unit="seconds",
     source="the tick",
@@ -40,7 +40,7 @@ SECONDS = FamilySpec(
 LAST = FamilySpec(
     "gpuledger_collector_last_success_timestamp_seconds",
     "gauge",
-    "Unix time of the last tick in which this part did its work.",
+    "Unix time of the last tick in which this collector succeeded.",
     ("collector",),
     unit="seconds",
     source="the tick",
@@ -54,34 +54,34 @@ TICKS = FamilySpec(
 INTERVAL = FamilySpec(
     "gpuledger_tick_interval_seconds",
     "gauge",
-    "Seconds between ticks: --interval, doubled up to three times while ticks are slow.",
+    "Time between ticks: --interval, doubled up to three times while ticks are slow.",
     unit="seconds",
     source="the tick",
 )
 STALLED = FamilySpec(
     "gpuledger_tick_stalled",
     "gauge",
-    "1 while a tick is overdue by three intervals: the driver does not answer, device data is gone.",
+    "1 while a tick is overdue by three intervals: the driver does not respond and device data is missing.",
     source="the watchdog",
 )
 SNAPSHOT_TIME = FamilySpec(
     "gpuledger_snapshot_timestamp_seconds",
     "gauge",
-    "Unix time of the readings on this page; absent when there are none.",
+    "Unix time of the exported readings; absent if there are none.",
     unit="seconds",
     source="the tick",
 )
 MAP_SUCCESS = FamilySpec(
     "gpuledger_map_success",
     "gauge",
-    "1 when this map of owners could be read at the last try; 0 keeps what was known before.",
+    "1 if the last update of this owner index succeeded, 0 if it failed and the last entries are kept.",
     ("map",),
     source="workloads: API server, kubelet, Slurm, container runtimes",
 )
 MAP_LAST = FamilySpec(
     "gpuledger_map_last_success_timestamp_seconds",
     "gauge",
-    "Unix time of which this map of owners is certain: time() less it is the map's age.",
+    "Unix time for which this owner index is known to be correct; its age is time() minus this value.",
     ("map",),
     unit="seconds",
     source="workloads",
@@ -89,14 +89,14 @@ MAP_LAST = FamilySpec(
 MAP_ENTRIES = FamilySpec(
     "gpuledger_map_entries",
     "gauge",
-    "Entries in this map of owners.",
+    "Entries in this owner index.",
     ("map",),
     source="workloads",
 )
 INVALID = FamilySpec(
     "gpuledger_invalid_values_total",
     "counter",
-    "Values from the driver that cannot be true (sentinels, out of range); they are told as absent.",
+    "Impossible values from the driver (sentinels, out of range), which are not exported.",
     source="the source",
 )
 
@@ -104,23 +104,23 @@ _MAPS = (MAP_SUCCESS, MAP_LAST, MAP_ENTRIES)
 SPECS = (SOURCE, BUILD, SUCCESS, SECONDS, LAST, *_MAPS, TICKS, INTERVAL, STALLED, SNAPSHOT_TIME, INVALID)
 
 
-def node_families(page: NodeState, version: str) -> Iterator[Family]:
-    """Families of one Page; they are there whatever the driver does."""
-    yield _info(page)
-    yield single(BUILD, 1, version)
-    yield from _collectors(page)
-    yield from _maps(page)
-    health = page.health
-    yield single(TICKS, health.ticks)
-    yield single(INTERVAL, health.interval)
-    yield single(STALLED, int(health.stalled))
-    yield single(SNAPSHOT_TIME, page.snapshot.unix if page.snapshot else None)
-    yield single(INVALID, page.ledger.invalid)
+def node_families(state: NodeState, version: str) -> Iterator[Family]:
+    """Yields the families of the node; they do not need a working driver."""
+    yield _info(state)
+    yield single_sample_family(BUILD, 1, version)
+    yield from _collectors(state)
+    yield from _owner_indexes(state)
+    health = state.health
+    yield single_sample_family(TICKS, health.ticks)
+    yield single_sample_family(INTERVAL, health.interval)
+    yield single_sample_family(STALLED, int(health.stalled))
+    yield single_sample_family(SNAPSHOT_TIME, state.snapshot.unix if state.snapshot else None)
+    yield single_sample_family(INVALID, state.ledger.invalid)
 
 
-def _info(page: NodeState) -> Family:
-    source = page.source
-    return single(
+def _info(state: NodeState) -> Family:
+    source = state.source
+    return single_sample_family(
         SOURCE,
         1,
         source.name,
@@ -132,19 +132,19 @@ def _info(page: NodeState) -> Family:
     )
 
 
-def _collectors(page: NodeState) -> Iterable[Family]:
+def _collectors(state: NodeState) -> Iterable[Family]:
     success, seconds, last = Family(SUCCESS), Family(SECONDS), Family(LAST)
-    for part in page.health.collectors:
-        success.add(int(part.success), part.name)
-        seconds.add(part.seconds, part.name)
-        last.add(part.last_success, part.name)
+    for collector in state.health.collectors:
+        success.add(int(collector.success), collector.name)
+        seconds.add(collector.seconds, collector.name)
+        last.add(collector.last_success, collector.name)
     return success, seconds, last
 
 
-def _maps(page: NodeState) -> Iterable[Family]:
+def _owner_indexes(state: NodeState) -> Iterable[Family]:
     success, last, entries = (Family(spec) for spec in _MAPS)
-    for one in page.health.maps:
-        success.add(int(one.success), one.name)
-        last.add(one.last_success, one.name)
-        entries.add(one.entries, one.name)
+    for index in state.health.owner_indexes:
+        success.add(int(index.success), index.name)
+        last.add(index.last_success, index.name)
+        entries.add(index.entries, index.name)
     return success, last, entries

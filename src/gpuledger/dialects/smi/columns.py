@@ -1,4 +1,4 @@
-"""A family for each column of nvidia-smi, and `gpu_info` for what is text in them."""
+"""Families of nvidia-smi's columns: one per numeric column, and `gpu_info` with text columns as labels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from math import isfinite
 from re import compile as pattern
 from typing import Final
 
-from gpuledger.dialects.smi.fields import PREFIX, told_as
-from gpuledger.dialects.smi.printed import printed
+from gpuledger.dialects.smi.emulated_row import emulate_row
+from gpuledger.dialects.smi.fields import PREFIX, column_family
 from gpuledger.model.devices import Gpu
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.quantities import COLUMNS
@@ -29,8 +29,8 @@ _WORDS: Final = {
     "exclusive_process": 3,
 }
 
-# Fields whose words are an enumeration of NVML's (nvmlDeviceGpuRecoveryAction_t, nvmlGpuFabricState_t): other
-# words are no value, whatever digits they have.
+# Fields with the words of an NVML enumeration (nvmlDeviceGpuRecoveryAction_t, nvmlGpuFabricState_t). Other
+# words have no value, even if they contain digits.
 _RECOVERY: Final = {
     "none": 0,
     "reset": 1,
@@ -49,7 +49,7 @@ _ENUMERATIONS: Final[Mapping[str, Mapping[str, int]]] = {
     "fabric.state": _FABRIC,
 }
 
-# `--help-query-gpu` says that these are hexadecimal, and so they are where 0x is not written.
+# Hexadecimal according to `--help-query-gpu`, even without the prefix 0x.
 _HEXADECIMAL: Final = frozenset(
     {
         "pci.domain",
@@ -66,8 +66,8 @@ _HEX = pattern(r"[0-9A-Fa-f]{1,16}")
 
 
 @lru_cache(maxsize=2048)
-def number(cell: str, field: str, factor: float) -> float | None:
-    """The value of a cell in the family's unit; None for what is absent or no single finite number."""
+def parse_cell(cell: str, field: str, factor: float) -> float | None:
+    """Returns the value of a cell in the family's unit; None if it is not exactly one finite number."""
     text = cell.strip()
     if text[:2] == "0x" or field in _HEXADECIMAL:
         digits = text.removeprefix("0x")
@@ -86,7 +86,7 @@ def number(cell: str, field: str, factor: float) -> float | None:
 
 
 def is_unknown_word(cell: str, field: str) -> bool:
-    """Whether an enumeration has no value for this word, which is not one that says that there is none."""
+    """Returns whether the field is an enumeration without this word; words for absence are known."""
     text = cell.strip()
     absent = text[:1] + text[-1:] == "[]" or text.upper() in ("", "N/A")
     names = _ENUMERATIONS.get(field)
@@ -96,7 +96,7 @@ def is_unknown_word(cell: str, field: str) -> bool:
 log = logging.getLogger("gpuledger.smi")
 
 _QUERY: Final = "nvidia-smi --query-gpu"
-# Labels in alphabetical order, in which Prometheus's own library writes them.
+# Labels in alphabetical order, like those of Prometheus's client library.
 _INFO: Final = (
     ("compute_cap", "compute_cap"),
     ("driver_model_current", "driver_model.current"),
@@ -113,109 +113,109 @@ _INFO: Final = (
 GPU_INFO: Final = FamilySpec(
     f"{PREFIX}gpu_info",
     "gauge",
-    "1 for each GPU, with what is text of it as nvidia-smi prints it.",
+    "1 for each GPU, with its text fields as nvidia-smi prints them.",
     tuple(sorted(["cuda_version", *(label for label, _ in _INFO)])),
     source=_QUERY,
 )
-# Headers that are remembered as warned of; a driver that invents more is not worth the memory.
-_MOST_WARNINGS: Final = 256
-# Of quantities each combination of what is told now and what is not is a shape of its own.
-_MOST_SHAPES: Final = 64
+# Bounds the memory for warnings that were logged: a driver could print any number of headers.
+_MAX_WARNINGS: Final = 256
+# Rows computed from quantities have as many sets of headers as there are combinations of present quantities.
+_MAX_HEADER_SETS: Final = 64
 
 
 def uuid_label(uuid: str) -> str:
-    """A UUID as the `uuid` label has it: lower case, without `gpu-` or `mig-`."""
+    """Returns the `uuid` label of a UUID: lower case, without `gpu-` or `mig-`."""
     return uuid.strip().lower().removeprefix("gpu-").removeprefix("mig-")
 
 
 @lru_cache(maxsize=1024)
 def column_spec(header: str) -> FamilySpec:
-    """The declaration of the family of one column; its help is the header as printed."""
-    told = told_as(header)
-    return FamilySpec(told.name, "gauge", header, ("uuid",), source=f"{_QUERY}={told.field}")
+    """Returns the declaration of the family of one column; its help is the header as printed."""
+    column = column_family(header)
+    return FamilySpec(column.name, "gauge", header, ("uuid",), source=f"{_QUERY}={column.field}")
 
 
-class Columns:
-    """Tells columns. `reserved` are names that no column may take. What is odd is warned of once."""
+class ColumnFamilies:
+    """Creates families of columns; `reserved` are names that columns must not use. Logs each problem once."""
 
     def __init__(self, reserved: Iterable[str]) -> None:
         self._reserved = frozenset(reserved)
         self._warned: set[str] = set()
-        # By the headers of a row: GPUs of one machine may have different ones.
-        self._chosen: dict[tuple[str, ...], tuple[str, ...]] = {}
+        # Exportable headers by all headers of a row: GPUs of one machine can have different headers.
+        self._exportable: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def families(self, snapshot: Snapshot) -> list[Family]:
-        """`gpu_info`, then the columns in nvidia-smi's order."""
+        """Returns `gpu_info`, then the columns in nvidia-smi's order."""
         info = Family(GPU_INFO)
         families: dict[str, Family] = {}
         for gpu, cells in _rows(snapshot):
             uuid = uuid_label(gpu.uuid)
-            _tell_info(info, uuid, cells, snapshot.source)
-            for header in self._choose(tuple(cells)):
-                told = told_as(header)
-                value = number(cells[header], told.field, told.factor)
+            _add_info(info, uuid, cells, snapshot.source)
+            for header in self._exportable_headers(tuple(cells)):
+                column = column_family(header)
+                value = parse_cell(cells[header], column.field, column.factor)
                 if value is not None:
-                    family = families.get(told.name)
+                    family = families.get(column.name)
                     if family is None:
-                        family = families[told.name] = Family(column_spec(header))
+                        family = families[column.name] = Family(column_spec(header))
                     family.add(value, uuid)
-                elif is_unknown_word(cells[header], told.field):
+                elif is_unknown_word(cells[header], column.field):
                     self._warn(
-                        f"{told.field}: {cells[header]}",
-                        f"nvidia-smi says '{cells[header]}' of {told.field}, which has no number: not told",
+                        f"{column.field}: {cells[header]}",
+                        f"unknown value '{cells[header]}' of nvidia-smi's {column.field}: not exported",
                     )
         return [info, *families.values()]
 
-    def _choose(self, titles: tuple[str, ...]) -> tuple[str, ...]:
-        """The headers that can be told: each name has one claimant, and none is another family's."""
-        chosen = self._chosen.get(titles)
-        if chosen is None:
-            if len(self._chosen) >= _MOST_SHAPES:
-                self._chosen.clear()
+    def _exportable_headers(self, titles: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the headers with a family name that is unique and not reserved."""
+        exportable = self._exportable.get(titles)
+        if exportable is None:
+            if len(self._exportable) >= _MAX_HEADER_SETS:
+                self._exportable.clear()
             names: dict[str, list[str]] = {}
             for header in titles:
-                names.setdefault(told_as(header).name, []).append(header)
-            free = {claimants[0] for name, claimants in names.items() if self._is_free(name, claimants)}
-            chosen = self._chosen[titles] = tuple(header for header in titles if header in free)
-        return chosen
+                names.setdefault(column_family(header).name, []).append(header)
+            unique = {headers[0] for name, headers in names.items() if self._is_exportable(name, headers)}
+            exportable = self._exportable[titles] = tuple(header for header in titles if header in unique)
+        return exportable
 
-    def _is_free(self, name: str, claimants: list[str]) -> bool:
-        strange = told_as(claimants[0]).strange
-        if len(claimants) > 1:
-            which = ", ".join(claimants)
-            self._warn(name, f"the columns {which} of nvidia-smi would all be {name}: none is told")
-            return False
-        if name in self._reserved:
-            self._warn(name, f"the column {claimants[0]} of nvidia-smi would be {name}: not told")
-            return False
-        if strange:
+    def _is_exportable(self, name: str, headers: list[str]) -> bool:
+        if len(headers) > 1:
             self._warn(
                 name,
-                f"the unit of {claimants[0]} is not known: told as {name}, as nvidia-smi prints the number",
+                f"the nvidia-smi columns {', '.join(headers)} would all be named {name}: none is exported",
+            )
+            return False
+        if name in self._reserved:
+            self._warn(name, f"the nvidia-smi column {headers[0]} would be named {name}: not exported")
+            return False
+        if column_family(headers[0]).unknown_unit:
+            self._warn(
+                name, f"unknown unit of the nvidia-smi column {headers[0]}: exported unscaled as {name}"
             )
         return True
 
     def _warn(self, key: str, text: str) -> None:
-        if key not in self._warned and len(self._warned) < _MOST_WARNINGS:
+        if key not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(key)
             log.warning("%s", text)
 
 
 def _rows(snapshot: Snapshot) -> Iterator[tuple[Gpu, Mapping[str, str]]]:
-    """The row of each Gpu: as nvidia-smi printed it or, where it was not asked to, as it would have.
+    """Yields the row of each Gpu: printed by nvidia-smi or, if it was not queried, emulated.
 
-    One that was asked for and did not come is not made up.
+    A row that nvidia-smi was queried for but did not return is not emulated.
     """
-    asked = any(part.name == COLUMNS.key for part in snapshot.collected)
+    was_queried = any(run.name == COLUMNS.key for run in snapshot.collected)
     gpus = [reading for reading in snapshot.readings if isinstance(reading.device, Gpu)]
     for reading in gpus:
         if reading.raw:
             yield reading.device.gpu, reading.raw
-        elif reading.up and not asked:
-            yield reading.device.gpu, printed(reading, snapshot.source, len(gpus))
+        elif reading.up and not was_queried:
+            yield reading.device.gpu, emulate_row(reading, snapshot.source, len(gpus))
 
 
-def _tell_info(info: Family, uuid: str, cells: Mapping[str, str], source: SourceInfo) -> None:
+def _add_info(info: Family, uuid: str, cells: Mapping[str, str], source: SourceInfo) -> None:
     labels = {label: cells.get(field, "") for label, field in _INFO}
     labels |= {"uuid": uuid, "cuda_version": source.cuda_version}
     info.add(1, *(labels[name] for name in GPU_INFO.labels))

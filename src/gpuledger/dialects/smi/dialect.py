@@ -1,7 +1,7 @@
-"""nvidia_gpu_exporter's vocabulary: `nvidia_smi_*`, one family for each field that nvidia-smi prints.
+"""The smi dialect: the `nvidia_smi_*` families of nvidia_gpu_exporter, one per field of nvidia-smi.
 
-Names, units and values are those that it prints for the same card, mistakes such as a number in a model's
-name included: who comes from it finds every series again.
+Names, units and values equal those of nvidia_gpu_exporter for the same card, including its mistakes (such as
+a value taken from a number in a model name), so that its users find all series unchanged.
 """
 
 from __future__ import annotations
@@ -10,75 +10,78 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from gpuledger.dialects.settings import SmiDialectSettings
-from gpuledger.dialects.smi import hardware, printed, processes
-from gpuledger.dialects.smi.columns import GPU_INFO, Columns, column_spec
+from gpuledger.dialects.smi import emulated_row as printed
+from gpuledger.dialects.smi import hardware, processes
+from gpuledger.dialects.smi.columns import GPU_INFO, ColumnFamilies, column_spec
 from gpuledger.dialects.smi.fields import HEADERS, PREFIX
-from gpuledger.model.family import Family, FamilySpec, single
+from gpuledger.model.family import Family, FamilySpec, single_sample_family
 from gpuledger.model.node_state import CollectorHealth, NodeState
 from gpuledger.model.quantities import COLUMNS, Quantity
 
 _FAILED = FamilySpec(
     f"{PREFIX}failed_scrapes_total",
     "counter",
-    "Readings that failed since the program started, the whole or its columns.",
+    "Failed readings since the program started, of the source or of its columns.",
     source="the tick",
 )
 _EXIT_CODE = FamilySpec(
     f"{PREFIX}command_exit_code",
     "gauge",
-    "Exit code of nvidia-smi at the last reading; -1 when there was none or its answer could not be read, 0 "
-    "when NVML was read and answered.",
+    "Exit code of nvidia-smi at the last reading; -1 if it did not exit or its output could not be parsed, 0 "
+    "if NVML was read successfully.",
     source="the command",
 )
 _SUCCESS = FamilySpec(
-    f"{PREFIX}last_collect_success", "gauge", "1 when the last reading worked, else 0.", source="the tick"
+    f"{PREFIX}last_collect_success", "gauge", "1 if the last reading succeeded, else 0.", source="the tick"
 )
 _LAST = FamilySpec(
     f"{PREFIX}last_collect_success_timestamp_seconds",
     "gauge",
-    "Unix time of the last reading that worked.",
+    "Unix time of the last successful reading.",
     source="the tick",
 )
 _SECONDS = FamilySpec(
     f"{PREFIX}last_collect_duration_seconds",
     "gauge",
-    "Time that the last reading took.",
+    "Duration of the last reading.",
     source="the tick",
 )
 _BUILD = FamilySpec(
     "nvidia_gpu_exporter_build_info",
     "gauge",
-    "1, with the version of gpuledger, which stands in for nvidia_gpu_exporter.",
+    "1, with the version of gpuledger, which replaces nvidia_gpu_exporter.",
     ("version",),
     source="the program",
 )
 SPECS: Final = (_FAILED, _EXIT_CODE, _SUCCESS, _LAST, _SECONDS, _BUILD)
 
-# The parts of the tick without which no GPU has its columns.
+# The collectors that columns depend on.
 _NEEDED: Final = ("source", COLUMNS.key)
 
 
-def health_families(page: NodeState, version: str) -> Iterator[Family]:
-    """Families of one Page. Before the first reading, and in a pause, nothing is said of it."""
-    parts = [part for part in page.health.collectors if part.name in _NEEDED]
-    success = page.snapshot is not None and all(part.success for part in parts)
-    yield single(_FAILED, sum(part.failures for part in parts) if parts else None)
-    if page.health.tried and not page.health.paused:
-        yield single(_EXIT_CODE, _exit_code(page))
-        yield single(_SUCCESS, int(success))
-    yield single(_LAST, _last_success(parts))
-    yield single(_SECONDS, next((part.seconds for part in parts if part.name == "source"), None))
-    yield single(_BUILD, 1, version)
+def health_families(state: NodeState, version: str) -> Iterator[Family]:
+    """Yields the families of reading itself; no result before the first reading and while paused."""
+    collectors = [collector for collector in state.health.collectors if collector.name in _NEEDED]
+    success = state.snapshot is not None and all(collector.success for collector in collectors)
+    failures = sum(collector.failures for collector in collectors) if collectors else None
+    yield single_sample_family(_FAILED, failures)
+    if state.health.attempted and not state.health.paused:
+        yield single_sample_family(_EXIT_CODE, _exit_code(state))
+        yield single_sample_family(_SUCCESS, int(success))
+    yield single_sample_family(_LAST, _last_success(collectors))
+    seconds = (collector.seconds for collector in collectors if collector.name == "source")
+    yield single_sample_family(_SECONDS, next(seconds, None))
+    yield single_sample_family(_BUILD, 1, version)
 
 
-def _exit_code(page: NodeState) -> int:
-    code = page.source.exit_code or 0
-    # A command that ended well and told nothing, or does not end at all.
-    return -1 if code == 0 and page.snapshot is None else code
+def _exit_code(state: NodeState) -> int:
+    code = state.source.exit_code or 0
+    # The command exited with 0 but without usable output, or it has not exited.
+    return -1 if code == 0 and state.snapshot is None else code
 
 
-def _last_success(parts: list[CollectorHealth]) -> float | None:
-    times = [part.last_success for part in parts]
+def _last_success(collectors: list[CollectorHealth]) -> float | None:
+    times = [collector.last_success for collector in collectors]
     return None if None in times or not times else min(time for time in times if time is not None)
 
 
@@ -86,27 +89,29 @@ _OWN = (GPU_INFO, *processes.SPECS, *hardware.SPECS, *SPECS)
 
 
 class SmiDialect:
-    """Columns where the source has them, else what can be told of the same fields from quantities."""
+    """Exports nvidia-smi's columns if the source has them, else the same fields computed from quantities."""
 
     name = "smi"
-    # Beside fields of nvidia-smi that are known today a page may have those of tomorrow's driver.
+    # The known fields of nvidia-smi. A page can also have fields of newer drivers.
     specs: tuple[FamilySpec, ...] = (*_OWN, *(column_spec(header) for header in HEADERS))
-    wants: frozenset[Quantity] = printed.WANTS | hardware.WANTS | {COLUMNS}
+    required_quantities: frozenset[Quantity] = (
+        printed.REQUIRED_QUANTITIES | hardware.REQUIRED_QUANTITIES | {COLUMNS}
+    )
 
     def __init__(self, settings: SmiDialectSettings, version: str) -> None:
         self._settings = settings
         self._version = version
-        self._columns = Columns(spec.name for spec in _OWN)
+        self._columns = ColumnFamilies(spec.name for spec in _OWN)
 
-    def families(self, page: NodeState) -> Iterable[Family]:
-        """The families of one Page; without a Snapshot only how reading goes, and counters."""
-        return list(self._families(page))
+    def families(self, state: NodeState) -> Iterable[Family]:
+        """Returns the families of one NodeState; without a Snapshot only health and Xid counters."""
+        return list(self._families(state))
 
-    def _families(self, page: NodeState) -> Iterator[Family]:
-        if page.snapshot is not None:
-            yield from self._columns.families(page.snapshot)
+    def _families(self, state: NodeState) -> Iterator[Family]:
+        if state.snapshot is not None:
+            yield from self._columns.families(state.snapshot)
             if self._settings.compute_apps:
-                yield from processes.process_families(page, page.snapshot)
-            yield from hardware.hardware_families(page.snapshot)
-        yield from hardware.xid_families(page)
-        yield from health_families(page, self._version)
+                yield from processes.process_families(state, state.snapshot)
+            yield from hardware.hardware_families(state.snapshot)
+        yield from hardware.xid_families(state)
+        yield from health_families(state, self._version)

@@ -1,6 +1,6 @@
-"""Headers of `nvidia-smi --query-gpu` that are known today, for the catalogue: what a page can have.
+"""Known headers of `nvidia-smi --query-gpu`, and the family name and unit of any header.
 
-A page tells whatever the machine's own nvidia-smi prints, known here or not.
+The known headers are for documentation: a page has every column that the local nvidia-smi prints.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REASONS = (
     "hw_power_brake_slowdown sw_thermal_slowdown sync_boost"
 )
 
-# Texts that never hold a number alone (timestamp, uuid, pci.bus_id, vbios_version, ...) are left out.
+# Without text fields that are never a single number (timestamp, uuid, pci.bus_id, vbios_version, ...).
 HEADERS: Final = (
     *_group("", "driver_version kmd_version count name serial"),
     *_group("pci.", "domain bus device baseClass subClass device_id sub_device_id"),
@@ -89,7 +89,7 @@ HEADERS: Final = (
 
 PREFIX: Final = "nvidia_smi_"
 
-# nvidia-smi's unit: what the name ends in, and the factor to the base unit.
+# nvidia-smi's unit to the suffix of the name and the factor to the base unit.
 _UNITS: Final = {
     "W": ("_watts", 1.0),
     "W/s": ("_watts_per_second", 1.0),
@@ -107,33 +107,33 @@ _FORBIDDEN = pattern(r"[^a-z0-9_]")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a column is told as.
+class ColumnFamily:
+    """The family that a column is exported as.
 
-    `field` is its name in `--query-gpu`. A number in a cell is worth `factor` times itself in the family's
-    unit. `strange` is a unit that there is no rule for, empty where there is: the number is told as it is.
+    `field` is the column's name in `--query-gpu`. A cell times `factor` is the value in the family's unit.
+    `unknown_unit` is a unit without a rule, else empty: such numbers are exported unscaled.
     """
 
     field: str
     name: str
     factor: float = 1.0
-    strange: str = ""
+    unknown_unit: str = ""
 
 
 @lru_cache(maxsize=2048)
-def told_as(header: str) -> Told:
-    """The family of a header as printed, `memory.total [MiB]`. Every text makes a valid name."""
+def column_family(header: str) -> ColumnFamily:
+    """Returns the family of a header as printed (`memory.total [MiB]`). Any text results in a valid name."""
     found = _HEADER.fullmatch(header.strip())
     field, unit = (found[1], found[2] or "") if found else (header.strip(), "")
     suffix, factor = _UNITS.get(unit, ("", 1.0))
-    strange = unit if unit and not suffix else ""
-    if strange:
-        words = _FORBIDDEN.sub("_", strange.lower()).strip("_")
+    unknown_unit = unit if unit and not suffix else ""
+    if unknown_unit:
+        words = _FORBIDDEN.sub("_", unknown_unit.lower()).strip("_")
         suffix = f"_{words}" if words else ""
-    return Told(field, PREFIX + _snake(field) + suffix, factor, strange)
+    return ColumnFamily(field, PREFIX + _snake_case(field) + suffix, factor, unknown_unit)
 
 
-def _snake(field: str) -> str:
-    """`fabric.cliqueId` as `fabric_clique_id`."""
+def _snake_case(field: str) -> str:
+    """Converts `fabric.cliqueId` to `fabric_clique_id`."""
     flat = field.replace(".", "_")
     return _FORBIDDEN.sub("_", _CAPITAL.sub(r"\1_\2", _WORD.sub(r"\1_\2", flat)).lower())

@@ -1,4 +1,4 @@
-"""What nvidia_gpu_exporter tells from NVML beside nvidia-smi's columns: energy, PCIe, MIG and Xid errors."""
+"""Families of nvidia_gpu_exporter that are not nvidia-smi columns: energy, PCIe, MIG and Xid errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuledger.model.snapshot import Snapshot
 _ENERGY = FamilySpec(
     f"{PREFIX}energy_joules_total",
     "counter",
-    "Energy that the GPU has used since its driver was loaded.",
+    "Energy used by the GPU since driver load.",
     ("uuid",),
     source="nvmlDeviceGetTotalEnergyConsumption",
 )
@@ -32,7 +32,7 @@ _MIG_INFO = FamilySpec(
 _XIDS = FamilySpec(
     f"{PREFIX}xid_errors_total",
     "counter",
-    "Xid errors seen since the program started, by Xid.",
+    "Xid errors since the program started, by Xid.",
     ("uuid", "xid"),
     source="nvmlEventSetWait_v2 nvmlEventTypeXidCriticalError",
 )
@@ -56,23 +56,38 @@ def _of_instance(name: str, quantity: Quantity, text: str, source: str) -> tuple
 _MEMORY: Final = "nvmlDeviceGetMemoryInfo_v2"
 _GPM: Final = "nvmlGpmMetricsGet"
 _PCIE: Final = (
-    _of_gpu("pcie_throughput_tx_bytes_per_second", q.PCIE_TX_RATE, "Rate of data that the GPU sends."),
-    _of_gpu("pcie_throughput_rx_bytes_per_second", q.PCIE_RX_RATE, "Rate of data that the GPU receives."),
+    _of_gpu("pcie_throughput_tx_bytes_per_second", q.PCIE_TX_RATE, "Data rate sent by the GPU over PCIe."),
+    _of_gpu(
+        "pcie_throughput_rx_bytes_per_second", q.PCIE_RX_RATE, "Data rate received by the GPU over PCIe."
+    ),
 )
 _MIG: Final = (
-    _of_instance("memory_total_bytes", q.MEMORY_TOTAL, "Memory of the GPU instance in all.", _MEMORY),
-    _of_instance("memory_used_bytes", q.MEMORY_USED, "Memory in use.", _MEMORY),
-    _of_instance("memory_free_bytes", q.MEMORY_FREE, "Memory that is free.", _MEMORY),
-    _of_instance("memory_reserved_bytes", q.MEMORY_RESERVED, "Memory that the driver keeps.", _MEMORY),
+    _of_instance("memory_total_bytes", q.MEMORY_TOTAL, "Total memory of the GPU instance.", _MEMORY),
+    _of_instance("memory_used_bytes", q.MEMORY_USED, "Memory used on the GPU instance.", _MEMORY),
+    _of_instance("memory_free_bytes", q.MEMORY_FREE, "Free memory of the GPU instance.", _MEMORY),
+    _of_instance("memory_reserved_bytes", q.MEMORY_RESERVED, "Memory reserved by the driver.", _MEMORY),
     _of_instance(
-        "graphics_activity_ratio", q.ENGINE_ACTIVITY, "Share of time in which an engine was busy.", _GPM
+        "graphics_activity_ratio",
+        q.ENGINE_ACTIVITY,
+        "Fraction of time for which the graphics or compute engine was busy.",
+        _GPM,
     ),
-    _of_instance("sm_activity_ratio", q.SM_ACTIVITY, "Share of time of SMs with a warp on them.", _GPM),
-    _of_instance("sm_occupancy_ratio", q.SM_OCCUPANCY, "Share of the warps that would fit.", _GPM),
-    _of_instance("tensor_activity_ratio", q.TENSOR_ACTIVITY, "Share of time of busy tensor pipes.", _GPM),
+    _of_instance(
+        "sm_activity_ratio",
+        q.SM_ACTIVITY,
+        "Fraction of time for which an SM had at least one warp, averaged over the SMs.",
+        _GPM,
+    ),
+    _of_instance("sm_occupancy_ratio", q.SM_OCCUPANCY, "Resident warps as a fraction of the maximum.", _GPM),
+    _of_instance(
+        "tensor_activity_ratio",
+        q.TENSOR_ACTIVITY,
+        "Fraction of time for which the tensor pipes were busy.",
+        _GPM,
+    ),
 )
 
-WANTS: Final = frozenset({q.ENERGY, *(quantity for _, quantity in (*_PCIE, *_MIG))})
+REQUIRED_QUANTITIES: Final = frozenset({q.ENERGY, *(quantity for _, quantity in (*_PCIE, *_MIG))})
 SPECS: Final = (
     _ENERGY,
     *(spec for spec, _ in _PCIE),
@@ -84,7 +99,7 @@ SPECS: Final = (
 
 
 def hardware_families(snapshot: Snapshot) -> Iterator[Family]:
-    """The families of one Snapshot."""
+    """Yields the families of energy, PCIe and MIG of one Snapshot."""
     energy, info = Family(_ENERGY), Family(_MIG_INFO)
     pcie = [(Family(spec), quantity) for spec, quantity in _PCIE]
     mig = [(Family(spec), quantity) for spec, quantity in _MIG]
@@ -94,7 +109,7 @@ def hardware_families(snapshot: Snapshot) -> Iterator[Family]:
         if isinstance(device, Instance):
             gi = str(device.gi)
             info.add(1, str(device.ci), gi, uuid_label(device.uuid), device.profile, uuid)
-            # Of compute instances that share a GPU instance the first tells what it has.
+            # Compute instances of one GPU instance have the same labels: the first one is exported.
             for family, quantity in mig:
                 family.add(reading.get(quantity), gi, uuid)
             continue
@@ -108,10 +123,10 @@ def hardware_families(snapshot: Snapshot) -> Iterator[Family]:
     yield from (family for family, _ in mig)
 
 
-def xid_families(page: NodeState) -> Iterator[Family]:
-    """Counters that stay while there is no Snapshot."""
+def xid_families(state: NodeState) -> Iterator[Family]:
+    """Yields the families of Xid errors; they do not need a Snapshot."""
     count, time = Family(_XIDS), Family(_XID_TIME)
-    for (uuid, xid), seen in page.ledger.xids.items():
+    for (uuid, xid), seen in state.ledger.xids.items():
         count.add(seen, uuid_label(uuid), str(xid))
-        time.add(page.ledger.xid_times[uuid, xid], uuid_label(uuid), str(xid))
+        time.add(state.ledger.xid_times[uuid, xid], uuid_label(uuid), str(xid))
     yield from (count, time)

@@ -1,4 +1,4 @@
-"""Compute processes: who they are, what they hold, how many a GPU has."""
+"""Families of compute processes: their names, memory and number per GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Reading, Snapshot
 
-_WHO: Final = ("pid", "process_name", "uuid")
-# Under MIG alone, as there.
-_WHERE: Final = ("compute_instance_id", "gpu_instance_id")
+_PROCESS_LABELS: Final = ("pid", "process_name", "uuid")
+# Only under MIG, as in nvidia_gpu_exporter.
+_INSTANCE_LABELS: Final = ("compute_instance_id", "gpu_instance_id")
 _LISTS: Final = "process lists; nvidia-smi --query-compute-apps"
 
 
@@ -33,7 +33,7 @@ def _memory(labels: tuple[str, ...]) -> FamilySpec:
     return FamilySpec(
         f"{PREFIX}compute_app_used_memory_bytes",
         "gauge",
-        "Memory of the GPU that the process holds; absent where the driver cannot say.",
+        "GPU memory used by the process; absent if the driver does not report it.",
         labels,
         source=_LISTS,
     )
@@ -42,33 +42,36 @@ def _memory(labels: tuple[str, ...]) -> FamilySpec:
 COUNT: Final = FamilySpec(
     f"{PREFIX}compute_apps",
     "gauge",
-    "Processes with a compute context on the GPU; 0 when there is none.",
+    "Processes with a compute context on the GPU.",
     ("uuid",),
     source=_LISTS,
 )
 SUCCESS: Final = FamilySpec(
     f"{PREFIX}compute_apps_last_collect_success",
     "gauge",
-    "1 when the processes of every GPU could be listed, else 0.",
+    "1 if the processes of all GPUs could be listed, else 0.",
     source=_LISTS,
 )
-_PLAIN: Final = (_info(_WHO), _memory(_WHO))
-_CUT: Final = (_info((*_WHERE, *_WHO)), _memory((*_WHERE, *_WHO)))
-SPECS: Final = (*_CUT, COUNT, SUCCESS)
+_WITHOUT_MIG: Final = (_info(_PROCESS_LABELS), _memory(_PROCESS_LABELS))
+_WITH_MIG: Final = (
+    _info((*_INSTANCE_LABELS, *_PROCESS_LABELS)),
+    _memory((*_INSTANCE_LABELS, *_PROCESS_LABELS)),
+)
+SPECS: Final = (*_WITH_MIG, COUNT, SUCCESS)
 
 
-def process_families(page: NodeState, snapshot: Snapshot) -> Iterator[Family]:
-    """The families of one Snapshot. Processes beyond the cap are in the count alone."""
-    cut = any(isinstance(reading.device, Instance) for reading in snapshot.readings)
-    info, memory = (Family(spec) for spec in (_CUT if cut else _PLAIN))
+def process_families(state: NodeState, snapshot: Snapshot) -> Iterator[Family]:
+    """Yields the families of one Snapshot. Processes beyond the cap are only counted."""
+    has_mig = any(isinstance(reading.device, Instance) for reading in snapshot.readings)
+    info, memory = (Family(spec) for spec in (_WITH_MIG if has_mig else _WITHOUT_MIG))
     counts: dict[Gpu, int | None] = {}
-    for reading in snapshot.holders:
+    for reading in snapshot.process_readings:
         gpu = reading.device.gpu
         listed = [process for process in reading.processes or () if process.computes]
         before = counts.get(gpu, 0)
         counts[gpu] = None if before is None or reading.processes is None else before + len(listed)
-        for process in _told(page, reading, listed):
-            labels = (*(_where(process) if cut else ()), *_who(process))
+        for process in _exported_processes(state, reading, listed):
+            labels = (*(_instance_labels(process) if has_mig else ()), *_process_labels(process))
             info.add(1, *labels)
             memory.add(process.memory, *labels)
     count = Family(COUNT)
@@ -79,16 +82,18 @@ def process_families(page: NodeState, snapshot: Snapshot) -> Iterator[Family]:
     yield from (info, memory, count, success)
 
 
-def _told(page: NodeState, reading: Reading, listed: Iterable[GpuProcess]) -> Iterable[GpuProcess]:
-    untold = page.ledger.omitted.get(reading.device.uuid, frozenset())
-    return (process for process in listed if process.key not in untold)
+def _exported_processes(
+    state: NodeState, reading: Reading, listed: Iterable[GpuProcess]
+) -> Iterable[GpuProcess]:
+    omitted = state.ledger.omitted.get(reading.device.uuid, frozenset())
+    return (process for process in listed if process.key not in omitted)
 
 
-def _who(process: GpuProcess) -> tuple[str, str, str]:
+def _process_labels(process: GpuProcess) -> tuple[str, str, str]:
     name = process.name or process.command or "[N/A]"
     return (str(process.pid), name, uuid_label(process.device.gpu.uuid))
 
 
-def _where(process: GpuProcess) -> tuple[str, str]:
+def _instance_labels(process: GpuProcess) -> tuple[str, str]:
     device = process.device
     return (str(device.ci), str(device.gi)) if isinstance(device, Instance) else ("", "")

@@ -1,4 +1,4 @@
-"""Who is let in: rate limit, then basic auth; and the headers of answers. Health is for everyone."""
+"""Rate limit, basic auth and additional response headers of a web config. Health queries are exempt."""
 
 from __future__ import annotations
 
@@ -8,63 +8,65 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from gpuledger.http.routes import PROBES, Request, Response, plain
-from gpuledger.http.web_config.current import CurrentWebConfig
+from gpuledger.http.routes import PROBES, Request, Response, text_response
+from gpuledger.http.web_config.current_config import CurrentWebConfig
 from gpuledger.http.web_config.model import RateLimit
-from gpuledger.http.web_config.passwords import Busy, Passwords
+from gpuledger.http.web_config.passwords import CheckerBusy, PasswordChecker
 from gpuledger.model.source import Clock
 
-# The server sends it with every answer anyway.
+# The server sends this header with every response anyway.
 _ALWAYS_SENT: Final = "X-Content-Type-Options"
 
 _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="gpuledger", charset="UTF-8"'),)
-_UNAUTHORIZED: Final = plain("a user name and a password are wanted", 401, _CHALLENGE)
-_BUSY: Final = plain("too many passwords are being checked; try again", 503, (("Retry-After", "1"),))
+_UNAUTHORIZED: Final = text_response("user name and password required", 401, _CHALLENGE)
+_BUSY: Final = text_response("too many passwords are being checked; try again", 503, (("Retry-After", "1"),))
 
 
 class WebGate:
     """Decides on each request under the web config in force."""
 
-    def __init__(self, current: CurrentWebConfig, clock: Clock, passwords: Passwords | None = None) -> None:
+    def __init__(
+        self, current: CurrentWebConfig, clock: Clock, passwords: PasswordChecker | None = None
+    ) -> None:
         self._current = current
-        self._passwords = passwords or Passwords()
+        self._passwords = passwords or PasswordChecker()
         self._bucket = _Bucket(clock)
 
     def decide(self, request: Request) -> Response | asyncio.Future[bool] | None:
-        """None lets the request in, a Response refuses it; a future says later whether it is let in."""
-        self._current.look()
+        """None accepts the request, a Response rejects it; a future decides later whether to accept it."""
+        self._current.refresh()
         config = self._current.config
         if request.path in PROBES:
             return None
         limit = config.rate_limit
-        if limit is not None and not self._bucket.take(limit):
-            return plain("too many requests", 429, (("Retry-After", str(ceil(limit.interval))),))
+        if limit is not None and not self._bucket.take_token(limit):
+            return text_response("too many requests", 429, (("Retry-After", str(ceil(limit.interval))),))
         if not config.users:
             return None
-        given = credentials(request.headers.get("authorization", ""))
+        given = parse_basic_auth(request.headers.get("authorization", ""))
         if given is None:
-            return self.refused
+            return self.rejection
         try:
-            answer = self._passwords.ask(config.users, *given)
-        except Busy:
+            answer = self._passwords.check_password(config.users, *given)
+        except CheckerBusy:
             return _BUSY
         if isinstance(answer, bool):
-            return None if answer else self.refused
+            return None if answer else self.rejection
         return answer
 
     @property
-    def era(self) -> int:
-        """See `Gate.era`."""
-        self._current.look()
-        return self._current.era
+    def generation(self) -> int:
+        """See `RequestGate.generation`."""
+        self._current.refresh()
+        return self._current.generation
 
     @property
-    def refused(self) -> Response:
-        """The answer to whom a password check does not let in."""
+    def rejection(self) -> Response:
+        """The response to a wrong password."""
         return _UNAUTHORIZED
 
-    def dress(self, response: Response) -> Response:
-        """The response with the headers of `http_server_config`, which replace a page's own."""
+    def add_headers(self, response: Response) -> Response:
+        """The response with the headers of `http_server_config`, which replace headers of the handler."""
         more = [header for header in self._current.config.headers if header[0] != _ALWAYS_SENT]
         if not more:
             return response
@@ -73,8 +75,8 @@ class WebGate:
         return replace(response, headers=(*kept, *more))
 
 
-def credentials(header: str) -> tuple[str, bytes] | None:
-    """User and password of an Authorization header (RFC 7617); None for another scheme or a broken one."""
+def parse_basic_auth(header: str) -> tuple[str, bytes] | None:
+    """User and password of an Authorization header (RFC 7617); None for another scheme or a malformed one."""
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -87,7 +89,7 @@ def credentials(header: str) -> tuple[str, bytes] | None:
 
 
 class _Bucket:
-    """Tokens of a rate limit: one comes per interval, each request takes one, `burst` can lie there."""
+    """A token bucket: gains one token per interval, holds `burst` tokens; each request takes one."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -95,8 +97,8 @@ class _Bucket:
         self._tokens = 0.0
         self._at = 0.0
 
-    def take(self, limit: RateLimit) -> bool:
-        """Whether there was one left. A changed limit begins anew with all tokens."""
+    def take_token(self, limit: RateLimit) -> bool:
+        """Take a token; returns whether there was one. A changed limit starts with a full bucket."""
         now = self._clock.elapsed()
         if limit != self._limit:
             self._limit, self._tokens = limit, float(limit.burst)

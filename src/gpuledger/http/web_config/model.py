@@ -1,4 +1,4 @@
-"""What a web config file says, checked and under its own words."""
+"""The validated content of a web config file."""
 
 from __future__ import annotations
 
@@ -11,35 +11,23 @@ from typing import Final
 from gpuledger.host.files import read_at_most
 from gpuledger.model.errors import UsageError
 
-# Room for all authorities of the web, in PEM; some hundred KiB.
+# Bytes of a PEM file. A bundle of all public CAs has some hundred KiB.
 _LONGEST: Final = 1 << 20
 
 
 class ClientAuth(Enum):
-    """Whether a client shows a certificate, and whether it is verified: Go's `tls.ClientAuthType`."""
+    """The types of Go's `tls.ClientAuthType` that Python supports: it verifies each requested certificate."""
 
     NONE = "NoClientCert"
-    REQUEST = "RequestClientCert"
-    REQUIRE_ANY = "RequireAnyClientCert"
     VERIFY_IF_GIVEN = "VerifyClientCertIfGiven"
     REQUIRE_AND_VERIFY = "RequireAndVerifyClientCert"
-
-    @property
-    def verifies(self) -> bool:
-        """A certificate that is shown must be signed by a known authority."""
-        return self in (ClientAuth.VERIFY_IF_GIVEN, ClientAuth.REQUIRE_AND_VERIFY)
-
-    @property
-    def requires(self) -> bool:
-        """Without a certificate there is no connection."""
-        return self in (ClientAuth.REQUIRE_ANY, ClientAuth.REQUIRE_AND_VERIFY)
 
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """PEM text: in a file of its own, or in the web config file itself when `path` is None.
+    """A PEM text: in a separate file, or inline in the web config file when `path` is None.
 
-    `place` is what a message calls it: the web config file and the key path in it.
+    `place` names it in messages: the web config file and the key path in it.
     """
 
     place: str
@@ -61,10 +49,10 @@ class Pem:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """`tls_server_config`. Versions are 12 or 13; `ciphers` are OpenSSL's names of TLS 1.2 suites.
+    """`tls_server_config`. Versions are 12 or 13; `ciphers` are OpenSSL's names of TLS 1.2 cipher suites.
 
-    `ciphers` is None where the file lists none; an empty tuple is a list without any for TLS 1.2. `curves`
-    are numbers of TLS groups in the order preferred, none for OpenSSL's own choice.
+    `ciphers` is None if the file lists none, and empty if it lists none for TLS 1.2. `curve` is OpenSSL's
+    name of the only allowed TLS group, empty for OpenSSL's default.
     """
 
     certificate: Pem
@@ -76,11 +64,11 @@ class TlsConfig:
     max_version: int = 13
     ciphers: tuple[str, ...] | None = None
     prefer_server_ciphers: bool = True
-    curves: tuple[int, ...] = ()
+    curve: str = ""
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that are read besides the web config file."""
+        """The files that are read in addition to the web config file."""
         found = (self.certificate, self.key, self.client_ca)
         return tuple(pem.path for pem in found if pem is not None and pem.path is not None)
 
@@ -95,7 +83,7 @@ class RateLimit:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    """The whole file. `users` are bcrypt hashes by name; `http2` is what the file says, None for nothing."""
+    """The whole file. `users` are bcrypt hashes by name; `http2` is the value in the file, if any."""
 
     tls: TlsConfig | None = None
     http2: bool | None = None
@@ -104,7 +92,7 @@ class WebConfig:
     rate_limit: RateLimit | None = None
 
 
-# Those of Go's `tls.CipherSuites()`, the four with RSA key exchange included that Go 1.22 took from it.
+# Go's `tls.CipherSuites()`, plus the four with RSA key exchange that Go 1.22 removed from it.
 CIPHERS: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -124,20 +112,22 @@ CIPHERS: Final = {
     "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
 }
 
-# Always offered with TLS 1.3, in Go as here; a file may name them, to no effect.
+# Always offered with TLS 1.3, as in Go; naming them in the file has no effect.
 TLS_1_3_CIPHERS: Final = (
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
     "TLS_CHACHA20_POLY1305_SHA256",
 )
 
-# Numbers of IANA's registry "TLS Supported Groups".
-CURVES: Final = {"CurveP256": 23, "CurveP384": 24, "CurveP521": 25, "X25519": 29}
-
 # The names by which `SSLContext.set_ecdh_curve` finds them.
-OPENSSL_CURVES: Final = {23: "prime256v1", 24: "secp384r1", 25: "secp521r1", 29: "X25519"}
+CURVES: Final = {
+    "CurveP256": "prime256v1",
+    "CurveP384": "secp384r1",
+    "CurveP521": "secp521r1",
+    "X25519": "X25519",
+}
 
-# Headers that a file may add, and the values that some of them are bound to.
+# Headers that a file may add, with their allowed values; empty allows any.
 HEADERS: Final[dict[str, tuple[str, ...]]] = {
     "Content-Security-Policy": (),
     "Strict-Transport-Security": (),

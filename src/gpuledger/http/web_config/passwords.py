@@ -1,4 +1,4 @@
-"""Passwords checked against bcrypt hashes, off the event loop, each only once."""
+"""Check passwords against bcrypt hashes in threads, and cache the results."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from threading import Thread
 from typing import Final
 
 try:
-    # hashlib's own, without the 3.6 MiB of OpenSSL that hashlib loads besides.
+    # The implementation behind hashlib: importing hashlib loads 3.6 MiB of OpenSSL, too.
     from _blake2 import blake2b
 except ImportError:
     from hashlib import blake2b
 
 _LOG = logging.getLogger(__name__)
 
-# bcrypt itself ends there; its Python package refuses what Go's cuts.
+# Bytes that bcrypt uses of a password; its Python package rejects longer ones, Go's truncates them.
 _LONGEST: Final = 72
 
 _Job = tuple[bytes, bytes, Callable[[bool], None]]
 
 
-class Busy(Exception):
+class CheckerBusy(Exception):
     """Too many passwords wait to be checked."""
 
 
-class Passwords:
-    """Says whether a password is the user's.
+class PasswordChecker:
+    """Checks whether a password is that of a user.
 
-    Every name costs the same: one that is not there is checked against a made-up hash, whose cost is that of
-    one of the users (always the same one for the same name). Answers are remembered under a keyed hash of
-    name, hash and password, right and wrong ones apart, so that guessing does not push out the scrapers'.
-    `check` is `bcrypt.checkpw`; it runs in `threads` threads, and at most `waiting` passwords are on their
-    way at a time. Used by the event loop's thread alone.
+    Unknown users take as long as known ones, so that timing reveals nothing: their passwords are checked
+    against a dummy hash with the cost of one of the users (always the same for a name). Results are cached
+    under a keyed hash of name, hash and password; correct and wrong ones separately, so that guesses do not
+    evict those of scrapers. `check` is `bcrypt.checkpw`; it runs in `threads` threads, with at most `waiting`
+    passwords at a time. Used by the event loop's thread only.
     """
 
     def __init__(
@@ -56,10 +56,12 @@ class Passwords:
         self._running: dict[bytes, asyncio.Future[bool]] = {}
         self._jobs: SimpleQueue[_Job] | None = None
 
-    def ask(self, users: Mapping[str, bytes], name: str, password: bytes) -> bool | asyncio.Future[bool]:
-        """The answer, at once when remembered. Raises Busy. `users` are hashes by name, at least one."""
+    def check_password(
+        self, users: Mapping[str, bytes], name: str, password: bytes
+    ) -> bool | asyncio.Future[bool]:
+        """The result, immediately if cached. Raises CheckerBusy. `users` are hashes by name, at least one."""
         known = users.get(name)
-        stored = known if known is not None else self._made_up(users, name)
+        stored = known if known is not None else self._dummy_hash(users, name)
         key = self._keyed(name.encode("utf-8", "surrogatepass"), stored, password)
         for answer, remembered in self._answers.items():
             if key in remembered:
@@ -68,18 +70,18 @@ class Passwords:
         if key in self._running:
             return self._running[key]
         if len(self._running) >= self._waiting:
-            raise Busy
+            raise CheckerBusy
         loop = asyncio.get_running_loop()
         future = self._running[key] = loop.create_future()
 
         def done(matches: bool) -> None:
             self._end(key, matches and known is not None)
 
-        def tell(matches: bool) -> None:
+        def report(matches: bool) -> None:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done, matches)
 
-        self._queue().put((password[:_LONGEST], stored, tell))
+        self._queue().put((password[:_LONGEST], stored, report))
         return future
 
     def _end(self, key: bytes, answer: bool) -> None:
@@ -92,12 +94,12 @@ class Passwords:
             future.set_result(answer)
 
     def _keyed(self, *parts: bytes) -> bytes:
-        made = blake2b(key=self._secret, digest_size=32)
+        digest = blake2b(key=self._secret, digest_size=32)
         for part in parts:
-            made.update(len(part).to_bytes(8, "big") + part)
-        return made.digest()
+            digest.update(len(part).to_bytes(8, "big") + part)
+        return digest.digest()
 
-    def _made_up(self, users: Mapping[str, bytes], name: str) -> bytes:
+    def _dummy_hash(self, users: Mapping[str, bytes], name: str) -> bytes:
         digest = self._keyed(name.encode("utf-8", "surrogatepass"))
         costs = sorted(hashed[4:6] for hashed in users.values())
         cost = costs[int.from_bytes(digest[:8], "big") % len(costs)]
@@ -108,7 +110,7 @@ class Passwords:
         if self._jobs is None:
             self._jobs = SimpleQueue()
             for number in range(self._threads):
-                # Daemons: the end of the program does not wait for a check.
+                # Daemon threads: a running check does not delay the exit.
                 arguments = (self._jobs, self._check or _bcrypt())
                 Thread(target=_work, args=arguments, name=f"password-{number}", daemon=True).start()
         return self._jobs
@@ -122,13 +124,13 @@ def _bcrypt() -> Callable[[bytes, bytes], bool]:
 
 def _work(jobs: SimpleQueue[_Job], check: Callable[[bytes, bytes], bool]) -> None:
     while True:
-        password, stored, tell = jobs.get()
+        password, stored, report = jobs.get()
         matches = False
         try:
             matches = check(password, stored)
         except ValueError:
-            # What bcrypt cannot take, such as a zero byte, is nobody's password.
+            # bcrypt rejects some input, such as a zero byte: it matches no password.
             pass
-        except Exception:  # noqa: BLE001  (the next password needs this thread)
+        except Exception:  # noqa: BLE001  (the thread must survive for the next password)
             _LOG.exception("bcrypt failed")
-        tell(matches)
+        report(matches)

@@ -1,4 +1,4 @@
-"""One interval's millijoules onto accounts: floor, rest, and by which method (DESIGN 5, rules 3 to 7)."""
+"""Apportions the energy of one interval to accounts: the floor, the rest, and the method (rules 3 to 7)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from math import lcm
 from gpuledger.ledger.energy.evidence import Evidence, is_activity
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.energy.shares import profile_slices, slices_of, whole
+from gpuledger.ledger.energy.shares import gpu_slices, profile_slices, round_shares
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.process import ProcessKey
 
@@ -23,14 +23,14 @@ EQUAL = "equal"
 INTEGRATED = "integrated"
 
 
-class Policy(Enum):
-    """Whether energy that is not one process's alone is split, or left unattributed."""
+class EnergyPolicy(Enum):
+    """Whether energy that one process did not use alone is split or left unattributed."""
 
     APPORTIONED = "apportioned"
     MEASURED = "measured"
 
 
-# An account within one Gpu and interval: a process by its rank, and before all of them the Gpu's own two.
+# An account within one Gpu and interval: the rank of a process, or one of the Gpu's own two accounts.
 _Target = int
 _IDLE: _Target = -2
 _UNATTRIBUTED: _Target = -1
@@ -39,32 +39,32 @@ _NANO = 1_000_000
 
 
 @dataclass(slots=True)
-class Split:
-    """Exact nanojoules by account, and on what the split rests.
+class EnergySplit:
+    """Exact nanojoules by account, and the method on which the split is based.
 
-    Shares are kept by denominator, so that adding to them is adding integers: a `Fraction` would look for
-    common divisors at each step, and this is done for every process at every tick.
+    Shares are grouped by denominator, so that adding them is integer addition: a `Fraction` would compute
+    common divisors at each step, for every process and tick.
     """
 
     parts: dict[int, dict[_Target, int]] = field(default_factory=dict)
     basis: str = EQUAL
 
     def add(self, target: _Target, nanojoules: int, divided_by: int = 1) -> None:
-        """Give an account its part."""
+        """Add nanojoules to an account."""
         if nanojoules:
             part = self.parts.get(divided_by)
             if part is None:
                 part = self.parts[divided_by] = {}
             part[target] = part.get(target, 0) + nanojoules
 
-    def take(self, other: Split, times: int, divided_by: int) -> None:
-        """Give every account what it has in the other one, so many times."""
+    def add_scaled(self, other: EnergySplit, times: int, divided_by: int) -> None:
+        """Add the shares of another split, multiplied by `times / divided_by`."""
         for denominator, shares in other.parts.items():
             for target, nanojoules in shares.items():
                 self.add(target, nanojoules * times, denominator * divided_by)
 
     def shares(self) -> tuple[dict[_Target, int], int]:
-        """Everything over one denominator, and this denominator."""
+        """All shares over one denominator, and that denominator."""
         if len(self.parts) == 1:
             ((denominator, shares),) = self.parts.items()
             return shares, denominator
@@ -78,8 +78,8 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Booked:
-    """An interval in the books. `processes` maps identities to whole millijoules; all sum to `delta`."""
+class BookedInterval:
+    """A booked interval. `processes` maps process keys to whole millijoules; all accounts sum to `delta`."""
 
     delta: int
     method: str
@@ -88,136 +88,139 @@ class Booked:
     processes: Mapping[ProcessKey, int]
 
 
-def book(
+def apportion(
     evidence: Evidence,
     length: int,
     delta: int,
-    everybody: Sequence[Residence],
+    residents: Sequence[Residence],
     floors: Floors,
     *,
     integrated: bool = False,
-    policy: Policy = Policy.APPORTIONED,
-) -> Booked:
+    policy: EnergyPolicy = EnergyPolicy.APPORTIONED,
+) -> BookedInterval:
     """Apportion `delta` millijoules of an interval of `length` microseconds.
 
-    `integrated` says that the energy itself is an integral of power and no counter's: never measured.
+    `integrated`: the energy is an integral of power, not a counter difference, and is therefore never
+    measured.
     """
-    active = is_active(evidence, everybody)
+    active = is_active(evidence, residents)
     parts = set(evidence.instances)
-    tenants = [one for one in everybody if not one.draws and (not parts or one.process.device in parts)]
-    # Known by a record or a sample of the whole Gpu alone: on which Instance it was, nobody can say.
-    strays = bool(parts) and any(one.process.device not in parts for one in everybody)
-    split = Split()
-    floor = _floor(split, evidence, length, tenants, floors, delta * _NANO)
+    computing = [one for one in residents if not one.draws and (not parts or one.process.device in parts)]
+    # Known only from a record or sample of the whole Gpu: the Instance is unknown.
+    has_unplaced = bool(parts) and any(one.process.device not in parts for one in residents)
+    split = EnergySplit()
+    floor = _split_floor(split, evidence, length, computing, floors, delta * _NANO)
     rest = delta * _NANO - floor
     if rest:
-        _rest(split, evidence, tenants, everybody, rest, active=active or strays)
+        _split_rest(split, evidence, computing, residents, rest, active=active or has_unplaced)
     shares, denominator = split.shares()
-    rounded = whole(delta, shares, _NANO * denominator)
-    lone = _is_measured(evidence, tenants, everybody, rounded)
-    method = split.basis if not lone else INTEGRATED if integrated else MEASURED
-    if policy is Policy.MEASURED and method != MEASURED:
-        return Booked(delta, method, 0, delta, {})
-    return Booked(
+    rounded = round_shares(delta, shares, _NANO * denominator)
+    is_measured = _is_measured(evidence, computing, residents, rounded)
+    method = split.basis if not is_measured else INTEGRATED if integrated else MEASURED
+    if policy is EnergyPolicy.MEASURED and method != MEASURED:
+        return BookedInterval(delta, method, 0, delta, {})
+    return BookedInterval(
         delta,
         method,
         rounded.get(_IDLE, 0),
         rounded.get(_UNATTRIBUTED, 0),
-        {one.key: rounded[one.rank] for one in everybody if rounded.get(one.rank)},
+        {one.key: rounded[one.rank] for one in residents if rounded.get(one.rank)},
     )
 
 
-def is_active(evidence: Evidence, everybody: Iterable[Residence]) -> bool:
-    """Whether the Gpu worked at any time in the interval, as far as the driver tells (rule 5)."""
+def is_active(evidence: Evidence, residents: Iterable[Residence]) -> bool:
+    """Return whether the Gpu was active at any time in the interval, as far as reported (rule 5)."""
     if evidence.busy:
         return True
-    drawing = frozenset(one.process.pid for one in everybody if one.draws)
+    drawing = frozenset(one.process.pid for one in residents if one.draws)
     return any(is_activity(sample, drawing) for sample in evidence.samples)
 
 
 def _is_measured(
     evidence: Evidence,
-    tenants: Sequence[Residence],
-    everybody: Sequence[Residence],
+    computing: Sequence[Residence],
+    residents: Sequence[Residence],
     rounded: Mapping[_Target, int],
 ) -> bool:
-    """Rule 6; and an interval with nobody at all in it, all of it idle, was not split either.
+    """Return whether the interval needed no split (rule 6), or had no residents and is entirely idle.
 
-    Under MIG the driver tells no samples, so nothing that somebody was on is measured.
+    Under MIG the driver reports no samples, so an interval with residents is never measured.
     """
     if rounded.get(_UNATTRIBUTED):
         return False
-    if not everybody:
+    if not residents:
         return True
     if not evidence.samples_readable:
         return False
-    return len(everybody) == len(tenants) == 1 and tenants[0].certain
+    return len(residents) == len(computing) == 1 and computing[0].certain
 
 
-def _floor(
-    split: Split,
+def _split_floor(
+    split: EnergySplit,
     evidence: Evidence,
     length: int,
-    tenants: Sequence[Residence],
+    computing: Sequence[Residence],
     floors: Floors,
     most: int,
 ) -> int:
-    """Charge the floor second by second; answers the nanojoules charged, `most` at most."""
+    """Charge the floor for each part of the interval; return the nanojoules charged, at most `most`."""
     empty, resident = floors.pair
-    charged = Split()
+    charged = EnergySplit()
     total = 0
-    for begins, ends, present in _segments(length, tenants):
+    for begins, ends, present in _segments(length, computing):
         span = ends - begins
         total += span * (resident if present else empty)
         if evidence.instances:
-            _floor_of_parts(charged, evidence, span, present, empty, resident)
+            _split_mig_floor(charged, evidence, span, present, empty, resident)
         elif present:
-            _equally(charged, present, span * resident)
+            _split_equally(charged, present, span * resident)
         else:
             charged.add(_IDLE, span * empty)
     if total <= most:
-        split.take(charged, 1, 1)
+        split.add_scaled(charged, 1, 1)
     else:
-        split.take(charged, most, total)
+        split.add_scaled(charged, most, total)
     return min(total, most)
 
 
-def _segments(length: int, tenants: Sequence[Residence]) -> Iterable[tuple[int, int, list[Residence]]]:
-    """The interval cut wherever somebody comes or goes."""
-    cuts = sorted({0, length, *(one.begins for one in tenants), *(one.ends for one in tenants)})
+def _segments(length: int, computing: Sequence[Residence]) -> Iterable[tuple[int, int, list[Residence]]]:
+    """Cut the interval wherever a process begins or ends."""
+    cuts = sorted({0, length, *(one.begins for one in computing), *(one.ends for one in computing)})
     for begins, ends in pairwise(cuts):
-        yield begins, ends, [one for one in tenants if one.begins <= begins and one.ends >= ends]
+        yield begins, ends, [one for one in computing if one.begins <= begins and one.ends >= ends]
 
 
-def _equally(split: Split, present: Sequence[Residence], nanojoules: int, divided_by: int = 1) -> None:
+def _split_equally(
+    split: EnergySplit, present: Sequence[Residence], nanojoules: int, divided_by: int = 1
+) -> None:
     for one in present:
         split.add(one.rank, nanojoules, divided_by * len(present))
 
 
-def _floor_of_parts(
-    split: Split,
+def _split_mig_floor(
+    split: EnergySplit,
     evidence: Evidence,
     span: int,
     present: Sequence[Residence],
     empty: int,
     resident: int,
 ) -> None:
-    """MIG: the empty floor by SM over all SMs, the rise over it by SM over parts with residents."""
+    """MIG: the empty floor by SM over all SMs; the rise above it by SM over Instances with residents."""
     by_part: dict[Device, list[Residence]] = defaultdict(list)
     for one in present:
         by_part[one.process.device].append(one)
     sms = part_sizes(evidence)
-    everything = max(_whole(evidence), sum(sms.values()))
-    taken = sum(sms[part] for part in sms if part in by_part)
+    total_sms = max(_gpu_size(evidence), sum(sms.values()))
+    occupied = sum(sms[part] for part in sms if part in by_part)
     for part, size in sms.items():
         if part in by_part:
-            _equally(split, by_part[part], span * empty * size, everything)
-            _equally(split, by_part[part], span * (resident - empty) * size, taken)
-    split.add(_IDLE, span * empty * (everything - taken), everything)
+            _split_equally(split, by_part[part], span * empty * size, total_sms)
+            _split_equally(split, by_part[part], span * (resident - empty) * size, occupied)
+    split.add(_IDLE, span * empty * (total_sms - occupied), total_sms)
 
 
 def part_sizes(evidence: Evidence) -> dict[Instance, int]:
-    """Multiprocessors by Instance; where the driver does not say, the slices of its profile (`3g` is 3)."""
+    """Multiprocessors by Instance; if not reported, the slices of its profile (`3g` is 3)."""
     if _are_counted(evidence):
         return {part: part.sm_count or 0 for part in evidence.instances}
     return {part: profile_slices(part.profile) for part in evidence.instances}
@@ -227,52 +230,54 @@ def _are_counted(evidence: Evidence) -> bool:
     return all(part.sm_count for part in evidence.instances)
 
 
-def _whole(evidence: Evidence) -> int:
-    """All that the Gpu has of what `part_sizes` tells, 0 where it does not tell."""
+def _gpu_size(evidence: Evidence) -> int:
+    """The whole Gpu in the unit of `part_sizes`; 0 if unknown."""
     if _are_counted(evidence):
         return evidence.gpu.sm_count or 0
-    return slices_of(evidence.gpu)
+    return gpu_slices(evidence.gpu)
 
 
-def _rest(
-    split: Split,
+def _split_rest(
+    split: EnergySplit,
     evidence: Evidence,
-    tenants: Sequence[Residence],
-    everybody: Sequence[Residence],
+    computing: Sequence[Residence],
+    residents: Sequence[Residence],
     rest: int,
     *,
     active: bool,
 ) -> None:
     if evidence.instances:
-        _rest_of_parts(split, evidence, tenants, rest, active=active)
+        _split_mig_rest(split, evidence, computing, rest, active=active)
         return
-    work = sum(one.work for one in everybody)
+    work = sum(one.work for one in residents)
     if work:
         split.basis = ACTIVITY
-        for one in everybody:
+        for one in residents:
             split.add(one.rank, rest * one.work, work)
-    elif tenants and not (active and evidence.samples_readable):
-        _by_time(split, tenants, rest)
+    elif computing and not (active and evidence.samples_readable):
+        _split_by_time(split, computing, rest)
     else:
         split.basis = ACTIVITY if active else EQUAL
         split.add(_UNATTRIBUTED if active else _IDLE, rest)
 
 
-def _by_time(split: Split, tenants: Sequence[Residence], nanojoules: int, divided_by: int = 1) -> None:
-    """Equally by resident time; equally by head where nobody was resident for any time at all."""
-    total = sum(one.ends - one.begins for one in tenants)
-    for one in tenants:
+def _split_by_time(
+    split: EnergySplit, computing: Sequence[Residence], nanojoules: int, divided_by: int = 1
+) -> None:
+    """Split by resident time; equally if no process was resident for any time."""
+    total = sum(one.ends - one.begins for one in computing)
+    for one in computing:
         if total:
             split.add(one.rank, nanojoules * (one.ends - one.begins), divided_by * total)
         else:
-            split.add(one.rank, nanojoules, divided_by * len(tenants))
+            split.add(one.rank, nanojoules, divided_by * len(computing))
 
 
-def _rest_of_parts(
-    split: Split, evidence: Evidence, tenants: Sequence[Residence], rest: int, *, active: bool
+def _split_mig_rest(
+    split: EnergySplit, evidence: Evidence, computing: Sequence[Residence], rest: int, *, active: bool
 ) -> None:
     by_part: dict[Device, list[Residence]] = defaultdict(list)
-    for one in tenants:
+    for one in computing:
         by_part[one.process.device].append(one)
     sms = part_sizes(evidence)
     weights = {
@@ -289,6 +294,6 @@ def _rest_of_parts(
         return
     for part, weight in weights.items():
         if part in by_part:
-            _by_time(split, by_part[part], rest * weight, total)
+            _split_by_time(split, by_part[part], rest * weight, total)
         else:
             split.add(_UNATTRIBUTED, rest * weight, total)

@@ -1,42 +1,42 @@
-"""The hardware counter of one Gpu: epochs, moves, and readings that cannot be true (DESIGN 5, rules 1 and 2).
+"""The hardware energy counter of one Gpu: epochs, increases and impossible readings (rules 1 and 2).
 
-Pure: a reading goes in, what it means for the books comes out. Energy is integer millijoules, times are
-seconds on the source's own clock.
+Pure: converts a reading into its effect on the ledger. Energy is integer millijoules, times are seconds on
+the source's clock.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-# Longest time over which an interval is kept open; beyond (suspend, a hanging driver), nobody can say what
-# happened in it, and it is nobody's time.
-LONGEST = 60.0
-# No counter seen in the field is refreshed less often; used until two moves have told the real period.
+# Maximum length of an interval in seconds. After a longer gap (suspend, a hanging driver) the energy is
+# unobserved.
+LONGEST_INTERVAL = 60.0
+# Refresh period in seconds assumed until two moves have shown the real one; no known counter is slower.
 SLOWEST_REFRESH = 10.0
 _HEADROOM = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A life of the counter: boot and driver load, either empty where it cannot be known."""
+    """One life of the counter: boot id and driver load, each empty if unknown."""
 
     boot_id: str = ""
     driver_load: str = ""
 
     def differs(self, other: Epoch) -> bool:
-        """Whether the two are certainly different lives: an unknown driver load says nothing."""
+        """Return whether the two certainly differ. An unknown driver load proves nothing."""
         if self.boot_id != other.boot_id:
             return True
         return bool(self.driver_load and other.driver_load and self.driver_load != other.driver_load)
 
     def or_known(self, other: Epoch) -> Epoch:
-        """This life, with the driver load that `other` knows of the same boot."""
+        """This epoch, or `other` if it is the same boot and only `other` knows the driver load."""
         return other if self.boot_id == other.boot_id and not self.driver_load else self
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """What one tick says of one Gpu's counter. `limit` is the highest power limit in watts."""
+class CounterReading:
+    """One reading of a Gpu's counter. `limit` is the highest power limit in watts."""
 
     at: float
     value: int
@@ -45,12 +45,12 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a reading means for the books.
+class ReadingVerdict:
+    """The effect of one reading on the ledger.
 
-    `closes`: an interval ends here with `delta` millijoules to be apportioned. `unobserved`: millijoules
-    to book as unobserved. `invalid`: readings not believed. `epoch_closed`: the old epoch ended at its last
-    good reading, and `tail` is what was believed of it but not booked: unobserved, and the old epoch's.
+    `closes`: an interval ends here with `delta` millijoules to apportion. `unobserved`: millijoules to book
+    as unobserved. `invalid`: number of rejected readings. `epoch_closed`: the old epoch ended at its last
+    good reading, and `tail` is its accepted but unbooked energy, to be booked to the old epoch as unobserved.
     """
 
     closes: bool = False
@@ -61,18 +61,19 @@ class Verdict:
     tail: int = 0
 
 
-_NOTHING = Verdict()
+_NOTHING = ReadingVerdict()
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
-    """State between ticks, and what is stored over restarts.
+class EnergyCounter:
+    """Counter state between ticks, also stored across restarts.
 
-    `opening` is the epoch's first value, None before the first move of a new epoch was seen. `booked` is
-    the value up to which everything is in the accounts. `last` is the last believed reading, read at
-    `last_at`. `running` is false until a reading of this run was believed; `moved_at` is the last move seen
-    in this run, None before the first; `started_at` is where the open interval began, None while none is
-    open. `aside` is a reading under suspicion. `life` numbers the epochs of this Gpu's books.
+    `opening` is the epoch's first value, None before the first observed move of a new epoch. Everything up to
+    the value `booked` is in the accounts. `last` is the last accepted reading, read at `last_at`. `running`
+    is False until this run has accepted a reading. `moved_at` is the last move in this run, None before the
+    first. `started_at` is the beginning of the open interval, None if none is open. `suspect` is an
+    implausible reading that awaits confirmation by the next one. `epoch_number` counts the epochs of this Gpu
+    in the ledger.
     """
 
     epoch: Epoch
@@ -84,102 +85,119 @@ class Counter:
     moved_at: float | None = None
     started_at: float | None = None
     refresh: float | None = None
-    aside: tuple[int, float] | None = None
-    life: int = 0
+    suspect: tuple[int, float] | None = None
+    epoch_number: int = 0
 
-    def resumed(self, epoch: Epoch) -> tuple[Counter, Verdict]:
+    def resumed(self, epoch: Epoch) -> tuple[EnergyCounter, ReadingVerdict]:
         """The counter after a restart of this program, before its first reading.
 
-        Nothing read before the first move of this run can be observed (E6, E13). In another epoch the
-        driver has loaded after the stored reading: it opens at 0 and its tail is unknown (E5).
+        Nothing before the first move of this run can be observed (E6, E13). If the epoch differs, the driver
+        was loaded after the stored reading: the new epoch opens at 0, and the tail of the old one is unknown
+        (E5).
         """
-        calm = replace(self, running=False, moved_at=None, started_at=None, aside=None)
+        paused = replace(self, running=False, moved_at=None, started_at=None, suspect=None)
         if self.last is None or not epoch.differs(self.epoch):
-            return replace(calm, epoch=epoch.or_known(self.epoch)), _NOTHING
-        closed = Verdict(epoch_closed=True, tail=self.tail)
-        return replace(_reborn(calm, epoch), last=None), closed
+            return replace(paused, epoch=epoch.or_known(self.epoch)), _NOTHING
+        closed = ReadingVerdict(epoch_closed=True, tail=self.tail)
+        return replace(_new_epoch(paused, epoch), last=None), closed
 
     @property
     def tail(self) -> int:
-        """Millijoules that were believed but are not booked: of the interval that is open."""
+        """Millijoules that were accepted but are not booked yet: those of the open interval."""
         return 0 if self.opening is None or self.last is None else self.last - self.booked
 
-    def read(self, tick: Tick) -> tuple[Counter, Verdict]:
-        """Take in one reading."""
+    def take_reading(self, reading: CounterReading) -> tuple[EnergyCounter, ReadingVerdict]:
+        """Apply one reading."""
         if self.last is None:
-            return replace(self, last=tick.value, last_at=tick.at, running=True), _NOTHING
-        if self.aside is not None:
-            return self._after_aside(tick, *self.aside)
-        if not self._follows(self.last, self.last_at, tick):
-            return replace(self, aside=(tick.value, tick.at)), _NOTHING
-        return self._believed(tick)
+            return replace(self, last=reading.value, last_at=reading.at, running=True), _NOTHING
+        if self.suspect is not None:
+            return self._resolve_suspect(reading, *self.suspect)
+        if not self._follows(self.last, self.last_at, reading):
+            return replace(self, suspect=(reading.value, reading.at)), _NOTHING
+        return self._accept(reading)
 
-    def _follows(self, value: int, at: float, tick: Tick) -> bool:
-        gained = tick.value - value
+    def _follows(self, value: int, at: float, reading: CounterReading) -> bool:
+        gained = reading.value - value
         if gained < 0:
             return False
-        if tick.limit is None:
+        if reading.limit is None:
             return True
         refresh = SLOWEST_REFRESH if self.refresh is None else self.refresh
-        return gained <= _HEADROOM * tick.limit * (max(tick.at - at, 0.0) + refresh) * 1000
+        return gained <= _HEADROOM * reading.limit * (max(reading.at - at, 0.0) + refresh) * 1000
 
-    def _after_aside(self, tick: Tick, value: int, at: float) -> tuple[Counter, Verdict]:
+    def _resolve_suspect(
+        self, reading: CounterReading, value: int, at: float
+    ) -> tuple[EnergyCounter, ReadingVerdict]:
         assert self.last is not None
-        if self._follows(self.last, self.last_at, tick):
-            after, verdict = replace(self, aside=None)._believed(tick)
+        if self._follows(self.last, self.last_at, reading):
+            after, verdict = replace(self, suspect=None)._accept(reading)
             return after, replace(verdict, invalid=1)
-        if not self._follows(value, at, tick):
-            return replace(self, aside=(tick.value, tick.at)), Verdict(invalid=1)
-        if value < self.last and self._follows(0, self.last_at, replace(tick, value=value, at=at)):
-            # Lower and going on from there: the driver was loaded anew. The epoch opens at 0.
-            reborn = _reborn(replace(self, aside=None), Epoch(self.epoch.boot_id))
-            after, verdict = replace(reborn, last=value, running=True)._believed(tick)
+        if not self._follows(value, at, reading):
+            return replace(self, suspect=(reading.value, reading.at)), ReadingVerdict(invalid=1)
+        if value < self.last and self._follows(0, self.last_at, replace(reading, value=value, at=at)):
+            # A lower value that continues from there: the driver was reloaded. The epoch opens at 0.
+            reborn = _new_epoch(replace(self, suspect=None), Epoch(self.epoch.boot_id))
+            after, verdict = replace(reborn, last=value, running=True)._accept(reading)
             return after, replace(verdict, epoch_closed=True, tail=self.tail)
-        # More than any power could have made it, since then or since 0: another counter altogether, such as a
-        # simulator's that began again. Nothing is known of the leap.
+        # The increase, since then or since 0, exceeds the power limit: another counter altogether, such as a
+        # restarted simulator's. The energy of the jump is unknown.
         leapt = replace(
             self,
-            aside=None,
+            suspect=None,
             opening=value,
-            booked=tick.value if tick.good_lists else value,
-            last=tick.value,
-            last_at=tick.at,
+            booked=reading.value if reading.good_lists else value,
+            last=reading.value,
+            last_at=reading.at,
             running=True,
-            started_at=tick.at if tick.good_lists else None,
-            moved_at=tick.at,
-            life=self.life + 1,
+            started_at=reading.at if reading.good_lists else None,
+            moved_at=reading.at,
+            refresh=None,
+            epoch_number=self.epoch_number + 1,
         )
         since = leapt.booked - value
-        return leapt, Verdict(epoch_closed=True, invalid=1, unobserved=since, tail=self.tail)
+        return leapt, ReadingVerdict(epoch_closed=True, invalid=1, unobserved=since, tail=self.tail)
 
-    def _believed(self, tick: Tick) -> tuple[Counter, Verdict]:
-        if tick.value == self.last or not self.running:
-            # The first reading of a run is not a move that was seen: when it moved is not known.
-            return replace(self, last=tick.value, last_at=tick.at, running=True), _NOTHING
+    def _accept(self, reading: CounterReading) -> tuple[EnergyCounter, ReadingVerdict]:
+        if reading.value == self.last or not self.running:
+            # The first reading of a run is not an observed move: the time of the move is unknown.
+            return replace(self, last=reading.value, last_at=reading.at, running=True), _NOTHING
         refresh = self.refresh
         if self.moved_at is not None:
-            gap = tick.at - self.moved_at
+            gap = reading.at - self.moved_at
             refresh = gap if refresh is None else min(gap, refresh)
-        # The first move ever seen: what was before it is none of our books' business.
-        opening, booked = (tick.value, tick.value) if self.opening is None else (self.opening, self.booked)
-        good = tick.good_lists
+        # The first observed move: the ledger does not cover earlier energy.
+        opening, booked = (
+            (reading.value, reading.value) if self.opening is None else (self.opening, self.booked)
+        )
+        good = reading.good_lists
         begun = replace(
             self,
             opening=opening,
-            booked=tick.value if good else booked,
-            started_at=tick.at if good else self.started_at,
-            last=tick.value,
-            last_at=tick.at,
-            moved_at=tick.at,
+            booked=reading.value if good else booked,
+            started_at=reading.at if good else self.started_at,
+            last=reading.value,
+            last_at=reading.at,
+            moved_at=reading.at,
             refresh=refresh,
         )
         if not good:
             return begun, _NOTHING
-        delta = tick.value - booked
-        if self.started_at is None or tick.at - self.started_at > LONGEST:
-            return begun, Verdict(unobserved=delta)
-        return begun, Verdict(closes=True, delta=delta)
+        delta = reading.value - booked
+        if self.started_at is None or reading.at - self.started_at > LONGEST_INTERVAL:
+            return begun, ReadingVerdict(unobserved=delta)
+        return begun, ReadingVerdict(closes=True, delta=delta)
 
 
-def _reborn(counter: Counter, epoch: Epoch) -> Counter:
-    return replace(counter, epoch=epoch, opening=0, booked=0, last=0, started_at=None, life=counter.life + 1)
+def _new_epoch(counter: EnergyCounter, epoch: Epoch) -> EnergyCounter:
+    return replace(
+        counter,
+        epoch=epoch,
+        opening=0,
+        booked=0,
+        last=0,
+        moved_at=None,
+        started_at=None,
+        # The next driver may update the counter less often.
+        refresh=None,
+        epoch_number=counter.epoch_number + 1,
+    )

@@ -1,4 +1,4 @@
-"""What was seen of one Gpu while an interval was open."""
+"""Evidence about one Gpu, collected while an interval is open."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import AccountingRecord, GpuProcess, ProcessKey, UtilizationSample
 
-# Below this share of time a process that only draws is a desktop, not activity.
-DESKTOP = 0.05
+# A graphics-only process below this share of engine time is a desktop and does not count as activity.
+DESKTOP_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
-    """One tick's good process lists of a Gpu: who was on it or on its Instances."""
+class ProcessLists:
+    """One tick's complete process lists of a Gpu and its Instances."""
 
     at: float
     processes: Mapping[ProcessKey, GpuProcess]
@@ -22,18 +22,18 @@ class Sighting:
 
 @dataclass(slots=True)
 class Evidence:
-    """Everything that rules 3 to 6 look at, for the interval that began at `began`.
+    """The input of rules 3 to 6 for the interval that began at `began`.
 
-    `offset` turns the driver's microseconds into the source's seconds. `activity` holds the time-weighted
-    activity of Instances (`seconds x ratio`) until `activity_at`, None once any tick could not tell it.
-    `records` are by pid and by when they began: a pid can be used twice. `ghosts` are, by pid, the processes
-    that no list had in the interval before this one.
+    `offset` converts the driver's microseconds to the source's seconds. `activity` holds the time-weighted
+    activity of Instances (`seconds x ratio`) until `activity_at`, None if any tick lacked it. `records` are
+    by pid and start time, because pids are reused. `ghosts` are, by pid, processes of the previous interval
+    that were in no list.
     """
 
     gpu: Gpu
-    first: Sighting
+    first: ProcessLists
     instances: tuple[Instance, ...] = ()
-    between: list[Sighting] = field(default_factory=list)
+    between: list[ProcessLists] = field(default_factory=list)
     samples: list[UtilizationSample] = field(default_factory=list)
     samples_readable: bool = True
     busy: bool = False
@@ -48,32 +48,32 @@ class Evidence:
 
     @property
     def began(self) -> float:
-        """When the interval began, in the source's seconds."""
+        """Beginning of the interval on the source's clock."""
         return self.first.at
 
-    def seen(self, last: Sighting) -> dict[ProcessKey, GpuProcess]:
-        """Every process in any of the interval's lists."""
-        everybody = dict(self.first.processes)
-        for sighting in (*self.between, last):
-            everybody |= sighting.processes
-        return everybody
+    def all_processes(self, last: ProcessLists) -> dict[ProcessKey, GpuProcess]:
+        """Every process in any list of the interval."""
+        processes = dict(self.first.processes)
+        for lists in (*self.between, last):
+            processes |= lists.processes
+        return processes
 
-    def lists(self, key: ProcessKey, last: Sighting) -> bool:
-        """Whether any of the interval's lists has this process."""
+    def has_listed(self, key: ProcessKey, last: ProcessLists) -> bool:
+        """Return whether any list of the interval contains this process."""
         if key in last.processes or key in self.first.processes:
             return True
-        return any(key in sighting.processes for sighting in self.between)
+        return any(key in lists.processes for lists in self.between)
 
-    def graphics_pids(self, everybody: Mapping[ProcessKey, GpuProcess]) -> frozenset[int]:
-        """Pids that only draw."""
-        drawing = {process.pid for process in everybody.values() if not process.computes}
+    def graphics_pids(self, processes: Mapping[ProcessKey, GpuProcess]) -> frozenset[int]:
+        """Pids with graphics contexts only."""
+        drawing = {process.pid for process in processes.values() if not process.computes}
         if not drawing:
             return frozenset()
-        return frozenset(drawing - {process.pid for process in everybody.values() if process.computes})
+        return frozenset(drawing - {process.pid for process in processes.values() if process.computes})
 
 
 def engine_time(sample: UtilizationSample) -> float:
-    """Share of one sample period in which the busiest engine worked for the pid, 0 to 1 (rule 4)."""
+    """Share of one sample period in which the pid's busiest engine was active, 0 to 1 (rule 4)."""
     busiest = sample.sm
     if sample.encoder > busiest:
         busiest = sample.encoder
@@ -85,5 +85,5 @@ def engine_time(sample: UtilizationSample) -> float:
 
 
 def is_activity(sample: UtilizationSample, drawing: frozenset[int]) -> bool:
-    """Whether a sample says that the Gpu worked: a desktop's flicker does not."""
-    return engine_time(sample) >= DESKTOP if sample.pid in drawing else engine_time(sample) > 0
+    """Return whether a sample shows activity of the Gpu. A desktop's drawing does not count."""
+    return engine_time(sample) >= DESKTOP_SHARE if sample.pid in drawing else engine_time(sample) > 0

@@ -1,6 +1,6 @@
-"""From when to when each process was on its Device within one interval, and how long it worked (rules 3, 4).
+"""Residence and engine time of each process within one interval (rules 3 and 4).
 
-All times are integer microseconds from the interval's beginning, so that what follows is exact.
+All times are integer microseconds from the interval's beginning, so later computations are exact.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
-from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time
+from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, engine_time
 from gpuledger.model.process import (
     AccountingRecord,
     GpuProcess,
     HostFacts,
     ProcessKey,
+    ProcessStart,
     ProcessType,
-    Start,
     UtilizationSample,
 )
 
 MPS_SERVER = "nvidia-cuda-mps-server"
 
-# Clocks of one machine that tell the start of one process differ by less than this, in seconds.
+# Maximum difference in seconds between clocks of one machine that report the start of a process.
 _SKEW = 0.5
 
 
 class Residence(NamedTuple):
     """One process in one interval.
 
-    `work` is engine time in ten-thousandths of a sample period, summed. `certain` is true when the process
-    stands in both of the interval's lists. `draws` marks a graphics-only process: it bears work, no floor.
-    `rank` is its place among all of the interval in the order of identities, `key` whose it is.
+    `work` is engine time in ten-thousandths of a sample period, summed. `certain` is True if the process is
+    in both the first and the last list. `draws` marks a graphics-only process: it gets work energy, no floor.
+    `rank` is its position among all processes of the interval, ordered by `key`.
     """
 
     process: GpuProcess
@@ -44,21 +44,21 @@ class Residence(NamedTuple):
     key: ProcessKey
 
 
-def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residence]:
-    """Everybody who was on the Gpu or its Instances: from the lists, from samples, from accounting.
+def residences(evidence: Evidence, last: ProcessLists, unix: float) -> list[Residence]:
+    """All processes that were on the Gpu or its Instances, from lists, samples and accounting records.
 
     `unix` is the wall time of the interval's end, to which process starts are related.
     """
-    everybody = evidence.seen(last)
-    worked = _samples_by_process(evidence, everybody, last, unix)
-    drawing = evidence.graphics_pids(everybody)
-    servers = _servers_with_clients(everybody)
-    shared = _split_over_clients(worked, servers, everybody)
-    records = _records_by_process(evidence, everybody, unix - last.at)
-    ranked = sorted((key for key in everybody if key not in servers), key=order)
+    processes = evidence.all_processes(last)
+    worked = _samples_by_process(evidence, processes, last, unix)
+    drawing = evidence.graphics_pids(processes)
+    servers = _servers_with_clients(processes)
+    shared = _split_over_clients(worked, servers, processes)
+    records = _records_by_process(evidence, processes, unix - last.at)
+    ranked = sorted((key for key in processes if key not in servers), key=identity_order)
     return [
         _residence(
-            everybody[key],
+            processes[key],
             rank,
             evidence,
             last,
@@ -72,77 +72,77 @@ def residences(evidence: Evidence, last: Sighting, unix: float) -> list[Residenc
     ]
 
 
-def order(key: ProcessKey) -> tuple[str | int | float, ...]:
-    """A total order of identities, for ties."""
+def identity_order(key: ProcessKey) -> tuple[str | int | float, ...]:
+    """A total order of process keys, for ties."""
     device, pid, boot_id, ticks, seen = key
     return (device, pid, boot_id, ticks or 0, seen or 0.0)
 
 
 def _samples_by_process(
-    evidence: Evidence, everybody: dict[ProcessKey, GpuProcess], last: Sighting, unix: float
+    evidence: Evidence, processes: dict[ProcessKey, GpuProcess], last: ProcessLists, unix: float
 ) -> dict[ProcessKey, list[UtilizationSample]]:
-    """Samples by identity. Pids that no list has lived between two ticks: they join `everybody`."""
-    by_pid = _by_pid(everybody)
+    """Samples by process key. Pids in no list lived between two ticks: they are added to `processes`."""
+    by_pid = _by_pid(processes)
     samples: dict[int, list[UtilizationSample]] = defaultdict(list)
     for sample in evidence.samples:
         samples[sample.pid].append(sample)
-    for ghost in _ghosts(evidence, everybody, by_pid, samples.keys(), unix - last.at):
-        everybody[ghost.key] = ghost
+    for ghost in _ghosts(evidence, processes, by_pid, samples.keys(), unix - last.at):
+        processes[ghost.key] = ghost
         by_pid[ghost.pid].append(ghost.key)
     found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
-    for pid, told in samples.items():
+    for pid, pid_samples in samples.items():
         keys = by_pid[pid]
         if len(keys) == 1:
-            found[keys[0]] = told
+            found[keys[0]] = pid_samples
             continue
-        for sample in told:
+        for sample in pid_samples:
             at = unix - last.at + _seconds(sample, evidence)
-            found[_lived_at(keys, everybody, at)].append(sample)
+            found[_lived_at(keys, processes, at)].append(sample)
     return found
 
 
-def _by_pid(everybody: Iterable[ProcessKey]) -> dict[int, list[ProcessKey]]:
+def _by_pid(processes: Iterable[ProcessKey]) -> dict[int, list[ProcessKey]]:
     found: dict[int, list[ProcessKey]] = defaultdict(list)
-    for key in everybody:
+    for key in processes:
         found[key[1]].append(key)
     return found
 
 
 def _records_by_process(
-    evidence: Evidence, everybody: Mapping[ProcessKey, GpuProcess], shift: float
+    evidence: Evidence, processes: Mapping[ProcessKey, GpuProcess], shift: float
 ) -> dict[ProcessKey, AccountingRecord]:
     """The newest record of each process."""
     if not evidence.records:
         return {}
-    by_pid = _by_pid(everybody)
+    by_pid = _by_pid(processes)
     found: dict[ProcessKey, AccountingRecord] = {}
     for pid, records in evidence.records.items():
         for _, record in sorted(records.items()):
-            owner = _of_record(by_pid[pid], evidence, everybody, record, shift)
+            owner = _of_record(by_pid[pid], evidence, processes, record, shift)
             if owner is not None:
                 found[owner] = record
     return found
 
 
-def _lived_at(keys: list[ProcessKey], everybody: Mapping[ProcessKey, GpuProcess], unix: float) -> ProcessKey:
-    """Which of the processes that had this pid: the latest that had begun, else the first."""
-    starts = {key: everybody[key].host.start.unix for key in keys}
+def _lived_at(keys: list[ProcessKey], processes: Mapping[ProcessKey, GpuProcess], unix: float) -> ProcessKey:
+    """The process that had this pid at a time: the latest that had begun, else the first."""
+    starts = {key: processes[key].host.start.unix for key in keys}
     begun = [key for key in keys if starts[key] <= unix]
     return max(begun, key=starts.__getitem__) if begun else min(keys, key=starts.__getitem__)
 
 
 def _ghosts(
     evidence: Evidence,
-    everybody: Mapping[ProcessKey, GpuProcess],
+    processes: Mapping[ProcessKey, GpuProcess],
     by_pid: Mapping[int, list[ProcessKey]],
     sampled: Set[int],
     shift: float,
 ) -> list[GpuProcess]:
-    """Processes that no list has: those of records that fit none that is listed, and of samples."""
+    """Processes in no list: those of samples, and of records that match no listed process."""
     found: dict[int, list[GpuProcess]] = defaultdict(list)
     for pid, records in evidence.records.items():
         for record in records.values():
-            if _of_record(by_pid.get(pid, ()), evidence, everybody, record, shift) is None:
+            if _of_record(by_pid.get(pid, ()), evidence, processes, record, shift) is None:
                 found[pid].append(_ghost(evidence, pid, record.began, shift))
     for pid in sampled - by_pid.keys() - found.keys():
         found[pid].append(_ghost(evidence, pid, evidence.began, shift))
@@ -150,25 +150,27 @@ def _ghosts(
 
 
 def _ghost(evidence: Evidence, pid: int, began: float, shift: float) -> GpuProcess:
-    """One that lasts over intervals keeps its identity: it is known from when it was first noticed."""
+    """A process in no list. Its identity, from when it was first noticed, is kept over intervals."""
     before = evidence.ghosts.get(pid)
     if before is not None and began <= evidence.began:
         return before
     at = shift + began
-    return GpuProcess(evidence.gpu, pid, HostFacts(Start("", None, at, seen=round(at, 3)), missing="exited"))
+    return GpuProcess(
+        evidence.gpu, pid, HostFacts(ProcessStart("", None, at, seen=round(at, 3)), missing="exited")
+    )
 
 
 def _of_record(
     keys: Iterable[ProcessKey],
     evidence: Evidence,
-    everybody: Mapping[ProcessKey, GpuProcess],
+    processes: Mapping[ProcessKey, GpuProcess],
     record: AccountingRecord,
     shift: float,
 ) -> ProcessKey | None:
-    """Which of the processes that had its pid an accounting record is of: the latest that had begun."""
+    """The process of an accounting record: the latest with its pid that had begun."""
     at = record.began + shift + _SKEW
-    starts = {key: everybody[key].host.start for key in keys}
-    # One that was there when the interval began, and by its start began later: the clock was set back since.
+    starts = {key: processes[key].host.start for key in keys}
+    # A listed process that seems to start after the interval began: the clock was set back since.
     began = evidence.began + shift
     begun = [
         key
@@ -178,31 +180,34 @@ def _of_record(
     return max(begun, key=lambda key: starts[key].unix, default=None)
 
 
-def _servers_with_clients(everybody: Mapping[ProcessKey, GpuProcess]) -> frozenset[ProcessKey]:
-    clients = {key[0] for key, process in everybody.items() if ProcessType.MPS in process.types}
+def _servers_with_clients(processes: Mapping[ProcessKey, GpuProcess]) -> frozenset[ProcessKey]:
+    clients = {key[0] for key, process in processes.items() if ProcessType.MPS in process.types}
     if not clients:
         return frozenset()
     return frozenset(
-        key for key, process in everybody.items() if process.command == MPS_SERVER and key[0] in clients
+        key for key, process in processes.items() if process.command == MPS_SERVER and key[0] in clients
     )
 
 
 def _split_over_clients(
     worked: Mapping[ProcessKey, list[UtilizationSample]],
     servers: frozenset[ProcessKey],
-    everybody: Mapping[ProcessKey, GpuProcess],
+    processes: Mapping[ProcessKey, GpuProcess],
 ) -> dict[ProcessKey, int]:
-    """Work that the driver put on an MPS server, by client: equally, the odd units to the first."""
+    """Work that the driver attributed to an MPS server, split equally over its clients.
+
+    Remaining units go to the first clients.
+    """
     extra: dict[ProcessKey, int] = defaultdict(int)
     for server in servers:
         total = _work(worked.get(server, ()))
         clients = sorted(
             (
                 key
-                for key, process in everybody.items()
+                for key, process in processes.items()
                 if key[0] == server[0] and key not in servers and ProcessType.MPS in process.types
             ),
-            key=order,
+            key=identity_order,
         )
         each, odd = divmod(total, len(clients))
         for number, client in enumerate(clients):
@@ -214,7 +219,7 @@ def _residence(
     process: GpuProcess,
     rank: int,
     evidence: Evidence,
-    last: Sighting,
+    last: ProcessLists,
     unix: float,
     samples: list[UtilizationSample],
     extra: int,
@@ -247,7 +252,7 @@ def _residence(
 def _begin(
     process: GpuProcess,
     evidence: Evidence,
-    last: Sighting,
+    last: ProcessLists,
     unix: float,
     record: AccountingRecord | None,
     times: list[float],
@@ -257,16 +262,16 @@ def _begin(
     if times:
         return times[0]
     start = process.host.start
-    # A start that is only a first sight says nothing of the time before: the interval bounds it.
+    # An inexact start is only the time of first sight: use the beginning of the interval instead.
     born = last.at - (unix - start.unix) if start.exact else evidence.began
-    absent = [sighting.at for sighting in _before_first(process.key, evidence)]
+    absent = [lists.at for lists in _before_first(process.key, evidence)]
     return max(born, evidence.began, *absent[-1:])
 
 
 def _end(
     key: ProcessKey,
     evidence: Evidence,
-    last: Sighting,
+    last: ProcessLists,
     record: AccountingRecord | None,
     times: list[float],
     begins: float,
@@ -281,11 +286,11 @@ def _end(
     return (max(known, begins) + gone) / 2
 
 
-def _before_first(key: ProcessKey, evidence: Evidence) -> Iterable[Sighting]:
-    for sighting in (evidence.first, *evidence.between):
-        if key in sighting.processes:
+def _before_first(key: ProcessKey, evidence: Evidence) -> Iterable[ProcessLists]:
+    for lists in (evidence.first, *evidence.between):
+        if key in lists.processes:
             return
-        yield sighting
+        yield lists
 
 
 def _seconds(sample: UtilizationSample, evidence: Evidence) -> float:
@@ -297,5 +302,5 @@ def _microseconds(seconds: float) -> int:
 
 
 def _work(samples: Iterable[UtilizationSample]) -> int:
-    """Engine time in ten-thousandths of a sample period; drivers tell whole percents, so nothing is lost."""
+    """Engine time in ten-thousandths of a sample period. Drivers report whole percents: nothing is lost."""
     return round(sum(map(engine_time, samples)) * 10_000)

@@ -1,4 +1,4 @@
-"""Why somebody's bill is what it is: the intervals that make it, with whom, by which method, and why so."""
+"""Explains a bill: the intervals that it consists of, the sharing parties, and the method with its reason."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpuledger.ledger.energy.booking import ACTIVITY, EQUAL, INTEGRATED, MEASURED, SLICES
 
 
-class With(NamedTuple):
+class OtherShare(NamedTuple):
     """Another owner or command that was on the Gpu, and the millijoules booked to it."""
 
     name: str
@@ -21,9 +21,9 @@ class With(NamedTuple):
 class Interval:
     """A stretch of time on one Gpu with the same residents and method.
 
-    Times are unix seconds. `millijoules` are those booked to whoever is explained, `gpu_millijoules` all that
-    the Gpu used, of which `idle` and `unattributed` are its own accounts'. `instance` is `GI_CI` under MIG.
-    `exact` is false for an hour whose detail is no longer kept: then it is some part of the hour.
+    Times are unix seconds. `millijoules` are booked to the explained target, `gpu_millijoules` is all that
+    the Gpu used; `idle` and `unattributed` of it are in its own accounts. `instance` is `GI_CI` under MIG.
+    `exact` is False for an hour without kept detail: the stretch is then some part of the hour.
     """
 
     begins: float
@@ -35,22 +35,22 @@ class Interval:
     gpu_millijoules: int
     idle: int = 0
     unattributed: int = 0
-    others: tuple[With, ...] = ()
+    others: tuple[OtherShare, ...] = ()
     exact: bool = True
 
     @property
     def high(self) -> int:
-        """The most that it can have used: all of the Gpu's, or what was measured, which is its own."""
+        """The most that the target can have used: all of the Gpu's energy, or its own if it was measured."""
         return self.millijoules if self.method == MEASURED else self.gpu_millijoules
 
     @property
     def why(self) -> str:
-        """Why the energy was booked by this method."""
+        """The reason for the method."""
         return _why(self)
 
 
 class SessionLine(NamedTuple):
-    """A Session of whoever is explained. Times are unix seconds, energy is millijoules of its whole life."""
+    """A Session of the explained target. Times are unix seconds, energy is millijoules of its whole life."""
 
     pid: int
     command: str
@@ -66,8 +66,8 @@ class SessionLine(NamedTuple):
     high: int
 
 
-class HandoverLine(NamedTuple):
-    """A Device in its hands, in detail as long as that is kept. Unix seconds, and seconds unused."""
+class AllocationLine(NamedTuple):
+    """A Device allocated to the target, while its detail is kept: unix seconds, and seconds unused."""
 
     gpu: str
     instance: str
@@ -76,30 +76,30 @@ class HandoverLine(NamedTuple):
     unused: int
 
 
-class Lost(NamedTuple):
-    """Millijoules without detail: all, the part that was measured, and the most that it can have been."""
+class LostDetail(NamedTuple):
+    """Millijoules without detail: all, the part that was measured, and the upper bound."""
 
     millijoules: int = 0
     measured: int = 0
     high: int = 0
 
 
-NOTHING_LOST = Lost()
+NOTHING_LOST = LostDetail()
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything of one owner or process, in order of time.
+    """Everything about one owner or process, in order of time.
 
-    `lost` is what its Sessions have and no interval or hour of its own has any more: that of one process,
-    when only the hours of all of its kind are kept.
+    `lost` is energy of its Sessions that no interval or hour holds any more: for a single process, if only
+    the hours of its party are kept.
     """
 
     who: str
     intervals: Sequence[Interval]
     sessions: Sequence[SessionLine] = ()
-    lost: Lost = NOTHING_LOST
-    handovers: Sequence[HandoverLine] = ()
+    lost: LostDetail = NOTHING_LOST
+    allocations: Sequence[AllocationLine] = ()
 
     @property
     def millijoules(self) -> int:
@@ -108,18 +108,18 @@ class Explanation:
 
     @property
     def measured(self) -> int:
-        """The least that it can be."""
+        """The lower bound of the bill."""
         kept = sum(one.millijoules for one in self.intervals if one.method == MEASURED)
         return kept + self.lost.measured
 
     @property
     def high(self) -> int:
-        """The most that it can be."""
+        """The upper bound of the bill."""
         return sum(one.high for one in self.intervals) + self.lost.high
 
 
-def merged(intervals: Iterable[Interval]) -> list[Interval]:
-    """Fewer of them: those that follow each other with the same people by the same method are one."""
+def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
+    """Merge consecutive intervals with the same parties and method."""
     open_: dict[tuple[str, str], int] = {}
     found: list[Interval] = []
     for one in intervals:
@@ -156,24 +156,24 @@ def _joined(before: Interval, one: Interval) -> Interval:
         before.gpu_millijoules + one.gpu_millijoules,
         before.idle + one.idle,
         before.unattributed + one.unattributed,
-        tuple(With(*other) for other in sorted(others.items())),
+        tuple(OtherShare(*other) for other in sorted(others.items())),
         one.exact,
     )
 
 
 def _why(one: Interval) -> str:
     if one.method == MEASURED:
-        return "alone on the whole GPU, so the counter is its own"
+        return "alone on the whole GPU, so it gets all of the counter's energy"
     if one.method == INTEGRATED:
-        return "the GPU has no energy counter, or it stood still: its power was integrated"
+        return "the GPU has no energy counter or a frozen one: its power was integrated"
     if one.method == SLICES:
-        return "MIG: the driver tells no use by process; split by the instances' multiprocessors"
+        return "MIG: the driver reports no utilization per process; split by the instances' multiprocessors"
     if one.method == EQUAL:
-        return "no engine time was told, so it was split by time on the GPU"
+        return "no engine time was reported, so it was split by time on the GPU"
     if one.method == ACTIVITY and one.instance:
         return "MIG: split by the instances' activity, within an instance by time"
     if one.method == ACTIVITY and one.others:
-        return "shared: split by engine time, and the idle power, where it is known, equally"
+        return "shared: split by engine time; idle power, if known, split equally"
     if one.method == ACTIVITY:
-        return "it came or went within the interval, or somebody unlisted was at work"
-    return "the books could not be written for long: whose it was is not kept"
+        return "it began or ended within the interval, or an unlisted process was active"
+    return "the ledger could not be written for a long time: the shares are lost"

@@ -1,7 +1,7 @@
-"""A report in the columns of FOCUS, the FinOps Open Cost and Usage Specification, version 1.2.
+"""Reports in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification.
 
-One charge for energy and one for GPU-hours per row of the report, where they have a price. What FOCUS has no
-column for stands in columns of our own, which begin with `x_` as it asks.
+Each report row gives one charge for energy and one for GPU-hours, if they have a price. Values without a
+FOCUS column are in custom columns, prefixed with `x_` as the specification requires.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple
 
-from gpuledger.ledger.report.formats import harmless, iso
-from gpuledger.ledger.report.report import Line, Report
+from gpuledger.ledger.report.formats import escape_cell, format_time
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR
+from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import PROCESS
 
@@ -77,47 +77,51 @@ class _Charge(NamedTuple):
     consumed: Fraction
     price: Decimal
     cost: Fraction
-    about: str
+    description: str
 
 
-def as_focus(report: Report, account: str) -> str:
-    """CSV. `account` is the billing account, as the name of the cluster or the machine.
+def as_focus(report: UsageReport, account: str) -> str:
+    """The report as CSV. `account` is the billing account, such as the name of the cluster or machine.
 
-    Raises UsageError where no price or no currency is set: FOCUS knows no charge without.
+    Raises UsageError without a price or currency: FOCUS charges require both.
     """
     prices = report.prices
     if not prices.any_price or not prices.currency:
-        lacking = "price.currency" if prices.any_price else "price.kwh or price.gpu_hour"
-        raise UsageError(f"--format focus wants {lacking} to be set: a charge has a price in a currency")
+        missing = "price.currency" if prices.any_price else "price.kwh or price.gpu_hour"
+        raise UsageError(
+            f"--format focus requires {missing} to be set: a FOCUS charge has a price in a currency"
+        )
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
-    for line in (*report.lines, *report.own):
+    for line in (*report.lines, *report.gpu_accounts):
         for charge in _charges(line, report):
             writer.writerow(_row(line, charge, report, account))
     return out.getvalue()
 
 
-def _charges(line: Line, report: Report) -> Iterator[_Charge]:
+def _charges(line: ReportLine, report: UsageReport) -> Iterator[_Charge]:
     prices = report.prices
     if prices.kwh is not None and line.millijoules:
         used = Fraction(line.millijoules, MILLIJOULES_PER_KWH)
         priced = used * Fraction(prices.pue or 1)
-        about = "Energy of the GPUs" + (f", times the building's {prices.pue}" if prices.pue else "")
+        description = "Energy of the GPUs" + (
+            f", multiplied by the PUE of {prices.pue}" if prices.pue else ""
+        )
         cost = prices.energy_cost(line.millijoules)
-        yield _Charge("gpu-energy", "kWh", priced, used, prices.kwh, cost, about)
+        yield _Charge("gpu-energy", "kWh", priced, used, prices.kwh, cost, description)
     if prices.gpu_hour is not None and line.resident:
         hours = line.resident / SECONDS_PER_HOUR
         cost = prices.time_cost(line.resident)
         yield _Charge("gpu-time", "GPU-Hours", hours, hours, prices.gpu_hour, cost, "GPUs in use")
 
 
-def _row(line: Line, charge: _Charge, report: Report, account: str) -> Mapping[str, object]:
+def _row(line: ReportLine, charge: _Charge, report: UsageReport, account: str) -> Mapping[str, object]:
     names = dict(zip(report.grouping.columns, line.key, strict=False)) if line.account == PROCESS else {}
-    named = {name: harmless(value) for name, value in names.items() if value}
-    who = "/".join(named.values()) or f"({line.account})"
+    named = {name: escape_cell(value) for name, value in names.items() if value}
+    resource = "/".join(named.values()) or f"({line.account})"
     cost, price = _decimal(charge.cost), format(charge.price, "f")
-    since, until = iso(report.period.since), iso(report.period.until)
+    since, until = format_time(report.period.since), format_time(report.period.until)
     energy = charge.sku == "gpu-energy"
     row = {
         "BillingAccountId": account,
@@ -126,7 +130,7 @@ def _row(line: Line, charge: _Charge, report: Report, account: str) -> Mapping[s
         "BillingPeriodStart": since,
         "BillingPeriodEnd": until,
         "ChargeCategory": "Usage",
-        "ChargeDescription": f"{charge.about}: {who}",
+        "ChargeDescription": f"{charge.description}: {resource}",
         "ChargeFrequency": "Usage-Based",
         "ChargePeriodStart": since,
         "ChargePeriodEnd": until,
@@ -137,8 +141,8 @@ def _row(line: Line, charge: _Charge, report: Report, account: str) -> Mapping[s
         "PricingCategory": "Standard",
         "PricingQuantity": _decimal(charge.quantity),
         "PricingUnit": charge.unit,
-        "ResourceId": who,
-        "ResourceName": who,
+        "ResourceId": resource,
+        "ResourceName": resource,
         "ResourceType": "GPU",
         "ServiceCategory": "Compute",
         "ServiceName": "GPU",

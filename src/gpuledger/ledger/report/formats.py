@@ -1,4 +1,4 @@
-"""A report as CSV and JSON: for spreadsheets and programs, with every digit."""
+"""Reports as CSV and JSON for spreadsheets and programs, with full precision."""
 
 from __future__ import annotations
 
@@ -13,56 +13,59 @@ from fractions import Fraction
 from math import lcm
 from typing import Any, Final
 
-from gpuledger.ledger.energy.shares import whole
-from gpuledger.ledger.report.report import Line, Report
+from gpuledger.ledger.energy.shares import round_shares
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
+from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
 from gpuledger.model.session import PROCESS
-from gpuledger.model.text import in_one_line
+from gpuledger.model.text import escape_to_one_line
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """`name` is that of CSV and JSON; `digits` are enough to carry on reckoning, `shown` those for people.
+class ReportColumn:
+    """`name` is used in CSV and JSON; `digits` suffice for further computations, `shown` is for people.
 
-    `value` answers None for what a row cannot have. People are shown it `always`, or if some row has any of
-    it; not at all unless `people`. What is `scraped` is in no report out of books.
+    `value` returns None if a row cannot have it. People see the column `always`, or if some row has a value;
+    never if not `people`. `scraped` columns are only in fleet reports.
     """
 
     name: str
     heading: str
     digits: int
     shown: int
-    value: Callable[[Line], Fraction | None]
+    value: Callable[[ReportLine], Fraction | None]
     always: bool = False
     people: bool = True
     scraped: bool = False
 
 
-def columns(prices: Prices, *, scraped: bool = False) -> tuple[Column, ...]:
-    """Those that the prices allow: what is not set has no column."""
-    every = [
-        Column("sessions", "sessions", 0, 0, lambda line: _fraction(line.sessions)),
-        Column("gpu_hours", "GPU-hours", 6, 2, lambda line: _hours_text(line.resident), always=True),
-        Column("held_gpu_hours", "held idle", 6, 2, lambda line: _hours_text(line.held)),
-        Column("allocated_gpu_hours", "allocated", 6, 2, lambda line: _hours_text(line.allocated)),
-        Column("kwh", "kWh", 9, 3, lambda line: _kwh(line.millijoules), always=True),
-        Column("bound_kwh", "± kWh", 9, 5, _bound, scraped=True),
-        Column("measured_kwh", "measured", 9, 3, lambda line: _kwh(line.measured)),
-        Column("apportioned_kwh", "apportioned", 9, 3, lambda line: _kwh(line.apportioned)),
-        Column("low_kwh", "at least", 9, 3, _low, people=False),
-        Column("high_kwh", "at most", 9, 3, lambda line: None if line.high is None else _kwh(line.high)),
+def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColumn, ...]:
+    """The columns for these prices; prices that are not set have no column."""
+    columns = [
+        ReportColumn("sessions", "sessions", 0, 0, lambda line: _fraction(line.sessions)),
+        ReportColumn("gpu_hours", "GPU-hours", 6, 2, lambda line: _hours_text(line.resident), always=True),
+        ReportColumn("held_gpu_hours", "held idle", 6, 2, lambda line: _hours_text(line.held)),
+        ReportColumn("allocated_gpu_hours", "allocated", 6, 2, lambda line: _hours_text(line.allocated)),
+        ReportColumn("kwh", "kWh", 9, 3, lambda line: _kwh(line.millijoules), always=True),
+        ReportColumn("bound_kwh", "± kWh", 9, 5, _bound, scraped=True),
+        ReportColumn("measured_kwh", "measured", 9, 3, lambda line: _kwh(line.measured)),
+        ReportColumn("apportioned_kwh", "apportioned", 9, 3, lambda line: _kwh(line.apportioned)),
+        ReportColumn("low_kwh", "at least", 9, 3, _low, people=False),
+        ReportColumn(
+            "high_kwh", "at most", 9, 3, lambda line: None if line.high is None else _kwh(line.high)
+        ),
     ]
     if prices.any_price:
         heading = f"cost {prices.currency}".strip()
-        every.append(Column("cost", heading, 6, 2, lambda line: line.cost, always=True))
+        columns.append(ReportColumn("cost", heading, 6, 2, lambda line: line.cost, always=True))
     if prices.co2 is not None:
-        every.append(Column("co2_kg", "kg CO2", 6, 2, lambda line: _kilo(line.grams), always=True))
-    return tuple(column for column in every if scraped or not column.scraped)
+        columns.append(ReportColumn("co2_kg", "kg CO2", 6, 2, lambda line: _kilo(line.grams), always=True))
+    return tuple(column for column in columns if scraped or not column.scraped)
 
 
-def rounded(lines: Sequence[Line], column: Column, digits: int) -> list[Decimal | None]:
-    """The column's numbers of these rows with so many digits: they sum to the rounded sum, as whoever adds
-    them up expects, and each is within one unit of the last digit of what it is.
+def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int) -> list[Decimal | None]:
+    """The column's numbers of these rows, rounded to `digits` so that they sum to the rounded sum.
+
+    Each is within one unit of the last digit of its exact value.
     """
     scale = 10**digits
     exact = {
@@ -82,18 +85,18 @@ def rounded(lines: Sequence[Line], column: Column, digits: int) -> list[Decimal 
 
 
 def _spread(total: int, parts: dict[int, int], common: int) -> dict[int, int]:
-    # The rounded total may be off the exact one by half a unit: the largest row bears it.
+    # The rounded total can differ from the exact one by half a unit: the largest row absorbs it.
     largest = max(parts, key=lambda number: (parts[number], -number))
     parts = {**parts, largest: parts[largest] + total * common - sum(parts.values())}
-    return whole(total, parts, common)
+    return round_shares(total, parts, common)
 
 
-def shown_columns(report: Report) -> tuple[Column, ...]:
-    """Those that say something in this report: a machine without allocations has no such column."""
-    lines = (*report.lines, *report.own)
-    told = columns(report.prices, scraped=report.scraped)
+def shown_columns(report: UsageReport) -> tuple[ReportColumn, ...]:
+    """The columns with data in this report: without allocations, for example, there is no such column."""
+    lines = (*report.lines, *report.gpu_accounts)
+    columns = report_columns(report.prices, scraped=report.scraped)
     return tuple(
-        column for column in told if column.always or (column.people and any(map(column.value, lines)))
+        column for column in columns if column.always or (column.people and any(map(column.value, lines)))
     )
 
 
@@ -109,12 +112,12 @@ def _kwh(millijoules: int) -> Fraction:
     return Fraction(millijoules, MILLIJOULES_PER_KWH)
 
 
-def _bound(line: Line) -> Fraction | None:
+def _bound(line: ReportLine) -> Fraction | None:
     return None if line.bound is None else _kwh(line.bound)
 
 
-def _low(line: Line) -> Fraction | None:
-    # What the Gpu's own accounts have is not bounded: it is nobody's bill.
+def _low(line: ReportLine) -> Fraction | None:
+    # The Gpu's own accounts have no bounds: they are not part of any bill.
     return None if line.high is None else _kwh(line.measured)
 
 
@@ -124,40 +127,42 @@ def _kilo(grams: Fraction | None) -> Fraction | None:
 
 JSON_VERSION = 1
 
-# The full-width ones are taken for the others where they are in use.
+# Includes the full-width forms, which spreadsheets treat alike.
 _FORMULA: Final = re.compile("(?:^|(?<=;))(?=\\s*[=+@\uff1d\uff0b\uff0d\uff20-])")
 
 
-def as_csv(report: Report) -> str:
-    """A header, a row per line, the Gpus' own accounts last: the columns sum to what the Gpus used.
+def as_csv(report: UsageReport) -> str:
+    """A header, a row per line, the Gpus' own accounts last: the columns sum to the Gpus' usage.
 
-    Names are `harmless`.
-    `millijoules` is exact; the other numbers have the digits of `columns`.
+    Names are escaped with `escape_cell`. `millijoules` is exact; other numbers have the digits of
+    `report_columns`.
     """
-    lines = (*report.lines, *report.own)
-    told = columns(report.prices, scraped=report.scraped)
-    numbers = [rounded(lines, column, column.digits) for column in told]
+    lines = (*report.lines, *report.gpu_accounts)
+    columns = report_columns(report.prices, scraped=report.scraped)
+    numbers = [round_column(lines, column, column.digits) for column in columns]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*report.grouping.columns, "account", *(column.name for column in told), "millijoules"))
+    writer.writerow(
+        (*report.grouping.columns, "account", *(column.name for column in columns), "millijoules")
+    )
     for place, line in enumerate(lines):
         cells = ["" if values[place] is None else _plain(values[place]) for values in numbers]
-        names = map(harmless, _key(line, report))
+        names = map(escape_cell, _key(line, report))
         writer.writerow((*names, line.account, *cells, line.millijoules))
     return out.getvalue()
 
 
-def as_json(report: Report) -> dict[str, Any]:
+def as_json(report: UsageReport) -> dict[str, Any]:
     """Plain values, times in ISO 8601 and UTC. Numbers are JSON numbers; millijoules are exact."""
-    told = columns(report.prices, scraped=report.scraped)
+    columns = report_columns(report.prices, scraped=report.scraped)
     prices = report.prices
     return {
         "version": JSON_VERSION,
         "by": report.grouping.name,
-        "since": iso(report.period.since),
-        "until": iso(report.period.until),
-        "books_from": iso(report.period.first),
-        "books_until": iso(report.period.last),
+        "since": format_time(report.period.since),
+        "until": format_time(report.period.until),
+        "books_from": format_time(report.period.first),
+        "books_until": format_time(report.period.last),
         "settings": {
             "price.kwh": _number(prices.kwh),
             "price.gpu_hour": _number(prices.gpu_hour),
@@ -165,9 +170,9 @@ def as_json(report: Report) -> dict[str, Any]:
             "pue": _number(prices.pue),
             "co2.g_per_kwh": _number(prices.co2),
         },
-        "rows": _rows(report.lines, told, report),
-        "own": _rows(report.own, told, report),
-        "total": _row(report.total, told, [_exact(report.total, column) for column in told]),
+        "rows": _rows(report.lines, columns, report),
+        "own": _rows(report.gpu_accounts, columns, report),
+        "total": _row(report.total, columns, [_exact(report.total, column) for column in columns]),
         "gpus": [
             {
                 "uuid": gpu.uuid,
@@ -183,44 +188,48 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def harmless(name: str) -> str:
-    """A name for a cell: anybody may name a process so that a spreadsheet runs it or a terminal obeys it.
+def escape_cell(name: str) -> str:
+    """Escape a name for a cell: process names are untrusted and could be run by a spreadsheet or terminal.
 
-    What begins like a formula has an apostrophe before it, also behind a semicolon: there a cell begins for
-    spreadsheets of countries in which the comma is in numbers. What cannot be printed is spelled out.
+    A name like a formula gets an apostrophe in front, also after a semicolon, which separates cells in
+    locales with a decimal comma. Unprintable characters are escaped.
     """
-    return _FORMULA.sub("'", in_one_line(name))
+    return _FORMULA.sub("'", escape_to_one_line(name))
 
 
-def iso(unix: float) -> str:
-    """A moment as `2026-11-28T08:00:00Z`."""
+def format_time(unix: float) -> str:
+    """A time as `2026-11-28T08:00:00Z`."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _rows(lines: Sequence[Line], told: Sequence[Column], report: Report) -> list[dict[str, Any]]:
-    numbers = [rounded(lines, column, column.digits) for column in told]
+def _rows(
+    lines: Sequence[ReportLine], columns: Sequence[ReportColumn], report: UsageReport
+) -> list[dict[str, Any]]:
+    numbers = [round_column(lines, column, column.digits) for column in columns]
     rows = []
     for place, line in enumerate(lines):
         names = dict(zip(report.grouping.columns, _key(line, report), strict=True))
         own = {"account": line.account}
-        rows.append({**names, **own, **_row(line, told, [values[place] for values in numbers])})
+        rows.append({**names, **own, **_row(line, columns, [values[place] for values in numbers])})
     return rows
 
 
-def _row(line: Line, told: Sequence[Column], numbers: Sequence[Decimal | None]) -> dict[str, Any]:
-    values = {column.name: _number(number) for column, number in zip(told, numbers, strict=True)}
+def _row(
+    line: ReportLine, columns: Sequence[ReportColumn], numbers: Sequence[Decimal | None]
+) -> dict[str, Any]:
+    values = {column.name: _number(number) for column, number in zip(columns, numbers, strict=True)}
     exact = {"millijoules": line.millijoules, "high_millijoules": line.high}
     if line.bound is not None:
         exact["bound_millijoules"] = line.bound
     return {**values, **exact, "millijoules_by_method": dict(sorted(line.methods.items()))}
 
 
-def _exact(line: Line, column: Column) -> Decimal | None:
-    return rounded([line], column, column.digits)[0]
+def _exact(line: ReportLine, column: ReportColumn) -> Decimal | None:
+    return round_column([line], column, column.digits)[0]
 
 
-def _key(line: Line, report: Report) -> tuple[str, ...]:
-    """The cells that name a row; the Gpus' own accounts have no name but their account."""
+def _key(line: ReportLine, report: UsageReport) -> tuple[str, ...]:
+    """The cells that name a row; empty for the Gpus' own accounts, which only have an account."""
     width = len(report.grouping.columns)
     return line.key if line.account == PROCESS else ("",) * width
 

@@ -1,4 +1,4 @@
-"""By what a report adds up: the columns that name a row, and how a party is put into one."""
+"""Report groupings: the columns that name a row, and the row key of each party."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuledger.ledger.owners import user_of
-from gpuledger.ledger.ownership import owner_from, owner_words
+from gpuledger.ledger.ownership import owner_fields, owner_from_fields
 from gpuledger.model.devices import Device
-from gpuledger.model.errors import UsageError, unknown
+from gpuledger.model.errors import UsageError, unknown_name_error
 from gpuledger.model.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """Whose a Session or a handover was, without which one it was. Unknown text is empty.
+    """The Device, owner and command of Sessions or allocations. Unknown text is empty.
 
-    `owner` is without what differs from one start of the same thing to the next (ids of pod and container,
-    step) and without how it was found.
+    `owner` omits what differs between starts of the same workload (ids of pod and container, step) and how it
+    was found.
     """
 
     device: str
     owner: Workload
     command: str = ""
-    # Looked up for each hour of a year.
+    # Cached: it is used for each hour of a report, up to a year.
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -35,53 +35,53 @@ class Party:
 
 
 def party_of(device: str, owner: Workload, command: str = "") -> Party:
-    """The party of a Session (its Device's uuid, owner and command) or, without command, of a handover."""
+    """The party of a Session (its Device's uuid, owner and command) or, without command, of an allocation."""
     lasting = replace(owner, pod_uid="", container_id="", step="", found_by="", missing="")
     return Party(device, lasting, command)
 
 
 def party_text(party: Party) -> str:
-    """Equal parties have equal texts."""
-    told = [party.device, party.command, owner_words(party.owner)]
-    # As it is written: parties are looked for by parts of their names.
-    return json.dumps(told, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    """The party as text; equal parties have equal texts."""
+    values = [party.device, party.command, owner_fields(party.owner)]
+    # No ASCII escapes: parties are searched by substrings of their names.
+    return json.dumps(values, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
 
 
-def party_from(text: str) -> Party:
-    """What `party_text` made a text of."""
+def party_from_text(text: str) -> Party:
+    """The inverse of `party_text`."""
     device, command, words = json.loads(text)
-    return Party(device, owner_from(words), command)
+    return Party(device, owner_from_fields(words), command)
 
 
 Key = tuple[str, ...]
 LABEL = "label:"
-# Of a fleet's report alone: books are of one node.
+# Only for fleet reports: a ledger holds one node.
 NODE = "node"
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """`columns` name the parts of a key; a key of empty texts holds what the grouping has no word for."""
+    """`columns` name the parts of a key. Its texts are empty for parties without such a name."""
 
     name: str
     columns: tuple[str, ...]
     key: Callable[[Party], Key]
 
 
-def grouping(by: str, devices: Mapping[str, Device]) -> Grouping:
+def find_grouping(by: str, devices: Mapping[str, Device]) -> Grouping:
     """The grouping of this name: one of GROUPINGS, or `label:NAME` for a pod label.
 
-    Raises UsageError for another one, with the nearest name.
+    Raises UsageError for an unknown name, with the nearest valid one.
     """
     if by.startswith(LABEL):
         name = by.removeprefix(LABEL)
         if not name:
-            raise UsageError("--by label: wants the pod label's name, as in --by label:team")
+            raise UsageError("--by label: requires a pod label's name, such as --by label:team")
         return Grouping(by, (name,), lambda party: (dict(party.owner.labels).get(name, ""),))
     if by == "gpu":
         return Grouping(by, ("uuid", "gpu", "model"), lambda party: gpu_key(party.device, devices))
     if by not in _BY_OWNER and by != "command":
-        raise unknown("--by", by, (*GROUPINGS, "label:NAME"))
+        raise unknown_name_error("--by", by, (*GROUPINGS, "label:NAME"))
     if by == "command":
         return Grouping(by, ("command",), lambda party: (party.command,))
     columns, of_owner = _BY_OWNER[by]
@@ -89,7 +89,7 @@ def grouping(by: str, devices: Mapping[str, Device]) -> Grouping:
 
 
 def gpu_key(uuid: str, devices: Mapping[str, Device]) -> Key:
-    """Uuid, index and model of the Gpu that a Device is or is part of."""
+    """Uuid, index and model of a Device's Gpu."""
     device = devices.get(uuid)
     if device is None:
         return (uuid, "", "")
@@ -98,7 +98,7 @@ def gpu_key(uuid: str, devices: Mapping[str, Device]) -> Key:
 
 
 def _name(owner: Workload) -> Key:
-    """The deepest name that there is, and what kind it is of."""
+    """Kind, namespace and the most specific known name."""
     names = {
         "pod": owner.pod or owner.pod_uid,
         "container": owner.container or owner.container_id,
@@ -111,13 +111,13 @@ def _name(owner: Workload) -> Key:
 
 
 def _job(owner: Workload) -> Key:
-    """A batch system's job, or the Kubernetes Job that made the pod."""
-    made = kubernetes_job(owner)
-    return (owner.namespace if made else "", owner.job or made)
+    """The job of a batch system, or the Kubernetes Job that created the pod."""
+    job = kubernetes_job(owner)
+    return (owner.namespace if job else "", owner.job or job)
 
 
 def kubernetes_job(owner: Workload) -> str:
-    """The Job that made the pod; empty where none did."""
+    """The Kubernetes Job that created the pod; empty if there is none."""
     return owner.controller if owner.controller_kind == "Job" else ""
 
 

@@ -1,6 +1,4 @@
-"""What a user sets about reports: what energy and time cost (exact: decimals stay decimals until they are
-written), and which Prometheus is asked.
-"""
+"""Settings of reports: prices of energy and time (exact decimals), and the Prometheus of fleet reports."""
 
 from __future__ import annotations
 
@@ -10,25 +8,25 @@ from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, duration, setting, text
+from gpuledger.model.settings import ReloadPolicy, duration, setting, text
 
-# Neither a kilowatt-hour nor a GPU-hour costs so much in any currency.
+# An implausible price of a kilowatt-hour or GPU-hour in any currency.
 _MOST = Decimal(10**9)
 
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
 
 
-def _decimal(lowest: str, wanted: str) -> Callable[[object], Decimal | None]:
+def _decimal(lowest: str, expected: str) -> Callable[[object], Decimal | None]:
     def parse(value: object) -> Decimal | None:
         if value in ("", None):
             return None
         try:
             found = Decimal(str(value).strip())
         except InvalidOperation:
-            raise ValueError(wanted) from None
+            raise ValueError(expected) from None
         if isinstance(value, bool) or not found.is_finite() or not Decimal(lowest) <= found < _MOST:
-            raise ValueError(wanted)
+            raise ValueError(expected)
         return found
 
     return parse
@@ -37,21 +35,21 @@ def _decimal(lowest: str, wanted: str) -> Callable[[object], Decimal | None]:
 def _currency(value: object) -> str:
     code = text(value).strip().upper()
     if code and (len(code) != 3 or not code.isalpha() or not code.isascii()):
-        raise ValueError("a currency code of three letters, such as EUR, is wanted")
+        raise ValueError("expected a currency code of three letters, such as EUR")
     return code
 
 
-_KWH = _decimal("0", "a price of one kilowatt-hour, such as 0.32, is wanted")
-_GPU_HOUR = _decimal("0", "a price of one GPU-hour, such as 1.20, is wanted")
-_PUE = _decimal("1", "a power usage effectiveness of at least 1, such as 1.4, is wanted")
-_GRAMS = _decimal("0", "grams of CO2 for a kilowatt-hour, such as 380, are wanted")
+_KWH = _decimal("0", "expected a price of one kilowatt-hour, such as 0.32")
+_GPU_HOUR = _decimal("0", "expected a price of one GPU-hour, such as 1.20")
+_PUE = _decimal("1", "expected a power usage effectiveness of at least 1, such as 1.4")
+_GRAMS = _decimal("0", "expected grams of CO2 per kilowatt-hour, such as 380")
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a user sets about money and carbon; None is not set, and what needs it has no column."""
+    """Settings for money and carbon; None is not set, and columns that need it are omitted."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
     kwh: Decimal | None = setting(
         "price.kwh",
@@ -64,7 +62,7 @@ class Prices:
         "price.gpu_hour",
         _GPU_HOUR,
         None,
-        "price of an hour of a whole GPU, used or not",
+        "price of one hour of a whole GPU, used or not",
         metavar="PRICE",
     )
     currency: str = setting(
@@ -74,43 +72,43 @@ class Prices:
         "pue",
         _PUE,
         None,
-        "power usage effectiveness: energy of the building for each unit of energy of its machines; cost and "
-        "CO2 are of the building's (default: 1)",
+        "power usage effectiveness: energy of the building per unit of energy of its machines; cost and CO2 "
+        "refer to the energy of the building (default: 1)",
         metavar="RATIO",
     )
     co2: Decimal | None = setting(
         "co2.g_per_kwh",
         _GRAMS,
         None,
-        "grams of CO2 for a kilowatt-hour",
+        "grams of CO2 per kilowatt-hour",
         metavar="GRAMS",
     )
 
     @property
     def any_price(self) -> bool:
-        """Whether there is a cost at all."""
+        """Whether any price is set."""
         return self.kwh is not None or self.gpu_hour is not None
 
     def cost(self, millijoules: int, gpu_seconds: Fraction) -> Fraction | None:
-        """Of both, in the currency; None where neither has a price."""
+        """Cost of energy and time in the currency; None if no price is set."""
         if not self.any_price:
             return None
         return self.energy_cost(millijoules) + self.time_cost(gpu_seconds)
 
     def energy_cost(self, millijoules: int) -> Fraction:
-        """In the currency; 0 without a price."""
+        """Cost of energy in the currency; 0 without a price."""
         return self._kwh(millijoules) * Fraction(self.kwh or 0)
 
     def time_cost(self, gpu_seconds: Fraction) -> Fraction:
-        """In the currency; 0 without a price."""
+        """Cost of time in the currency; 0 without a price."""
         return gpu_seconds / SECONDS_PER_HOUR * Fraction(self.gpu_hour or 0)
 
     def grams(self, millijoules: int) -> Fraction | None:
-        """Of CO2; None where it is not set."""
+        """Grams of CO2; None if not set."""
         return None if self.co2 is None else self._kwh(millijoules) * Fraction(self.co2)
 
     def _kwh(self, millijoules: int) -> Fraction:
-        """The building's kilowatt-hours."""
+        """Kilowatt-hours of the building."""
         return Fraction(millijoules, MILLIJOULES_PER_KWH) * Fraction(self.pue or 1)
 
 
@@ -120,14 +118,14 @@ def _headers(value: object) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """Which Prometheus, and how it is asked."""
+    """The Prometheus for fleet reports, and its queries."""
 
     url: str = setting(
         "prometheus.url",
         text,
         "",
-        "report on every node that this Prometheus scrapes, instead of on this machine's books; "
-        "user:password@ in it is basic auth",
+        "report on all nodes that this Prometheus scrapes instead of this machine's ledger; user:password@ "
+        "in the URL sets basic auth",
         flags=("--prometheus",),
         metavar="URL",
     )
@@ -147,9 +145,5 @@ class FleetSettings:
         metavar="LABELS",
     )
     timeout: float = setting(
-        "prometheus.timeout",
-        duration("s", lowest=1.0, highest=3600.0),
-        120.0,
-        "wait so long for the answer to one query",
-        metavar="DURATION",
+        "prometheus.timeout", duration("s", lowest=1.0, highest=3600.0), 120.0, "timeout of one query"
     )

@@ -1,4 +1,4 @@
-"""Adding up: energy by who was resident together, time by who was there in which second."""
+"""Sums report amounts: energy by parties resident together, time by parties present in each second."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpuledger.ledger.report.grouping import Grouping, Key, Party
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 
 
-class Energy(NamedTuple):
-    """Millijoules of one Gpu over time with the same residents and method: a span, or spans of an hour.
+class EnergyEntry(NamedTuple):
+    """Millijoules of one Gpu over time with the same residents and method: one span, or spans of an hour.
 
-    `shares` has every resident, those with nothing too. `microseconds` is how long it lasted.
+    `shares` has every resident, also those without energy. `microseconds` is the length.
     """
 
     uuid: str
@@ -28,11 +28,10 @@ class Energy(NamedTuple):
     shares: Iterable[tuple[Party, int]]
 
 
-class Times(NamedTuple):
-    """Seconds (`ledger.seconds`) of one party in one unix hour, and how many Sessions it adds.
+class TimeEntry(NamedTuple):
+    """Seconds (`ledger.watched_time`) of one party in one unix hour, and the number of Sessions it adds.
 
-    `held`: there or handed over, and certainly did nothing; `busy`: there, and did something or nobody can
-    tell.
+    `held`: resident or allocated, and certainly inactive; `busy`: resident, and active or unknown.
     """
 
     hour: int
@@ -46,7 +45,7 @@ class Times(NamedTuple):
 
 @dataclass(slots=True)
 class Amount:
-    """What a row has. Millijoules by method, their upper bound, seconds of whole Gpus, Sessions."""
+    """The sums of one row: millijoules by method, their upper bound, seconds of whole Gpus, Sessions."""
 
     methods: Counter[str] = field(default_factory=Counter)
     high: int = 0
@@ -54,23 +53,23 @@ class Amount:
     held: Fraction = Fraction(0)
     allocated: Fraction = Fraction(0)
     sessions: int = 0
-    # Seconds resident, held and allocated by Device, before a Device's part of its Gpu is reckoned with.
+    # Seconds resident, held and allocated by Device, not yet weighted by the Device's part of its Gpu.
     seconds: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def millijoules(self) -> int:
-        """Everything booked to it."""
+        """All energy booked to the row."""
         return self.methods.total()
 
     @property
     def measured(self) -> int:
-        """What needs no model: the lower bound."""
+        """Energy that needed no model: the lower bound."""
         return self.methods[MEASURED]
 
 
 @dataclass(slots=True)
 class GpuAmount:
-    """What a Gpu's own books have: all its millijoules, those by its own accounts, and time observed."""
+    """The sums of one Gpu: all its millijoules, those in its own accounts, and the time observed."""
 
     millijoules: int = 0
     idle: int = 0
@@ -80,25 +79,25 @@ class GpuAmount:
 
 
 class Tally:
-    """Gathers amounts by key. Memory grows with rows and Gpus, not with time, if `settle` is called.
+    """Sums amounts by key. Memory grows with rows and Gpus, not with time, if `settle` is called.
 
-    `share` says how much of its Gpu a Device (by uuid) is. A Gpu is counted once for a row, however many of
-    the row's parties were on it. What is asked of time must be asked after `finish`.
+    `share` returns the part of its Gpu that a Device (by uuid) is. A Gpu counts once per row, however many of
+    the row's parties were on it. Times are valid only after `finish`.
     """
 
     def __init__(self, grouping: Grouping, share: Callable[[str], Fraction]) -> None:
         self._key = grouping.key
         self._share = share
         self._keys: dict[Party, Key] = {}
-        # Resident, held, busy and allocated seconds of a key (None: of anybody), by hour and Device.
+        # Resident, held, busy and allocated seconds of a key (None: of any), by hour and Device.
         self._seconds: dict[tuple[int, str], dict[Key | None, list[int]]] = {}
         self._occupied: Counter[str] = Counter()
         self.amounts: dict[Key, Amount] = defaultdict(Amount)
         self.gpus: dict[str, GpuAmount] = defaultdict(GpuAmount)
         self.occupied = Fraction(0)
 
-    def add_energy(self, energy: Energy) -> None:
-        """Book a span, or several of an hour."""
+    def add_energy(self, energy: EnergyEntry) -> None:
+        """Add a span, or several of an hour."""
         gpu = self.gpus[energy.uuid]
         gpu.idle += energy.idle
         gpu.unattributed += energy.unattributed
@@ -111,33 +110,33 @@ class Tally:
         gpu.millijoules += energy.idle + energy.unattributed + energy.unobserved + used
         if energy.method != UNOBSERVED:
             gpu.microseconds += energy.microseconds
-        # Unobserved energy has no residents: a bound is never made of it.
+        # Unobserved energy has no residents and is part of no bound.
         most = energy.idle + energy.unattributed + used
         for key, millijoules in shares.items():
             amount = self.amounts[key]
             amount.methods[energy.method] += millijoules
             amount.high += millijoules if energy.method == MEASURED else most
 
-    def add_times(self, times: Times) -> None:
-        """Count the seconds of one party in one hour."""
+    def add_times(self, times: TimeEntry) -> None:
+        """Add the seconds of one party in one hour."""
         key = self._key_of(times.party)
         device = times.party.device
         place = self._seconds.get((times.hour, device))
         if place is None:
             place = self._seconds[times.hour, device] = {None: [0, 0, 0, 0]}
         place[None][0] |= times.resident
-        mine = place.get(key)
-        if mine is None:
+        seconds = place.get(key)
+        if seconds is None:
             place[key] = [times.resident, times.held, times.busy, times.allocated]
         else:
-            mine[0] |= times.resident
-            mine[1] |= times.held
-            mine[2] |= times.busy
-            mine[3] |= times.allocated
+            seconds[0] |= times.resident
+            seconds[1] |= times.held
+            seconds[2] |= times.busy
+            seconds[3] |= times.allocated
         self.amounts[key].sessions += times.sessions
 
     def settle(self) -> None:
-        """Count the seconds gathered: nothing more comes of these hours."""
+        """Count the collected seconds: their hours are complete."""
         for (_, device), place in self._seconds.items():
             self._occupied[device] += place.pop(None)[0].bit_count()
             for key, (resident, held, busy, allocated) in place.items():
@@ -149,7 +148,7 @@ class Tally:
         self._seconds.clear()
 
     def finish(self) -> None:
-        """Everything was told: reckon with the Devices' parts of their Gpus."""
+        """Weight the sums by the Devices' parts of their Gpus, after the last entry."""
         self.settle()
         for amount in self.amounts.values():
             for device, (resident, held, allocated) in amount.seconds.items():
@@ -171,7 +170,7 @@ class Tally:
         return key
 
 
-def own_amounts(gpus: Mapping[str, GpuAmount]) -> dict[str, int]:
+def gpu_account_amounts(gpus: Mapping[str, GpuAmount]) -> dict[str, int]:
     """Millijoules of the Gpus' own accounts."""
     return {
         IDLE: sum(gpu.idle for gpu in gpus.values()),

@@ -1,4 +1,4 @@
-"""Whether the books can be kept on disk, for `doctor`. Nothing is made."""
+"""The `doctor` check that the ledger can be stored on disk. Creates nothing."""
 
 from __future__ import annotations
 
@@ -9,61 +9,70 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
-from gpuledger.ledger.store.place import SYSTEM, usual_dirs
+from gpuledger.ledger.store.state_directory import SYSTEM_DIR, candidate_dirs
 from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
 
-BOOKS: Final = "books.directory"
-_WHAT: Final = "books"
+LEDGER_DIRECTORY: Final = "books.directory"
+_SUBJECT: Final = "ledger"
 
 
-def books_checks(
-    settings: StoreSettings, environment: Mapping[str, str], *, made_up: bool, system: Path = SYSTEM
+def ledger_checks(
+    settings: StoreSettings, environment: Mapping[str, str], *, made_up: bool, system: Path = SYSTEM_DIR
 ) -> tuple[Check, ...]:
-    """Of a source that is `made_up` books are kept only where a directory is asked for."""
-    return (Check(BOOKS, _WHAT, lambda: _books(settings.state_dir, environment, made_up, system)),)
+    """The check of the state directory. `made_up`: simulated data, stored only in a configured directory."""
+    return (
+        Check(
+            LEDGER_DIRECTORY,
+            _SUBJECT,
+            lambda: _check_directory(settings.state_dir, environment, made_up, system),
+        ),
+    )
 
 
-def _books(given: str, environment: Mapping[str, str], made_up: bool, system: Path) -> Iterator[Finding]:
+def _check_directory(
+    given: str, environment: Mapping[str, str], made_up: bool, system: Path
+) -> Iterator[Finding]:
     if given == MEMORY_ONLY:
-        yield skipped(BOOKS, _WHAT, "--state-dir none: in memory alone, and they end with the program")
+        yield skipped(
+            LEDGER_DIRECTORY, _SUBJECT, "--state-dir none: kept in memory, lost when the program ends"
+        )
         return
     if made_up and not given:
-        yield skipped(BOOKS, _WHAT, "made-up numbers are kept where --state-dir says, and it says nothing")
+        yield skipped(LEDGER_DIRECTORY, _SUBJECT, "simulated data is stored only if --state-dir is set")
         return
-    tried = usual_dirs(given, environment, system)
+    tried = candidate_dirs(given, environment, system)
     found = next((folder for folder in tried if _writable(folder)), None)
     if found is None:
-        complain = fails if given else warning
-        yield complain(
-            BOOKS,
-            _WHAT,
-            f"uid {os.geteuid()} cannot write {' or '.join(map(str, tried))}: sessions and energy are in "
-            "memory alone, and end with the program",
-            f"`install -d -m 700 -o {os.geteuid()} {tried[0]}` as root, or name another with --state-dir",
+        report_failure = fails if given else warning
+        yield report_failure(
+            LEDGER_DIRECTORY,
+            _SUBJECT,
+            f"uid {os.geteuid()} cannot write {' or '.join(map(str, tried))}: sessions and energy are "
+            "kept in memory and lost when the program ends",
+            f"`install -d -m 700 -o {os.geteuid()} {tried[0]}` as root, or set another --state-dir",
         )
     else:
-        yield _guarded(found)
+        yield _check_permissions(found)
 
 
-def _guarded(folder: Path) -> Finding:
-    """Whoever can write there can put other books in the place of ours."""
+def _check_permissions(folder: Path) -> Finding:
+    """Check that no other user can replace the ledger in this directory."""
     try:
         found = folder.stat()
     except FileNotFoundError:
-        return works(BOOKS, _WHAT, f"{folder} will be made, for uid {os.geteuid()} alone")
+        return works(LEDGER_DIRECTORY, _SUBJECT, f"{folder} will be created, for uid {os.geteuid()} only")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        why = (
-            f"{folder} can be written by others (mode {stat.S_IMODE(found.st_mode):04o}): they can falsify it"
-        )
-        return warning(BOOKS, _WHAT, why, f"`chmod go-w {folder}`")
+        mode = stat.S_IMODE(found.st_mode)
+        why = f"{folder} is writable by other users (mode {mode:04o}): they can falsify the ledger"
+        return warning(LEDGER_DIRECTORY, _SUBJECT, why, f"`chmod go-w {folder}`")
     if found.st_uid not in (0, os.geteuid()):
-        why = f"{folder} belongs to uid {found.st_uid}, who can falsify it"
-        return warning(BOOKS, _WHAT, why, f"`chown {os.geteuid()} {folder}`")
-    return works(BOOKS, _WHAT, f"{folder} can be written")
+        why = f"{folder} belongs to uid {found.st_uid}, which can falsify the ledger"
+        return warning(LEDGER_DIRECTORY, _SUBJECT, why, f"`chown {os.geteuid()} {folder}`")
+    return works(LEDGER_DIRECTORY, _SUBJECT, f"{folder} is writable")
 
 
 def _writable(folder: Path) -> bool:
-    """Whether it is there, or can be made, and takes files. Where it ends up is decided by `state_dir`."""
+    """Return whether the directory exists or can be created, and is writable."""
     for place in (folder, *folder.absolute().parents):
         try:
             found = place.stat()

@@ -1,4 +1,4 @@
-"""Sessions out of the books, a page at a time, in an order that does not change while they end."""
+"""Lists Sessions from the ledger, page by page, in an order that does not change while they end."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.owners import user_of
-from gpuledger.ledger.store.rows import SESSION_COLUMNS, session_of
+from gpuledger.ledger.store.rows import SESSION_COLUMNS, session_from_row
 from gpuledger.model.devices import Device
 from gpuledger.model.session import SessionRow
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-# First sight and number of a session: what it is ordered by, and never changes.
+# First sight and number of a session: the sort key, which never changes.
 Position = tuple[float, int]
-FIRST: Position = (-inf, -1)
+FIRST_POSITION: Position = (-inf, -1)
 
-# As `presence` finds who was there; the three parts have no session in common.
+# As in `presence`: the three parts are disjoint.
 _ENDED = (
     "ended IS NOT NULL AND begun >= :since - 86400 AND begun <= :until AND latest >= :since",
     "ended IS NOT NULL AND latest - begun > 86400 AND begun < :since - 86400 AND latest >= :since",
@@ -28,10 +28,10 @@ _OPEN = "ended IS NULL AND begun <= :until AND latest >= :since"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Which sessions: those that were there at some time from `since` to `until` (unix seconds), and `after`
-    this position. None asks for all; `gpu` is an index or the uuid of a Gpu; an empty name asks for
-    those without one.
+class SessionQuery:
+    """Selects sessions alive between `since` and `until` (unix seconds), in order, behind `after`.
+
+    None selects all; `gpu` is the index or the uuid of a Gpu; an empty name selects sessions without one.
     """
 
     since: float
@@ -41,10 +41,10 @@ class Asked:
     pod: str | None = None
     user: str | None = None
     open: bool | None = None
-    after: Position = FIRST
+    after: Position = FIRST_POSITION
 
-    def has(self, row: SessionRow) -> bool:
-        """Whether an open session is one of them."""
+    def matches(self, row: SessionRow) -> bool:
+        """Return whether the query selects an open session."""
         gpu, owner = row.process.device.gpu, row.process.workload
         return (
             self.open is not False
@@ -59,9 +59,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A session. `ended` is unix seconds, None while it runs; `exit_seen` is false where the end was inferred
-    after a time in which nobody looked.
+class ListedSession:
+    """A session. `ended` is unix seconds, None while it runs.
+
+    `exit_seen` is False if the end was inferred after a time without observation.
     """
 
     row: SessionRow
@@ -70,39 +71,39 @@ class Listed:
 
     @property
     def position(self) -> Position:
-        """Where it stands."""
+        """The session's sort key."""
         return (self.row.first_seen, self.row.number)
 
 
-def sessions_between(
-    connection: Connection, devices: Mapping[str, Device], asked: Asked, limit: int
-) -> Iterator[Listed]:
-    """The first `limit` of them, ordered by first sight. Raises sqlite3.Error."""
-    conditions, values = _conditions(asked)
-    times = [*(() if asked.open else _ENDED), *(() if asked.open is False else (_OPEN,))]
-    query = " UNION ALL ".join(
+def query_sessions(
+    connection: Connection, devices: Mapping[str, Device], query: SessionQuery, limit: int
+) -> Iterator[ListedSession]:
+    """The first `limit` sessions of a query, ordered by first sight. Raises sqlite3.Error."""
+    conditions, values = _conditions(query)
+    times = [*(() if query.open else _ENDED), *(() if query.open is False else (_OPEN,))]
+    statement = " UNION ALL ".join(
         f"SELECT * FROM sessions JOIN usage USING (number) WHERE {' AND '.join((time, *conditions))}"
         for time in times
     )
     values |= {"limit": limit}
-    for row in connection.execute(f"{query} ORDER BY first_seen, number LIMIT :limit", values):
+    for row in connection.execute(f"{statement} ORDER BY first_seen, number LIMIT :limit", values):
         ended, exit_seen = row[SESSION_COLUMNS + 1 : SESSION_COLUMNS + 3]
-        yield Listed(session_of(row, devices).row(), ended, bool(exit_seen))
+        yield ListedSession(session_from_row(row, devices).row(), ended, bool(exit_seen))
 
 
-def _conditions(asked: Asked) -> tuple[list[str], dict[str, object]]:
-    first, number = asked.after
-    values: dict[str, object] = {"since": asked.since, "until": asked.until}
+def _conditions(query: SessionQuery) -> tuple[list[str], dict[str, object]]:
+    first, number = query.after
+    values: dict[str, object] = {"since": query.since, "until": query.until}
     found = []
-    if asked.after != FIRST:
+    if query.after != FIRST_POSITION:
         found.append("(first_seen, sessions.number) > (:first, :number)")
         values |= {"first": first, "number": number}
-    if asked.gpu is not None:
+    if query.gpu is not None:
         found.append("(gpu = :gpu OR CAST(gpu_index AS TEXT) = :gpu)")
-        values["gpu"] = asked.gpu
-    # As `user_of` has it.
+        values["gpu"] = query.gpu
+    # The same rule as `user_of`.
     user = "CASE owner_kind WHEN 'pod' THEN '' ELSE owner_user END"
-    names = (("namespace", asked.namespace), ("pod", asked.pod), (user, asked.user))
+    names = (("namespace", query.namespace), ("pod", query.pod), (user, query.user))
     for place, (column, name) in enumerate(names):
         if name is not None:
             found.append(f"{column} = :name{place}")

@@ -1,8 +1,8 @@
-"""Old spans and sessions become hours, in small steps. No total of any report changes by it.
+"""Folds old spans and sessions into hours, in small steps, and deletes expired history.
 
-What is kept of an hour is what a report can tell apart: energy by the set of parties who were resident
-together (bounds need to know who was with whom), and the seconds in which each was there and did nothing.
-What goes is which process it was, and when within the hour.
+Folding changes no report total. A folded hour keeps what reports can distinguish: energy by the set of
+parties that were resident together (the bounds need it), and the seconds in which each was present and
+inactive. The single processes and the times within the hour are lost.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.grouping import Party, party_text
-from gpuledger.ledger.store.presence import LIVES, handovers_there, party_of_session, sessions_there
+from gpuledger.ledger.store.presence import (
+    LIVED_BETWEEN,
+    allocation_hours,
+    party_of_session,
+    session_lives,
+)
 from gpuledger.ledger.store.rows import Row
-from gpuledger.ledger.watched_time import HOUR, MINUTE, pack
+from gpuledger.ledger.watched_time import HOUR, MINUTE, pack_seconds
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
 
-# Where the folding of times has come to: the first unix hour that is still told by sessions.
+# Progress of folding times: the first unix hour that sessions still describe.
 TIMES_FROM = "times_from"
 INTEGRATED_LIFE = -1
 
@@ -42,9 +47,9 @@ _ADD_SHARE = """
 INSERT INTO hour_shares VALUES (?, ?, ?)
     ON CONFLICT (number, party) DO UPDATE SET millijoules = millijoules + excluded.millijoules
 """
-# When somebody is seen next from :since on: of those who live then already, and of those who come later.
+# The next sight of any session or allocation from :since on: of those alive already, and of later ones.
 _NEXT_TIMES = f"""
-WITH living AS ({" UNION ALL ".join(f"SELECT * FROM usage WHERE {life}" for life in LIVES)})
+WITH living AS ({" UNION ALL ".join(f"SELECT * FROM usage WHERE {life}" for life in LIVED_BETWEEN)})
 SELECT min(latest) FROM living
 UNION ALL SELECT min(max(stay, :since)) FROM living WHERE last_seen >= :since
 UNION ALL SELECT min(max(begins, :since)) FROM living JOIN stays ON session = number WHERE ends >= :since
@@ -59,11 +64,11 @@ INSERT INTO parties (who, last_hour) VALUES (?, ?)
 
 
 def fold_spans(connection: Connection, before: int, most: int) -> int:
-    """Fold the oldest spans of hours before this one (unix hour), at most so many; answers how many.
+    """Fold the oldest spans of hours before this unix hour, at most `most`; return their number.
 
-    Within a transaction of the caller's. Raises sqlite3.Error.
+    Runs within a transaction of the caller. Raises sqlite3.Error.
     """
-    parties = Parties(connection)
+    parties = PartyNumbers(connection)
     spans = connection.execute(_OLD_SPANS, (before, most)).fetchall()
     for number, hour, uuid, life, method, begins, ends, *own in spans:
         shares: dict[int, int] = defaultdict(int)
@@ -81,29 +86,29 @@ def fold_spans(connection: Connection, before: int, most: int) -> int:
 
 
 def fold_times(connection: Connection, before: int) -> bool:
-    """Fold the times of the oldest hour that is before this one (unix hour); False when there is none.
+    """Fold the times of the oldest hour before this unix hour; return False if there is none.
 
-    Within a transaction of the caller's. Raises sqlite3.Error.
+    Runs within a transaction of the caller. Raises sqlite3.Error.
     """
     hour = times_from(connection)
     if hour is None:
         return False
-    # Looked for but once: without it, all sessions are read for it.
+    # Stored once: without it, each call would read all sessions.
     connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (TIMES_FROM, hour))
-    parties = Parties(connection)
+    parties = PartyNumbers(connection)
     while hour < before:
-        if times := _take_hour(connection, hour, parties):
-            _keep_times(connection, hour, times)
+        if times := _read_hour(connection, hour, parties):
+            _write_hour(connection, hour, times)
             return True
-        following = _following(connection, hour + 1)
+        following = _next_hour(connection, hour + 1)
         if following is None:
-            # Not gone beyond: who knows where the clock will stand.
+            # Do not advance further: the clock may be set back.
             return False
         hour = following
     return False
 
 
-def _keep_times(connection: Connection, hour: int, times: Mapping[int, _Times]) -> None:
+def _write_hour(connection: Connection, hour: int, times: Mapping[int, _Times]) -> None:
     rows = [(hour, party, *one.row) for party, one in times.items()]
     connection.executemany("REPLACE INTO hour_times VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     minutes = ((hour + 1) * HOUR // MINUTE,)
@@ -113,8 +118,8 @@ def _keep_times(connection: Connection, hour: int, times: Mapping[int, _Times]) 
     connection.execute("REPLACE INTO meta VALUES (?, ?)", (TIMES_FROM, hour + 1))
 
 
-def _following(connection: Connection, hour: int) -> int | None:
-    """The next hour from this one on in which somebody was seen."""
+def _next_hour(connection: Connection, hour: int) -> int | None:
+    """The next hour, from this one on, in which anything was seen."""
     since = hour * HOUR
     times = connection.execute(_NEXT_TIMES, {"since": since, "until": since}).fetchall()
     known = [time for (time,) in times if time is not None]
@@ -122,12 +127,12 @@ def _following(connection: Connection, hour: int) -> int | None:
 
 
 def microseconds(begins: float, ends: float) -> int:
-    """Length of a span: whole, so that sums of them are exact. A clock that was set back made none."""
+    """Length of a span in whole microseconds, so that sums are exact; 0 if the clock was set back."""
     return max(round((ends - begins) * 1_000_000), 0)
 
 
 def times_from(connection: Connection) -> int | None:
-    """The first unix hour whose times are not folded; None while nothing was ever there."""
+    """The first unix hour with times that are not folded; None if there never were any."""
     row = connection.execute("SELECT value FROM meta WHERE key = ?", (TIMES_FROM,)).fetchone()
     if row is not None:
         return int(row[0])
@@ -141,7 +146,7 @@ def times_from(connection: Connection) -> int | None:
 
 @dataclass(slots=True)
 class _Times:
-    """What an hour has of one party."""
+    """One party's data of an hour."""
 
     resident: int = 0
     held: int = 0
@@ -153,22 +158,28 @@ class _Times:
     @property
     def row(self) -> Row:
         held = self.held & ~self.busy
-        return pack(self.resident), pack(held), pack(self.allocated), self.running, self.begun
+        return (
+            pack_seconds(self.resident),
+            pack_seconds(held),
+            pack_seconds(self.allocated),
+            self.running,
+            self.begun,
+        )
 
 
-def _take_hour(connection: Connection, hour: int, parties: Parties) -> dict[int, _Times]:
-    """What the hour has of each party; nothing of an hour in which all that is known is that some lived.
+def _read_hour(connection: Connection, hour: int, parties: PartyNumbers) -> dict[int, _Times]:
+    """Each party's data of the hour; empty if it is only known that some sessions were alive.
 
-    So a gap that nobody watched costs nothing, and a report that begins in it counts in the first hour that
-    it has all who lived through the gap.
+    So an unobserved gap costs nothing, and a report that begins in one counts the sessions alive during it in
+    its first hour with data.
     """
     times: dict[int, _Times] = defaultdict(_Times)
-    for party, hours in list(handovers_there(connection, hour, hour + 1)):
+    for party, hours in list(allocation_hours(connection, hour, hour + 1)):
         for allocated, unused in hours.values():
             one = times[parties.number(party, hour)]
             one.allocated |= allocated
             one.held |= unused
-    lives = list(sessions_there(connection, hour, hour + 1))
+    lives = list(session_lives(connection, hour, hour + 1))
     if not times and not any(life.is_seen(hour, hour + 1) for life in lives):
         return times
     for life in lives:
@@ -182,8 +193,8 @@ def _take_hour(connection: Connection, hour: int, parties: Parties) -> dict[int,
     return times
 
 
-class Parties:
-    """Numbers of parties in the table, which is added to."""
+class PartyNumbers:
+    """Numbers of parties in the table; adds new parties."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -191,7 +202,7 @@ class Parties:
         self._sessions: dict[int, Party] = {}
 
     def number(self, party: Party, hour: int) -> int:
-        """Its number, new or known, in this hour."""
+        """The party's number, new or existing; updates its last hour."""
         number = self._numbers.get((party, hour))
         if number is None:
             ((number,),) = self._connection.execute(_NAME, (party_text(party), hour)).fetchall()
@@ -199,7 +210,7 @@ class Parties:
         return number
 
     def of_session(self, session: int, hour: int) -> int:
-        """The number of a session's party in this hour."""
+        """The number of a session's party; updates its last hour."""
         party = self._sessions.get(session)
         if party is None:
             party = self._sessions[session] = party_of_session(self._connection, session)
@@ -207,9 +218,9 @@ class Parties:
 
 
 _STEP = 200
-# A span that is folded costs more than a row that is deleted.
+# Folding a span costs more than deleting a row.
 _FOLDS = 50
-# Spans are an hour long at most and final after it: what is younger may still be written to.
+# Hours. Spans are at most an hour long and final afterwards; younger ones may still change.
 _YOUNG = 2
 _DAY = 86_400
 _QUIET_DAYS = 7
@@ -229,9 +240,11 @@ SELECT number FROM usage WHERE ended IS NOT NULL AND ended < ? ORDER BY ended, n
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """How much history is kept. Seconds, infinite for ever: `detail` of spans and of who did what when within
-    an hour, `hours` of hours and sessions. `max_size` is bytes.
+class RetentionLimits:
+    """How much history is kept.
+
+    Seconds, infinite for unlimited: `detail` of spans and of times within an hour, `hours` of hours and
+    sessions. `max_size` is in bytes.
     """
 
     detail: float = 7 * 86_400.0
@@ -240,18 +253,20 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
-    """What one step did. `more` asks for another step soon; `for_size` tells why something was deleted."""
+class PruneResult:
+    """The result of one step. `more` requests another step soon; `for_size`: the size limit caused a
+    deletion.
+    """
 
     deleted: int = 0
     more: bool = False
     for_size: bool = False
 
 
-def prune(connection: Connection, unix: float, limits: Limits) -> Pruned:
-    """One step, in a transaction of its own. Raises sqlite3.Error."""
-    # The books' own bytes: pages that were freed are used again before the file grows. While the clock is not
-    # trusted nothing goes, for whatever reason.
+def prune_history(connection: Connection, unix: float, limits: RetentionLimits) -> PruneResult:
+    """Run one step in a separate transaction. Raises sqlite3.Error."""
+    # Used bytes only: freed pages are reused before the file grows. While the clock is not trusted, nothing
+    # is deleted for any reason.
     for_size = isfinite(limits.hours) and used_bytes(connection) > limits.max_size
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -270,7 +285,7 @@ def prune(connection: Connection, unix: float, limits: Limits) -> Pruned:
     if deleted or folded:
         connection.execute(f"PRAGMA incremental_vacuum({_STEP})").fetchall()
     more = folded or deleted >= _STEP or (for_size and deleted > 0)
-    return Pruned(deleted, more=more, for_size=for_size and deleted > 0)
+    return PruneResult(deleted, more=more, for_size=for_size and deleted > 0)
 
 
 def used_bytes(connection: Connection) -> int:
@@ -283,7 +298,7 @@ def used_bytes(connection: Connection) -> int:
 
 
 def _fold(connection: Connection, unix: float, detail: float) -> bool:
-    """Whether there was something to fold, so that there may be more."""
+    """Return whether something was folded, so that there may be more."""
     if not isfinite(detail):
         return False
     before = int((unix - detail) // HOUR)
@@ -291,9 +306,9 @@ def _fold(connection: Connection, unix: float, detail: float) -> bool:
 
 
 def _delete(connection: Connection, before: float, *, sessions: bool) -> int:
-    """History that ended before this time, at most a step of each kind; answers how many rows of it.
+    """Delete history that ended before this time, at most one step per kind; return the number of rows.
 
-    `sessions` go only when no span has shares of theirs any more.
+    `sessions` are deleted only when no span refers to them any more.
     """
     if not isfinite(before):
         return 0
@@ -322,7 +337,7 @@ def _delete_sessions(connection: Connection, before: float) -> int:
 
 
 def _delete_oldest(connection: Connection, unix: float) -> int:
-    """A step for size: what is not folded yet is folded first, then the oldest hours and sessions go."""
+    """A step for size: fold what is not folded yet, then delete the oldest hours and sessions."""
     young = int(unix // HOUR) - _YOUNG
     if fold_spans(connection, young, _FOLDS) or fold_times(connection, young):
         return 1

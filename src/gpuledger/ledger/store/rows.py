@@ -1,4 +1,4 @@
-"""Values as rows, and rows as values."""
+"""Converts values to table rows and back."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpuledger.ledger.allocation_times import Handover
+from gpuledger.ledger.allocation_times import AllocationPeriod
 from gpuledger.ledger.journal import GpuEntry, SeriesEntry
-from gpuledger.ledger.ownership import Ownership, owner_from, owner_words
+from gpuledger.ledger.ownership import Ownership, owner_fields, owner_from_fields
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessType, Start
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart, ProcessType
 from gpuledger.model.workload import UNKNOWN, Workload
 
 Row = tuple[Any, ...]
-# Of `sessions`; those of `usage` but its number follow where both are asked for.
+# Columns of `sessions`; in joined rows, the columns of `usage` (without number) follow.
 SESSION_COLUMNS = 34
 
 
@@ -29,8 +29,8 @@ def device_row(device: Device) -> Row:
     return (device.uuid, gpu.uuid, gpu.index, gpu.name, gpu.pci_bus_id, device.sm_count, *own)
 
 
-def devices_of(rows: Sequence[Row]) -> dict[str, Device]:
-    """Devices by uuid out of rows of `devices`; an Instance whose Gpu is unknown has one made for it."""
+def devices_from_rows(rows: Sequence[Row]) -> dict[str, Device]:
+    """Devices by uuid from rows of `devices`. A missing Gpu of an Instance is created."""
     found: dict[str, Device] = {}
     for uuid, gpu, index, name, bus, sms, gi, *_ in rows:
         if gi is None and uuid == gpu:
@@ -48,7 +48,7 @@ def gpu_row(entry: GpuEntry) -> Row:
     counter = entry.counter
     return (
         entry.uuid,
-        counter.life,
+        counter.epoch_number,
         counter.epoch.boot_id,
         counter.epoch.driver_load,
         counter.opening,
@@ -111,8 +111,8 @@ def usage_row(one: OpenSession) -> Row:
     return (one.number, one.last_seen, one.ended, exit_seen, *_used(one))
 
 
-def going_on_row(one: OpenSession) -> Row:
-    """What changes in the row of `usage` while a Session is open, and its number."""
+def open_usage_row(one: OpenSession) -> Row:
+    """The changing columns of an open Session's row in `usage`, and its number."""
     return (one.last_seen, *_used(one), one.number)
 
 
@@ -126,22 +126,22 @@ def _used(one: OpenSession) -> Row:
         one.measured,
         one.apportioned,
         one.high,
-        one.stay.lowest,
-        one.stay.highest,
-        one.stay.begins,
-        one.stay.count,
+        one.stretch.lowest,
+        one.stretch.highest,
+        one.stretch.begins,
+        one.stretch.count,
     )
 
 
-def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
-    """An open Session out of its rows of `sessions` and `usage`: nobody has seen it in this run yet."""
+def session_from_row(row: Row, devices: Mapping[str, Device]) -> OpenSession:
+    """An open Session from its rows in `sessions` and `usage`, not yet seen in this run."""
     number, uuid, gpu, index, instance, pid, boot, ticks, seen, started = row[:10]
     command, executable, comm, types, uid, login, gone = row[10:17]
-    device = devices.get(uuid) or _lost_device(uuid, gpu, index, instance)
+    device = devices.get(uuid) or _unlisted_device(uuid, gpu, index, instance)
     usage = row[SESSION_COLUMNS:]
     last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = usage[:11]
-    host = HostFacts(Start(boot, ticks, started, seen), executable, comm, uid, login, missing=gone)
-    owner = owner_of(row)
+    host = HostFacts(ProcessStart(boot, ticks, started, seen), executable, comm, uid, login, missing=gone)
+    owner = owner_from_row(row)
     process = GpuProcess(device, pid, host, _name(command), _types(types), workload=owner)
     found = OpenSession(
         process,
@@ -161,34 +161,34 @@ def session_of(row: Row, devices: Mapping[str, Device]) -> OpenSession:
         renamed=False,
         stored=True,
     )
-    stay = found.stay
+    stay = found.stretch
     stay.lowest, stay.highest, stay.begins, stay.count = usage[11:]
     return found
 
 
-def owner_of(row: Row) -> Workload:
-    """The owner out of a row of `sessions`, whose columns stand in the order of Workload's fields."""
-    return Workload(*(*row[17:30], labels_of(row[31]), *row[32:34]))
+def owner_from_row(row: Row) -> Workload:
+    """The owner from a row of `sessions`; the columns are in the order of Workload's fields."""
+    return Workload(*(*row[17:30], labels_from_text(row[31]), *row[32:34]))
 
 
-def labels_of(text: str) -> tuple[tuple[str, str], ...]:
-    """Pod labels out of a column."""
+def labels_from_text(text: str) -> tuple[tuple[str, str], ...]:
+    """Pod labels from a column."""
     return () if text == "[]" else tuple((name, value) for name, value in json.loads(text))
 
 
-def handover_row(one: Handover) -> Row:
+def allocation_row(one: AllocationPeriod) -> Row:
     """A row of `handovers`."""
-    return (one.number, one.device.uuid, _text(owner_words(one.owner)), one.begins, one.ends, one.over)
+    return (one.number, one.device.uuid, _text(owner_fields(one.owner)), one.begins, one.ends, one.over)
 
 
-def handover_of(row: Row, devices: Mapping[str, Device]) -> Handover:
-    """One in force out of its row; raises KeyError when its Device is not known."""
+def allocation_from_row(row: Row, devices: Mapping[str, Device]) -> AllocationPeriod:
+    """An active allocation from its row; raises KeyError if its Device is unknown."""
     number, uuid, owner, begins, ends, _ = row
-    workload = workload_of(owner) or UNKNOWN
-    return Handover(devices[uuid], workload, begins, ends, number, changed=False, stored=True)
+    workload = workload_from_text(owner) or UNKNOWN
+    return AllocationPeriod(devices[uuid], workload, begins, ends, number, changed=False, stored=True)
 
 
-def _lost_device(uuid: str, gpu: str, index: int, instance: str) -> Device:
+def _unlisted_device(uuid: str, gpu: str, index: int, instance: str) -> Device:
     parent = Gpu(gpu, index)
     if not instance:
         return parent
@@ -197,7 +197,7 @@ def _lost_device(uuid: str, gpu: str, index: int, instance: str) -> Device:
 
 
 def _name(command: str) -> str:
-    """A driver's name that gives the same command again; else executable and comm give it by themselves."""
+    """A driver's name that yields the same command; empty if executable and comm yield it."""
     return "" if "/" in command or any(char.isspace() for char in command) else command
 
 
@@ -210,7 +210,7 @@ def span_row(span: Span) -> Row:
     return (
         span.number,
         span.uuid,
-        span.life,
+        span.epoch_number,
         span.method,
         span.begins,
         span.ends,
@@ -223,7 +223,7 @@ def span_row(span: Span) -> Row:
     )
 
 
-def new_shares(span: Span) -> list[Row]:
+def share_rows(span: Span) -> list[Row]:
     """Rows of `shares` for a span that is not stored yet."""
     return [
         (span.number, session, share.millijoules, share.resident, share.work)
@@ -231,15 +231,15 @@ def new_shares(span: Span) -> list[Row]:
     ]
 
 
-def longer_span(span: Span) -> Row:
-    """What changes in a span that is stored, and its number."""
+def span_update_row(span: Span) -> Row:
+    """The changing columns of a stored span, and its number."""
     floors = span.floors
     own = (span.idle, span.unattributed, span.unobserved)
     return (span.ends, *own, floors.empty, floors.resident, span.number)
 
 
-def grown_shares(span: Span) -> list[Row]:
-    """What changes in its shares, and their keys."""
+def share_update_rows(span: Span) -> list[Row]:
+    """The changing columns of a stored span's shares, and their keys."""
     return [
         (share.millijoules, share.resident, share.work, span.number, session)
         for session, share in span.shares.items()
@@ -248,9 +248,9 @@ def grown_shares(span: Span) -> list[Row]:
 
 def series_row(number: int, entry: SeriesEntry) -> Row:
     """A row of `series`."""
-    held = entry.held
+    counter = entry.counter
     process = None if entry.process is None else process_text(entry.process)
-    return (number, entry.book, _text(entry.labels), process, held.born, held.alive == float("inf"))
+    return (number, entry.book, _text(entry.labels), process, counter.born, counter.alive == float("inf"))
 
 
 def owner_row(key: ProcessKey, owner: Ownership) -> Row:
@@ -258,7 +258,7 @@ def owner_row(key: ProcessKey, owner: Ownership) -> Row:
     return (
         *owner_key(key),
         process_text(owner.shown or owner.process),
-        None if owner.owner is None else _text(owner_words(owner.owner)),
+        None if owner.owner is None else _text(owner_fields(owner.owner)),
         owner.since,
         owner.resolved,
         _text(dict(owner.waiting)),
@@ -273,10 +273,13 @@ def owner_key(key: ProcessKey) -> Row:
 
 
 def process_text(process: GpuProcess) -> str:
-    """A process as its labels need it. The driver's name can hold arguments, and those hold secrets."""
+    """A process as text, with the facts that its labels need.
+
+    The driver's name is left out: it can hold arguments, and arguments can hold secrets.
+    """
     host = process.host
     start = host.start
-    told = {
+    facts = {
         "device": process.device.uuid,
         "pid": process.pid,
         "start": [start.boot_id, start.ticks, start.unix, start.seen],
@@ -286,30 +289,30 @@ def process_text(process: GpuProcess) -> str:
         "types": process.type_text,
         "uid": host.uid,
         "user": host.user,
-        "workload": owner_words(process.workload),
+        "workload": owner_fields(process.workload),
     }
-    return _text(told)
+    return _text(facts)
 
 
-def workload_of(text: str | None) -> Workload | None:
-    """The owner of a row of `owners`, None where it was not known."""
-    return None if text is None else owner_from(json.loads(text))
+def workload_from_text(text: str | None) -> Workload | None:
+    """The owner from a row of `owners`, None if it was unknown."""
+    return None if text is None else owner_from_fields(json.loads(text))
 
 
-def process_of(text: str, devices: Mapping[str, Device]) -> GpuProcess:
-    """What `process_text` made a text of; raises KeyError when its Device is not known."""
-    told = json.loads(text)
-    boot, ticks, unix, seen = told["start"]
-    workload = owner_from(told["workload"])
+def process_from_text(text: str, devices: Mapping[str, Device]) -> GpuProcess:
+    """The inverse of `process_text`; raises KeyError if the Device is unknown."""
+    facts = json.loads(text)
+    boot, ticks, unix, seen = facts["start"]
+    workload = owner_from_fields(facts["workload"])
     host = HostFacts(
-        Start(boot, ticks, unix, seen), told["executable"], told["comm"], told["uid"], told["user"]
+        ProcessStart(boot, ticks, unix, seen), facts["executable"], facts["comm"], facts["uid"], facts["user"]
     )
     return GpuProcess(
-        devices[told["device"]],
-        told["pid"],
+        devices[facts["device"]],
+        facts["pid"],
         host,
-        _name(told["command"]),
-        _types(told["types"]),
+        _name(facts["command"]),
+        _types(facts["types"]),
         workload=workload,
     )
 

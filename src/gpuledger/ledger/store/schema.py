@@ -1,7 +1,7 @@
-"""Tables of the books, and how a file of an older version becomes one of this.
+"""The tables of the ledger file, and the migrations from older versions.
 
-`PRAGMA user_version` holds the number of migrations that were made. Energy is integer millijoules, wall times
-are unix seconds, `*_at` are seconds on the source's clock, `age` counts back from the last commit.
+`PRAGMA user_version` is the number of applied migrations. Energy is integer millijoules, wall times are unix
+seconds, `*_at` are seconds on the source's clock, `age` counts back from the last commit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-# "gpul" in ASCII: tells our files from other people's.
+# "gpul" in ASCII: identifies gpuledger's files.
 APPLICATION_ID = 0x6770756C
 
 _FIRST = """
@@ -23,32 +23,32 @@ CREATE TABLE devices (
     pci_bus_id TEXT NOT NULL, sm_count INTEGER, gi INTEGER, ci INTEGER, position INTEGER, profile TEXT
 ) WITHOUT ROWID;
 
--- The counter of each Gpu in its present epoch: booked - opening is the sum of all accounts in it.
--- total counts since the books were opened; base is what was in it when exported counters last began at 0.
+-- The counter of each Gpu in its current epoch: booked - opening is the sum of all its accounts.
+-- total counts since the ledger was created; base is its value when exported counters last began at 0.
 CREATE TABLE gpus (
     uuid TEXT PRIMARY KEY, life INTEGER NOT NULL, boot_id TEXT NOT NULL, driver_load TEXT NOT NULL,
     opening INTEGER, booked INTEGER NOT NULL, last INTEGER, last_at REAL NOT NULL, refresh REAL,
     last_unix REAL, total INTEGER NOT NULL, base INTEGER NOT NULL, closed INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Epochs that are over.
+-- Ended epochs.
 CREATE TABLE epochs (
     uuid TEXT NOT NULL, life INTEGER NOT NULL, boot_id TEXT NOT NULL, driver_load TEXT NOT NULL,
     opening INTEGER, booked INTEGER NOT NULL, ended REAL NOT NULL, PRIMARY KEY (uuid, life)
 ) WITHOUT ROWID;
 
--- Energy of an epoch whose spans were deleted for age or size, or lost with a damaged file.
+-- Energy of an epoch's spans that were deleted for age or size, or lost with a damaged file.
 CREATE TABLE forgotten (
     uuid TEXT NOT NULL, life INTEGER NOT NULL, millijoules INTEGER NOT NULL, PRIMARY KEY (uuid, life)
 ) WITHOUT ROWID;
 
--- Quiet seconds by day and power step, from which floors are learnt.
+-- Quiet seconds by day and power step, from which floors are learned.
 CREATE TABLE floors (
     uuid TEXT NOT NULL, resident INTEGER NOT NULL, day INTEGER NOT NULL, step INTEGER NOT NULL,
     seconds REAL NOT NULL, PRIMARY KEY (uuid, resident, day, step)
 ) WITHOUT ROWID;
 
--- One process on one Device. A process is told by device, pid and start (boot id and ticks, or first sight).
+-- One process on one Device, identified by device, pid and start (boot id and ticks, or first sight).
 CREATE TABLE sessions (
     number INTEGER PRIMARY KEY,
     device TEXT NOT NULL, gpu TEXT NOT NULL, gpu_index INTEGER NOT NULL, instance TEXT NOT NULL,
@@ -61,7 +61,7 @@ CREATE TABLE sessions (
     missing TEXT NOT NULL,
     first_seen REAL NOT NULL
 );
--- What a session used: apart, because it changes at every tick.
+-- The usage of a session: a separate table, because it changes at every tick.
 CREATE TABLE usage (
     number INTEGER PRIMARY KEY, last_seen REAL NOT NULL, ended REAL, exit_seen INTEGER NOT NULL,
     peak_memory INTEGER, sm_seconds REAL NOT NULL, sm_known REAL NOT NULL, sm_most REAL,
@@ -82,14 +82,14 @@ CREATE TABLE shares (
     resident INTEGER NOT NULL, work INTEGER NOT NULL, PRIMARY KEY (span, session)
 ) WITHOUT ROWID;
 
--- Counters as the page tells them.
+-- Exported counters.
 CREATE TABLE series (
     number INTEGER PRIMARY KEY, book TEXT NOT NULL, labels TEXT NOT NULL, process TEXT,
     born_at REAL NOT NULL, lasting INTEGER NOT NULL
 );
--- What they say: apart, because it changes at every tick.
+-- Their values: a separate table, because they change at every tick.
 CREATE TABLE told (number INTEGER PRIMARY KEY, millijoules INTEGER NOT NULL, measured INTEGER NOT NULL);
--- Owners of living processes, as far as they were known.
+-- Owners of running processes, as far as known.
 CREATE TABLE owners (
     device TEXT NOT NULL, pid INTEGER NOT NULL, start TEXT NOT NULL, process TEXT NOT NULL,
     owner TEXT, since_at REAL NOT NULL, resolved INTEGER NOT NULL,
@@ -98,7 +98,7 @@ CREATE TABLE owners (
 """
 
 _FLOORS_BY_DRIVER = """
--- What was learnt before nobody knows under which driver: it is learnt anew.
+-- The driver of earlier data is unknown: learn the floors again.
 DROP TABLE floors;
 CREATE TABLE floors (
     uuid TEXT NOT NULL, driver TEXT NOT NULL, resident INTEGER NOT NULL, day INTEGER NOT NULL,
@@ -112,9 +112,9 @@ ALTER TABLE sessions ADD COLUMN labels TEXT NOT NULL DEFAULT '[]';
 ALTER TABLE sessions ADD COLUMN controller_kind TEXT NOT NULL DEFAULT '';
 ALTER TABLE sessions ADD COLUMN controller TEXT NOT NULL DEFAULT '';
 CREATE INDEX usage_open ON usage (number) WHERE ended IS NULL;
--- Between begun and latest lies all that was seen of it, whatever the clock was set to; an index tells by
--- them who was there at a time: most sessions end within a day. stay is when the present stretch of being
--- watched began (it ends with last_seen), stays how many there were before it.
+-- begun and latest bound everything seen of the session, even if the clock was set; indexes on them find the
+-- sessions alive at a time (most end within a day). stay is the beginning of the current watched stretch (it
+-- ends with last_seen), stays the number of earlier stretches.
 ALTER TABLE usage ADD COLUMN begun REAL NOT NULL DEFAULT 0;
 ALTER TABLE usage ADD COLUMN latest REAL NOT NULL DEFAULT 0;
 ALTER TABLE usage ADD COLUMN stay REAL NOT NULL DEFAULT 0;
@@ -126,12 +126,12 @@ CREATE INDEX usage_long ON usage (latest) WHERE ended IS NOT NULL AND latest - b
 CREATE TABLE stays (
     session INTEGER NOT NULL, begins REAL NOT NULL, ends REAL NOT NULL, PRIMARY KEY (session, begins)
 ) WITHOUT ROWID;
--- Minutes (unix) in which a session certainly did nothing: bit n is second n.
+-- Minutes (unix) in which a session certainly used no engine: bit n is second n.
 CREATE TABLE held (
     minute INTEGER NOT NULL, session INTEGER NOT NULL, bits INTEGER NOT NULL, PRIMARY KEY (minute, session)
 ) WITHOUT ROWID;
 
--- A Device in one owner's hands, and the seconds in which none of his processes was on it. owner is JSON.
+-- An allocation of a Device, and the seconds in which none of the owner's processes was on it. owner is JSON.
 CREATE TABLE handovers (
     number INTEGER PRIMARY KEY, device TEXT NOT NULL, owner TEXT NOT NULL, begins REAL NOT NULL,
     ends REAL NOT NULL, over INTEGER NOT NULL
@@ -141,14 +141,14 @@ CREATE TABLE unused (
     minute INTEGER NOT NULL, handover INTEGER NOT NULL, bits INTEGER NOT NULL, PRIMARY KEY (minute, handover)
 ) WITHOUT ROWID;
 
--- The hour (unix) in whose books a span is: that of its beginning. What was noticed after more than an hour
--- is in that of its end, so that an hour that was reported does not change.
+-- The unix hour to which a span belongs: that of its beginning. A span longer than an hour belongs to the
+-- hour of its end, so that an hour already reported does not change.
 ALTER TABLE spans ADD COLUMN hour INTEGER NOT NULL DEFAULT 0;
 UPDATE spans SET hour = CAST(CASE WHEN ends - begins > 3600 THEN ends ELSE begins END / 3600 AS INTEGER);
 DROP INDEX spans_begins;
 CREATE INDEX spans_hour ON spans (hour);
 
--- Spans and sessions older than store.detail, by hour and party. A party is what a report can tell apart: a
+-- Spans and sessions older than store.detail, by hour and party. A party is what reports can distinguish: a
 -- Device, an owner and a command, as JSON.
 CREATE TABLE parties (number INTEGER PRIMARY KEY, who TEXT NOT NULL UNIQUE, last_hour INTEGER NOT NULL);
 CREATE INDEX parties_last_hour ON parties (last_hour);
@@ -164,8 +164,8 @@ CREATE TABLE hour_shares (
     number INTEGER NOT NULL, party INTEGER NOT NULL, millijoules INTEGER NOT NULL,
     PRIMARY KEY (number, party)
 ) WITHOUT ROWID;
--- Seconds of an hour (see ledger/seconds) in which a party was resident, was there and did nothing, and had
--- the Device in its hands; sessions that ran in it, and those of them that had begun in it.
+-- Seconds of an hour (see ledger/watched_time.py) in which a party was resident, was present but inactive,
+-- and had the Device allocated; running counts sessions in the hour, begun those that began in it.
 CREATE TABLE hour_times (
     hour INTEGER NOT NULL, party INTEGER NOT NULL, resident BLOB, held BLOB, allocated BLOB,
     running INTEGER NOT NULL, begun INTEGER NOT NULL, PRIMARY KEY (hour, party)
@@ -175,32 +175,32 @@ CREATE TABLE hour_times (
 MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS)
 
 
-class Foreign(Exception):
-    """The file is an SQLite database, but nobody's books."""
+class NotALedger(Exception):
+    """The file is an SQLite database, but not a gpuledger ledger."""
 
 
-class TooNew(Exception):
-    """The file has a schema that a later version made; the text is its number."""
+class SchemaTooNew(Exception):
+    """A later version wrote the file's schema; the message is its number."""
 
 
-def prepare(connection: Connection) -> None:
-    """Make the file one of this version. Each migration is one transaction.
+def migrate_schema(connection: Connection) -> None:
+    """Migrate the file to this version. Each migration is one transaction.
 
-    Raises Foreign and TooNew, and sqlite3.Error for trouble with the file.
+    Raises NotALedger and SchemaTooNew, and sqlite3.Error for problems with the file.
     """
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     if version > len(MIGRATIONS) and identity == APPLICATION_ID:
-        raise TooNew(str(version))
+        raise SchemaTooNew(str(version))
     occupied = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if identity != APPLICATION_ID and (version or occupied):
-        raise Foreign
+        raise NotALedger
     if not version:
-        # Only an empty file takes it.
+        # Effective only in an empty file.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     connection.execute("PRAGMA journal_mode=WAL").fetchall()
     for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        # executescript commits first: the whole migration must be within its own transaction.
+        # executescript commits first, so the script must hold the whole transaction.
         connection.executescript(
             f"BEGIN IMMEDIATE;{script};PRAGMA application_id={APPLICATION_ID};"
             f"PRAGMA user_version={number};COMMIT;"

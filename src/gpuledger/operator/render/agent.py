@@ -1,4 +1,4 @@
-"""The StatefulSet that scrapes and delivers, by either engine, and what belongs to it."""
+"""Renders the StatefulSet of the agent, for either engine, with its ConfigMap and Service."""
 
 from __future__ import annotations
 
@@ -8,65 +8,68 @@ from re import search
 from typing import Any, Final
 
 from gpuledger.model.settings import duration
-from gpuledger.model.text import as_prometheus
-from gpuledger.operator.facts import Facts
-from gpuledger.operator.render.names import ENGINE, Manifest, Naming
+from gpuledger.model.text import format_duration
+from gpuledger.operator.render.naming import ENGINE, Manifest, Naming
 from gpuledger.operator.render.pods import (
-    LOCKED,
-    environment,
-    field,
+    RESTRICTED_SECURITY,
+    field_variable,
     image_of,
-    plain,
-    pod,
+    merge_environment,
+    pod_placement,
+    pod_template,
     probes,
-    template,
+    to_plain,
     variable,
 )
-from gpuledger.operator.render.program import written
-from gpuledger.operator.render.secrets import Secrets
-from gpuledger.operator.render.targets import targets_of
-from gpuledger.operator.spec import Agent, Plain
+from gpuledger.operator.render.program import to_yaml
+from gpuledger.operator.render.secrets import SecretFiles
+from gpuledger.operator.render.targets import agent_targets
+from gpuledger.operator.render_context import RenderContext
+from gpuledger.operator.spec import AgentSpec
+from gpuledger.operator.spec_sections import Plain
 
-_MADE: Final = "/etc/prometheus-made/prometheus.yml"
-# The shell knows which of how many this pod is.
-_PRINT: Final = 'exec gpuledger agent --config="$0" --engine=prometheus --shard="${POD_NAME##*-}/$1" > "$2"'
+_PROMETHEUS_FILE: Final = "/etc/prometheus-made/prometheus.yml"
+# The shard is the ordinal in the pod's name and the number of replicas.
+_PRINT_CONFIG: Final = (
+    'exec gpuledger agent --config="$0" --engine=prometheus --shard="${POD_NAME##*-}/$1" > "$2"'
+)
 
 
-def init_container(
+def config_init_container(
     image: Manifest, file: str, replicas: int, env: list[Manifest], mounts: list[Manifest]
 ) -> Manifest:
-    """What writes the configuration."""
+    """The init container that writes the configuration of Prometheus."""
     return {
         "name": "configuration",
         **image,
-        "command": ["sh", "-c", _PRINT, file, str(replicas), _MADE],
+        "command": ["sh", "-c", _PRINT_CONFIG, file, str(replicas), _PROMETHEUS_FILE],
         "env": env,
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": LOCKED,
+        "securityContext": RESTRICTED_SECURITY,
         "volumeMounts": mounts,
     }
 
 
-def prometheus_container(agent: Agent, facts: Facts, main: Manifest, queue: str) -> Manifest:
-    """What scrapes and delivers."""
-    image = agent.prometheus_image or facts.prometheus_image
+def prometheus_container(agent: AgentSpec, context: RenderContext, main: Manifest, queue: str) -> Manifest:
+    """The Prometheus container in agent mode."""
+    image = agent.prometheus_image or context.prometheus_image
     return {
         "name": "agent",
         "image": image,
-        "imagePullPolicy": agent.pods.image_pull_policy or facts.image_pull_policy,
+        "imagePullPolicy": agent.image_pull_policy or context.image_pull_policy,
         "args": [
-            # Prometheus 2 knows the mode by another name.
+            # Prometheus 2 has another flag for agent mode.
             "--enable-feature=agent" if search(r":v?2\.[^/]*$", image) else "--agent",
-            f"--config.file={_MADE}",
+            f"--config.file={_PROMETHEUS_FILE}",
             f"--storage.agent.path={queue}",
             f"--web.listen-address=:{agent.port}",
-            *agent.pods.args,
+            *agent.args,
         ],
         **main,
     }
 
 
-_QUEUE: Final = {
+_QUEUE_KEYS: Final = {
     "capacity": "capacity",
     "minShards": "min_shards",
     "maxShards": "max_shards",
@@ -77,58 +80,60 @@ _QUEUE: Final = {
     "retryOnRateLimit": "retry_on_http_429",
     "sampleAgeLimit": "sample_age_limit",
 }
-_DURATIONS: Final = ("batchSendDeadline", "minBackoff", "maxBackoff", "sampleAgeLimit")
-_CAMEL: Final = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
+_QUEUE_DURATIONS: Final = ("batchSendDeadline", "minBackoff", "maxBackoff", "sampleAgeLimit")
+_RELABEL_KEYS: Final = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
 _seconds: Final = duration()
 
 
-def receivers_of(receivers: Iterable[Plain], secrets: Secrets, path: str) -> list[Manifest]:
-    """Each receiver; `path` is where the list stands."""
-    return [_receiver(one, secrets, f"{path}[{at}]") for at, one in enumerate(receivers)]
-
-
-def rules_of(rules: Iterable[Plain]) -> list[Manifest]:
-    """Relabel rules with Prometheus's own keys."""
+def receiver_configs(receivers: Iterable[Plain], secrets: SecretFiles, path: str) -> list[Manifest]:
+    """The remote_write configuration of each receiver; `path` is the path of the list in the resource."""
     return [
-        # A rule that has both forms of a key is left as it is, for the agent to refuse.
-        {
-            _CAMEL.get(key, key) if _CAMEL.get(key, key) not in rule else key: value
-            for key, value in rule.items()
-        }
-        for rule in plain(tuple(rules))
+        _receiver_config(receiver, secrets, f"{path}[{index}]") for index, receiver in enumerate(receivers)
     ]
 
 
-def _receiver(said: Plain, secrets: Secrets, path: str) -> Manifest:
-    secrets.look_at_url(said["url"], f"{path}.url")
-    made: Manifest = {"url": said["url"]}
-    if said.get("name"):
-        made["name"] = said["name"]
-    if said.get("remoteTimeout"):
-        made["remote_timeout"] = _time(said["remoteTimeout"])
-    if said.get("headers"):
-        made["headers"] = plain(said["headers"])
-    made |= secrets.receiver(said, path)
-    if said.get("writeRelabelConfigs"):
-        made["write_relabel_configs"] = rules_of(said["writeRelabelConfigs"])
-    if said.get("queueConfig"):
-        made["queue_config"] = {
-            _QUEUE[key]: _time(value) if key in _DURATIONS else value
-            for key, value in plain(said["queueConfig"]).items()
+def relabel_rules(rules: Iterable[Plain]) -> list[Manifest]:
+    """Relabeling rules with the keys of Prometheus."""
+    return [
+        # A rule with both spellings of a key is not changed; the agent refuses it.
+        {
+            _RELABEL_KEYS.get(key, key) if _RELABEL_KEYS.get(key, key) not in rule else key: value
+            for key, value in rule.items()
         }
-    queue = plain(said.get("queue") or {})
-    words = {"maxBytes": "max_bytes", "maxAge": "max_age"}
+        for rule in to_plain(tuple(rules))
+    ]
+
+
+def _receiver_config(receiver: Plain, secrets: SecretFiles, path: str) -> Manifest:
+    secrets.check_url(receiver["url"], f"{path}.url")
+    config: Manifest = {"url": receiver["url"]}
+    if receiver.get("name"):
+        config["name"] = receiver["name"]
+    if receiver.get("remoteTimeout"):
+        config["remote_timeout"] = _prometheus_duration(receiver["remoteTimeout"])
+    if receiver.get("headers"):
+        config["headers"] = to_plain(receiver["headers"])
+    config |= secrets.receiver_config(receiver, path)
+    if receiver.get("writeRelabelConfigs"):
+        config["write_relabel_configs"] = relabel_rules(receiver["writeRelabelConfigs"])
+    if receiver.get("queueConfig"):
+        config["queue_config"] = {
+            _QUEUE_KEYS[key]: _prometheus_duration(value) if key in _QUEUE_DURATIONS else value
+            for key, value in to_plain(receiver["queueConfig"]).items()
+        }
+    queue = to_plain(receiver.get("queue") or {})
+    keys = {"maxBytes": "max_bytes", "maxAge": "max_age"}
     if queue:
-        made["queue"] = {words[key]: value for key, value in queue.items()}
-    return made
+        config["queue"] = {keys[key]: value for key, value in queue.items()}
+    return config
 
 
-def _time(written: Any) -> str:
+def _prometheus_duration(value: Any) -> str:
     try:
-        return as_prometheus(_seconds(written))
+        return format_duration(_seconds(value))
     except ValueError:
-        # The agent says what is wrong with it.
-        return str(written)
+        # The agent's own check reports it.
+        return str(value)
 
 
 CONFIG: Final = "/etc/gpuledger-agent"
@@ -137,10 +142,10 @@ _NOBODY: Final = 65534
 _RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 
 
-def agent_config(naming: Naming, secrets: Secrets) -> Manifest:
-    """What the agent's configuration file says; receivers are the resource's, else the operator's."""
-    agent, facts = naming.monitor.agent, naming.facts
-    targets, automatic = targets_of(naming, secrets)
+def agent_config(naming: Naming, secrets: SecretFiles) -> Manifest:
+    """The agent's configuration; the receivers are those of the resource, else those of the operator."""
+    agent, context = naming.monitor.agent, naming.context
+    targets, automatic = agent_targets(naming, secrets)
     open_agent: Manifest = {
         "globalInterval": agent.global_interval,
         "globalPath": agent.global_path,
@@ -148,31 +153,31 @@ def agent_config(naming: Naming, secrets: Secrets) -> Manifest:
         "targets": targets,
         "autoTargets": automatic,
     }
-    # Nothing said, and the agent's own default, is not written.
-    said = {key: value for key, value in open_agent.items() if value not in (None, "")}
+    # Unset keys are omitted: the agent's defaults apply.
+    section = {key: value for key, value in open_agent.items() if value not in (None, "")}
     if targets is None:
-        del said["autoTargets"]
+        del section["autoTargets"]
     if agent.remote_write:
-        receivers = receivers_of(agent.remote_write, secrets, f"{naming.monitor.agent_path}.remoteWrite")
+        receivers = receiver_configs(agent.remote_write, secrets, f"{naming.monitor.agent_path}.remoteWrite")
     else:
-        receivers = receivers_of(facts.default_remote_write, secrets, "operator.defaultRemoteWrite")
-    external = {**facts.external_labels, **agent.external_labels}
+        receivers = receiver_configs(context.default_remote_write, secrets, "operator.defaultRemoteWrite")
+    external = {**context.external_labels, **agent.external_labels}
     return {
-        "features": {"openAgent": said},
+        "features": {"openAgent": section},
         **({"global": {"external_labels": external}} if external else {}),
         "remote_write": receivers,
     }
 
 
-def config_map(naming: Naming, config: Plain) -> Manifest:
-    """The file: without secrets, which are named by the files that they are mounted at."""
+def agent_config_map(naming: Naming, config: Plain) -> Manifest:
+    """The ConfigMap with the configuration file; it contains paths of mounted Secrets, not their content."""
     names = naming.names
-    data = {names.agent_file: written(config)}
+    data = {names.agent_file: to_yaml(config)}
     return naming.object("v1", "ConfigMap", names.agent_config, "agent", data=data)
 
 
-def service(naming: Naming) -> Manifest:
-    """The headless Service that the StatefulSet names."""
+def agent_service(naming: Naming) -> Manifest:
+    """The headless Service that the StatefulSet requires."""
     port = naming.monitor.agent.port
     spec = {
         "clusterIP": "None",
@@ -182,7 +187,7 @@ def service(naming: Naming) -> Manifest:
     return naming.object("v1", "Service", naming.names.agent, "agent", spec=spec)
 
 
-def stateful_set(naming: Naming, config: Plain, secrets: Secrets) -> Manifest:
+def stateful_set(naming: Naming, config: Plain, secrets: SecretFiles) -> Manifest:
     """The StatefulSet."""
     agent = naming.monitor.agent
     labels = naming.labels("agent")
@@ -203,14 +208,14 @@ def stateful_set(naming: Naming, config: Plain, secrets: Secrets) -> Manifest:
             "fsGroup": _NOBODY,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        **pod(naming.monitor, naming.facts, agent.pods),
+        **pod_placement(naming.monitor, naming.context, agent),
         **_containers(naming, [mount for mount, _ in mounts]),
         "volumes": volumes,
     }
-    # The builtin engine takes a change by itself; the other's configuration is made when a pod starts.
-    notes = {}
+    # The builtin engine reloads its configuration; that of Prometheus is written when a pod starts.
+    annotations = {}
     if agent.engine == "prometheus":
-        notes["gpuledger/restart-on"] = sha256(written(config).encode()).hexdigest()
+        annotations["gpuledger/restart-on"] = sha256(to_yaml(config).encode()).hexdigest()
     return naming.object(
         "apps/v1",
         "StatefulSet",
@@ -220,48 +225,48 @@ def stateful_set(naming: Naming, config: Plain, secrets: Secrets) -> Manifest:
         spec={
             "serviceName": naming.names.agent,
             "replicas": agent.replicas,
-            # A shard is the ordinal's: none waits for another.
+            # The shards are independent of each other.
             "podManagementPolicy": "Parallel",
             "selector": {"matchLabels": naming.selector("agent")},
-            "template": template({**labels, ENGINE: agent.engine}, agent.pods, notes, spec),
-            **_claims(naming),
+            "template": pod_template({**labels, ENGINE: agent.engine}, agent, annotations, spec),
+            **_volume_claims(naming),
         },
     )
 
 
 def _containers(naming: Naming, mounts: list[Manifest]) -> Manifest:
-    agent, facts = naming.monitor.agent, naming.facts
+    agent, context = naming.monitor.agent, naming.context
     file = f"{CONFIG}/{naming.names.agent_file}"
     own = [
-        field("POD_NAME", "metadata.name"),
-        field("POD_NAMESPACE", "metadata.namespace"),
-        # The image's runtime must not hand it a GPU.
+        field_variable("POD_NAME", "metadata.name"),
+        field_variable("POD_NAMESPACE", "metadata.namespace"),
+        # The container runtime must not allocate a GPU to the agent.
         variable("NVIDIA_VISIBLE_DEVICES", "void"),
     ]
-    env = environment(own, agent.pods.env)
+    env = merge_environment(own, agent.env)
     queue = {"name": "queue", "mountPath": QUEUE}
     main: Manifest = {
         "env": env,
         "ports": [{"name": "metrics", "containerPort": agent.port, "protocol": "TCP"}],
         **probes(),
-        "resources": plain(agent.pods.resources) or _RESOURCES,
-        "securityContext": LOCKED,
+        "resources": to_plain(agent.resources) or _RESOURCES,
+        "securityContext": RESTRICTED_SECURITY,
         "volumeMounts": [*mounts, queue],
     }
     if agent.engine == "prometheus":
-        maker = image_of(agent.pods, facts)
+        image = image_of(agent, context)
         return {
-            "initContainers": [init_container(maker, file, agent.replicas, env, mounts)],
-            "containers": [prometheus_container(agent, facts, main, QUEUE)],
+            "initContainers": [config_init_container(image, file, agent.replicas, env, mounts)],
+            "containers": [prometheus_container(agent, context, main, QUEUE)],
         }
     args = [
         "agent",
         f"--config={file}",
         f"--listen-address=:{agent.port}",
         f"--queue-directory={QUEUE}",
-        *agent.pods.args,
+        *agent.args,
     ]
-    return {"containers": [{"name": "agent", **image_of(agent.pods, facts), "args": args, **main}]}
+    return {"containers": [{"name": "agent", **image_of(agent, context), "args": args, **main}]}
 
 
 def _config_mount(naming: Naming) -> tuple[Manifest, Manifest]:
@@ -271,13 +276,13 @@ def _config_mount(naming: Naming) -> tuple[Manifest, Manifest]:
     )
 
 
-def _claims(naming: Naming) -> Manifest:
-    kept = naming.monitor.agent.persistence
-    if kept is None:
+def _volume_claims(naming: Naming) -> Manifest:
+    persistence = naming.monitor.agent.persistence
+    if persistence is None:
         return {}
     spec: Manifest = {
         "accessModes": ["ReadWriteOnce"],
-        **({"storageClassName": kept.storage_class} if kept.storage_class else {}),
-        "resources": {"requests": {"storage": kept.size}},
+        **({"storageClassName": persistence.storage_class} if persistence.storage_class else {}),
+        "resources": {"requests": {"storage": persistence.size}},
     }
     return {"volumeClaimTemplates": [{"metadata": {"name": "queue"}, "spec": spec}]}

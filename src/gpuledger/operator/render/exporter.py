@@ -1,4 +1,4 @@
-"""The DaemonSet on GPU nodes, and what belongs to it: what the chart's own DaemonSet is and does."""
+"""Renders the exporter's DaemonSet, equivalent to that of the chart, with its ConfigMap and Service."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from gpuledger.operator.render.exporter_pod import (
     WEB_CONFIG,
     collectors_csv,
     exporter_mounts,
+    exporter_security,
     gpu_env,
     init_containers,
     init_volumes,
-    security,
 )
-from gpuledger.operator.render.names import Manifest, Naming
+from gpuledger.operator.render.naming import Manifest, Naming
 from gpuledger.operator.render.pods import (
-    environment,
-    field,
+    field_variable,
     image_of,
-    plain,
-    pod,
+    merge_environment,
+    pod_placement,
+    pod_template,
     probes,
-    template,
+    to_plain,
     variable,
 )
-from gpuledger.operator.render.program import program_config, restarting, written
-from gpuledger.operator.spec import Exporter
+from gpuledger.operator.render.program import program_config, restart_settings, to_yaml
+from gpuledger.operator.spec import ExporterSpec
 
 GPU_NODES: Final[Manifest] = {
     "nodeAffinity": {
@@ -51,38 +51,38 @@ _TOLERATIONS: Final = ({"key": "nvidia.com/gpu", "operator": "Exists", "effect":
 _RESOURCES: Final = {"requests": {"cpu": "25m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
-def affinity_of(exporter: Exporter) -> Manifest:
-    """As was said, else to nodes that have a GPU, by any of the labels in use."""
-    if exporter.pods.affinity:
-        return dict(plain(exporter.pods.affinity))
-    return {} if exporter.pods.node_selector or exporter.made_up else GPU_NODES
+def affinity_of(exporter: ExporterSpec) -> Manifest:
+    """The configured affinity, else affinity to nodes with one of the usual labels of GPU nodes."""
+    if exporter.affinity:
+        return dict(to_plain(exporter.affinity))
+    return {} if exporter.node_selector or exporter.simulated else GPU_NODES
 
 
-def node_selector_of(exporter: Exporter) -> Manifest:
-    """As was said, and where the GPU Operator wants such containers."""
-    follow = exporter.gpu_operator
-    return {**exporter.pods.node_selector, **({follow.deploy_label: "true"} if follow.enabled else {})}
+def node_selector_of(exporter: ExporterSpec) -> Manifest:
+    """The configured node selector, with the GPU Operator's label if the exporter follows it."""
+    follow = exporter.follow_gpu_operator
+    return {**exporter.node_selector, **({follow.deploy_label: "true"} if follow.enabled else {})}
 
 
 def exporter_config(naming: Naming) -> list[Manifest]:
-    """The ConfigMap of the program; none for a WhatapAgent, whose settings are in variables."""
+    """The ConfigMaps of the exporter. A WhatapAgent's settings are in variables; only collectors need one."""
     exporter = naming.monitor.exporter
     if naming.whatap:
         return [csv_config(naming)] if exporter.collectors else []
-    data = {"gpuledger.yaml": written(program_config(exporter))}
+    data = {"gpuledger.yaml": to_yaml(program_config(exporter))}
     if exporter.collectors:
         data["collectors.csv"] = exporter.collectors
     return [naming.object("v1", "ConfigMap", naming.names.exporter, "exporter", data=data)]
 
 
 def csv_config(naming: Naming) -> Manifest:
-    """The ConfigMap with the collectors file, by the name that its manual gives it."""
+    """The ConfigMap with the collectors file of a WhatapAgent, named as in its manual."""
     text = naming.monitor.exporter.collectors or collectors_csv()
     return naming.object("v1", "ConfigMap", CSV_NAME, "exporter", data={CSV_KEY: text})
 
 
 def exporter_service(naming: Naming) -> list[Manifest]:
-    """The Service in front of the pods."""
+    """The Service of the exporters, if enabled."""
     exporter = naming.monitor.exporter
     service = exporter.service
     if service is None:
@@ -95,28 +95,28 @@ def exporter_service(naming: Naming) -> list[Manifest]:
     }
     if service.node_port and service.type != "ClusterIP":
         metrics["nodePort"] = service.node_port
-    more = [
-        {"name": one.name, "port": one.port, "targetPort": one.name, "protocol": "TCP"}
-        for one in exporter.extra_ports
+    extra = [
+        {"name": port.name, "port": port.port, "targetPort": port.name, "protocol": "TCP"}
+        for port in exporter.extra_ports
     ]
-    spec = {"type": service.type, "ports": [metrics, *more], "selector": naming.selector("exporter")}
+    spec = {"type": service.type, "ports": [metrics, *extra], "selector": naming.selector("exporter")}
     return [naming.object("v1", "Service", naming.names.exporter_service, "exporter", spec=spec)]
 
 
 def daemon_set(naming: Naming) -> Manifest:
     """The DaemonSet."""
-    exporter, facts = naming.monitor.exporter, naming.facts
+    exporter, context = naming.monitor.exporter, naming.context
     mounts = exporter_mounts(naming)
     container: Manifest = {
         "name": naming.names.exporter_container,
-        **image_of(exporter.pods, facts),
+        **image_of(exporter, context),
         **({} if naming.whatap else {"args": _args(exporter)}),
-        "env": environment([*_own_env(naming), *gpu_env(exporter)], exporter.pods.env),
+        "env": merge_environment([*_own_env(naming), *gpu_env(exporter)], exporter.env),
         "ports": _ports(exporter),
-        # dcgm-exporter, which a WhatapAgent may name as image, knows no other path.
-        **(probes("/health", "/health") if naming.whatap else probes(kind=_probing(exporter))),
-        "resources": plain(exporter.pods.resources) or _RESOURCES,
-        "securityContext": _security(naming),
+        # dcgm-exporter, a possible image of a WhatapAgent, serves only this path.
+        **(probes("/health", "/health") if naming.whatap else probes(kind=_probe_kind(exporter))),
+        "resources": to_plain(exporter.resources) or _RESOURCES,
+        "securityContext": _container_security(naming),
         "volumeMounts": [mount for mount, _ in mounts],
     }
     spec: Manifest = {
@@ -126,19 +126,19 @@ def daemon_set(naming: Naming) -> Manifest:
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if exporter.host_network else {}),
         **({"runtimeClassName": runtime} if (runtime := _runtime_class(exporter)) else {}),
         "securityContext": _pod_security(naming),
-        **pod(naming.monitor, facts, exporter.pods),
+        **pod_placement(naming.monitor, context, exporter),
         **({"nodeSelector": selector} if (selector := node_selector_of(exporter)) else {}),
         **({"affinity": affinity} if (affinity := affinity_of(exporter)) else {}),
-        **({"tolerations": [*_TOLERATIONS]} if exporter.pods.tolerations is None else {}),
-        **({"initContainers": inits} if (inits := init_containers(exporter, facts)) else {}),
+        **({"tolerations": [*_TOLERATIONS]} if exporter.tolerations is None else {}),
+        **({"initContainers": inits} if (inits := init_containers(exporter, context)) else {}),
         "containers": [container],
         "volumes": [volume for _, volume in [*mounts, *init_volumes(exporter)]],
     }
-    restarts = _fingerprint(restarting(exporter, facts.exporter_restarts))
-    notes = {} if naming.whatap else {"gpuledger/restart-on": restarts}
-    strategy: Manifest = {"type": exporter.update_strategy}
-    if exporter.update_strategy == "RollingUpdate":
-        strategy["rollingUpdate"] = {"maxUnavailable": exporter.max_unavailable}
+    restarts = _yaml_digest(restart_settings(exporter, context.exporter_restarts))
+    annotations = {} if naming.whatap else {"gpuledger/restart-on": restarts}
+    strategy: Manifest = {"type": exporter.update_strategy.type}
+    if exporter.update_strategy.type == "RollingUpdate":
+        strategy["rollingUpdate"] = {"maxUnavailable": exporter.update_strategy.max_unavailable}
     return naming.object(
         "apps/v1",
         "DaemonSet",
@@ -147,30 +147,30 @@ def daemon_set(naming: Naming) -> Manifest:
         spec={
             "selector": {"matchLabels": naming.selector("exporter")},
             "updateStrategy": strategy,
-            "template": template(naming.labels("exporter"), exporter.pods, notes, spec),
+            "template": pod_template(naming.labels("exporter"), exporter, annotations, spec),
         },
     )
 
 
-def _runtime_class(exporter: Exporter) -> str:
-    follows = exporter.gpu_operator.enabled and not exporter.on_host
-    return exporter.runtime_class or ("nvidia" if follows else "")
+def _runtime_class(exporter: ExporterSpec) -> str:
+    follows = exporter.follow_gpu_operator.enabled and not exporter.mounts_driver
+    return exporter.runtime_class_name or ("nvidia" if follows else "")
 
 
-def _probing(exporter: Exporter) -> str:
+def _probe_kind(exporter: ExporterSpec) -> str:
     web = exporter.web_config
     if web is None:
         return "http"
     return "tcp" if web.probe == "tcp" else web.scheme
 
 
-def _ports(exporter: Exporter) -> list[Manifest]:
-    ports = [("metrics", exporter.port), *((one.name, one.port) for one in exporter.extra_ports)]
+def _ports(exporter: ExporterSpec) -> list[Manifest]:
+    ports = [("metrics", exporter.port), *((port.name, port.port) for port in exporter.extra_ports)]
     return [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in ports]
 
 
 def _own_env(naming: Naming) -> list[Manifest]:
-    node = field("NODE_NAME", "spec.nodeName")
+    node = field_variable("NODE_NAME", "spec.nodeName")
     if not naming.whatap:
         return [node]
     exporter = naming.monitor.exporter
@@ -185,41 +185,40 @@ def _own_env(naming: Naming) -> list[Manifest]:
     ]
 
 
-def _args(exporter: Exporter) -> list[str]:
-    found = ["serve", f"--config={CONFIG}/gpuledger.yaml"]
+def _args(exporter: ExporterSpec) -> list[str]:
+    args = ["serve", f"--config={CONFIG}/gpuledger.yaml"]
     if exporter.source != "auto":
-        found.append(f"--source={exporter.source}")
+        args.append(f"--source={exporter.source}")
     if exporter.gpu_count:
-        found.append(f"--gpu-count={exporter.gpu_count}")
+        args.append(f"--gpu-count={exporter.gpu_count}")
     if exporter.devices:
-        found.append(f"--devices={','.join(exporter.devices)}")
-    named = exporter.passwd_file and not exporter.made_up
-    found.append(f"--passwd-file={'/etc/gpuledger/passwd' if named else '/dev/null'}")
-    found.append(f"--state-dir={'/var/lib/gpuledger' if exporter.keeps_books else 'none'}")
-    found.append(f"--listen-address=:{exporter.port}")
-    found += [f"--listen-address=:{one.port}={','.join(one.dialects)}" for one in exporter.extra_ports]
+        args.append(f"--devices={','.join(exporter.devices)}")
+    has_passwd = exporter.passwd_file and not exporter.simulated
+    args.append(f"--passwd-file={'/etc/gpuledger/passwd' if has_passwd else '/dev/null'}")
+    args.append(f"--state-dir={'/var/lib/gpuledger' if exporter.stores_ledger else 'none'}")
+    args.append(f"--listen-address=:{exporter.port}")
+    args += [f"--listen-address=:{port.port}={','.join(port.dialects)}" for port in exporter.extra_ports]
     if exporter.metrics_path != "/metrics":
-        found.append(f"--metrics-path={exporter.metrics_path}")
+        args.append(f"--metrics-path={exporter.metrics_path}")
     if exporter.web_config is not None:
-        found.append(f"--web.config.file={WEB_CONFIG}/{exporter.web_config.key}")
-    return [*found, *exporter.pods.args]
+        args.append(f"--web.config.file={WEB_CONFIG}/{exporter.web_config.key}")
+    return [*args, *exporter.args]
 
 
-def _security(naming: Naming) -> Manifest:
+def _container_security(naming: Naming) -> Manifest:
     exporter = naming.monitor.exporter
-    made = security(exporter)
-    if naming.whatap and exporter.pods.image:
-        # Another's program: what it writes and drops is its own affair.
-        made = {"runAsUser": 0, "runAsNonRoot": False}
-        return {**made, "capabilities": {"add": ["SYS_ADMIN"]}} if exporter.sys_admin else made
-    return made
+    if naming.whatap and exporter.image:
+        # An image that may not be gpuledger: do not restrict its file system and capabilities.
+        security: Manifest = {"runAsUser": 0, "runAsNonRoot": False}
+        return {**security, "capabilities": {"add": ["SYS_ADMIN"]}} if exporter.sys_admin else security
+    return exporter_security(exporter)
 
 
 def _pod_security(naming: Naming) -> Manifest:
-    made: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
-    # OpenShift: the kubelet's socket and other pods' processes are out of a usual container's reach.
-    return {**made, "seLinuxOptions": {"type": "spc_t"}} if naming.facts.scc_role else made
+    security: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
+    # On OpenShift, SELinux denies ordinary containers the kubelet's socket and the processes of other pods.
+    return {**security, "seLinuxOptions": {"type": "spc_t"}} if naming.context.scc_role else security
 
 
-def _fingerprint(value: Any) -> str:
-    return sha256(written(value).encode()).hexdigest()
+def _yaml_digest(value: Any) -> str:
+    return sha256(to_yaml(value).encode()).hexdigest()

@@ -1,77 +1,80 @@
-"""What an exporter's pod has of its node and of its configuration: each mount with its volume."""
+"""Renders parts of the exporter's pod: mounts with their volumes, GPU access, init containers."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from gpuledger.dialects.dcgm.collectors import DEFAULT
-from gpuledger.operator.facts import Facts
-from gpuledger.operator.render.names import Manifest, Naming
+from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
+from gpuledger.operator.render.naming import Manifest, Naming
 from gpuledger.operator.render.pods import image_of, variable
-from gpuledger.operator.spec import Exporter
+from gpuledger.operator.render_context import RenderContext
+from gpuledger.operator.spec import ExporterSpec
 
-_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
-_LIST: Final = "/var/run/nvidia-container-devices"
-_DRIVER: Final = "/usr/local/nvidia"
+_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+_VOLUME_LIST_DIR: Final = "/var/run/nvidia-container-devices"
+_DRIVER_DIR: Final = "/usr/local/nvidia"
 
 
-def gpu_env(exporter: Exporter) -> list[Manifest]:
-    """What the container toolkit is asked for; for mode host, where the library is."""
-    if exporter.made_up:
+def gpu_env(exporter: ExporterSpec) -> list[Manifest]:
+    """Variables that request GPUs from the container toolkit; for mode host, the path of the library."""
+    if exporter.simulated:
         return []
-    if exporter.on_host:
-        return [variable("LD_LIBRARY_PATH", f"{_DRIVER}/lib64")]
-    wanted = {"env": "all", "volume-list": _LIST, "cdi": exporter.gpu_access.cdi_device}
+    if exporter.mounts_driver:
+        return [variable("LD_LIBRARY_PATH", f"{_DRIVER_DIR}/lib64")]
+    devices = {"env": "all", "volume-list": _VOLUME_LIST_DIR, "cdi": exporter.gpu_access.cdi_device}
     return [
-        variable(_VISIBLE, wanted[exporter.gpu_access.mode]),
+        variable(_VISIBLE_DEVICES, devices[exporter.gpu_access.mode]),
         variable("NVIDIA_DRIVER_CAPABILITIES", "utility"),
     ]
 
 
-def gpu_mounts(exporter: Exporter) -> list[tuple[Manifest, Manifest]]:
-    """Mount and volume of each thing that must be there."""
+def gpu_mounts(exporter: ExporterSpec) -> list[tuple[Manifest, Manifest]]:
+    """Mounts and volumes for GPU access: the volume list, or the driver's files in mode host."""
     access = exporter.gpu_access
-    if exporter.made_up:
+    if exporter.simulated:
         return []
     if access.mode == "volume-list":
-        return [_mount("gpus", f"{_LIST}/all", {"path": "/dev/null"})]
-    if not exporter.on_host:
+        return [_mount("gpus", f"{_VOLUME_LIST_DIR}/all", {"path": "/dev/null"})]
+    if not exporter.mounts_driver:
         return []
     if access.driver_dir:
-        return [_mount("driver", _DRIVER, {"path": access.driver_dir, "type": "Directory"})]
-    library = f"{_DRIVER}/lib64/libnvidia-ml.so.1"
-    found = [_mount("driver-library", library, {"path": access.library, "type": "File"})]
+        return [_mount("driver", _DRIVER_DIR, {"path": access.driver_dir, "type": "Directory"})]
+    library = f"{_DRIVER_DIR}/lib64/libnvidia-ml.so.1"
+    mounts = [_mount("driver-library", library, {"path": access.library, "type": "File"})]
     if exporter.accounting or exporter.source == "smi":
-        program = f"{_DRIVER}/bin/nvidia-smi"
-        found.append(_mount("nvidia-smi", program, {"path": access.smi, "type": "File"}))
-    return found
+        program = f"{_DRIVER_DIR}/bin/nvidia-smi"
+        mounts.append(_mount("nvidia-smi", program, {"path": access.smi, "type": "File"}))
+    return mounts
 
 
-def security(exporter: Exporter) -> Manifest:
-    """Root, whose the kubelet's files are, with named capabilities; privileged with the host's driver."""
-    made: Manifest = {"runAsUser": 0, "runAsNonRoot": False, "readOnlyRootFilesystem": True}
-    if exporter.on_host:
-        return {**made, "privileged": True, "allowPrivilegeEscalation": True}
-    wanted = list(dict.fromkeys((*exporter.capabilities, *(["SYS_ADMIN"] if exporter.sys_admin else []))))
-    capabilities = {"drop": ["ALL"], **({"add": wanted} if wanted else {})}
-    return {**made, "privileged": False, "allowPrivilegeEscalation": False, "capabilities": capabilities}
+def exporter_security(exporter: ExporterSpec) -> Manifest:
+    """The security context: root, to read the kubelet's files, with the configured capabilities.
+
+    Privileged if the driver is mounted from the host.
+    """
+    base: Manifest = {"runAsUser": 0, "runAsNonRoot": False, "readOnlyRootFilesystem": True}
+    if exporter.mounts_driver:
+        return {**base, "privileged": True, "allowPrivilegeEscalation": True}
+    added = list(dict.fromkeys((*exporter.capabilities, *(["SYS_ADMIN"] if exporter.sys_admin else []))))
+    capabilities = {"drop": ["ALL"], **({"add": added} if added else {})}
+    return {**base, "privileged": False, "allowPrivilegeEscalation": False, "capabilities": capabilities}
 
 
 def _mount(name: str, path: str, host: Manifest) -> tuple[Manifest, Manifest]:
     return {"name": name, "mountPath": path, "readOnly": True}, {"name": name, "hostPath": host}
 
 
-# Where its manual has the file; it is mounted with its folder.
+# The path of the collectors file in the WhatapAgent's manual; its directory is mounted.
 CSV_FILE: Final = "/etc/dcgm-exporter/whatap-dcgm-exporter.csv"
 
 
 def collectors_csv() -> str:
-    """The fields that are told without a file: those of the manual and dcgm-exporter's own."""
-    lines = ["# FIELD, TYPE, HELP: what the exporters tell. A line that begins with # is not told."]
-    for column in DEFAULT.columns:
-        told = "label" if column.is_label else column.field.type
+    """A collectors file with the default fields: those of the manual and of dcgm-exporter."""
+    lines = ["# FIELD, TYPE, HELP: the exported fields. Lines that begin with # are comments."]
+    for column in DEFAULT_COLLECTORS.columns:
+        column_type = "label" if column.is_label else column.field.type
         help_text = (column.help or column.field.help).replace('"', "'")
-        lines.append(f'{column.name("4.8")}, {told}, "{help_text}"')
+        lines.append(f'{column.name("4.8")}, {column_type}, "{help_text}"')
     return "\n".join(lines) + "\n"
 
 
@@ -84,34 +87,36 @@ Mounts = list[tuple[Manifest, Manifest]]
 
 
 def exporter_mounts(naming: Naming) -> Mounts:
-    """Of the exporter's container."""
+    """Mounts of the exporter's container, each with its volume."""
     exporter = naming.monitor.exporter
-    return [*_whatap_mounts(exporter), *gpu_mounts(exporter)] if naming.whatap else _mounts(naming)
+    return [*_whatap_mounts(exporter), *gpu_mounts(exporter)] if naming.whatap else _native_mounts(naming)
 
 
-def _mounts(naming: Naming) -> Mounts:
+def _native_mounts(naming: Naming) -> Mounts:
     exporter = naming.monitor.exporter
     found: Mounts = [
         (
             {"name": "config", "mountPath": CONFIG, "readOnly": True},
             {"name": "config", "configMap": {"name": naming.names.exporter}},
         ),
-        *_scratch(exporter),
+        *_writable_mounts(exporter),
     ]
-    if not exporter.made_up:
+    if not exporter.simulated:
         found += [
-            _host("pod-resources", "/var/lib/kubelet/pod-resources", f"{exporter.kubelet_dir}/pod-resources"),
-            _host(
+            _host_mount(
+                "pod-resources", "/var/lib/kubelet/pod-resources", f"{exporter.kubelet_dir}/pod-resources"
+            ),
+            _host_mount(
                 "device-plugins", "/var/lib/kubelet/device-plugins", f"{exporter.kubelet_dir}/device-plugins"
             ),
         ]
         found += _log_mounts(exporter)
         if exporter.passwd_file:
-            found.append(_host("passwd", "/etc/gpuledger/passwd", exporter.passwd_file, "File"))
+            found.append(_host_mount("passwd", "/etc/gpuledger/passwd", exporter.passwd_file, "File"))
     return [*found, *_web_mounts(exporter), *gpu_mounts(exporter)]
 
 
-def _web_mounts(exporter: Exporter) -> Mounts:
+def _web_mounts(exporter: ExporterSpec) -> Mounts:
     web = exporter.web_config
     if web is None:
         return []
@@ -126,23 +131,27 @@ def _web_mounts(exporter: Exporter) -> Mounts:
     ]
 
 
-def _whatap_mounts(exporter: Exporter) -> Mounts:
+def _whatap_mounts(exporter: ExporterSpec) -> Mounts:
     folder, _, file = CSV_FILE.rpartition("/")
     csv = {"name": CSV_NAME, "items": [{"key": CSV_KEY, "path": file}]}
     return [
-        # A directory: what is mounted by subPath does not follow edits.
+        # Mount the directory: the kubelet does not update files that are mounted by subPath.
         (
             {"name": "whatap-dcgm-exporter-csv", "mountPath": folder, "readOnly": True},
             {"name": "whatap-dcgm-exporter-csv", "configMap": csv},
         ),
-        _host("pod-gpu-resources", "/var/lib/kubelet/pod-resources", f"{exporter.kubelet_dir}/pod-resources"),
-        _host("device-plugins", "/var/lib/kubelet/device-plugins", f"{exporter.kubelet_dir}/device-plugins"),
+        _host_mount(
+            "pod-gpu-resources", "/var/lib/kubelet/pod-resources", f"{exporter.kubelet_dir}/pod-resources"
+        ),
+        _host_mount(
+            "device-plugins", "/var/lib/kubelet/device-plugins", f"{exporter.kubelet_dir}/device-plugins"
+        ),
         *_log_mounts(exporter),
-        *_scratch(exporter),
+        *_writable_mounts(exporter),
     ]
 
 
-def _scratch(exporter: Exporter) -> Mounts:
+def _writable_mounts(exporter: ExporterSpec) -> Mounts:
     found: Mounts = [
         (
             {"name": "run", "mountPath": "/run/gpuledger"},
@@ -150,25 +159,25 @@ def _scratch(exporter: Exporter) -> Mounts:
         ),
         ({"name": "tmp", "mountPath": "/tmp"}, {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}}),
     ]
-    if exporter.keeps_books:
-        books = {"path": exporter.state_dir, "type": "DirectoryOrCreate"}
+    if exporter.stores_ledger:
+        source = {"path": exporter.state_dir, "type": "DirectoryOrCreate"}
         found.append(
-            ({"name": "state", "mountPath": "/var/lib/gpuledger"}, {"name": "state", "hostPath": books})
+            ({"name": "state", "mountPath": "/var/lib/gpuledger"}, {"name": "state", "hostPath": source})
         )
     return found
 
 
-def _log_mounts(exporter: Exporter) -> Mounts:
+def _log_mounts(exporter: ExporterSpec) -> Mounts:
     if exporter.pod_names not in ("auto", "logs"):
         return []
     return [
-        _host("pod-logs", "/var/log/pods", f"{exporter.pod_logs}/pods"),
-        _host("container-logs", "/var/log/containers", f"{exporter.pod_logs}/containers"),
+        _host_mount("pod-logs", "/var/log/pods", f"{exporter.pod_logs}/pods"),
+        _host_mount("container-logs", "/var/log/containers", f"{exporter.pod_logs}/containers"),
     ]
 
 
-def _host(name: str, path: str, there: str, kind: str = "") -> tuple[Manifest, Manifest]:
-    source = {"path": there, **({"type": kind} if kind else {})}
+def _host_mount(name: str, path: str, host_path: str, kind: str = "") -> tuple[Manifest, Manifest]:
+    source = {"path": host_path, **({"type": kind} if kind else {})}
     return {"name": name, "mountPath": path, "readOnly": True}, {"name": name, "hostPath": source}
 
 
@@ -179,16 +188,19 @@ _WAIT: Final = (
 )
 
 
-def init_containers(exporter: Exporter, facts: Facts) -> list[Manifest]:
-    """In their order."""
-    waiting = [_waiting(exporter, facts)] if exporter.gpu_operator.enabled else []
-    turning_on = [_accounting(exporter, facts)] if exporter.accounting and not exporter.made_up else []
-    return [*waiting, *turning_on]
+def init_containers(exporter: ExporterSpec, context: RenderContext) -> list[Manifest]:
+    """The init containers, in order."""
+    containers = []
+    if exporter.follow_gpu_operator.enabled:
+        containers.append(_wait_container(exporter, context))
+    if exporter.accounting and not exporter.simulated:
+        containers.append(_accounting_container(exporter, context))
+    return containers
 
 
-def init_volumes(exporter: Exporter) -> list[tuple[Manifest, Manifest]]:
-    """What they alone need."""
-    if not exporter.gpu_operator.enabled:
+def init_volumes(exporter: ExporterSpec) -> list[tuple[Manifest, Manifest]]:
+    """Mounts of the init containers only, each with its volume."""
+    if not exporter.follow_gpu_operator.enabled:
         return []
     mount = {
         "name": "validations",
@@ -196,13 +208,15 @@ def init_volumes(exporter: Exporter) -> list[tuple[Manifest, Manifest]]:
         "readOnly": True,
         "mountPropagation": "HostToContainer",
     }
-    return [(mount, {"name": "validations", "hostPath": {"path": exporter.gpu_operator.validations_dir}})]
+    return [
+        (mount, {"name": "validations", "hostPath": {"path": exporter.follow_gpu_operator.validations_dir}})
+    ]
 
 
-def _waiting(exporter: Exporter, facts: Facts) -> Manifest:
+def _wait_container(exporter: ExporterSpec, context: RenderContext) -> Manifest:
     return {
         "name": "wait-for-gpu-operator",
-        **image_of(exporter.pods, facts),
+        **image_of(exporter, context),
         "command": ["sh", "-c"],
         "args": [_WAIT],
         "env": [variable("NVIDIA_VISIBLE_DEVICES", "void")],
@@ -218,13 +232,13 @@ def _waiting(exporter: Exporter, facts: Facts) -> Manifest:
     }
 
 
-def _accounting(exporter: Exporter, facts: Facts) -> Manifest:
-    made: Manifest = {"runAsUser": 0, "readOnlyRootFilesystem": True}
-    if exporter.on_host:
-        made["privileged"] = True
+def _accounting_container(exporter: ExporterSpec, context: RenderContext) -> Manifest:
+    security: Manifest = {"runAsUser": 0, "readOnlyRootFilesystem": True}
+    if exporter.mounts_driver:
+        security["privileged"] = True
     else:
-        # The driver lets nobody without SYS_ADMIN turn it on.
-        made |= {
+        # The driver requires SYS_ADMIN to enable accounting mode.
+        security |= {
             "privileged": False,
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
@@ -232,14 +246,14 @@ def _accounting(exporter: Exporter, facts: Facts) -> Manifest:
     mounts = [mount for mount, _ in gpu_mounts(exporter)]
     return {
         "name": "enable-accounting",
-        **image_of(exporter.pods, facts),
+        **image_of(exporter, context),
         "command": ["sh", "-c"],
         "args": [
             'PATH="/usr/local/nvidia/bin:$PATH"; nvidia-smi -am 1 || '
-            'echo "accounting mode is not on for every GPU (see above); the exporter starts without"'
+            'echo "could not enable accounting mode on every GPU (see above); the exporter starts without it"'
         ],
         "env": gpu_env(exporter),
         "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": made,
+        "securityContext": security,
         **({"volumeMounts": mounts} if mounts else {}),
     }

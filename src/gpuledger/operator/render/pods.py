@@ -1,103 +1,106 @@
-"""What the pods of exporters and agents have alike."""
+"""Parts of pods that exporters and agents share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from gpuledger.operator.facts import Facts
-from gpuledger.operator.render.names import Labels, Manifest
-from gpuledger.operator.spec import GpuMonitor, Plain, Pods, Problem
+from gpuledger.operator.render.naming import Labels, Manifest
+from gpuledger.operator.render_context import RenderContext
+from gpuledger.operator.schema.nodes import Problem
+from gpuledger.operator.spec import GpuMonitor
+from gpuledger.operator.spec_sections import Plain, PodSettings
 
-LOCKED: Final[Plain] = {
+RESTRICTED_SECURITY: Final[Plain] = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-# Sized for a node whose CPUs are all busy, as in the chart.
+# Sized for a node with busy CPUs, as in the chart.
 _STARTUP: Final = {"periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 60}
 _LIVENESS: Final = {"periodSeconds": 30, "timeoutSeconds": 10, "failureThreshold": 6}
 _READINESS: Final = {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3}
 
 
-def plain(value: Any) -> Any:
-    """The same of dicts and lists alone, without keys that say nothing."""
+def to_plain(value: Any) -> Any:
+    """A copy made of dicts and lists, without keys with the value None."""
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items() if one is not None}
+        return {str(key): to_plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
+        return [to_plain(item) for item in value]
     return value
 
 
 def probes(healthy: str = "/-/healthy", ready: str = "/-/ready", kind: str = "http") -> Manifest:
-    """Whether it lives, and whether it answers; by tcp alone where nobody may ask."""
+    """Startup, liveness and readiness probes. `kind` is http, https, or tcp if the kubelet cannot log in."""
 
-    def ask(path: str, timing: Mapping[str, int]) -> Manifest:
+    def probe(path: str, timing: Mapping[str, int]) -> Manifest:
         if kind == "tcp":
             return {"tcpSocket": {"port": "metrics"}, **timing}
         return {"httpGet": {"path": path, "port": "metrics", "scheme": kind.upper()}, **timing}
 
     return {
-        "startupProbe": ask(healthy, _STARTUP),
-        "livenessProbe": ask(healthy, _LIVENESS),
-        "readinessProbe": ask(ready, _READINESS),
+        "startupProbe": probe(healthy, _STARTUP),
+        "livenessProbe": probe(healthy, _LIVENESS),
+        "readinessProbe": probe(ready, _READINESS),
     }
 
 
-def environment(own: Iterable[Plain], theirs: Iterable[Plain]) -> list[Manifest]:
-    """Each variable once: of two, the later."""
-    return list({one["name"]: plain(one) for one in (*own, *theirs)}.values())
+def merge_environment(own: Iterable[Plain], configured: Iterable[Plain]) -> list[Manifest]:
+    """All variables, each once; the last one of a name wins."""
+    return list({entry["name"]: to_plain(entry) for entry in (*own, *configured)}.values())
 
 
 def variable(name: str, value: str) -> Manifest:
-    """One with a value."""
+    """An environment variable with a value."""
     return {"name": name, "value": value}
 
 
-def field(name: str, path: str) -> Manifest:
-    """One with the value of the pod's own field."""
+def field_variable(name: str, path: str) -> Manifest:
+    """An environment variable with the value of a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def ambiguous(env: Iterable[Plain], path: str) -> Iterator[Problem]:
-    """Variables that Kubernetes would refuse."""
-    for at, one in enumerate(env):
-        sources = [key for key, value in (one.get("valueFrom") or {}).items() if value is not None]
-        if one.get("valueFrom") is not None and len(sources) != 1:
-            yield Problem(f"{path}[{at}].valueFrom", "exactly one source is wanted")
-        if sources and one.get("value"):
-            yield Problem(f"{path}[{at}].valueFrom", "is given together with value; one of them is wanted")
+def find_env_problems(env: Iterable[Plain], path: str) -> Iterator[Problem]:
+    """Problems of variables that Kubernetes would refuse."""
+    for index, entry in enumerate(env):
+        sources = [key for key, value in (entry.get("valueFrom") or {}).items() if value is not None]
+        if entry.get("valueFrom") is not None and len(sources) != 1:
+            yield Problem(f"{path}[{index}].valueFrom", "expected exactly one source")
+        if sources and entry.get("value"):
+            yield Problem(f"{path}[{index}].valueFrom", "conflicts with value; set only one of them")
 
 
-def image_of(pods: Pods, facts: Facts) -> Manifest:
-    """Image, and when it is pulled."""
+def image_of(pods: PodSettings, context: RenderContext) -> Manifest:
+    """The keys image and imagePullPolicy of a container."""
     return {
-        "image": pods.image or facts.image,
-        "imagePullPolicy": pods.image_pull_policy or facts.image_pull_policy,
+        "image": pods.image or context.image,
+        "imagePullPolicy": pods.image_pull_policy or context.image_pull_policy,
     }
 
 
-def template(labels: Labels, pods: Pods, annotations: Mapping[str, str], spec: Manifest) -> Manifest:
-    """A pod's template; what the operator needs wins over what was asked for."""
-    notes = {**pods.annotations, **annotations}
+def pod_template(
+    labels: Labels, pods: PodSettings, annotations: Mapping[str, str], spec: Manifest
+) -> Manifest:
+    """A pod template; labels and annotations of the operator override configured ones."""
+    merged = {**pods.pod_annotations, **annotations}
     return {
         "metadata": {
-            "labels": {**pods.labels, **labels},
-            **({"annotations": notes} if notes else {}),
+            "labels": {**pods.pod_labels, **labels},
+            **({"annotations": merged} if merged else {}),
         },
         "spec": spec,
     }
 
 
-def pod(monitor: GpuMonitor, facts: Facts, pods: Pods) -> Manifest:
-    """What is said of every pod's place."""
-    secrets = {one["name"]: {"name": one["name"]} for one in monitor.image_pull_secrets}
-    secrets |= {one["name"]: {"name": one["name"]} for one in facts.image_pull_secrets}
+def pod_placement(monitor: GpuMonitor, context: RenderContext, pods: PodSettings) -> Manifest:
+    """The keys of a pod's spec that place it on nodes and pull its images."""
+    secrets = [*monitor.image_pull_secrets, *context.image_pull_secrets]
     found = {
-        "priorityClassName": pods.priority_class,
-        "imagePullSecrets": list(secrets.values()),
+        "priorityClassName": pods.priority_class_name,
+        "imagePullSecrets": [{"name": name} for name in dict.fromkeys(secret["name"] for secret in secrets)],
         "nodeSelector": dict(pods.node_selector),
-        "tolerations": plain(pods.tolerations or ()),
-        "affinity": plain(pods.affinity),
+        "tolerations": to_plain(pods.tolerations or ()),
+        "affinity": to_plain(pods.affinity),
     }
     return {name: value for name, value in found.items() if value}

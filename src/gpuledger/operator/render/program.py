@@ -1,4 +1,4 @@
-"""The exporter's configuration file, which it reads anew when it changes."""
+"""The exporter's configuration file, and the input of programs in pods for `ProgramCheck`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpuledger.operator.programs import Run
+from gpuledger.operator.program_checks import ProgramRun
 from gpuledger.operator.render.exporter_pod import CSV_FILE, collectors_csv
-from gpuledger.operator.render.names import Manifest, Naming
-from gpuledger.operator.render.pods import plain
-from gpuledger.operator.render.secrets import Secrets
-from gpuledger.operator.spec import Exporter, Plain, Problem
+from gpuledger.operator.render.naming import Manifest, Naming
+from gpuledger.operator.render.pods import to_plain
+from gpuledger.operator.render.secrets import SecretFiles
+from gpuledger.operator.schema.nodes import Problem
+from gpuledger.operator.spec import ExporterSpec
+from gpuledger.operator.spec_sections import Plain
 
-# Where the pod has the collectors file of a GpuMonitor.
+# The path of a GpuMonitor's collectors file in the pod.
 COLLECTORS: Final = "/etc/gpuledger/config/collectors.csv"
-# What is given by flags, which would beat the file, and the field of the exporter that says it.
-_OWNED: Final = {
+# Settings that the operator passes as flags, which override the file, and the fields that set them.
+_FLAG_FIELDS: Final = {
     "listen_address": "port",
     "metrics_path": "metricsPath",
     "source": "source",
@@ -28,70 +30,70 @@ _OWNED: Final = {
 }
 
 
-def program_config(exporter: Exporter) -> Manifest:
-    """What the file says: the resource's own fields, and over them its `config`."""
-    names: Manifest = {"names": exporter.pod_names}
+def program_config(exporter: ExporterSpec) -> Manifest:
+    """The exporter's configuration: from the resource's fields, overridden by its `config`."""
+    kubernetes: Manifest = {"names": exporter.pod_names}
     if exporter.pod_label_allowlist:
-        names["pod_label_allowlist"] = list(exporter.pod_label_allowlist)
-    made: Manifest = {
-        "kubernetes": names,
+        kubernetes["pod_label_allowlist"] = list(exporter.pod_label_allowlist)
+    config: Manifest = {
+        "kubernetes": kubernetes,
         "web": {"page": exporter.web_page},
         "dialect": list(exporter.dialects),
     }
     if exporter.collectors:
-        made["dcgm"] = {"collectors": COLLECTORS}
-    if exporter.on_host and exporter.source == "smi":
-        made["nvidia_smi"] = {"command": "/usr/local/nvidia/bin/nvidia-smi"}
-    return _merged(made, plain(exporter.config))
+        config["dcgm"] = {"collectors": COLLECTORS}
+    if exporter.mounts_driver and exporter.source == "smi":
+        config["nvidia_smi"] = {"command": "/usr/local/nvidia/bin/nvidia-smi"}
+    return _merge(config, to_plain(exporter.config))
 
 
-def owned(exporter: Exporter, path: str) -> Iterator[Problem]:
-    """Keys of `config` that would stand there in vain."""
-    for key in _flat(exporter.config):
-        if key in _OWNED:
-            yield Problem(f"{path}.config.{key}", f"is said by {path}.{_OWNED[key]}; set that one")
+def find_overridden_keys(exporter: ExporterSpec, path: str) -> Iterator[Problem]:
+    """Problems of keys in `config` that have no effect, because a flag overrides them."""
+    for key in _flatten(exporter.config):
+        if key in _FLAG_FIELDS:
+            yield Problem(f"{path}.config.{key}", f"has no effect; set {path}.{_FLAG_FIELDS[key]} instead")
 
 
-def restarting(exporter: Exporter, restarts: Collection[str]) -> Manifest:
-    """Of the configuration, what takes a restart: when it changes, pods are exchanged."""
-    return {key: value for key, value in _flat(program_config(exporter)).items() if key in restarts}
+def restart_settings(exporter: ExporterSpec, restarts: Collection[str]) -> Manifest:
+    """The settings that need a restart: when they change, the pods are replaced."""
+    return {key: value for key, value in _flatten(program_config(exporter)).items() if key in restarts}
 
 
-def written(value: Any) -> str:
-    """As YAML, the same text for the same value."""
+def to_yaml(value: Any) -> str:
+    """The value as YAML, the same text for the same value."""
     import yaml
 
-    return str(yaml.safe_dump(plain(value), sort_keys=True, allow_unicode=True))
+    return str(yaml.safe_dump(to_plain(value), sort_keys=True, allow_unicode=True))
 
 
-def _merged(below: Manifest, above: Mapping[str, Any]) -> Manifest:
-    found = dict(below)
-    for key, value in above.items():
-        mine = found.get(key)
-        found[key] = _merged(mine, value) if isinstance(mine, dict) and isinstance(value, dict) else value
-    return found
+def _merge(base: Manifest, overrides: Mapping[str, Any]) -> Manifest:
+    merged = dict(base)
+    for key, value in overrides.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Manifest:
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Manifest:
     found: Manifest = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{key}.")
+            found |= _flatten(value, f"{prefix}{key}.")
         else:
             found[f"{prefix}{key}"] = value
     return found
 
 
-# `$(NAME)` in arguments and values, and `$$`, which is a dollar sign: Kubernetes' own expansion.
+# Kubernetes expands `$(NAME)` in arguments and values; `$$` is a dollar sign.
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 
-class _Unknown(Exception):
-    """It refers to a variable whose value only the pod will know."""
+class _UnknownVariable(Exception):
+    """The text refers to a variable with a value that is known only in the pod."""
 
 
-def exporter_run(naming: Naming, container: Plain) -> Run:
-    """Of the exporter's container."""
+def exporter_run(naming: Naming, container: Plain) -> ProgramRun:
+    """The input of the program in the exporter's container."""
     exporter = naming.monitor.exporter
     if naming.whatap:
         return _run(container, (), {}, {CSV_FILE: exporter.collectors or collectors_csv()})
@@ -99,13 +101,18 @@ def exporter_run(naming: Naming, container: Plain) -> Run:
     return _run(container, container["args"][1:], program_config(exporter), files)
 
 
-def agent_run(naming: Naming, container: Plain, config: Plain, secrets: Secrets, *, prints: bool) -> Run:
-    """Of the agent's container; where it `prints`, of the one before it, for Prometheus."""
+def agent_run(
+    naming: Naming, container: Plain, config: Plain, secrets: SecretFiles, *, prints: bool
+) -> ProgramRun:
+    """The input of the program in the agent's container.
+
+    With `prints`, that of the init container, which prints the configuration for Prometheus.
+    """
     agent = naming.monitor.agent
     if prints:
         arguments = ["--engine=prometheus", f"--shard=0/{agent.replicas}"]
     else:
-        # Those of Prometheus's own container are Prometheus's.
+        # The container of engine prometheus has arguments of Prometheus, which are not checked.
         arguments = container["args"][1:] if agent.engine == "builtin" else []
     return _run(container, arguments, config, secrets.files)
 
@@ -115,37 +122,37 @@ def _run(
     arguments: Sequence[str],
     configuration: Mapping[str, Any],
     files: Mapping[str, str],
-) -> Run:
-    """Variables that only the pod will know are left out; with one in the arguments, so are all arguments."""
-    known = _environment(container.get("env") or ())
+) -> ProgramRun:
+    """Omits variables that are known only in the pod; if an argument refers to one, omits all arguments."""
+    known = _known_environment(container.get("env") or ())
     try:
-        given = [_expanded(one, known) for one in arguments]
-    except _Unknown:
-        given = []
+        expanded = [_expand(argument, known) for argument in arguments]
+    except _UnknownVariable:
+        expanded = []
     environment = {name: value for name, value in known.items() if value is not None}
-    return Run(given, environment, configuration, files)
+    return ProgramRun(expanded, environment, configuration, files)
 
 
-def _environment(env: Iterable[Plain]) -> dict[str, str | None]:
-    """The value of each variable, None where it is not known."""
+def _known_environment(env: Iterable[Plain]) -> dict[str, str | None]:
+    """The value of each variable, None if it is known only in the pod."""
     found: dict[str, str | None] = {}
-    for one in env:
+    for entry in env:
         try:
-            value = None if one.get("valueFrom") else _expanded(str(one.get("value") or ""), found)
-        except _Unknown:
+            value = None if entry.get("valueFrom") else _expand(str(entry.get("value") or ""), found)
+        except _UnknownVariable:
             value = None
-        found[one["name"]] = value
+        found[entry["name"]] = value
     return found
 
 
-def _expanded(text: str, known: Mapping[str, str | None]) -> str:
-    def put(found: re.Match[str]) -> str:
-        name = found.group(1)
+def _expand(text: str, known: Mapping[str, str | None]) -> str:
+    def resolve(match: re.Match[str]) -> str:
+        name = match.group(1)
         if name is None:
             return "$"
-        value = known.get(name, found.group())
+        value = known.get(name, match.group())
         if value is None:
-            raise _Unknown
+            raise _UnknownVariable
         return value
 
-    return _REFERENCE.sub(put, text)
+    return _REFERENCE.sub(resolve, text)

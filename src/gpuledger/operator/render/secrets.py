@@ -1,7 +1,7 @@
-"""References to Secrets become files: their volume is the pod's own, and nobody else has to read them.
+"""Converts references to Secrets into files in the agent's pod, so that only the kubelet reads Secrets.
 
-Every Secret is in the agent's namespace, because volumes know no other. One that is not there yet does not
-keep the agent from starting, and one that changes reaches it within a minute or two.
+A volume can mount only Secrets of the pod's own namespace. A missing Secret does not prevent the start of the
+agent; a changed one arrives within a minute or two.
 """
 
 from __future__ import annotations
@@ -10,33 +10,35 @@ from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuledger.operator.render.names import Manifest
-from gpuledger.operator.render.pods import plain
-from gpuledger.operator.spec import Plain, Problem
+from gpuledger.operator.render.naming import Manifest
+from gpuledger.operator.render.pods import to_plain
+from gpuledger.operator.schema.nodes import Problem
+from gpuledger.operator.spec_sections import Plain
 
 FOLDER: Final = "/etc/gpuledger-secrets"
 VOLUME: Final = "secrets"
 
 
-class Secrets:
-    """The Secrets that an agent needs, gathered while its configuration is made."""
+class SecretFiles:
+    """The Secrets that an agent needs, collected while its configuration is rendered."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self._keys: dict[str, dict[str, None]] = {}
-        # Every file, with a word in the place of what it says.
+        # Path -> placeholder of the content, for the check of the configuration.
         self.files: dict[str, str] = {}
         self.problems: list[Problem] = []
 
-    def file(self, reference: Plain, path: str) -> str:
-        """The file in which the pod finds it."""
+    def file_path(self, reference: Plain, path: str) -> str:
+        """The path of the referenced key in the pod. `path` is that of the reference in the resource."""
         name, key = str(reference["name"]), str(reference["key"])
-        elsewhere = reference.get("namespace")
-        if elsewhere and elsewhere != self._namespace:
+        namespace = reference.get("namespace")
+        if namespace and namespace != self._namespace:
             self.problems.append(
                 Problem(
                     f"{path}.namespace",
-                    f"is not {self._namespace}, the agent's own, and Secrets of others are not read",
+                    f"expected {self._namespace}, the agent's namespace: Secrets of other namespaces cannot "
+                    "be mounted",
                 )
             )
         self._keys.setdefault(name, {})[key] = None
@@ -44,24 +46,26 @@ class Secrets:
         self.files[file] = "secret"
         return file
 
-    def endpoint(self, said: Plain, path: str) -> Manifest:
-        """tlsConfig, basicAuth and authorization in the agent's words, by files."""
-        found: Manifest = {}
-        if said.get("tlsConfig") is not None:
-            found["tlsConfig"] = dict(self._tls(said["tlsConfig"], f"{path}.tlsConfig"))
-        if said.get("basicAuth") is not None:
-            found["basicAuth"] = {
-                f"{key}File": self.file(reference, f"{path}.basicAuth.{key}")
-                for key, reference in said["basicAuth"].items()
+    def endpoint_config(self, section: Plain, path: str) -> Manifest:
+        """tlsConfig, basicAuth and authorization of an endpoint, with the agent's keys and with files."""
+        config: Manifest = {}
+        if section.get("tlsConfig") is not None:
+            config["tlsConfig"] = dict(self._tls(section["tlsConfig"], f"{path}.tlsConfig"))
+        if section.get("basicAuth") is not None:
+            config["basicAuth"] = {
+                f"{key}File": self.file_path(reference, f"{path}.basicAuth.{key}")
+                for key, reference in section["basicAuth"].items()
                 if reference is not None
             }
-        if said.get("authorization") is not None:
-            found["authorization"] = dict(self._login(said["authorization"], f"{path}.authorization"))
-        return found
+        if section.get("authorization") is not None:
+            config["authorization"] = dict(
+                self._authorization(section["authorization"], f"{path}.authorization")
+            )
+        return config
 
-    def receiver(self, said: Plain, path: str) -> Manifest:
-        """The same in Prometheus's words."""
-        words = {
+    def receiver_config(self, receiver: Plain, path: str) -> Manifest:
+        """The same sections of a receiver, with the keys of Prometheus."""
+        keys = {
             "caFile": "ca_file",
             "certFile": "cert_file",
             "keyFile": "key_file",
@@ -73,28 +77,28 @@ class Secrets:
         }
         sections = {"tlsConfig": "tls_config", "basicAuth": "basic_auth", "authorization": "authorization"}
         return {
-            sections[section]: {words.get(key, key): value for key, value in keys.items()}
-            for section, keys in self.endpoint(said, path).items()
+            sections[name]: {keys.get(key, key): value for key, value in section.items()}
+            for name, section in self.endpoint_config(receiver, path).items()
         }
 
-    def look_at_url(self, url: str, path: str) -> None:
-        """A login within a receiver's URL is a problem: whoever may read the resource could read it."""
+    def check_url(self, url: str, path: str) -> None:
+        """Report credentials in a receiver's URL: all readers of the resource could read them."""
         try:
-            login = "@" in urlsplit(url).netloc
+            has_credentials = "@" in urlsplit(url).netloc
         except ValueError:
-            # The agent says what is wrong with it.
+            # The agent's own check reports it.
             return
-        if login:
+        if has_credentials:
             self.problems.append(
                 Problem(
                     path,
-                    "has a login in it, which lies open to everybody who may read this; take it out, and "
-                    "give basicAuth: {username: {name, key}, password: {name, key}}, which names a Secret",
+                    "contains credentials, which all readers of the resource can see; remove them, and set "
+                    "basicAuth: {username: {name, key}, password: {name, key}}, which names a Secret",
                 )
             )
 
     def volumes(self) -> list[tuple[Manifest, Manifest]]:
-        """Mount and volume; none where no Secret is named."""
+        """The mount and its volume; empty without Secrets."""
         if not self._keys:
             return []
         sources = [
@@ -114,25 +118,24 @@ class Secrets:
             )
         ]
 
-    def _tls(self, said: Plain, path: str) -> Iterator[tuple[str, object]]:
-        for key, value in plain(said).items():
+    def _tls(self, section: Plain, path: str) -> Iterator[tuple[str, object]]:
+        for key, value in to_plain(section).items():
             if key.endswith("Secret"):
                 file = key.removesuffix("Secret") + "File"
-                if said.get(file):
-                    self.problems.append(
-                        Problem(f"{path}.{key}", f"is given together with {file}; one of them is wanted")
-                    )
-                yield file, self.file(value, f"{path}.{key}")
-            elif f"{key.removesuffix('File')}Secret" not in said:
+                if section.get(file):
+                    self._report_conflict(f"{path}.{key}", file)
+                yield file, self.file_path(value, f"{path}.{key}")
+            elif f"{key.removesuffix('File')}Secret" not in section:
                 yield key, value
 
-    def _login(self, said: Plain, path: str) -> Iterator[tuple[str, object]]:
-        for key, value in plain(said).items():
+    def _authorization(self, section: Plain, path: str) -> Iterator[tuple[str, object]]:
+        for key, value in to_plain(section).items():
             if key == "credentialsSecret":
-                if said.get("credentialsFile"):
-                    self.problems.append(
-                        Problem(f"{path}.{key}", "is given together with credentialsFile; one is wanted")
-                    )
-                yield "credentialsFile", self.file(value, f"{path}.{key}")
-            elif key != "credentialsFile" or "credentialsSecret" not in said:
+                if section.get("credentialsFile"):
+                    self._report_conflict(f"{path}.{key}", "credentialsFile")
+                yield "credentialsFile", self.file_path(value, f"{path}.{key}")
+            elif key != "credentialsFile" or "credentialsSecret" not in section:
                 yield key, value
+
+    def _report_conflict(self, path: str, key: str) -> None:
+        self.problems.append(Problem(path, f"conflicts with {key}; set only one of them"))

@@ -1,29 +1,30 @@
-"""What the agent scrapes: the resource's targets, and its own exporters where none of these has them."""
+"""Renders the agent's targets: those of the resource, and its own exporters unless a target selects them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpuledger.operator.render.names import Manifest, Naming
-from gpuledger.operator.render.pods import plain
-from gpuledger.operator.render.secrets import Secrets
-from gpuledger.operator.spec import Plain
+from gpuledger.operator.render.naming import Manifest, Naming
+from gpuledger.operator.render.pods import to_plain
+from gpuledger.operator.render.secrets import SecretFiles
+from gpuledger.operator.spec_sections import Plain
 
 _ACCESS: Final = ("tlsConfig", "basicAuth", "authorization")
 
 
-def targets_of(naming: Naming, secrets: Secrets) -> tuple[list[Manifest] | None, bool]:
-    """The list, and whether the agent looks for the usual exporters by itself. None: no list at all."""
+def agent_targets(naming: Naming, secrets: SecretFiles) -> tuple[list[Manifest] | None, bool]:
+    """The targets, and whether the agent also discovers the usual exporters. None: no list is written."""
     agent, path = naming.monitor.agent, naming.monitor.agent_path
     listed = [
-        _target(target, secrets, f"{path}.targets[{at}]") for at, target in enumerate(agent.targets or ())
+        _target(target, secrets, f"{path}.targets[{index}]")
+        for index, target in enumerate(agent.targets or ())
     ]
     if agent.auto_targets:
         return listed, True
     if agent.auto_targets is False:
         return listed, False
-    if agent.targets is None and (not naming.monitor.exporter.enabled or _plainly(naming)):
+    if agent.targets is None and (not naming.monitor.exporter.enabled or _uses_automatic_targets(naming)):
         return None, True
     if scrapes_its_own(naming):
         listed.append(own_target(naming))
@@ -31,17 +32,16 @@ def targets_of(naming: Naming, secrets: Secrets) -> tuple[list[Manifest] | None,
 
 
 def scrapes_its_own(naming: Naming) -> bool:
-    """Whether the resource's exporters are scraped without a word."""
+    """Whether a target for the resource's own exporters is added automatically."""
     agent, enabled = naming.monitor.agent, naming.monitor.exporter.enabled
-    return (
-        enabled and agent.auto_targets is None and not any(covers(one, naming) for one in agent.targets or ())
-    )
+    covered = any(covers_own_exporters(target, naming) for target in agent.targets or ())
+    return enabled and agent.auto_targets is None and not covered
 
 
 def own_target(naming: Naming) -> Manifest:
-    """The exporters of the same resource."""
+    """The target for the exporters of the same resource."""
     monitor, auto = naming.monitor, naming.monitor.agent.auto
-    # globalPath is for others: what this one serves is known.
+    # The path of these exporters is known, so globalPath does not apply.
     endpoint: Manifest = {
         "port": "9400" if naming.whatap else "metrics",
         "path": monitor.exporter.metrics_path,
@@ -50,21 +50,21 @@ def own_target(naming: Naming) -> Manifest:
     if auto.interval:
         endpoint["interval"] = auto.interval
     if auto.metric_relabel:
-        endpoint["metricRelabelConfigs"] = plain(auto.metric_relabel)
+        endpoint["metricRelabelConfigs"] = to_plain(auto.metric_relabel)
     return {
         "targetName": "dcgm-exporter-auto" if naming.whatap else monitor.name,
         "type": "PodMonitor",
         "namespaceSelector": {"matchNames": [naming.names.namespace]},
         "selector": {"matchLabels": dict(naming.selector("exporter"))},
         "endpoints": [endpoint],
-        **({"relabelConfigs": plain(auto.relabel)} if auto.relabel else {}),
+        **({"relabelConfigs": to_plain(auto.relabel)} if auto.relabel else {}),
     }
 
 
-def covers(target: Plain, naming: Naming) -> bool:
-    """Whether a target means the resource's own exporters: to scrape them by another, too, would count twice.
+def covers_own_exporters(target: Plain, naming: Naming) -> bool:
+    """Whether a target selects the resource's own exporters, which must not be scraped twice.
 
-    One that is not enabled covers them as well: whoever wrote it has decided about them.
+    A disabled target counts, too: it is an explicit decision not to scrape them.
     """
     selector = target.get("selector") or {}
     if target.get("type") != "PodMonitor" or not (
@@ -72,51 +72,57 @@ def covers(target: Plain, naming: Naming) -> bool:
     ):
         return False
     namespace = naming.names.namespace
-    spaces = target.get("namespaceSelector") or {}
-    names = spaces.get("matchNames")
-    # Of a namespace no other label is known.
-    known = {"kubernetes.io/metadata.name": namespace}
-    labels = {**naming.monitor.exporter.pods.labels, **naming.labels("exporter")}
-    return (not names or namespace in names) and _matches(spaces, known) and _matches(selector, labels)
+    namespaces = target.get("namespaceSelector") or {}
+    names = namespaces.get("matchNames")
+    # The only known label of the namespace.
+    namespace_labels = {"kubernetes.io/metadata.name": namespace}
+    labels = {**naming.monitor.exporter.pod_labels, **naming.labels("exporter")}
+    return (
+        (not names or namespace in names)
+        and _selector_matches(namespaces, namespace_labels)
+        and _selector_matches(selector, labels)
+    )
 
 
-def _plainly(naming: Naming) -> bool:
-    """A WhatapAgent that says nothing of its exporters' scrape: the agent's own list of usual exporters has
-    them, and a customer's beside them.
+def _uses_automatic_targets(naming: Naming) -> bool:
+    """Whether the agent's automatic targets suffice: a WhatapAgent without scrape settings for its exporters.
+    The agent then discovers them, and other exporters of the customer.
     """
     auto = naming.monitor.agent.auto
     return naming.whatap and not (auto.interval or auto.relabel or auto.metric_relabel)
 
 
-def _target(target: Plain, secrets: Secrets, path: str) -> Manifest:
-    made: Manifest = plain(target)
-    if "endpoints" in made:
-        made["endpoints"] = [
-            _endpoint(endpoint, secrets, f"{path}.endpoints[{at}]")
-            for at, endpoint in enumerate(target["endpoints"])
+def _target(target: Plain, secrets: SecretFiles, path: str) -> Manifest:
+    config: Manifest = to_plain(target)
+    if "endpoints" in config:
+        config["endpoints"] = [
+            _endpoint(endpoint, secrets, f"{path}.endpoints[{index}]")
+            for index, endpoint in enumerate(target["endpoints"])
         ]
-    return made
+    return config
 
 
-def _endpoint(endpoint: Plain, secrets: Secrets, path: str) -> Manifest:
-    made: Manifest = {key: value for key, value in plain(endpoint).items() if key not in _ACCESS}
-    if "port" in made:
-        made["port"] = str(made["port"])
-    return {**made, **secrets.endpoint(endpoint, path)}
+def _endpoint(endpoint: Plain, secrets: SecretFiles, path: str) -> Manifest:
+    config: Manifest = {key: value for key, value in to_plain(endpoint).items() if key not in _ACCESS}
+    if "port" in config:
+        config["port"] = str(config["port"])
+    return {**config, **secrets.endpoint_config(endpoint, path)}
 
 
-def _matches(selector: Plain, labels: Mapping[str, str]) -> bool:
-    wanted: Mapping[str, Any] = selector.get("matchLabels") or {}
-    if any(labels.get(name) != value for name, value in wanted.items()):
+def _selector_matches(selector: Plain, labels: Mapping[str, str]) -> bool:
+    match_labels: Mapping[str, Any] = selector.get("matchLabels") or {}
+    if any(labels.get(name) != value for name, value in match_labels.items()):
         return False
-    return all(_holds(one, labels) for one in selector.get("matchExpressions") or ())
+    return all(
+        _expression_matches(expression, labels) for expression in selector.get("matchExpressions") or ()
+    )
 
 
-def _holds(expression: Plain, labels: Mapping[str, str]) -> bool:
-    there, values = labels.get(expression["key"]), expression.get("values") or ()
+def _expression_matches(expression: Plain, labels: Mapping[str, str]) -> bool:
+    value, values = labels.get(expression["key"]), expression.get("values") or ()
     return {
-        "In": there in values,
-        "NotIn": there not in values,
-        "Exists": there is not None,
-        "DoesNotExist": there is None,
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
     }[expression["operator"]]

@@ -1,6 +1,6 @@
-"""What a field of a resource may be: one tree, from which both the CRD's schema and our own check are made.
+"""Schema nodes: from one tree follow the CRD's OpenAPI schema, our own check, and the values that are read.
 
-The API server has checked what we get, but perhaps against a CRD of another version of the chart.
+The API server validates resources too, but perhaps against the CRD of another chart version.
 """
 
 from __future__ import annotations
@@ -10,260 +10,278 @@ from dataclasses import dataclass, field
 from re import fullmatch
 from typing import Any, Final
 
-from gpuledger.operator.spec import Problem
+OpenApiSchema = dict[str, Any]
 
-Schema = dict[str, Any]
-
-# Beyond it Kubernetes knows no numbers: a bound at it is none.
+# Kubernetes has no larger integers: this bound means "no bound".
 INT64: Final = 2**63 - 1
-# Of a wrong value, so much is repeated in a status.
-_LONGEST: Final = 60
+# A wrong value is quoted in a status up to this length.
+_QUOTED_LENGTH: Final = 60
 
 
-class Node:
-    """One field's kind. `about` is what `kubectl explain` shows."""
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One line for the resource's status, with the path of the field, such as
+    `spec.features.openAgent.targets[0].endpoints[0].interval`.
+    """
 
-    about: str = ""
+    path: str
+    message: str
 
-    def openapi(self) -> Schema:
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class SchemaNode:
+    """The type of one field. `description` is what `kubectl explain` shows."""
+
+    description: str = ""
+
+    def openapi(self) -> OpenApiSchema:
         """The structural OpenAPI v3 schema, without the description."""
         raise NotImplementedError
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value: nothing for everything that the schema admits."""
+        """The problems of a value; none for a value that the schema allows."""
         raise NotImplementedError
 
-    def described(self) -> Schema:
+    def read(self, value: Any) -> Any:
+        """A checked value as the program holds it."""
+        return value
+
+    def described(self) -> OpenApiSchema:
         """The schema with its description."""
-        return {"description": self.about, **self.openapi()} if self.about else self.openapi()
+        return {"description": self.description, **self.openapi()} if self.description else self.openapi()
 
 
 @dataclass(frozen=True)
-class Text(Node):
-    """A text; `pattern` begins with ^, ends with $, and is read alike by RE2 and Python."""
+class TextNode(SchemaNode):
+    """A string. `pattern` starts with ^, ends with $, and means the same to RE2 and Python."""
 
-    about: str = ""
+    description: str = ""
     pattern: str = ""
-    words: tuple[str, ...] = ()
-    wanted: str = ""
-    longest: int = 0
+    choices: tuple[str, ...] = ()
+    expected: str = ""
+    max_length: int = 0
 
-    def openapi(self) -> Schema:
-        """As OpenAPI has it."""
-        made: Schema = {"type": "string"}
-        if self.words:
-            made["enum"] = list(self.words)
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
+        schema: OpenApiSchema = {"type": "string"}
+        if self.choices:
+            schema["enum"] = list(self.choices)
         if self.pattern:
-            made["pattern"] = self.pattern
-        if self.longest:
-            made["maxLength"] = self.longest
-        return made
+            schema["pattern"] = self.pattern
+        if self.max_length:
+            schema["maxLength"] = self.max_length
+        return schema
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value."""
+        """See SchemaNode."""
         if not isinstance(value, str):
-            yield Problem(path, f"a text is wanted, not {_shown(value)}")
-        elif self.words and value not in self.words:
-            yield Problem(path, f"one of {', '.join(self.words)} is wanted, not {_shown(value)}")
+            yield Problem(path, f"expected a string, not {_quote(value)}")
+        elif self.choices and value not in self.choices:
+            yield Problem(path, f"expected one of {', '.join(self.choices)}, not {_quote(value)}")
         elif self.pattern and not fullmatch(self.pattern, value):
-            yield Problem(path, f"{self.wanted or self.pattern} is wanted, not {_shown(value)}")
-        elif self.longest and len(value) > self.longest:
-            yield Problem(path, f"at most {self.longest} characters are wanted")
+            yield Problem(path, f"expected {self.expected or self.pattern}, not {_quote(value)}")
+        elif self.max_length and len(value) > self.max_length:
+            yield Problem(path, f"expected at most {self.max_length} characters")
 
 
 @dataclass(frozen=True)
-class Switch(Node):
+class BooleanNode(SchemaNode):
     """true or false."""
 
-    about: str = ""
+    description: str = ""
 
-    def openapi(self) -> Schema:
-        """As OpenAPI has it."""
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
         return {"type": "boolean"}
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value."""
+        """See SchemaNode."""
         if not isinstance(value, bool):
-            yield Problem(path, f"true or false is wanted, not {_shown(value)}")
+            yield Problem(path, f"expected true or false, not {_quote(value)}")
 
 
 @dataclass(frozen=True)
-class Count(Node):
-    """A whole number within bounds, both included."""
+class IntegerNode(SchemaNode):
+    """A whole number; both bounds are included."""
 
-    about: str = ""
-    lowest: int = 0
-    highest: int = 2**31 - 1
+    description: str = ""
+    minimum: int = 0
+    maximum: int = 2**31 - 1
 
-    def openapi(self) -> Schema:
-        """As OpenAPI has it."""
-        made: Schema = {"type": "integer", "format": "int64" if self.highest >= 2**31 else "int32"}
-        if self.lowest > -INT64:
-            made["minimum"] = self.lowest
-        if self.highest < INT64:
-            made["maximum"] = self.highest
-        return made
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
+        schema: OpenApiSchema = {"type": "integer", "format": "int64" if self.maximum >= 2**31 else "int32"}
+        if self.minimum > -INT64:
+            schema["minimum"] = self.minimum
+        if self.maximum < INT64:
+            schema["maximum"] = self.maximum
+        return schema
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value."""
-        if not _whole(value) or not self.lowest <= int(str(value)) <= self.highest:
-            yield Problem(
-                path, f"a whole number from {self.lowest} to {self.highest} is wanted, not {_shown(value)}"
-            )
+        """See SchemaNode."""
+        if not _is_integer(value) or not self.minimum <= int(str(value)) <= self.maximum:
+            bounds = f"{self.minimum} to {self.maximum}"
+            yield Problem(path, f"expected a whole number from {bounds}, not {_quote(value)}")
 
 
 @dataclass(frozen=True)
-class NumberOrText(Node):
-    """What people write with and without quotes: ports, sizes, percentages."""
+class IntOrStringNode(SchemaNode):
+    """A number that people write with or without quotes: a port, a size, a percentage."""
 
-    about: str = ""
+    description: str = ""
     pattern: str = ""
-    wanted: str = ""
-    lowest: int = 0
-    highest: int = 2**31 - 1
+    expected: str = ""
+    minimum: int = 0
+    maximum: int = 2**31 - 1
 
-    def openapi(self) -> Schema:
-        """As OpenAPI has it."""
-        made: Schema = {
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
+        schema: OpenApiSchema = {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "minimum": self.lowest,
-            "maximum": self.highest,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
         }
-        return {**made, "pattern": self.pattern} if self.pattern else made
+        return {**schema, "pattern": self.pattern} if self.pattern else schema
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value."""
-        said = isinstance(value, str) and (not self.pattern or fullmatch(self.pattern, value) is not None)
-        counted = _whole(value) and self.lowest <= int(str(value)) <= self.highest
-        if not said and not counted:
-            yield Problem(path, f"{self.wanted or 'a number or a text'} is wanted, not {_shown(value)}")
+        """See SchemaNode."""
+        is_text = isinstance(value, str) and (not self.pattern or fullmatch(self.pattern, value) is not None)
+        is_number = _is_integer(value) and self.minimum <= int(str(value)) <= self.maximum
+        if not is_text and not is_number:
+            yield Problem(path, f"expected {self.expected or 'a number or a string'}, not {_quote(value)}")
 
 
 @dataclass(frozen=True)
-class Each(Node):
-    """A list of one kind."""
+class ListNode(SchemaNode):
+    """A list of items of one type."""
 
-    item: Node
-    about: str = ""
-    fewest: int = 0
+    item: SchemaNode
+    description: str = ""
+    min_items: int = 0
 
-    def openapi(self) -> Schema:
-        """As OpenAPI has it."""
-        made: Schema = {"type": "array", "items": self.item.described()}
-        return {**made, "minItems": self.fewest} if self.fewest else made
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
+        schema: OpenApiSchema = {"type": "array", "items": self.item.described()}
+        return {**schema, "minItems": self.min_items} if self.min_items else schema
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value."""
+        """See SchemaNode."""
         if not isinstance(value, list | tuple):
-            yield Problem(path, f"a list is wanted, not {_shown(value)}")
+            yield Problem(path, f"expected a list, not {_quote(value)}")
             return
-        if len(value) < self.fewest:
-            yield Problem(path, f"at least {self.fewest} is wanted")
-        for at, one in enumerate(value):
-            yield from self.item.check(one, f"{path}[{at}]")
+        if len(value) < self.min_items:
+            yield Problem(path, f"expected at least {self.min_items} items")
+        for index, item in enumerate(value):
+            yield from self.item.check(item, f"{path}[{index}]")
+
+    def read(self, value: Any) -> tuple[Any, ...]:
+        """The items as a tuple."""
+        return tuple(self.item.read(item) for item in value)
 
 
 @dataclass(frozen=True)
-class Named(Node):
-    """A mapping from names that are not known beforehand to values of one kind.
+class MapNode(SchemaNode):
+    """A mapping with any keys, and values of one type.
 
-    What a name must be like no schema can say: `name` is for our own check alone.
+    `name` checks the keys. OpenAPI cannot express that, so only our own check does.
     """
 
-    value: Node
-    about: str = ""
-    name: Node | None = None
+    value: SchemaNode
+    description: str = ""
+    name: SchemaNode | None = None
 
-    def openapi(self) -> Schema:
-        """As OpenAPI has it."""
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
         return {"type": "object", "additionalProperties": self.value.described()}
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value."""
+        """See SchemaNode."""
         if not isinstance(value, Mapping):
-            yield Problem(path, f"a mapping is wanted, not {_shown(value)}")
+            yield Problem(path, f"expected a mapping, not {_quote(value)}")
             return
-        for name, one in value.items():
+        for name, item in value.items():
             if self.name is not None:
                 yield from self.name.check(name, f"{path}.{name}")
-            yield from self.value.check(one, f"{path}.{name}")
+            yield from self.value.check(item, f"{path}.{name}")
 
 
 @dataclass(frozen=True)
-class Fields(Node):
-    """A mapping with known keys. `open`: others are kept as they are, and are nothing to us."""
+class ObjectNode(SchemaNode):
+    """A mapping with known keys. `open` keeps unknown keys, which have no effect."""
 
-    keys: Mapping[str, Node] = field(default_factory=dict)
-    about: str = ""
+    keys: Mapping[str, SchemaNode] = field(default_factory=dict)
+    description: str = ""
     required: tuple[str, ...] = ()
     open: bool = False
 
-    def openapi(self) -> Schema:
-        """As OpenAPI has it."""
-        made: Schema = {"type": "object"}
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
+        schema: OpenApiSchema = {"type": "object"}
         if self.keys:
-            made["properties"] = {name: node.described() for name, node in self.keys.items()}
+            schema["properties"] = {name: node.described() for name, node in self.keys.items()}
         if self.required:
-            made["required"] = list(self.required)
+            schema["required"] = list(self.required)
         if self.open:
-            made["x-kubernetes-preserve-unknown-fields"] = True
-        return made
+            schema["x-kubernetes-preserve-unknown-fields"] = True
+        return schema
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value."""
+        """See SchemaNode."""
         if not isinstance(value, Mapping):
-            yield Problem(path, f"a mapping is wanted, not {_shown(value)}")
+            yield Problem(path, f"expected a mapping, not {_quote(value)}")
             return
         for name in self.required:
             if value.get(name) is None:
                 yield Problem(f"{path}.{name}", "is missing")
-        for name, one in value.items():
+        for name, item in value.items():
             node = self.keys.get(name)
-            # null is what a key says that says nothing: the API server takes it out, too.
-            if node is not None and one is not None:
-                yield from node.check(one, f"{path}.{name}")
+            # A key with null counts as absent: the API server removes it, too.
+            if node is not None and item is not None:
+                yield from node.check(item, f"{path}.{name}")
             elif node is None and not self.open:
-                yield Problem(f"{path}.{name}", f"is not known here; known are {', '.join(self.keys)}")
+                yield Problem(f"{path}.{name}", f"is unknown; known keys are {', '.join(self.keys)}")
 
 
 @dataclass(frozen=True)
-class Unheeded(Node):
-    """What may stand there, whatever it is, and is not heeded; `why` says so to who wrote it."""
+class IgnoredNode(SchemaNode):
+    """A key with any value that has no effect; `why` is reported to the author of the resource."""
 
     why: str = ""
 
-    def openapi(self) -> Schema:
-        """As OpenAPI has it."""
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
         return {"x-kubernetes-preserve-unknown-fields": True}
 
-    def described(self) -> Schema:
-        """With the reason."""
-        return {"description": f"Not heeded: {self.why}", **self.openapi()}
+    def described(self) -> OpenApiSchema:
+        """The schema with the reason as its description."""
+        return {"description": f"Ignored: {self.why}", **self.openapi()}
 
     def check(self, _value: object, _path: str) -> Iterator[Problem]:
-        """Nothing."""
+        """No problem."""
         return iter(())
 
 
-def unheeded(node: Node, value: object, path: str) -> Iterator[Problem]:
-    """What a checked value says that nobody heeds: unheeded keys that ask for something, and unknown ones."""
-    if isinstance(node, Unheeded):
+def ignored_keys(node: SchemaNode, value: object, path: str) -> Iterator[Problem]:
+    """The keys of a checked value that have no effect: ignored keys that are set, and unknown keys."""
+    if isinstance(node, IgnoredNode):
         if value and value != {"enabled": False}:
             yield Problem(path, node.why)
-    elif isinstance(node, Each) and isinstance(value, list | tuple):
-        for at, one in enumerate(value):
-            yield from unheeded(node.item, one, f"{path}[{at}]")
-    elif isinstance(node, Fields) and node.keys and isinstance(value, Mapping):
-        for name, one in value.items():
-            below = node.keys.get(name, Unheeded("is not known here"))
-            yield from unheeded(below, one, f"{path}.{name}")
+    elif isinstance(node, ListNode) and isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from ignored_keys(node.item, item, f"{path}[{index}]")
+    elif isinstance(node, ObjectNode) and node.keys and isinstance(value, Mapping):
+        for name, item in value.items():
+            below = node.keys.get(name, IgnoredNode("is unknown"))
+            yield from ignored_keys(below, item, f"{path}.{name}")
 
 
-def _whole(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _shown(value: object) -> str:
-    written = repr(value)
-    return written if len(written) <= _LONGEST else f"{written[: _LONGEST - 4]} ..."
+def _quote(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _QUOTED_LENGTH else f"{text[: _QUOTED_LENGTH - 4]} ..."

@@ -1,22 +1,22 @@
-"""Fields that Kubernetes has in its own pods, with its own words."""
+"""Schema nodes of fields that are copied into pods; they have the keys of Kubernetes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from gpuledger.operator.schema.nodes import (
     INT64,
-    Count,
-    Each,
-    Fields,
-    Named,
-    Node,
-    NumberOrText,
-    Switch,
-    Text,
+    BooleanNode,
+    IntegerNode,
+    IntOrStringNode,
+    ListNode,
+    MapNode,
+    ObjectNode,
+    Problem,
+    SchemaNode,
+    TextNode,
 )
-from gpuledger.operator.spec import Problem
 
 NAME: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 SECRET_KEY: Final = "^[-._a-zA-Z0-9]+$"
@@ -25,104 +25,119 @@ _LABEL_VALUE: Final = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _QUANTITY: Final = "^[0-9]+([.][0-9]*)?(m|k|Ki|[MGTPE]i?)?$"
 _VARIABLE: Final = "^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 
-LABEL_VALUE: Final = Text(pattern=_LABEL_VALUE, wanted="the value of a label", longest=63)
-LABEL_NAME: Final = Text(pattern=_LABEL_NAME, wanted="the name of a label", longest=317)
-PLAIN: Final = Text()
+LABEL_VALUE: Final = TextNode(pattern=_LABEL_VALUE, expected="the value of a label", max_length=63)
+LABEL_NAME: Final = TextNode(pattern=_LABEL_NAME, expected="the name of a label", max_length=317)
+PLAIN: Final = TextNode()
 
 
-def labels(about: str) -> Node:
+def labels_node(description: str) -> SchemaNode:
     """Labels by name."""
-    return Named(LABEL_VALUE, about, LABEL_NAME)
+    return MapNode(LABEL_VALUE, description, LABEL_NAME)
 
 
-def notes(about: str) -> Node:
+def annotations_node(description: str) -> SchemaNode:
     """Annotations by name."""
-    return Named(PLAIN, about, LABEL_NAME)
+    return MapNode(PLAIN, description, LABEL_NAME)
 
 
-def image(about: str) -> Node:
+def image_node(description: str) -> SchemaNode:
     """The name of an image."""
-    return Text(about, r"^[^\s]+$", wanted="the name of an image", longest=512)
+    return TextNode(description, r"^[^\s]+$", expected="the name of an image", max_length=512)
 
 
-PULL_POLICY: Final = Text("When the kubelet pulls the image.", words=("Always", "IfNotPresent", "Never"))
-PULL_SECRETS: Final = Each(
-    Fields({"name": Text("The Secret's name.", NAME, wanted="the name of a Secret")}, required=("name",)),
-    "Secrets, in the pods' own namespace, with which images are pulled.",
+PULL_POLICY: Final = TextNode(
+    "When the kubelet pulls the image.", choices=("Always", "IfNotPresent", "Never")
+)
+PULL_SECRETS: Final = ListNode(
+    ObjectNode(
+        {"name": TextNode("Name of the Secret.", NAME, expected="the name of a Secret")}, required=("name",)
+    ),
+    "Secrets with credentials for image registries, in the namespace of the pods.",
 )
 
-TOLERATIONS: Final = Each(
-    Fields(
+TOLERATIONS: Final = ListNode(
+    ObjectNode(
         {
-            "key": Text("The taint's key; empty with Exists: every one.", longest=317),
-            "operator": Text("Equal where nothing is said.", words=("Exists", "Equal", "Lt", "Gt")),
-            "value": Text("The taint's value.", longest=63),
-            "effect": Text("Empty: every effect.", words=("", "NoSchedule", "PreferNoSchedule", "NoExecute")),
-            "tolerationSeconds": Count("For NoExecute: so long.", -INT64, INT64),
+            "key": TextNode("Key of the taint; empty with Exists: all taints.", max_length=317),
+            "operator": TextNode("Equal by default.", choices=("Exists", "Equal", "Lt", "Gt")),
+            "value": TextNode("Value of the taint.", max_length=63),
+            "effect": TextNode(
+                "Empty: all effects.", choices=("", "NoSchedule", "PreferNoSchedule", "NoExecute")
+            ),
+            "tolerationSeconds": IntegerNode("How long NoExecute is tolerated.", -INT64, INT64),
         }
     ),
-    "Taints to live with.",
+    "Taints of nodes that the pods tolerate.",
 )
 
-_NODE_EXPRESSIONS: Final = Each(
-    Fields(
+_NODE_EXPRESSIONS: Final = ListNode(
+    ObjectNode(
         {
-            "key": Text("The label, or the field metadata.name.", longest=317),
-            "operator": Text("What must hold.", words=("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")),
-            "values": Each(PLAIN, "Values to compare with."),
+            "key": TextNode("Name of the label, or the field metadata.name.", max_length=317),
+            "operator": TextNode(
+                "How the value is compared.", choices=("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+            ),
+            "values": ListNode(PLAIN, "Values to compare with."),
         },
         required=("key", "operator"),
     )
 )
-_NODE_TERM: Final = Fields({"matchExpressions": _NODE_EXPRESSIONS, "matchFields": _NODE_EXPRESSIONS})
-NODE_AFFINITY: Final = Fields(
+_NODE_TERM: Final = ObjectNode({"matchExpressions": _NODE_EXPRESSIONS, "matchFields": _NODE_EXPRESSIONS})
+NODE_AFFINITY: Final = ObjectNode(
     {
-        "requiredDuringSchedulingIgnoredDuringExecution": Fields(
-            {"nodeSelectorTerms": Each(_NODE_TERM, "One of them must hold.", fewest=1)},
+        "requiredDuringSchedulingIgnoredDuringExecution": ObjectNode(
+            {"nodeSelectorTerms": ListNode(_NODE_TERM, "At least one term must hold.", min_items=1)},
             required=("nodeSelectorTerms",),
         ),
-        "preferredDuringSchedulingIgnoredDuringExecution": Each(
-            Fields(
-                {"weight": Count("1 to 100.", 1, 100), "preference": _NODE_TERM},
+        "preferredDuringSchedulingIgnoredDuringExecution": ListNode(
+            ObjectNode(
+                {"weight": IntegerNode("1 to 100.", 1, 100), "preference": _NODE_TERM},
                 required=("weight", "preference"),
             )
         ),
     },
-    "By labels of nodes.",
+    "Rules by labels of nodes.",
 )
 
-_EXPRESSIONS: Final = Each(
-    Fields(
+_EXPRESSIONS: Final = ListNode(
+    ObjectNode(
         {
-            "key": Text("The label.", longest=317),
-            "operator": Text("What must hold.", words=("In", "NotIn", "Exists", "DoesNotExist")),
-            "values": Each(PLAIN, "Values to compare with, for In and NotIn."),
+            "key": TextNode("Name of the label.", max_length=317),
+            "operator": TextNode(
+                "How the value is compared.", choices=("In", "NotIn", "Exists", "DoesNotExist")
+            ),
+            "values": ListNode(PLAIN, "Values to compare with, for In and NotIn."),
         },
         required=("key", "operator"),
     ),
-    "All must hold.",
+    "Expressions, all of which must hold.",
 )
 
 
-def selector(about: str) -> Fields:
-    """matchLabels and matchExpressions."""
-    return Fields({"matchLabels": Named(PLAIN, "All must hold."), "matchExpressions": _EXPRESSIONS}, about)
+def selector_node(description: str) -> ObjectNode:
+    """A label selector: matchLabels and matchExpressions."""
+    return ObjectNode(
+        {"matchLabels": MapNode(PLAIN, "Labels, all of which must match."), "matchExpressions": _EXPRESSIONS},
+        description,
+    )
 
 
-_POD_TERM: Final = Fields(
+_POD_TERM: Final = ObjectNode(
     {
-        "labelSelector": selector("Of which pods."),
-        "namespaces": Each(PLAIN, "In which namespaces; none: the pod's own."),
-        "topologyKey": Text("The node's label that says how near.", r"^.+$", wanted="a label of nodes"),
+        "labelSelector": selector_node("Selects the other pods."),
+        "namespaces": ListNode(PLAIN, "Namespaces of the other pods; by default the pod's own."),
+        "topologyKey": TextNode(
+            "Node label; nodes with the same value are the same place.", r"^.+$", expected="a label of nodes"
+        ),
     },
     required=("topologyKey",),
 )
-_POD_AFFINITY: Final = Fields(
+_POD_AFFINITY: Final = ObjectNode(
     {
-        "requiredDuringSchedulingIgnoredDuringExecution": Each(_POD_TERM),
-        "preferredDuringSchedulingIgnoredDuringExecution": Each(
-            Fields(
-                {"weight": Count("1 to 100.", 1, 100), "podAffinityTerm": _POD_TERM},
+        "requiredDuringSchedulingIgnoredDuringExecution": ListNode(_POD_TERM),
+        "preferredDuringSchedulingIgnoredDuringExecution": ListNode(
+            ObjectNode(
+                {"weight": IntegerNode("1 to 100.", 1, 100), "podAffinityTerm": _POD_TERM},
                 required=("weight", "podAffinityTerm"),
             )
         ),
@@ -130,71 +145,85 @@ _POD_AFFINITY: Final = Fields(
 )
 
 
-def affinity(about: str) -> Node:
-    """Towards nodes, towards pods and away from them."""
+def affinity_node(description: str) -> SchemaNode:
+    """Affinity to nodes and pods, and anti-affinity to pods."""
     keys = {"nodeAffinity": NODE_AFFINITY, "podAffinity": _POD_AFFINITY, "podAntiAffinity": _POD_AFFINITY}
-    return Fields(keys, about)
+    return ObjectNode(keys, description)
 
 
-class _Amounts(Named):
-    """How much of which resource of a node, such as cpu. One with a domain in its name is a device, which is
-    given to one pod alone: asking for none is all that an exporter may.
+class _AmountsNode(MapNode):
+    """Amounts of a node's resources, such as cpu. A name with a domain is a device, which Kubernetes
+    allocates exclusively: an exporter may not request any.
     """
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
-        """What is wrong with a value, beyond what the schema can say."""
+        """See SchemaNode; also rejects devices, which the OpenAPI schema cannot express."""
         yield from super().check(value, path)
         for name, amount in value.items() if isinstance(value, Mapping) else ():
             if "/" in str(name) and amount not in (None, 0, "0"):
                 yield Problem(
                     f"{path}.{name}",
-                    "would take a device from the pods that compute with it; every GPU is seen without "
-                    "asking for one: leave it out",
+                    "would allocate a device that workloads need; all GPUs are visible without a request: "
+                    "leave it out",
                 )
 
 
-_AMOUNTS: Final = _Amounts(NumberOrText(pattern=_QUANTITY, wanted="an amount such as 100m or 64Mi"))
+class _ResourcesNode(ObjectNode):
+    """Requests and limits. They are read as strings: older API servers refuse numbers in an apply."""
+
+    def read(self, value: Any) -> dict[str, dict[str, str]]:
+        """See SchemaNode."""
+        return {
+            part: {name: str(amount) for name, amount in amounts.items() if amount is not None}
+            for part, amounts in value.items()
+            if amounts is not None
+        }
 
 
-def resources(about: str) -> Node:
+_AMOUNTS: Final = _AmountsNode(IntOrStringNode(pattern=_QUANTITY, expected="an amount such as 100m or 64Mi"))
+
+
+def resources_node(description: str) -> SchemaNode:
     """Requests and limits of a container."""
-    return Fields({"requests": _AMOUNTS, "limits": _AMOUNTS}, about)
+    return _ResourcesNode({"requests": _AMOUNTS, "limits": _AMOUNTS}, description)
 
 
-def _reference(name: str) -> Node:
-    keys: dict[str, Node] = {
-        "name": Text(f"The {name}'s name.", NAME, wanted=f"the name of a {name}"),
-        "key": Text("The key in it.", SECRET_KEY, wanted="a key"),
-        "optional": Switch("Start without it, too."),
+def _reference(kind: str) -> SchemaNode:
+    keys: dict[str, SchemaNode] = {
+        "name": TextNode(f"Name of the {kind}.", NAME, expected=f"the name of a {kind}"),
+        "key": TextNode(f"Key in the {kind}.", SECRET_KEY, expected="a key"),
+        "optional": BooleanNode("Start the container even if it is missing."),
     }
-    return Fields(keys, required=("name", "key"))
+    return ObjectNode(keys, required=("name", "key"))
 
 
-ENVIRONMENT: Final = Each(
-    Fields(
+ENVIRONMENT: Final = ListNode(
+    ObjectNode(
         {
-            "name": Text("The variable.", _VARIABLE, wanted="the name of a variable"),
-            "value": Text("Its value."),
-            "valueFrom": Fields(
+            "name": TextNode("Name of the variable.", _VARIABLE, expected="the name of a variable"),
+            "value": TextNode("Value of the variable."),
+            "valueFrom": ObjectNode(
                 {
                     "secretKeyRef": _reference("Secret"),
                     "configMapKeyRef": _reference("ConfigMap"),
-                    "fieldRef": Fields({"fieldPath": Text("A field of the pod.")}, required=("fieldPath",)),
+                    "fieldRef": ObjectNode(
+                        {"fieldPath": TextNode("A field of the pod.")}, required=("fieldPath",)
+                    ),
                 },
-                "Or where its value is.",
+                "Source of the value, instead of `value`.",
             ),
         },
         required=("name",),
     ),
-    "Further environment variables, over what the operator sets.",
+    "Further environment variables; they override those that the operator sets.",
 )
 
 
-def secret_key(about: str) -> Node:
+def secret_key_node(description: str) -> SchemaNode:
     """A key of a Secret in the agent's own namespace."""
-    keys: dict[str, Node] = {
-        "name": Text("The Secret's name.", NAME, wanted="the name of a Secret"),
-        "key": Text("The key in it.", SECRET_KEY, wanted="a key of a Secret"),
-        "namespace": Text("The agent's own, or nothing: Secrets of others are not read."),
+    keys: dict[str, SchemaNode] = {
+        "name": TextNode("Name of the Secret.", NAME, expected="the name of a Secret"),
+        "key": TextNode("Key in the Secret.", SECRET_KEY, expected="a key of a Secret"),
+        "namespace": TextNode("Only the agent's own namespace is allowed; omit it."),
     }
-    return Fields(keys, about, required=("name", "key"))
+    return ObjectNode(keys, description, required=("name", "key"))

@@ -1,4 +1,4 @@
-"""What an agent scrapes, and for whom: `features.openAgent` of document and agent, and remote write."""
+"""Schema nodes of scrape targets and remote-write receivers, in GpuMonitor and WhatapAgent resources."""
 
 from __future__ import annotations
 
@@ -6,91 +6,91 @@ from typing import Final
 
 from gpuledger.operator.schema.nodes import (
     INT64,
-    Count,
-    Each,
-    Fields,
-    Named,
-    Node,
-    NumberOrText,
-    Switch,
-    Text,
+    BooleanNode,
+    IntegerNode,
+    IntOrStringNode,
+    ListNode,
+    MapNode,
+    ObjectNode,
+    SchemaNode,
+    TextNode,
 )
-from gpuledger.operator.schema.pods import PLAIN, secret_key, selector
+from gpuledger.operator.schema.pods import PLAIN, secret_key_node, selector_node
 
 _DURATION: Final = "^([0-9]+([.][0-9]+)?(ms|s|m|h|d))+$|^[0-9]+$"
-_RELABEL: Final = Each(
-    Fields(
+_RELABEL: Final = ListNode(
+    ObjectNode(
         {
-            "source_labels": Each(PLAIN, "Labels whose values are joined."),
-            "sourceLabels": Each(PLAIN, "The same word as Prometheus Operator has it."),
-            "separator": Text("Between them; ; where nothing is said."),
-            "regex": Text("RE2, anchored; (.*) where nothing is said."),
-            "modulus": Count("For hashmod.", 0, INT64),
-            "target_label": Text("The label that is set."),
-            "targetLabel": Text("The same word as Prometheus Operator has it."),
-            "replacement": Text("What it is set to; $1 where nothing is said."),
-            "action": Text("replace where nothing is said."),
+            "source_labels": ListNode(PLAIN, "Labels; their values are joined."),
+            "sourceLabels": ListNode(PLAIN, "The same, spelled as in Prometheus Operator."),
+            "separator": TextNode("Separator of the joined values; default ;"),
+            "regex": TextNode("RE2, anchored; default (.*)."),
+            "modulus": IntegerNode("Modulus for action hashmod.", 0, INT64),
+            "target_label": TextNode("The label to set."),
+            "targetLabel": TextNode("The same, spelled as in Prometheus Operator."),
+            "replacement": TextNode("The new value; default $1."),
+            "action": TextNode("Action of Prometheus relabeling; default replace."),
         }
     ),
-    "Rules in Prometheus's words.",
+    "Relabeling rules of Prometheus.",
 )
 _SIZE: Final = "^[0-9]+([KMGT]?i?B?)?$"
 
 
-def duration(about: str) -> Node:
-    """A time such as 15s."""
-    return Text(about, _DURATION, wanted="a duration such as 15s or 1m30s")
+def duration_node(description: str) -> SchemaNode:
+    """A duration such as 15s."""
+    return TextNode(description, _DURATION, expected="a duration such as 15s or 1m30s")
 
 
-def relabelling(about: str) -> Node:
-    """Rules, for something."""
-    return Each(_RELABEL.item, about)
+def relabel_node(description: str) -> SchemaNode:
+    """A list of relabeling rules."""
+    return ListNode(_RELABEL.item, description)
 
 
-def size(about: str) -> Node:
-    """A number of bytes."""
-    return NumberOrText(about, _SIZE, "a size such as 512MB", 0, 2**31 - 1)
+def size_node(description: str) -> SchemaNode:
+    """A number of bytes, such as 512MB."""
+    return IntOrStringNode(description, _SIZE, "a size such as 512MB", 0, 2**31 - 1)
 
 
-_TLS: Final[dict[str, Node]] = {
-    "insecureSkipVerify": Switch("Believe every certificate."),
-    "serverName": Text("The name that the certificate must bear."),
+_TLS: Final[dict[str, SchemaNode]] = {
+    "insecureSkipVerify": BooleanNode("Accept any server certificate."),
+    "serverName": TextNode("The expected name in the server certificate."),
     **{
-        f"{name}Secret": secret_key(f"{about}, kept in a Secret.")
-        for name, about in (
-            ("ca", "Whom to believe"),
-            ("cert", "The certificate to show"),
-            ("key", "Its key"),
+        f"{name}Secret": secret_key_node(f"{content}, in a Secret.")
+        for name, content in (
+            ("ca", "Trusted CA certificates"),
+            ("cert", "Client certificate"),
+            ("key", "Key of the client certificate"),
         )
     },
-    "caFile": Text("Whom to believe, in a file of the agent's pod."),
-    "certFile": Text("The certificate to show, in a file of the agent's pod."),
-    "keyFile": Text("Its key, in a file of the agent's pod."),
+    "caFile": TextNode("Trusted CA certificates, in a file in the agent's pod."),
+    "certFile": TextNode("Client certificate, in a file in the agent's pod."),
+    "keyFile": TextNode("Key of the client certificate, in a file in the agent's pod."),
 }
-TLS: Final = Fields(_TLS, "How the other side is believed.")
+TLS_CONFIG: Final = ObjectNode(_TLS, "TLS: trusted certificates and client certificate.")
 
-BASIC: Final = Fields(
+BASIC_AUTH: Final = ObjectNode(
     {
-        "username": secret_key("The user."),
-        "password": secret_key("The password."),
+        "username": secret_key_node("The user name."),
+        "password": secret_key_node("The password."),
     },
-    "User and password.",
+    "HTTP basic authentication.",
 )
-_AUTHORIZATION: Final[dict[str, Node]] = {
-    "type": Text("Bearer where nothing is said.", "^[A-Za-z0-9]+$", wanted="one word such as Bearer"),
-    "credentialsSecret": secret_key("The token."),
-    "credentialsFile": Text("The token, in a file of the agent's pod."),
+_AUTHORIZATION: Final[dict[str, SchemaNode]] = {
+    "type": TextNode("Bearer by default.", "^[A-Za-z0-9]+$", expected="one word such as Bearer"),
+    "credentialsSecret": secret_key_node("The token, in a Secret."),
+    "credentialsFile": TextNode("The token, in a file in the agent's pod."),
 }
-AUTHORIZATION: Final = Fields(_AUTHORIZATION, "Who asks.")
+AUTHORIZATION: Final = ObjectNode(_AUTHORIZATION, "The Authorization header.")
 
-# Of a WhatapAgent; here these would lie open in the resource, or need a variable that nobody sets.
-INLINE: Final[dict[str, Node]] = {
-    "credentials": Text("Refused: secrets do not belong into resources."),
-    "credentialsEnv": Text("Refused: take credentialsSecret."),
+# Refused keys of a WhatapAgent: they expose the token in the resource, or need a variable that is not set.
+INLINE_CREDENTIALS: Final[dict[str, SchemaNode]] = {
+    "credentials": TextNode("Refused: would expose the token to readers of the resource."),
+    "credentialsEnv": TextNode("Refused: use credentialsSecret."),
 }
 
-PORT: Final = NumberOrText(
-    "Name or number of the port; left out: every declared TCP port.",
+PORT: Final = IntOrStringNode(
+    "Name or number of the port; by default all declared TCP ports.",
     "^[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?$",
     "the name or the number of a port",
     1,
@@ -98,96 +98,102 @@ PORT: Final = NumberOrText(
 )
 
 
-def endpoints(authorization: Node) -> Node:
+def endpoints_node(authorization: SchemaNode) -> SchemaNode:
     """The endpoints of a target."""
-    keys: dict[str, Node] = {
+    keys: dict[str, SchemaNode] = {
         "port": PORT,
-        "address": Text("For StaticEndpoints: host:port."),
-        "path": Text("globalPath where nothing is said.", r"^[^?#\s]+$", wanted="a path such as /metrics"),
-        "interval": duration("globalInterval where nothing is said."),
-        "timeout": duration("At most the interval; 10s where nothing is said."),
-        "scheme": Text("https without a word where there is a tlsConfig.", words=("http", "https")),
-        "params": Named(Each(PLAIN), "Of the URL."),
-        "addNodeLabel": Switch("Add the label node."),
-        "tlsConfig": TLS,
-        "basicAuth": BASIC,
+        "address": TextNode("host:port, for StaticEndpoints."),
+        "path": TextNode(
+            "Path of the metrics; globalPath by default.", r"^[^?#\s]+$", expected="a path such as /metrics"
+        ),
+        "interval": duration_node("Scrape interval; globalInterval by default."),
+        "timeout": duration_node("Scrape timeout, at most the interval; 10s by default."),
+        "scheme": TextNode("https by default if tlsConfig is set, else http.", choices=("http", "https")),
+        "params": MapNode(ListNode(PLAIN), "Query parameters of the URL."),
+        "addNodeLabel": BooleanNode("Add a label node with the name of the node."),
+        "tlsConfig": TLS_CONFIG,
+        "basicAuth": BASIC_AUTH,
         "authorization": authorization,
-        "credentialsOverHttp": Switch("A login may go unencrypted."),
-        "followRedirects": Switch("true where nothing is said."),
-        "honorLabels": Switch(
-            "Whether labels of the page stand; left out: of pages that tell whose GPU it is."
+        "credentialsOverHttp": BooleanNode("Allow to send credentials unencrypted; false by default."),
+        "followRedirects": BooleanNode("Follow HTTP redirects; true by default."),
+        "honorLabels": BooleanNode(
+            "Scraped labels win over target labels; by default only on pages that report owners of GPUs."
         ),
-        "honorTimestamps": Switch("true where nothing is said."),
-        "metricRelabelConfigs": relabelling("After the scrape, behind the target's."),
-        "bodySizeLimit": size("Larger pages are refused."),
-        "sampleLimit": Count("Pages with more samples are refused.", highest=10**9),
-        "labelLimit": Count("Series with more labels are refused.", highest=10**9),
-        "labelNameLengthLimit": Count("Longer names are refused.", highest=10**9),
-        "labelValueLengthLimit": Count("Longer values are refused.", highest=10**9),
+        "honorTimestamps": BooleanNode("Use scraped timestamps; true by default."),
+        "metricRelabelConfigs": relabel_node("Relabeling after the scrape, after that of the target."),
+        "bodySizeLimit": size_node("Fail scrapes with a larger body."),
+        "sampleLimit": IntegerNode("Fail scrapes with more samples.", maximum=10**9),
+        "labelLimit": IntegerNode("Fail scrapes with more labels on a series.", maximum=10**9),
+        "labelNameLengthLimit": IntegerNode("Fail scrapes with longer label names.", maximum=10**9),
+        "labelValueLengthLimit": IntegerNode("Fail scrapes with longer label values.", maximum=10**9),
     }
-    return Each(Fields(keys), "Where, and how.")
+    return ListNode(ObjectNode(keys), "Endpoints of the target and how to scrape them.")
 
 
-def targets(authorization: Node = AUTHORIZATION) -> Node:
-    """What is scraped besides the exporters of the same resource."""
-    keys: dict[str, Node] = {
-        "targetName": Text("Becomes the label job.", r"^.+$", wanted="a name"),
-        "type": Text(
-            "Pods, what is behind services, or addresses.",
-            words=("PodMonitor", "ServiceMonitor", "StaticEndpoints"),
+def targets_node(authorization: SchemaNode = AUTHORIZATION) -> SchemaNode:
+    """The targets of an agent."""
+    keys: dict[str, SchemaNode] = {
+        "targetName": TextNode("Value of the label job.", r"^.+$", expected="a name"),
+        "type": TextNode(
+            "Discover pods (PodMonitor), endpoints of Services (ServiceMonitor), or use fixed addresses.",
+            choices=("PodMonitor", "ServiceMonitor", "StaticEndpoints"),
         ),
-        "enabled": Switch("true where nothing is said."),
-        "namespaceSelector": Fields(
-            {"matchNames": Each(PLAIN, "One of them."), **selector("").keys},
-            "Which namespaces; left out: every one.",
+        "enabled": BooleanNode("true by default."),
+        "namespaceSelector": ObjectNode(
+            {"matchNames": ListNode(PLAIN, "Names of namespaces."), **selector_node("").keys},
+            "Selects namespaces; by default all.",
         ),
-        "selector": selector("Which pods or services; {} is every one."),
-        "jobLabel": Text("The label of the pod or service whose value becomes job."),
-        "relabelConfigs": relabelling("Before the scrape."),
-        "metricRelabelConfigs": relabelling("After the scrape, for all endpoints."),
-        "endpoints": endpoints(authorization),
+        "selector": selector_node("Selects pods or Services; {} selects all."),
+        "jobLabel": TextNode("Label of the pod or Service; its value replaces the label job."),
+        "relabelConfigs": relabel_node("Relabeling of targets, before the scrape."),
+        "metricRelabelConfigs": relabel_node("Relabeling after the scrape, for all endpoints."),
+        "endpoints": endpoints_node(authorization),
     }
-    return Each(
-        Fields(keys, required=("targetName", "type")),
-        "What to scrape; left out: the exporters of this resource.",
+    return ListNode(
+        ObjectNode(keys, required=("targetName", "type")),
+        "Targets to scrape; by default the exporters of this resource.",
     )
 
 
-REMOTE_WRITE: Final = Each(
-    Fields(
+REMOTE_WRITE: Final = ListNode(
+    ObjectNode(
         {
-            "url": Text("Where to.", r"^https?://[^\s]+$", wanted="a URL such as https://host/api/v1/write"),
-            "name": Text("Its name in metrics and on disk."),
-            "remoteTimeout": duration("30s where nothing is said."),
-            "headers": Named(PLAIN, "Further headers; they are no secrets."),
-            "basicAuth": BASIC,
-            "authorization": AUTHORIZATION,
-            "tlsConfig": TLS,
-            "writeRelabelConfigs": relabelling("What is delivered, and how."),
-            "queueConfig": Fields(
-                {
-                    "capacity": Count("Samples of a shard in memory.", 1, 1_000_000),
-                    "minShards": Count("At least so many at a time.", 1, 1_000),
-                    "maxShards": Count("At most so many at a time.", 1, 1_000),
-                    "maxSamplesPerSend": Count("Samples of a request.", 1, 1_000_000),
-                    "batchSendDeadline": duration("How long a sample waits for others."),
-                    "minBackoff": duration("After the first failure."),
-                    "maxBackoff": duration("After many."),
-                    "retryOnRateLimit": Switch("Send again what was refused for being too much."),
-                    "sampleAgeLimit": duration("Older ones are dropped."),
-                },
-                "As Prometheus has it.",
+            "url": TextNode(
+                "URL of the receiver.",
+                r"^https?://[^\s]+$",
+                expected="a URL such as https://host/api/v1/write",
             ),
-            "queue": Fields(
+            "name": TextNode("Name of the receiver in metrics and on disk."),
+            "remoteTimeout": duration_node("Timeout of a request; 30s by default."),
+            "headers": MapNode(PLAIN, "Further HTTP headers; they must not contain secrets."),
+            "basicAuth": BASIC_AUTH,
+            "authorization": AUTHORIZATION,
+            "tlsConfig": TLS_CONFIG,
+            "writeRelabelConfigs": relabel_node("Relabeling before samples are sent."),
+            "queueConfig": ObjectNode(
                 {
-                    "maxBytes": size("So much waits on disk at most; engine builtin."),
-                    "maxAge": duration("So long; engine builtin."),
+                    "capacity": IntegerNode("Samples per shard in memory.", 1, 1_000_000),
+                    "minShards": IntegerNode("Minimum number of concurrent requests.", 1, 1_000),
+                    "maxShards": IntegerNode("Maximum number of concurrent requests.", 1, 1_000),
+                    "maxSamplesPerSend": IntegerNode("Maximum number of samples per request.", 1, 1_000_000),
+                    "batchSendDeadline": duration_node("How long a sample waits for a full request."),
+                    "minBackoff": duration_node("Delay of the first retry."),
+                    "maxBackoff": duration_node("Maximum delay of retries."),
+                    "retryOnRateLimit": BooleanNode("Retry after HTTP status 429."),
+                    "sampleAgeLimit": duration_node("Drop older samples."),
                 },
-                "What waits on disk.",
+                "Queue settings of Prometheus (queue_config).",
+            ),
+            "queue": ObjectNode(
+                {
+                    "maxBytes": size_node("Maximum size on disk; engine builtin."),
+                    "maxAge": duration_node("Maximum age of a sample; engine builtin."),
+                },
+                "The queue of unsent samples on disk.",
             ),
         },
         required=("url",),
     ),
-    "Prometheus remote-write receivers; left out: those of the operator's own configuration.",
+    "Prometheus remote-write receivers; by default those of the operator's configuration.",
 )
-EXTERNAL_LABELS: Final = Named(PLAIN, "Labels that every delivered series gets.")
+EXTERNAL_LABELS: Final = MapNode(PLAIN, "Labels that are added to all sent series.")

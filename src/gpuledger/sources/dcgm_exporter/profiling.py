@@ -1,4 +1,4 @@
-"""A Snapshot with the profiling metrics that NVML did not tell, from a dcgm-exporter."""
+"""Read profiling metrics that NVML does not report from a dcgm-exporter and add them to a Snapshot."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
-import h11
-
-from gpuledger.http.blocking_client import get
+from gpuledger.http.blocking_client import BlockingConnection
+from gpuledger.http.client_messages import HttpRequestFailed, encode_request, request_target
+from gpuledger.http.hosts import host_field
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.errors import GpuledgerError
@@ -20,11 +20,11 @@ from gpuledger.model.node_state import IndexHealth, NodeState
 from gpuledger.model.quantities import DRAM_ACTIVITY, Level, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
 
-# By uuid of the Gpu and id of the GPU instance, None for the whole.
-Told = Mapping[tuple[str, int | None], Mapping[Quantity, float]]
+# By UUID of the Gpu and id of the GPU instance; the id is None for the whole Gpu.
+ProfilingValues = Mapping[tuple[str, int | None], Mapping[Quantity, float]]
 
-# Names of both schemas of dcgm-exporter, without DCGM_FI_PROF_. All are told in the quantity's own unit.
-FIELDS: Final[Mapping[str, Quantity]] = {
+# Field names of both dcgm-exporter schemas, without DCGM_FI_PROF_. All use the quantity's unit.
+QUANTITY_BY_FIELD: Final[Mapping[str, Quantity]] = {
     "GR_ENGINE_ACTIVE": q.ENGINE_ACTIVITY,
     "GR_ENGINE_UTIL_RATIO": q.ENGINE_ACTIVITY,
     "SM_ACTIVE": q.SM_ACTIVITY,
@@ -48,29 +48,29 @@ FIELDS: Final[Mapping[str, Quantity]] = {
 }
 
 _PREFIX: Final = "DCGM_FI_PROF_"
-# Label values may hold any character, braces too; a timestamp may follow the value.
+# Label values may contain any character, including braces. A timestamp may follow the value.
 _SAMPLE: Final = re.compile(
     rf'{_PREFIX}(\w+)\{{((?:[^"}}]|"(?:[^"\\]|\\.)*")*)\}}[ \t]+(\S+)(?:[ \t]+-?\d+)?[ \t]*'
 )
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
-def parse(page: str) -> Told:
-    """What the page tells of each GPU and GPU instance.
+def parse_profiling_metrics(page: str) -> ProfilingValues:
+    """Parse a metrics page into values per GPU and GPU instance.
 
-    Other families, and lines that are none, are passed over; a value that cannot be (blanks of DCGM, NaN, a
-    ratio of 3) is absent. Of two values of one field the first counts.
+    Other families and malformed lines are skipped. Impossible values (DCGM's blanks, NaN, a ratio of 3) are
+    omitted. If a field occurs twice, the first value counts.
     """
-    told: dict[tuple[str, int | None], dict[Quantity, float]] = {}
+    values: dict[tuple[str, int | None], dict[Quantity, float]] = {}
     for name, labels, value in _samples(page):
-        quantity = FIELDS.get(name)
+        quantity = QUANTITY_BY_FIELD.get(name)
         uuid = labels.get("UUID") or labels.get("uuid")
         if quantity is None or not uuid:
             continue
         gi = labels.get("GPU_I_ID", "")
-        if quantity.believes(value) and (not gi or _is_id(gi)):
-            told.setdefault((uuid, int(gi) if gi else None), {}).setdefault(quantity, value)
-    return told
+        if quantity.is_possible(value) and (not gi or _is_id(gi)):
+            values.setdefault((uuid, int(gi) if gi else None), {}).setdefault(quantity, value)
+    return values
 
 
 def _is_id(text: str) -> bool:
@@ -89,80 +89,92 @@ def _samples(page: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
         yield found[1], dict(_LABEL.findall(found[2])), value
 
 
-# 16 GPUs cut into 7, all fields, many labels; a page that is longer is another program's.
-_LONGEST: Final = 16 * 1024 * 1024
+# Enough for 16 GPUs with 7 MIG instances each, all fields and many labels.
+_MAX_PAGE_BYTES: Final = 16 * 1024 * 1024
 _HEADERS: Final = (("Accept", "text/plain;version=0.0.4"), ("Connection", "close"))
-# Both are on every metrics page of gpuledger, and together on none of dcgm-exporter.
-_OWN: Final = {b"vary": b"Accept, Accept-Encoding", b"x-content-type-options": b"nosniff"}
+# Every metrics page of gpuledger has both headers; dcgm-exporter never sends both.
+_GPULEDGER_HEADERS: Final = {"vary": "Accept, Accept-Encoding", "x-content-type-options": "nosniff"}
 
 
-def ask(url: str, *, timeout: float = 5.0) -> Told:
-    """What the dcgm-exporter at `url` tells now. May wait: not to be called in the tick.
+def fetch_profiling_values(url: str, *, timeout: float = 5.0) -> ProfilingValues:
+    """Fetch the current profiling values from the dcgm-exporter at `url`. Blocks: do not call in the tick.
 
-    `timeout` in seconds is the longest wait for the next bytes. Raises GpuledgerError with one line that says
-    what to do.
+    `timeout` is the longest wait for the next bytes, in seconds. Raises GpuledgerError with one line that
+    names the remedy.
     """
     parts = urlsplit(url)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
+        request = encode_request(
+            "GET", request_target(parts), [("Host", host_field(parts.netloc)), *_HEADERS]
+        )
         with socket.create_connection((parts.hostname or "", parts.port or 80), timeout) as connected:
-            status, headers, body = get(connected, target, [("Host", parts.netloc), *_HEADERS], _LONGEST)
+            response = BlockingConnection(connected).exchange(request, _MAX_PAGE_BYTES)
     except TimeoutError:
         raise GpuledgerError(
-            f"{url} said nothing for {timeout:.0f} s; see that dcgm-exporter is well"
+            f"{url} did not respond within {timeout:.0f} s; check that dcgm-exporter is healthy"
         ) from None
-    except (OSError, h11.ProtocolError) as error:
+    except (OSError, UnicodeError, HttpRequestFailed) as error:
         raise GpuledgerError(
-            f"{url} gave no answer ({error}); see that dcgm-exporter runs, or leave --dcgm-exporter-url out"
+            f"{url} cannot be read ({error}); check that dcgm-exporter is running, or remove "
+            "--dcgm-exporter-url"
         ) from None
-    if headers.items() >= _OWN.items():
-        # What was merged would come back, and never grow old.
-        raise GpuledgerError(f"{url} is gpuledger itself; name dcgm-exporter's page by --dcgm-exporter-url")
-    if status != 200:
+    if response.headers.items() >= _GPULEDGER_HEADERS.items():
+        # gpuledger would read back its own merged values, which would never become stale.
         raise GpuledgerError(
-            f"{url} answers with status {status}; name dcgm-exporter's metrics page by --dcgm-exporter-url"
+            f"{url} is gpuledger itself; set --dcgm-exporter-url to dcgm-exporter's metrics page"
         )
-    told = parse(body.decode("utf-8", "replace"))
-    if not told:
+    if response.status != 200:
         raise GpuledgerError(
-            f"{url} tells no DCGM_FI_PROF_* field; enable them in its collectors file, and give it SYS_ADMIN"
+            f"{url} responded with status {response.status}; set --dcgm-exporter-url to dcgm-exporter's "
+            "metrics page"
         )
-    return told
+    values = parse_profiling_metrics(response.body.decode("utf-8", "replace"))
+    if not values:
+        raise GpuledgerError(
+            f"{url} has no DCGM_FI_PROF_* field; enable them in dcgm-exporter's collectors file, and give it "
+            "SYS_ADMIN"
+        )
+    return values
 
 
-# Asked every period, and late by one when it is busy: what is older says nothing of now.
+# A busy exporter can be late by one period; older values no longer describe the present.
 _STALE_PERIODS = 3
 
 
-def with_profiling(page: NodeState, told: Told, health: IndexHealth, period: float) -> NodeState:
-    """The Page with what a dcgm-exporter told, if its last answer is at most three `period`s (seconds) old.
+def add_profiling(
+    state: NodeState, profiling: ProfilingValues, health: IndexHealth, period: float
+) -> NodeState:
+    """Return the NodeState with the profiling values, if the last poll is at most three `period`s old.
 
-    `health` is of the asking. For what is served; the books are posted without.
+    `health` is the health of the poll; `period` is in seconds. Use the result for serving only: the ledger is
+    posted without these values.
     """
-    answered = health.last_success
-    if page.snapshot is None or answered is None:
-        return page
-    # A clock that was set back makes no old answer a new one.
-    if not -period <= page.unix - answered <= _STALE_PERIODS * period:
-        return page
-    return replace(page, snapshot=merged(page.snapshot, told))
+    polled_at = health.last_success
+    if state.snapshot is None or polled_at is None:
+        return state
+    # The lower bound rejects old values after the clock was set back.
+    if not -period <= state.unix - polled_at <= _STALE_PERIODS * period:
+        return state
+    return replace(state, snapshot=merge_profiling(state.snapshot, profiling))
 
 
-def merged(snapshot: Snapshot, told: Told) -> Snapshot:
-    """The Snapshot with what is `told` where a Device that is up does not tell it itself.
+def merge_profiling(snapshot: Snapshot, profiling: ProfilingValues) -> Snapshot:
+    """Return the Snapshot with the profiling values that Devices which are up do not report themselves.
 
-    Not for the books: the values are means over the exporter's own interval, which is longer and not known.
+    Not for the ledger: the values are means over the exporter's interval, which is longer and unknown.
     """
-    if not told:
+    if not profiling:
         return snapshot
     instances = [item.device for item in snapshot.readings if isinstance(item.device, Instance)]
     per_gi = Counter((item.parent, item.gi) for item in instances)
-    cut = {item.parent for item in instances}
-    readings = tuple([_with(item, _of(item, told, per_gi, cut)) for item in snapshot.readings])
+    mig_gpus = {item.parent for item in instances}
+    readings = tuple(
+        [_add_values(item, _values_of(item, profiling, per_gi, mig_gpus)) for item in snapshot.readings]
+    )
     return replace(snapshot, readings=readings)
 
 
-def _with(reading: Reading, more: Mapping[Quantity, float]) -> Reading:
+def _add_values(reading: Reading, more: Mapping[Quantity, float]) -> Reading:
     missing = {quantity: value for quantity, value in more.items() if quantity not in reading.values}
     if not missing or not reading.up:
         return reading
@@ -170,25 +182,29 @@ def _with(reading: Reading, more: Mapping[Quantity, float]) -> Reading:
     return replace(reading, values={**missing, **reading.values}, supported=supported)
 
 
-def _of(
-    reading: Reading, told: Told, per_gi: Mapping[tuple[Gpu, int], int], cut: set[Gpu]
+def _values_of(
+    reading: Reading,
+    profiling: ProfilingValues,
+    per_gi: Mapping[tuple[Gpu, int], int],
+    mig_gpus: set[Gpu],
 ) -> Mapping[Quantity, float]:
     device = reading.device
     if isinstance(device, Instance):
         alone = per_gi[device.parent, device.gi] == 1
-        found = told.get((device.parent.uuid, device.gi), {})
-        # dcgm-exporter knows no compute instances: what all of a GPU instance did is none's in particular.
+        found = profiling.get((device.parent.uuid, device.gi), {})
+        # dcgm-exporter has no values per compute instance. Values of a GPU instance with several compute
+        # instances cannot be split, except DRAM activity, which they share.
         return {
             quantity: value
             for quantity, value in found.items()
             if quantity.level is Level.INSTANCE and (alone or quantity is DRAM_ACTIVITY)
         }
-    if device not in cut:
-        return told.get((device.uuid, None), {})
-    # It tells what is the whole GPU's again with each of its instances.
+    if device not in mig_gpus:
+        return profiling.get((device.uuid, None), {})
+    # dcgm-exporter repeats values of the whole GPU on each GPU instance.
     return {
         quantity: value
-        for (uuid, _), values in told.items()
+        for (uuid, _), values in profiling.items()
         if uuid == device.uuid
         for quantity, value in values.items()
         if quantity.level is Level.GPU

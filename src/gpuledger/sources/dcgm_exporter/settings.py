@@ -1,4 +1,4 @@
-"""What a user sets about a dcgm-exporter that runs beside gpuledger."""
+"""Settings for reading profiling metrics from a dcgm-exporter on the same machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 from urllib.parse import urlsplit
 
-from gpuledger.model.settings import Reload, duration, setting, text
+from gpuledger.model.settings import ReloadPolicy, duration, option, text
 
 
 def _url(value: object) -> str:
@@ -19,32 +19,29 @@ def _url(value: object) -> str:
     except ValueError:
         parts, port = urlsplit(""), None
     if parts.scheme != "http" or not parts.hostname or port == 0 or parts.username or parts.password:
-        raise ValueError("a URL such as http://localhost:9400/metrics is wanted")
+        raise ValueError("expected a URL such as http://localhost:9400/metrics")
     return url
 
 
 @dataclass(frozen=True, slots=True)
 class DcgmExporterSourceSettings:
-    """From whom profiling metrics come that NVML does not tell."""
+    """URL and poll period of the dcgm-exporter; an empty URL disables it."""
 
-    reload: ClassVar[Reload] = Reload(
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy(
         restart=("profiling.dcgm_exporter_url", "profiling.dcgm_exporter_period")
     )
 
-    url: str = setting(
+    url: str = option(
         "profiling.dcgm_exporter_url",
         _url,
         "",
-        "metrics page of a dcgm-exporter on this machine, for the profiling metrics of GPUs before Hopper, "
-        "which NVML does not tell",
-        flags=("--dcgm-exporter-url",),
+        "metrics page of a dcgm-exporter on this machine, for profiling metrics of GPUs before Hopper, which "
+        "NVML does not report",
         metavar="URL",
     )
-    period: float = setting(
+    period: float = option(
         "profiling.dcgm_exporter_period",
         duration(lowest=1.0, highest=3600.0),
         10.0,
-        "how often it is asked; what is older than three periods is not told any more",
-        flags=("--dcgm-exporter-period",),
-        metavar="DURATION",
+        "how often to poll dcgm-exporter; values older than three periods are omitted",
     )

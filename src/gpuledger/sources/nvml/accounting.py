@@ -1,4 +1,4 @@
-"""Records of the driver's accounting mode: who came and went between two ticks, and when the others did."""
+"""Read accounting mode's records: exact start and end of processes, also of those between two ticks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpuledger.sources.nvml.codes import (
     UNSUPPORTED,
     name_of,
 )
-from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.library import Library, ListBuffer, view
-from gpuledger.sources.nvml.state import GpuState
+from gpuledger.sources.nvml.device_state import GpuState
+from gpuledger.sources.nvml.findings import NvmlFindings
+from gpuledger.sources.nvml.library import ListBuffer, NvmlLibrary, buffer_view
 from gpuledger.sources.nvml.structs import ACCOUNTING_STATS, BLANK_64
 
 PART: Final = "accounting"
@@ -28,183 +28,207 @@ _SET_MODE: Final = "nvmlDeviceSetAccountingMode"
 _PIDS: Final = "nvmlDeviceGetAccountingPids"
 _STATS: Final = "nvmlDeviceGetAccountingStats"
 _PID_SIZE: Final = 4
-# The driver keeps 4,000 or so.
-_MOST_PIDS: Final = 1 << 16
-# A burst of starts is read over several ticks.
-_MOST_PER_TICK: Final = 256
-# How often the record of a process that is in no list is looked at until it says that the process ended.
-_LOOKS: Final = 5
-# Clocks of one machine differ by less, in seconds.
-_SKEW: Final = 1.0
-_ROOT: Final = "run as root, or once `nvidia-smi -am 1` as root"
+# The driver's own limit is about 4,000.
+_MAX_PIDS: Final = 1 << 16
+# The rest of a burst is read in the next ticks.
+_MAX_RECORDS_PER_TICK: Final = 256
+# How often to read the record of a process that is in no process list and has not ended.
+_MAX_RECORD_READS: Final = 5
+# Seconds by which the clocks of one machine may differ.
+_MAX_CLOCK_SKEW: Final = 1.0
+_ROOT_REMEDY: Final = "run as root, or once `nvidia-smi -am 1` as root"
 
 log = logging.getLogger("gpuledger.nvml")
 
 
 @dataclass(slots=True, eq=False)
-class _Watch:
-    """What is kept of one Gpu, of `handle`, between ticks.
+class _AccountingState:
+    """Accounting state of one Gpu between ticks; valid for the device handle `handle`.
 
-    `settled` says that the mode was turned on, or need not be. `pids` is the driver's list as told last, None
-    before the first; `held` are the pids that stood in the process lists then. `due` are those whose record
-    is to be read, with the looks that are left.
+    `enable_done` is True once the mode was turned on or needs no change. `pids` is the driver's last list of
+    pids with a record, None before the first read. `listed` are the pids that the process lists contained at
+    that time. `pending_reads` maps pids with a due record to the number of reads left.
     """
 
     handle: c_void_p
-    ask_mode_at: float = 0.0
+    mode_due_at: float = 0.0
     on: bool = False
-    settled: bool = False
+    enable_done: bool = False
     pids: bytes | None = None
-    held: frozenset[int] = frozenset()
-    due: dict[int, int] = field(default_factory=dict)
+    listed: frozenset[int] = frozenset()
+    pending_reads: dict[int, int] = field(default_factory=dict)
 
     def stop(self) -> None:
-        """The mode is off: what comes when it is on again does not go on from this."""
-        self.on, self.pids, self.held, self.due = False, None, frozenset(), {}
+        """Accounting mode is off: clear the lists, so that nothing is compared across the gap."""
+        self.on, self.pids, self.listed, self.pending_reads = False, None, frozenset(), {}
 
 
-class AccountingRecords:
-    """Reads what is new of each Gpu on which accounting mode is on, which MIG never is.
+class AccountingReader:
+    """Reads new accounting records of each Gpu on which accounting mode is on. MIG excludes the mode.
 
-    One call per Gpu and tick, for the list of pids: nothing else tells in time that a process came and went.
-    A record is read when its pid is new in that list, and when the process has left the process lists; it is
-    told once the process is in the lists or has ended. Whether the mode is on is asked every `slow_interval`
-    seconds; with `enable` it is turned on when the driver was started or the card came back.
+    Each tick costs one call per Gpu, for the list of pids: only this list shows a process that started and
+    ended between two ticks. A record is read when its pid is new in the list and when its process has left
+    the process lists. It is returned once the process is in the process lists or has ended. The mode is
+    queried every `slow_interval` seconds. With `enable` it is turned on after a start of the driver or the
+    return of a GPU.
     """
 
-    def __init__(self, library: Library, slow_interval: float, enable: bool) -> None:
+    def __init__(self, library: NvmlLibrary, slow_interval: float, enable: bool) -> None:
         self._library = library
         self._slow_interval = slow_interval
         self._enable = enable
         self._count = c_uint()
-        self._pids = ListBuffer(128, _PID_SIZE, _MOST_PIDS)
+        self._pids = ListBuffer(128, _PID_SIZE, _MAX_PIDS)
         self._stats = create_string_buffer(ACCOUNTING_STATS.size)
-        self._watched: dict[GpuState, _Watch] = {}
+        self._states: dict[GpuState, _AccountingState] = {}
 
-    def keep(self, states: Iterable[GpuState]) -> None:
-        """Forget all other Gpus."""
+    def forget_others(self, states: Iterable[GpuState]) -> None:
+        """Forget all Gpus except `states`."""
         kept = frozenset(states)
-        self._watched = {state: watch for state, watch in self._watched.items() if state in kept}
+        self._states = {state: accounting for state, accounting in self._states.items() if state in kept}
 
     def read(
-        self, state: GpuState, unix: float, now: float, scanned: bool, findings: Findings
+        self, state: GpuState, unix: float, now: float, lists_read: bool, findings: NvmlFindings
     ) -> tuple[AccountingRecord, ...]:
-        """Records of processes that began or ended since the last call, in the seconds of `now`.
+        """Return records of processes that started or ended since the last call, on the clock of `now`.
 
-        `unix` is the same moment in wall time; `scanned` says that the process lists are of this tick. Raises
-        GpuGone.
+        `unix` is the same moment in wall time. `lists_read` says whether the process lists were read in this
+        tick. Raises GpuLost.
         """
-        if state.mig_enabled or not state.cut_known:
+        if state.mig_enabled or not state.mig_layout_known:
             if state.mig_enabled:
-                self._watched.pop(state, None)
+                self._states.pop(state, None)
             return ()
-        watch = self._watched.get(state)
-        if watch is None or watch.handle is not state.handle:
-            watch = self._watched[state] = _Watch(state.handle)
-        if now >= watch.ask_mode_at:
-            self._ask_mode(state, watch, now, findings)
-        if not watch.on or not self._list(state, watch, findings):
+        accounting = self._states.get(state)
+        if accounting is None or accounting.handle is not state.handle:
+            accounting = self._states[state] = _AccountingState(state.handle)
+        if now >= accounting.mode_due_at:
+            self._update_mode(state, accounting, now, findings)
+        if not accounting.on or not self._read_pids(state, accounting, findings):
             return ()
-        return self._ask(state, watch, unix, now, scanned and state.held is not None, findings)
+        return self._read_records(
+            state, accounting, unix, now, lists_read and state.listed is not None, findings
+        )
 
-    def _ask_mode(self, state: GpuState, watch: _Watch, now: float, findings: Findings) -> None:
-        code, mode = self._library.number(_MODE, state.handle)
+    def _update_mode(
+        self, state: GpuState, accounting: _AccountingState, now: float, findings: NvmlFindings
+    ) -> None:
+        code, mode = self._library.query_number(_MODE, state.handle)
+        state.accounting_mode = None if code else mode
         if code and code not in UNSUPPORTED:
-            findings.fail(PART, code, _MODE, state.gpu)
-            return  # What was known stands, and it is asked again in the next tick.
-        watch.ask_mode_at = now + self._slow_interval
-        watch.on = mode == 1
-        if not watch.settled:
-            watch.settled = True
-            if self._enable and not watch.on:
-                watch.on = self._turn_on(state, code)
-        if not watch.on:
-            watch.stop()
+            findings.add_error(PART, code, _MODE, state.gpu)
+            return  # Keep the known mode and query again in the next tick.
+        accounting.mode_due_at = now + self._slow_interval
+        accounting.on = mode == 1
+        if not accounting.enable_done:
+            accounting.enable_done = True
+            if self._enable and not accounting.on:
+                accounting.on = self._enable_mode(state, code)
+        if not accounting.on:
+            accounting.stop()
 
-    def _turn_on(self, state: GpuState, code: int) -> bool:
-        """`code` says why there is no such mode, if there is none."""
-        code = code or self._library.ask(_SET_MODE, state.handle, 1)
+    def _enable_mode(self, state: GpuState, code: int) -> bool:
+        """Turn accounting mode on. `code` is nonzero if querying the mode has already failed."""
+        code = code or self._library.call_device(_SET_MODE, state.handle, 1)
         if code:
-            remedy = f": {_ROOT}" if code == NO_PERMISSION else ""
+            remedy = f": {_ROOT_REMEDY}" if code == NO_PERMISSION else ""
             log.warning(
-                "GPU %d: accounting mode is not turned on: %s%s", state.gpu.index, name_of(code), remedy
+                "GPU %d: accounting mode cannot be turned on: %s%s", state.gpu.index, name_of(code), remedy
             )
         return code == SUCCESS
 
-    def _list(self, state: GpuState, watch: _Watch, findings: Findings) -> bool:
-        """Read the pids, and see whose record is due."""
+    def _read_pids(self, state: GpuState, accounting: _AccountingState, findings: NvmlFindings) -> bool:
+        """Read the list of pids and schedule the reads that it calls for; False if there is no list."""
         pids = self._pids
         while True:
-            self._count.value = pids.room
-            code = self._library.ask(_PIDS, state.handle, byref(self._count), pids.data)
+            self._count.value = pids.capacity
+            code = self._library.call_device(_PIDS, state.handle, byref(self._count), pids.data)
             if code != INSUFFICIENT_SIZE or not pids.grow(self._count.value):
                 break
         if code:
             if code in UNSUPPORTED:
-                watch.stop()  # Turned off since it was asked.
+                accounting.stop()  # Turned off since the last query of the mode.
             elif code not in NOTHING_YET:
-                findings.fail(PART, code, _PIDS, state.gpu)
+                findings.add_error(PART, code, _PIDS, state.gpu)
             return False
-        told = bytes(view(pids.data, min(self._count.value, pids.room) * _PID_SIZE))
-        before, watch.pids = watch.pids, told
-        left, watch.held = watch.held - state.pids, state.pids
-        if before == told and not left:
+        pids_now = bytes(buffer_view(pids.data, min(self._count.value, pids.capacity) * _PID_SIZE))
+        before, accounting.pids = accounting.pids, pids_now
+        left, accounting.listed = accounting.listed - state.pids, state.pids
+        if before == pids_now and not left:
             return True
-        # Kept as bytes: as a set of the driver's few thousand pids it would weigh ten times as much.
-        kept = _unpacked(told)
-        watch.due = {pid: looks for pid, looks in watch.due.items() if pid in kept}
-        watch.due |= dict.fromkeys(kept - _unpacked(before) if before is not None else (), _LOOKS)
-        watch.due |= dict.fromkeys(left & kept, _LOOKS)
+        # Stored as bytes: a set of a few thousand pids needs ten times the memory.
+        kept = _unpack_pids(pids_now)
+        accounting.pending_reads = {
+            pid: reads_left for pid, reads_left in accounting.pending_reads.items() if pid in kept
+        }
+        accounting.pending_reads |= dict.fromkeys(
+            kept - _unpack_pids(before) if before is not None else (), _MAX_RECORD_READS
+        )
+        accounting.pending_reads |= dict.fromkeys(left & kept, _MAX_RECORD_READS)
         return True
 
-    def _ask(
-        self, state: GpuState, watch: _Watch, unix: float, now: float, fresh: bool, findings: Findings
+    def _read_records(
+        self,
+        state: GpuState,
+        accounting: _AccountingState,
+        unix: float,
+        now: float,
+        lists_read: bool,
+        findings: NvmlFindings,
     ) -> tuple[AccountingRecord, ...]:
         records: list[AccountingRecord] = []
-        asked = [pid for pid, looks in watch.due.items() if fresh or looks == _LOOKS]
-        for pid in asked[:_MOST_PER_TICK]:
-            looks = watch.due.pop(pid)
-            code = self._library.ask(_STATS, state.handle, pid, self._stats)
+        due = [
+            pid
+            for pid, reads_left in accounting.pending_reads.items()
+            if lists_read or reads_left == _MAX_RECORD_READS
+        ]
+        for pid in due[:_MAX_RECORDS_PER_TICK]:
+            reads_left = accounting.pending_reads.pop(pid)
+            code = self._library.call_device(_STATS, state.handle, pid, self._stats)
             if code in UNSUPPORTED:
-                watch.stop()
+                accounting.stop()
                 break
             if code:
                 if code not in NOTHING_YET:
-                    findings.fail(PART, code, f"{_STATS} of {pid}", state.gpu)
-                    _look_again(watch, pid, looks)
+                    findings.add_error(PART, code, f"{_STATS} of {pid}", state.gpu)
+                    _read_again_later(accounting, pid, reads_left)
                 continue
             time, start, running = ACCOUNTING_STATS.unpack(self._stats)
-            record = _record(pid, start, None if running else time, unix, now)
+            record = _build_record(pid, start, None if running else time, unix, now)
             if record is None:
                 findings.invalid += 1
                 continue
             if record.ended is not None or pid in state.pids:
                 records.append(record)
             else:
-                # It came after the lists were read, or left before its end was noted.
-                _look_again(watch, pid, looks)
+                # The process started after the lists were read, or the driver has not recorded its end yet.
+                _read_again_later(accounting, pid, reads_left)
         return tuple(records)
 
 
-def _look_again(watch: _Watch, pid: int, looks: int) -> None:
-    if looks > 1:
-        watch.due[pid] = looks - 1
+def _read_again_later(accounting: _AccountingState, pid: int, reads_left: int) -> None:
+    if reads_left > 1:
+        accounting.pending_reads[pid] = reads_left - 1
 
 
-def _unpacked(pids: bytes) -> set[int]:
+def _unpack_pids(pids: bytes) -> set[int]:
     return set(memoryview(pids).cast("I"))
 
 
-def _record(pid: int, start: int, time: int | None, unix: float, now: float) -> AccountingRecord | None:
-    """The record in the seconds of `now`; None if it cannot be true.
+def _build_record(pid: int, start: int, time: int | None, unix: float, now: float) -> AccountingRecord | None:
+    """Convert a record to the clock of `now`; None if it is impossible.
 
-    `start` is microseconds of a clock that NVML calls "CPU timestamp": since 1970, or since boot, where it
-    cannot be later than now. `time` is the milliseconds until the end, None while it runs.
+    `start` is microseconds on the clock that NVML calls "CPU timestamp": since 1970, or since boot, in which
+    case it cannot be later than `now`. `time` is the lifetime in milliseconds, None while the process runs.
     """
     began = start / 1e6
-    if began > now + _SKEW:
+    if began > now + _MAX_CLOCK_SKEW:
         began -= unix - now
     ended = None if time is None else began + time / 1000
-    if not start or start >= BLANK_64 or not 0 <= began <= (began if ended is None else ended) <= now + _SKEW:
+    if (
+        not start
+        or start >= BLANK_64
+        or not 0 <= began <= (began if ended is None else ended) <= now + _MAX_CLOCK_SKEW
+    ):
         return None
     return AccountingRecord(pid, began, ended)

@@ -1,4 +1,4 @@
-"""What `doctor` says of the driver: its library, its kernel module, its device nodes, and how it answers."""
+"""Checks of `doctor` for the driver: library, kernel module, device nodes and responses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, Verdict, because, fails, skipped, unknown, warning, works
-from gpuledger.sources.nvml.gpu_checks import gpu_findings, pci_findings
-from gpuledger.sources.nvml.kernel import Kernel
-from gpuledger.sources.nvml.library import LIBRARY
-from gpuledger.sources.nvml.probe import Answer
+from gpuledger.model.checks import Check, Finding, Verdict, caused_by, fails, skipped, unknown, warning, works
+from gpuledger.sources.nvml.gpu_checks import find_gpu_problems, find_pci_problems
+from gpuledger.sources.nvml.kernel_facts import KernelFacts
+from gpuledger.sources.nvml.library import LIBRARY_NAME
+from gpuledger.sources.nvml.probe import ProbeResult
 
 ENVIRONMENT: Final = "driver.environment"
 LIBRARY_CHECK: Final = "driver.library"
@@ -18,7 +18,7 @@ KERNEL: Final = "driver.kernel"
 NODES: Final = "driver.nodes"
 ANSWERS: Final = "driver.answers"
 
-_WHAT: Final = {
+_TITLES: Final = {
     ENVIRONMENT: "environment",
     LIBRARY_CHECK: "NVML library",
     KERNEL: "kernel driver",
@@ -30,76 +30,77 @@ _IN_A_CONTAINER: Final = (
     "`runtimeClassName: nvidia`), NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility"
 )
 _KERNEL_LOG: Final = "`dmesg | grep -iE 'nvrm|xid'`"
-_REFUSALS: Final = {
-    "NO_PERMISSION": "run as root, or as a user who may read and write /dev/nvidiactl and /dev/nvidia*",
+_REMEDIES: Final = {
+    "NO_PERMISSION": "run as root, or as a user with access to /dev/nvidiactl and /dev/nvidia*",
     "INSUFFICIENT_POWER": "connect the power cables of the card, then reboot",
-    "IRQ_ISSUE": f"look into the kernel log ({_KERNEL_LOG}); reboot",
+    "IRQ_ISSUE": f"check the kernel log ({_KERNEL_LOG}); reboot",
     "GPU_IS_LOST": (
-        f"look for the Xid in {_KERNEL_LOG}, then reboot; if it comes back, reseat or replace the card"
+        f"look for the Xid in {_KERNEL_LOG}, then reboot; if it happens again, reseat or replace the card"
     ),
     "UNKNOWN": (
         "in a container, access to the devices may have been lost (`systemctl daemon-reload` on the machine "
-        f"does that): restart the container; else look into {_KERNEL_LOG}"
+        f"causes this): restart the container; otherwise check {_KERNEL_LOG}"
     ),
-    "TIMEOUT": f"look into {_KERNEL_LOG}; reboot",
+    "TIMEOUT": f"check {_KERNEL_LOG}; reboot",
 }
 
 
 def driver_check(
-    chosen: tuple[str, ...],
+    selected: tuple[str, ...],
     environment: Mapping[str, str],
-    look: Callable[[], Kernel],
-    ask: Callable[[], Answer],
+    read_kernel: Callable[[], KernelFacts],
+    probe: Callable[[], ProbeResult],
 ) -> Check:
-    """Everything of the driver in one Check: its Findings share causes, and it is asked once.
+    """Build one Check for the whole driver: its Findings share causes, and one probe serves all.
 
-    `chosen` are the GPUs of `--devices`. `look` is called before `ask`: asking wakes a GPU that sleeps.
+    `selected` are the GPUs of `--devices`. `read_kernel` is called before `probe`, because the probe wakes a
+    sleeping GPU.
     """
 
     def findings() -> Iterator[Finding]:
-        kernel = look()
-        yield from judge(ask(), kernel, environment, chosen)
+        kernel = read_kernel()
+        yield from find_driver_problems(probe(), kernel, environment, selected)
 
-    # `ask` has its own limit for each call of the driver.
+    # `probe` limits each driver call itself.
     return Check("driver", "driver", findings, limit=300.0)
 
 
-def judge(
-    answer: Answer, kernel: Kernel, environment: Mapping[str, str], chosen: tuple[str, ...]
+def find_driver_problems(
+    result: ProbeResult, kernel: KernelFacts, environment: Mapping[str, str], selected: tuple[str, ...]
 ) -> Iterator[Finding]:
-    """Findings from what was seen, in the order in which one thing needs the other."""
-    trap = _trap(environment, answer)
-    yield trap or works(ENVIRONMENT, _WHAT[ENVIRONMENT], "no variable keeps the driver from this program")
-    if not answer.gpus:
-        # No hardware, no driver: what is on the bus explains the rest.
-        yield from pci_findings(answer, kernel)
-    cause = _WHAT[ENVIRONMENT] if trap else ""
+    """Yield Findings in order of dependency, so that a cause comes before its effects."""
+    harmful = _find_harmful_variable(environment, result)
+    yield harmful or works(ENVIRONMENT, _TITLES[ENVIRONMENT], "no variable hides the driver from gpuledger")
+    if not result.gpus:
+        # Start with the PCI bus: without a GPU all other checks fail too.
+        yield from find_pci_problems(result, kernel)
+    cause = _TITLES[ENVIRONMENT] if harmful else ""
     for finding in (
-        _library(answer, kernel, cause),
-        _kernel(answer, kernel, cause or _broken_library(answer)),
-        _nodes(answer, kernel, cause or _broken_library(answer)),
+        _check_library(result, kernel, cause),
+        _check_kernel(result, kernel, cause or _library_cause(result)),
+        _check_nodes(result, kernel, cause or _library_cause(result)),
     ):
         yield finding
         cause = cause or (finding.what if finding.verdict is Verdict.FAILS else "")
-    answers = _answers(answer, kernel, cause)
-    yield answers
-    cause = cause or (answers.what if answers.verdict is Verdict.FAILS else "")
-    yield from gpu_findings(answer, chosen, "" if answer.gpus else cause)
-    if answer.gpus:
-        yield from pci_findings(answer, kernel)
+    answers_finding = _check_answers(result, kernel, cause)
+    yield answers_finding
+    cause = cause or (answers_finding.what if answers_finding.verdict is Verdict.FAILS else "")
+    yield from find_gpu_problems(result, selected, "" if result.gpus else cause)
+    if result.gpus:
+        yield from find_pci_problems(result, kernel)
 
 
-def _trap(environment: Mapping[str, str], answer: Answer) -> Finding | None:
-    """A variable that is the cause of what is missing; one that does no harm here is no finding."""
-    what = _WHAT[ENVIRONMENT]
+def _find_harmful_variable(environment: Mapping[str, str], result: ProbeResult) -> Finding | None:
+    """Return the environment variable that causes the failure; None if there is none or it does no harm."""
+    what = _TITLES[ENVIRONMENT]
     if environment.get("NVML_MPS_DEVICE_ENUMERATION", "0") not in ("", "0"):
         return fails(
             ENVIRONMENT,
             what,
-            "NVML_MPS_DEVICE_ENUMERATION is set: the driver then tells of MPS and of nothing else",
+            "NVML_MPS_DEVICE_ENUMERATION is set: the driver then reports only MPS",
             "unset NVML_MPS_DEVICE_ENUMERATION for gpuledger",
         )
-    if answer.gpus:
+    if result.gpus:
         return None
     devices = environment.get("NVIDIA_VISIBLE_DEVICES")
     if devices in ("void", "none", ""):
@@ -115,47 +116,50 @@ def _trap(environment: Mapping[str, str], answer: Answer) -> Finding | None:
             ENVIRONMENT,
             what,
             f"NVIDIA_DRIVER_CAPABILITIES={capabilities} lacks utility: the container runtime leaves "
-            f"{LIBRARY} out",
+            f"{LIBRARY_NAME} out",
             "set NVIDIA_DRIVER_CAPABILITIES=utility in the container's environment",
         )
     return None
 
 
-def _broken_library(answer: Answer) -> str:
-    return "" if answer.library else _WHAT[LIBRARY_CHECK]
+def _library_cause(result: ProbeResult) -> str:
+    return "" if result.library else _TITLES[LIBRARY_CHECK]
 
 
-def _library(answer: Answer, kernel: Kernel, cause: str) -> Finding:
-    what = _WHAT[LIBRARY_CHECK]
-    if answer.library:
-        version = f", NVML {answer.library_version}" if answer.library_version else ""
-        return works(LIBRARY_CHECK, what, f"{answer.library}{version}")
+def _check_library(result: ProbeResult, kernel: KernelFacts, cause: str) -> Finding:
+    what = _TITLES[LIBRARY_CHECK]
+    if result.library:
+        version = f", NVML {result.library_version}" if result.library_version else ""
+        return works(LIBRARY_CHECK, what, f"{result.library}{version}")
     if cause:
-        return skipped(LIBRARY_CHECK, what, because(cause))
-    if "No such file" in answer.missing:
-        return fails(LIBRARY_CHECK, what, f"{LIBRARY} not found", _install(kernel))
-    if answer.missing:
+        return skipped(LIBRARY_CHECK, what, caused_by(cause))
+    if "No such file" in result.missing:
+        return fails(LIBRARY_CHECK, what, f"{LIBRARY_NAME} not found", _install_remedy(kernel))
+    if result.missing:
         return fails(
             LIBRARY_CHECK,
             what,
-            f"{LIBRARY} cannot be loaded: {answer.missing}",
+            f"{LIBRARY_NAME} cannot be loaded: {result.missing}",
             "install the driver's library for this machine's architecture and C library; "
             "a statically linked or musl Python cannot load it",
         )
-    if answer.crashed and not answer.call:
+    if result.crashed and not result.call:
         return fails(
             LIBRARY_CHECK,
             what,
-            f"the program that asks the driver did not start ({answer.crashed})",
+            f"the probe process did not start ({result.crashed})",
             "reinstall gpuledger; `python -c 'import gpuledger.sources.nvml.probe'` shows why",
         )
-    how = f"no answer within {answer.limit:g} s" if answer.hung else answer.crashed
+    how = f"no answer within {result.limit:g} s" if result.hung else result.crashed
     return fails(
-        LIBRARY_CHECK, what, f"loading {LIBRARY}: {how}", f"reinstall the NVIDIA driver; see {_KERNEL_LOG}"
+        LIBRARY_CHECK,
+        what,
+        f"loading {LIBRARY_NAME}: {how}",
+        f"reinstall the NVIDIA driver; see {_KERNEL_LOG}",
     )
 
 
-def _install(kernel: Kernel) -> str:
+def _install_remedy(kernel: KernelFacts) -> str:
     if kernel.wsl:
         return "in WSL it comes with the driver of Windows: `export LD_LIBRARY_PATH=/usr/lib/wsl/lib`"
     if kernel.tegra:
@@ -171,27 +175,27 @@ def _install(kernel: Kernel) -> str:
     )
 
 
-def _kernel(answer: Answer, kernel: Kernel, cause: str) -> Finding:
-    what = _WHAT[KERNEL]
-    if answer.refused == "DRIVER_NOT_LOADED" and not kernel.version:
+def _check_kernel(result: ProbeResult, kernel: KernelFacts, cause: str) -> Finding:
+    what = _TITLES[KERNEL]
+    if result.refused == "DRIVER_NOT_LOADED" and not kernel.version:
         return fails(
             KERNEL,
             what,
             "the kernel module nvidia is not loaded",
-            "`modprobe nvidia`; if that fails, `dkms status` tells whether the module was built for this "
-            "kernel (`uname -r`) and `mokutil --sb-state` whether secure boot refuses it",
+            "`modprobe nvidia`; if that fails, `dkms status` shows whether the module was built for this "
+            "kernel (`uname -r`) and `mokutil --sb-state` whether secure boot rejects it",
         )
     if kernel.version:
         return works(KERNEL, what, f"{kernel.version} loaded")
     if kernel.wsl and not cause:
         return works(KERNEL, what, "in Windows (WSL)")
     if cause:
-        return skipped(KERNEL, what, because(cause))
-    return unknown(KERNEL, what, "its version is not to be seen in /proc/driver/nvidia or /sys/module/nvidia")
+        return skipped(KERNEL, what, caused_by(cause))
+    return unknown(KERNEL, what, "no version in /proc/driver/nvidia or /sys/module/nvidia")
 
 
-def _nodes(answer: Answer, kernel: Kernel, cause: str) -> Finding:
-    what = _WHAT[NODES]
+def _check_nodes(result: ProbeResult, kernel: KernelFacts, cause: str) -> Finding:
+    what = _TITLES[NODES]
     refused = [path for path, usable in kernel.nodes if not usable]
     if refused:
         return fails(
@@ -209,70 +213,73 @@ def _nodes(answer: Answer, kernel: Kernel, cause: str) -> Finding:
         "/dev/nvidiaN" if any(path.endswith("nvidiactl") for path, _ in kernel.nodes) else "/dev/nvidiactl"
     )
     if cause:
-        return skipped(NODES, what, because(cause))
-    if kernel.version and not answer.gpus:
+        return skipped(NODES, what, caused_by(cause))
+    if kernel.version and not result.gpus:
         return fails(
             NODES,
             what,
-            f"the driver is loaded but {missing} is not here",
+            f"the driver is loaded but {missing} does not exist",
             f"{_IN_A_CONTAINER}, or `--device /dev/nvidiactl --device /dev/nvidia0`; on the machine itself: "
             "`nvidia-modprobe -c 0 -u`, or `nvidia-smi` once as root",
         )
-    return unknown(NODES, what, f"there is no {missing} to be seen")
+    return unknown(NODES, what, f"{missing} does not exist")
 
 
-def _answers(answer: Answer, kernel: Kernel, cause: str) -> Finding:
-    what = _WHAT[ANSWERS]
-    if answer.hung and answer.library:
+def _check_answers(result: ProbeResult, kernel: KernelFacts, cause: str) -> Finding:
+    what = _TITLES[ANSWERS]
+    if result.hung and result.library:
         return fails(
             ANSWERS,
             what,
-            f"does not answer within {answer.limit:g} s ({answer.hung})",
-            f"look for Xid and NVRM lines in {_KERNEL_LOG}; end what uses the GPU and "
+            f"does not answer within {result.limit:g} s ({result.hung})",
+            f"look for Xid and NVRM lines in {_KERNEL_LOG}; stop all processes on the GPU and run "
             "`nvidia-smi --gpu-reset -i N`, or reboot",
         )
-    if answer.crashed and answer.library:
+    if result.crashed and result.library:
         return fails(
             ANSWERS,
             what,
-            f"{answer.call} ended the program that asked it ({answer.crashed})",
-            "reinstall the driver, so that library and kernel module are of one version",
+            f"{result.call} crashed the probe process ({result.crashed})",
+            "reinstall the driver, so that library and kernel module have one version",
         )
-    if answer.refused == "LIB_RM_VERSION_MISMATCH":
-        library = _version_of(answer.library)
+    if result.refused == "LIB_RM_VERSION_MISMATCH":
+        library = _library_version(result.library)
         loaded = kernel.version or "of another version"
         return fails(
             ANSWERS,
             what,
             f"LIB_RM_VERSION_MISMATCH: the library is {library}, the loaded kernel driver {loaded}",
-            "reboot, or stop what uses the GPUs and reload the driver (`rmmod nvidia_uvm nvidia_drm "
+            "reboot, or stop all processes on the GPUs and reload the driver (`rmmod nvidia_uvm nvidia_drm "
             "nvidia_modeset nvidia && modprobe nvidia`); then restart gpuledger "
             "(in Kubernetes: delete its pod)",
         )
-    if answer.driver_version:
-        return _answering(answer, kernel)
+    if result.driver_version:
+        return _check_versions(result, kernel)
     if cause:
-        return skipped(ANSWERS, what, because(cause))
-    remedy = _REFUSALS.get(answer.refused, f"look into the kernel log: {_KERNEL_LOG}")
-    if answer.refused == "DRIVER_NOT_LOADED":
-        remedy = f"{_IN_A_CONTAINER}; on the machine itself: `nvidia-smi` once as root makes the device nodes"
-    return fails(ANSWERS, what, f"{answer.call}: {answer.refused or 'no version told'}", remedy)
+        return skipped(ANSWERS, what, caused_by(cause))
+    remedy = _REMEDIES.get(result.refused, f"check the kernel log: {_KERNEL_LOG}")
+    if result.refused == "DRIVER_NOT_LOADED":
+        remedy = (
+            f"{_IN_A_CONTAINER}; on the machine itself: `nvidia-smi` once as root creates the device nodes"
+        )
+    why = f"{result.call}: {result.refused}" if result.refused else "no driver version"
+    return fails(ANSWERS, what, why, remedy)
 
 
-def _answering(answer: Answer, kernel: Kernel) -> Finding:
-    what = _WHAT[ANSWERS]
-    if kernel.version and kernel.version != answer.driver_version:
+def _check_versions(result: ProbeResult, kernel: KernelFacts) -> Finding:
+    what = _TITLES[ANSWERS]
+    if kernel.version and kernel.version != result.driver_version:
         return warning(
             ANSWERS,
             what,
-            f"the library speaks for driver {answer.driver_version}, the kernel has {kernel.version}",
-            "an update awaits a reboot: reboot, or reload the driver",
+            f"the library belongs to driver {result.driver_version}, the kernel has loaded {kernel.version}",
+            "to complete the driver update, reboot or reload the driver",
         )
-    return works(ANSWERS, what, f"driver {answer.driver_version} answers")
+    return works(ANSWERS, what, f"driver {result.driver_version} answers")
 
 
-def _version_of(path: str) -> str:
-    """The version at the end of `libnvidia-ml.so.570.86.15`; the file's name where it has none."""
+def _library_version(path: str) -> str:
+    """Return the version at the end of `libnvidia-ml.so.570.86.15`, or the file name if it has none."""
     name = Path(path).name
     version = name.removeprefix("libnvidia-ml.so.")
     return version if "." in version else name

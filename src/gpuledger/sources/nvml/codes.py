@@ -1,7 +1,7 @@
-"""NVML's return codes: their names, and what each means for the one who asked.
+"""NVML's return codes, their names, and groups of codes that callers handle alike.
 
-The numbers are those of nvml.h's nvmlReturn_t, which only grows; a test holds every one against nvidia-ml-py.
-They stand here because importing nvidia-ml-py for them kept 3.4 MiB of 18 resident in `serve` (CPython 3.11).
+The numbers are those of nvml.h's nvmlReturn_t, which only grows; a test compares each with nvidia-ml-py.
+They are repeated here because importing nvidia-ml-py took 3.4 of 18 MiB resident in `serve` (CPython 3.11).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ VGPU_ECC_NOT_SUPPORTED: Final = 22
 ARGUMENT_VERSION_MISMATCH: Final = 25
 DEPRECATED: Final = 26
 
-# This device, or this driver, does not have the thing at all: asking again soon is pointless.
+# The device or the driver does not support the call: retrying soon is pointless.
 UNSUPPORTED: Final = frozenset(
     {NOT_SUPPORTED, FUNCTION_NOT_FOUND, VGPU_ECC_NOT_SUPPORTED, ARGUMENT_VERSION_MISMATCH, DEPRECATED}
 )
-# Nothing to tell just now, which is no failure.
+# No data at the moment, which is not a failure.
 NOTHING_YET: Final = frozenset({NOT_FOUND, NO_DATA})
-# By NVML's own definition the whole device is out of reach, whichever call said so.
+# By NVML's definition the whole device is unreachable, whichever call returned the code.
 GONE: Final = frozenset({GPU_IS_LOST, RESET_REQUIRED})
-# The driver went away or was replaced under the library: only a new start can help.
+# The driver was unloaded or replaced: NVML must be initialized again.
 RELOADED: Final = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
 
-# nvml.h's own names, without NVML_ERROR_.
+# Names of nvml.h without NVML_ERROR_.
 NAMES: Final = {
     UNINITIALIZED: "UNINITIALIZED",
     INVALID_ARGUMENT: "INVALID_ARGUMENT",
@@ -74,5 +74,5 @@ NAMES: Final = {
 
 
 def name_of(code: int) -> str:
-    """Short stable name fit for a label: `GPU_IS_LOST`; a code that is newer than the table is `NVML_77`."""
+    """Return a short, stable name for labels, such as `GPU_IS_LOST`; `NVML_77` for an unknown code."""
     return NAMES.get(code, f"NVML_{code}")

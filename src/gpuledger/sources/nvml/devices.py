@@ -1,4 +1,4 @@
-"""Which Gpus there are, and which of them answer."""
+"""List the machine's Gpus, detect lost ones and retry them."""
 
 from __future__ import annotations
 
@@ -7,222 +7,227 @@ from dataclasses import replace
 from typing import Final
 
 from gpuledger.host.pci import PciBus
-from gpuledger.model.devices import is_chosen
+from gpuledger.model.devices import is_selected
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.nvml.codes import NOT_FOUND
-from gpuledger.sources.nvml.facts import PCI_INFO, UUID, Facts, make_gpu
-from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.library import GpuGone, Library, unavailable
-from gpuledger.sources.nvml.mig import MigCuts
-from gpuledger.sources.nvml.state import GpuState
+from gpuledger.sources.nvml.device_state import GpuState
+from gpuledger.sources.nvml.findings import NvmlFindings
+from gpuledger.sources.nvml.library import GpuLost, NvmlLibrary, unavailable_error
+from gpuledger.sources.nvml.mig import MigLayouts
+from gpuledger.sources.nvml.static_facts import PCI_INFO, UUID, StaticFacts, make_gpu
 
 PART: Final = "devices"
 _COUNT: Final = "nvmlDeviceGetCount_v2"
 _BY_INDEX: Final = "nvmlDeviceGetHandleByIndex_v2"
 _BY_UUID: Final = "nvmlDeviceGetHandleByUUID"
 _MISSING: Final = (
-    "on the PCI bus but not known to the driver: look into the kernel log (`dmesg | grep -i nvrm`), "
-    "then reset it or reboot"
+    "on the PCI bus but unknown to the driver: check the kernel log (`dmesg | grep -i nvrm`), then reset the "
+    "GPU or reboot"
 )
 
 
-class Devices:
+class GpuDiscovery:
     """The machine's Gpus: listed when the driver starts, checked each tick, counted every `slow_interval`.
 
-    `whole` is False while it is known that a Gpu is there of which nothing can be told. `changed` is True
-    after processes may sit on other Devices than before; who has seen to that resets it.
+    `complete` is False while a Gpu is known to exist that cannot be read. `changed` is True once processes
+    may be on other Devices than before; the caller resets it. `unreachable` maps the index of each Gpu that
+    does not answer to the return code and the call that failed.
     """
 
     def __init__(
-        self, library: Library, chosen: tuple[str, ...], slow_interval: float, pci: PciBus | None = None
+        self, library: NvmlLibrary, selected: tuple[str, ...], slow_interval: float, pci: PciBus | None = None
     ) -> None:
         self._library = library
-        self._chosen = chosen
+        self._selected = selected
         self._slow_interval = slow_interval
         self._pci = pci
-        self._cuts = MigCuts(library, PART)
+        self._mig_layouts = MigLayouts(library, PART)
         self._total = 0
-        self._slow_at: float | None = None
-        self._absent: tuple[str, ...] = ()
-        self._ever_told: set[str] = set()
+        self._recount_at: float | None = None
+        self._uncounted_addresses: tuple[str, ...] = ()
+        self._known_uuids: set[str] = set()
         self.states: list[GpuState] = []
-        self.missing: dict[int, tuple[int, str]] = {}
+        self.unreachable: dict[int, tuple[int, str]] = {}
         self.changed = True
-        self.whole = True
+        self.complete = True
 
-    def find_all(self) -> None:
-        """List all Gpus after a start of the driver. One that does not answer is retried by `check`.
+    def list_gpus(self) -> None:
+        """List all Gpus after a start of the driver. `update` retries those that do not answer.
 
-        Raises SourceUnavailable when there is none at all, and none was known.
+        Raises SourceUnavailable if there is no Gpu and none was known before.
         """
-        code, total = self._library.number(_COUNT)
+        code, total = self._library.query_number(_COUNT)
         if code:
-            raise unavailable(code, _COUNT)
-        before, self.states, self._slow_at = self.states, [], None
-        skipped = self._list(total, before)
+            raise unavailable_error(code, _COUNT)
+        before, self.states, self._recount_at = self.states, [], None
+        skipped = self._relist(total, before)
         if self.states:
             return
-        if self.missing:
-            raise unavailable(*next(iter(self.missing.values())))
+        if self.unreachable:
+            raise unavailable_error(*next(iter(self.unreachable.values())))
         if skipped:
-            text = f"devices: none of {', '.join(self._chosen)} is here; there are {', '.join(skipped)}"
+            text = f"--devices: {', '.join(self._selected)} not found; available are {', '.join(skipped)}"
             raise SourceUnavailable(text, "NO_DEVICES")
         raise SourceUnavailable(
             "NVML: no GPU is visible: in a container set NVIDIA_VISIBLE_DEVICES=all", "NO_DEVICES"
         )
 
-    def check(self, now: float, findings: Findings) -> None:
-        """One look per tick at `now`: the missing and the lost are tried again, MIG cuts are compared."""
-        counted = self._count(now, findings)
-        for index in tuple(self.missing):
-            self._find(index)
-        self._forget_unchosen()
-        for index, (code, call) in self.missing.items():
-            findings.fail(PART, code, f"{call} of index {index}")
+    def update(self, now: float, findings: NvmlFindings) -> None:
+        """Run once per tick, at `now`: retry unreachable and lost Gpus, and update MIG layouts."""
+        counted = self._recount(now, findings)
+        for index in tuple(self.unreachable):
+            self._query_gpu(index)
+        self._forget_unselected()
+        for index, (code, call) in self.unreachable.items():
+            findings.add_error(PART, code, f"{call} of index {index}")
         for state in self.states:
             if not state.up:
-                self._try_again(state, findings)
+                self._retry(state, findings)
             if state.up:
                 try:
-                    self._ask_facts(state, findings)
-                    self.changed |= self._cuts.follow(state, findings)
-                except GpuGone as gone:
-                    state.lose(gone.code, gone.call, PART, findings)
-        for address in self._absent:
+                    self._read_pending_facts(state, findings)
+                    self.changed |= self._mig_layouts.update(state, findings)
+                except GpuLost as lost:
+                    state.mark_lost(lost.code, lost.call, PART, findings)
+        for address in self._uncounted_addresses:
             findings.note(PART, "MISSING", f"{address}: {_MISSING}")
-        # Of a card that went before it told how it is cut, the Instances are not known to be gone.
+        # A Gpu that was lost before its MIG layout was read may have Instances that are not listed.
         read = all(
-            not state.gone and (state.cut_read if state.up else state.cut_known) for state in self.states
+            not state.uncounted and (state.mig_layout_read if state.up else state.mig_layout_known)
+            for state in self.states
         )
-        self.whole = counted and read and not self.missing and not self._absent
+        self.complete = counted and read and not self.unreachable and not self._uncounted_addresses
 
-    def is_cut_as_known(self, state: GpuState) -> bool:
-        """See `MigCuts.is_as_known`."""
-        return self._cuts.is_as_known(state)
+    def is_mig_layout_unchanged(self, state: GpuState) -> bool:
+        """See `MigLayouts.is_unchanged`."""
+        return self._mig_layouts.is_unchanged(state)
 
-    def _count(self, now: float, findings: Findings) -> bool:
-        """At the slow period: does the driver still count as many, and as many as the PCI bus has?"""
-        if self._slow_at is not None:
-            if now < self._slow_at:
+    def _recount(self, now: float, findings: NvmlFindings) -> bool:
+        """Compare the driver's count with the known Gpus and the PCI bus, every `slow_interval`.
+
+        Return False if the count cannot be read.
+        """
+        if self._recount_at is not None:
+            if now < self._recount_at:
                 return True
-            code, total = self._library.number(_COUNT)
+            code, total = self._library.query_number(_COUNT)
             if code:
-                findings.fail(PART, code, _COUNT)
+                findings.add_error(PART, code, _COUNT)
                 return False
             if total != self._total:
-                self._list(total, list(self.states))
-        self._slow_at = now + self._slow_interval
-        self._absent = self._not_told()
+                self._relist(total, list(self.states))
+        self._recount_at = now + self._slow_interval
+        self._uncounted_addresses = self._find_uncounted()
         return True
 
-    def _list(self, total: int, before: list[GpuState]) -> list[str]:
-        """Find every Gpu anew, and keep those of `before` that cannot be found; UUIDs that are not chosen."""
-        self._total, self.missing, self.changed = total, {}, True
+    def _relist(self, total: int, before: list[GpuState]) -> list[str]:
+        """List all Gpus again and keep those of `before` that are missing. Return unselected UUIDs."""
+        self._total, self.unreachable, self.changed = total, {}, True
         skipped: list[str] = []
         found: dict[str, str] = {}
         for index in range(total):
-            found.update([self._find(index, skipped)])
+            found.update([self._query_gpu(index, skipped)])
         for state in before:
             if state.gpu.uuid not in found:
-                self._miss(state, found)
+                self._mark_missing(state, found)
         self._sort()
-        self._forget_unchosen()
+        self._forget_unselected()
         return skipped
 
-    def _find(self, index: int, skipped: list[str] | None = None) -> tuple[str, str]:
-        """UUID and PCI bus id of the Gpu that the driver has at the index; empty if it does not answer."""
+    def _query_gpu(self, index: int, skipped: list[str] | None = None) -> tuple[str, str]:
+        """Return UUID and PCI bus id of the Gpu at the driver's index; empty if it does not answer."""
         handle = c_void_p()
         call = _BY_INDEX
         code, uuid = self._library.call(call, index, byref(handle)), ""
         try:
             if not code:
                 call = UUID
-                code, uuid = self._library.text(call, handle)
+                code, uuid = self._library.query_text(call, handle)
             if not code and uuid:
-                gpu = self._meet(index, handle, uuid, skipped)
+                gpu = self._add_or_update(index, handle, uuid, skipped)
                 return gpu.gpu.uuid, gpu.gpu.pci_bus_id
-        except GpuGone as gone:
-            code, call = gone.code, gone.call
-        self.missing[index] = (code or NOT_FOUND, call)
+        except GpuLost as lost:
+            code, call = lost.code, lost.call
+        self.unreachable[index] = (code or NOT_FOUND, call)
         return "", ""
 
-    def _meet(self, index: int, handle: c_void_p, uuid: str, skipped: list[str] | None) -> GpuState:
-        """Take up a Gpu that answers, unless it is not chosen. Raises GpuGone."""
+    def _add_or_update(self, index: int, handle: c_void_p, uuid: str, skipped: list[str] | None) -> GpuState:
+        """Add or update a Gpu that answers, if it is selected. Raises GpuLost."""
         state = next((each for each in self.states if each.gpu.uuid == uuid), None)
         if state is None:
-            facts = Facts.of_gpu()
+            facts = StaticFacts.for_gpu()
             facts.read(self._library, handle)
             gpu = make_gpu(uuid, index, facts)
             state = GpuState(gpu, handle, facts, gpu=gpu)
-            # Identity is the UUID: a Gpu that was chosen by its index remains so under another one.
-            if uuid not in self._ever_told and not is_chosen(gpu, self._chosen):
-                self.missing.pop(index, None)
-                if PCI_INFO in facts.unread:
-                    # It may be chosen by what it did not tell.
-                    self.missing[index] = (facts.unread[PCI_INFO], PCI_INFO)
+            # The UUID is the identity: a Gpu selected by its index remains selected under another index.
+            if uuid not in self._known_uuids and not is_selected(gpu, self._selected):
+                self.unreachable.pop(index, None)
+                if PCI_INFO in facts.pending:
+                    # It may be selected by the PCI bus id, which could not be read.
+                    self.unreachable[index] = (facts.pending[PCI_INFO], PCI_INFO)
                 elif skipped is not None:
                     skipped.append(uuid)
                 return state
-            self._ever_told.add(uuid)
+            self._known_uuids.add(uuid)
             self.states.append(state)
         else:
             if not state.up or state.handle.value != handle.value:
-                state.revive(handle)
-            state.describe(replace(state.gpu, index=index))
-        self.missing.pop(index, None)
+                state.mark_found(handle)
+            state.set_gpu(replace(state.gpu, index=index))
+        self.unreachable.pop(index, None)
         self.changed = True
         self._sort()
         return state
 
-    def _miss(self, state: GpuState, found: dict[str, str]) -> None:
-        """A known Gpu was not found."""
+    def _mark_missing(self, state: GpuState, found: dict[str, str]) -> None:
+        """Mark a known Gpu that was not found as down."""
         index, gpu = state.gpu.index, state.gpu
         if state in self.states:
             self.states.remove(state)
-        if index in self.missing:
-            # The index that does not answer is taken for the Gpu's own.
-            state.up, state.gone, state.code = False, False, self.missing.pop(index)[0]
+        if index in self.unreachable:
+            # Assume that the unreachable Gpu at this index is the known one.
+            state.up, state.uncounted, state.code = False, False, self.unreachable.pop(index)[0]
         elif gpu.pci_bus_id and gpu.pci_bus_id in found.values():
-            return  # Another one is in its place now.
+            return  # Another Gpu is in this slot now.
         else:
-            state.up, state.gone, state.code = False, True, NOT_FOUND
+            state.up, state.uncounted, state.code = False, True, NOT_FOUND
         self.states.append(state)
 
     def _sort(self) -> None:
-        self.states.sort(key=lambda state: (state.gpu.index, state.gone))
+        self.states.sort(key=lambda state: (state.gpu.index, state.uncounted))
 
-    def _forget_unchosen(self) -> None:
-        # With every chosen Gpu found, one that does not answer is none of the user's concern.
-        if not self._chosen or not self.missing:
+    def _forget_unselected(self) -> None:
+        # If all selected Gpus were found, an unreachable one is not selected.
+        if not self._selected or not self.unreachable:
             return
         names = {
             name.lower()
             for gpu in (state.gpu for state in self.states)
             for name in (str(gpu.index), gpu.uuid, gpu.pci_bus_id)
         }
-        if all(choice.lower() in names for choice in self._chosen):
-            self.missing.clear()
+        if all(choice.lower() in names for choice in self._selected):
+            self.unreachable.clear()
 
-    def _not_told(self) -> tuple[str, ...]:
-        """PCI addresses of Gpus that the driver does not count, where it is certain that it should."""
-        told = {state.gpu.pci_bus_id for state in self.states}
-        if self._pci is None or self._chosen or self.missing or "" in told:
+    def _find_uncounted(self) -> tuple[str, ...]:
+        """Return PCI addresses of Gpus that the driver certainly should count but does not."""
+        counted = {state.gpu.pci_bus_id for state in self.states}
+        if self._pci is None or self._selected or self.unreachable or "" in counted:
             return ()
-        absent = tuple(address for address in self._pci.gpus() if address not in told)
+        absent = tuple(address for address in self._pci.gpus() if address not in counted)
         return absent if absent and self._pci.all_usable() else ()
 
-    def _try_again(self, state: GpuState, findings: Findings) -> None:
-        # One call, and one that a lost card refuses. A card that was reset may have another handle.
+    def _retry(self, state: GpuState, findings: NvmlFindings) -> None:
+        # This single call fails for a lost GPU. A GPU that was reset may have another handle.
         handle = c_void_p()
         code = self._library.call(_BY_UUID, state.gpu.uuid.encode(), byref(handle))
         if code:
-            state.lose(code, _BY_UUID, PART, findings)
+            state.mark_lost(code, _BY_UUID, PART, findings)
         else:
-            state.revive(handle)
+            state.mark_found(handle)
 
-    def _ask_facts(self, state: GpuState, findings: Findings) -> None:
-        if not state.facts.unread:
+    def _read_pending_facts(self, state: GpuState, findings: NvmlFindings) -> None:
+        if not state.facts.pending:
             return
         if state.facts.read(self._library, state.handle):
-            state.describe(make_gpu(state.gpu.uuid, state.gpu.index, state.facts))
-        state.report_unread(PART, findings)
+            state.set_gpu(make_gpu(state.gpu.uuid, state.gpu.index, state.facts))
+        state.report_pending(PART, findings)

@@ -1,4 +1,4 @@
-"""Xid errors, from the driver's event set: drained without waiting, once per tick."""
+"""Read Xid errors from an NVML event set, once per tick and without waiting."""
 
 from __future__ import annotations
 
@@ -8,112 +8,112 @@ from typing import Final
 
 from gpuledger.model.snapshot import XidEvent
 from gpuledger.sources.nvml.codes import NOT_FOUND, SUCCESS, TIMEOUT, UNSUPPORTED
-from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.library import GpuGone, Library
-from gpuledger.sources.nvml.state import GpuState
+from gpuledger.sources.nvml.device_state import GpuState
+from gpuledger.sources.nvml.findings import NvmlFindings
+from gpuledger.sources.nvml.library import GpuLost, NvmlLibrary
 from gpuledger.sources.nvml.structs import BLANK_32, EVENT
 
 PART: Final = "events"
 _WAIT: Final = "nvmlEventSetWait_v2"
 # nvmlEventTypeXidCriticalError.
 _XID: Final = 8
-# A card in trouble can send without end; what is left is read in the next tick.
-_MOST_PER_TICK: Final = 256
+# A faulty GPU can send events endlessly; the rest is read in the next tick.
+_MAX_EVENTS_PER_TICK: Final = 256
 
 
-class XidEvents:
-    """One event set with every Gpu in it that supports Xid events; made again when a Gpu came back.
+class XidEventSet:
+    """One event set for all Gpus that support Xid events, recreated when a Gpu returns.
 
-    A Gpu that could not be put in is tried again each tick.
+    A failed registration is retried each tick.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
         self._set: c_void_p | None = None
         self._gpus: dict[int, GpuState] = {}
-        self._unwatched: dict[str, tuple[GpuState, int, str]] = {}
+        self._unregistered: dict[str, tuple[GpuState, int, str]] = {}
         self._broken = False
         self._event = create_string_buffer(EVENT.size)
 
     def reset(self) -> None:
-        """Free the set. Called before the driver is let go, and to register anew."""
+        """Free the set, before the driver is released or to register all Gpus again."""
         if self._set is not None:
             self._library.call("nvmlEventSetFree", self._set)
         self._set, self._broken = None, False
-        self._gpus, self._unwatched = {}, {}
+        self._gpus, self._unregistered = {}, {}
 
-    def drain(self, states: Iterable[GpuState], unix: float, findings: Findings) -> tuple[XidEvent, ...]:
-        """Events since the last tick, each told once, as of `unix` (NVML tells no time)."""
+    def drain(self, states: Iterable[GpuState], unix: float, findings: NvmlFindings) -> tuple[XidEvent, ...]:
+        """Return the events since the last tick, with the time `unix` (NVML events have no timestamp)."""
         up = [state for state in states if state.up]
         events: list[XidEvent] = []
-        if self._broken or any(state.fresh for state in up):
-            # Only a set that is made anew is sure to hold the handles that Gpus have now.
+        if self._broken or any(state.needs_event_registration for state in up):
+            # Only a new set is certain to use the current device handles.
             events += [] if self._broken else self._wait(unix, findings)
             self.reset()
-            self._register(up, findings)
+            self._register_all(up, findings)
         elif self._set is not None:
-            for state, _, _ in tuple(self._unwatched.values()):
+            for state, _, _ in tuple(self._unregistered.values()):
                 if state.up:
-                    self._watch(state, self._set)
-        for state, code, call in self._unwatched.values():
-            findings.fail(PART, code, call, state.gpu)
+                    self._register_gpu(state, self._set)
+        for state, code, call in self._unregistered.values():
+            findings.add_error(PART, code, call, state.gpu)
         return (*events, *self._wait(unix, findings))
 
-    def _register(self, states: list[GpuState], findings: Findings) -> None:
-        made = c_void_p()
-        code = self._library.call("nvmlEventSetCreate", byref(made))
+    def _register_all(self, states: list[GpuState], findings: NvmlFindings) -> None:
+        created = c_void_p()
+        code = self._library.call("nvmlEventSetCreate", byref(created))
         for state in states:
-            state.fresh = state.watched = False
+            state.needs_event_registration = state.receives_events = False
         if code:
-            self._refused(code, "nvmlEventSetCreate", findings)
+            self._handle_error(code, "nvmlEventSetCreate", findings)
             return
-        self._set = made
+        self._set = created
         for state in states:
-            self._watch(state, made)
+            self._register_gpu(state, created)
 
-    def _watch(self, state: GpuState, event_set: c_void_p) -> None:
+    def _register_gpu(self, state: GpuState, event_set: c_void_p) -> None:
         types = c_ulonglong()
         call = "nvmlDeviceGetSupportedEventTypes"
         try:
-            code = self._library.ask(call, state.handle, byref(types))
+            code = self._library.call_device(call, state.handle, byref(types))
             if code == SUCCESS and types.value & _XID:
                 call = "nvmlDeviceRegisterEvents"
-                code = self._library.ask(call, state.handle, c_ulonglong(_XID), event_set)
+                code = self._library.call_device(call, state.handle, c_ulonglong(_XID), event_set)
                 if code == SUCCESS:
                     self._gpus[state.handle.value or 0] = state
-                    state.watched = True
-        except GpuGone as gone:
-            code = gone.code
-        self._unwatched.pop(state.gpu.uuid, None)
+                    state.receives_events = True
+        except GpuLost as lost:
+            code = lost.code
+        self._unregistered.pop(state.gpu.uuid, None)
         if code != SUCCESS and code not in UNSUPPORTED:
-            self._unwatched[state.gpu.uuid] = (state, code, call)
+            self._unregistered[state.gpu.uuid] = (state, code, call)
 
-    def _wait(self, unix: float, findings: Findings) -> list[XidEvent]:
+    def _wait(self, unix: float, findings: NvmlFindings) -> list[XidEvent]:
         events: list[XidEvent] = []
         if self._set is None or not self._gpus:
             return events
-        for _ in range(_MOST_PER_TICK):
+        for _ in range(_MAX_EVENTS_PER_TICK):
             EVENT.pack_into(self._event, 0, 0, 0, 0, BLANK_32, BLANK_32)
             code = self._library.call(_WAIT, self._set, self._event, 0)
             if code:
                 if code not in (TIMEOUT, NOT_FOUND):
-                    self._refused(code, _WAIT, findings)
+                    self._handle_error(code, _WAIT, findings)
                 break
             handle, kind, xid, gi, ci = EVENT.unpack(self._event)
             state = self._gpus.get(handle)
             if state and kind == _XID:
-                events.append(XidEvent(state.gpu, xid, unix, _known(gi), _known(ci)))
+                events.append(XidEvent(state.gpu, xid, unix, _instance_id(gi), _instance_id(ci)))
         return events
 
-    def _refused(self, code: int, call: str, findings: Findings) -> None:
+    def _handle_error(self, code: int, call: str, findings: NvmlFindings) -> None:
         if code in UNSUPPORTED:
             for state in self._gpus.values():
-                state.watched = False
+                state.receives_events = False
             self._gpus = {}
         else:
             self._broken = True
-            findings.fail(PART, code, call)
+            findings.add_error(PART, code, call)
 
 
-def _known(instance: int) -> int | None:
+def _instance_id(instance: int) -> int | None:
     return None if instance == BLANK_32 else instance

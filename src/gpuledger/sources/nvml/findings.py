@@ -1,4 +1,4 @@
-"""What one tick finds wrong, as the driver's calls report it."""
+"""Failures of one tick, with NVML's return codes as reasons."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpuledger.sources.nvml.codes import name_of
 
 
 @dataclass(slots=True)
-class Findings(findings.Findings):
-    """As of every source, with NVML's return codes."""
+class NvmlFindings(findings.SourceFindings):
+    """SourceFindings that name NVML return codes."""
 
-    def fail(self, part: str, code: int, call: str, device: Device | None = None) -> None:
-        """Note that `call` answered `code`; `call` may carry the quantity or index it was about."""
+    def add_error(self, part: str, code: int, call: str, device: Device | None = None) -> None:
+        """Add the failure that `call` returned `code`; `call` may also name a quantity or an index."""
         reason = name_of(code)
         where = f"{device.uuid}: " if device else ""
         self.note(part, reason, f"{where}{call}: {reason}", device)

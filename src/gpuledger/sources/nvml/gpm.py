@@ -1,4 +1,4 @@
-"""GPM metrics: what happened between two samples of a Device, each tick's and the one before."""
+"""Read GPM metrics (GPU performance monitoring): means between the samples of two consecutive ticks."""
 
 from __future__ import annotations
 
@@ -11,68 +11,69 @@ from typing import Final
 from gpuledger.model.devices import Instance
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.source import Clock
-from gpuledger.sources.nvml.answers import accept, refuse, scale
 from gpuledger.sources.nvml.codes import INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNSUPPORTED
-from gpuledger.sources.nvml.fields import METRICS, METRICS_CALL, Metric, Plan
-from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.library import Library, view
-from gpuledger.sources.nvml.state import DeviceState, GpuState
+from gpuledger.sources.nvml.device_state import DeviceState, GpuState
+from gpuledger.sources.nvml.findings import NvmlFindings
+from gpuledger.sources.nvml.library import NvmlLibrary, buffer_view
+from gpuledger.sources.nvml.quantity_values import record_error, record_value, scale_value
+from gpuledger.sources.nvml.queries import GPM_METRICS_CALL, GPM_QUERIES, GpmQuery, QueryPlan
 from gpuledger.sources.nvml.structs import (
+    GPM_MAX_METRICS,
     GPM_METRIC,
     GPM_METRICS,
     GPM_METRICS_VERSION,
-    GPM_MOST_METRICS,
     GPM_SUPPORT,
     GPM_SUPPORT_VERSION,
 )
 
-_SUPPORT: Final = "nvmlGpmQueryDeviceSupport"
+SUPPORT_CALL: Final = "nvmlGpmQueryDeviceSupport"
 _ALLOCATE: Final = "nvmlGpmSampleAlloc"
 _FREE: Final = "nvmlGpmSampleFree"
 _SAMPLE: Final = "nvmlGpmSampleGet"
 _SAMPLE_OF_GPU_INSTANCE: Final = "nvmlGpmMigSampleGet"
-_OF_GPU_INSTANCE: Final = tuple(metric.quantity for metric in METRICS if metric.of_gpu_instance)
-# NVML wants more than this between two samples that are compared, in seconds.
-_LEAST_GAP: Final = 0.1
-# After so many comparisons without any number the samples are made anew: after an Xid profiling was seen to
-# tell blanks until its client starts again (DCGM issue 202).
-_MOST_BLANKS: Final = 60
+_OF_GPU_INSTANCE: Final = tuple(metric.quantity for metric in GPM_QUERIES if metric.of_gpu_instance)
+# NVML requires more than this between two compared samples, in seconds.
+_MIN_SAMPLE_GAP: Final = 0.1
+# After this many blank comparisons in a row, samples are allocated again: after an Xid, profiling was seen to
+# return blanks until the client restarts (DCGM issue 202).
+_MAX_BLANK_COMPARISONS: Final = 60
 
 
 @dataclass(slots=True, eq=False)
-class _Pair:
-    """The two samples of a Device, of `handle`: `last` was taken at `taken`, None before the first.
+class _SamplePair:
+    """The two GPM samples of a Device, allocated for `handle`.
 
-    `blanks` counts the comparisons in a row that told nothing at all.
+    `last` was taken at `taken_at`, None before the first. `blanks` counts consecutive comparisons without any
+    value.
     """
 
     handle: c_void_p
     last: c_void_p
     spare: c_void_p
-    taken: float | None = None
+    taken_at: float | None = None
     blanks: int = 0
 
 
-class PerformanceMetrics:
-    """Reads METRICS of Gpus and Instances that have GPM (Hopper and later).
+class GpmReader:
+    """Reads GPM_QUERIES of Gpus and Instances that support GPM (Hopper and later).
 
-    Two samples are allocated per Device and used in turn, so a tick costs two calls per Device, however many
-    metrics are wanted, and waits for nothing; the first tick of a Device tells nothing. `clock` says how far
-    samples are apart.
+    Two samples are allocated per Device and used in turn. So a tick costs two calls per Device, regardless of
+    the number of metrics, and never waits. The first tick of a Device has no values. `clock` measures the
+    time between samples.
     """
 
-    def __init__(self, library: Library, clock: Clock) -> None:
+    def __init__(self, library: NvmlLibrary, clock: Clock) -> None:
         self._library = library
         self._clock = clock
-        self._metrics = create_string_buffer(GPM_METRICS.size + GPM_MOST_METRICS * GPM_METRIC.size)
-        self._pairs: dict[DeviceState, _Pair] = {}
+        self._metrics = create_string_buffer(GPM_METRICS.size + GPM_MAX_METRICS * GPM_METRIC.size)
+        self._pairs: dict[DeviceState, _SamplePair] = {}
 
     def reset(self) -> None:
-        """Free all samples. Called before the driver is let go."""
-        self.keep(())
+        """Free all samples, before the driver is released."""
+        self.forget_others(())
 
-    def keep(self, states: Iterable[DeviceState]) -> None:
-        """Free the samples of all other Devices."""
+    def forget_others(self, states: Iterable[DeviceState]) -> None:
+        """Free the samples of all Devices except `states`."""
         kept = frozenset(states)
         for state in [state for state in self._pairs if state not in kept]:
             self._free(state)
@@ -85,156 +86,151 @@ class PerformanceMetrics:
     def read(
         self,
         gpu: GpuState,
-        part: DeviceState,
+        state: DeviceState,
         wanted: frozenset[Quantity],
         values: dict[Quantity, float],
-        findings: Findings,
+        findings: NvmlFindings,
     ) -> None:
-        """Put the metrics of the Gpu, or of its Instance `part`, since the last tick into `values`.
+        """Add the metrics of the Gpu, or of its Instance `state`, since the last tick to `values`.
 
-        Raises GpuGone.
+        Raises GpuLost.
         """
-        plan = self._plan(gpu, part, wanted)
+        plan = self._plan(gpu, state, wanted)
         if not plan.metrics:
-            # Nobody asks what happened meanwhile: a mean over that time is none over the next tick.
-            if part in self._pairs:
-                self._pairs[part].taken = None
+            # Metrics are not wanted in this tick, so its time must not be part of a later mean.
+            if state in self._pairs:
+                self._pairs[state].taken_at = None
             return
-        if not self._has_gpm(gpu, part, plan, findings):
+        if not self._has_gpm(gpu, state, plan, findings):
             return
-        pair = self._pair(part, plan, findings)
+        pair = self._pair(state, plan, findings)
         now = self._clock.elapsed()
-        if pair is None or (pair.taken is not None and now - pair.taken <= _LEAST_GAP):
+        if pair is None or (pair.taken_at is not None and now - pair.taken_at <= _MIN_SAMPLE_GAP):
             return
         older, newer = pair.last, pair.spare
-        code = self._sample(gpu, part, newer)
+        code = self._sample(gpu, state, newer)
         if code:
-            _refuse_all(part, plan, code, part.sampled_by, findings)
+            _record_error_of_all(state, plan, code, state.sampled_by, findings)
             return
-        part.answered = True
-        if pair.taken is not None:
-            blank = self._compare(part, plan, (older, newer), values, findings)
+        state.answered = True
+        if pair.taken_at is not None:
+            blank = self._compare(state, plan, (older, newer), values, findings)
             pair.blanks = pair.blanks + 1 if blank else 0
-        pair.last, pair.spare, pair.taken = newer, older, now
-        if pair.blanks >= _MOST_BLANKS:
-            self._free(part)
+        pair.last, pair.spare, pair.taken_at = newer, older, now
+        if pair.blanks >= _MAX_BLANK_COMPARISONS:
+            self._free(state)
 
-    def _plan(self, gpu: GpuState, part: DeviceState, wanted: frozenset[Quantity]) -> Plan:
-        """What to ask, after a look at how the part is to be sampled now."""
+    def _plan(self, gpu: GpuState, state: DeviceState, wanted: frozenset[Quantity]) -> QueryPlan:
+        """Return the query plan, after choosing the call that takes the Device's samples."""
         call = _SAMPLE
-        if isinstance(part.device, Instance) and _alone(gpu, part.device):
-            # Only by the MIG handle are compute instances told apart, and older drivers take none there.
+        if isinstance(state.device, Instance) and _is_only_compute_instance(gpu, state.device):
+            # Only calls with a MIG device handle distinguish compute instances; older drivers reject them.
             call = _SAMPLE_OF_GPU_INSTANCE
-        if call != part.sampled_by:
-            # What one call does not tell the other may, and samples of the two cannot be compared.
-            part.sampled_by, part.gpm = call, None
-            part.doubt(metric.quantity for metric in METRICS)
-            if part in self._pairs:
-                self._pairs[part].taken = None
-        if isinstance(part.device, Instance) and call == _SAMPLE:
+        if call != state.sampled_by:
+            # The calls may support different metrics, and their samples cannot be compared with each other.
+            state.sampled_by, state.gpm = call, None
+            state.forget_support(metric.quantity for metric in GPM_QUERIES)
+            if state in self._pairs:
+                self._pairs[state].taken_at = None
+        if isinstance(state.device, Instance) and call == _SAMPLE:
             for quantity in _OF_GPU_INSTANCE:
-                part.learn(quantity, False)
-        return part.plan(wanted, False)
+                state.set_support(quantity, False)
+        return state.plan(wanted, False)
 
-    def _has_gpm(self, gpu: GpuState, part: DeviceState, plan: Plan, findings: Findings) -> bool:
-        """Whether the Gpu has GPM at all, asked until it is known."""
-        if part.gpm is None:
-            code, has = has_gpm(self._library, gpu.handle)
-            if code == SUCCESS:
-                part.gpm = has
+    def _has_gpm(self, gpu: GpuState, state: DeviceState, plan: QueryPlan, findings: NvmlFindings) -> bool:
+        """Return whether the Gpu supports GPM; queried until known."""
+        if state.gpm is None:
+            support = create_string_buffer(GPM_SUPPORT.size)
+            GPM_SUPPORT.pack_into(support, 0, GPM_SUPPORT_VERSION, 0)
+            code = self._library.call_device(SUPPORT_CALL, gpu.handle, support)
+            if code == SUCCESS or code in UNSUPPORTED:
+                state.gpm = not code and bool(GPM_SUPPORT.unpack(support.raw)[1])
             else:
-                _refuse_all(part, plan, code, _SUPPORT, findings)
-        if part.gpm is False:
-            _refuse_all(part, plan, NOT_SUPPORTED, _SUPPORT, findings)
-        return part.gpm is True
+                _record_error_of_all(state, plan, code, SUPPORT_CALL, findings)
+        if state.gpm is False:
+            _record_error_of_all(state, plan, NOT_SUPPORTED, SUPPORT_CALL, findings)
+        return state.gpm is True
 
-    def _pair(self, part: DeviceState, plan: Plan, findings: Findings) -> _Pair | None:
-        pair = self._pairs.get(part)
+    def _pair(self, state: DeviceState, plan: QueryPlan, findings: NvmlFindings) -> _SamplePair | None:
+        pair = self._pairs.get(state)
         if pair is not None:
-            if pair.handle is not part.handle:
-                # The card came back: what was counted before it went does not go on.
-                pair.handle, pair.taken = part.handle, None
+            if pair.handle is not state.handle:
+                # The GPU returned: do not compare with a sample from before the loss.
+                pair.handle, pair.taken_at = state.handle, None
             return pair
         samples = (c_void_p(), c_void_p())
         for number, sample in enumerate(samples):
             code = self._library.call(_ALLOCATE, byref(sample))
             if code:
-                _refuse_all(part, plan, code, _ALLOCATE, findings)
+                _record_error_of_all(state, plan, code, _ALLOCATE, findings)
                 if number:
                     self._library.call(_FREE, samples[0])
                 return None
-        pair = self._pairs[part] = _Pair(part.handle, *samples)
+        pair = self._pairs[state] = _SamplePair(state.handle, *samples)
         return pair
 
-    def _sample(self, gpu: GpuState, part: DeviceState, into: c_void_p) -> int:
-        device = part.device
+    def _sample(self, gpu: GpuState, state: DeviceState, into: c_void_p) -> int:
+        device = state.device
         if not isinstance(device, Instance):
-            return self._library.ask(_SAMPLE, part.handle, into)
-        if part.sampled_by == _SAMPLE_OF_GPU_INSTANCE:
-            return self._library.ask(_SAMPLE_OF_GPU_INSTANCE, gpu.handle, device.gi, into)
-        code = self._library.ask(_SAMPLE, part.handle, into)
+            return self._library.call_device(_SAMPLE, state.handle, into)
+        if state.sampled_by == _SAMPLE_OF_GPU_INSTANCE:
+            return self._library.call_device(_SAMPLE_OF_GPU_INSTANCE, gpu.handle, device.gi, into)
+        code = self._library.call_device(_SAMPLE, state.handle, into)
         return NOT_SUPPORTED if code == INVALID_ARGUMENT else code
 
     def _compare(
         self,
-        part: DeviceState,
-        plan: Plan,
+        state: DeviceState,
+        plan: QueryPlan,
         samples: tuple[c_void_p, c_void_p],
         values: dict[Quantity, float],
-        findings: Findings,
+        findings: NvmlFindings,
     ) -> bool:
-        """Take in the metrics; whether all of them are blank."""
+        """Record the metrics between two samples; return True if all of them are blank."""
         older, newer = samples
         buffer, end = self._metrics, GPM_METRICS.size + len(plan.metrics_request)
         GPM_METRICS.pack_into(
             buffer, 0, GPM_METRICS_VERSION, len(plan.metrics), older.value or 0, newer.value or 0
         )
-        told = view(buffer, end)[GPM_METRICS.size :]
-        told[:] = plan.metrics_request
-        code = self._library.ask(METRICS_CALL, buffer)
+        metrics = buffer_view(buffer, end)[GPM_METRICS.size :]
+        metrics[:] = plan.metrics_request
+        code = self._library.call_device(GPM_METRICS_CALL, buffer)
         blank = not code
-        for metric, (_, answer, value, *_) in zip(plan.metrics, GPM_METRIC.iter_unpack(told), strict=True):
-            _take(part, metric, code or answer, value, values, findings)
-            blank = blank and not answer and isnan(value)
+        for metric, (_, metric_code, value, *_) in zip(
+            plan.metrics, GPM_METRIC.iter_unpack(metrics), strict=True
+        ):
+            _record_metric(state, metric, code or metric_code, value, values, findings)
+            blank = blank and not metric_code and isnan(value)
         return blank
 
 
-def has_gpm(library: Library, handle: c_void_p) -> tuple[int, bool]:
-    """The return code, and whether the Gpu has GPM; a driver that knows of no such thing has none.
-
-    Raises GpuGone.
-    """
-    support = create_string_buffer(GPM_SUPPORT.size)
-    GPM_SUPPORT.pack_into(support, 0, GPM_SUPPORT_VERSION, 0)
-    code = library.ask(_SUPPORT, handle, support)
-    if code in UNSUPPORTED:
-        return SUCCESS, False
-    return code, code == SUCCESS and bool(GPM_SUPPORT.unpack(support.raw)[1])
-
-
-def _take(
-    part: DeviceState,
-    metric: Metric,
+def _record_metric(
+    state: DeviceState,
+    metric: GpmQuery,
     code: int,
     value: float,
     values: dict[Quantity, float],
-    findings: Findings,
+    findings: NvmlFindings,
 ) -> None:
     if code:
-        refuse(part, metric.quantity, code, f"{METRICS_CALL} metric {metric.metric_id}", findings)
+        record_error(state, metric.quantity, code, f"{GPM_METRICS_CALL} metric {metric.metric_id}", findings)
     elif isnan(value):
-        part.learn(metric.quantity, True)
+        state.set_support(metric.quantity, True)
     else:
-        accept(part, metric.quantity, scale(value, metric.multiply, metric.divide), values, findings)
+        record_value(
+            state, metric.quantity, scale_value(value, metric.multiply, metric.divide), values, findings
+        )
 
 
-def _refuse_all(part: DeviceState, plan: Plan, code: int, call: str, findings: Findings) -> None:
+def _record_error_of_all(
+    state: DeviceState, plan: QueryPlan, code: int, call: str, findings: NvmlFindings
+) -> None:
     for metric in plan.metrics:
-        refuse(part, metric.quantity, code, call, findings)
+        record_error(state, metric.quantity, code, call, findings)
 
 
-def _alone(gpu: GpuState, instance: Instance) -> bool:
-    """Whether the compute instance is the only one of its GPU instance, whose activity then is its own."""
+def _is_only_compute_instance(gpu: GpuState, instance: Instance) -> bool:
+    """Return whether the GPU instance has no other compute instance, so that its activity is this one's."""
     return not any(
         isinstance(other.device, Instance) and other.device.gi == instance.gi and other.device != instance
         for other in gpu.instances

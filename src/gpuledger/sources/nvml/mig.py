@@ -1,4 +1,4 @@
-"""MIG: how each Gpu is cut, followed from tick to tick."""
+"""Track the MIG layout of each Gpu: its GPU instances and compute instances."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Final
 from gpuledger.model.devices import Instance
 from gpuledger.model.quantities import MIG_MAX_SLICES, MIG_MODE
 from gpuledger.sources.nvml.codes import INVALID_ARGUMENT, NOT_FOUND, SUCCESS, UNSUPPORTED
-from gpuledger.sources.nvml.facts import UUID, Facts, make_instance
-from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.library import Library
-from gpuledger.sources.nvml.state import DeviceState, GpuState, Slot
+from gpuledger.sources.nvml.device_state import DeviceState, GpuState, MigSlot
+from gpuledger.sources.nvml.findings import NvmlFindings
+from gpuledger.sources.nvml.library import NvmlLibrary
+from gpuledger.sources.nvml.static_facts import UUID, StaticFacts, make_instance
 from gpuledger.sources.nvml.structs import ATTRIBUTES
 
-_MOST_UUID: Final = 96
+_UUID_BUFFER_SIZE: Final = 96
 _MODE: Final = "nvmlDeviceGetMigMode"
 _IDS: Final = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
 
 
-class MigCuts:
-    """Follows re-partitioning, which NVML does not announce.
+class MigLayouts:
+    """Detects changes of MIG layouts, which NVML does not announce.
 
-    Costs one call a tick on cards that can be cut and are not; on cut ones also one per possible slot and two
-    per Instance (23 on a card cut in seven). Handles, ids and UUIDs may come back for an Instance of another
-    size; together with the attributes they tell one cut from another. What else is static is read only when
-    these are new.
+    Each tick costs one call per card that supports MIG. If MIG is enabled, it also costs one call per
+    possible slot and two per Instance (23 on a card with seven). Handles, ids and UUIDs may be reused for an
+    Instance of another size, so layouts are compared including attributes. Other static facts are read only
+    for a new Instance.
     """
 
-    def __init__(self, library: Library, part: str) -> None:
+    def __init__(self, library: NvmlLibrary, collector: str) -> None:
         self._library = library
-        self._part = part
-        self._uuid = create_string_buffer(_MOST_UUID)
+        self._collector = collector
+        self._uuid = create_string_buffer(_UUID_BUFFER_SIZE)
         self._mode = c_uint()
         self._pending = c_uint()
         self._attributes = create_string_buffer(ATTRIBUTES.size)
 
-    def follow(self, state: GpuState, findings: Findings) -> bool:
-        """Compare the cut of a Gpu with what is known; whether it changed. Raises GpuGone."""
-        state.cut_read = True
-        state.cut_numbers.clear()
+    def update(self, state: GpuState, findings: NvmlFindings) -> bool:
+        """Compare the layout of a Gpu with the known one; return whether it changed. Raises GpuLost."""
+        state.mig_layout_read = True
+        state.mig_values.clear()
         if not state.mig_capable:
             return False
-        code = self._library.ask(_MODE, state.handle, byref(self._mode), byref(self._pending))
+        code = self._library.call_device(_MODE, state.handle, byref(self._mode), byref(self._pending))
         if code in UNSUPPORTED:
             state.mig_capable = False
             self._mode.value = 0
@@ -51,99 +51,99 @@ class MigCuts:
             self._fail(state, code, _MODE, findings)
             return False
         enabled = self._mode.value == 1
-        state.cut_numbers[MIG_MODE] = self._mode.value
+        state.mig_values[MIG_MODE] = self._mode.value
         if not enabled:
-            state.cut_numbers[MIG_MAX_SLICES] = 0
+            state.mig_values[MIG_MAX_SLICES] = 0
         changed = enabled != state.mig_enabled
         if changed:
-            # What a cut card does not tell, an uncut one may.
-            state.mig_enabled, state.cut_known = enabled, False
-            state.forget()
-            state.samples_call, state.last_sample = "", None
+            # Other quantities are supported with another MIG mode.
+            state.mig_enabled, state.mig_layout_known = enabled, False
+            state.reset()
+            state.utilization_call, state.last_sample = "", None
         slots = self._slots(state, findings) if enabled else []
-        if slots is not None and slots != state.cut:
-            changed = self._recut(state, slots, findings) or changed
-        if state.cut_read and not state.cut_known:
-            state.cut_known = changed = True
-        self._ask_facts(state, findings)
+        if slots is not None and slots != state.mig_slots:
+            changed = self._update_instances(state, slots, findings) or changed
+        if state.mig_layout_read and not state.mig_layout_known:
+            state.mig_layout_known = changed = True
+        self._read_pending_facts(state, findings)
         return changed
 
-    def is_as_known(self, state: GpuState) -> bool:
-        """Whether a Gpu is cut as `follow` has found it; also where that cannot be told now.
+    def is_unchanged(self, state: GpuState) -> bool:
+        """Return whether the layout is still the one that `update` found; True also if it cannot be read.
 
-        A handle, too, may be another Instance's after a new cut: what was read by it since is not believed.
-        Raises GpuGone.
+        After a change a handle may belong to another Instance, so values read since then must be discarded.
+        Raises GpuLost.
         """
-        if not state.mig_capable or self._library.ask(
+        if not state.mig_capable or self._library.call_device(
             _MODE, state.handle, byref(self._mode), byref(self._pending)
         ):
             return True
         enabled = self._mode.value == 1
-        slots = self._slots(state, Findings()) if enabled else []
-        return enabled == state.mig_enabled and slots in (None, state.cut)
+        slots = self._slots(state, NvmlFindings()) if enabled else []
+        return enabled == state.mig_enabled and slots in (None, state.mig_slots)
 
-    def _slots(self, state: GpuState, findings: Findings) -> list[Slot] | None:
-        """Every MIG device in the driver's order; None if that cannot be told."""
+    def _slots(self, state: GpuState, findings: NvmlFindings) -> list[MigSlot] | None:
+        """Return all MIG devices in the driver's order; None if they cannot be read."""
         library = self._library
         call = "nvmlDeviceGetMaxMigDeviceCount"
-        code, most = library.number(call, state.handle)
+        code, most = library.query_number(call, state.handle)
         if code:
             if code in UNSUPPORTED:
                 return []
             self._fail(state, code, call, findings)
             return None
-        state.cut_numbers[MIG_MAX_SLICES] = most
-        slots: list[Slot] = []
+        state.mig_values[MIG_MAX_SLICES] = most
+        slots: list[MigSlot] = []
         for index in range(most):
             handle = c_void_p()
             call = "nvmlDeviceGetMigDeviceHandleByIndex"
-            code = library.ask(call, state.handle, index, byref(handle))
+            code = library.call_device(call, state.handle, index, byref(handle))
             if code in (NOT_FOUND, INVALID_ARGUMENT):
-                continue  # Slots are not filled from the front.
+                continue  # An empty slot; later slots may be in use.
             if code == SUCCESS:
                 call = UUID
-                code = library.ask(call, handle, self._uuid, _MOST_UUID)
+                code = library.call_device(call, handle, self._uuid, _UUID_BUFFER_SIZE)
             if code:
                 self._fail(state, code, f"{call} of MIG device {index}", findings)
                 return None
-            place = (index, handle.value or 0, self._uuid.value)
-            slots.append((*place, self._attributes_of(state, handle, place, findings)))
+            position = (index, handle.value or 0, self._uuid.value)
+            slots.append((*position, self._attributes_of(state, handle, position, findings)))
         return slots
 
     def _attributes_of(
-        self, state: GpuState, handle: c_void_p, place: tuple[int, int, bytes], findings: Findings
+        self, state: GpuState, handle: c_void_p, position: tuple[int, int, bytes], findings: NvmlFindings
     ) -> bytes:
-        """What the MIG device says of its size; while it does not answer, what it said before."""
+        """Return the attributes of a MIG device; the last known ones if the call fails."""
         call = "nvmlDeviceGetAttributes_v2"
-        code = self._library.ask(call, handle, self._attributes)
+        code = self._library.call_device(call, handle, self._attributes)
         if code == SUCCESS:
             return self._attributes.raw
         if code not in UNSUPPORTED:
-            findings.fail(self._part, code, f"{call} of MIG device {place[0]}", state.gpu)
-        return next((known for *slot, known in state.cut if tuple(slot) == place), b"")
+            findings.add_error(self._collector, code, f"{call} of MIG device {position[0]}", state.gpu)
+        return next((known for *slot, known in state.mig_slots if tuple(slot) == position), b"")
 
-    def _recut(self, state: GpuState, slots: list[Slot], findings: Findings) -> bool:
-        kept = dict(zip(state.cut, state.instances, strict=True))
+    def _update_instances(self, state: GpuState, slots: list[MigSlot], findings: NvmlFindings) -> bool:
+        kept = dict(zip(state.mig_slots, state.instances, strict=True))
         instances: list[DeviceState] = []
         for slot in slots:
-            part = kept.get(slot) or self._adopt(state, slot, findings)
-            if part is None:
+            instance = kept.get(slot) or self._add_instance(state, slot, findings)
+            if instance is None:
                 return False
-            instances.append(part)
-        state.instances, state.cut = instances, slots
+            instances.append(instance)
+        state.instances, state.mig_slots = instances, slots
         return True
 
-    def _adopt(self, state: GpuState, slot: Slot, findings: Findings) -> DeviceState | None:
+    def _add_instance(self, state: GpuState, slot: MigSlot, findings: NvmlFindings) -> DeviceState | None:
         index, address, uuid, attributes = slot
         handle = c_void_p(address)
         ids: list[int] = []
         for call in _IDS:
-            code, number = self._library.number(call, handle)
+            code, number = self._library.query_number(call, handle)
             if code:
                 self._fail(state, code, f"{call} of MIG device {index}", findings)
                 return None
             ids.append(number)
-        facts = Facts.of_instance()
+        facts = StaticFacts.for_instance()
         facts.read(self._library, handle)
         name = uuid.decode("ascii", "backslashreplace")
         sm_count = ATTRIBUTES.unpack(attributes)[0] if attributes else None
@@ -151,17 +151,19 @@ class MigCuts:
             make_instance(name, state.gpu, (ids[0], ids[1]), index, sm_count, facts), handle, facts
         )
 
-    def _ask_facts(self, state: GpuState, findings: Findings) -> None:
-        for part in state.instances:
-            known = part.device
-            if not part.facts.unread or not isinstance(known, Instance):
+    def _read_pending_facts(self, state: GpuState, findings: NvmlFindings) -> None:
+        for instance in state.instances:
+            known = instance.device
+            if not instance.facts.pending or not isinstance(known, Instance):
                 continue
-            if part.facts.read(self._library, part.handle):
+            if instance.facts.read(self._library, instance.handle):
                 ids = (known.gi, known.ci)
-                told = make_instance(known.uuid, state.gpu, ids, known.index, known.sm_count, part.facts)
-                part.device = replace(known, profile=told.profile)
-            part.report_unread(self._part, findings)
+                updated = make_instance(
+                    known.uuid, state.gpu, ids, known.index, known.sm_count, instance.facts
+                )
+                instance.device = replace(known, profile=updated.profile)
+            instance.report_pending(self._collector, findings)
 
-    def _fail(self, state: GpuState, code: int, call: str, findings: Findings) -> None:
-        state.cut_read = False
-        findings.fail(self._part, code, call, state.gpu)
+    def _fail(self, state: GpuState, code: int, call: str, findings: NvmlFindings) -> None:
+        state.mig_layout_read = False
+        findings.add_error(self._collector, code, call, state.gpu)

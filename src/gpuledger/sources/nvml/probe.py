@@ -1,74 +1,65 @@
-"""The driver asked once about everything, in a process of its own: a call that hangs or crashes is survived.
+"""Read the driver once with NvmlSource, in a separate process that may hang or crash.
 
-A driver in trouble can hold its caller in the kernel, where no signal reaches it and no thread can be ended.
-So the asking is done by another process (COMMAND), which writes a line of JSON before each call and after
-each GPU; who reads them knows which call did not come back.
+A faulty driver can block its caller in the kernel, where neither signals nor threads help. So another process
+(COMMAND) makes the calls. It sends the name of each call before making it, which shows the call that did not
+return.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import selectors
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from ctypes import CDLL, byref, c_uint
-from dataclasses import asdict, dataclass, field
+from ctypes import CDLL
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final, cast
 
-from gpuledger.model.devices import Gpu, Instance
+from gpuledger.host.clock import SystemClock
+from gpuledger.host.procfs import RemoteHost
+from gpuledger.model.devices import Instance
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import (
+    PERSISTENCE_MODE,
+    QUANTITIES,
     RETIRED_PAGES_PENDING,
     ROW_REMAP_FAILURE,
     ROW_REMAP_PENDING,
     Quantity,
 )
-from gpuledger.sources.nvml.codes import SUCCESS, name_of
-from gpuledger.sources.nvml.devices import Devices
-from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.gpm import has_gpm
-from gpuledger.sources.nvml.library import LIBRARY, GpuGone, Library, load_library
-from gpuledger.sources.nvml.processes import ProcessLists
-from gpuledger.sources.nvml.readings import Readings
-from gpuledger.sources.nvml.state import GpuState
-from gpuledger.sources.nvml.utilization import NOT_READABLE, UtilizationSamples
+from gpuledger.model.snapshot import Failure, Reading, Snapshot
+from gpuledger.sources.nvml import accounting, devices, gpm, processes, quantity_values, utilization
+from gpuledger.sources.nvml.codes import name_of
+from gpuledger.sources.nvml.device_state import GpuState
+from gpuledger.sources.nvml.devices import GpuDiscovery
+from gpuledger.sources.nvml.findings import NvmlFindings
+from gpuledger.sources.nvml.library import LIBRARY_NAME, load_library
+from gpuledger.sources.nvml.source import NvmlSource
+from gpuledger.sources.settings import SourceSettings
 
-# Imports what this process imports: the same code, and nothing more of the working directory than it does.
+# Uses the import path of this process, without the working directory. The last argument is the pipe's number.
 COMMAND: Final = (
     *(sys.executable, "-P", "-c"),
-    "import sys; sys.path[:] = sys.argv[1:]; from gpuledger.sources.nvml.probe import main; main()",
+    "import sys; sys.path[:] = sys.argv[1:-1]; from gpuledger.sources.nvml.probe import main; main()",
     *(str(Path(folder).absolute()) for folder in sys.path if folder),
 )
-# Before the first line there is only the start of an interpreter, on a machine that may be busy.
+# Limit for the start of the interpreter, before the first message; the machine may be busy.
 _START_LIMIT: Final = 30.0
-# Without persistence mode these set cards up from nothing, which takes seconds and is no fault.
+# Without persistence mode these calls initialize GPUs, which normally takes seconds.
 _SLOW_CALLS: Final = ("nvmlInit", "nvmlDeviceGetHandleBy")
 _SLOW_FACTOR: Final = 4
-_WORN: Final = frozenset({ROW_REMAP_PENDING, ROW_REMAP_FAILURE, RETIRED_PAGES_PENDING})
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceAnswer:
-    """A MIG device as the driver tells it."""
+class GpuProbeResult:
+    """Result for one GPU. Modes are 1 on, 0 off, None if not supported or, with an `_error`, if unknown.
 
-    uuid: str
-    gi: int
-    ci: int
-    profile: str
-
-
-@dataclass(frozen=True, slots=True)
-class GpuAnswer:
-    """What one GPU said. Modes are 1 on, 0 off, None with the driver's reason in the field beside.
-
-    `error` is the driver's reason when the GPU as a whole does not answer; `processes` counts its list, None
-    with `processes_error`; `utilization_error` is empty when per-process samples are readable. `profiling`
-    says whether there are GPM metrics, `repair_pending` and `repair_failed` how memory with errors stands;
-    None is not known, for profiling with the reason unless it was not asked.
+    `error` is the reason if the whole GPU does not answer. `processes` is the number of entries in its lists,
+    None with `processes_error`. `utilization_error` is empty if per-process samples are readable. `profiling`
+    says whether GPM is supported. `repair_pending` and `repair_failed` describe repairs of memory with
+    errors. These three are None if unknown; `profiling_error` is then the reason, or empty if GPM was not
+    queried.
     """
 
     index: int
@@ -77,13 +68,13 @@ class GpuAnswer:
     address: str = ""
     minor: int | None = None
     error: str = ""
-    persistence: int | None = None
+    persistence: float | None = None
     persistence_error: str = ""
     accounting: int | None = None
     accounting_error: str = ""
     mig: bool = False
     mig_error: str = ""
-    instances: tuple[InstanceAnswer, ...] = ()
+    instances: tuple[Instance, ...] = ()
     processes: int | None = None
     processes_error: str = ""
     utilization_error: str = ""
@@ -94,12 +85,12 @@ class GpuAnswer:
 
 
 @dataclass(slots=True)
-class Answer:
-    """What the driver said, as far as it came.
+class ProbeResult:
+    """Result for the driver, as far as the probe got.
 
-    `missing` says why the library could not be loaded, `refused` why it did not start (an NVML name) and
-    `call` which call said so. `hung` names the call that did not come back within `limit` seconds, `crashed`
-    how the asking process ended before its time. `done` is true when the driver was asked everything.
+    `missing` is why the library could not be loaded. `refused` is the NVML name of the error that prevented
+    the reading. `call` is the last call made. `hung` is the call that did not return within `limit` seconds;
+    `crashed` says how the probing process ended early. `done` is True if everything was queried.
     """
 
     library: str = ""
@@ -108,225 +99,175 @@ class Answer:
     call: str = ""
     driver_version: str = ""
     library_version: str = ""
-    gpus: list[GpuAnswer] = field(default_factory=list)
+    gpus: list[GpuProbeResult] = field(default_factory=list)
     hung: str = ""
     limit: float = 5.0
     crashed: str = ""
     done: bool = False
 
 
-def ask(limit: float = 5.0, command: Sequence[str] = COMMAND) -> Answer:
-    """Ask in another process; one call may take `limit` seconds, one that sets cards up four times that.
+def probe_driver(limit: float = 5.0, command: Sequence[str] = COMMAND) -> ProbeResult:
+    """Probe the driver in another process. A call may take `limit` seconds, four times that to start GPUs.
 
     Never raises for what the driver does.
     """
-    answer = Answer()
-    asking = ""
-
-    def patience() -> float:
-        if not asking:
-            return _START_LIMIT
-        return limit * (_SLOW_FACTOR if asking.startswith(_SLOW_CALLS) else 1)
-
-    try:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-    except OSError as error:
-        answer.crashed = f"{command[0]}: {error.strerror}"
-        return answer
-    assert child.stdout is not None
-    with child.stdout as pipe:
-        for line in _lines(pipe, patience):
-            if line is None:
-                answer.hung, answer.limit = asking or "its start", patience()
-                break
-            told = _object(line)
-            asking = told.pop("asking", asking)
-            _take(answer, told)
-    if answer.hung:
+    result = ProbeResult()
+    receiver, sender = Pipe(duplex=False)
+    with receiver:
+        with sender:
+            pipe = sender.fileno()
+            try:
+                child = subprocess.Popen(
+                    (*command, str(pipe)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(pipe,),
+                )
+            except OSError as error:
+                result.crashed = f"{command[0]}: {error.strerror}"
+                return result
+        _receive(receiver, result, limit)
+    if result.hung:
         child.kill()
-    code = _end(child)
-    if not answer.hung and not answer.done:
-        answer.crashed = f"signal {-code}" if code and code < 0 else f"exit code {code}"
-        answer.call = asking
-    return answer
+    code = _reap(child)
+    if not result.hung and not result.done:
+        result.crashed = f"signal {-code}" if code and code < 0 else f"exit code {code}"
+    return result
 
 
-def _object(line: bytes) -> dict[str, Any]:
-    """The object of one line; empty for what the library itself writes to stdout."""
-    try:
-        told = json.loads(line)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
+def _receive(receiver: Connection, result: ProbeResult, limit: float) -> None:
+    """Set the fields that the child sends, until it closes the pipe or one of its calls hangs."""
+    while receiver.poll(seconds := _time_limit(result.call, limit)):
+        try:
+            message = receiver.recv()
+        except (EOFError, OSError):
+            return
+        for name, value in message.items():
+            setattr(result, name, value)
+    result.hung, result.limit = result.call or "its start", seconds
 
 
-def _lines(pipe: IO[bytes], patience: Callable[[], float]) -> Iterator[bytes | None]:
-    """Lines as they come; None when none came for as long as the `patience` of that moment, in seconds."""
-    kept = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        until = time.monotonic() + patience()
-        while True:
-            if not selector.select(max(0.0, until - time.monotonic())):
-                yield None
-                return
-            part = os.read(pipe.fileno(), 65536)
-            if not part:
-                return
-            *lines, kept = (kept + part).split(b"\n")
-            yield from lines
-            until = time.monotonic() + patience()
+def _time_limit(call: str, limit: float) -> float:
+    if not call:
+        return _START_LIMIT
+    return limit * (_SLOW_FACTOR if call.startswith(_SLOW_CALLS) else 1)
 
 
-def _end(child: subprocess.Popen[bytes]) -> int | None:
+def _reap(child: subprocess.Popen[bytes]) -> int | None:
     try:
         return child.wait(1.0)
     except subprocess.TimeoutExpired:
-        # Held in the kernel: it ends when the driver lets it go, and nobody can wait for that.
+        # The process is blocked in the kernel and cannot be waited for.
         return None
 
 
-def _take(answer: Answer, told: dict[str, Any]) -> None:
-    gpu = told.pop("gpu", None)
-    if gpu is not None:
-        gpu["instances"] = tuple(InstanceAnswer(**each) for each in gpu["instances"])
-        answer.gpus.append(GpuAnswer(**gpu))
-    for name, value in told.items():
-        setattr(answer, name, value)
+class _TracedLibrary:
+    """The loaded library; `report` gets the name and the arguments of each call before it is made."""
+
+    def __init__(self, library: CDLL, report: Callable[..., None]) -> None:
+        self._library = library
+        self._report = report
+
+    def __getattr__(self, call: str) -> Callable[..., int]:
+        function: Callable[..., int] = getattr(self._library, call)
+
+        def report_and_call(*arguments: object) -> int:
+            self._report(call, *arguments)
+            return function(*arguments)
+
+        return report_and_call
 
 
-class _Telling(Library):
-    """Says which call comes next."""
-
-    def __init__(self, load: Callable[[], CDLL], tell: Callable[[dict[str, Any]], None]) -> None:
-        super().__init__(load)
-        self._tell = tell
-        self.asked = ""
-        self.about = ""
-
-    def call(self, call: str, *arguments: object) -> int:
-        self._say(call)
-        return super().call(call, *arguments)
-
-    def ask(self, call: str, *arguments: object) -> int:
-        self._say(call)
-        return super().ask(call, *arguments)
-
-    def _say(self, call: str) -> None:
-        self.asked = call
-        self._tell({"asking": call + self.about})
-
-
-def examine(tell: Callable[[dict[str, Any]], None], load: Callable[[], CDLL] = load_library) -> None:
-    """Ask the driver in this process, and `tell` the fields of an Answer and each GpuAnswer as `gpu`."""
-    tell({"asking": f"loading {LIBRARY}"})
+def query_driver(send: Callable[[dict[str, Any]], None], load: Callable[[], CDLL] = load_library) -> None:
+    """Read one Snapshot of all Gpus and quantities in this process; `send` fields of ProbeResult."""
+    send({"call": f"loading {LIBRARY_NAME}"})
     try:
         loaded = load()
     except OSError as error:
-        tell({"missing": str(error), "done": True})
+        send({"missing": str(error), "done": True})
         return
-    tell({"library": _where_loaded()})
-    library = _Telling(lambda: loaded, tell)
+    send({"library": _find_loaded_library()})
+
+    def report(call: str, handle: object = None, *_: object) -> None:
+        send({"call": call + _describe_handle(handle, source.discovery.states)})
+
+    traced = cast(CDLL, _TracedLibrary(loaded, report))
+    source = NvmlSource(SourceSettings(), RemoteHost(), SystemClock(), load=lambda: traced)
     try:
-        library.start()
-        tell({"driver_version": library.text("nvmlSystemGetDriverVersion")[1]})
-        tell({"library_version": library.text("nvmlSystemGetNVMLVersion")[1]})
-        for gpu in _gpus(library):
-            tell({"gpu": asdict(gpu)})
+        snapshot = source.read(frozenset(QUANTITIES.values()))
+        send({"gpus": list(_gpu_results(source.discovery, snapshot))})
     except SourceUnavailable as error:
-        tell({"refused": error.reason, "call": library.asked})
-    library.stop()
-    tell({"done": True})
+        send({"refused": error.reason})
+    info = source.info
+    send({"driver_version": info.driver_version, "library_version": info.library_version})
+    source.close()
+    send({"done": True})
 
 
-def _gpus(library: _Telling) -> Iterator[GpuAnswer]:
-    devices = Devices(library, (), slow_interval=0.0)
-    devices.find_all()
-    findings = Findings()
-    devices.check(0.0, findings)
-    lists = ProcessLists(library)
-    lists.prepare()
-    samples = UtilizationSamples(library)
-    yield from (GpuAnswer(index, error=name_of(code)) for index, (code, _) in devices.missing.items())
-    faults = {failure.device: failure.reason for failure in findings.failures}
-    for state in devices.states:
-        library.about = f" of GPU {state.gpu.index}"
-        yield _gpu(state, library, lists, samples, faults.get(state.gpu, ""))
-    library.about = ""
+def _describe_handle(handle: object, states: Sequence[GpuState]) -> str:
+    """Return ` of GPU 0` for the handle of this Gpu or one of its Instances; empty for others."""
+    for state in states:
+        if any(handle is part.handle for part in (state, *state.instances)):
+            return f" of GPU {state.gpu.index}"
+    return ""
 
 
-def _gpu(
-    state: GpuState, library: Library, lists: ProcessLists, samples: UtilizationSamples, fault: str
-) -> GpuAnswer:
-    gpu = state.gpu
-    findings = Findings()
-    if not state.up:
-        return _named(gpu, error=name_of(state.code))
-    try:
-        persistence, persistence_error = _mode(library, "nvmlDeviceGetPersistenceMode", state)
-        accounting, accounting_error = _mode(library, "nvmlDeviceGetAccountingMode", state)
-        if state.cut_known:
-            lists.read(state, findings)
-        lists_error = findings.error_of("processes")
-        used = samples.read(state, 0.0, findings)
-        profiling, profiling_error = _profiling(library, state)
-        worn = Readings(library, slow_interval=0.0).read(state, _WORN, 0.0, Findings())
-    except GpuGone as gone:
-        return _named(gpu, error=name_of(gone.code))
-    cut_error = "" if state.cut_read else fault
-    parts = [part.device for part in state.instances]
-    pids = {(part.device.uuid, pid) for part in state.parts for pid in part.pids}
-    unreadable = (
-        "" if used is not NOT_READABLE else findings.error_of("utilization") or cut_error or "NOT_SUPPORTED"
-    )
-    return _named(
-        gpu,
-        persistence=persistence,
-        persistence_error=persistence_error,
-        accounting=accounting,
-        accounting_error=accounting_error,
+def _gpu_results(found: GpuDiscovery, snapshot: Snapshot) -> Iterator[GpuProbeResult]:
+    for index, (code, _) in found.unreachable.items():
+        yield GpuProbeResult(index, error=name_of(code))
+    readings = {reading.device: reading for reading in snapshot.readings}
+    for state in found.states:
+        gpu = state.gpu
+        result = GpuProbeResult(gpu.index, gpu.uuid, gpu.name, gpu.pci_bus_id, gpu.minor)
+        failures = [each for each in snapshot.failures if each.device and each.device.gpu == gpu]
+        if state.up:
+            yield _with_facts(result, state, readings[gpu], failures)
+        else:
+            yield replace(result, error=name_of(state.code))
+
+
+def _with_facts(
+    result: GpuProbeResult, state: GpuState, reading: Reading, failures: list[Failure]
+) -> GpuProbeResult:
+    """Return the result of a Gpu that answers, with what the tick read."""
+    mig_error = "" if state.mig_layout_read else _last_reason(failures, devices.PART)
+    listed = [part.listed for part in state.process_devices]
+    error_of = NvmlFindings(failures).error_of
+    no_samples = error_of(utilization.PART) or mig_error or "NOT_SUPPORTED"
+    return replace(
+        result,
+        persistence=reading.get(PERSISTENCE_MODE),
+        persistence_error=_last_reason(failures, quantity_values.PART, PERSISTENCE_MODE.key),
+        accounting=state.accounting_mode,
+        accounting_error=_last_reason(failures, accounting.PART) or mig_error,
         mig=state.mig_enabled,
-        mig_error=cut_error,
-        instances=tuple(
-            InstanceAnswer(part.uuid, part.gi, part.ci, part.profile)
-            for part in parts
-            if isinstance(part, Instance)
-        ),
-        processes=None if any(part.held is None for part in state.parts) else len(pids),
-        processes_error=lists_error,
-        utilization_error=unreadable,
-        profiling=profiling,
-        profiling_error=profiling_error,
-        repair_pending=_any(worn, ROW_REMAP_PENDING, RETIRED_PAGES_PENDING),
-        repair_failed=_any(worn, ROW_REMAP_FAILURE),
+        mig_error=mig_error,
+        instances=tuple(part.device for part in state.instances if isinstance(part.device, Instance)),
+        processes=None if None in listed else sum(len(pids or ()) for pids in listed),
+        processes_error=error_of(processes.PART) or mig_error,
+        utilization_error=no_samples if reading.samples is None else "",
+        profiling=state.gpm,
+        profiling_error=_last_reason(failures, quantity_values.PART, gpm.SUPPORT_CALL),
+        repair_pending=_any_flag_set(reading.values, ROW_REMAP_PENDING, RETIRED_PAGES_PENDING),
+        repair_failed=_any_flag_set(reading.values, ROW_REMAP_FAILURE),
     )
 
 
-def _named(gpu: Gpu, **rest: Any) -> GpuAnswer:
-    return GpuAnswer(gpu.index, gpu.uuid, gpu.name, gpu.pci_bus_id, gpu.minor, **rest)
+def _last_reason(failures: Sequence[Failure], part: str, name: str = "") -> str:
+    """Return the reason of the part's last failure of the quantity or call `name`; empty without one."""
+    reasons = [each.reason for each in failures if each.part == part and f"{name}:" in each.detail]
+    return reasons[-1] if reasons else ""
 
 
-def _mode(library: Library, call: str, state: GpuState) -> tuple[int | None, str]:
-    mode = c_uint()
-    code = library.ask(call, state.handle, byref(mode))
-    return (mode.value, "") if code == SUCCESS else (None, name_of(code))
+def _any_flag_set(values: Mapping[Quantity, float], *flags: Quantity) -> bool | None:
+    """Return whether one of the flags is set; None if none was reported."""
+    reported = [values[flag] for flag in flags if flag in values]
+    return any(reported) if reported else None
 
 
-def _profiling(library: Library, state: GpuState) -> tuple[bool | None, str]:
-    code, has = has_gpm(library, state.handle)
-    return (has, "") if code == SUCCESS else (None, name_of(code))
-
-
-def _any(values: Mapping[Quantity, float], *flags: Quantity) -> bool | None:
-    """Whether one of the flags is up; None if none was told."""
-    told = [values[flag] for flag in flags if flag in values]
-    return any(told) if told else None
-
-
-def _where_loaded(maps: Path = Path("/proc/self/maps")) -> str:
-    """The real path of the library in this process; its bare name where that is not told."""
+def _find_loaded_library(maps: Path = Path("/proc/self/maps")) -> str:
+    """Return the real path of the loaded library, or its bare name if unknown."""
     try:
         for line in maps.read_text("utf-8", "backslashreplace").splitlines():
             path = line.split(None, 5)[-1]
@@ -334,14 +275,10 @@ def _where_loaded(maps: Path = Path("/proc/self/maps")) -> str:
                 return path
     except OSError:
         pass
-    return LIBRARY
-
-
-def _write(told: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
+    return LIBRARY_NAME
 
 
 def main() -> None:
-    """Ask, and write what is told to stdout."""
-    examine(_write)
+    """Query the driver and send the results through the pipe of the parent process."""
+    with Connection(int(sys.argv[-1]), readable=False) as sender:
+        query_driver(sender.send)

@@ -1,4 +1,4 @@
-"""The driver of this machine as a Source: one tick over all Gpus."""
+"""Source that reads this machine's driver through NVML: one Snapshot of all Gpus per tick."""
 
 from __future__ import annotations
 
@@ -11,35 +11,37 @@ from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import AccountingRecord, GpuProcess, HostFacts
 from gpuledger.model.quantities import Quantity
-from gpuledger.model.snapshot import Collected, Reading, Snapshot, SourceInfo
+from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
-from gpuledger.sources.nvml import accounting, answers, devices, events, processes, utilization
-from gpuledger.sources.nvml.accounting import AccountingRecords
+from gpuledger.sources.nvml import accounting, devices, events, processes, quantity_values, utilization
+from gpuledger.sources.nvml.accounting import AccountingReader
 from gpuledger.sources.nvml.codes import RELOADED, SUCCESS
-from gpuledger.sources.nvml.devices import Devices
-from gpuledger.sources.nvml.events import XidEvents
-from gpuledger.sources.nvml.findings import Findings
-from gpuledger.sources.nvml.gpm import PerformanceMetrics
-from gpuledger.sources.nvml.library import GpuGone, Library, load_library, unavailable
-from gpuledger.sources.nvml.processes import TYPES, ProcessLists, ProcessNames
-from gpuledger.sources.nvml.readings import Readings
-from gpuledger.sources.nvml.state import DeviceState, GpuState
-from gpuledger.sources.nvml.utilization import NOT_READABLE, Utilization, UtilizationSamples
+from gpuledger.sources.nvml.device_state import DeviceState, GpuState
+from gpuledger.sources.nvml.devices import GpuDiscovery
+from gpuledger.sources.nvml.events import XidEventSet
+from gpuledger.sources.nvml.findings import NvmlFindings
+from gpuledger.sources.nvml.gpm import GpmReader
+from gpuledger.sources.nvml.library import GpuLost, NvmlLibrary, load_library, unavailable_error
+from gpuledger.sources.nvml.processes import TYPES_BY_BITS, ProcessListReader, ProcessNameCache
+from gpuledger.sources.nvml.quantity_reader import QuantityReader
+from gpuledger.sources.nvml.utilization import NOT_READABLE, Utilization, UtilizationReader
 from gpuledger.sources.settings import SourceSettings
 
-_FIRST_WAIT: Final = 1.0
-_LONGEST_WAIT: Final = 60.0
-_CLOCK_STEP: Final = 0.5
+_FIRST_RETRY_DELAY: Final = 1.0
+_MAX_RETRY_DELAY: Final = 60.0
+_MIN_CLOCK_STEP: Final = 0.5
 
 
 class NvmlSource:
     """Reads through libnvidia-ml.so.1. Used by one thread.
 
-    Nothing is loaded before the first `read`. A driver that is not there, or goes, is tried again with
-    growing pauses (1 s to 60 s by `clock`), and `read` raises SourceUnavailable meanwhile. While all Gpus
-    are lost they are told as such, and the driver is started anew with the same pauses. With `pci` a GPU
-    that is on the bus and not counted by the driver is a Failure.
+    Nothing is loaded before the first `read`. While the driver is missing or unloaded, its start is retried
+    with growing delays (1 s to 60 s by `clock`), and `read` raises SourceUnavailable. While all Gpus are
+    lost, they are reported as down and the driver is restarted with the same delays. With `pci`, a GPU on the
+    PCI bus that the driver does not count is a Failure.
     """
+
+    has_local_pids = True
 
     def __init__(
         self,
@@ -55,66 +57,71 @@ class NvmlSource:
         self._clock = clock
         self._timer = timer
         self._scan_interval = settings.process_scan_interval
-        self._library = Library(load)
-        self._devices = Devices(self._library, settings.devices, settings.slow_interval, pci)
-        self._readings = Readings(self._library, settings.slow_interval)
-        self._metrics = PerformanceMetrics(self._library, clock)
-        self._lists = ProcessLists(self._library)
-        self._names = ProcessNames(self._library)
-        self._samples = UtilizationSamples(self._library)
-        self._accounting = AccountingRecords(
-            self._library, settings.slow_interval, settings.enable_accounting
-        )
-        self._events = XidEvents(self._library)
+        self._library = NvmlLibrary(load)
+        self._devices = GpuDiscovery(self._library, settings.devices, settings.slow_interval, pci)
+        self._readings = QuantityReader(self._library, settings.slow_interval)
+        self._metrics = GpmReader(self._library, clock)
+        self._lists = ProcessListReader(self._library)
+        self._names = ProcessNameCache(self._library)
+        self._samples = UtilizationReader(self._library)
+        self._accounting = AccountingReader(self._library, settings.slow_interval, settings.enable_accounting)
+        self._events = XidEventSet(self._library)
         self._info = SourceInfo("nvml")
         self._epoch = ("", "")
         self._facts: Mapping[int, HostFacts] = {}
-        self._scanned_at = 0.0
-        self._wait = _FIRST_WAIT
-        self._start_at: float | None = None
+        self._lists_read_at = 0.0
+        self._retry_delay = _FIRST_RETRY_DELAY
+        self._retry_at: float | None = None
         self._unavailable: SourceUnavailable | None = None
         self._clock_offset: float | None = None
 
     @property
     def info(self) -> SourceInfo:
-        """Versions are empty until the driver was reached."""
+        """Name and versions; the versions are empty before the first successful start."""
         return self._info
 
     @property
     def calls(self) -> int:
-        """Driver calls made so far."""
+        """Number of driver calls made so far."""
         return self._library.calls
 
+    @property
+    def discovery(self) -> GpuDiscovery:
+        """The state of each Gpu after the last `read`, which `doctor` judges."""
+        return self._devices
+
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
-        """One tick; see `Source`. Raises SourceUnavailable."""
+        """Read one tick; see `Source`. Raises SourceUnavailable."""
         unix, elapsed = self._clock.unix(), self._clock.elapsed()
         self._ensure_started(elapsed)
-        self._notice_clock_step(unix - elapsed)
-        findings = Findings()
+        self._handle_clock_step(unix - elapsed)
+        findings = NvmlFindings()
         times = [self._timer()]
 
-        self._devices.check(elapsed, findings)
+        self._devices.update(elapsed, findings)
         times.append(self._timer())
-        self._forget_devices()
+        self._forget_removed_devices()
         values = self._read_values(wanted, elapsed, findings)
         times.append(self._timer())
-        scanned = self._read_processes(unix, elapsed, findings)
+        lists_read = self._read_processes(unix, elapsed, findings)
         times.append(self._timer())
         used = self._read_utilization(elapsed, findings)
         times.append(self._timer())
-        records = self._read_accounting(unix, elapsed, scanned, findings)
+        records = self._read_accounting(unix, elapsed, lists_read, findings)
         times.append(self._timer())
-        self._judge(elapsed, findings)
+        self._mark_failed_gpus(elapsed, findings)
         xids = self._events.drain(self._devices.states, unix, findings)
         times.append(self._timer())
 
-        told: list[Reading] = []
+        readings: list[Reading] = []
         for state in self._devices.states:
             uuid = state.gpu.uuid
-            told += self._tell(state, values, used.get(uuid, NOT_READABLE), records.get(uuid, ()), wanted)
-        parts = (
+            readings += self._build_readings(
+                state, values, used.get(uuid, NOT_READABLE), records.get(uuid, ()), wanted
+            )
+        collectors = (
             devices.PART,
-            answers.PART,
+            quantity_values.PART,
             processes.PART,
             utilization.PART,
             accounting.PART,
@@ -124,31 +131,31 @@ class NvmlSource:
             unix=unix,
             elapsed=elapsed,
             source=self._info,
-            readings=tuple(told),
+            readings=tuple(readings),
             xids=xids,
             failures=tuple(findings.failures),
             collected=tuple(
-                Collected(part, after - before, findings.error_of(part))
-                for part, before, after in zip(parts, times, times[1:], strict=False)
+                CollectorRun(collector, after - before, findings.error_of(collector))
+                for collector, before, after in zip(collectors, times, times[1:], strict=False)
             ),
             invalid=findings.invalid,
-            devices_failed=not self._devices.whole,
+            devices_failed=not self._devices.complete,
             boot_id=self._epoch[0],
             driver_load=self._epoch[1],
         )
 
     def close(self) -> None:
-        """Let the driver go; a later `read` starts it again. Idempotent."""
+        """Release the driver; a later `read` starts it again. Idempotent."""
         if self._library.started:
             self._events.reset()
             self._metrics.reset()
             self._library.stop()
-        # Who closes it and reads again has reason to: what was refused before is not remembered.
-        self._start_at = self._unavailable = None
+        # Closing clears the retry delay.
+        self._retry_at = self._unavailable = None
 
     def _ensure_started(self, now: float) -> None:
-        waiting = self._start_at is not None and now < self._start_at
-        if self._library.started and (self._start_at is None or waiting):
+        waiting = self._retry_at is not None and now < self._retry_at
+        if self._library.started and (self._retry_at is None or waiting):
             return
         if waiting and self._unavailable:
             raise SourceUnavailable(str(self._unavailable), self._unavailable.reason)
@@ -156,23 +163,23 @@ class NvmlSource:
         try:
             self._library.start()
             self._info = self._read_info()
-            # The driver may be another load of it than before, and no other moment shows that.
+            # Only a start can show that the driver was loaded again.
             self._epoch = self._host.epoch()
             self._lists.prepare()
-            self._devices.find_all()
+            self._devices.list_gpus()
         except SourceUnavailable as error:
-            self._give_up(error, now)
+            self._fail_start(error, now)
             raise
-        self._start_at = self._unavailable = None
+        self._retry_at = self._unavailable = None
 
-    def _give_up(self, error: SourceUnavailable, now: float) -> None:
+    def _fail_start(self, error: SourceUnavailable, now: float) -> None:
         self.close()
         self._unavailable = error
-        self._put_off(now)
+        self._schedule_retry(now)
 
-    def _put_off(self, now: float) -> None:
-        self._start_at = now + self._wait
-        self._wait = min(2 * self._wait, _LONGEST_WAIT)
+    def _schedule_retry(self, now: float) -> None:
+        self._retry_at = now + self._retry_delay
+        self._retry_delay = min(2 * self._retry_delay, _MAX_RETRY_DELAY)
 
     def _read_info(self) -> SourceInfo:
         version = c_int()
@@ -180,113 +187,126 @@ class NvmlSource:
         known = self._library.call(call, byref(version)) == SUCCESS
         return SourceInfo(
             name="nvml",
-            driver_version=self._library.text("nvmlSystemGetDriverVersion")[1],
-            library_version=self._library.text("nvmlSystemGetNVMLVersion")[1],
+            driver_version=self._library.query_text("nvmlSystemGetDriverVersion")[1],
+            library_version=self._library.query_text("nvmlSystemGetNVMLVersion")[1],
             cuda_version=f"{version.value // 1000}.{version.value % 1000 // 10}" if known else "",
         )
 
-    def _notice_clock_step(self, offset: float) -> None:
-        # Where the driver's timestamps are wall time, a clock set back would hide all samples until it has
-        # caught up.
-        if self._clock_offset is not None and offset < self._clock_offset - _CLOCK_STEP:
+    def _handle_clock_step(self, offset: float) -> None:
+        # If the driver's timestamps are wall time and the clock is set back, all new samples would look old.
+        if self._clock_offset is not None and offset < self._clock_offset - _MIN_CLOCK_STEP:
             for state in self._devices.states:
                 state.last_sample = None
         self._clock_offset = offset
 
-    def _forget_devices(self) -> None:
+    def _forget_removed_devices(self) -> None:
         if self._devices.changed:
             states = self._devices.states
-            self._metrics.keep(part for state in states for part in (state, *state.instances))
-            self._accounting.keep(states)
+            self._metrics.forget_others(
+                device_state for state in states for device_state in (state, *state.instances)
+            )
+            self._accounting.forget_others(states)
 
     def _read_values(
-        self, wanted: frozenset[Quantity], now: float, findings: Findings
+        self, wanted: frozenset[Quantity], now: float, findings: NvmlFindings
     ) -> dict[str, dict[Quantity, float]]:
         values: dict[str, dict[Quantity, float]] = {}
         for state in self._devices.states:
             if not state.up:
                 continue
             try:
-                for part in (state, *state.instances):
-                    part.fault, part.answered = SUCCESS, False
-                    told = values[part.device.uuid] = self._readings.read(part, wanted, now, findings)
-                    self._metrics.read(state, part, wanted, told, findings)
-            except GpuGone as gone:
-                state.lose(gone.code, gone.call, answers.PART, findings)
+                for device_state in (state, *state.instances):
+                    device_state.first_error, device_state.answered = SUCCESS, False
+                    read = values[device_state.device.uuid] = self._readings.read(
+                        device_state, wanted, now, findings
+                    )
+                    self._metrics.read(state, device_state, wanted, read, findings)
+            except GpuLost as lost:
+                state.mark_lost(lost.code, lost.call, quantity_values.PART, findings)
         return values
 
-    def _read_processes(self, unix: float, now: float, findings: Findings) -> bool:
-        """Whether it was time to."""
+    def _read_processes(self, unix: float, now: float, findings: NvmlFindings) -> bool:
+        """Read process lists if they are due; return whether they were read."""
         states = self._devices.states
-        unknown = any(part.held is None for state in states if state.up for part in state.parts)
-        due = now - self._scanned_at >= self._scan_interval
+        unknown = any(
+            device_state.listed is None
+            for state in states
+            if state.up
+            for device_state in state.process_devices
+        )
+        due = now - self._lists_read_at >= self._scan_interval
         if not (due or unknown or self._devices.changed):
             return False
-        self._scanned_at, self._devices.changed = now, False
+        self._lists_read_at, self._devices.changed = now, False
         for state in states:
             if not state.up:
                 continue
-            if not state.cut_known:
-                for part in state.parts:
-                    part.held = None
+            if not state.mig_layout_known:
+                for device_state in state.process_devices:
+                    device_state.listed = None
                 continue
-            before = [part.pids for part in state.parts]
+            before = [device_state.pids for device_state in state.process_devices]
             try:
                 self._lists.read(state, findings)
-                if [part.pids for part in state.parts] != before and not self._devices.is_cut_as_known(state):
-                    findings.note(processes.PART, "CHANGED", f"{state.gpu.uuid}: cut anew while it was read")
-                    for part in state.parts:
-                        part.held = None
-            except GpuGone as gone:
-                state.lose(gone.code, gone.call, processes.PART, findings)
-        # Pids of a list that failed just now are asked for too: a host forgets what is not asked for, and
-        # where it goes by first sight the process would come back as another one.
-        pids = {pid for state in states for part in state.parts for pid in part.pids}
+                changed = [device_state.pids for device_state in state.process_devices] != before
+                if changed and not self._devices.is_mig_layout_unchanged(state):
+                    findings.note(
+                        processes.PART, "CHANGED", f"{state.gpu.uuid}: MIG layout changed while reading"
+                    )
+                    for device_state in state.process_devices:
+                        device_state.listed = None
+            except GpuLost as lost:
+                state.mark_lost(lost.code, lost.call, processes.PART, findings)
+        # Include pids of lists that failed in this tick: the host forgets other pids, and a start time
+        # derived from the first sighting would change.
+        pids = {
+            pid for state in states for device_state in state.process_devices for pid in device_state.pids
+        }
         self._facts = self._host.identify(pids, unix)
-        self._names.keep({(pid, self._facts[pid].start) for pid in pids})
+        self._names.forget_others({(pid, self._facts[pid].start) for pid in pids})
         return True
 
-    def _read_utilization(self, now: float, findings: Findings) -> dict[str, Utilization]:
+    def _read_utilization(self, now: float, findings: NvmlFindings) -> dict[str, Utilization]:
         used: dict[str, Utilization] = {}
         for state in self._devices.states:
             if not state.up:
                 continue
             try:
                 used[state.gpu.uuid] = self._samples.read(state, now, findings)
-            except GpuGone as gone:
-                state.lose(gone.code, gone.call, utilization.PART, findings)
+            except GpuLost as lost:
+                state.mark_lost(lost.code, lost.call, utilization.PART, findings)
         return used
 
     def _read_accounting(
-        self, unix: float, now: float, scanned: bool, findings: Findings
+        self, unix: float, now: float, lists_read: bool, findings: NvmlFindings
     ) -> dict[str, tuple[AccountingRecord, ...]]:
         records: dict[str, tuple[AccountingRecord, ...]] = {}
         for state in self._devices.states:
             if not state.up:
                 continue
             try:
-                records[state.gpu.uuid] = self._accounting.read(state, unix, now, scanned, findings)
-            except GpuGone as gone:
-                state.lose(gone.code, gone.call, accounting.PART, findings)
+                records[state.gpu.uuid] = self._accounting.read(state, unix, now, lists_read, findings)
+            except GpuLost as lost:
+                state.mark_lost(lost.code, lost.call, accounting.PART, findings)
         return records
 
-    def _judge(self, now: float, findings: Findings) -> None:
-        """A Gpu that told nothing but errors is down; with all of them down the driver is started anew."""
+    def _mark_failed_gpus(self, now: float, findings: NvmlFindings) -> None:
+        """Mark Gpus that returned only errors as down. If all are down, schedule a restart of the driver."""
         states = self._devices.states
         for state in states:
-            answered = state.answered or any(part.answered for part in state.instances)
-            if state.up and state.fault and not answered:
-                state.lose(state.fault, "every call", devices.PART, findings)
+            answered = state.answered or any(device_state.answered for device_state in state.instances)
+            if state.up and state.first_error and not answered:
+                state.mark_lost(state.first_error, "every call", devices.PART, findings)
         if any(state.up for state in states):
-            self._wait, self._start_at = _FIRST_WAIT, None
+            self._retry_delay, self._retry_at = _FIRST_RETRY_DELAY, None
         elif all(state.code in RELOADED for state in states):
-            error = unavailable(states[0].code, "every call")
-            self._give_up(error, now)
+            error = unavailable_error(states[0].code, "every call")
+            self._fail_start(error, now)
             raise error
-        elif self._start_at is None:
-            self._put_off(now)
+        elif self._retry_at is None:
+            self._schedule_retry(now)
 
-    def _tell(
+    def _build_readings(
         self,
         state: GpuState,
         values: Mapping[str, Mapping[Quantity, float]],
@@ -294,36 +314,55 @@ class NvmlSource:
         records: tuple[AccountingRecord, ...],
         wanted: frozenset[Quantity],
     ) -> list[Reading]:
-        told: list[Reading] = []
-        for part in (state, *state.instances):
-            if not state.up or (part.fault and not part.answered):
-                told.append(
-                    Reading(part.device, False, processes=None, samples=None, mig_enabled=state.mig_enabled)
+        readings: list[Reading] = []
+        for device_state in (state, *state.instances):
+            if not state.up or (device_state.first_error and not device_state.answered):
+                readings.append(
+                    Reading(
+                        device_state.device,
+                        False,
+                        processes=None,
+                        samples=None,
+                        mig_enabled=state.mig_enabled,
+                    )
                 )
                 continue
             rows: tuple[GpuProcess, ...] | None = ()
-            if part is not state or not state.instances:
-                rows = self._rows(part, used, state.cut_known)
-            told.append(
+            if device_state is not state or not state.instances:
+                rows = self._build_processes(device_state, used, state.mig_layout_known)
+            readings.append(
                 Reading(
-                    part.device,
-                    values=values[part.device.uuid],
+                    device_state.device,
+                    values=values[device_state.device.uuid],
                     processes=rows,
-                    samples=used.samples if part is state else None,
-                    supported=self._readings.supported(part, wanted),
+                    samples=used.samples if device_state is state else None,
+                    supported=self._readings.supported(device_state, wanted),
                     mig_enabled=state.mig_enabled,
-                    accounting=records if part is state else (),
+                    accounting=records if device_state is state else (),
                 )
             )
-        return told
+        return readings
 
-    def _rows(self, part: DeviceState, used: Utilization, known: bool) -> tuple[GpuProcess, ...] | None:
-        if part.held is None or not known:
+    def _build_processes(
+        self, device_state: DeviceState, used: Utilization, known: bool
+    ) -> tuple[GpuProcess, ...] | None:
+        if device_state.listed is None or not known:
             return None
-        device, facts, name_of, usage_of = part.device, self._facts, self._names.of, used.of
+        device, facts, name_of, usage_of = (
+            device_state.device,
+            self._facts,
+            self._names.name_of,
+            used.usage_of,
+        )
         return tuple(
             GpuProcess(
-                device, pid, facts[pid], name_of(pid, facts[pid].start), TYPES[bits], memory, usage_of(pid)
+                device,
+                pid,
+                facts[pid],
+                name_of(pid, facts[pid].start),
+                TYPES_BY_BITS[bits],
+                memory,
+                usage_of(pid),
             )
-            for pid, (bits, memory) in part.held.items()
+            for pid, (bits, memory) in device_state.listed.items()
         )

@@ -1,4 +1,4 @@
-"""Stand-ins for identifiers: the same for the same one, of the same shape, and not to be turned back."""
+"""Masks: pseudonyms for identifiers, the same for equal identifiers, of the same form, and irreversible."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Final
 
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _HEX: Final = re.compile(r"[0-9a-f]{12,128}")
-_TRIES: Final = 16
-# Above what machines and directories hand out, and below (uid_t)-2.
+_MAX_ATTEMPTS: Final = 16
+# Above the uids that machines and directories assign, and below (uid_t)-2.
 _FIRST_UID: Final = 3_000_000_000
 _UIDS: Final = 1_000_000_000
 _BASE32: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _SLUID: Final = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
-# Of PBS and TORQUE: 1234.server, 1234[7].server of an array.
+# PBS and TORQUE: 1234.server; in a job array, 1234[7].server.
 _BATCH_JOB: Final = re.compile(r"(\d+)(\[\d*\])?(?:\.(.+))?", re.ASCII | re.DOTALL)
 _SLOT: Final = re.compile(r"(slot\d+(?:_\d+)?)(?:@(.+))?", re.ASCII | re.DOTALL)
 
-# Programs that say nothing about who works on what.
+# Well-known programs, which do not identify a user or project.
 _PROGRAMS: Final = re.compile(
     r"python[0-9.]*|java|node|ruby|perl|julia|R|bash|sh|Xorg|Xwayland|gnome-shell|kwin_x11|kwin_wayland|plasmashell"
     r"|firefox|chrome|ffmpeg|tritonserver|ollama|vllm|llama-server|nvidia-cuda-mps-(?:server|control)"
@@ -39,19 +39,22 @@ _UNIT_SUFFIX: Final = re.compile(r"\.(?:service|scope|slice|socket|mount)$")
 
 
 class Masks:
-    """One secret key, drawn per recording and written nowhere, and all stand-ins given so far."""
+    """Creates masks with a secret key, which is random per recording and stored nowhere, and caches them."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = token_bytes(32) if key is None else key
-        self._given: dict[tuple[str, str], str] = {}
+        self._masks: dict[tuple[str, str], str] = {}
         self._used: set[tuple[str, str]] = set()
 
     def name(self, kind: str, original: str) -> str:
-        """`KIND-7f3a`; longer where four digits are taken. Empty stays empty, as for all shapes."""
-        return self._mask(kind, original, lambda digest, turn: f"{kind}-{digest[: 4 + turn]}")
+        """Mask as `KIND-7f3a`, with more digits if that is in use. Every method keeps empty text empty."""
+        return self._mask(kind, original, lambda digest, attempt: f"{kind}-{digest[: 4 + attempt]}")
 
     def uuid(self, original: str) -> str:
-        """A UUID for each UUID in it, so that `GPU-...`, `MIG-GPU-.../1/0` keep their form; else a name."""
+        """Mask each UUID in the text, so that `GPU-...` and `MIG-GPU-.../1/0` keep their form.
+
+        Other text is replaced by a UUID, after its prefix `GPU-` or `MIG-` if it has one.
+        """
         if _UUID.search(original):
             return _UUID.sub(lambda found: self._uuid(found[0]), original)
         prefix = original[:4] if original[:4] in ("GPU-", "MIG-") else ""
@@ -61,7 +64,7 @@ class Masks:
         return self._mask("uuid", original, lambda digest, _: _as_uuid(digest))
 
     def hexadecimal(self, kind: str, original: str) -> str:
-        """As many hexadecimal digits, for container ids and the like; a UUID, or else a name."""
+        """Mask a container id or similar as a UUID or as many hexadecimal digits; other text as a name."""
         if _UUID.fullmatch(original):
             return self._uuid(original)
         head, dash, tail = original.partition("-")
@@ -72,20 +75,20 @@ class Masks:
         return self._mask(kind, original, lambda digest, _: digest[: len(original)])
 
     def digits(self, kind: str, original: str) -> str:
-        """As many digits where all are; else a name."""
+        """Mask a number as a number with as many digits (at least four); other text as a name."""
         if not (original.isascii() and original.isdigit()):
             return self.name(kind, original)
         size = max(len(original), 4)
         return self._mask(kind, original, lambda digest, _: _as_number(digest, size))
 
     def uid(self, original: int) -> int:
-        """Another uid; root stays root."""
+        """Mask a uid as another uid; keep root."""
         if original == 0:
             return 0
         return int(self._mask("uid", str(original), lambda digest, _: _as_uid(digest)))
 
     def user(self, original: str) -> str:
-        """`user-7f3a`; root stays root, and a number, told where the name is not known, is a uid's."""
+        """Mask as `user-7f3a`; keep root. A number is a uid, used when the name is unknown."""
         if original == "root":
             return original
         if original.isascii() and original.isdigit() and len(original) <= 10:
@@ -93,23 +96,23 @@ class Masks:
         return self.name("user", original)
 
     def job(self, original: str) -> str:
-        """A job number, a SLUID, a number with the name of its server, or a name."""
+        """Mask a job number, a SLUID, a number with a server name, or a name."""
         if _SLUID.fullmatch(original):
             return self._mask("job", original, lambda digest, _: _as_sluid(digest))
         if (found := _BATCH_JOB.fullmatch(original)) and (found[2] or found[3]):
-            # The index in an array job says nothing of who works on what, nor does a small number after it.
+            # The index in a job array and a small number after it do not identify anyone: keep them.
             server = found[3] or ""
             tail = server if re.fullmatch(r"[0-9]{1,6}", server) else self.name("server", server)
             return self.digits("job", found[1]) + (found[2] or "") + (f".{tail}" if tail else "")
         return self.digits("job", original)
 
     def step(self, original: str) -> str:
-        """Slurm's own steps and numbers stay."""
-        own = original in ("", "batch", "extern", "interactive") or original.isdigit()
-        return original if own else self.name("step", original)
+        """Mask the name of a step; keep Slurm's predefined names and numbers."""
+        predefined = original in ("", "batch", "extern", "interactive") or original.isdigit()
+        return original if predefined else self.name("step", original)
 
     def unit(self, original: str) -> str:
-        """A unit of the same type; those of well-known daemons stay, and the numbers of slots."""
+        """Mask a systemd unit as one of the same type; keep units of well-known daemons and slot numbers."""
         if _UNITS.fullmatch(original):
             return original
         if original.endswith(_STEP_DAEMON):
@@ -120,7 +123,7 @@ class Masks:
         return self.name("unit", original) + (suffix[0] if suffix else "")
 
     def program(self, original: str) -> str:
-        """The base name if it is a well-known program's, and the directory if it is the system's."""
+        """Mask a program's path; keep the base name of a well-known program, and system directories."""
         directory, slash, base = without_arguments(original).rpartition("/")
         if directory not in _DIRECTORIES:
             directory = ("/" if directory.startswith("/") else "") + self.name("dir", directory)
@@ -130,25 +133,25 @@ class Masks:
     def _mask(self, kind: str, original: str, shape: Callable[[str, int], str]) -> str:
         if not original:
             return ""
-        known = self._given.get((kind, original))
+        known = self._masks.get((kind, original))
         if known is None:
-            known = self._given[kind, original] = self._fresh(kind, original, shape)
+            known = self._masks[kind, original] = self._create_mask(kind, original, shape)
             self._used.add((kind, known))
         return known
 
-    def _fresh(self, kind: str, original: str, shape: Callable[[str, int], str]) -> str:
-        for turn in count():
-            text = f"{kind}\0{turn}\0{original}".encode("utf-8", "surrogatepass")
+    def _create_mask(self, kind: str, original: str, shape: Callable[[str, int], str]) -> str:
+        for attempt in count():
+            text = f"{kind}\0{attempt}\0{original}".encode("utf-8", "surrogatepass")
             digest = blake2b(text, key=self._key).hexdigest()
-            # A shape with too little room, a short number say, gives way to a name.
-            found = shape(digest, turn) if turn < _TRIES else f"{kind}-{digest[:turn]}"
+            # A form with too few values, such as a short number, is replaced by a name.
+            found = shape(digest, attempt) if attempt < _MAX_ATTEMPTS else f"{kind}-{digest[:attempt]}"
             if found != original and (kind, found) not in self._used:
                 return found
         raise AssertionError("unreachable")
 
 
 def without_arguments(name: str) -> str:
-    """The program of a process name: some rewrite theirs to show their arguments."""
+    """Return a process name without arguments, which some programs add to it."""
     return name.split(" -", 1)[0].rstrip()
 
 

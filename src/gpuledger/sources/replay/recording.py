@@ -1,4 +1,4 @@
-"""The file of a recording: JSON lines, a header and then a line per tick; gzip when its name ends in .gz."""
+"""Reader and writer of recordings: JSON lines, a header and one line per tick, compressed if named *.gz."""
 
 from __future__ import annotations
 
@@ -15,55 +15,57 @@ from zlib import error as ZlibError  # noqa: N812  (the module calls its excepti
 from gpuledger.model.errors import UsageError
 from gpuledger.model.process import GpuProcess, Usage
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.sources.replay.codec import ReadTable, WriteTable, layout_of, record_of
+from gpuledger.sources.replay.codec import ReadTable, WriteTable, get_record_codec, list_field_names
 
-_MOST_PID: Final = 2**32
-# Above the microseconds of samples and the millijoules of counters, which have 64 bits.
-_BEYOND: Final = 2**64
-
-
-def no_number(written: str) -> float:
-    """Refuse NaN and the infinities, which JSON does not know and Python's reader does: raises ValueError."""
-    raise ValueError(f"{written} is no number of JSON")
+_PID_LIMIT: Final = 2**32
+# Above all microseconds of samples and millijoules of counters, which are 64-bit integers.
+_LIMIT_64_BIT: Final = 2**64
 
 
-def check_time(unix: float, elapsed: float, before: float) -> None:
-    """Raise ValueError for moments that are none, and for one that lies before the last one."""
+def reject_non_finite(written: str) -> float:
+    """Raise ValueError for NaN and infinities, which Python's JSON parser accepts but JSON does not have."""
+    raise ValueError(f"{written} is not a JSON number")
+
+
+def check_times(unix: float, elapsed: float, before: float) -> None:
+    """Raise ValueError for impossible times, and for a time before that of the previous tick."""
     _check_numbers(unix, elapsed)
     if elapsed < before:
         raise ValueError("time goes back")
 
 
-def admitted(snapshot: Snapshot) -> Snapshot:
-    """The Snapshot without values that are not believed: they are absent, whoever says them.
+def validate_snapshot(snapshot: Snapshot) -> Snapshot:
+    """Return the Snapshot without impossible values.
 
-    Raises ValueError for what no source tells: a Device twice, a pid that is none, a share of time above one.
+    Raises ValueError for data that no source produces: duplicate Devices, invalid pids, shares above one.
     """
-    _once(reading.device.uuid for reading in snapshot.readings)
-    if not 0 <= snapshot.invalid < _BEYOND:
-        raise ValueError("a count that is none")
+    _check_unique(reading.device.uuid for reading in snapshot.readings)
+    if not 0 <= snapshot.invalid < _LIMIT_64_BIT:
+        raise ValueError(f"{snapshot.invalid} is not a count of invalid values")
     for reading in snapshot.readings:
         _check_reading(reading)
-    if all(_believed(reading) is reading for reading in snapshot.readings):
+    if all(_drop_impossible_values(reading) is reading for reading in snapshot.readings):
         return snapshot
-    return replace(snapshot, readings=tuple([_believed(reading) for reading in snapshot.readings]))
+    return replace(
+        snapshot, readings=tuple([_drop_impossible_values(reading) for reading in snapshot.readings])
+    )
 
 
-def _believed(reading: Reading) -> Reading:
+def _drop_impossible_values(reading: Reading) -> Reading:
     values = {
         quantity: value
         for quantity, value in reading.values.items()
-        if -_BEYOND < value < _BEYOND and quantity.believes(value)
+        if -_LIMIT_64_BIT < value < _LIMIT_64_BIT and quantity.is_possible(value)
     }
     return reading if len(values) == len(reading.values) else replace(reading, values=values)
 
 
 def _check_reading(reading: Reading) -> None:
-    _once(process.pid for process in reading.processes or ())
+    _check_unique(process.pid for process in reading.processes or ())
     for process in reading.processes or ():
         _check_process(process)
         if process.device != reading.device:
-            raise ValueError(f"pid {process.pid} is told of another device")
+            raise ValueError(f"pid {process.pid} is listed under another device than its own")
     for sample in reading.samples or ():
         _check_numbers(sample.at)
         _check_shares(sample.sm, sample.memory, sample.encoder, sample.decoder, sample.jpeg, sample.ofa)
@@ -72,31 +74,31 @@ def _check_reading(reading: Reading) -> None:
 
 
 def _check_process(process: GpuProcess) -> None:
-    if not 0 <= process.pid < _MOST_PID:
-        raise ValueError(f"{process.pid} is no pid")
-    if process.memory is not None and not 0 <= process.memory < _BEYOND:
-        raise ValueError(f"pid {process.pid} holds memory that there is not")
+    if not 0 <= process.pid < _PID_LIMIT:
+        raise ValueError(f"{process.pid} is not a pid")
+    if process.memory is not None and not 0 <= process.memory < _LIMIT_64_BIT:
+        raise ValueError(f"pid {process.pid} uses an impossible amount of memory")
     _check_numbers(process.host.start.unix)
     usage: Usage = process.usage
     _check_shares(usage.sm, usage.memory, usage.encoder, usage.decoder, usage.jpeg, usage.ofa)
 
 
 def _check_numbers(*numbers: float) -> None:
-    if not all(-_BEYOND < number < _BEYOND for number in numbers):
-        raise ValueError("a number beyond all that are told")
+    if not all(-_LIMIT_64_BIT < number < _LIMIT_64_BIT for number in numbers):
+        raise ValueError("number out of range")
 
 
 def _check_shares(*shares: float | None) -> None:
     if not all(share is None or 0 <= share <= 1 for share in shares):
-        raise ValueError("a share of time is not between none and all")
+        raise ValueError("a share of time is not between 0 and 1")
 
 
-def _once(names: Iterable[object]) -> None:
-    told: set[object] = set()
+def _check_unique(names: Iterable[object]) -> None:
+    found: set[object] = set()
     for name in names:
-        if name in told:
-            raise ValueError(f"{name} is told twice")
-        told.add(name)
+        if name in found:
+            raise ValueError(f"{name} is listed twice")
+        found.add(name)
 
 
 log = logging.getLogger("gpuledger.replay")
@@ -104,11 +106,11 @@ log = logging.getLogger("gpuledger.replay")
 _FORMAT: Final = "gpuledger-recording"
 VERSION: Final = 1
 _GZIP: Final = b"\x1f\x8b"
-_LONGEST_HEADER: Final = 1 << 20
-# A tick of sixteen GPUs with thousands of processes has some MiB.
-_LONGEST_LINE: Final = 64 << 20
-# What json, gzip and the codec raise for bytes that are not what was written.
-_DAMAGE: Final = (
+_MAX_HEADER_BYTES: Final = 1 << 20
+# A tick of sixteen GPUs with thousands of processes has a few MiB.
+_MAX_LINE_BYTES: Final = 64 << 20
+# Exceptions of json, gzip and the codec for damaged data.
+_DAMAGE_ERRORS: Final = (
     ValueError,
     TypeError,
     KeyError,
@@ -123,7 +125,7 @@ _DAMAGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A tick in which the source could not be read at all: its SourceUnavailable, `text` and `reason`."""
+    """A tick in which the source was unavailable: `text` and `reason` of its SourceUnavailable."""
 
     unix: float
     elapsed: float
@@ -131,22 +133,24 @@ class Outage:
     text: str
 
 
-Entry = Snapshot | Outage
+RecordingEntry = Snapshot | Outage
 
 
-class Writer:
-    """Writes a recording into a stream that the caller opens and closes.
+class RecordingWriter:
+    """Writes a recording to a stream that the caller opens and closes.
 
-    Each line is flushed, so that a kill loses at most the one being written.
+    Each line is flushed, so that a kill loses at most the current line.
     """
 
-    def __init__(self, stream: IO[bytes], *, packed: bool, masked: bool, program: str) -> None:
-        self._out = _Counting(stream)
-        # No name and no time in gzip's own header: they would tell of the machine.
-        self._packer = gzip.GzipFile("", "wb", fileobj=cast("Any", self._out), mtime=0) if packed else None
+    def __init__(self, stream: IO[bytes], *, compressed: bool, masked: bool, program: str) -> None:
+        self._out = _CountingStream(stream)
+        # Omit file name and time from gzip's header, because they may identify the machine.
+        self._compressor = (
+            gzip.GzipFile("", "wb", fileobj=cast("Any", self._out), mtime=0) if compressed else None
+        )
         self._table = WriteTable()
         self.snapshots = 0
-        layout = layout_of(Snapshot) | layout_of(Outage)
+        layout = list_field_names(Snapshot) | list_field_names(Outage)
         header = {"format": _FORMAT, "version": VERSION, "program": program, "masked": masked}
         self._write({**header, "layout": layout})
 
@@ -155,31 +159,31 @@ class Writer:
         """Bytes written so far."""
         return self._out.size
 
-    def write(self, entry: Entry) -> None:
-        """Append a tick; raises OSError."""
+    def write(self, entry: RecordingEntry) -> None:
+        """Append a tick. Raises OSError."""
         if isinstance(entry, Snapshot):
-            content = {"snapshot": record_of(Snapshot).encode(entry, self._table)}
+            content = {"snapshot": get_record_codec(Snapshot).encode(entry, self._table)}
             self.snapshots += 1
         else:
-            content = {"outage": record_of(Outage).encode(entry, self._table)}
+            content = {"outage": get_record_codec(Outage).encode(entry, self._table)}
         new, self._table.new = self._table.new, []
         self._write({"new": new, **content} if new else content)
 
-    def finish(self) -> None:
-        """Write what gzip has at its end; the stream stays open."""
-        if self._packer is not None:
-            self._packer.close()
+    def write_trailer(self) -> None:
+        """Write gzip's trailer; the stream remains open."""
+        if self._compressor is not None:
+            self._compressor.close()
         self._out.flush()
 
     def _write(self, line: object) -> None:
         text = dumps(line, separators=(",", ":")).encode() + b"\n"
-        target = self._packer or self._out
+        target = self._compressor or self._out
         target.write(text)
         target.flush()
 
 
-class _Counting:
-    """The little of a stream that GzipFile asks for, with the bytes counted."""
+class _CountingStream:
+    """The stream methods that GzipFile needs; counts the bytes written."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -194,40 +198,43 @@ class _Counting:
         self._stream.flush()
 
 
-class Reader:
-    """The entries of a recording, one after the other."""
+class RecordingReader:
+    """Iterates over the entries of a recording."""
 
     def __init__(self, path: Path) -> None:
-        """Raises UsageError when the file cannot be read, is no recording, or of another version."""
+        """Raises UsageError if the file cannot be read, is not a recording, or has another version."""
         self._path = path
         self._number = 1
         try:
-            self._stream = _opened(path)
+            self._stream = _open_stream(path)
         except OSError as error:
             raise UsageError(f"cannot read the recording {path}: {error.strerror}") from None
         try:
-            self._table = ReadTable(self._layout())
+            self._table = ReadTable(self._read_layout())
         except UsageError:
             self._stream.close()
             raise
 
-    def __iter__(self) -> Iterator[Entry]:
-        """Whole lines only: a last line that was cut off ends the recording, with a warning."""
+    def __iter__(self) -> Iterator[RecordingEntry]:
+        """Yield the entries; an incomplete or damaged line ends the recording, with a warning."""
         line = b""
         before = -inf
         while True:
             try:
-                line = self._stream.readline(_LONGEST_LINE)
+                line = self._stream.readline(_MAX_LINE_BYTES)
                 if not line:
                     return
                 self._number += 1
-                entry = self._entry(line)
-                check_time(entry.unix, entry.elapsed, before)
+                entry = self._parse_entry(line)
+                check_times(entry.unix, entry.elapsed, before)
                 before = entry.elapsed
-            except _DAMAGE as error:
-                what = "cut off" if isinstance(error, EOFError) or not line.endswith(b"\n") else "damaged"
+            except _DAMAGE_ERRORS as error:
+                truncated = isinstance(error, EOFError) or not line.endswith(b"\n")
                 log.warning(
-                    "%s is %s in line %d; what stands before it counts", self._path, what, self._number
+                    "recording %s is %s in line %d: only the lines before it are replayed",
+                    self._path,
+                    "truncated" if truncated else "damaged",
+                    self._number,
                 )
                 return
             yield entry
@@ -236,35 +243,35 @@ class Reader:
         """Close the file. Idempotent."""
         self._stream.close()
 
-    def _entry(self, line: bytes) -> Entry:
-        content = loads(line, parse_constant=no_number)
+    def _parse_entry(self, line: bytes) -> RecordingEntry:
+        content = loads(line, parse_constant=reject_non_finite)
         for entry in content.get("new", ()):
             self._table.add(entry)
         if "outage" in content:
-            return cast("Outage", record_of(Outage).decode(content["outage"], self._table))
-        snapshot = cast("Snapshot", record_of(Snapshot).decode(content["snapshot"], self._table))
-        return admitted(snapshot)
+            return cast("Outage", get_record_codec(Outage).decode(content["outage"], self._table))
+        snapshot = cast("Snapshot", get_record_codec(Snapshot).decode(content["snapshot"], self._table))
+        return validate_snapshot(snapshot)
 
-    def _layout(self) -> dict[str, list[str]]:
-        wrong = UsageError(f"{self._path} is not a recording; make one with: gpuledger record FILE")
+    def _read_layout(self) -> dict[str, list[str]]:
+        not_recording = UsageError(f"{self._path} is not a recording; create one with: gpuledger record FILE")
         try:
-            header = loads(self._stream.readline(_LONGEST_HEADER))
-        except _DAMAGE:
-            raise wrong from None
+            header = loads(self._stream.readline(_MAX_HEADER_BYTES))
+        except _DAMAGE_ERRORS:
+            raise not_recording from None
         if not isinstance(header, dict) or header.get("format") != _FORMAT:
-            raise wrong
+            raise not_recording
         if header.get("version") != VERSION:
             raise UsageError(
-                f"{self._path} is a recording of version {header.get('version')}, this program reads "
-                f"version {VERSION}; it was made by {header.get('program')}"
+                f"{self._path} is a recording of version {header.get('version')}, but this program reads "
+                f"version {VERSION}; it was created by {header.get('program')}"
             )
         layout = header.get("layout")
         if not isinstance(layout, dict):
-            raise wrong
+            raise not_recording
         return layout
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open_stream(path: Path) -> IO[bytes]:
     stream = path.open("rb")
     if stream.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
         return stream

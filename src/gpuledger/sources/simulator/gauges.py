@@ -1,4 +1,4 @@
-"""What a simulated Gpu says of itself: each quantity as a function of its present state."""
+"""The quantities of a simulated GPU, each as a function of its current conditions."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from gpuledger.model import quantities as q
 from gpuledger.model.process import Usage
 from gpuledger.model.quantities import Quantity
-from gpuledger.sources.simulator.hardware import mix
-from gpuledger.sources.simulator.meter import Meter
-from gpuledger.sources.simulator.power import Draw
+from gpuledger.sources.simulator.hardware import mix_bits
+from gpuledger.sources.simulator.meter import PowerMeter
+from gpuledger.sources.simulator.power import PowerDraw
 from gpuledger.sources.simulator.scenario import SECOND, WATT, WHOLE, GpuSpec
 
 _ROOM_TEMPERATURE = 28
@@ -23,20 +23,22 @@ _MOST_INSTANCES = 7
 _LEAST_LIMIT = 0.3
 _SLOWDOWN, _SHUTDOWN = 87, 92
 _POWER_CAPPED = 0.02
-# Bits of nvmlClocksEventReasons: nothing to do; the power limit.
+# Bits of nvmlClocksEventReasons.
 _GPU_IDLE, _SW_POWER_CAP = 0x1, 0x4
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """One Gpu at one moment. `usage` is the last sample period, empty under MIG."""
+class GpuConditions:
+    """The state of one GPU at one time; input of the gauges. `usage` is of the last sample period, empty
+    with MIG.
+    """
 
     at: int
     index: int
     seed: int
     spec: GpuSpec
-    meter: Meter
-    draw: Draw
+    meter: PowerMeter
+    draw: PowerDraw
     usage: Usage
     is_used: bool
     memory_used: int
@@ -45,7 +47,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class MemoryState:
     """The memory of a Device in bytes; total = used + free + reserved."""
 
     total: int
@@ -53,154 +55,154 @@ class Store:
     used: int
 
 
-Gauge = Callable[[View], float | None]
+Gauge = Callable[[GpuConditions], float | None]
 
 
-def _load(view: View) -> float:
-    return view.draw.work / WHOLE
+def _load(gpu: GpuConditions) -> float:
+    return gpu.draw.work / WHOLE
 
 
-def _rise(view: View) -> float:
-    return _HOTTEST_RISE * view.meter.heat / view.spec.power_limit
+def _temperature_rise(gpu: GpuConditions) -> float:
+    return _HOTTEST_RISE * gpu.meter.heat / gpu.spec.power_limit
 
 
-def _sm_clock(view: View) -> float:
-    spec = view.spec
-    if not view.draw.work:
-        return spec.sm_clock if view.is_used else spec.idle_sm_clock
-    headroom = max(0.0, 1 - view.draw.power / spec.power_limit)
-    # At the power limit clocks give way, in the driver's steps of 15 MHz.
+def _sm_clock(gpu: GpuConditions) -> float:
+    spec = gpu.spec
+    if not gpu.draw.work:
+        return spec.sm_clock if gpu.is_used else spec.idle_sm_clock
+    headroom = max(0.0, 1 - gpu.draw.power / spec.power_limit)
+    # Clocks drop near the power limit, in the driver's steps of 15 MHz.
     return spec.sm_clock - 15_000_000 * round((0.12 * (1 - headroom) ** 4) * spec.sm_clock / 15_000_000)
 
 
-def _memory_clock(view: View) -> float:
-    return view.spec.memory_clock if view.is_used or not view.spec.idle_performance_state else 405_000_000
+def _memory_clock(gpu: GpuConditions) -> float:
+    return gpu.spec.memory_clock if gpu.is_used or not gpu.spec.idle_performance_state else 405_000_000
 
 
-def _fan(view: View) -> float:
-    return round(min(1.0, max(0.0, (_rise(view) - 8) / 40)), 2)
+def _fan(gpu: GpuConditions) -> float:
+    return round(min(1.0, max(0.0, (_temperature_rise(gpu) - 8) / 40)), 2)
 
 
-def _traffic(view: View, share: float) -> int:
-    moved = view.meter.busy_time * view.spec.pcie_rate // SECOND
-    return int(moved * share) + (view.at - (view.meter.loaded_at or 0)) * _IDLE_TRAFFIC // SECOND
+def _traffic(gpu: GpuConditions, share: float) -> int:
+    moved = gpu.meter.busy_time * gpu.spec.pcie_rate // SECOND
+    return int(moved * share) + (gpu.at - (gpu.meter.loaded_at or 0)) * _IDLE_TRAFFIC // SECOND
 
 
-def _link_traffic(view: View) -> int:
-    # Each direction half, in the KiB that the driver counts by.
-    return view.meter.busy_time * view.spec.nvlink_rate // SECOND // 2 // 1024 * 1024
+def _link_traffic(gpu: GpuConditions) -> int:
+    # Half for each direction, in multiples of the driver's unit of 1 KiB.
+    return gpu.meter.busy_time * gpu.spec.nvlink_rate // SECOND // 2 // 1024 * 1024
 
 
-def _quiet_time(view: View) -> int:
-    return view.at - (view.meter.loaded_at or 0) - view.meter.busy_time
+def _idle_time(gpu: GpuConditions) -> int:
+    return gpu.at - (gpu.meter.loaded_at or 0) - gpu.meter.busy_time
 
 
-def _clock_reasons(view: View) -> int:
-    if not view.draw.work:
+def _clock_reasons(gpu: GpuConditions) -> int:
+    if not gpu.draw.work:
         return _GPU_IDLE
-    return _SW_POWER_CAP if view.draw.power >= view.spec.power_limit else 0
+    return _SW_POWER_CAP if gpu.draw.power >= gpu.spec.power_limit else 0
 
 
-def _bar1(view: View) -> int:
-    return 1 << (view.spec.memory - 1).bit_length()
+def _bar1(gpu: GpuConditions) -> int:
+    return 1 << (gpu.spec.memory - 1).bit_length()
 
 
-def _bar1_used(view: View) -> int:
-    return (2 if view.is_used else 1) << 20
+def _bar1_used(gpu: GpuConditions) -> int:
+    return (2 if gpu.is_used else 1) << 20
 
 
 def _video_clock(sm_clock: float) -> float:
     return round(sm_clock * 0.9 / 15_000_000) * 15_000_000
 
 
-def _corrected(view: View) -> int:
-    return mix(view.seed, _CORRECTED, view.index) % 3 + view.at // _CORRECTED_EVERY
+def _corrected_errors(gpu: GpuConditions) -> int:
+    return mix_bits(gpu.seed, _CORRECTED, gpu.index) % 3 + gpu.at // _CORRECTED_EVERY
 
 
 GAUGES: Mapping[Quantity, Gauge] = {
-    q.UTILIZATION: lambda view: view.usage.sm,
-    q.MEMORY_UTILIZATION: lambda view: view.usage.memory,
-    q.ENCODER_UTILIZATION: lambda view: view.usage.encoder,
-    q.DECODER_UTILIZATION: lambda view: view.usage.decoder,
-    q.POWER: lambda view: view.draw.power // 1000 / 1000,
-    q.POWER_INSTANT: lambda view: view.draw.power // 1000 / 1000,
-    q.POWER_LIMIT: lambda view: view.spec.power_limit / WATT,
-    q.POWER_LIMIT_MAX: lambda view: view.spec.power_limit_max / WATT,
-    q.POWER_LIMIT_MIN: lambda view: round(view.spec.power_limit_max / WATT * _LEAST_LIMIT),
-    q.POWER_LIMIT_DEFAULT: lambda view: view.spec.power_limit / WATT,
-    q.POWER_LIMIT_MANAGEMENT: lambda view: view.spec.power_limit / WATT,
-    q.ENERGY: lambda view: view.meter.counter,
-    q.TEMPERATURE: lambda view: round(_ROOM_TEMPERATURE + _rise(view)),
-    q.MEMORY_TEMPERATURE: lambda view: round(_ROOM_TEMPERATURE + _MEMORY_RISE + _rise(view)),
+    q.UTILIZATION: lambda gpu: gpu.usage.sm,
+    q.MEMORY_UTILIZATION: lambda gpu: gpu.usage.memory,
+    q.ENCODER_UTILIZATION: lambda gpu: gpu.usage.encoder,
+    q.DECODER_UTILIZATION: lambda gpu: gpu.usage.decoder,
+    q.POWER: lambda gpu: gpu.draw.power // 1000 / 1000,
+    q.POWER_INSTANT: lambda gpu: gpu.draw.power // 1000 / 1000,
+    q.POWER_LIMIT: lambda gpu: gpu.spec.power_limit / WATT,
+    q.POWER_LIMIT_MAX: lambda gpu: gpu.spec.power_limit_max / WATT,
+    q.POWER_LIMIT_MIN: lambda gpu: round(gpu.spec.power_limit_max / WATT * _LEAST_LIMIT),
+    q.POWER_LIMIT_DEFAULT: lambda gpu: gpu.spec.power_limit / WATT,
+    q.POWER_LIMIT_MANAGEMENT: lambda gpu: gpu.spec.power_limit / WATT,
+    q.ENERGY: lambda gpu: gpu.meter.counter,
+    q.TEMPERATURE: lambda gpu: round(_ROOM_TEMPERATURE + _temperature_rise(gpu)),
+    q.MEMORY_TEMPERATURE: lambda gpu: round(_ROOM_TEMPERATURE + _MEMORY_RISE + _temperature_rise(gpu)),
     q.TEMPERATURE_SLOWDOWN: lambda _: _SLOWDOWN,
     q.TEMPERATURE_SHUTDOWN: lambda _: _SHUTDOWN,
     q.FAN_SPEED: _fan,
     q.GRAPHICS_CLOCK: _sm_clock,
     q.SM_CLOCK: _sm_clock,
     q.MEMORY_CLOCK: _memory_clock,
-    q.VIDEO_CLOCK: lambda view: _video_clock(_sm_clock(view)),
-    q.APP_SM_CLOCK: lambda view: view.spec.sm_clock,
-    q.APP_MEMORY_CLOCK: lambda view: view.spec.memory_clock,
-    q.MAX_GRAPHICS_CLOCK: lambda view: view.spec.sm_clock,
-    q.MAX_SM_CLOCK: lambda view: view.spec.sm_clock,
-    q.MAX_MEMORY_CLOCK: lambda view: view.spec.memory_clock,
-    q.MAX_VIDEO_CLOCK: lambda view: _video_clock(view.spec.sm_clock),
+    q.VIDEO_CLOCK: lambda gpu: _video_clock(_sm_clock(gpu)),
+    q.APP_SM_CLOCK: lambda gpu: gpu.spec.sm_clock,
+    q.APP_MEMORY_CLOCK: lambda gpu: gpu.spec.memory_clock,
+    q.MAX_GRAPHICS_CLOCK: lambda gpu: gpu.spec.sm_clock,
+    q.MAX_SM_CLOCK: lambda gpu: gpu.spec.sm_clock,
+    q.MAX_MEMORY_CLOCK: lambda gpu: gpu.spec.memory_clock,
+    q.MAX_VIDEO_CLOCK: lambda gpu: _video_clock(gpu.spec.sm_clock),
     q.CLOCK_EVENT_REASONS: _clock_reasons,
-    q.POWER_VIOLATION: lambda view: int(view.meter.busy_time * _POWER_CAPPED) * 1000,
+    q.POWER_VIOLATION: lambda gpu: int(gpu.meter.busy_time * _POWER_CAPPED) * 1000,
     q.THERMAL_VIOLATION: lambda _: 0,
     q.SYNC_BOOST_VIOLATION: lambda _: 0,
     q.BOARD_LIMIT_VIOLATION: lambda _: 0,
-    q.LOW_UTILIZATION_VIOLATION: lambda view: _quiet_time(view) * 1000,
+    q.LOW_UTILIZATION_VIOLATION: lambda gpu: _idle_time(gpu) * 1000,
     q.RELIABILITY_VIOLATION: lambda _: 0,
     q.RECOVERY_ACTION: lambda _: 0,
-    q.FABRIC_STATE: lambda view: 3 if view.spec.nvlink_rate else 0,
-    q.PERFORMANCE_STATE: lambda view: 0 if view.is_used else view.spec.idle_performance_state,
-    q.PCIE_TX: lambda view: _traffic(view, 0.4),
-    q.PCIE_RX: lambda view: _traffic(view, 0.6),
+    q.FABRIC_STATE: lambda gpu: 3 if gpu.spec.nvlink_rate else 0,
+    q.PERFORMANCE_STATE: lambda gpu: 0 if gpu.is_used else gpu.spec.idle_performance_state,
+    q.PCIE_TX: lambda gpu: _traffic(gpu, 0.4),
+    q.PCIE_RX: lambda gpu: _traffic(gpu, 0.6),
     q.PCIE_REPLAYS: lambda _: 0,
-    q.ECC_CORRECTED: _corrected,
-    q.PCIE_TX_RATE: lambda view: _load(view) * view.spec.pcie_rate * 0.4 + _IDLE_TRAFFIC,
-    q.PCIE_RX_RATE: lambda view: _load(view) * view.spec.pcie_rate * 0.6 + _IDLE_TRAFFIC,
+    q.ECC_CORRECTED: _corrected_errors,
+    q.PCIE_TX_RATE: lambda gpu: _load(gpu) * gpu.spec.pcie_rate * 0.4 + _IDLE_TRAFFIC,
+    q.PCIE_RX_RATE: lambda gpu: _load(gpu) * gpu.spec.pcie_rate * 0.6 + _IDLE_TRAFFIC,
     q.NVLINK_TX: _link_traffic,
     q.NVLINK_RX: _link_traffic,
-    q.NVLINK_RATE: lambda view: _load(view) * view.spec.nvlink_rate,
-    q.NVLINK_TX_RATE: lambda view: _load(view) * view.spec.nvlink_rate / 2,
-    q.NVLINK_RX_RATE: lambda view: _load(view) * view.spec.nvlink_rate / 2,
+    q.NVLINK_RATE: lambda gpu: _load(gpu) * gpu.spec.nvlink_rate,
+    q.NVLINK_TX_RATE: lambda gpu: _load(gpu) * gpu.spec.nvlink_rate / 2,
+    q.NVLINK_RX_RATE: lambda gpu: _load(gpu) * gpu.spec.nvlink_rate / 2,
     q.NVLINK_CRC_FLIT_ERRORS: lambda _: 0,
     q.NVLINK_CRC_DATA_ERRORS: lambda _: 0,
     q.NVLINK_REPLAY_ERRORS: lambda _: 0,
     q.NVLINK_RECOVERY_ERRORS: lambda _: 0,
     q.BAR1_TOTAL: _bar1,
     q.BAR1_USED: _bar1_used,
-    q.BAR1_FREE: lambda view: _bar1(view) - _bar1_used(view),
+    q.BAR1_FREE: lambda gpu: _bar1(gpu) - _bar1_used(gpu),
     q.COMPUTE_MODE: lambda _: 0,
     q.PERSISTENCE_MODE: lambda _: 1,
     q.VIRTUALIZATION_MODE: lambda _: 0,
-    q.MIG_MODE: lambda view: int(view.mig),
-    q.MIG_MAX_SLICES: lambda view: _MOST_INSTANCES if view.mig else 0,
-    q.ECC_UNCORRECTED: lambda view: view.uncorrected,
-    q.ECC_CORRECTED_VOLATILE: lambda view: (view.at - (view.meter.loaded_at or 0)) // _CORRECTED_EVERY,
-    q.ECC_UNCORRECTED_VOLATILE: lambda view: view.uncorrected,
-    # For each error that could not be corrected old cards retire a page at the next reset, newer ones a row.
+    q.MIG_MODE: lambda gpu: int(gpu.mig),
+    q.MIG_MAX_SLICES: lambda gpu: _MOST_INSTANCES if gpu.mig else 0,
+    q.ECC_UNCORRECTED: lambda gpu: gpu.uncorrected,
+    q.ECC_CORRECTED_VOLATILE: lambda gpu: (gpu.at - (gpu.meter.loaded_at or 0)) // _CORRECTED_EVERY,
+    q.ECC_UNCORRECTED_VOLATILE: lambda gpu: gpu.uncorrected,
+    # After an uncorrectable error GPUs retire a page (before Ampere) or remap a row at the next reset.
     q.RETIRED_PAGES_CORRECTABLE: lambda _: 0,
-    q.RETIRED_PAGES_UNCORRECTABLE: lambda view: view.uncorrected,
-    q.RETIRED_PAGES_PENDING: lambda view: int(view.uncorrected > 0),
+    q.RETIRED_PAGES_UNCORRECTABLE: lambda gpu: gpu.uncorrected,
+    q.RETIRED_PAGES_PENDING: lambda gpu: int(gpu.uncorrected > 0),
     q.REMAPPED_ROWS_CORRECTABLE: lambda _: 0,
-    q.REMAPPED_ROWS_UNCORRECTABLE: lambda view: view.uncorrected,
-    q.ROW_REMAP_PENDING: lambda view: int(view.uncorrected > 0),
+    q.REMAPPED_ROWS_UNCORRECTABLE: lambda gpu: gpu.uncorrected,
+    q.ROW_REMAP_PENDING: lambda gpu: int(gpu.uncorrected > 0),
     q.ROW_REMAP_FAILURE: lambda _: 0,
 }
 
-STORES: Mapping[Quantity, Callable[[Store], float]] = {
-    q.MEMORY_TOTAL: lambda store: store.total,
-    q.MEMORY_USED: lambda store: store.used,
-    q.MEMORY_FREE: lambda store: store.total - store.reserved - store.used,
-    q.MEMORY_RESERVED: lambda store: store.reserved,
+MEMORY_GAUGES: Mapping[Quantity, Callable[[MemoryState], float]] = {
+    q.MEMORY_TOTAL: lambda memory: memory.total,
+    q.MEMORY_USED: lambda memory: memory.used,
+    q.MEMORY_FREE: lambda memory: memory.total - memory.reserved - memory.used,
+    q.MEMORY_RESERVED: lambda memory: memory.reserved,
 }
 
 
-# The share of busy time that each metric comes to, as a large model in training shows it.
-ENGINES: Mapping[Quantity, float] = {
+# GPM metrics as shares of the engine's busy time; values as seen while training a large model.
+GPM_SHARES: Mapping[Quantity, float] = {
     q.ENGINE_ACTIVITY: 1.0,
     q.SM_ACTIVITY: 0.93,
     q.SM_OCCUPANCY: 0.47,
@@ -211,11 +213,11 @@ ENGINES: Mapping[Quantity, float] = {
 }
 _DRAM_PEAK = 0.82
 
-# What GPM tells of a Gpu and of its Instances, and of a whole Gpu alone.
-METRICS = frozenset({*ENGINES, q.DRAM_ACTIVITY})
-RATES = frozenset({q.PCIE_TX_RATE, q.PCIE_RX_RATE, q.NVLINK_TX_RATE, q.NVLINK_RX_RATE})
+# What GPM reports for a Gpu and for its Instances, and what it reports only for a whole Gpu.
+GPM_METRICS = frozenset({*GPM_SHARES, q.DRAM_ACTIVITY})
+GPM_RATES = frozenset({q.PCIE_TX_RATE, q.PCIE_RX_RATE, q.NVLINK_TX_RATE, q.NVLINK_RX_RATE})
 
 
-def metric(quantity: Quantity, busy: float, memory: float) -> float:
-    """A metric from the shares of time in which the engines and the memory of a Device were busy."""
-    return memory * _DRAM_PEAK if quantity is q.DRAM_ACTIVITY else busy * ENGINES[quantity]
+def compute_metric(quantity: Quantity, busy: float, memory: float) -> float:
+    """Compute a GPM metric from the shares of time that a Device's engines and memory were busy."""
+    return memory * _DRAM_PEAK if quantity is q.DRAM_ACTIVITY else busy * GPM_SHARES[quantity]

@@ -1,19 +1,19 @@
-"""The devices of a scenario: Gpus with their identities, and the Instances of each partition."""
+"""The devices of a scenario: Gpus with generated identities, and the Instances of each partition."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.sources.simulator.scenario import FOREVER, GpuSpec, InstanceSpec, Place
+from gpuledger.sources.simulator.scenario import FOREVER, GpuSpec, InstanceSpec, PlacementSpec
 
 _WORD = 2**64 - 1
 
 
-def mix(*parts: int) -> int:
-    """64 well-spread bits from whole numbers (the finalizer of splitmix64, folded over the parts).
+def mix_bits(*parts: int) -> int:
+    """Hash integers to 64 well-distributed bits (the finalizer of splitmix64, folded over the parts).
 
-    Python's own `hash` is not used: it is salted per process for text, and its form is no promise.
+    Python's `hash` is not suitable: for text it differs in each process, and its algorithm may change.
     """
     state = 0x9E3779B97F4A7C15
     for part in parts:
@@ -24,23 +24,23 @@ def mix(*parts: int) -> int:
     return state
 
 
-def number_of(text: str) -> int:
-    """64 bits from text (FNV-1a over its UTF-8 bytes)."""
+def hash_text(text: str) -> int:
+    """Hash text to 64 bits (FNV-1a of its UTF-8 bytes)."""
     state = 0xCBF29CE484222325
     for byte in text.encode("utf-8", "surrogatepass"):
         state = (state ^ byte) * 0x100000001B3 & _WORD
     return state
 
 
-def hexadecimal(digits: int, *parts: int) -> str:
-    """`digits` hexadecimal digits, for serial numbers and container ids."""
+def hex_digits(digits: int, *parts: int) -> str:
+    """Return `digits` pseudo-random hexadecimal digits, for serial numbers and container ids."""
     words = range((digits + 15) // 16)
-    return "".join(f"{mix(*parts, word):016x}" for word in words)[:digits]
+    return "".join(f"{mix_bits(*parts, word):016x}" for word in words)[:digits]
 
 
-def uuid_text(*parts: int) -> str:
-    """Text in the form of a random (version 4) UUID."""
-    raw = hexadecimal(32, *parts)
+def make_uuid(*parts: int) -> str:
+    """Return a pseudo-random UUID in the form of version 4."""
+    raw = hex_digits(32, *parts)
     variant = "89ab"[int(raw[16], 16) % 4]
     return f"{raw[:8]}-{raw[8:12]}-4{raw[13:16]}-{variant}{raw[17:20]}-{raw[20:]}"
 
@@ -49,8 +49,8 @@ _UUID, _SERIAL, _INSTANCE = 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Era:
-    """A span of time with one partition: `instances` with their specs, in the driver's order."""
+class PartitionPeriod:
+    """A span of time with the same partitioning: `instances` with their specs, in the driver's order."""
 
     start: int
     stop: int
@@ -60,68 +60,72 @@ class Era:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hardware:
-    """One Gpu of the node through time."""
+    """One GPU of the node, with its partitions over time."""
 
     gpu: Gpu
     spec: GpuSpec
-    eras: tuple[Era, ...]
+    partitions: tuple[PartitionPeriod, ...]
 
-    def era(self, at: int) -> Era:
-        """The partition at a time."""
-        return next(era for era in reversed(self.eras) if era.start <= at or era is self.eras[0])
+    def partition_at(self, at: int) -> PartitionPeriod:
+        """Return the partition at a time."""
+        return next(
+            partition
+            for partition in reversed(self.partitions)
+            if partition.start <= at or partition is self.partitions[0]
+        )
 
-    def device(self, place: Place, at: int) -> tuple[Device, int] | None:
-        """The Device that a place names at a time, and when it goes; None while there is none such.
+    def device_at(self, placement: PlacementSpec, at: int) -> tuple[Device, int] | None:
+        """Return the Device of a placement at a time, and when it ceases to exist; None if there is none.
 
-        An Instance that a repartition leaves as it was (same ids, same profile) is the same Instance.
+        An Instance with the same ids and profile before and after a repartition is the same Instance.
         """
         found: Device | None = None
         until = at
-        for era in self.eras:
-            if era.stop <= at:
+        for partition in self.partitions:
+            if partition.stop <= at:
                 continue
-            here = self._here(era, place)
+            here = self._find_device(partition, placement)
             if here is None or (found is not None and here != found):
                 break
-            found, until = here, era.stop
+            found, until = here, partition.stop
         return None if found is None else (found, until)
 
-    def _here(self, era: Era, place: Place) -> Device | None:
-        if place.gi is None:
-            return None if era.mig_enabled else self.gpu
-        return next((i for i, _ in era.instances if (i.gi, i.ci) == (place.gi, place.ci)), None)
+    def _find_device(self, partition: PartitionPeriod, placement: PlacementSpec) -> Device | None:
+        if placement.gi is None:
+            return None if partition.mig_enabled else self.gpu
+        return next((i for i, _ in partition.instances if (i.gi, i.ci) == (placement.gi, placement.ci)), None)
 
 
-def build(spec: GpuSpec, index: int, seed: int) -> Hardware:
-    """The Gpu at `index`, with a UUID, serial number and bus address drawn from the seed."""
+def build_hardware(spec: GpuSpec, index: int, seed: int) -> Hardware:
+    """Build the Gpu at `index`, with a UUID and serial number derived from the seed."""
     gpu = Gpu(
-        uuid=spec.uuid or "GPU-" + uuid_text(seed, _UUID, index),
+        uuid=spec.uuid or "GPU-" + make_uuid(seed, _UUID, index),
         index=index,
         name=spec.model,
         pci_bus_id=f"00000000:{0x10 + 8 * index:02X}:00.0",
         minor=index,
-        serial=f"165{mix(seed, _SERIAL, index) % 10**10:010d}",
-        vbios=f"96.00.{hexadecimal(2, number_of(spec.model)).upper()}.00.01",
+        serial=f"165{mix_bits(seed, _SERIAL, index) % 10**10:010d}",
+        vbios=f"96.00.{hex_digits(2, hash_text(spec.model)).upper()}.00.01",
         architecture=spec.architecture,
         compute_capability=spec.compute_capability,
         sm_count=spec.sm_count,
         unified_memory=spec.unified_memory,
     )
-    eras = []
-    for number, layout in enumerate(spec.layouts):
-        last = number + 1 == len(spec.layouts)
-        stop = FOREVER if last else spec.layouts[number + 1].at
+    partitions = []
+    for number, partition in enumerate(spec.partitions):
+        last = number + 1 == len(spec.partitions)
+        stop = FOREVER if last else spec.partitions[number + 1].at
         instances = tuple(
-            (_instance(gpu, item, order, seed), item) for order, item in enumerate(layout.instances or ())
+            (_instance(gpu, item, order, seed), item) for order, item in enumerate(partition.instances or ())
         )
-        eras.append(Era(layout.at, stop, layout.instances is not None, instances))
-    return Hardware(gpu, spec, tuple(eras))
+        partitions.append(PartitionPeriod(partition.at, stop, partition.instances is not None, instances))
+    return Hardware(gpu, spec, tuple(partitions))
 
 
 def _instance(gpu: Gpu, spec: InstanceSpec, order: int, seed: int) -> Instance:
-    identity = (seed, _INSTANCE, number_of(gpu.uuid), spec.gi, spec.ci, number_of(spec.profile))
+    identity = (seed, _INSTANCE, hash_text(gpu.uuid), spec.gi, spec.ci, hash_text(spec.profile))
     return Instance(
-        uuid="MIG-" + uuid_text(*identity),
+        uuid="MIG-" + make_uuid(*identity),
         parent=gpu,
         gi=spec.gi,
         ci=spec.ci,

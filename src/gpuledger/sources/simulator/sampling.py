@@ -1,4 +1,4 @@
-"""The driver's per-process samples, from the recent history of one Gpu."""
+"""The driver's per-process utilization samples, computed from the recent history of one GPU."""
 
 from __future__ import annotations
 
@@ -7,49 +7,50 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from gpuledger.model.process import Usage, UtilizationSample
-from gpuledger.sources.simulator.meter import HISTORY, Stretch
-from gpuledger.sources.simulator.power import Draw
+from gpuledger.sources.simulator.gpu_timeline import Phase, ProcessRun
+from gpuledger.sources.simulator.meter import HISTORY, PowerSegment
+from gpuledger.sources.simulator.power import PowerDraw
 from gpuledger.sources.simulator.scenario import SECOND, WHOLE
-from gpuledger.sources.simulator.timeline import Phase, Run
 
-# Whole percents of sm, memory, encoder and decoder, as the driver tells them.
+# Integer percentages of sm, memory, encoder and decoder, as the driver reports them.
 Percents = tuple[int, int, int, int]
 
 _POINT = WHOLE // 100
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """What the driver's buffer says at one read.
+class SampledUsage:
+    """The driver's sample buffer at one read.
 
-    `samples` ended since the last read; `usage` is the mean per Run over the same periods (of the last whole
-    one when none ended since), a Run that is not in it was quiet; `busy` is the Gpu in the last whole period.
-    Before the first period has ended the present moment stands for it: the node did not begin with us.
+    `samples` are those that ended since the last read. `usage` is the mean of each run over the same periods
+    (over the last complete period if none ended since); a run that is not in it was quiet. `busy` is the
+    usage of the GPU in the last complete period. Until the first period ends, the current usage is used,
+    because the node existed before time 0.
     """
 
     samples: tuple[UtilizationSample, ...]
-    usage: dict[Run, Usage]
+    usage: dict[ProcessRun, Usage]
     busy: Usage
 
-    def usage_of(self, run: Run) -> Usage:
-        """The mean usage of one Run: zero when it had no sample."""
+    def usage_of(self, run: ProcessRun) -> Usage:
+        """Return the mean usage of one run; zero without samples."""
         return self.usage.get(run, _IDLE)
 
 
 _IDLE = Usage(sm=0.0, memory=0.0, encoder=0.0, decoder=0.0)
 
 
-def sample(
-    history: Sequence[Stretch], now: tuple[Phase, Draw], rate: int, after: int, until: int
-) -> Sampling:
-    """Samples of the periods that ended in `(after, until]`, `rate` periods to the second."""
-    last = _ended(until, rate)
-    first = max(_ended(after, rate), _ended(max(0, until - HISTORY), rate))
+def sample_usage(
+    history: Sequence[PowerSegment], now: tuple[Phase, PowerDraw], rate: int, after: int, until: int
+) -> SampledUsage:
+    """Compute the samples of the periods that ended in `(after, until]`, at `rate` periods per second."""
+    last = _count_ended_periods(until, rate)
+    first = max(_count_ended_periods(after, rate), _count_ended_periods(max(0, until - HISTORY), rate))
     numbers = range(first + 1, last + 1) if last > first else range(last, last + 1)
-    periods = _periods(history, rate, numbers) if last else [_mean([(1, *now)], 1)]
+    periods = _average_periods(history, rate, numbers) if last else [_average_usage([(1, *now)], 1)]
     samples: list[UtilizationSample] = []
-    sums: dict[Run, list[int]] = {}
-    period: dict[Run, Percents] = {}
+    sums: dict[ProcessRun, list[int]] = {}
+    period: dict[ProcessRun, Percents] = {}
     for number, period in zip(numbers, periods, strict=True):
         at = number * SECOND // rate
         for run, percents in period.items():
@@ -66,54 +67,56 @@ def sample(
     scale = 100 * len(numbers)
     usage = {run: Usage(*(amount / scale for amount in total)) for run, total in sums.items()}
     busy = [min(100, sum(percents[engine] for percents in period.values())) / 100 for engine in range(4)]
-    return Sampling(tuple(samples), usage, Usage(*busy))
+    return SampledUsage(tuple(samples), usage, Usage(*busy))
 
 
-def _ended(at: int, rate: int) -> int:
-    # The number of periods that have ended: the greatest n with floor(n * SECOND / rate) <= at.
+def _count_ended_periods(at: int, rate: int) -> int:
+    # The greatest n with floor(n * SECOND / rate) <= at.
     return (rate * (at + 1) - 1) // SECOND
 
 
-def _periods(history: Sequence[Stretch], rate: int, numbers: range) -> list[dict[Run, Percents]]:
+def _average_periods(
+    history: Sequence[PowerSegment], rate: int, numbers: range
+) -> list[dict[ProcessRun, Percents]]:
     found = []
-    known: dict[int, dict[Run, Percents]] = {}
+    known: dict[int, dict[ProcessRun, Percents]] = {}
     earliest = (numbers[0] - 1) * SECOND // rate
-    stretches = list(takewhile(lambda stretch: stretch[1] > earliest, reversed(history)))[::-1]
+    segments = list(takewhile(lambda segment: segment[1] > earliest, reversed(history)))[::-1]
     index = 0
     for number in numbers:
         begin, end = (number - 1) * SECOND // rate, number * SECOND // rate
-        while index < len(stretches) and stretches[index][1] <= begin:
+        while index < len(segments) and segments[index][1] <= begin:
             index += 1
         within = index
-        parts: list[tuple[int, Phase, Draw]] = []
-        while within < len(stretches) and stretches[within][0] < end:
-            start, stop, phase, drawn = stretches[within]
-            if parts and parts[-1][2] is drawn:
-                parts[-1] = (parts[-1][0] + min(stop, end) - start, phase, drawn)
+        parts: list[tuple[int, Phase, PowerDraw]] = []
+        while within < len(segments) and segments[within][0] < end:
+            start, stop, phase, draw = segments[within]
+            if parts and parts[-1][2] is draw:
+                parts[-1] = (parts[-1][0] + min(stop, end) - start, phase, draw)
             else:
-                parts.append((min(stop, end) - max(start, begin), phase, drawn))
+                parts.append((min(stop, end) - max(start, begin), phase, draw))
             within += 1
         if len(parts) == 1:
-            drawn = parts[0][2]
-            if id(drawn) not in known:
-                known[id(drawn)] = _mean(parts, parts[0][0])
-            found.append(known[id(drawn)])
+            draw = parts[0][2]
+            if id(draw) not in known:
+                known[id(draw)] = _average_usage(parts, parts[0][0])
+            found.append(known[id(draw)])
         else:
-            found.append(_mean(parts, end - begin))
+            found.append(_average_usage(parts, end - begin))
     return found
 
 
-def _mean(parts: list[tuple[int, Phase, Draw]], lasting: int) -> dict[Run, Percents]:
-    sums: dict[Run, list[int]] = {}
-    for length, phase, drawn in parts:
-        for seat, used in zip(phase.seats, drawn.engines, strict=True):
-            total = sums.setdefault(seat.run, [0, 0, 0, 0])
+def _average_usage(parts: list[tuple[int, Phase, PowerDraw]], duration: int) -> dict[ProcessRun, Percents]:
+    sums: dict[ProcessRun, list[int]] = {}
+    for length, phase, draw in parts:
+        for context, used in zip(phase.contexts, draw.engines, strict=True):
+            total = sums.setdefault(context.run, [0, 0, 0, 0])
             total[0] += used.sm * length
             total[1] += used.memory * length
             total[2] += used.encoder * length
             total[3] += used.decoder * length
-    unit = 2 * lasting * _POINT
-    found: dict[Run, Percents] = {}
+    unit = 2 * duration * _POINT
+    found: dict[ProcessRun, Percents] = {}
     for run, total in sums.items():
         sm, memory, encoder, decoder = ((2 * amount + unit // 2) // unit for amount in total)
         if sm or memory or encoder or decoder:

@@ -1,8 +1,8 @@
-"""The words of a scenario: what a simulated node has, and what happens on it when.
+"""The parts of a scenario: the GPUs of a simulated node, and its processes, allocations and faults over time.
 
-Units are whole numbers, so that energy is exact: times in microseconds of scenario time (0 = the moment
-the simulator was made), power in microwatts, loads in parts per million of an engine's time, memory in bytes.
-The written form (YAML, in seconds, watts and ratios) is explained at the head of `scenarios/k8s-node.yaml`.
+All values are integers, so that energy is exact: times in microseconds of scenario time (0 = creation of the
+simulator), power in microwatts, loads in parts per million of an engine's time, memory in bytes. The YAML
+form (in seconds, watts and ratios) is documented at the top of `scenarios/k8s-node.yaml`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UPTIME = 3 * 86_400 * SECOND
 
 @dataclass(frozen=True, slots=True)
 class InstanceSpec:
-    """A MIG compute instance: its ids, profile, multiprocessors and memory."""
+    """A MIG compute instance: ids, profile, multiprocessors and memory."""
 
     gi: int
     ci: int
@@ -35,8 +35,8 @@ class InstanceSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How a GPU is partitioned from `at` on; the first Layout is at 0. `instances` None: MIG is off."""
+class PartitionSpec:
+    """The partition of a GPU from `at` on; the first one starts at 0. `instances` None: MIG is off."""
 
     at: int
     instances: tuple[InstanceSpec, ...] | None
@@ -46,11 +46,11 @@ class Layout:
 class GpuSpec:
     """One physical GPU.
 
-    Power: `empty_power` while no compute process is resident, `resident_power` otherwise (contexts alone),
-    plus `load_power` at full load of all multiprocessors, cut at `power_limit`. The energy counter starts at
-    `counter_start` mJ and tells the value as of the last multiple of `counter_refresh`; 0 is continuous.
-    `pcie_rate` and `nvlink_rate` are bytes a second that full load moves, both directions together.
-    `lacks` are keys of quantities that this model does not have.
+    Power is `empty_power` without a compute context, else `resident_power`, plus up to `load_power` at full
+    load of all multiprocessors, capped at `power_limit`. The energy counter starts at `counter_start` mJ; it
+    is updated at each multiple of `counter_refresh`, or continuously if that is 0. `pcie_rate` and
+    `nvlink_rate` are the bytes per second at full load, both directions together. `lacks` are the keys of
+    quantities that this model does not support.
     """
 
     model: str = "NVIDIA H100 80GB HBM3"
@@ -76,12 +76,12 @@ class GpuSpec:
     pcie_rate: int = 3_000_000_000
     nvlink_rate: int = 0
     lacks: frozenset[str] = frozenset()
-    layouts: tuple[Layout, ...] = (Layout(0, None),)
+    partitions: tuple[PartitionSpec, ...] = (PartitionSpec(0, None),)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a process sits or a pod is allocated: a GPU by index, or one of its Instances by gi and ci."""
+class PlacementSpec:
+    """The device of a process or an allocation: a GPU by index, or one of its Instances by gi and ci."""
 
     gpu: int
     gi: int | None = None
@@ -89,10 +89,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
-    """A Kubernetes owner. `{n}` in `name` is the number of the run; an empty `uid` is made from the names.
+class PodSpec:
+    """A Kubernetes pod. `{n}` in `name` is the number of the run; an empty `uid` is derived from the names.
 
-    The uid and container id are known at once, the names only `known_after` microseconds after the start.
+    The uid and container id are known immediately, the names `known_after` microseconds after the start.
     """
 
     namespace: str
@@ -103,7 +103,7 @@ class Pod:
 
 
 @dataclass(frozen=True, slots=True)
-class Slurm:
+class SlurmSpec:
     """A Slurm job step."""
 
     job: str
@@ -111,37 +111,37 @@ class Slurm:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class UnitSpec:
     """A systemd service."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """A container outside Kubernetes; an empty `id` is made from the name."""
+class ContainerSpec:
+    """A container outside Kubernetes; an empty `id` is derived from the name."""
 
     name: str
     runtime: str = "docker"
     id: str = ""
 
 
-Owner = Pod | Slurm | Unit | Container | None
+OwnerSpec = PodSpec | SlurmSpec | UnitSpec | ContainerSpec | None
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """A process, or with `every` a series of them, one starting each `every` plus a draw below `jitter`.
+    """A process; with `every` a series of processes, one each `every`, with a random delay below `jitter`.
 
-    While busy it keeps the multiprocessors of its device busy for `load`, moved each second by up to `noise`
-    percent points; memory bandwidth for `memory_load` of that time; encoder and decoder as given. It is
-    busy for `busy`, then quiet for `quiet`, and so on from its start; `quiet` 0 is always busy. It
-    causes `intensity` of the device's load power times the share of its busiest engine. Demands above one
-    whole engine are scaled down together. `age` is how long it had run before it came to the GPU.
+    From its start the process is busy for `busy`, then quiet for `quiet`, and so on; `quiet` 0 is always
+    busy. While busy, it uses the multiprocessors of its device for the share `load`, varied each second by up
+    to `noise` percentage points, the memory bus for `memory_load` of that time, and `encoder` and `decoder`.
+    Demands that exceed an engine are scaled down proportionally. Its power is `intensity` times the device's
+    load power times the load of its busiest engine. `age` is the process's age when it starts to use the GPU.
     """
 
     name: str
-    places: tuple[Place, ...]
+    placements: tuple[PlacementSpec, ...]
     executable: str = ""
     comm: str = ""
     types: frozenset[ProcessType] = frozenset({ProcessType.COMPUTE})
@@ -161,23 +161,23 @@ class ProcessSpec:
     start: int = 0
     stop: int = FOREVER
     every: int = 0
-    lasting: int = FOREVER
+    duration: int = FOREVER
     jitter: int = 0
     age: int = 0
-    owner: Owner = None
+    owner: OwnerSpec = None
 
     @property
     def computes(self) -> bool:
-        """Graphics-only processes are not residents: they bear load, never a floor."""
+        """False for graphics-only processes, which are not residents: they are charged load but no floor."""
         return self.types != frozenset({ProcessType.GRAPHICS})
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationSpec:
-    """A device handed to a pod, whether or not it runs anything there."""
+    """A device allocated to a pod, used or not."""
 
-    place: Place
-    pod: Pod
+    placement: PlacementSpec
+    pod: PodSpec
     start: int = 0
     stop: int = FOREVER
 
@@ -196,15 +196,15 @@ FaultKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class FaultSpec:
-    """Something that goes wrong at `at` for `lasting`, again each `every` if that is not 0.
+    """A fault that starts at `at`, ends after `duration` and repeats each `every`, if that is not 0.
 
-    `gpu` None is every GPU. `quantity` and `value` belong to bad_value (no value: the driver answers with a
+    `gpu` None means every GPU. `quantity` and `value` belong to bad_value (without value the driver returns a
     sentinel, which is dropped and counted), `xid` to xid, `reason` to source_fails.
     """
 
     kind: FaultKind
     at: int
-    lasting: int = FOREVER
+    duration: int = FOREVER
     every: int = 0
     gpu: int | None = None
     gi: int | None = None
@@ -217,7 +217,7 @@ class FaultSpec:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A simulated node. `uptime` is how long it had been up at time 0."""
+    """A simulated node. `uptime` is its uptime at time 0."""
 
     name: str
     gpus: tuple[GpuSpec, ...]

@@ -1,4 +1,4 @@
-"""The table of all fields: what a page in nvidia-smi's own vocabulary is made of."""
+"""All fields of `--query-gpu`, as the smi dialect exports them, without those that are slow to query."""
 
 from __future__ import annotations
 
@@ -6,192 +6,205 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from gpuledger.model.errors import unknown
+from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.quantities import COLUMNS
 from gpuledger.model.source import Clock
-from gpuledger.sources.findings import Findings
-from gpuledger.sources.smi.answer import Answer, Cells, decoded, told
-from gpuledger.sources.smi.command import Command, NotStarted, Outcome, Ran, meaning, reason
-from gpuledger.sources.smi.csv import parse_query_gpu, refused_field
-from gpuledger.sources.smi.fields import AUTO, IDENTITY, USUAL, offered, without
-from gpuledger.sources.smi.machine import bus_of, uuid_of
+from gpuledger.sources.findings import SourceFindings
+from gpuledger.sources.smi.command import (
+    Command,
+    CommandOutcome,
+    CommandResult,
+    NotStarted,
+    describe_failure,
+    failure_reason,
+)
+from gpuledger.sources.smi.csv import parse_query_gpu, rejected_field
+from gpuledger.sources.smi.fields import (
+    AUTO,
+    FALLBACK_FIELDS,
+    IDENTITY_FIELDS,
+    exclude_fields,
+    parse_offered_fields,
+)
+from gpuledger.sources.smi.parsed_gpus import block_bus_id, block_uuid
+from gpuledger.sources.smi.parsed_output import Cells, SmiOutput, decode_output, stdout_text
 from gpuledger.sources.smi.settings import SmiSettings
 
 log = logging.getLogger("gpuledger.smi")
 
-# What a search times next: none of the fields, all of them, parts of them.
-_DONE, _BARE, _ALL, _PARTS = range(4)
+# What the search times next: a query without the fields, with all of them, or with a part of them.
+_DONE, _BASELINE, _ALL, _PARTS = range(4)
 
 
-class SlowFields:
-    """Fields that take longer than `limit` seconds, of those that were timed; a limit of 0 times nothing.
+class SlowFieldSearch:
+    """Bisection that finds the fields that each take nvidia-smi more than `limit` seconds; 0 disables it.
 
-    `known` are those found, by the seconds they took.
+    `slow_fields` maps each field found to the seconds that it takes.
     """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self.known: dict[str, float] = {}
-        # What the command takes without them, and with all but the slow ones, when they were last timed.
-        self._bare = 0.0
+        self.slow_fields: dict[str, float] = {}
+        # Last measured seconds of a query without the fields, and of one with all but the slow fields.
+        self._baseline = 0.0
         self._usual = 0.0
         self._stage = _DONE
         self._suspects: list[tuple[str, ...]] = []
 
-    def suspect(self, fields: Iterable[str], seconds: float) -> None:
-        """Note that a query of these fields took so long; a search begins where that is too long, beside what
-        it usually takes.
-        """
+    def observe_query(self, fields: Iterable[str], seconds: float) -> None:
+        """Start a search if a query of these fields took over `limit` seconds longer than usual."""
         if self._limit and seconds - self._usual > self._limit and self._stage == _DONE:
-            self._stage = _BARE
+            self._stage = _BASELINE
             self._suspects = [tuple(fields)]
 
-    def next(self) -> tuple[str, ...] | None:
-        """Fields to time beside those always asked for: none of them for these alone; None is no search."""
+    def next_fields(self) -> tuple[str, ...] | None:
+        """Return the fields to time next, in addition to the identity fields; None when no search runs."""
         if self._stage == _DONE:
             return None
-        return () if self._stage == _BARE else self._suspects[-1]
+        return () if self._stage == _BASELINE else self._suspects[-1]
 
-    def took(self, fields: tuple[str, ...], seconds: float) -> None:
-        """What `next` gave took so many seconds."""
-        if self._stage == _BARE:
-            self._bare, self._stage = seconds, _ALL
+    def record_time(self, fields: tuple[str, ...], seconds: float) -> None:
+        """Record how long a query of `next_fields` took."""
+        if self._stage == _BASELINE:
+            self._baseline, self._stage = seconds, _ALL
             return
         if self._stage == _ALL:
             self._usual, self._stage = seconds, _PARTS
         self._suspects.pop()
-        own = seconds - self._bare
+        own = seconds - self._baseline
         if own > self._limit and len(fields) == 1:
-            self._find(fields[0], own)
+            self._add_slow_field(fields[0], own)
         elif own > self._limit:
             half = len(fields) // 2
             self._suspects += [fields[half:], fields[:half]]
         if not self._suspects:
             self._stage = _DONE
 
-    def _find(self, field: str, seconds: float) -> None:
-        self.known[field] = seconds
+    def _add_slow_field(self, field: str, seconds: float) -> None:
+        self.slow_fields[field] = seconds
         self._usual -= seconds
         log.warning(
-            "nvidia-smi takes %.1f s for %s alone: left out from now on; name it by --query-field-names, or "
-            "raise --nvidia-smi-slow-field, to have it all the same",
+            "nvidia-smi takes %.1f s for %s alone: the field is omitted from now on; to export it, name it "
+            "in --query-field-names or raise --nvidia-smi-slow-field",
             seconds,
             field,
         )
 
 
 PART = COLUMNS.key
-# How long an nvidia-smi that does not say what it offers is not asked again, in seconds.
-_RETRY = 60.0
+# Seconds until `--help-query-gpu` is called again after its output listed no field.
+_RETRY_SECONDS = 60.0
 
-Ask = Callable[..., Outcome]
+RunSmi = Callable[..., CommandOutcome]
 
 
 @dataclass(slots=True)
-class Columns:
-    """Asks for every field, and remembers what this nvidia-smi does not know and what it takes long for."""
+class ColumnReader:
+    """Queries all fields, and remembers which ones this nvidia-smi rejects and which ones are slow."""
 
     settings: SmiSettings
     command: Command
     clock: Clock
-    ask: Ask
+    run_smi: RunSmi
     exit_code: int = 0
     _fields: tuple[str, ...] = ()
-    _of_driver: str = ""
-    _again: float | None = None
-    _refused: dict[str, str] = field(default_factory=dict)
-    _slow: SlowFields = field(init=False)
+    _driver: str = ""
+    _help_retry_at: float | None = None
+    _rejected: dict[str, str] = field(default_factory=dict)
+    _search: SlowFieldSearch = field(init=False)
 
     def __post_init__(self) -> None:
-        self._slow = SlowFields(self.settings.slow_field)
+        self._search = SlowFieldSearch(self.settings.slow_field)
 
-    def read(self, answer: Answer, findings: Findings) -> None:
-        """Give each Block of the answer its columns as printed; where there are none, say why."""
-        self._resolve(answer.driver)
-        outcome, asked, seconds = self._query()
-        for complaint in self._refused.values():
-            findings.note(PART, "FIELD_UNKNOWN", complaint)
-        self.exit_code = outcome.code if isinstance(outcome, Ran) else -1
+    def add_columns(self, output: SmiOutput, findings: SourceFindings) -> None:
+        """Add the columns, as printed, to each GpuBlock of the output; note why if there are none."""
+        self._select_fields(output.driver)
+        outcome, queried, seconds = self._query()
+        for error in self._rejected.values():
+            findings.note(PART, "FIELD_UNKNOWN", error)
+        self.exit_code = outcome.exit_code if isinstance(outcome, CommandResult) else -1
         if isinstance(outcome, NotStarted):
-            findings.note(PART, reason(outcome), f"--query-gpu: {outcome.detail}")
+            findings.note(PART, failure_reason(outcome), f"--query-gpu: {outcome.detail}")
             return
-        table = parse_query_gpu(told(outcome))
-        if how := meaning(outcome, self.command):
-            findings.note(PART, reason(outcome), f"--query-gpu: {how}")
+        table = parse_query_gpu(stdout_text(outcome))
+        if failure := describe_failure(outcome, self.command):
+            findings.note(PART, failure_reason(outcome), f"--query-gpu: {failure}")
         elif not table.blocks:
             self.exit_code = -1
-            findings.note(PART, "UNREADABLE", "--query-gpu: its answer is no table")
-        for trouble in table.troubles:
-            findings.note(PART, trouble.reason, trouble.detail)
-        _join(answer, table)
-        self._look_for_slow(asked, seconds)
+            findings.note(PART, "UNREADABLE", "--query-gpu: the output is not a table")
+        for problem in table.problems:
+            findings.note(PART, problem.reason, problem.detail)
+        _copy_columns(table, output)
+        self._search_slow_fields(queried, seconds)
 
-    def _resolve(self, driver: str) -> None:
-        """Work out what to ask for: at the start, after another driver was loaded, or when help failed."""
-        due = self._again is not None and self.clock.elapsed() >= self._again
-        if self._fields and driver == self._of_driver and not due:
+    def _select_fields(self, driver: str) -> None:
+        """Select the fields to query: at start, after a driver change, and when `--help-query-gpu` failed."""
+        retry = self._help_retry_at is not None and self.clock.elapsed() >= self._help_retry_at
+        if self._fields and driver == self._driver and not retry:
             return
-        if driver != self._of_driver:
-            self._slow = SlowFields(self.settings.slow_field)
-        self._of_driver, self._again = driver, None
-        self._refused.clear()
+        if driver != self._driver:
+            self._search = SlowFieldSearch(self.settings.slow_field)
+        self._driver, self._help_retry_at = driver, None
+        self._rejected.clear()
         named = self.settings.query_field_names
         if named != (AUTO,):
-            fields = tuple(dict.fromkeys((*named, *IDENTITY)))
+            fields = tuple(dict.fromkeys((*named, *IDENTITY_FIELDS)))
         else:
-            fields = offered(told(self.ask("--help-query-gpu")))
+            fields = parse_offered_fields(stdout_text(self.run_smi("--help-query-gpu")))
             if not fields:
-                self._again = self.clock.elapsed() + _RETRY
-                fields = USUAL
-        self._fields = without(fields, self.settings.query_field_names_exclude)
+                self._help_retry_at = self.clock.elapsed() + _RETRY_SECONDS
+                fields = FALLBACK_FIELDS
+        self._fields = exclude_fields(fields, self.settings.query_field_names_exclude)
 
-    def _query(self) -> tuple[Outcome, tuple[str, ...], float]:
-        """The table, the fields it was asked for, and the seconds it took."""
+    def _query(self) -> tuple[CommandOutcome, tuple[str, ...], float]:
+        """Run `--query-gpu`: its outcome, the fields queried, and the seconds it took."""
         while True:
-            slow = self._slow.known if self.settings.query_field_names == (AUTO,) else ()
-            asked = tuple(one for one in self._fields if one not in slow or one in IDENTITY)
-            outcome, seconds = self._timed(asked)
-            refused = _refusal(outcome)
-            if refused not in self._fields or len(asked) == 1:
-                return outcome, asked, seconds
-            self._fields = tuple(one for one in self._fields if one != refused)
-            if refused in self.settings.query_field_names:
-                self._refused[refused] = str(unknown("field of nvidia-smi", refused, self._offered()))
-                log.warning("--query-field-names: %s", self._refused[refused])
+            slow = self._search.slow_fields if self.settings.query_field_names == (AUTO,) else ()
+            queried = tuple(name for name in self._fields if name not in slow or name in IDENTITY_FIELDS)
+            outcome, seconds = self._run_timed(queried)
+            rejected = _find_rejected_field(outcome)
+            if rejected not in self._fields or len(queried) == 1:
+                return outcome, queried, seconds
+            self._fields = tuple(name for name in self._fields if name != rejected)
+            if rejected in self.settings.query_field_names:
+                self._rejected[rejected] = str(
+                    unknown_name_error("field of nvidia-smi", rejected, self._query_offered_fields())
+                )
+                log.warning("--query-field-names: %s", self._rejected[rejected])
 
-    def _offered(self) -> tuple[str, ...]:
-        return offered(told(self.ask("--help-query-gpu"))) or USUAL
+    def _query_offered_fields(self) -> tuple[str, ...]:
+        return parse_offered_fields(stdout_text(self.run_smi("--help-query-gpu"))) or FALLBACK_FIELDS
 
-    def _timed(self, fields: tuple[str, ...]) -> tuple[Outcome, float]:
+    def _run_timed(self, fields: tuple[str, ...]) -> tuple[CommandOutcome, float]:
         began = self.clock.elapsed()
-        outcome = self.ask("--query-gpu=" + ",".join(fields), "--format=csv")
+        outcome = self.run_smi("--query-gpu=" + ",".join(fields), "--format=csv")
         return outcome, self.clock.elapsed() - began
 
-    def _look_for_slow(self, asked: tuple[str, ...], seconds: float) -> None:
+    def _search_slow_fields(self, queried: tuple[str, ...], seconds: float) -> None:
         if self.settings.query_field_names != (AUTO,):
             return
-        self._slow.suspect([one for one in asked if one not in IDENTITY], seconds)
-        group = self._slow.next()
+        self._search.observe_query([name for name in queried if name not in IDENTITY_FIELDS], seconds)
+        group = self._search.next_fields()
         if group is not None:
-            always = tuple(one for one in asked if one in IDENTITY)
-            _, taken = self._timed((*always, *group))
-            self._slow.took(group, taken)
+            identity = tuple(name for name in queried if name in IDENTITY_FIELDS)
+            _, group_seconds = self._run_timed((*identity, *group))
+            self._search.record_time(group, group_seconds)
 
 
-def _refusal(outcome: Outcome) -> str | None:
-    if not isinstance(outcome, Ran) or not outcome.code:
+def _find_rejected_field(outcome: CommandOutcome) -> str | None:
+    if not isinstance(outcome, CommandResult) or not outcome.exit_code:
         return None
-    return refused_field(told(outcome)) or refused_field(decoded(outcome.stderr))
+    return rejected_field(stdout_text(outcome)) or rejected_field(decode_output(outcome.stderr))
 
 
-def _join(answer: Answer, table: Answer) -> None:
-    """Columns to Blocks, by UUID, else by PCI bus id."""
+def _copy_columns(table: SmiOutput, output: SmiOutput) -> None:
+    """Copy the table's columns to the GPUs of `output`, matched by UUID, else by PCI bus id."""
     by_uuid: dict[str, Cells] = {}
     by_bus: dict[str, Cells] = {}
     for block in table.blocks:
-        if uuid := uuid_of(block):
+        if uuid := block_uuid(block):
             by_uuid[uuid] = block.raw
-        elif bus := bus_of(block):
+        elif bus := block_bus_id(block):
             by_bus[bus] = block.raw
-    for block in answer.blocks:
-        block.raw = by_uuid.get(uuid_of(block) or "") or by_bus.get(bus_of(block)) or {}
+    for block in output.blocks:
+        block.raw = by_uuid.get(block_uuid(block) or "") or by_bus.get(block_bus_id(block)) or {}

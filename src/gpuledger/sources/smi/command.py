@@ -1,4 +1,4 @@
-"""The user's command made words: split as a shell would, run by none."""
+"""The user's nvidia-smi command: split into words as a shell would, run without a shell."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from typing import IO
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.settings import text
-from gpuledger.model.text import clean_name, from_bytes
+from gpuledger.model.text import clean_name, decode_utf8
 
-# An 8-GPU `-q -x` is below 1 MiB; what writes more than this is not nvidia-smi.
-LONGEST_OUTPUT = 16 * 1024 * 1024
+# `-q -x` of 8 GPUs is below 1 MiB; a command that writes more than this is not nvidia-smi.
+MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _STDERR_TAIL = 2048
 _CHUNK = 64 * 1024
-_LOOK_AGAIN = 0.2
-# How long a killed command may take to be gone.
-_GRACE = 1.0
+_POLL_SECONDS = 0.2
+# How long to wait for a killed command to end.
+_KILL_WAIT_SECONDS = 1.0
 STUCK = "stuck"
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What came of a command that started.
+class CommandResult:
+    """Result of a command that started.
 
-    `code` is its exit status, negative for the signal that ended it. `stdout` is what came before the end
-    or the limit; `stderr` is the tail. `timed_out` is true when the command was killed at its time limit,
-    `overran` when it was killed for writing too much.
+    `exit_code` is negative for the signal that ended it. `stdout` is the output up to the end or the limit;
+    `stderr` is the tail. `timed_out` is true when the command was killed at its time limit, `overran` when it
+    was killed because it wrote too much.
     """
 
     stdout: bytes
     stderr: bytes = b""
-    code: int = 0
+    exit_code: int = 0
     timed_out: bool = False
     overran: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The command could not be started: the operating system's reason (`FileNotFoundError`) and its text."""
+    """A command that could not be started: the exception's name (`FileNotFoundError`) and its text."""
 
     reason: str
     detail: str = ""
 
 
-Outcome = Ran | NotStarted
-Runner = Callable[[tuple[str, ...], float], Outcome]
+CommandOutcome = CommandResult | NotStarted
+RunCommand = Callable[[tuple[str, ...], float], CommandOutcome]
 
 
 class CommandRunner:
-    """Runs one command at a time in the C locale; raises nothing.
+    """Runs one command at a time in the C locale; never raises.
 
-    The command gets a process group of its own, and the whole group is killed at the limit: a wrapper
-    script must not leave a hanging nvidia-smi behind. One that hangs in the driver cannot be killed: it is
-    left alone, and until it ends no other is started, or they would pile up.
+    Each command gets a separate process group, and the whole group is killed at the limit, so that a wrapper
+    script leaves no hanging nvidia-smi behind. A process that hangs in the driver cannot be killed: no other
+    command is started until it ends, so that hanging processes do not accumulate.
     """
 
     def __init__(self) -> None:
         self._stuck: subprocess.Popen[bytes] | None = None
 
-    def __call__(self, words: tuple[str, ...], timeout: float) -> Outcome:
+    def __call__(self, words: tuple[str, ...], timeout: float) -> CommandOutcome:
         """Run `words` for at most `timeout` seconds."""
         if self._stuck is not None:
             if self._stuck.poll() is None:
@@ -85,25 +85,25 @@ class CommandRunner:
             return NotStarted(type(error).__name__, str(error))
         return self._collect(process, monotonic() + timeout)
 
-    def _collect(self, process: subprocess.Popen[bytes], deadline: float) -> Ran:
+    def _collect(self, process: subprocess.Popen[bytes], deadline: float) -> CommandResult:
         assert process.stdout is not None and process.stderr is not None
         out, err = bytearray(), bytearray()
         with process.stdout, process.stderr:
             timed_out = _drain(process, process.stdout, process.stderr, out, err, deadline)
-        overran = len(out) > LONGEST_OUTPUT
+        overran = len(out) > MAX_OUTPUT_BYTES
         if not (timed_out or overran):
-            timed_out = not _ends(process, deadline - monotonic())
+            timed_out = not _wait_for_end(process, deadline - monotonic())
         if timed_out or overran:
             _kill_group(process)
-            if not _ends(process, _GRACE):
+            if not _wait_for_end(process, _KILL_WAIT_SECONDS):
                 self._stuck = process
         code = -signal.SIGKILL if process.returncode is None else process.returncode
-        return Ran(bytes(out[:LONGEST_OUTPUT]), bytes(err), code, timed_out, overran)
+        return CommandResult(bytes(out[:MAX_OUTPUT_BYTES]), bytes(err), code, timed_out, overran)
 
 
-def _ends(process: subprocess.Popen[bytes], within: float) -> bool:
+def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> bool:
     try:
-        process.wait(max(0.0, within))
+        process.wait(max(0.0, seconds))
     except subprocess.TimeoutExpired:
         return False
     return True
@@ -117,7 +117,7 @@ def _drain(
     err: bytearray,
     deadline: float,
 ) -> bool:
-    """Read both pipes to their ends; True when the deadline came first. Stops when `out` is too long."""
+    """Read both pipes to their ends. Return True at the deadline; stop early when `out` is too long."""
     with DefaultSelector() as selector:
         selector.register(stdout, EVENT_READ, out)
         selector.register(stderr, EVENT_READ, err)
@@ -125,8 +125,8 @@ def _drain(
             left = deadline - monotonic()
             if left <= 0:
                 return True
-            ready = selector.select(min(left, _LOOK_AGAIN))
-            # A child that outlives the command (ssh with ControlPersist) may hold a pipe open for hours.
+            ready = selector.select(min(left, _POLL_SECONDS))
+            # A child that outlives the command (ssh with ControlPersist) may keep a pipe open for hours.
             if not ready and process.poll() is not None:
                 return False
             for key, _ in ready:
@@ -135,7 +135,7 @@ def _drain(
                 if not chunk:
                     selector.unregister(key.fileobj)
             del err[:-_STDERR_TAIL]
-            if len(out) > LONGEST_OUTPUT:
+            if len(out) > MAX_OUTPUT_BYTES:
                 return False
     return False
 
@@ -146,7 +146,7 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     except ProcessLookupError:
         process.kill()
     except PermissionError:
-        # The leader changed its user (sudo): only what may be signalled is.
+        # The group leader runs as another user (sudo): signal what we are allowed to.
         process.kill()
 
 
@@ -154,41 +154,41 @@ _SSH = frozenset({"ssh", "autossh", "slogin"})
 
 
 def command_line(value: object) -> str:
-    """A command that can be split into words; raises ValueError with what is wanted."""
-    written = text(value).strip()
+    """Parse the setting: a command that can be split into words. Raises ValueError otherwise."""
+    command = text(value).strip()
     try:
-        words = shlex.split(written)
+        words = shlex.split(command)
     except ValueError:
-        raise ValueError("a command with balanced quotes is wanted") from None
+        raise ValueError("expected a command with balanced quotes") from None
     if not words or not words[0]:
-        raise ValueError("a command is wanted, such as nvidia-smi or 'ssh user@host nvidia-smi'")
-    return written
+        raise ValueError("expected a command such as nvidia-smi or 'ssh user@host nvidia-smi'")
+    return command
 
 
 class Command:
-    """An nvidia-smi command to which arguments are added as words.
+    """An nvidia-smi command line, to which each call appends its arguments.
 
-    ssh joins its words with spaces and gives them to the remote user's shell, so what is added is quoted
-    for that shell, and only then; a local program gets its words as they are.
+    ssh joins its words with spaces and passes them to the remote user's shell, so arguments are quoted for
+    that shell; a local program gets them unquoted.
     """
 
-    def __init__(self, written: str) -> None:
-        self.written = written
-        self._words = tuple(shlex.split(written))
+    def __init__(self, line: str) -> None:
+        self.text = line
+        self._words = tuple(shlex.split(line))
 
     @property
     def program(self) -> str:
-        """The program that is started here."""
+        """The program that this machine starts."""
         return self._words[0]
 
     @property
-    def remote(self) -> bool:
-        """True when the answers, and so the pids in them, are another machine's."""
+    def is_remote(self) -> bool:
+        """True for ssh: the output, and the pids in it, belong to another machine."""
         return self.program.rsplit("/", 1)[-1] in _SSH
 
-    def words(self, *arguments: str) -> tuple[str, ...]:
-        """The whole command with `arguments` at its end."""
-        return self._words + (tuple(map(shlex.quote, arguments)) if self.remote else arguments)
+    def argv(self, *arguments: str) -> tuple[str, ...]:
+        """The complete argument vector: the command followed by `arguments`."""
+        return self._words + (tuple(map(shlex.quote, arguments)) if self.is_remote else arguments)
 
 
 # `nvidia-smi -h` and its manual page, section RETURN VALUE.
@@ -215,43 +215,43 @@ _REMEDIES = {
     13: "install nvidia-smi and libnvidia-ml.so.1 of one driver version",
     15: "look for Xid lines in the kernel log; reset or reboot",
     126: "make the command executable",
-    127: "install it there, or name its full path in --nvidia-smi-command",
+    127: "install it there, or give its full path in --nvidia-smi-command",
 }
-# After these another form of the question gets the same answer.
-HOPELESS = frozenset({9, 12, 126, 127})
+# After these exit codes every other query fails for the same reason.
+FATAL_EXIT_CODES = frozenset({9, 12, 126, 127})
 
 
-def meaning(ran: Ran, command: Command) -> str:
-    """One line: how the command ended and what that means; empty for a plain success."""
-    if ran.timed_out:
-        return "no end within its time limit: killed"
-    if ran.overran:
-        return "wrote without end: killed"
-    if ran.code == 0:
+def describe_failure(result: CommandResult, command: Command) -> str:
+    """Describe in one line how the command ended and what that means; empty after success."""
+    if result.timed_out:
+        return "killed at its time limit"
+    if result.overran:
+        return f"killed: it wrote more than {MAX_OUTPUT_BYTES // 2**20} MiB"
+    if result.exit_code == 0:
         return ""
-    said = _last_line(ran.stderr) or _last_line(ran.stdout)
-    known = _MEANINGS.get(ran.code, "")
-    if command.remote and ran.code == 255:
-        known = "ssh could not connect, or nvidia-smi failed there"
-    if ran.code == 127:
+    message = _last_line(result.stderr) or _last_line(result.stdout)
+    known = _MEANINGS.get(result.exit_code, "")
+    if command.is_remote and result.exit_code == 255:
+        known = "ssh could not connect, or nvidia-smi failed on the remote machine"
+    if result.exit_code == 127:
         known = "the command was not found"
-    if ran.code < 0:
-        known = f"ended by signal {-ran.code}"
-    parts = [f"exit {ran.code}", known, said]
+    if result.exit_code < 0:
+        known = f"ended by signal {-result.exit_code}"
+    parts = [f"exit {result.exit_code}", known, message]
     return ": ".join(part for part in parts if part)
 
 
-def reason(outcome: Outcome) -> str:
-    """Short and stable, fit for a label: `not_started`, `timeout`, `overran`, or `exit_9` by its code."""
+def failure_reason(outcome: CommandOutcome) -> str:
+    """Return a short, stable label value: `not_started`, `timeout`, `overran`, or `exit_9` for code 9."""
     if isinstance(outcome, NotStarted):
         return "not_started"
     if outcome.timed_out:
         return "timeout"
-    return "overran" if outcome.overran else f"exit_{outcome.code}"
+    return "overran" if outcome.overran else f"exit_{outcome.exit_code}"
 
 
-def unavailable(outcome: Outcome, command: Command, timeout: float) -> SourceUnavailable:
-    """The one line for a command that could not be run or told nothing."""
+def unavailable_error(outcome: CommandOutcome, command: Command, timeout: float) -> SourceUnavailable:
+    """The error for a command that could not be run or reported no GPU: cause and remedy in one line."""
     if isinstance(outcome, NotStarted):
         if outcome.reason == "FileNotFoundError":
             return SourceUnavailable(
@@ -275,14 +275,14 @@ def unavailable(outcome: Outcome, command: Command, timeout: float) -> SourceUna
             "look for NVRM lines in the kernel log, or raise --nvidia-smi-timeout",
             "timeout",
         )
-    remedy = _REMEDIES.get(outcome.code, "run the command by hand to see more")
-    if command.remote and outcome.code == 255:
-        remedy = "try the same ssh command by hand (it must not ask for anything)"
-    why = meaning(outcome, command) or "its answer holds no GPU that could be read"
-    return SourceUnavailable(f"{command.program}: {why}; {remedy}", reason(outcome))
+    remedy = _REMEDIES.get(outcome.exit_code, "run the command manually to see its full output")
+    if command.is_remote and outcome.exit_code == 255:
+        remedy = "run the same ssh command manually (it must not prompt for a password or host key)"
+    cause = describe_failure(outcome, command) or "the output contains no readable GPU"
+    return SourceUnavailable(f"{command.program}: {cause}; {remedy}", failure_reason(outcome))
 
 
 def _last_line(raw: bytes) -> str:
-    """The last line that says something, short and printable."""
-    lines = [line.strip() for line in from_bytes(raw[-2048:]).splitlines() if line.strip()]
+    """The last non-empty line, shortened and made printable; empty if it is XML."""
+    lines = [line.strip() for line in decode_utf8(raw[-2048:]).splitlines() if line.strip()]
     return clean_name(lines[-1], 200) if lines and not lines[-1].startswith("<") else ""

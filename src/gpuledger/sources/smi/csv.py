@@ -1,7 +1,7 @@
-"""`--query-gpu` and `--query-compute-apps` with `--format=csv`: columns by the header's names.
+"""Parser for `--query-gpu` and `--query-compute-apps` with `--format=csv`.
 
-There is no quoting in this CSV, so a row with more cells than columns is read from both ends, and what is
-between them is the one column of free text.
+nvidia-smi does not quote its CSV. A row with more cells than the header is split from both ends; the cells
+in between belong to the one free-text column.
 """
 
 from __future__ import annotations
@@ -11,164 +11,178 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from re import compile as pattern
 
-from gpuledger.sources.smi import names
-from gpuledger.sources.smi.answer import Answer, Block, Row, Trouble, bus_id, first, trouble_of
-from gpuledger.sources.smi.values import ordinal, why_absent
+from gpuledger.sources.smi import cell_names
+from gpuledger.sources.smi.cell_values import absent_reason, parse_index
+from gpuledger.sources.smi.parsed_output import (
+    GpuBlock,
+    SmiOutput,
+    SmiProblem,
+    SmiProcess,
+    first_present,
+    normalize_bus_id,
+    parse_problem,
+)
 
 _COLUMN = pattern(r"([A-Za-z][A-Za-z0-9_.]*)(?: \[([^\[\]]+)\])?")
 _BARE_NUMBER = pattern(r"[+-]?[0-9]+(?:\.[0-9]+)?")
-_REFUSED = pattern(r"[Ff]ield \"([^\"\s]+)\" is not a valid field to query")
-_KNOWN = frozenset({"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "pid"})
+_REJECTED = pattern(r"[Ff]ield \"([^\"\s]+)\" is not a valid field to query")
+_HEADER_NAMES = frozenset({"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "pid"})
 
 
 @dataclass(slots=True)
-class Apps:
-    """The rows of `--query-compute-apps` by PCI bus id and by GPU UUID.
+class ComputeApps:
+    """Processes of `--query-compute-apps` by PCI bus id and by GPU UUID.
 
-    `told` is false when there was no table at all. `troubles` are lines that are no rows.
+    `has_table` is false when the output has no table. `problems` are lines that are not rows.
     """
 
-    by_bus: dict[str, list[Row]] = field(default_factory=dict)
-    by_uuid: dict[str, list[Row]] = field(default_factory=dict)
-    troubles: list[Trouble] = field(default_factory=list)
-    told: bool = False
+    by_bus: dict[str, list[SmiProcess]] = field(default_factory=dict)
+    by_uuid: dict[str, list[SmiProcess]] = field(default_factory=dict)
+    problems: list[SmiProblem] = field(default_factory=list)
+    has_table: bool = False
 
-    def of(self, bus: str, uuid: str) -> list[Row]:
-        """The rows of one GPU; the bus id decides where it is a column."""
+    def processes_of(self, bus: str, uuid: str) -> list[SmiProcess]:
+        """Processes of one GPU, looked up by bus id if the table has that column, else by UUID."""
         return self.by_bus.get(bus, []) if self.by_bus else self.by_uuid.get(uuid, [])
 
 
-def refused_field(text: str) -> str | None:
-    """The field that this driver's nvidia-smi does not know, where that is its answer."""
-    found = _REFUSED.search(text)
+def rejected_field(text: str) -> str | None:
+    """Return the field that nvidia-smi rejects in this error message; None for other text."""
+    found = _REJECTED.search(text)
     return found[1] if found else None
 
 
-def parse_query_gpu(text: str) -> Answer:
-    """A Block for each row; its columns travel in `raw`, header and cell as printed. Nothing is raised."""
-    answer = Answer()
-    for columns, cells in _rows(text, ("name", "gpu_name"), answer.troubles):
-        told = columns.told(cells)
+def parse_query_gpu(text: str) -> SmiOutput:
+    """Parse each row to a GpuBlock; `raw` holds its columns, header and cell as printed. Never raises."""
+    output = SmiOutput()
+    for header, cells in _rows(text, ("name", "gpu_name"), output.problems):
+        row_cells = header.row_by_name(cells)
         raw = {
-            header: cell
-            for header, name, cell in zip(columns.headers, columns.names, cells, strict=True)
-            if name not in columns.twice
+            title: cell
+            for title, name, cell in zip(header.titles, header.names, cells, strict=True)
+            if name not in header.duplicates
         }
-        block = Block(bus_id(first(told, names.BUS) or ""), told, raw=raw, spoiled=len(columns.twice))
-        answer.blocks.append(block)
-        answer.driver = told.get("driver_version", answer.driver)
-        if (count := ordinal(told.get("count", ""))) is not None:
-            answer.expected = count
-    return answer
-
-
-def parse_query_apps(text: str) -> Apps:
-    """The rows of the compute processes. Nothing is raised."""
-    apps = Apps()
-    for columns, cells in _rows(text, ("process_name", "name"), apps.troubles):
-        told = columns.told(cells)
-        row = Row(
-            pid=told.get("pid"),
-            name=first(told, ("process_name", "name")),
-            type="C",
-            memory=first(told, ("used_gpu_memory", "used_memory")),
+        block = GpuBlock(
+            normalize_bus_id(first_present(row_cells, cell_names.BUS) or ""),
+            row_cells,
+            raw=raw,
+            invalid_cells=len(header.duplicates),
         )
-        if bus := first(told, ("gpu_bus_id", "pci.bus_id")):
-            apps.by_bus.setdefault(bus_id(bus), []).append(row)
-        if uuid := first(told, ("gpu_uuid", "uuid")):
+        output.blocks.append(block)
+        output.driver = row_cells.get("driver_version", output.driver)
+        if (count := parse_index(row_cells.get("count", ""))) is not None:
+            output.attached_gpus = count
+    return output
+
+
+def parse_query_apps(text: str) -> ComputeApps:
+    """Parse the table of compute processes. Never raises."""
+    apps = ComputeApps()
+    for header, cells in _rows(text, ("process_name", "name"), apps.problems):
+        row_cells = header.row_by_name(cells)
+        row = SmiProcess(
+            pid=row_cells.get("pid"),
+            name=first_present(row_cells, ("process_name", "name")),
+            type="C",
+            memory=first_present(row_cells, ("used_gpu_memory", "used_memory")),
+        )
+        if bus := first_present(row_cells, ("gpu_bus_id", "pci.bus_id")):
+            apps.by_bus.setdefault(normalize_bus_id(bus), []).append(row)
+        if uuid := first_present(row_cells, ("gpu_uuid", "uuid")):
             apps.by_uuid.setdefault(uuid, []).append(row)
-    apps.told = _header_of(text) is not None
+    apps.has_table = _find_header(text) is not None
     return apps
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
-    headers: tuple[str, ...]
+class _CsvHeader:
+    # As printed (`memory.total [MiB]`) and without the unit.
+    titles: tuple[str, ...]
     names: tuple[str, ...]
-    # By name; of one that is there twice, that of the first.
+    # By name; for a duplicate name, the unit of its first column.
     units: Mapping[str, str]
-    twice: frozenset[str]
+    duplicates: frozenset[str]
 
-    def told(self, cells: tuple[str, ...]) -> dict[str, str]:
-        """A row by name, without the columns that are there twice."""
+    def row_by_name(self, cells: tuple[str, ...]) -> dict[str, str]:
+        """The row's cells by column name, without duplicate columns."""
         row = zip(self.names, cells, strict=True)
-        return {name: self._with_unit(name, cell) for name, cell in row if name not in self.twice}
+        return {name: self._with_unit(name, cell) for name, cell in row if name not in self.duplicates}
 
     def _with_unit(self, name: str, cell: str) -> str:
-        """The cell with the header's unit where it has none of its own (`nounits`)."""
+        """Append the header's unit to a bare number (`--format=csv,nounits`)."""
         unit = self.units[name]
         return f"{cell} {unit}" if unit and _BARE_NUMBER.fullmatch(cell) else cell
 
 
-def _header_of(text: str) -> _Columns | None:
-    return next((columns for line in text.split("\n") if (columns := _columns(line))), None)
+def _find_header(text: str) -> _CsvHeader | None:
+    return next((header for line in text.split("\n") if (header := _parse_header(line))), None)
 
 
-def _columns(line: str) -> _Columns | None:
-    headers = tuple(cell.strip() for cell in line.split(","))
-    found = [_COLUMN.fullmatch(header) for header in headers]
+def _parse_header(line: str) -> _CsvHeader | None:
+    titles = tuple(cell.strip() for cell in line.split(","))
+    found = [_COLUMN.fullmatch(title) for title in titles]
     matches = [match for match in found if match]
     if len(matches) != len(found):
         return None
-    titles = tuple(match[1] for match in matches)
-    if _KNOWN.isdisjoint(titles):
+    names = tuple(match[1] for match in matches)
+    if _HEADER_NAMES.isdisjoint(names):
         return None
-    twice = frozenset(title for title, times in Counter(titles).items() if times > 1)
+    duplicates = frozenset(name for name, times in Counter(names).items() if times > 1)
     units = {match[1]: match[2] or "" for match in reversed(matches)}
-    return _Columns(headers, titles, units, twice)
+    return _CsvHeader(titles, names, units, duplicates)
 
 
 def _rows(
-    text: str, free: tuple[str, ...], troubles: list[Trouble]
-) -> Iterator[tuple[_Columns, tuple[str, ...]]]:
-    columns: _Columns | None = None
+    text: str, free_text: tuple[str, ...], problems: list[SmiProblem]
+) -> Iterator[tuple[_CsvHeader, tuple[str, ...]]]:
+    header: _CsvHeader | None = None
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         bare = line.rstrip("\r")
         if not bare.strip():
             continue
-        if found := trouble_of(bare):
-            troubles.append(found)
-        elif columns is None:
-            columns = _columns(bare)
+        if found := parse_problem(bare):
+            problems.append(found)
+        elif header is None:
+            header = _parse_header(bare)
         else:
-            cells = _cells(bare, columns, free)
+            cells = _split_row(bare, header, free_text)
             if cells is None:
-                troubles.append(Trouble("ROW_UNREADABLE", f"no row of this table: {bare[:200]}"))
+                problems.append(SmiProblem("ROW_UNREADABLE", f"not a row of this table: {bare[:200]}"))
             else:
-                # No newline at the end: the answer may have been cut in the middle of this cell.
+                # Without a final newline the output may end in the middle of this cell.
                 cut = number == len(lines) and _BARE_NUMBER.fullmatch(cells[-1])
-                yield columns, (*cells[:-1], "") if cut else cells
+                yield header, (*cells[:-1], "") if cut else cells
 
 
-def _cells(line: str, columns: _Columns, free: tuple[str, ...]) -> tuple[str, ...] | None:
-    # The last cell may be empty, and the blank before it lost on the way.
+def _split_row(line: str, header: _CsvHeader, free_text: tuple[str, ...]) -> tuple[str, ...] | None:
+    # If the last cell is empty, the blank before it may have been stripped.
     line = f"{line} " if line.endswith(",") else line
     cells = [cell.strip() for cell in line.split(", ")]
-    more = len(cells) - len(columns.names)
-    if more > 0:
-        place = next((columns.names.index(name) for name in free if name in columns.names), None)
-        if place is None:
+    extra = len(cells) - len(header.names)
+    if extra > 0:
+        position = next((header.names.index(name) for name in free_text if name in header.names), None)
+        if position is None:
             return None
         parts = line.split(", ")
-        middle = ", ".join(parts[place : place + more + 1]).strip()
-        cells = [*cells[:place], middle, *cells[place + more + 1 :]]
-    if len(cells) != len(columns.names) or not _plausible(cells, columns):
+        middle = ", ".join(parts[position : position + extra + 1]).strip()
+        cells = [*cells[:position], middle, *cells[position + extra + 1 :]]
+    if len(cells) != len(header.names) or not _is_plausible(cells, header):
         return None
     return tuple(cells)
 
 
-def _plausible(cells: list[str], columns: _Columns) -> bool:
-    """Whether the cells that say whose row it is look like what their columns are."""
-    for name, cell in zip(columns.names, cells, strict=True):
-        if name in ("uuid", "gpu_uuid") and not (why_absent(cell) or cell.startswith(("GPU-", "MIG-"))):
+def _is_plausible(cells: list[str], header: _CsvHeader) -> bool:
+    """Whether UUIDs, pids and cells with units look like values of their columns."""
+    for name, cell in zip(header.names, cells, strict=True):
+        if name in ("uuid", "gpu_uuid") and not (absent_reason(cell) or cell.startswith(("GPU-", "MIG-"))):
             return False
-        if name == "pid" and not (why_absent(cell) or (cell.isascii() and cell.isdigit())):
+        if name == "pid" and not (absent_reason(cell) or (cell.isascii() and cell.isdigit())):
             return False
-        if columns.units[name] and not _measure_like(cell):
+        if header.units[name] and not _measure_like(cell):
             return False
     return True
 
 
 def _measure_like(cell: str) -> bool:
-    return bool(why_absent(cell)) or cell[:1].isdigit() or cell[:1] in "+-"
+    return bool(absent_reason(cell)) or cell[:1].isdigit() or cell[:1] in "+-"

@@ -1,4 +1,4 @@
-"""Which fields `--query-gpu` is asked for: all that this nvidia-smi offers, or those that the user names."""
+"""The fields to query with `--query-gpu`: all that this nvidia-smi offers, or those that the user names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gpuledger.model.settings import text
 
 AUTO: Final = "AUTO"
 
-# What says which GPU a row is of, and what `gpu_info` consists of: asked for whatever the user wants.
-IDENTITY: Final = (
+# Always queried: they identify the GPU of a row, and `gpu_info` consists of them.
+IDENTITY_FIELDS: Final = (
     "uuid",
     "name",
     "driver_model.current",
@@ -26,9 +26,9 @@ IDENTITY: Final = (
     "index",
 )
 
-# For an nvidia-smi whose help cannot be read: fields that drivers have had for ten years.
-USUAL: Final = (
-    *IDENTITY,
+# Used when the help text cannot be read: fields that drivers have supported for ten years.
+FALLBACK_FIELDS: Final = (
+    *IDENTITY_FIELDS,
     "count",
     "pcie.link.gen.current",
     "pcie.link.gen.max",
@@ -85,48 +85,48 @@ _GLOB = pattern(r"[A-Za-z0-9_.*]+")
 
 
 def field_names(value: object) -> tuple[str, ...]:
-    """Names of fields, or AUTO alone; raises ValueError with what is wanted."""
-    names = _listed(value)
+    """Parse the setting: names of fields, or AUTO alone. Raises ValueError otherwise."""
+    names = _split_list(value)
     if len(names) == 1 and names[0].upper() == AUTO:
         return (AUTO,)
     if not names or not all(_NAME.fullmatch(name) for name in names) or AUTO in names:
-        raise ValueError(
-            "AUTO, or fields such as uuid,power.draw (see nvidia-smi --help-query-gpu), is wanted"
-        )
+        raise ValueError("expected AUTO, or fields such as uuid,power.draw (see nvidia-smi --help-query-gpu)")
     return names
 
 
 def field_globs(value: object) -> tuple[str, ...]:
-    """Names of fields in which * stands for anything; raises ValueError with what is wanted."""
-    globs = _listed(value)
+    """Parse the setting: names of fields, in which * matches any text. Raises ValueError otherwise."""
+    globs = _split_list(value)
     if not all(_GLOB.fullmatch(glob) for glob in globs):
-        raise ValueError("fields such as remapped_rows.histogram.*,hostname are wanted")
+        raise ValueError("expected fields such as remapped_rows.histogram.*,hostname")
     return globs
 
 
-def _listed(value: object) -> tuple[str, ...]:
+def _split_list(value: object) -> tuple[str, ...]:
     parts = value if isinstance(value, list | tuple) else text(value).split(",")
     return tuple(dict.fromkeys(text(part).strip() for part in parts if part and str(part).strip()))
 
 
-def offered(help_text: str) -> tuple[str, ...]:
-    """The fields that the answer to `--help-query-gpu` lists, each by the first of its names.
+def parse_offered_fields(help_text: str) -> tuple[str, ...]:
+    """Parse the fields that `--help-query-gpu` lists, each by the first of its names.
 
-    A field's line begins with its name in quotes and follows an empty one; a quote elsewhere is of a value.
+    The line of a field begins with its quoted name and follows an empty line; other quotes are of values.
     """
     found: dict[str, None] = {}
-    empty = False
+    after_empty_line = False
     for line in help_text.splitlines():
-        name = _QUOTED.match(line) if empty else None
+        name = _QUOTED.match(line) if after_empty_line else None
         if name:
             found[name[1]] = None
-        empty = not line.strip()
+        after_empty_line = not line.strip()
     return tuple(found)
 
 
-def without(fields: Iterable[str], globs: Iterable[str]) -> tuple[str, ...]:
-    """The fields that no glob names; those of the identity are never left out."""
-    wholes = [pattern(escape(glob).replace(r"\*", ".*")) for glob in globs]
+def exclude_fields(fields: Iterable[str], globs: Iterable[str]) -> tuple[str, ...]:
+    """Return the fields that no glob matches; identity fields are always kept."""
+    excluded = [pattern(escape(glob).replace(r"\*", ".*")) for glob in globs]
     return tuple(
-        field for field in fields if field in IDENTITY or not any(whole.fullmatch(field) for whole in wholes)
+        field
+        for field in fields
+        if field in IDENTITY_FIELDS or not any(glob.fullmatch(field) for glob in excluded)
     )

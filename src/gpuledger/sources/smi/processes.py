@@ -1,4 +1,4 @@
-"""Rows made GpuProcesses: where each sits, one per Device and pid."""
+"""Conversion of nvidia-smi's process lists to GpuProcesses, one per Device and pid."""
 
 from __future__ import annotations
 
@@ -11,97 +11,97 @@ from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.process import NO_USAGE, GpuProcess, HostFacts, ProcessType, Usage
 from gpuledger.model.quantities import MEMORY_USED, UTILIZATION
 from gpuledger.model.text import clean_name
-from gpuledger.sources.findings import Findings
-from gpuledger.sources.smi.answer import Row
-from gpuledger.sources.smi.machine import Card
-from gpuledger.sources.smi.values import measure, whole, why_absent
+from gpuledger.sources.findings import SourceFindings
+from gpuledger.sources.smi.cell_values import absent_reason, parse_quantity, parse_whole
+from gpuledger.sources.smi.parsed_gpus import ParsedGpu
+from gpuledger.sources.smi.parsed_output import SmiProcess
 
 _TYPES = {kind.value: kind for kind in ProcessType}
-# What the report has in a name's place without brackets.
-_NO_NAME = frozenset({"N/A", "-", "Insufficient Permissions"})
+# Texts without brackets that the report prints instead of a name.
+_NAME_PLACEHOLDERS = frozenset({"N/A", "-", "Insufficient Permissions"})
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the rows of one pid on one Device say together: types joined, memory the highest."""
+class ListedProcess:
+    """All rows of one pid on one Device combined: the union of types, the highest memory."""
 
     types: set[ProcessType] = field(default_factory=set)
     name: str = ""
     memory: int | None = None
 
 
-# By Device UUID: the pids on it, or None where the list could not be read.
-Lists = dict[str, dict[int, Seen] | None]
+# By Device UUID: the processes by pid, or None if the list could not be read.
+ProcessLists = dict[str, dict[int, ListedProcess] | None]
 
 
-def gather(cards: Iterable[Card], findings: Findings) -> Lists:
-    """The process list of every Gpu and Instance that tells processes."""
-    lists: Lists = {}
-    for card in cards:
-        holders: tuple[Device, ...] = card.instances or (card.gpu,)
-        rows = None if card.down else card.block.rows
+def collect_process_lists(parsed_gpus: Iterable[ParsedGpu], findings: SourceFindings) -> ProcessLists:
+    """Return the process list of every Gpu without Instances and of every Instance."""
+    lists: ProcessLists = {}
+    for parsed in parsed_gpus:
+        holders: tuple[Device, ...] = parsed.instances or (parsed.gpu,)
+        rows = None if parsed.down else parsed.block.processes
         if rows is None:
             lists.update((holder.uuid, None) for holder in holders)
-            if not card.down:
-                _explain(card, findings)
+            if not parsed.down:
+                _note_missing_list(parsed, findings)
             continue
         lists.update((holder.uuid, {}) for holder in holders)
         for row in rows:
-            _place(row, card, lists, findings)
+            _add_process(row, parsed, lists, findings)
     return lists
 
 
-def _explain(card: Card, findings: Findings) -> None:
-    said = card.block.rows_said
-    reason = (why_absent(said) or "UNKNOWN") if said else "NOT_TOLD"
-    detail = f"{card.gpu.uuid}: no process list: {said or 'the answer holds none'}"
-    findings.note("processes", reason, detail, card.gpu)
+def _note_missing_list(parsed: ParsedGpu, findings: SourceFindings) -> None:
+    message = parsed.block.process_list_message
+    reason = (absent_reason(message) or "UNKNOWN") if message else "NOT_TOLD"
+    detail = f"{parsed.gpu.uuid}: no process list: {message or 'the output contains none'}"
+    findings.note("processes", reason, detail, parsed.gpu)
 
 
-def _place(row: Row, card: Card, lists: Lists, findings: Findings) -> None:
-    pid = whole(row.pid, findings)
+def _add_process(row: SmiProcess, parsed: ParsedGpu, lists: ProcessLists, findings: SourceFindings) -> None:
+    pid = parse_whole(row.pid, findings)
     if pid is None:
-        if row.pid is None or not why_absent(row.pid):
-            detail = f"{card.gpu.uuid}: a process without a readable pid"
-            findings.note("processes", "PID_UNREADABLE", detail, card.gpu)
+        if row.pid is None or not absent_reason(row.pid):
+            detail = f"{parsed.gpu.uuid}: a process without a readable pid"
+            findings.note("processes", "PID_UNREADABLE", detail, parsed.gpu)
         return
-    device = _device(row, card, findings)
+    device = _find_device(row, parsed, findings)
     if device is None:
-        detail = f"{card.gpu.uuid}: pid {pid}: on no MIG instance that is told"
-        findings.note("processes", "INSTANCE_UNKNOWN", detail, card.gpu)
+        detail = f"{parsed.gpu.uuid}: pid {pid}: its MIG instance is not in the output"
+        findings.note("processes", "INSTANCE_UNKNOWN", detail, parsed.gpu)
         return
     listed = lists[device.uuid]
     if listed is None:
         return
-    seen = listed.setdefault(pid, Seen())
-    seen.types |= {_TYPES[letter] for letter in (row.type or "").strip().split("+") if letter in _TYPES}
-    seen.name = seen.name or _name(row.name)
-    memory = measure(row.memory, MEMORY_USED, findings)
+    process = listed.setdefault(pid, ListedProcess())
+    process.types |= {_TYPES[letter] for letter in (row.type or "").strip().split("+") if letter in _TYPES}
+    process.name = process.name or _name(row.name)
+    memory = parse_quantity(row.memory, MEMORY_USED, findings)
     if memory is not None:
-        seen.memory = max(seen.memory or 0, int(memory))
+        process.memory = max(process.memory or 0, int(memory))
 
 
 def _name(cell: str | None) -> str:
-    # A process may be called `error`; only what no program would be called is nvidia-smi's own word.
-    told = (cell or "").strip()
-    bracketed = told[:1] + told[-1:] in ("[]", "()")
-    return "" if told in _NO_NAME or (bracketed and why_absent(told)) else told
+    # A process may be named `error`, so only bracketed words count as placeholders of nvidia-smi.
+    name = (cell or "").strip()
+    bracketed = name[:1] + name[-1:] in ("[]", "()")
+    return "" if name in _NAME_PLACEHOLDERS or (bracketed and absent_reason(name)) else name
 
 
-def _device(row: Row, card: Card, findings: Findings) -> Device | None:
-    if not card.instances:
-        return card.gpu
-    gi, ci = whole(row.gi, findings), whole(row.ci, findings)
-    return next((one for one in card.instances if (one.gi, one.ci) == (gi, ci)), None)
+def _find_device(row: SmiProcess, parsed: ParsedGpu, findings: SourceFindings) -> Device | None:
+    if not parsed.instances:
+        return parsed.gpu
+    ids = parse_whole(row.gi, findings), parse_whole(row.ci, findings)
+    return next((instance for instance in parsed.instances if (instance.gi, instance.ci) == ids), None)
 
 
-def build(
+def build_processes(
     device: Device,
-    listed: Mapping[int, Seen] | None,
+    listed: Mapping[int, ListedProcess] | None,
     facts: Mapping[int, HostFacts],
     usage: Mapping[tuple[int, int], Usage],
 ) -> tuple[GpuProcess, ...] | None:
-    """The processes of one Device by pid; None where the list could not be read."""
+    """Return the processes of one Device in order of pid; None if the list could not be read."""
     if listed is None:
         return None
     whole_gpu = isinstance(device, Gpu)
@@ -110,16 +110,16 @@ def build(
             device,
             pid,
             facts[pid],
-            name=clean_name(seen.name),
-            types=frozenset(seen.types),
-            memory=seen.memory,
+            name=clean_name(process.name),
+            types=frozenset(process.types),
+            memory=process.memory,
             usage=usage.get((device.gpu.index, pid), NO_USAGE) if whole_gpu else NO_USAGE,
         )
-        for pid, seen in sorted(listed.items())
+        for pid, process in sorted(listed.items())
     )
 
 
-# Column to the field of Usage. `mem` is time on the memory bus, not memory held (that is `fb`).
+# Column of pmon -> field of Usage. `mem` is the time that the memory bus is busy; memory used is `fb`.
 _ENGINES = {
     "sm": "sm",
     "mem": "memory",
@@ -132,19 +132,19 @@ _BARE_NUMBER = pattern(r"[0-9]+")
 
 
 @dataclass(slots=True)
-class Activity:
-    """Usage by `(GPU index, pid)`. `told` is false when the answer is no table of pmon."""
+class PmonUsage:
+    """Usage by `(GPU index, pid)`. `has_table` is false when the output is not a table of pmon."""
 
     usage: dict[tuple[int, int], Usage] = field(default_factory=dict)
-    told: bool = False
+    has_table: bool = False
 
 
-def parse_pmon(text: str, findings: Findings) -> Activity:
-    """One sample of every process; `-` is not told, which is not zero. Nothing is raised.
+def parse_pmon(text: str, findings: SourceFindings) -> PmonUsage:
+    """Parse one sample of each process; `-` means not reported, not zero. Never raises.
 
-    With several samples in the answer the last one stands.
+    If the output has several samples, the last one is used.
     """
-    activity = Activity()
+    sample = PmonUsage()
     titles: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     *lines, rest = text.split("\n")
@@ -154,40 +154,44 @@ def parse_pmon(text: str, findings: Findings) -> Activity:
             head = tuple(word.lower() for word in words[1:])
             if "pid" in head and "gpu" in head:
                 titles, units = head, ()
-                activity.told = True
+                sample.has_table = True
             else:
                 units = head
         elif words and titles:
-            _take(words, titles, units, activity, findings)
-    # Only a row that ends in its command is known to be whole without a newline.
+            _add_row(words, titles, units, sample, findings)
+    # A last line without newline is complete only if it has the command column.
     if titles and titles[-1] == "command" and len(rest.split()) >= len(titles):
-        _take(rest.split(), titles, units, activity, findings)
-    return activity
+        _add_row(rest.split(), titles, units, sample, findings)
+    return sample
 
 
-def _take(
-    words: list[str], titles: tuple[str, ...], units: tuple[str, ...], activity: Activity, findings: Findings
+def _add_row(
+    words: list[str],
+    titles: tuple[str, ...],
+    units: tuple[str, ...],
+    sample: PmonUsage,
+    findings: SourceFindings,
 ) -> None:
-    named = titles[-1] == "command"
-    if len(words) < len(titles) or (not named and len(words) > len(titles)):
+    has_command = titles[-1] == "command"
+    if len(words) < len(titles) or (not has_command and len(words) > len(titles)):
         findings.invalid += 1
         return
     counts = Counter(titles)
     cells = {title: word for title, word in zip(titles, words, strict=False) if counts[title] == 1}
-    pid, index = whole(cells.get("pid"), findings), whole(cells.get("gpu"), findings)
+    pid, index = parse_whole(cells.get("pid"), findings), parse_whole(cells.get("gpu"), findings)
     if pid is None or index is None:
         return
     percent = (
         {title for title, unit in zip(titles, units, strict=False) if unit == "%"} if units else set(titles)
     )
-    activity.usage[index, pid] = _usage(cells, percent, findings)
+    sample.usage[index, pid] = _usage(cells, percent, findings)
 
 
-def _usage(cells: Mapping[str, str], percent: set[str], findings: Findings) -> Usage:
-    told: dict[str, float | None] = {}
+def _usage(cells: Mapping[str, str], percent: set[str], findings: SourceFindings) -> Usage:
+    shares: dict[str, float | None] = {}
     for title, name in _ENGINES.items():
         cell = cells.get(title)
         if cell is not None and title in percent:
             scaled = f"{cell} %" if _BARE_NUMBER.fullmatch(cell) else cell
-            told[name] = measure(scaled, UTILIZATION, findings)
-    return Usage(**told)
+            shares[name] = parse_quantity(scaled, UTILIZATION, findings)
+    return Usage(**shares)

@@ -1,47 +1,47 @@
-"""Any nvidia-smi command, here or through ssh, as a Source."""
+"""The Source that runs an nvidia-smi command, here or through ssh."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuledger.model.devices import Gpu, is_chosen
+from gpuledger.model.devices import Gpu, is_selected
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import COLUMNS, Quantity
-from gpuledger.model.snapshot import Collected, Reading, Snapshot, SourceInfo
+from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
-from gpuledger.sources.findings import Findings
-from gpuledger.sources.smi.answer import Answer, Block
-from gpuledger.sources.smi.columns import PART, Columns
-from gpuledger.sources.smi.command import Command, CommandRunner, Runner
-from gpuledger.sources.smi.machine import (
-    Card,
-    Listing,
-    bus_of,
-    cells_of,
-    gpu_of,
-    gpu_values,
-    instances_of,
-    mig_enabled,
-    part_values,
-    uuid_of,
-    why_down,
+from gpuledger.sources.findings import SourceFindings
+from gpuledger.sources.smi.cell_values import parse_index
+from gpuledger.sources.smi.columns import PART, ColumnReader
+from gpuledger.sources.smi.command import Command, CommandRunner, RunCommand
+from gpuledger.sources.smi.parsed_gpus import (
+    GpuListing,
+    ParsedGpu,
+    block_bus_id,
+    block_uuid,
+    build_gpu,
+    build_instances,
+    down_reason,
+    instance_cells,
+    is_mig_enabled,
+    parse_gpu_values,
+    parse_instance_values,
 )
-from gpuledger.sources.smi.processes import Activity, Lists, build, gather
-from gpuledger.sources.smi.questions import RETRY, Questions
+from gpuledger.sources.smi.parsed_output import GpuBlock, SmiOutput
+from gpuledger.sources.smi.processes import PmonUsage, ProcessLists, build_processes, collect_process_lists
+from gpuledger.sources.smi.queries import RETRY_SECONDS, SmiQueries
 from gpuledger.sources.smi.settings import SmiSettings
-from gpuledger.sources.smi.values import ordinal
 
 _Topology = tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...]
 
 
 class SmiSource:
-    """One call of `-q -x` a tick, one of `pmon` while there are processes, `-L` when the topology changes,
-    one of `--query-gpu` while somebody wants COLUMNS.
+    """Reads GPUs and processes from an nvidia-smi command.
 
-    nvidia-smi has no energy counter and no timestamped samples: both are absent, not zero. `host` is asked
-    of the pids exactly as printed; for a command that reads another machine it must be one that looks
-    nothing up here. `devices` chooses GPUs by index, UUID or PCI bus id; empty takes all.
+    Calls per tick: `-q -x`; `pmon` if there are processes; `--query-gpu` if `wanted` has COLUMNS; `-L` only
+    when the topology changes. nvidia-smi has no energy counter and no timestamped samples: both are absent,
+    not zero. `host` identifies the pids as printed; for a remote command it must not look them up on this
+    machine. `devices` selects GPUs by index, UUID or PCI bus id; empty selects all.
     """
 
     def __init__(
@@ -50,58 +50,63 @@ class SmiSource:
         devices: tuple[str, ...],
         host: Host,
         clock: Clock,
-        run: Runner | None = None,
+        run: RunCommand | None = None,
     ) -> None:
         command = Command(settings.command)
-        self._questions = Questions(command, settings.timeout, clock, run or CommandRunner())
-        self._columns = Columns(settings, command, clock, self._questions.ask)
+        self._queries = SmiQueries(command, settings.timeout, clock, run or CommandRunner())
+        self._column_reader = ColumnReader(settings, command, clock, self._queries.run_smi)
         self._devices = devices
         self._host = host
         self._clock = clock
-        self._info = SourceInfo("smi", detail="remote" if command.remote else "")
-        self._known: dict[str, Card] = {}
-        self._whole = False
-        self._listing = Listing()
-        self._listed: _Topology | None = None
-        self._list_again = 0.0
+        self._info = SourceInfo("smi", detail="remote" if command.is_remote else "")
+        self._known: dict[str, ParsedGpu] = {}
+        self._complete = False
+        self._listing = GpuListing()
+        self._listed_topology: _Topology | None = None
+        self._listing_retry_at = 0.0
+
+    @property
+    def has_local_pids(self) -> bool:
+        """See Source: false if the command runs on another machine."""
+        return not self._info.detail
 
     @property
     def info(self) -> SourceInfo:
-        """Which source this is; versions from the first answer on."""
+        """Name `smi`, with detail `remote` for ssh; versions are empty until the first read."""
         return self._info
 
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
-        """One tick. Raises SourceUnavailable when the command cannot be run or tells of no GPU."""
+        """Read one tick. Raises SourceUnavailable if the command cannot be run or reports no GPU."""
         unix, began = self._clock.unix(), self._clock.elapsed()
-        findings = Findings()
-        answer = self._machine(findings)
-        asked = self._clock.elapsed()
+        findings = SourceFindings()
+        output = self._query_gpus(findings)
+        gpus_queried = self._clock.elapsed()
         if COLUMNS in wanted:
-            self._columns.read(answer, findings)
-        queried = self._clock.elapsed()
-        cards = self._cards(answer, findings)
+            self._column_reader.add_columns(output, findings)
+        columns_queried = self._clock.elapsed()
+        parsed_gpus = self._parse_gpus(output, findings)
         self._info = replace(
             self._info,
-            driver_version=answer.driver or self._info.driver_version,
-            cuda_version=answer.cuda or self._info.cuda_version,
-            exit_code=self._columns.exit_code if COLUMNS in wanted else 0,
+            driver_version=output.driver or self._info.driver_version,
+            cuda_version=output.cuda or self._info.cuda_version,
+            exit_code=self._column_reader.exit_code if COLUMNS in wanted else 0,
         )
         listed = self._clock.elapsed()
 
-        lists = gather(cards, findings)
+        lists = collect_process_lists(parsed_gpus, findings)
         facts = self._host.identify({pid for pids in lists.values() for pid in pids or ()}, unix)
         identified = self._clock.elapsed()
 
-        activity = self._activity(cards, lists, findings)
+        sample = self._query_pmon(parsed_gpus, lists, findings)
         sampled = self._clock.elapsed()
 
         readings: list[Reading] = []
-        for card in cards:
-            told = {
-                device.uuid: build(device, lists.get(device.uuid), facts, activity.usage)
-                for device in card.devices
+        for parsed in parsed_gpus:
+            processes = {
+                device.uuid: build_processes(device, lists.get(device.uuid), facts, sample.usage)
+                for device in parsed.devices
             }
-            readings.extend(_readings(card, told, wanted, findings))
+            readings.extend(_build_readings(parsed, processes, wanted, findings))
         done = self._clock.elapsed()
         return Snapshot(
             unix,
@@ -110,163 +115,179 @@ class SmiSource:
             tuple(sorted(readings, key=lambda reading: reading.device.gpu.index)),
             failures=tuple(findings.failures),
             collected=(
-                Collected("devices", listed - queried + asked - began, findings.error_of("devices")),
-                Collected("readings", done - sampled, findings.error_of("readings")),
-                Collected("processes", identified - listed, findings.error_of("processes")),
-                Collected("utilization", sampled - identified, findings.error_of("utilization")),
-                *([Collected(PART, queried - asked, findings.error_of(PART))] if COLUMNS in wanted else ()),
+                CollectorRun(
+                    "devices", listed - columns_queried + gpus_queried - began, findings.error_of("devices")
+                ),
+                CollectorRun("readings", done - sampled, findings.error_of("readings")),
+                CollectorRun("processes", identified - listed, findings.error_of("processes")),
+                CollectorRun("utilization", sampled - identified, findings.error_of("utilization")),
+                *(
+                    [CollectorRun(PART, columns_queried - gpus_queried, findings.error_of(PART))]
+                    if COLUMNS in wanted
+                    else ()
+                ),
             ),
             invalid=findings.invalid,
-            devices_failed=not self._whole or answer.parts_unknown,
+            devices_failed=not self._complete or output.mig_devices_unknown,
         )
 
     def close(self) -> None:
-        """Nothing is held between two ticks."""
+        """Do nothing: no resource is held between ticks."""
 
-    def _machine(self, findings: Findings) -> Answer:
+    def _query_gpus(self, findings: SourceFindings) -> SmiOutput:
         try:
-            return self._questions.machine(findings)
+            return self._queries.query_gpus(findings)
         except SourceUnavailable as error:
             kind, _, code = error.reason.partition("_")
-            ended = int(code) if kind == "exit" and code != "0" else -1
-            self._info = replace(self._info, exit_code=ended)
+            exit_code = int(code) if kind == "exit" and code != "0" else -1
+            self._info = replace(self._info, exit_code=exit_code)
             raise
 
-    def _activity(self, cards: list[Card], lists: Lists, findings: Findings) -> Activity:
-        # On MIG pmon answers with dashes alone.
-        busy = any(lists.get(card.gpu.uuid) for card in cards if not card.mig)
-        return self._questions.activity(findings) if busy else Activity()
+    def _query_pmon(
+        self, parsed_gpus: list[ParsedGpu], lists: ProcessLists, findings: SourceFindings
+    ) -> PmonUsage:
+        # With MIG on, pmon prints only dashes.
+        has_processes = any(lists.get(parsed.gpu.uuid) for parsed in parsed_gpus if not parsed.mig)
+        return self._queries.query_pmon(findings) if has_processes else PmonUsage()
 
-    def _cards(self, answer: Answer, findings: Findings) -> list[Card]:
-        """The chosen GPUs: those that were told, and known ones that the answer names only in an error."""
-        self._whole = answer.whole
-        if not answer.whole and not answer.troubles:
-            told = f"{answer.expected} GPUs attached, {len(answer.blocks)} told"
-            findings.note("devices", "INCOMPLETE", told)
-        listing = self._list(answer)
-        cards: dict[str, Card] = {}
-        for position, block in enumerate(answer.blocks):
-            card = self._card(block, position, answer, listing, findings)
-            if card is None:
-                self._whole = False
-            elif card.gpu.uuid in cards:
-                self._whole = False
-                detail = f"{card.gpu.uuid}: told twice, also of {bus_of(block)}"
+    def _parse_gpus(self, output: SmiOutput, findings: SourceFindings) -> list[ParsedGpu]:
+        """Return the selected GPUs: those in the output, and known ones that only an error mentions."""
+        self._complete = output.is_complete
+        if not output.is_complete and not output.problems:
+            detail = f"{output.attached_gpus} GPUs attached, {len(output.blocks)} in the output"
+            findings.note("devices", "INCOMPLETE", detail)
+        listing = self._update_listing(output)
+        parsed_gpus: dict[str, ParsedGpu] = {}
+        for position, block in enumerate(output.blocks):
+            parsed = self._parse_gpu(block, position, output, listing, findings)
+            if parsed is None:
+                self._complete = False
+            elif parsed.gpu.uuid in parsed_gpus:
+                self._complete = False
+                detail = f"{parsed.gpu.uuid}: reported for two GPUs, the second is {block_bus_id(block)}"
                 findings.note("devices", "DUPLICATE_UUID", detail)
             else:
-                cards[card.gpu.uuid] = card
-        for trouble in answer.troubles:
-            known = self._by_bus(trouble.bus)
-            findings.note("devices", trouble.reason, trouble.detail, known.gpu if known else None)
+                parsed_gpus[parsed.gpu.uuid] = parsed
+        for problem in output.problems:
+            known = self._find_by_bus_id(problem.bus)
+            findings.note("devices", problem.reason, problem.detail, known.gpu if known else None)
             if known:
-                cards.setdefault(known.gpu.uuid, replace(known, down=trouble.reason))
-        self._known = ({} if self._whole else self._known) | cards
-        return [card for card in cards.values() if is_chosen(card.gpu, self._devices)]
+                parsed_gpus.setdefault(known.gpu.uuid, replace(known, down=problem.reason))
+        self._known = ({} if self._complete else self._known) | parsed_gpus
+        return [parsed for parsed in parsed_gpus.values() if is_selected(parsed.gpu, self._devices)]
 
-    def _card(
-        self, block: Block, position: int, answer: Answer, listing: Listing, findings: Findings
-    ) -> Card | None:
-        findings.invalid += block.spoiled
-        down = why_down(block)
-        uuid = uuid_of(block)
-        known = self._known.get(uuid) if uuid else self._by_bus(bus_of(block))
+    def _parse_gpu(
+        self, block: GpuBlock, position: int, output: SmiOutput, listing: GpuListing, findings: SourceFindings
+    ) -> ParsedGpu | None:
+        findings.invalid += block.invalid_cells
+        down = down_reason(block)
+        uuid = block_uuid(block)
+        known = self._known.get(uuid) if uuid else self._find_by_bus_id(block_bus_id(block))
         if uuid is None:
-            detail = f"GPU {bus_of(block) or position}: no UUID told" + (f": {down}" if down else "")
+            detail = f"GPU {block_bus_id(block) or position}: no UUID" + (f": {down}" if down else "")
             findings.note("devices", down or "UUID_UNKNOWN", detail, known.gpu if known else None)
             return replace(known, block=block, down=down or "UNKNOWN") if known else None
         if down:
-            # What an unwell GPU says of itself is not believed over what it said before.
-            gpu = known.gpu if known else self._gpu(block, uuid, position, answer, listing, findings)
-            findings.note("readings", down, f"{uuid}: nvidia-smi says {down}", gpu)
-            return Card(gpu, block, instances=known.instances if known else (), down=down)
-        gpu = self._gpu(block, uuid, position, answer, listing, findings)
-        mig = mig_enabled(block)
-        return Card(gpu, block, mig, instances_of(gpu, block, listing, findings) if mig else ())
+            # Prefer the earlier facts: a GPU that is down may report wrong ones.
+            gpu = known.gpu if known else self._build_gpu(block, uuid, position, output, listing, findings)
+            findings.note("readings", down, f"{uuid}: nvidia-smi reports {down}", gpu)
+            return ParsedGpu(gpu, block, instances=known.instances if known else (), down=down)
+        gpu = self._build_gpu(block, uuid, position, output, listing, findings)
+        mig = is_mig_enabled(block)
+        return ParsedGpu(gpu, block, mig, build_instances(gpu, block, listing, findings) if mig else ())
 
-    def _gpu(
+    def _build_gpu(
         self,
-        block: Block,
+        block: GpuBlock,
         uuid: str,
         position: int,
-        answer: Answer,
-        listing: Listing,
-        findings: Findings,
+        output: SmiOutput,
+        listing: GpuListing,
+        findings: SourceFindings,
     ) -> Gpu:
-        return gpu_of(block, uuid, self._index(block, uuid, position, answer, listing), findings)
+        return build_gpu(block, uuid, self._find_index(block, uuid, position, output, listing), findings)
 
-    def _index(self, block: Block, uuid: str, position: int, answer: Answer, listing: Listing) -> int:
-        """The GPU's index: as told, else as listed; its place counts only where every GPU has one."""
-        told = ordinal(block.cells.get("index", ""))
-        if told is not None:
-            return told
+    def _find_index(
+        self, block: GpuBlock, uuid: str, position: int, output: SmiOutput, listing: GpuListing
+    ) -> int:
+        """Return the GPU's index: from its cells, else from the listing, else its position in the output.
+
+        The position is used only if the output holds all GPUs or this GPU is new.
+        """
+        index = parse_index(block.cells.get("index", ""))
+        if index is not None:
+            return index
         if uuid in listing.indexes:
             return listing.indexes[uuid]
         known = self._known.get(uuid)
-        return position if answer.whole or known is None else known.gpu.index
+        return position if output.is_complete or known is None else known.gpu.index
 
-    def _by_bus(self, bus: str) -> Card | None:
-        return next((card for card in self._known.values() if bus and card.gpu.pci_bus_id == bus), None)
+    def _find_by_bus_id(self, bus: str) -> ParsedGpu | None:
+        return next((parsed for parsed in self._known.values() if bus and parsed.gpu.pci_bus_id == bus), None)
 
-    def _list(self, answer: Answer) -> Listing:
-        """`-L` where it tells what nothing else does: MIG UUIDs, and indexes when GPUs may be missing."""
-        parts = tuple((uuid_of(block) or "", _part_ids(block)) for block in answer.blocks)
-        counted = answer.expected == len(answer.blocks)
-        if counted and not any(ids for _, ids in parts):
-            return Listing()
+    def _update_listing(self, output: SmiOutput) -> GpuListing:
+        """Call `-L` if it is needed: for MIG UUIDs, and for indexes when GPUs may be missing."""
+        topology = tuple((block_uuid(block) or "", _mig_ids(block)) for block in output.blocks)
+        all_listed = output.attached_gpus == len(output.blocks)
+        if all_listed and not any(ids for _, ids in topology):
+            return GpuListing()
         now = self._clock.elapsed()
-        if parts != self._listed or (now >= self._list_again and not _names_all(self._listing, answer)):
-            self._listing = self._questions.listing()
-            self._listed, self._list_again = parts, now + RETRY
+        incomplete = now >= self._listing_retry_at and not _is_listing_complete(self._listing, output)
+        if topology != self._listed_topology or incomplete:
+            self._listing = self._queries.query_listing()
+            self._listed_topology, self._listing_retry_at = topology, now + RETRY_SECONDS
         return self._listing
 
 
-def _part_ids(block: Block) -> tuple[tuple[str, str, str], ...]:
+def _mig_ids(block: GpuBlock) -> tuple[tuple[str, str, str], ...]:
     return tuple(
         (
             cells.get("index", ""),
             cells.get("gpu_instance_id", ""),
             cells.get("compute_instance_id", ""),
         )
-        for cells in block.parts
+        for cells in block.mig_devices
     )
 
 
-def _names_all(listing: Listing, answer: Answer) -> bool:
-    named = sum(len(block.parts) for block in answer.blocks)
-    return len(listing.parts) >= named and bool(listing.indexes)
+def _is_listing_complete(listing: GpuListing, output: SmiOutput) -> bool:
+    expected = sum(len(block.mig_devices) for block in output.blocks)
+    return len(listing.mig_devices) >= expected and bool(listing.indexes)
 
 
-def _readings(
-    card: Card,
-    told: dict[str, tuple[GpuProcess, ...] | None],
+def _build_readings(
+    parsed: ParsedGpu,
+    processes: dict[str, tuple[GpuProcess, ...] | None],
     wanted: frozenset[Quantity],
-    findings: Findings,
+    findings: SourceFindings,
 ) -> list[Reading]:
-    """The Reading of one Gpu and those of its Instances, in that order."""
-    if card.down:
+    """Build the Reading of one Gpu, followed by those of its Instances."""
+    if parsed.down:
         return [
-            Reading(device, up=False, processes=None, samples=None, mig_enabled=bool(card.instances))
-            for device in card.devices
+            Reading(device, up=False, processes=None, samples=None, mig_enabled=bool(parsed.instances))
+            for device in parsed.devices
         ]
-    values, supported = gpu_values(card, wanted, findings)
+    values, supported = parse_gpu_values(parsed, wanted, findings)
     readings = [
         Reading(
-            card.gpu,
+            parsed.gpu,
             values=values,
-            processes=() if card.instances else told[card.gpu.uuid],
+            processes=() if parsed.instances else processes[parsed.gpu.uuid],
             samples=None,
             supported=supported,
-            mig_enabled=card.mig,
-            raw=card.block.raw,
+            mig_enabled=parsed.mig,
+            raw=parsed.block.raw,
         )
     ]
-    for instance in card.instances:
-        values, supported = part_values(instance, cells_of(instance, card.block), wanted, findings)
+    for instance in parsed.instances:
+        values, supported = parse_instance_values(
+            instance, instance_cells(instance, parsed.block), wanted, findings
+        )
         readings.append(
             Reading(
                 instance,
                 values=values,
-                processes=told[instance.uuid],
+                processes=processes[instance.uuid],
                 samples=None,
                 supported=supported,
                 mig_enabled=True,

@@ -1,7 +1,7 @@
-"""`nvidia-smi -q -x`: the XML of schemas v10 to v13, GPU by GPU.
+"""Parser for `nvidia-smi -q -x`, XML of schemas v10 to v13.
 
-Each `<gpu>` element is parsed by itself, without the document's DTD: a mangled one loses only itself, the
-whole ones of a document that was cut off are kept, and no entity is ever expanded.
+Each `<gpu>` element is parsed separately and without the document's DTD. So a malformed element affects no
+other GPU, the complete elements of a truncated document are kept, and entities are never expanded.
 """
 
 from __future__ import annotations
@@ -11,66 +11,80 @@ from re import Match, Pattern
 from re import compile as pattern
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
-from gpuledger.sources.smi.answer import RUN_TOGETHER, Answer, Block, Cells, Row, Trouble, bus_id, trouble_of
-from gpuledger.sources.smi.values import ordinal
+from gpuledger.sources.smi.cell_values import parse_index
+from gpuledger.sources.smi.parsed_output import (
+    MERGED_GPUS_LIMIT,
+    Cells,
+    GpuBlock,
+    SmiOutput,
+    SmiProblem,
+    SmiProcess,
+    normalize_bus_id,
+    parse_problem,
+)
 
 _GPU, _END = pattern(r"<gpu id=\"([^\"<>]*)\"\s*>"), pattern("</gpu>")
 _HEAD = pattern(r"<(driver_version|cuda_version|attached_gpus)>([^<]*)</\1>")
-# Half of an answer's bytes, and nothing that is told.
+# Dropped before parsing: half of the output's bytes, and no value that is used.
 _CLOCKS, _CLOCKS_END = "<supported_clocks>", "</supported_clocks>"
 _FORBIDDEN = pattern("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LEAF = pattern(r"<([A-Za-z_][\w.-]*)>(.*)</\1>")
 _TAG = pattern(r"</?[A-Za-z_][\w.-]*(?: id=\"[^\"<>]*\")?\s*/?>")
-# nvidia-smi's own elements are five deep; a path that only grows is not worth its memory.
-_DEEPEST = 32
-_APART = ("mig_devices", "processes", "accounted_processes")
+# nvidia-smi nests elements five deep; the limit bounds the memory for paths of malformed documents.
+_MAX_DEPTH = 32
+_PARSED_SEPARATELY = ("mig_devices", "processes", "accounted_processes")
 
 
-def parse_xml(text: str) -> Answer:
-    """What an answer to `-q -x` holds; anything at all is taken, nothing is raised."""
-    starts = _tags(_GPU, text)
+def parse_xml(text: str) -> SmiOutput:
+    """Parse the output of `-q -x`. Accepts any text and never raises."""
+    starts = _find_tags(_GPU, text)
     head = text[: starts[0].start()] if starts else text
-    answer = Answer(troubles=_troubles(head))
+    output = SmiOutput(problems=_find_problems(head))
     if "<!ENTITY" in head:
-        answer.troubles.append(Trouble("ENTITIES", "the XML declares entities: not nvidia-smi's, refused"))
-        return answer
-    _read_head(head, answer)
+        detail = "rejected: the XML declares entities, which nvidia-smi never does"
+        output.problems.append(SmiProblem("ENTITIES", detail))
+        return output
+    _read_head(head, output)
     ends = [start.start() for start in starts[1:]] + [len(text)] if starts else []
     for start, end in zip(starts, ends, strict=True):
         chunk = text[start.start() : end]
-        close = next(iter(_tags(_END, chunk)), None)
-        bus = bus_id(start[1])
+        close = next(iter(_find_tags(_END, chunk)), None)
+        bus = normalize_bus_id(start[1])
         if close is None:
-            answer.troubles.append(Trouble("TRUNCATED", f"the XML of GPU {bus or '?'} has no end", bus))
+            output.problems.append(SmiProblem("TRUNCATED", f"the XML of GPU {bus or '?'} is truncated", bus))
             continue
-        answer.troubles.extend(_troubles(chunk[close.end() :]))
-        block = _block(bus, chunk[: close.end()])
+        output.problems.extend(_find_problems(chunk[close.end() :]))
+        block = _parse_gpu(bus, chunk[: close.end()])
         if block is None:
-            answer.troubles.append(Trouble("MANGLED", f"the XML of GPU {bus or '?'} cannot be parsed", bus))
+            output.problems.append(
+                SmiProblem("MANGLED", f"the XML of GPU {bus or '?'} cannot be parsed", bus)
+            )
         else:
-            answer.blocks.append(block)
-    return answer
+            output.blocks.append(block)
+    return output
 
 
-def _tags(tag: Pattern[str], text: str) -> list[Match[str]]:
-    # Those that start a line come first: what a process calls itself may be no less than a tag.
+def _find_tags(tag: Pattern[str], text: str) -> list[Match[str]]:
+    # Prefer tags at the start of a line, because the name of a process may contain a tag.
     found = list(tag.finditer(text))
-    first = [one for one in found if not text[text.rfind("\n", 0, one.start()) + 1 : one.start()].strip()]
-    return first or found
+    at_line_start = [
+        match for match in found if not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip()
+    ]
+    return at_line_start or found
 
 
-def _read_head(head: str, answer: Answer) -> None:
-    told = {found[1]: found[2].strip() for found in _HEAD.finditer(head)}
-    answer.driver = told.get("driver_version", "")
-    answer.cuda = told.get("cuda_version", "")
-    answer.expected = ordinal(told.get("attached_gpus", ""))
+def _read_head(head: str, output: SmiOutput) -> None:
+    values = {found[1]: found[2].strip() for found in _HEAD.finditer(head)}
+    output.driver = values.get("driver_version", "")
+    output.cuda = values.get("cuda_version", "")
+    output.attached_gpus = parse_index(values.get("attached_gpus", ""))
 
 
-def _troubles(text: str) -> list[Trouble]:
-    return [found for line in text.splitlines() if (found := trouble_of(line))]
+def _find_problems(text: str) -> list[SmiProblem]:
+    return [found for line in text.splitlines() if (found := parse_problem(line))]
 
 
-def _block(bus: str, body: str) -> Block | None:
+def _parse_gpu(bus: str, body: str) -> GpuBlock | None:
     before, opened, clocks = body.partition(_CLOCKS)
     _, closed, after = clocks.partition(_CLOCKS_END)
     if opened and closed:
@@ -79,45 +93,45 @@ def _block(bus: str, body: str) -> Block | None:
     try:
         root = fromstring(body)
     except (ParseError, ValueError):
-        mended, dropped = _mend(body)
+        repaired, dropped = _repair(body)
         try:
-            root = fromstring(mended)
+            root = fromstring(repaired)
         except (ParseError, ValueError):
             return None
-    cells, spoiled = _flatten(root, _APART)
-    if spoiled >= RUN_TOGETHER:
+    cells, invalid = _flatten(root, _PARSED_SEPARATELY)
+    if invalid >= MERGED_GPUS_LIMIT:
         return None
-    block = Block(bus, cells, spoiled=spoiled + dropped)
-    _read_parts(root, block)
-    _read_rows(root, block)
+    block = GpuBlock(bus, cells, invalid_cells=invalid + dropped)
+    _read_mig_devices(root, block)
+    _read_processes(root, block)
     return block
 
 
-def _read_parts(root: Element, block: Block) -> None:
-    for part in root.iterfind("mig_devices/mig_device"):
-        cells, spoiled = _flatten(part)
-        block.parts.append(cells)
-        block.spoiled += spoiled
+def _read_mig_devices(root: Element, block: GpuBlock) -> None:
+    for mig_device in root.iterfind("mig_devices/mig_device"):
+        cells, invalid = _flatten(mig_device)
+        block.mig_devices.append(cells)
+        block.invalid_cells += invalid
 
 
-def _read_rows(root: Element, block: Block) -> None:
+def _read_processes(root: Element, block: GpuBlock) -> None:
     lists = root.findall("processes")
     if len(lists) != 1:
         return
     infos = lists[0].findall("process_info")
-    said = (lists[0].text or "").strip()
-    if not infos and said and said.lower() != "none":
-        block.rows_said = said
+    message = (lists[0].text or "").strip()
+    if not infos and message and message.lower() != "none":
+        block.process_list_message = message
         return
-    block.rows = []
+    block.processes = []
     for info in infos:
-        cells, spoiled = _flatten(info)
-        block.spoiled += spoiled
-        block.rows.append(_row(cells))
+        cells, invalid = _flatten(info)
+        block.invalid_cells += invalid
+        block.processes.append(_build_process(cells))
 
 
-def _row(cells: Cells) -> Row:
-    return Row(
+def _build_process(cells: Cells) -> SmiProcess:
+    return SmiProcess(
         pid=cells.get("pid"),
         name=cells.get("process_name"),
         type=cells.get("type"),
@@ -127,59 +141,62 @@ def _row(cells: Cells) -> Row:
     )
 
 
-def _flatten(root: Element, apart: tuple[str, ...] = ()) -> tuple[dict[str, str], int]:
-    """Leaves by path. One that is there twice is none: which of them is the GPU's cannot be known."""
+def _flatten(root: Element, excluded: tuple[str, ...] = ()) -> tuple[dict[str, str], int]:
+    """Return leaf texts by path, and how many duplicate paths were dropped.
+
+    A duplicate path is dropped because either value may belong to another GPU.
+    """
     cells: dict[str, str] = {}
-    twice: set[str] = set()
-    for path, text in _leaves(root, apart):
+    duplicates: set[str] = set()
+    for path, text in _iter_leaves(root, excluded):
         if path in cells:
-            twice.add(path)
+            duplicates.add(path)
         cells[path] = text
-    for path in twice:
+    for path in duplicates:
         del cells[path]
-    return cells, len(twice)
+    return cells, len(duplicates)
 
 
-def _leaves(root: Element, apart: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    # A stack and not recursion: the depth is the document's choice.
-    waiting = [(child.tag, child, 1) for child in reversed(root) if child.tag not in apart]
+def _iter_leaves(root: Element, excluded: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    # A stack instead of recursion, because the document determines the depth.
+    waiting = [(child.tag, child, 1) for child in reversed(root) if child.tag not in excluded]
     while waiting:
         path, element, depth = waiting.pop()
         if len(element):
-            if depth < _DEEPEST:
+            if depth < _MAX_DEPTH:
                 waiting.extend((f"{path}/{child.tag}", child, depth + 1) for child in reversed(element))
         else:
             yield path, (element.text or "").strip()
 
 
-def _mend(body: str) -> tuple[str, int]:
-    """Make well-formed what can be, line by line, and say how many lines had to be dropped.
+def _repair(body: str) -> tuple[str, int]:
+    """Repair malformed XML line by line; return the text and the number of lines dropped.
 
-    nvidia-smi puts one element on a line and does not escape everything: a process named `a&b<c` must lose
-    no more than a process named so would in well-formed XML, which is nothing.
+    nvidia-smi prints one element per line and does not escape all text: the name of a process named `a&b<c`
+    must not be lost.
     """
     kept: list[str] = []
     dropped = 0
-    for line in _FORBIDDEN.sub(_spelled, body).split("\n"):
-        bare = line.strip()
-        leaf = _LEAF.fullmatch(bare)
+    for line in _FORBIDDEN.sub(_spell_out, body).split("\n"):
+        element = line.strip()
+        leaf = _LEAF.fullmatch(element)
         if leaf:
-            kept.append(f"<{leaf[1]}>{_escaped(leaf[2])}</{leaf[1]}>")
-        elif _TAG.fullmatch(bare):
-            kept.append(bare)
-        elif "<" in bare:
+            kept.append(f"<{leaf[1]}>{_escape(leaf[2])}</{leaf[1]}>")
+        elif _TAG.fullmatch(element):
+            kept.append(element)
+        elif "<" in element:
             dropped += 1
         else:
-            kept.append(_escaped(bare))
+            kept.append(_escape(element))
     return "\n".join(kept), dropped
 
 
-def _escaped(text: str) -> str:
-    # What is escaped already stays so.
+def _escape(text: str) -> str:
+    # Unescape first, so that text that is escaped already is not escaped twice.
     plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&amp;", "&")
     return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _spelled(found: Match[str]) -> str:
+def _spell_out(found: Match[str]) -> str:
     char = found[0]
     return f"\\u{ord(char):04x}" if ord(char) > 0xFF else f"\\x{ord(char):02x}"

@@ -1,6 +1,4 @@
-"""The endpoints: where they are, what they take and what they answer. The description is made of this table,
-and so is what is accepted.
-"""
+"""The table of endpoints. The OpenAPI description and the validation of requests are built from it."""
 
 from __future__ import annotations
 
@@ -23,9 +21,8 @@ BASE: Final = "/api/v1/"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`schema` names what it answers (`schemas.SCHEMAS`), empty for another thing than JSON. `computed` says
-    that the answer may take a while, or is refused with 503 when too many want it; `tagged` that it has an
-    ETag.
+    """An endpoint. `schema` is the name of its response schema in `schemas.SCHEMAS`, empty when the response
+    is not JSON. A `computed` response may take a while or fail with 503; a `tagged` one has an ETag.
     """
 
     name: str
@@ -38,39 +35,39 @@ class Endpoint:
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """The path of the endpoint."""
         return BASE + self.name
 
 
 ENDPOINTS: Final = (
     Endpoint(
         "snapshot",
-        "What is now",
-        "Devices, their owners and processes, as the newest tick has them; made once a tick.",
+        "The current state",
+        "Devices, their owners and processes as of the newest tick; built once per tick.",
         "Snapshot",
         tagged=True,
     ),
     Endpoint(
         "recent",
         "The last hour",
-        "Means over steps of some seconds, oldest first, ending at `until`; null is a step in which it was "
-        "not told. Fewer points while the program is younger.",
+        "Means over steps of `step_seconds`, oldest first, ending at `until`; null for a step without a "
+        "value. Fewer points during the first hour after the start.",
         "Recent",
         tagged=True,
     ),
     Endpoint(
         "sessions",
-        "Who was on which GPU when",
-        "Processes from first to last sight, those that were there at some time of the range, ordered by "
-        "first sight. Without books only what runs now is known.",
+        "Sessions of processes on GPUs",
+        "Processes from first to last sighting that overlap the range, ordered by first sighting. Without a "
+        "ledger on disk only running processes are known.",
         "Sessions",
         (
             moment_parameter("since", "Beginning of the range.", "24h"),
             moment_parameter("until", "End of the range.", "now"),
             text_parameter("gpu", "Index or UUID of a GPU.", "0"),
-            text_parameter("namespace", "Of this Kubernetes namespace; empty: of none.", "ml"),
-            text_parameter("pod", "Of the pod with this name; empty: of none.", "train-0"),
-            text_parameter("user", "Of this user; empty: of none, as those in pods.", "alice"),
+            text_parameter("namespace", "Kubernetes namespace; empty: sessions without one.", "ml"),
+            text_parameter("pod", "Name of the pod; empty: sessions without one.", "train-0"),
+            text_parameter("user", "User; empty: sessions without one, such as those in pods.", "alice"),
             STATE,
             limit_parameter(200),
             CURSOR,
@@ -80,12 +77,12 @@ ENDPOINTS: Final = (
     Endpoint(
         "energy",
         "Energy, time and cost by owner",
-        "Rows by energy, most first, out of the books between two full hours: `since` is rounded down, "
-        "`until` up. Rows and own accounts sum to the total. What is not set has no cost.",
+        "Rows by energy, highest first, from the ledger between two full hours: `since` is rounded down, "
+        "`until` up. Rows and own accounts sum to the total. Costs are null without prices.",
         "Energy",
         (
-            moment_parameter("since", "Beginning, local midnight by default.", "today"),
-            moment_parameter("until", "End.", "now"),
+            moment_parameter("since", "Beginning of the range, by default local midnight.", "today"),
+            moment_parameter("until", "End of the range.", "now"),
             BY,
             limit_parameter(200),
             CURSOR,
@@ -94,17 +91,17 @@ ENDPOINTS: Final = (
     ),
     Endpoint(
         "health",
-        "How the node is",
-        "Collectors, maps of owners, reload, and the findings of `gpuledger doctor`, which are made at "
-        "the first ask and at most every five minutes.",
+        "Health of the node",
+        "Collectors, owner indexes, reload, and the findings of `gpuledger doctor`, which runs with the "
+        "first request and at most every five minutes.",
         "Health",
         computed=True,
     ),
     Endpoint(
         "events",
-        "That something is new",
-        "Server-sent events: `tick` once for each new state (fetch the snapshot then), `session` when "
-        "sessions began or ended; a comment when nothing is sent for 15 seconds. Who is slow skips ticks.",
+        "Notifications of new data",
+        "Server-sent events: `tick` for each new state (then fetch the snapshot), `session` when sessions "
+        "began or ended; a comment after 15 seconds without an event. A slow client skips ticks.",
         parameters=(EVENTS,),
         computed=True,
     ),

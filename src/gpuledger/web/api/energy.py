@@ -1,4 +1,4 @@
-"""Energy by owner out of the books: reports, held for as long as they are paged through."""
+"""`/api/v1/energy`: energy by owner from the ledger; reports are cached while clients page through them."""
 
 from __future__ import annotations
 
@@ -9,35 +9,42 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
-from gpuledger.ledger.report.report import Line, Report
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.store.history import report_of
+from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
+from gpuledger.ledger.store.history import build_report
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import NodeState
-from gpuledger.web.api.answers import Refused, another, bad_request, broken, cursor_of, told_in
-from gpuledger.web.api.books import BooksAsRead
-from gpuledger.web.api.values import VERSION, Words, joules
+from gpuledger.web.api.json_values import VERSION, JsonObject, joules
+from gpuledger.web.api.ledger_access import LedgerAccess
+from gpuledger.web.api.responses import (
+    ApiError,
+    bad_request,
+    cursor_mismatch,
+    decode_cursor,
+    encode_cursor,
+    invalid_cursor,
+)
 
-# An answer that is so young is given again: twenty open pages ask for the same.
-FRESH: Final = 10.0
-# An answer that is so old is no longer paged through.
-HELD: Final = 300.0
-_MOST: Final = 4
+# A report younger than this is reused: twenty open web pages request the same one.
+FRESH_SECONDS: Final = 10.0
+# A report older than this is dropped; its cursors expire.
+HELD_SECONDS: Final = 300.0
+_MAX_REPORTS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    """A report and when it was made, in monotonic seconds; `number` names it in cursors."""
+class _CachedReport:
+    """A report and its time in monotonic seconds; `number` identifies it in cursors."""
 
     number: int
     at: float
-    report: Report
+    report: UsageReport
 
 
 @dataclass(frozen=True, slots=True)
-class _Key:
-    """What makes two reports the same. Times are unix seconds at full hours."""
+class _ReportKey:
+    """Identifies equal reports. Times are unix seconds at full hours."""
 
     by: str
     since: int
@@ -46,107 +53,108 @@ class _Key:
 
 
 class EnergyReports:
-    """Reports out of the books. Used by one worker's thread alone, which is what lets those who ask for the
-    same at the same time have the same report.
+    """Builds and caches reports. Used only in one worker thread, so equal concurrent requests share a report.
 
-    `prices` are those in force. A report that was begun for the first rows gives the rest of them, too: the
-    order is by energy, and would change meanwhile.
+    `prices` returns those in force. All pages of a response come from the same report: rows are sorted by
+    energy, so their order would change between pages.
     """
 
     def __init__(
         self,
-        books: BooksAsRead,
+        ledger_access: LedgerAccess,
         prices: Callable[[], Prices],
         monotonic: Callable[[], float] = time.monotonic,
-        held: float = HELD,
+        held: float = HELD_SECONDS,
     ) -> None:
-        self._books = books
+        self._ledger_access = ledger_access
         self._prices = prices
         self._monotonic = monotonic
-        self._longest = held
-        self._made: OrderedDict[_Key, _Made] = OrderedDict()
-        # A cursor of those who were here before a reload, or before a restart, must not name one of these.
+        self._held_seconds = held
+        self._reports: OrderedDict[_ReportKey, _CachedReport] = OrderedDict()
+        # Cursors from before a reload or a restart must not match a report of this instance.
         self._next = int(monotonic() * 1000) + 1
         self.computed = 0
 
-    def told(self, page: NodeState, asked: Mapping[str, Any]) -> Words:
-        """What the parameters ask for. Raises Refused."""
-        self.forget()
+    def report_page(self, state: NodeState, parameters: Mapping[str, Any]) -> JsonObject:
+        """The page of a report that the parameters request. Raises ApiError."""
+        self.drop_expired()
         place = 0
-        if asked["cursor"] is None:
-            made = self._newest(page, asked)
-            times = {name: asked[name].text for name in ("since", "until")}
+        if parameters["cursor"] is None:
+            cached = self._fresh_report(state, parameters)
+            times = {name: parameters[name].text for name in ("since", "until")}
         else:
-            (number, at), times = told_in(asked["cursor"], 2)
-            made, place = self._held(int(number)), int(at)
-            if not 0 < place <= len(made.report.lines):
-                raise broken()
-            _check_same(made.report, times, asked)
-        last = place + asked["limit"]
-        words = _words(made.report, slice(place, last))
-        words["next"] = cursor_of([made.number, last], times) if last < len(made.report.lines) else None
-        return words
+            (number, at), times = decode_cursor(parameters["cursor"], 2)
+            cached, place = self._cached(int(number)), int(at)
+            if not 0 < place <= len(cached.report.lines):
+                raise invalid_cursor()
+            _check_parameters(cached.report, times, parameters)
+        last = place + parameters["limit"]
+        fields = _report_fields(cached.report, slice(place, last))
+        fields["next"] = (
+            encode_cursor([cached.number, last], times) if last < len(cached.report.lines) else None
+        )
+        return fields
 
-    def _newest(self, page: NodeState, asked: Mapping[str, Any]) -> _Made:
-        with self._books.reading() as history:
-            now = self._books.now(page, history)
-            since, until = _hours(asked, now)
-            if asked["until"].text == "now":
-                # The clock may have been set back: what was booked before is not of tomorrow.
+    def _fresh_report(self, state: NodeState, parameters: Mapping[str, Any]) -> _CachedReport:
+        with self._ledger_access.open() as history:
+            now = self._ledger_access.now(state, history)
+            since, until = _full_hours(parameters, now)
+            if parameters["until"].text == "now":
+                # After the clock was set back, the ledger may end after now.
                 until = max(until, history.end_hour * HOUR)
-            key = _Key(asked["by"], since, until, self._prices())
-            known = self._made.get(key)
-            if known is not None and self._monotonic() - known.at < FRESH:
+            key = _ReportKey(parameters["by"], since, until, self._prices())
+            known = self._reports.get(key)
+            if known is not None and self._monotonic() - known.at < FRESH_SECONDS:
                 return known
             try:
-                report = report_of(history, key.by, key.prices, (since, until))
+                report = build_report(history, key.by, key.prices, (since, until))
             except UsageError as error:
                 raise bad_request("by", str(error)) from None
         self.computed += 1
-        made = _Made(self._next, self._monotonic(), report)
+        cached = _CachedReport(self._next, self._monotonic(), report)
         self._next += 1
-        self._made[key] = made
-        self._made.move_to_end(key)
-        while len(self._made) > _MOST:
-            self._made.popitem(last=False)
-        return made
+        self._reports[key] = cached
+        self._reports.move_to_end(key)
+        while len(self._reports) > _MAX_REPORTS:
+            self._reports.popitem(last=False)
+        return cached
 
-    def _held(self, number: int) -> _Made:
-        for made in self._made.values():
-            if made.number == number:
-                return made
-        message = "the report that this cursor goes on with is no longer held; ask anew without cursor"
-        raise Refused(404, "cursor_expired", message, "cursor")
+    def _cached(self, number: int) -> _CachedReport:
+        for cached in self._reports.values():
+            if cached.number == number:
+                return cached
+        message = "the report of this cursor is no longer cached; request it again without a cursor"
+        raise ApiError(404, "cursor_expired", message, "cursor")
 
     @property
-    def holds(self) -> bool:
-        """Whether there are reports to be forgotten. From any thread."""
-        return bool(self._made)
+    def has_reports(self) -> bool:
+        """Whether reports are cached. Thread-safe."""
+        return bool(self._reports)
 
-    def forget(self) -> None:
-        """Let go of reports that are no longer paged through."""
-        oldest = self._monotonic() - self._longest
-        for key in [key for key, made in self._made.items() if made.at < oldest]:
-            del self._made[key]
+    def drop_expired(self) -> None:
+        """Drop the expired reports."""
+        oldest = self._monotonic() - self._held_seconds
+        for key in [key for key, cached in self._reports.items() if cached.at < oldest]:
+            del self._reports[key]
 
 
-def _check_same(report: Report, times: Mapping[str, str], asked: Mapping[str, Any]) -> None:
-    if asked["by"] not in (None, report.grouping.name):
-        raise another("by")
+def _check_parameters(report: UsageReport, times: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
+    if parameters["by"] not in (None, report.grouping.name):
+        raise cursor_mismatch("by")
     for name, unix in (("since", report.period.since), ("until", report.period.until)):
-        if asked[name] is not None and not asked[name].means(times.get(name), unix):
-            raise another(name)
+        if parameters[name] is not None and not parameters[name].means(times.get(name), unix):
+            raise cursor_mismatch(name)
 
 
-def _hours(asked: Mapping[str, Any], now: float) -> tuple[int, int]:
-    """At full hours, where books are exact: the first rounded down, the second up."""
-    since, until = asked["since"].unix(now), asked["until"].unix(now)
+def _full_hours(parameters: Mapping[str, Any], now: float) -> tuple[int, int]:
+    """The range in full hours, at which the ledger is exact: `since` rounded down, `until` up."""
+    since, until = parameters["since"].unix(now), parameters["until"].unix(now)
     if since >= until:
-        raise bad_request("since", "since is not before until; nothing lies between")
+        raise bad_request("since", "since is not before until: the range is empty")
     return int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR
 
 
-def _words(report: Report, shown: slice) -> Words:
+def _report_fields(report: UsageReport, shown: slice) -> JsonObject:
     period, total = report.period, report.total
     return {
         "version": VERSION,
@@ -155,7 +163,7 @@ def _words(report: Report, shown: slice) -> Words:
         "by": report.grouping.name,
         "keys": list(report.grouping.columns),
         "complete": period.since >= period.first,
-        "rows": [_row(line) for line in report.lines[shown]],
+        "rows": [_row_fields(line) for line in report.lines[shown]],
         "own": [
             {
                 "account": line.account,
@@ -163,7 +171,7 @@ def _words(report: Report, shown: slice) -> Words:
                 "cost": _rounded(line.cost),
                 "co2_grams": _rounded(line.grams),
             }
-            for line in report.own
+            for line in report.gpu_accounts
         ],
         "total": {
             "joules": joules(total.millijoules),
@@ -188,21 +196,22 @@ def _words(report: Report, shown: slice) -> Words:
             for gpu in report.gpus
         ],
         "currency": report.prices.currency,
-        "notes": [*report.notes, *_of_the_building(report.prices)],
+        "notes": [*report.notes, *_pue_notes(report.prices)],
         "from_books": True,
     }
 
 
-def _of_the_building(prices: Prices) -> tuple[str, ...]:
-    """What is to be known where cost and CO2 are of other energy than the joules beside them."""
+def _pue_notes(prices: Prices) -> tuple[str, ...]:
+    """A note when cost and CO2 include the PUE, unlike the joules next to them."""
     pue = prices.pue
-    told = [name for name, rate in (("cost", prices.kwh), ("CO2", prices.co2)) if rate is not None]
-    if pue is None or pue == 1 or not told:
+    names = [name for name, rate in (("cost", prices.kwh), ("CO2", prices.co2)) if rate is not None]
+    if pue is None or pue == 1 or not names:
         return ()
-    return (f"{' and '.join(told)} {'are' if len(told) > 1 else 'is'} of the energy times the PUE of {pue}",)
+    verb = "are" if len(names) > 1 else "is"
+    return (f"{' and '.join(names)} {verb} computed from the energy times the PUE of {pue}",)
 
 
-def _row(line: Line) -> Words:
+def _row_fields(line: ReportLine) -> JsonObject:
     return {
         "key": list(line.key),
         "joules": joules(line.millijoules),

@@ -1,6 +1,6 @@
-"""Server-sent events: that there is a new Page, and that sessions began or ended.
+"""`/api/v1/events`: server-sent events for each new NodeState, and when sessions begin or end.
 
-One event waits for each client at most: who is slow is told of the newest Page when he is ready for it.
+At most one event is pending per client: a slow client skips ticks and gets the newest one.
 """
 
 from __future__ import annotations
@@ -17,186 +17,182 @@ from gpuledger.model.source import Clock
 
 _LOG = logging.getLogger(__name__)
 
-# Proxies and browsers give up on a connection in which nothing moves.
+# Proxies and browsers close idle connections.
 QUIET_SECONDS: Final = 15.0
 _RETRY: Final = b"retry: 2000\n\n"
 _COMMENT: Final = b": still here\n\n"
 
 
 @dataclass(frozen=True, slots=True)
-class _News:
-    """A Page in the words of an event. `sessions` are those that began, and those that ended, so far."""
+class _LatestState:
+    """The newest NodeState as an event. `sessions` counts the sessions begun and ended so far."""
 
     number: int
     event: bytes
     sessions: tuple[int, int]
 
 
-class Events:
-    """Told of each Page from the thread that publishes it; streams live in the event loop's.
+class EventHub:
+    """Sends events to all streams. `publish` runs in the publishing thread, streams in the event loop.
 
-    Costs next to nothing while nobody listens, and one call into the loop a tick when somebody does.
+    Without streams a tick costs almost nothing, with streams one call into the loop.
     """
 
     def __init__(self, clock: Clock, quiet: float = QUIET_SECONDS) -> None:
         self._clock = clock
         self._quiet = quiet
-        self._news = _News(0, b"", (0, 0))
-        self._era = 0
-        self._listeners: set[Listener] = set()
+        self._latest = _LatestState(0, b"", (0, 0))
+        self._generation = 0
+        self._streams: set[EventStream] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._listeners)
+        return len(self._streams)
 
     @property
-    def news(self) -> _News:
-        """The newest."""
-        return self._news
+    def latest(self) -> _LatestState:
+        """The newest state."""
+        return self._latest
 
-    def publish(self, page: NodeState) -> None:
-        """There is a new Page."""
-        closed = sum(page.ledger.sessions_closed.values())
-        opened = closed + len(page.ledger.sessions)
-        event = _event(page, self._clock.unix())
-        self._news = _News(self._news.number + 1, event, (opened, closed))
-        self._tell_soon()
+    def publish(self, state: NodeState) -> None:
+        """Take a new NodeState and wake the streams."""
+        closed = sum(state.ledger.sessions_closed.values())
+        opened = closed + len(state.ledger.sessions)
+        event = _tick_event(state, self._clock.unix())
+        self._latest = _LatestState(self._latest.number + 1, event, (opened, closed))
+        self._schedule_wake()
 
     @property
-    def era(self) -> int:
-        """How often all streams were ended so far."""
-        return self._era
+    def generation(self) -> int:
+        """The number of calls of `close_all` so far."""
+        return self._generation
 
-    def end_all(self) -> None:
-        """Nobody who was let in until now may hear any more. From any thread."""
-        self._era += 1
-        self._tell_soon()
+    def close_all(self) -> None:
+        """End all streams of clients that were admitted before this call. Thread-safe."""
+        self._generation += 1
+        self._schedule_wake()
 
-    def of(self, client: bytes) -> int:
-        """How many of its streams this client has."""
-        return sum(listener.client == client for listener in self._listeners)
+    def open_stream(self, limit: int | None, generation: int | None = None) -> EventStream:
+        """A stream that starts with the newest state and ends after `limit` events.
 
-    def listen(self, limit: int | None, era: int | None = None, client: bytes = b"") -> Listener:
-        """A stream of what comes from here on, the newest Page first; at most `limit` events. `era` is the
-        one in which it was let in, None for the present.
+        `generation` is the one in which the client was admitted, None for the current one.
         """
-        return Listener(self, limit, self._era if era is None else era, client)
+        return EventStream(self, limit, self._generation if generation is None else generation)
 
-    def join(self, listener: Listener) -> None:
-        """Tell this one, too."""
+    def add(self, stream: EventStream) -> None:
+        """Send events to this stream."""
         self._loop = asyncio.get_running_loop()
-        self._listeners.add(listener)
+        self._streams.add(stream)
         if self._timer is None:
             self._timer = self._loop.call_later(self._quiet, self._keep_alive)
 
-    def leave(self, listener: Listener) -> None:
-        """Tell this one no more."""
-        self._listeners.discard(listener)
-        if not self._listeners and self._timer is not None:
+    def remove(self, stream: EventStream) -> None:
+        """Stop sending events to this stream."""
+        self._streams.discard(stream)
+        if not self._streams and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _tell_soon(self) -> None:
+    def _schedule_wake(self) -> None:
         loop = self._loop
-        if loop is not None and self._listeners:
+        if loop is not None and self._streams:
             try:
-                loop.call_soon_threadsafe(self._tell)
+                loop.call_soon_threadsafe(self._wake_all)
             except RuntimeError:
                 # The loop has ended before the node.
                 self._loop = None
 
-    def _tell(self) -> None:
+    def _wake_all(self) -> None:
         if self._timer is not None and self._loop is not None:
             self._timer.cancel()
             self._timer = self._loop.call_later(self._quiet, self._keep_alive)
-        for listener in tuple(self._listeners):
-            listener.wake()
+        for stream in tuple(self._streams):
+            stream.wake()
 
     def _keep_alive(self) -> None:
         if self._loop is not None:
             self._timer = self._loop.call_later(self._quiet, self._keep_alive)
-        for listener in tuple(self._listeners):
-            listener.comment()
+        for stream in tuple(self._streams):
+            stream.comment()
 
 
-class Listener:
-    """The stream of one client (`routes.Stream`)."""
+class EventStream:
+    """The event stream of one client; implements `http.routes.ResponseStream`."""
 
-    def __init__(self, events: Events, limit: int | None, era: int, client: bytes) -> None:
-        self.client = client
+    def __init__(self, events: EventHub, limit: int | None, generation: int) -> None:
         self._events = events
-        self._era = era
-        self._left = limit
+        self._generation = generation
+        self._remaining = limit
         self._wake: Callable[[], None] = lambda: None
         self._begun = False
         self._quiet = False
-        self._told = 0
-        self._sessions = events.news.sessions
+        self._sent = 0
+        self._sessions = events.latest.sessions
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """See `Stream.begin`."""
+        """See `ResponseStream.begin`."""
         self._wake = wake
-        self._events.join(self)
+        self._events.add(self)
 
     def wake(self) -> None:
-        """There is news. Whatever this client's connection stumbles over, the others must hear it."""
+        """Wake the client's connection; its failure must not affect the other streams."""
         try:
             self._wake()
         except Exception:  # noqa: BLE001  (see above)
-            _LOG.exception("a stream of events failed")
-            self._events.leave(self)
+            _LOG.exception("an event stream failed")
+            self._events.remove(self)
 
     def comment(self) -> None:
-        """Nothing was said for a while: say so, unless something waits to be taken."""
+        """Send a comment to keep the connection open, unless an event is pending."""
         self._quiet = True
         self.wake()
 
     def take(self) -> bytes | None:
-        """See `Stream.take`."""
-        if self._era != self._events.era:
+        """See `ResponseStream.take`."""
+        if self._generation != self._events.generation:
             return None
         if not self._begun:
             self._begun = True
             return _RETRY
-        if self._left == 0:
+        if self._remaining == 0:
             return None
-        news = self._events.news
-        if news.number == self._told:
+        latest = self._events.latest
+        if latest.number == self._sent:
             quiet, self._quiet = self._quiet, False
             return _COMMENT if quiet else b""
-        self._told, self._quiet = news.number, False
-        told = news.event + self._sessions_since(news)
-        if self._left is not None:
-            events = told.split(b"\n\n")[:-1][: self._left]
-            self._left -= len(events)
-            told = b"".join(event + b"\n\n" for event in events)
-        return told
+        self._sent, self._quiet = latest.number, False
+        data = latest.event + self._sessions_since(latest)
+        if self._remaining is not None:
+            events = data.split(b"\n\n")[:-1][: self._remaining]
+            self._remaining -= len(events)
+            data = b"".join(event + b"\n\n" for event in events)
+        return data
 
-    def _sessions_since(self, news: _News) -> bytes:
-        opened, closed = (now - before for now, before in zip(news.sessions, self._sessions, strict=True))
-        self._sessions = news.sessions
+    def _sessions_since(self, latest: _LatestState) -> bytes:
+        opened, closed = (now - before for now, before in zip(latest.sessions, self._sessions, strict=True))
+        self._sessions = latest.sessions
         if not opened and not closed:
             return b""
-        return _written("session", {"opened": opened, "closed": closed})
+        return _encode_event("session", {"opened": opened, "closed": closed})
 
     def end(self) -> None:
-        """See `Stream.end`."""
-        self._events.leave(self)
+        """See `ResponseStream.end`."""
+        self._events.remove(self)
 
 
-def _event(page: NodeState, now: float) -> bytes:
-    health = page.health
+def _tick_event(state: NodeState, now: float) -> bytes:
+    health = state.health
     data = {
         "tick": health.ticks,
-        "unix": page.unix,
+        "unix": state.unix,
         "now": now,
         "healthy": health.healthy,
-        "readings": page.snapshot is not None,
+        "readings": state.snapshot is not None,
     }
-    return b"id: %d\n" % health.ticks + _written("tick", data)
+    return b"id: %d\n" % health.ticks + _encode_event("tick", data)
 
 
-def _written(event: str, data: Mapping[str, object]) -> bytes:
-    # JSON in ASCII has no line break: it is one line of data.
+def _encode_event(event: str, data: Mapping[str, object]) -> bytes:
+    # ASCII JSON has no line breaks, so the data is one line.
     return b"event: %s\ndata: %s\n\n" % (event.encode(), json.dumps(data, separators=(",", ":")).encode())

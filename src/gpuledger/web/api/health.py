@@ -1,4 +1,4 @@
-"""How the node is, in the words of its Page and of `gpuledger doctor`."""
+"""`/api/v1/health`: the node's Health, and the findings of `gpuledger doctor`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from gpuledger.http.routes import Later, Request, Response
+from gpuledger.http.routes import PendingResponse, Request, Response
 from gpuledger.model.checks import Finding
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
-from gpuledger.web.api.answers import answer
-from gpuledger.web.api.books import Worker
-from gpuledger.web.api.snapshot import status_of
-from gpuledger.web.api.values import VERSION, Words, finite
+from gpuledger.web.api.json_values import VERSION, JsonObject, finite
+from gpuledger.web.api.ledger_access import QueryWorker
+from gpuledger.web.api.responses import json_response
+from gpuledger.web.api.snapshot import status_fields
 
-# A diagnosis asks the API server, the kubelet and others: not at every look at a page.
-EVERY = 300.0
+# Seconds. A diagnosis queries the API server, the kubelet and others: too expensive for every request.
+DIAGNOSIS_INTERVAL = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,64 +26,72 @@ class _Diagnosis:
     elapsed: float
 
 
-class HealthAnswers:
-    """Answers with the newest Page; the diagnosis with it is made at the first ask, and at most every five
-    minutes. Used in the event loop; `diagnose` runs in the worker's thread.
+class HealthHandler:
+    """Responds with the newest NodeState and the last diagnosis.
+
+    The diagnosis runs with the first request and at most every five minutes. Used in the event loop;
+    `diagnose` runs in the worker's thread.
     """
 
     def __init__(
-        self, diagnose: Callable[[], Iterable[Finding]] | None, clock: Clock, worker: Worker
+        self, diagnose: Callable[[], Iterable[Finding]] | None, clock: Clock, worker: QueryWorker
     ) -> None:
         self._diagnose = diagnose
         self._clock = clock
         self._worker = worker
         self._last: _Diagnosis | None = None
-        self._running: Later | None = None
+        self._running: PendingResponse | None = None
 
-    def respond(self, page: Callable[[], NodeState], request: Request) -> Response | Later:
-        """At once while there is a young diagnosis."""
+    def respond(self, state: Callable[[], NodeState], request: Request) -> Response | PendingResponse:
+        """Respond immediately with a recent diagnosis, else after a new one."""
         diagnose, last = self._diagnose, self._last
-        if diagnose is None or (last is not None and self._clock.elapsed() - last.elapsed < EVERY):
-            return answer(health_of(page(), last), request)
+        if diagnose is None or (
+            last is not None and self._clock.elapsed() - last.elapsed < DIAGNOSIS_INTERVAL
+        ):
+            return json_response(build_health(state(), last), request)
 
         if self._running is None or self._running.done():
 
-            def look() -> Response:
-                # In this order: what is young is measured from the end of a look, which may take long.
+            def run_diagnosis() -> Response:
+                # Read the clock last: the age counts from the end of the diagnosis, which may take long.
                 found = tuple(diagnose())
                 self._last = _Diagnosis(found, self._clock.unix(), self._clock.elapsed())
                 return Response()
 
-            asked = self._worker.ask(self, look)
-            if isinstance(asked, Response):
-                return asked
-            self._running = asked
-        return self._after(self._running, page, request)
+            submitted = self._worker.submit(self, run_diagnosis)
+            if isinstance(submitted, Response):
+                return submitted
+            self._running = submitted
+        return self._respond_after(self._running, state, request)
 
-    def _after(self, running: Later, page: Callable[[], NodeState], request: Request) -> Later:
-        mine: Later = asyncio.get_running_loop().create_future()
+    def _respond_after(
+        self, running: PendingResponse, state: Callable[[], NodeState], request: Request
+    ) -> PendingResponse:
+        response: PendingResponse = asyncio.get_running_loop().create_future()
 
-        def done(looked: Later) -> None:
-            failed = looked.cancelled() or looked.result().status != 200
-            told = looked.result() if failed else answer(health_of(page(), self._last), request)
-            if not mine.done():
-                mine.set_result(told)
+        def done(diagnosed: PendingResponse) -> None:
+            failed = diagnosed.cancelled() or diagnosed.result().status != 200
+            result = (
+                diagnosed.result() if failed else json_response(build_health(state(), self._last), request)
+            )
+            if not response.done():
+                response.set_result(result)
 
         running.add_done_callback(done)
-        return mine
+        return response
 
 
-def health_of(page: NodeState, diagnosis: _Diagnosis | None) -> Words:
-    """Everything that is known of the node's condition."""
-    health = page.health
+def build_health(state: NodeState, diagnosis: _Diagnosis | None) -> JsonObject:
+    """The JSON of the node's health and the last diagnosis."""
+    health = state.health
     reload = health.reload
     return {
         "version": VERSION,
-        "status": status_of(health, readings=page.snapshot is not None),
+        "status": status_fields(health, readings=state.snapshot is not None),
         "started": health.started,
         "ticks": health.ticks,
         "interval_seconds": health.interval,
-        "asked_interval_seconds": health.asked_interval,
+        "asked_interval_seconds": health.configured_interval,
         "collectors": [
             {
                 "name": one.name,
@@ -103,7 +111,7 @@ def health_of(page: NodeState, diagnosis: _Diagnosis | None) -> Words:
                 "entries": one.entries,
                 "error": one.error,
             }
-            for one in health.maps
+            for one in health.owner_indexes
         ],
         "reload": None
         if reload is None
@@ -118,7 +126,7 @@ def health_of(page: NodeState, diagnosis: _Diagnosis | None) -> Words:
     }
 
 
-def _finding(one: Finding) -> Words:
+def _finding(one: Finding) -> JsonObject:
     return {
         "check": one.check,
         "level": one.verdict.value,

@@ -1,4 +1,4 @@
-"""Parameters of the query: how each is described, and how it is read. What is described is what is taken."""
+"""Query parameters: the description and the parser of each, so that both agree."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gpuledger.ledger.report.grouping import GROUPINGS, LABEL
-from gpuledger.ledger.report.moments import moment
+from gpuledger.ledger.report.moments import parse_moment
 from gpuledger.model.errors import UsageError
-from gpuledger.web.api.answers import bad_request
+from gpuledger.web.api.responses import bad_request
 
-# More than there are parameters: a query with so many is no question.
+# More than any endpoint has parameters.
 _MOST = 32
 _UNIX: Final = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _AGO: Final = re.compile(r"[0-9]{1,4}[smhd]")
-# The same moment in both: a date's clock knows microseconds alone.
+# Equal to now exactly: resolving `0s` through a datetime would truncate it to microseconds.
 _NOW: Final = re.compile(r"now|0+[smhd]")
 _DATE: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}([Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?([Zz]|[+-][0-9]{2}:[0-9]{2}))?"
@@ -24,16 +24,16 @@ _DATE: Final = re.compile(
 _WORDS: Final = ("now", "today", "yesterday", "month")
 # The year 2096.
 _LATEST: Final = 4_000_000_000
-_WANTED: Final = (
-    "unix seconds, RFC 3339 (2026-11-01T08:00:00Z; a + in it is written %2B), a date, so long ago (36h, 7d), "
-    "or now, today, yesterday or month is wanted"
+_EXPECTED: Final = (
+    "expected unix seconds, RFC 3339 (2026-11-01T08:00:00Z; write a + in it as %2B), a date, "
+    "a time ago (36h, 7d), or now, today, yesterday or month"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`schema` says in JSON Schema what is taken; `read` makes a value of the text, and raises ValueError
-    with what is wanted. `default` is for a query without it.
+    """A query parameter. `schema` is its JSON Schema; `read` parses the text and raises ValueError with what
+    is expected. `default` applies to a query without the parameter.
     """
 
     name: str
@@ -45,18 +45,20 @@ class Parameter:
 
 
 def read_query(query: str, parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """Every parameter's value by name. A cursor knows what was asked for: beside it nothing but `limit` has a
-    default. Raises Refused that names the one to blame.
+    """Parse a query string into values by parameter name.
+
+    A cursor contains the parameters of the first request, so with a cursor only `limit` has a default. Raises
+    ApiError with the invalid parameter.
     """
     known = {one.name: one for one in parameters}
     values = {one.name: one.default for one in parameters}
     given = set()
     for name, text in _pairs(query):
         if name not in known:
-            there = ", ".join(known) or "none"
-            raise bad_request(_shown(name), f"there is no parameter {_shown(name)!r}; there are: {there}")
+            available = ", ".join(known) or "none"
+            raise bad_request(_shown(name), f"unknown parameter {_shown(name)!r}; available: {available}")
         if name in given:
-            raise bad_request(name, f"{name} is given twice; give it once")
+            raise bad_request(name, f"{name} appears twice; send it once")
         given.add(name)
         try:
             values[name] = known[name].read(text)
@@ -70,7 +72,7 @@ def read_query(query: str, parameters: Sequence[Parameter]) -> dict[str, Any]:
 def _pairs(query: str) -> list[tuple[str, str]]:
     if not query:
         return []
-    # Who only looks at what is now asks without parameters, and does not pay for it.
+    # Imported lazily: most requests have no parameters.
     from urllib.parse import parse_qsl
 
     try:
@@ -78,7 +80,7 @@ def _pairs(query: str) -> list[tuple[str, str]]:
             query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=_MOST
         )
     except ValueError:
-        message = "the query is not understood; NAME=VALUE pairs in UTF-8, parted by &, are wanted"
+        message = "the query cannot be parsed; expected NAME=VALUE pairs in UTF-8, separated by &"
         raise bad_request("", message) from None
 
 
@@ -87,22 +89,22 @@ def _shown(name: str) -> str:
 
 
 def whole_number(lowest: int, highest: int) -> Callable[[str], int]:
-    """A reader of whole numbers within bounds, both included."""
+    """A parser of integers within inclusive bounds."""
 
     def read(text: str) -> int:
         if re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) and lowest <= int(text) <= highest:
             return int(text)
-        raise ValueError(f"a whole number from {lowest} to {highest} is wanted")
+        raise ValueError(f"expected an integer from {lowest} to {highest}")
 
     return read
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """A reader of a few words."""
+    """A parser that accepts one of these words."""
 
     def read(text: str) -> str:
         if text not in words:
-            raise ValueError(f"one of {', '.join(words)} is wanted")
+            raise ValueError(f"expected one of {', '.join(words)}")
         return text
 
     return read
@@ -111,39 +113,40 @@ def one_of(*words: str) -> Callable[[str], str]:
 def _grouping(text: str) -> str:
     if text in GROUPINGS or (text.startswith(LABEL) and text != LABEL):
         return text
-    raise ValueError(f"one of {', '.join(GROUPINGS)} or label:NAME is wanted")
+    raise ValueError(f"expected one of {', '.join(GROUPINGS)} or label:NAME")
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time as it was asked: what `7d` and `today` mean is known only when it is known what time it is."""
+    """A time as requested; relative times such as `7d` and `today` are resolved against the current time."""
 
     name: str
     text: str
 
     def unix(self, now: float) -> float:
-        """Unix seconds. Raises Refused for a day that no calendar has."""
+        """The time in unix seconds. Raises ApiError for a date that does not exist."""
         if _UNIX.fullmatch(self.text):
             return float(self.text)
         if self.is_now:
             return now
         try:
-            return max(moment(self.name, self.text.upper() if "-" in self.text else self.text, now), 0.0)
+            text = self.text.upper() if "-" in self.text else self.text
+            return max(parse_moment(self.name, text, now), 0.0)
         except UsageError:
-            raise bad_request(self.name, f"{self.name}: {_WANTED}") from None
+            raise bad_request(self.name, f"{self.name}: {_EXPECTED}") from None
 
     @property
     def is_now(self) -> bool:
-        """Whether it was asked as now, or as no time ago."""
+        """Whether the text is `now` or a time ago of zero."""
         return _NOW.fullmatch(self.text) is not None
 
     def means(self, text: str | None, unix: float) -> bool:
-        """Whether it is what was asked as this text and taken for these unix seconds."""
+        """Whether this equals a time that was requested as `text` and resolved to `unix` seconds."""
         return self.text == text or (_UNIX.fullmatch(self.text) is not None and float(self.text) == unix)
 
 
 def moment_parameter(name: str, about: str, default: str) -> Parameter:
-    """A point in time; `default` is what it is when it is not given."""
+    """A parameter for a point in time."""
 
     def read(text: str) -> Moment:
         if _UNIX.fullmatch(text):
@@ -151,11 +154,11 @@ def moment_parameter(name: str, about: str, default: str) -> Parameter:
                 return Moment(name, text)
         elif text in _WORDS or _AGO.fullmatch(text) or _DATE.fullmatch(text):
             return Moment(name, text)
-        raise ValueError(_WANTED)
+        raise ValueError(_EXPECTED)
 
     return Parameter(
         name,
-        f"{about} Unix seconds, RFC 3339, a date (local midnight), so long ago, or a word.",
+        f"{about} Unix seconds, RFC 3339, a date (local midnight), a time ago, or a word.",
         {
             "anyOf": [
                 {"type": "number", "minimum": 0, "maximum": _LATEST},
@@ -173,10 +176,10 @@ def moment_parameter(name: str, about: str, default: str) -> Parameter:
 
 
 def limit_parameter(default: int) -> Parameter:
-    """How many rows."""
+    """A parameter for the number of rows."""
     return Parameter(
         "limit",
-        "So many rows at most; `next` tells where to go on.",
+        "Maximum number of rows; `next` is the cursor of the following rows.",
         {"type": "integer", "minimum": 1, "maximum": 1000, "default": default},
         whole_number(1, 1000),
         default,
@@ -185,26 +188,26 @@ def limit_parameter(default: int) -> Parameter:
 
 
 def text_parameter(name: str, about: str, example: str) -> Parameter:
-    """A name to be met exactly; empty are those that have none."""
+    """A parameter for a name that must match exactly; empty matches rows without a name."""
     return Parameter(name, about, {"type": "string"}, str, example=example)
 
 
 CURSOR = Parameter(
     "cursor",
-    "`next` of the answer before, to go on after its last row; give the other parameters as before, or none.",
+    "`next` of the previous response, to continue after its last row; repeat or omit the other parameters.",
     {"type": "string", "minLength": 1},
     str,
 )
 STATE = Parameter(
     "state",
-    "Only the sessions that run, or only those that have ended.",
+    "Only running sessions, or only ended ones.",
     {"enum": ["open", "closed"]},
     one_of("open", "closed"),
     example="open",
 )
 BY = Parameter(
     "by",
-    "By what to add up; `label:NAME` is a pod label.",
+    "What to group by; `label:NAME` is a pod label.",
     {
         "anyOf": [{"enum": list(GROUPINGS)}, {"type": "string", "pattern": "^label:.+$"}],
         "default": "namespace",
@@ -215,7 +218,7 @@ BY = Parameter(
 )
 EVENTS = Parameter(
     "limit",
-    "End after so many events.",
+    "End the stream after this many events.",
     {"type": "integer", "minimum": 1, "maximum": 1_000_000},
     whole_number(1, 1_000_000),
     example=10,

@@ -1,4 +1,4 @@
-"""The last hour of every Device, for sparklines: means over steps of some seconds, in fixed memory."""
+"""`/api/v1/recent`: the last hour of every Device as means over steps, in a fixed amount of memory."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from threading import Lock
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import MEMORY_USED, POWER
 from gpuledger.model.snapshot import Reading
+from gpuledger.web.api.json_values import VERSION, JsonObject
 from gpuledger.web.api.snapshot import utilization_of
-from gpuledger.web.api.values import VERSION, Words
 
-STEP = 10
+STEP_SECONDS = 10
 POINTS = 360
 
-# Names in the answer, and how many digits are worth their bytes.
-_TOLD = (("utilization_ratio", 4), ("power_watts", 1), ("memory_used_bytes", 0))
-_Place = tuple[str, str]
+# JSON keys, and the digits to which values are rounded.
+_FIELDS = (("utilization_ratio", 4), ("power_watts", 1), ("memory_used_bytes", 0))
+_DeviceKey = tuple[str, str]
 
 
 @dataclass(slots=True)
-class _Line:
+class _Series:
     """One quantity of a Device: closed steps in a ring, and the sum of the open one. NaN is absent."""
 
     points: array[float]
@@ -41,48 +41,48 @@ class _Line:
 
 
 @dataclass(slots=True)
-class _Track:
-    """The lines of one Device, in the order of `_TOLD`; `seen` is the last step in which it was there."""
+class _DeviceHistory:
+    """The series of one Device, in the order of `_FIELDS`; `seen` is the last step with a reading."""
 
     seen: int
-    # Bytes need more digits than 24 bits have.
-    lines: tuple[_Line, ...] = field(
-        default_factory=lambda: tuple(_Line(array(kind, [nan]) * POINTS) for kind in "ffd")
+    # Bytes need more digits than a 32-bit float has.
+    series: tuple[_Series, ...] = field(
+        default_factory=lambda: tuple(_Series(array(kind, [nan]) * POINTS) for kind in "ffd")
     )
 
 
-class Recent:
-    """Fed with each Page by whoever publishes it, asked from the event loop.
+class RecentHistory:
+    """Takes each NodeState in the publishing thread; read from the event loop.
 
-    Steps are those of unix time, `step` seconds each. The open one is not told: its mean would be of a part.
-    When the clock is set back by more than a step, or an hour ahead, all begins anew.
+    Steps are `step` seconds of unix time. The open step is omitted, as its mean would be partial. The history
+    restarts when the clock is set back by more than a step or forward by an hour.
     """
 
-    def __init__(self, step: int = STEP) -> None:
+    def __init__(self, step: int = STEP_SECONDS) -> None:
         self.step = step
-        self._tracks: dict[_Place, _Track] = {}
+        self._devices: dict[_DeviceKey, _DeviceHistory] = {}
         self._now: int | None = None
         self._first = 0
         self._lock = Lock()
 
-    def add(self, page: NodeState) -> None:
-        """Take in a Page; one without a Snapshot only lets time go on."""
-        now = int(page.unix // self.step)
+    def add(self, state: NodeState) -> None:
+        """Add a NodeState; one without a Snapshot only advances the time."""
+        now = int(state.unix // self.step)
         with self._lock:
-            now = self._go_to(now)
-            for reading in page.snapshot.readings if page.snapshot is not None else ():
-                self._take(reading, now)
+            now = self._advance_to(now)
+            for reading in state.snapshot.readings if state.snapshot is not None else ():
+                self._add_reading(reading, now)
 
     @property
     def now(self) -> int:
-        """The number of the step that is open: until it is another one, the same is told."""
+        """The number of the open step; `to_json` changes only with it."""
         return self._now or 0
 
-    def told(self) -> Words:
-        """The closed steps as words."""
+    def to_json(self) -> JsonObject:
+        """The closed steps as JSON."""
         with self._lock:
             now = self._now if self._now is not None else 0
-            # Older ones were never looked at, or are forgotten.
+            # Older steps were never recorded or are overwritten.
             first = max(self._first, now - POINTS)
             places = [step % POINTS for step in range(first, now)]
             devices = [
@@ -90,11 +90,11 @@ class Recent:
                     "uuid": uuid,
                     "instance": instance,
                     **{
-                        name: list(_rounded(line.points, places, digits))
-                        for (name, digits), line in zip(_TOLD, track.lines, strict=True)
+                        name: list(_rounded(one.points, places, digits))
+                        for (name, digits), one in zip(_FIELDS, history.series, strict=True)
                     },
                 }
-                for (uuid, instance), track in self._tracks.items()
+                for (uuid, instance), history in self._devices.items()
             ]
         return {
             "version": VERSION,
@@ -103,31 +103,31 @@ class Recent:
             "devices": devices,
         }
 
-    def _go_to(self, now: int) -> int:
-        """Close the steps before this one; answers the step that is open then."""
+    def _advance_to(self, now: int) -> int:
+        """Close the steps before `now`; returns the open step."""
         before = self._now
         if before is not None and before - 1 <= now <= before:
             return before
         if before is None or now < before or now - before >= POINTS:
-            self._tracks.clear()
+            self._devices.clear()
             self._first = self._now = now
             return now
-        for track in self._tracks.values():
-            for line in track.lines:
+        for history in self._devices.values():
+            for one in history.series:
                 for step in range(before, now):
-                    line.close(step % POINTS)
+                    one.close(step % POINTS)
         self._now = now
-        for place in [place for place, track in self._tracks.items() if track.seen < now - POINTS]:
-            del self._tracks[place]
+        for place in [place for place, history in self._devices.items() if history.seen < now - POINTS]:
+            del self._devices[place]
         return now
 
-    def _take(self, reading: Reading, now: int) -> None:
+    def _add_reading(self, reading: Reading, now: int) -> None:
         place = (reading.device.gpu.uuid, reading.device.instance)
-        track = self._tracks.get(place)
-        if track is None:
-            track = self._tracks[place] = _Track(now)
-        track.seen = now
-        utilization, power, memory = track.lines
+        history = self._devices.get(place)
+        if history is None:
+            history = self._devices[place] = _DeviceHistory(now)
+        history.seen = now
+        utilization, power, memory = history.series
         utilization.add(utilization_of(reading))
         power.add(reading.get(POWER))
         memory.add(reading.get(MEMORY_USED))

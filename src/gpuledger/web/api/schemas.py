@@ -1,4 +1,4 @@
-"""What the endpoints answer, in JSON Schema. Absent is null, in every answer."""
+"""The JSON Schemas of the responses. Absent values are null in every response."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuledger.model.checks import Verdict
-from gpuledger.web.api.values import OWNER
+from gpuledger.web.api.json_values import OWNER
 
 Schema = Mapping[str, Any]
 
@@ -21,7 +21,7 @@ _VERSION: Final = {"const": "v1"}
 
 
 def _or_null(schema: Schema) -> Schema:
-    """Absent is null: never 0, never NaN."""
+    """A schema that also accepts null, for absent values."""
     if "type" not in schema:
         return {"anyOf": [schema, {"type": "null"}]}
     return {**schema, "type": [schema["type"], "null"]}
@@ -53,25 +53,25 @@ _PLACE: Final = {
 }
 _OWNER: Final[dict[str, Schema]] = dict.fromkeys(OWNER, _TEXT)
 _STATUS: Final = _object(
-    "How the node is.",
+    "Status of the node.",
     text={"type": "string", "description": "`ok`, or what is wrong and what to do."},
     healthy=_FLAG,
-    stalled={"type": "boolean", "description": "A tick has not come back."},
-    readings={"type": "boolean", "description": "Whether anything could be read."},
+    stalled={"type": "boolean", "description": "The running tick hangs."},
+    readings={"type": "boolean", "description": "Whether the driver could be read."},
     paused=_FLAG,
     paused_until=_or_null(_UNIX),
     interval_seconds=_POSITIVE,
 )
 _SOURCE: Final = _object(
-    "What is read.",
+    "The source of the readings.",
     name=_TEXT,
-    simulated={"type": "boolean", "description": "True for anything that is not hardware."},
+    simulated={"type": "boolean", "description": "True when the source is not hardware."},
     detail=_TEXT,
     driver_version=_TEXT,
     cuda_version=_TEXT,
 )
 _DEVICE_OWNER: Final = _object(
-    "Who has the device, or had it lately; seconds since the program started.",
+    "A current or recent owner of the device; seconds are counted since the program started.",
     **_OWNER,
     present=_FLAG,
     processes=_or_null(_COUNT),
@@ -85,7 +85,10 @@ _DEVICE: Final = _object(
     profile=_TEXT,
     pci_bus_id=_TEXT,
     up=_FLAG,
-    holds_processes={"type": "boolean", "description": "False for a GPU that is cut into instances."},
+    holds_processes={
+        "type": "boolean",
+        "description": "False for a GPU that is partitioned into MIG instances.",
+    },
     state=_or_null({"enum": ["active", "held", "idle", "unknown"]}),
     utilization_ratio=_or_null(_RATIO),
     memory_used_bytes=_or_null(_COUNT),
@@ -95,11 +98,11 @@ _DEVICE: Final = _object(
     temperature_celsius=_or_null(_NUMBER),
     processes=_or_null(_COUNT),
     sessions=_or_null(_COUNT),
-    energy_joules=_or_null({**_JOULES, "description": "Of a GPU, since the books were opened."}),
+    energy_joules=_or_null({**_JOULES, "description": "Energy of the GPU since the ledger was opened."}),
     owners=_list(_ref("DeviceOwner")),
 )
 _PROCESS: Final = _object(
-    "A process on a device; with pid null and a count, all that are beyond the cap of the device.",
+    "A process on a device; a row with pid null stands for `count` processes beyond the process limit.",
     **_PLACE,
     pid=_or_null(_COUNT),
     count=_or_null(_COUNT),
@@ -110,15 +113,17 @@ _PROCESS: Final = _object(
     sm_ratio=_or_null(_RATIO),
     memory_bandwidth_ratio=_or_null(_RATIO),
     start_unix=_or_null(_UNIX),
-    start_exact={"type": "boolean", "description": "False where the first sight stands in."},
+    start_exact={"type": "boolean", "description": "False when the start is the first sighting."},
     unresolved={"type": "string", "description": "Why the owner is not fully known; empty when it is."},
-    power_watts=_or_null({**_POSITIVE, "description": "What the last interval booked, by its seconds."}),
-    joules=_or_null({**_JOULES, "description": "Booked to it since it was first seen."}),
-    measured_joules=_or_null({**_JOULES, "description": "The part that was not apportioned."}),
+    power_watts=_or_null(
+        {**_POSITIVE, "description": "Energy booked in the last interval, divided by its seconds."}
+    ),
+    joules=_or_null({**_JOULES, "description": "Energy booked to the process since it was first seen."}),
+    measured_joules=_or_null({**_JOULES, "description": "The measured part, which was not apportioned."}),
 )
 _SESSION: Final = _object(
-    "A process from first to last sight. Its energy is what is booked to it, with bounds that need no model.",
-    id={"type": "string", "description": "Names it in these books."},
+    "A process from first to last sighting. Its energy is the booked energy, with model-free bounds.",
+    id={"type": "string", "description": "Identifies the session in this ledger."},
     **_PLACE,
     pid=_COUNT,
     command=_TEXT,
@@ -128,12 +133,12 @@ _SESSION: Final = _object(
     ended=_or_null(_UNIX),
     exit_seen={
         "type": "boolean",
-        "description": "False while it runs, and where nobody looked when it ended.",
+        "description": "False while the process runs, and when its exit was not observed.",
     },
     peak_memory_bytes=_or_null(_COUNT),
     sm_mean_ratio=_or_null(_RATIO),
     sm_most_ratio=_or_null(_RATIO),
-    held_seconds={**_POSITIVE, "description": "There, and certainly doing nothing."},
+    held_seconds={**_POSITIVE, "description": "Time on the device without any activity."},
     joules=_or_null(_JOULES),
     measured_joules=_or_null(_JOULES),
     apportioned_joules=_or_null(_JOULES),
@@ -142,7 +147,7 @@ _SESSION: Final = _object(
 )
 _NEXT: Final = {
     "type": ["string", "null"],
-    "description": "`cursor` of what follows; null when this is all.",
+    "description": "`cursor` of the next page; null on the last page.",
 }
 _AMOUNTS: Final = {
     "joules": _JOULES,
@@ -156,7 +161,7 @@ _TIMES: Final = {
 }
 _COSTS: Final = {"cost": _or_null(_POSITIVE), "co2_grams": _or_null(_POSITIVE)}
 _COLLECTOR: Final = _object(
-    "A part of the tick.",
+    "A collector: a part of the tick.",
     name=_TEXT,
     success=_FLAG,
     seconds=_or_null(_POSITIVE),
@@ -165,15 +170,15 @@ _COLLECTOR: Final = _object(
     failures=_COUNT,
 )
 _MAP: Final = _object(
-    "A map of owners.", name=_TEXT, success=_FLAG, last_success=_or_null(_UNIX), entries=_COUNT, error=_TEXT
+    "An owner index.", name=_TEXT, success=_FLAG, last_success=_or_null(_UNIX), entries=_COUNT, error=_TEXT
 )
 
-# Of one server-sent event; its data are JSON.
+# The schema of one server-sent event; its data is JSON.
 EVENT: Final = {
     "type": "object",
     "description": (
         "tick: {tick, unix, now, healthy, readings}, with the tick as id; session: {opened, closed} since "
-        "the event before."
+        "the previous session event."
     ),
     "properties": {"id": _TEXT, "event": {"enum": ["tick", "session"]}, "data": _TEXT},
     "required": ["event", "data"],
@@ -186,7 +191,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Process": _PROCESS,
     "Session": _SESSION,
     "Snapshot": _object(
-        "What is now.",
+        "The current state.",
         version=_VERSION,
         gpuledger={"type": "string", "description": "Version of the program."},
         node=_TEXT,
@@ -194,7 +199,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         tick=_COUNT,
         source=_SOURCE,
         status=_ref("Status"),
-        devices_complete={"type": "boolean", "description": "False when not all could be listed."},
+        devices_complete={"type": "boolean", "description": "False when the list of devices is incomplete."},
         devices=_list(_ref("Device")),
         processes=_list(_ref("Process")),
     ),
@@ -215,25 +220,28 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ),
     ),
     "Sessions": _object(
-        "A part of the sessions.",
+        "A page of sessions.",
         version=_VERSION,
         since=_UNIX,
         until=_UNIX,
         sessions=_list(_ref("Session")),
         next=_NEXT,
-        from_books={"type": "boolean", "description": "False: only what runs now is known."},
+        from_books={
+            "type": "boolean",
+            "description": "False without a ledger on disk: only running sessions are known.",
+        },
     ),
     "Energy": _object(
-        "A part of a report.",
+        "A page of an energy report.",
         version=_VERSION,
         since=_UNIX,
         until=_UNIX,
         by=_TEXT,
-        keys={**_list(_TEXT), "description": "Names of the parts of each key."},
-        complete={"type": "boolean", "description": "False: the books begin after `since`."},
+        keys={**_list(_TEXT), "description": "Names of the elements of each row's key."},
+        complete={"type": "boolean", "description": "False when the ledger begins after `since`."},
         rows=_list(
             _object(
-                "One owner; a key of empty texts is what the grouping has no word for.",
+                "One owner; a key of empty strings is energy without a value for the grouping.",
                 key=_list(_TEXT),
                 **_AMOUNTS,
                 low_joules=_JOULES,
@@ -245,14 +253,14 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ),
         own=_list(
             _object(
-                "What is no owner's.",
+                "An account without an owner.",
                 account={"enum": ["idle", "unattributed", "unobserved"]},
                 joules=_JOULES,
                 **_COSTS,
             )
         ),
         total=_object(
-            "All of it; gpu_seconds count a shared GPU once for each owner, occupied_gpu_seconds once.",
+            "The total; gpu_seconds counts a shared GPU once per owner, occupied_gpu_seconds once.",
             **_AMOUNTS,
             **_TIMES,
             occupied_gpu_seconds=_or_null(_POSITIVE),
@@ -270,12 +278,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
             )
         ),
         currency=_TEXT,
-        notes={**_list(_TEXT), "description": "What is to be known of the numbers, such as a PUE in costs."},
+        notes={**_list(_TEXT), "description": "Notes about the numbers, such as a PUE in the costs."},
         from_books=_FLAG,
         next=_NEXT,
     ),
     "Health": _object(
-        "The node's condition.",
+        "Health of the node.",
         version=_VERSION,
         status=_ref("Status"),
         started=_UNIX,
@@ -286,7 +294,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         maps=_list(_MAP),
         reload=_or_null(
             _object(
-                "How the settings were read last.",
+                "The last reload of the settings.",
                 success=_FLAG,
                 last_success=_UNIX,
                 error=_TEXT,
@@ -295,7 +303,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ),
         findings=_list(
             _object(
-                "What `gpuledger doctor` says of one thing.",
+                "A finding of `gpuledger doctor`.",
                 check=_TEXT,
                 level={"enum": [verdict.value for verdict in Verdict]},
                 summary=_TEXT,
@@ -306,10 +314,10 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "Description": {"type": "object", "required": ["openapi", "info", "paths"]},
     "Error": _object(
-        "What was wrong.",
+        "An error.",
         version=_VERSION,
         error=_object(
-            "One line that names the parameter and the remedy.",
+            "`message` is one line with the remedy, `parameter` the invalid parameter.",
             code=_TEXT,
             message=_TEXT,
             parameter=_or_null(_TEXT),

@@ -1,4 +1,4 @@
-"""Who was on which GPU when: open sessions as the ledger has them, ended ones out of the books."""
+"""`/api/v1/sessions`: open sessions from the NodeState, ended ones from the ledger."""
 
 from __future__ import annotations
 
@@ -6,124 +6,139 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gpuledger.ledger.store.listing import FIRST, Asked, Listed, Position, sessions_between
+from gpuledger.ledger.store.listing import (
+    FIRST_POSITION,
+    ListedSession,
+    Position,
+    SessionQuery,
+    query_sessions,
+)
 from gpuledger.model.node_state import NodeState
-from gpuledger.web.api.answers import Refused, another, bad_request, broken, cursor_of, told_in
-from gpuledger.web.api.books import BooksAsRead
+from gpuledger.web.api.json_values import VERSION, JsonObject, finite, joules, owner_fields
+from gpuledger.web.api.ledger_access import LedgerAccess
 from gpuledger.web.api.parameters import Moment
-from gpuledger.web.api.snapshot import place_of
-from gpuledger.web.api.values import VERSION, Words, finite, joules, owner_words
+from gpuledger.web.api.responses import (
+    ApiError,
+    bad_request,
+    cursor_mismatch,
+    decode_cursor,
+    encode_cursor,
+    invalid_cursor,
+)
+from gpuledger.web.api.snapshot import device_fields
 
 _FILTERS: Final = ("gpu", "namespace", "pod", "user", "state")
 
 
-def sessions_of(page: NodeState, books: BooksAsRead, asked: Mapping[str, Any]) -> Words:
-    """The sessions that the parameters ask for. Raises Refused.
+def list_sessions(state: NodeState, ledger_access: LedgerAccess, parameters: Mapping[str, Any]) -> JsonObject:
+    """The sessions that match the parameters. Raises ApiError.
 
-    The Page is older than what the books say: a session that ended in between is told as they have it.
+    The ledger is newer than the state: a session that ended in between is listed as the ledger has it.
     """
-    limit, asked, begun = asked["limit"], *_begun(asked)
-    found: dict[int, Listed] = {}
-    from_books = books.opens is not None
-    now = books.now(page)
+    limit, parameters, continuation = parameters["limit"], *_resume(parameters)
+    found: dict[int, ListedSession] = {}
+    from_books = ledger_access.open_history is not None
+    now = ledger_access.now(state)
     if from_books:
         try:
-            with books.reading() as history:
-                now = books.now(page, history)
-                which = _which(asked, now, begun)
-                kept = sessions_between(history.connection, history.devices, which, limit + 1)
+            with ledger_access.open() as history:
+                now = ledger_access.now(state, history)
+                query = _session_query(parameters, now, continuation)
+                kept = query_sessions(history.connection, history.devices, query, limit + 1)
                 found = {one.row.number: one for one in kept}
-        except Refused as refusal:
-            # What runs now is known without them. A parameter that is wrong stays wrong.
+        except ApiError as refusal:
+            # Running sessions are known without the ledger. An invalid parameter remains an error.
             if refusal.code != "no_books":
                 raise
             from_books = False
-    which = _which(asked, now, begun)
-    for row in page.ledger.sessions:
+    query = _session_query(parameters, now, continuation)
+    for row in state.ledger.sessions:
         known = found.get(row.number)
-        if which.has(row) and (known is None or known.ended is None):
-            found[row.number] = Listed(row)
+        if query.matches(row) and (known is None or known.ended is None):
+            found[row.number] = ListedSession(row)
     listed = sorted(found.values(), key=lambda one: one.position)
     more = len(listed) > limit
     shown = listed[:limit]
     return {
         "version": VERSION,
-        "since": which.since,
-        "until": which.until,
-        "sessions": [_words(one, page.ledger.energy.totals) for one in shown],
-        "next": _next(asked, which, shown[-1]) if more else None,
+        "since": query.since,
+        "until": query.until,
+        "sessions": [_session_fields(one, state.ledger.energy.totals) for one in shown],
+        "next": _next(parameters, query, shown[-1]) if more else None,
         "from_books": from_books,
     }
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
-    """What a cursor goes on with: what `24h` is must not move from page to page."""
+class _Continuation:
+    """The range and the position of a cursor; a relative time such as `24h` is resolved only once."""
 
     since: float
     until: float
     after: Position
 
 
-def _begun(asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], _Begun | None]:
-    """What is asked for, with a cursor what was asked for with the first page. Raises Refused."""
-    if asked["cursor"] is None:
-        return asked, None
-    (since, until, first, number), before = told_in(asked["cursor"], 4)
+def _resume(parameters: Mapping[str, Any]) -> tuple[Mapping[str, Any], _Continuation | None]:
+    """The parameters, with a cursor those of the first request. Raises ApiError."""
+    if parameters["cursor"] is None:
+        return parameters, None
+    (since, until, first, number), before = decode_cursor(parameters["cursor"], 4)
     if (
         number != int(number)
         or not 0 <= number < 2**53
         or before.get("state") not in (None, "open", "closed")
     ):
-        raise broken()
+        raise invalid_cursor()
     for name, unix in (("since", since), ("until", until)):
-        if asked[name] is not None and not asked[name].means(before.get(name), unix):
-            raise another(name)
+        if parameters[name] is not None and not parameters[name].means(before.get(name), unix):
+            raise cursor_mismatch(name)
     for name in _FILTERS:
-        if asked[name] is not None and asked[name] != before.get(name):
-            raise another(name)
+        if parameters[name] is not None and parameters[name] != before.get(name):
+            raise cursor_mismatch(name)
     moments = {name: Moment(name, before.get(name, "")) for name in ("since", "until")}
     filters = {name: before.get(name) for name in _FILTERS}
-    return {**moments, **filters}, _Begun(float(since), float(until), (float(first), int(number)))
+    return {**moments, **filters}, _Continuation(float(since), float(until), (float(first), int(number)))
 
 
-def _which(asked: Mapping[str, Any], now: float, begun: _Begun | None) -> Asked:
-    if begun is None:
-        since, until = asked["since"].unix(now), asked["until"].unix(now)
-        # A time of its own is a question, who was there just then; of now nobody has been seen yet.
-        if since > until or (since == until and asked["since"].is_now):
-            raise bad_request("since", "since is not before until; nothing lies between")
-        begun = _Begun(since, until, FIRST)
-    state = asked["state"]
-    return Asked(
-        begun.since,
-        begun.until,
-        asked["gpu"],
-        asked["namespace"],
-        asked["pod"],
-        asked["user"],
+def _session_query(
+    parameters: Mapping[str, Any], now: float, continuation: _Continuation | None
+) -> SessionQuery:
+    if continuation is None:
+        since, until = parameters["since"].unix(now), parameters["until"].unix(now)
+        # An empty range is valid: the sessions at that moment. An empty range at now has no sessions yet.
+        if since > until or (since == until and parameters["since"].is_now):
+            raise bad_request("since", "since is not before until: the range is empty")
+        continuation = _Continuation(since, until, FIRST_POSITION)
+    state = parameters["state"]
+    return SessionQuery(
+        continuation.since,
+        continuation.until,
+        parameters["gpu"],
+        parameters["namespace"],
+        parameters["pod"],
+        parameters["user"],
         None if state is None else state == "open",
-        begun.after,
+        continuation.after,
     )
 
 
-def _next(asked: Mapping[str, Any], which: Asked, last: Listed) -> str:
-    words = {name: asked[name].text for name in ("since", "until")}
-    words |= {name: asked[name] for name in _FILTERS if asked[name] is not None}
-    return cursor_of([which.since, which.until, *last.position], words)
+def _next(parameters: Mapping[str, Any], query: SessionQuery, last: ListedSession) -> str:
+    words = {name: parameters[name].text for name in ("since", "until")}
+    words |= {name: parameters[name] for name in _FILTERS if parameters[name] is not None}
+    return encode_cursor([query.since, query.until, *last.position], words)
 
 
-def _words(one: Listed, totals: Mapping[str, int]) -> Words:
+def _session_fields(one: ListedSession, totals: Mapping[str, int]) -> JsonObject:
     row = one.row
     process = row.process
-    # A Gpu of which neither energy nor power is told has no books: what was used of it is not zero.
+    # A Gpu without energy and power readings has no accounts: its energy is absent, not zero.
     booked = process.device.gpu.uuid in totals or bool(row.measured or row.apportioned or row.high)
     return {
         "id": str(row.number),
-        **place_of(process.device),
+        **device_fields(process.device),
         "pid": process.pid,
         "command": process.command,
-        **owner_words(process.workload),
+        **owner_fields(process.workload),
         "first_seen": row.first_seen,
         "last_seen": row.last_seen,
         "ended": one.ended,
@@ -141,5 +156,5 @@ def _words(one: Listed, totals: Mapping[str, int]) -> Words:
 
 
 def _ratio(value: float | None) -> float | None:
-    told = finite(value)
-    return None if told is None else round(told, 6)
+    number = finite(value)
+    return None if number is None else round(number, 6)

@@ -1,4 +1,4 @@
-"""What is now: one Page as plain words, for the page, for `top` and for programs."""
+"""`/api/v1/snapshot`: a NodeState as JSON, for the web page, `top` and programs."""
 
 from __future__ import annotations
 
@@ -22,60 +22,60 @@ from gpuledger.model.quantities import (
 from gpuledger.model.session import LedgerState, OwnerRow, SessionRow
 from gpuledger.model.snapshot import Reading
 from gpuledger.model.workload import UNKNOWN
-from gpuledger.web.api.values import (
+from gpuledger.web.api.json_values import (
     VERSION,
-    Words,
+    JsonObject,
     finite,
     joules,
-    labelled,
-    owner_words,
+    label_fields,
+    owner_fields,
     watts,
     whole,
 )
 
-# What a Snapshot is told of, and so has to be read for.
-WANTS: Final[frozenset[Quantity]] = frozenset(
+# The quantities that the snapshot needs.
+SNAPSHOT_QUANTITIES: Final[frozenset[Quantity]] = frozenset(
     {ENGINE_ACTIVITY, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION}
 )
 
 _TYPES: Final = (ProcessType.MPS, ProcessType.COMPUTE, ProcessType.GRAPHICS)
 
 
-def snapshot_of(page: NodeState, node: str) -> Words:
-    """One Page of the machine called `node`. Without a Snapshot there are neither devices nor processes."""
-    snapshot = page.snapshot
+def build_snapshot(state: NodeState, node: str) -> JsonObject:
+    """The JSON of a NodeState of the machine `node`; without a Snapshot devices and processes are empty."""
+    snapshot = state.snapshot
     readings = snapshot.readings if snapshot is not None else ()
-    holders = snapshot.holders if snapshot is not None else ()
+    holders = snapshot.process_readings if snapshot is not None else ()
     owners: dict[str, list[OwnerRow]] = {}
-    for row in page.ledger.owners:
+    for row in state.ledger.owners:
         owners.setdefault(row.device.uuid, []).append(row)
     held = {reading.device for reading in holders}
-    sessions = {row.process.key: row for row in page.ledger.sessions}
+    sessions = {row.process.key: row for row in state.ledger.sessions}
     return {
         "version": VERSION,
         "gpuledger": __version__,
         "node": node,
-        "unix": page.unix,
-        "tick": page.health.ticks,
+        "unix": state.unix,
+        "tick": state.health.ticks,
         "source": {
-            "name": page.source.name,
-            "simulated": page.source.simulated,
-            "detail": page.source.detail,
-            "driver_version": page.source.driver_version,
-            "cuda_version": page.source.cuda_version,
+            "name": state.source.name,
+            "simulated": state.source.simulated,
+            "detail": state.source.detail,
+            "driver_version": state.source.driver_version,
+            "cuda_version": state.source.cuda_version,
         },
-        "status": status_of(page.health, readings=snapshot is not None),
+        "status": status_fields(state.health, readings=snapshot is not None),
         "devices_complete": snapshot is not None and not snapshot.devices_failed,
         "devices": [
-            _device(one, page.ledger, owners.get(one.device.uuid, ()), holds=one.device in held)
+            _device(one, state.ledger, owners.get(one.device.uuid, ()), holds=one.device in held)
             for one in readings
         ],
-        "processes": [row for one in holders for row in _processes(one, page.ledger, sessions)],
+        "processes": [row for one in holders for row in _processes(one, state.ledger, sessions)],
     }
 
 
-def status_of(health: Health, *, readings: bool) -> Words:
-    """How the node is; `readings` says whether its Page has any."""
+def status_fields(health: Health, *, readings: bool) -> JsonObject:
+    """The JSON of the node's status; `readings` says whether the state has any."""
     return {
         "text": health.status,
         "healthy": health.healthy,
@@ -87,23 +87,23 @@ def status_of(health: Health, *, readings: bool) -> Words:
     }
 
 
-def place_of(device: Device) -> dict[str, str]:
-    """Uuid and index of the Gpu, and `GI_CI` under MIG: what every row about a Device begins with."""
+def device_fields(device: Device) -> dict[str, str]:
+    """The JSON fields that identify a Device: UUID and index of the Gpu, and `GI_CI` under MIG."""
     gpu = device.gpu
     return {"uuid": gpu.uuid, "gpu": str(gpu.index), "instance": device.instance}
 
 
 def utilization_of(reading: Reading) -> float | None:
-    """Share of time in which the Device worked; an Instance tells it as its engine activity alone."""
-    told = reading.get(UTILIZATION)
-    if told is None and isinstance(reading.device, Instance):
-        told = reading.get(ENGINE_ACTIVITY)
-    return finite(told)
+    """The share of time in which the Device was active; an Instance reports only its engine activity."""
+    ratio = reading.get(UTILIZATION)
+    if ratio is None and isinstance(reading.device, Instance):
+        ratio = reading.get(ENGINE_ACTIVITY)
+    return finite(ratio)
 
 
-def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *, holds: bool) -> Words:
+def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *, holds: bool) -> JsonObject:
     device = reading.device
-    gpu, place = device.gpu, place_of(device)
+    gpu, place = device.gpu, device_fields(device)
     instance = isinstance(device, Instance)
     counted = holds and reading.processes is not None
     return {
@@ -133,9 +133,9 @@ def _sessions(device: Device, ledger: LedgerState) -> int | None:
     return None if computing is None or drawing is None else computing + drawing
 
 
-def _owner(row: OwnerRow) -> Words:
+def _owner(row: OwnerRow) -> JsonObject:
     return {
-        **labelled(row.labels),
+        **label_fields(row.labels),
         "present": row.present,
         "processes": row.processes,
         "held_seconds": round(row.held, 3),
@@ -145,15 +145,15 @@ def _owner(row: OwnerRow) -> Words:
 
 def _processes(
     reading: Reading, ledger: LedgerState, sessions: Mapping[ProcessKey, SessionRow]
-) -> Iterator[Words]:
-    """A row per process of the Device, then one for those beyond the cap."""
-    untold = ledger.omitted.get(reading.device.uuid, frozenset())
-    place = place_of(reading.device)
-    # A Gpu of which neither energy nor power is told has no books: what was used of it is not zero.
+) -> Iterator[JsonObject]:
+    """A row per process of the Device, then one row for those beyond the process limit."""
+    omitted = ledger.omitted.get(reading.device.uuid, frozenset())
+    place = device_fields(reading.device)
+    # A Gpu without energy and power readings has no accounts: its energy is absent, not zero.
     booked = place["uuid"] in ledger.energy.totals
     rest = []
     for process in reading.processes or ():
-        if untold and process.key in untold:
+        if omitted and process.key in omitted:
             rest.append(process)
         else:
             session = sessions.get(process.key)
@@ -163,16 +163,16 @@ def _processes(
         yield {**place, **_others(rest), **_energy(rows, booked=booked)}
 
 
-def _process(process: GpuProcess, session: SessionRow | None) -> Words:
+def _process(process: GpuProcess, session: SessionRow | None) -> JsonObject:
     usage, start = process.usage, process.host.start
-    # A Session does not forget a name that a map has lost for a moment.
+    # A session keeps a name that its owner index has lost for a moment.
     owner = process.workload if session is None else session.process.workload
     return {
         "pid": process.pid,
         "count": None,
         "command": process.command,
         "types": _types([process]),
-        **owner_words(owner),
+        **owner_fields(owner),
         "memory_bytes": process.memory,
         "sm_ratio": finite(usage.sm),
         "memory_bandwidth_ratio": finite(usage.memory),
@@ -182,13 +182,13 @@ def _process(process: GpuProcess, session: SessionRow | None) -> Words:
     }
 
 
-def _others(processes: Sequence[GpuProcess]) -> Words:
+def _others(processes: Sequence[GpuProcess]) -> JsonObject:
     return {
         "pid": None,
         "count": len(processes),
         "command": "",
         "types": _types(processes),
-        **owner_words(UNKNOWN),
+        **owner_fields(UNKNOWN),
         "memory_bytes": whole(_sum([process.memory for process in processes])),
         "sm_ratio": None,
         "memory_bandwidth_ratio": None,
@@ -198,8 +198,8 @@ def _others(processes: Sequence[GpuProcess]) -> Words:
     }
 
 
-def _energy(sessions: Sequence[SessionRow | None], *, booked: bool) -> Words:
-    """Of one process or several together: a sum of which a part is not known is not known."""
+def _energy(sessions: Sequence[SessionRow | None], *, booked: bool) -> JsonObject:
+    """The energy of one or several processes; a sum with an absent part is absent."""
     known = [row for row in sessions if row is not None]
     whole_sum = booked and len(known) == len(sessions)
     measured = sum(row.measured for row in known)

@@ -1,4 +1,4 @@
-"""What Docker and Podman say of their containers: values, and their reading from JSON."""
+"""Containers of Docker and Podman, parsed from the JSON of their API. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gpuledger.model.text import clean_name
 
-# Shorter ids are no ids: 12 digits are what people are shown.
-_SHORTEST_ID = 12
+# Docker and Podman show 12 digits to users; shorter ids are rejected.
+_MIN_ID_LENGTH = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Container:
 
 
 class Containers:
-    """The containers of one moment, by id. Immutable."""
+    """The running containers at one moment, by id. Immutable."""
 
     def __init__(self, containers: Iterable[Container] = ()) -> None:
         self._by_id = {item.id: item for item in containers}
@@ -38,36 +38,36 @@ class Containers:
         return hash(frozenset(self._by_id))
 
     def get(self, container_id: str) -> Container | None:
-        """The container of this id, or of an id that begins so, where it is one alone."""
+        """The container with this id, or the only one with this id prefix."""
         found = self._by_id.get(container_id)
-        if found is None and _SHORTEST_ID <= len(container_id) < 64:
-            near = [item for item in self if item.id.startswith(container_id)]
-            return near[0] if len(near) == 1 else None
+        if found is None and _MIN_ID_LENGTH <= len(container_id) < 64:
+            matches = [item for item in self if item.id.startswith(container_id)]
+            return matches[0] if len(matches) == 1 else None
         return found
 
 
 NO_CONTAINERS = Containers()
 
 
-def containers_of(answer: object) -> Containers:
-    """Containers by the answer of `GET /containers/json`; an entry without id or name is left out.
+def parse_containers(response: object) -> Containers:
+    """Parse the JSON response of `GET /containers/json`; entries without id or name are skipped.
 
-    Raises ValueError for what is no such answer.
+    Raises ValueError if the response is not a list.
     """
-    if not isinstance(answer, list):
-        raise ValueError("a list of containers is wanted")
-    return Containers(item for entry in answer if isinstance(entry, dict) and (item := _container(entry)))
+    if not isinstance(response, list):
+        raise ValueError("expected a list of containers")
+    return Containers(item for entry in response if isinstance(entry, dict) and (item := _container(entry)))
 
 
 def _container(entry: dict[str, object]) -> Container | None:
     names = entry.get("Names")
-    # A container that others link to has names such as /web/db besides its own.
+    # A container that other containers link to has additional names such as /web/db.
     own = [_text(name).removeprefix("/") for name in names] if isinstance(names, list) else []
     name = next((name for name in own if name and "/" not in name), "")
-    identity = _text(entry.get("Id"))
-    if not name or len(identity) < _SHORTEST_ID:
+    container_id = _text(entry.get("Id"))
+    if not name or len(container_id) < _MIN_ID_LENGTH:
         return None
-    return Container(identity, clean_name(name))
+    return Container(container_id, clean_name(name))
 
 
 def _text(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What a user sets about names of containers outside Kubernetes."""
+"""Settings of the container name lookup outside Kubernetes."""
 
 from __future__ import annotations
 
@@ -6,35 +6,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, setting, text
+from gpuledger.model.settings import ReloadPolicy, option, text
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """Which services are asked for the names of their containers. A socket that is not there is not asked."""
+    """The sockets that are queried for container names. A socket that does not exist is skipped."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
-    docker_socket: str = setting(
+    docker_socket: str = option(
         "containers.docker_socket",
         text,
         "/var/run/docker.sock",
-        "socket of Docker, which is asked for the names of containers; '' asks nobody",
-        flags=("--docker-socket",),
+        "socket of Docker, queried for the names of containers; '' disables it",
         metavar="PATH",
     )
-    podman_socket: str = setting(
+    podman_socket: str = option(
         "containers.podman_socket",
         text,
         "/run/podman/podman.sock",
-        "socket of Podman (`systemctl enable --now podman.socket`), asked for the same; '' asks nobody. "
-        "Sockets of rootless users are not searched for",
-        flags=("--podman-socket",),
+        "socket of Podman (`systemctl enable --now podman.socket`), queried for the names of containers; '' "
+        "disables it. Sockets of rootless users are not searched for",
         metavar="PATH",
     )
 
     def sockets(self) -> Iterator[tuple[str, str, str]]:
-        """Name of the map, path and flag of each socket that is to be asked."""
+        """Index name, path and command-line flag of each enabled socket."""
         if self.docker_socket:
             yield "docker", self.docker_socket, "--docker-socket"
         if self.podman_socket:

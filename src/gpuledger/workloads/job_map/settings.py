@@ -1,18 +1,18 @@
-"""What a user sets about the job-mapping directory."""
+"""Settings of the job-mapping directory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import Reload, choice, setting, text
+from gpuledger.model.settings import ReloadPolicy, choice, setting, text
 
 
 @dataclass(frozen=True, slots=True)
 class JobMapSettings:
-    """Where a batch system's prolog writes which job has which GPU."""
+    """The directory in which a batch system's prolog records the job of each GPU."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
     directory: str = setting(
         "job_map.dir",
@@ -27,7 +27,6 @@ class JobMapSettings:
         "job_map.kind",
         choice("slurm", "job"),
         "slurm",
-        "what these jobs are: slurm, or job for any other batch system",
+        "kind of these jobs: slurm, or job for any other batch system",
         flags=("--hpc-job-kind",),
-        metavar="slurm|job",
     )

@@ -1,4 +1,4 @@
-"""The kubelet's pod-resources API, v1: List, and GetAllocatableResources where it is served."""
+"""Client of the kubelet's pod-resources API v1: List and GetAllocatableResources."""
 
 from __future__ import annotations
 
@@ -11,87 +11,89 @@ from google.protobuf.message import DecodeError, Message
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
-from gpuledger.workloads.pod_resources.devices import Claimed, Grant, PodResources
-from gpuledger.workloads.pod_resources.unary import (
-    LONGEST_ANSWER,
+from gpuledger.workloads.pod_resources.device_names import ClaimedDevice, KubeletAllocation, PodResources
+from gpuledger.workloads.pod_resources.grpc_call import (
+    MAX_RESPONSE_BYTES,
     UNIMPLEMENTED,
-    CallFailed,
-    UnaryClient,
+    GrpcCallFailed,
+    UnaryGrpcClient,
 )
 
 _SERVICE: Final = "/v1.PodResourcesLister/"
-# Names of the API are at most this long; ids of devices are not bounded by anything else.
-_LONGEST: Final = 253
+# API names have at most 253 characters; the length of device ids is not limited elsewhere.
+_MAX_NAME_LENGTH: Final = 253
 
 M = TypeVar("M", bound=Message)
 
 
 class PodResourcesClient:
-    """Asks the kubelet at the unix socket `path`. Raises GpuledgerError with what is wrong and the remedy."""
+    """Calls the kubelet at the unix socket `path`. Raises GpuledgerError with a one-line remedy."""
 
     def __init__(
         self,
         path: str,
         *,
         timeout: float = 5.0,
-        longest: int = LONGEST_ANSWER,
+        max_bytes: int = MAX_RESPONSE_BYTES,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._path = path
-        self._call = UnaryClient(path, timeout=timeout, longest=longest, monotonic=monotonic).call
+        self._call = UnaryGrpcClient(path, timeout=timeout, max_bytes=max_bytes, monotonic=monotonic).call
 
-    def list(self) -> PodResources:
-        """All grants of all pods (List), finished ones among them."""
-        answer = self._call(_SERVICE + "List", b"")
-        told = self._parsed(wire.ListPodResourcesResponse, answer)
-        return PodResources(tuple(grant for pod in told.pod_resources for grant in _grants(pod)))
+    def list_allocations(self) -> PodResources:
+        """All device allocations of all pods, including finished pods (List)."""
+        body = self._call(_SERVICE + "List", b"")
+        response = self._parse(wire.ListPodResourcesResponse, body)
+        return PodResources(
+            tuple(allocation for pod in response.pod_resources for allocation in _allocations_of(pod))
+        )
 
-    def allocatable(self) -> tuple[tuple[str, str], ...] | None:
-        """(resource, device id) of all there is (GetAllocatableResources); None where it is not served."""
+    def list_allocatable(self) -> tuple[tuple[str, str], ...] | None:
+        """(resource, device id) of all allocatable devices; None if the kubelet does not serve the method."""
         try:
-            answer = self._call(_SERVICE + "GetAllocatableResources", b"")
-        except CallFailed as error:
+            body = self._call(_SERVICE + "GetAllocatableResources", b"")
+        except GrpcCallFailed as error:
             if error.code == UNIMPLEMENTED:
                 return None
             raise
-        told = self._parsed(wire.AllocatableResourcesResponse, answer)
-        return tuple(sorted(set(_devices(told.devices))))
+        response = self._parse(wire.AllocatableResourcesResponse, body)
+        return tuple(sorted(set(_devices(response.devices))))
 
-    def _parsed(self, kind: type[M], answer: bytes) -> M:
-        told = kind()
+    def _parse(self, kind: type[M], body: bytes) -> M:
+        response = kind()
         try:
-            told.ParseFromString(answer)
+            response.ParseFromString(body)
         except DecodeError:
             raise GpuledgerError(
-                f"{self._path} sent a message that is not of pod-resources v1; see that "
-                "--pod-resources-socket names the kubelet's pod-resources socket"
+                f"{self._path} sent a message that is not pod-resources v1; check that "
+                "--pod-resources-socket is the kubelet's pod-resources socket"
             ) from None
-        return told
+        return response
 
 
-def _grants(pod: wire.PodResources) -> Iterator[Grant]:
+def _allocations_of(pod: wire.PodResources) -> Iterator[KubeletAllocation]:
     namespace, name = _text(pod.namespace), _text(pod.name)
     for container in pod.containers:
-        mine = _text(container.name)
+        container_name = _text(container.name)
         for resource, device in _devices(container.devices):
-            yield Grant(namespace, name, mine, resource, device)
-        for claimed in _claimed(container.dynamic_resources):
-            yield Grant(namespace, name, mine, claimed=claimed)
+            yield KubeletAllocation(namespace, name, container_name, resource, device)
+        for claimed in _claimed_devices(container.dynamic_resources):
+            yield KubeletAllocation(namespace, name, container_name, claimed_device=claimed)
 
 
-def _devices(told: Iterable[wire.ContainerDevices]) -> Iterator[tuple[str, str]]:
-    for devices in told:
+def _devices(groups: Iterable[wire.ContainerDevices]) -> Iterator[tuple[str, str]]:
+    for devices in groups:
         resource = _text(devices.resource_name)
         for device in devices.device_ids:
             yield resource, _text(device)
 
 
-def _claimed(told: Iterable[wire.DynamicResource]) -> Iterator[Claimed]:
-    for claim in told:
-        for one in claim.claim_resources:
-            names = (one.driver_name, one.pool_name, one.device_name, claim.claim_name)
-            yield Claimed(*map(_text, names))
+def _claimed_devices(claims: Iterable[wire.DynamicResource]) -> Iterator[ClaimedDevice]:
+    for claim in claims:
+        for device in claim.claim_resources:
+            names = (device.driver_name, device.pool_name, device.device_name, claim.claim_name)
+            yield ClaimedDevice(*map(_text, names))
 
 
-def _text(told: str) -> str:
-    return clean_name(told, _LONGEST)
+def _text(value: str) -> str:
+    return clean_name(value, _MAX_NAME_LENGTH)

@@ -1,74 +1,68 @@
-"""What a user sets about the kubelet's word on who holds which device."""
+"""Settings of the kubelet's device allocations."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from gpuledger.model.settings import Reload, duration, setting, text, words
-from gpuledger.model.text import wanted_name
+from gpuledger.model.settings import ReloadPolicy, comma_separated, duration, option, setting, text
+from gpuledger.model.text import name_pattern
 
-SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
-CHECKPOINT: Final = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
-RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
-DRIVERS: Final = ("gpu.nvidia.com",)
+SOCKET_PATH: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
+CHECKPOINT_PATH: Final = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+GPU_RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
+GPU_DRA_DRIVERS: Final = ("gpu.nvidia.com",)
 
 
 def _path(value: object) -> str:
-    # Other programs take the address of the socket as a URL.
+    # Accept a URL too, as other programs do.
     path = text(value).strip().removeprefix("unix://")
     if not path.startswith("/"):
-        raise ValueError(f"an absolute path such as {SOCKET} is wanted")
+        raise ValueError(f"expected an absolute path such as {SOCKET_PATH}")
     return path
 
 
-_name = wanted_name("names such as nvidia.com/gpu or nvidia.com/mig-* are wanted")
+_resource_pattern = name_pattern("expected names such as nvidia.com/gpu or nvidia.com/mig-*")
 
 
 @dataclass(frozen=True, slots=True)
 class PodResourcesSettings:
-    """Where the kubelet is asked, and which of what it hands out are GPUs."""
+    """Paths of the kubelet's socket and checkpoint, and the resources and DRA drivers that are GPUs."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
-    socket: str = setting(
+    socket: str = option(
         "kubernetes.pod_resources_socket",
         _path,
-        SOCKET,
-        "the kubelet's pod-resources socket, which tells who holds which GPU",
-        flags=("--pod-resources-socket",),
+        SOCKET_PATH,
+        "the kubelet's pod-resources socket, which lists the GPUs allocated to pods",
         metavar="PATH",
     )
-    checkpoint: str = setting(
+    checkpoint: str = option(
         "kubernetes.device_plugin_checkpoint",
         _path,
-        CHECKPOINT,
-        "the kubelet's own record of device plugins, read where the socket is not to be reached",
-        flags=("--device-plugin-checkpoint",),
+        CHECKPOINT_PATH,
+        "the kubelet's checkpoint of device plugin allocations, read if the socket is not reachable",
         metavar="FILE",
     )
     resources: tuple[str, ...] = setting(
         "kubernetes.resources",
-        words(_name),
-        RESOURCES,
-        "resource names under which device plugins hand out GPUs, comma-separated; a trailing * stands for "
-        "any ending",
+        comma_separated(_resource_pattern),
+        GPU_RESOURCES,
+        "resource names under which device plugins allocate GPUs, comma-separated; a trailing * matches any "
+        "ending",
         flags=("--kubernetes-resources",),
-        metavar="LIST",
     )
     drivers: tuple[str, ...] = setting(
         "kubernetes.dra_drivers",
-        words(_name),
-        DRIVERS,
-        "DRA drivers that hand out GPUs, comma-separated",
+        comma_separated(_resource_pattern),
+        GPU_DRA_DRIVERS,
+        "DRA drivers that allocate GPUs, comma-separated",
         flags=("--kubernetes-dra-drivers",),
-        metavar="LIST",
     )
-    period: float = setting(
+    period: float = option(
         "kubernetes.pod_resources_period",
         duration(lowest=1.0, highest=3600.0),
         10.0,
-        "how often the kubelet is asked",
-        flags=("--pod-resources-period",),
-        metavar="DURATION",
+        "interval between calls to the kubelet",
     )

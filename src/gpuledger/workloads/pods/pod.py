@@ -1,4 +1,4 @@
-"""What Kubernetes says of a pod, and how it is read out of the API's JSON: pure."""
+"""Pods of this node, parsed from the JSON of the API server. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from gpuledger.kubernetes import fields
-from gpuledger.kubernetes.fields import elements, mapping
-from gpuledger.workloads.pods.labels import LabelAllowlist
+from gpuledger.kubernetes.fields import mapping_at, mappings_at
+from gpuledger.workloads.pods.label_allowlist import LabelAllowlist
 
-# A static pod's mirror in the API has a UID of its own; its cgroup and its log directory show this instead.
+# The API's mirror of a static pod has a different UID; cgroup and log directory of the pod show this hash.
 _HASHES: Final = ("kubernetes.io/config.hash", "kubernetes.io/config.mirror")
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _FINISHED: Final = ("Succeeded", "Failed")
@@ -21,12 +21,12 @@ _FINISHED: Final = ("Succeeded", "Failed")
 class Pod:
     """One pod. Unknown text is empty.
 
-    `containers` gives the name of each container by its id without the runtime's prefix, init and ephemeral
-    ones and the last terminated self of a restarted one among them. `labels` are the allowed ones, sorted.
-    `controller_kind` and `controller` are the owner that the API calls its controller: for a pod of a
-    Deployment that is the ReplicaSet between them, since to know more would take a permission more. `hash` is
-    the UID that the cgroup of a static pod shows. `finished` pods run nothing any more and hold nothing.
-    `created` is in unix seconds, None where it is not told.
+    `containers` maps container ids without the runtime prefix to names, including init and ephemeral
+    containers and the previous id of a restarted container. `labels` are the allowed ones, sorted.
+    `controller_kind` and `controller` are the owner reference with `controller: true`: for a pod of a
+    Deployment the ReplicaSet, because reading the Deployment would take another permission. `hash` is the UID
+    in the cgroup of a static pod. `finished` pods run and hold nothing. `created` is in Unix seconds, None if
+    unknown.
     """
 
     uid: str
@@ -41,33 +41,32 @@ class Pod:
     finished: bool = False
     created: float | None = None
 
-    def container(self, container_id: str) -> str:
-        """The name of the container with this id; empty where it is not known."""
+    def container_name(self, container_id: str) -> str:
+        """The name of the container with this id; empty if not known."""
         return self.containers.get(container_id, "")
 
 
-def read_pod(told: object, allowed: LabelAllowlist) -> Pod | None:
-    """A Pod out of one object of the API (core/v1 Pod); None when it has no UID or name.
-
-    A field that is not of its documented type is lost alone.
-    """
-    meta, status = mapping(told, "metadata"), mapping(told, "status")
-    uid, name = fields.name(meta, "uid"), fields.name(meta, "name")
+def parse_pod(data: object, allowed: LabelAllowlist) -> Pod | None:
+    """Parse one core/v1 Pod; None if it has no UID or name. Fields of an undocumented type are ignored."""
+    meta, status = mapping_at(data, "metadata"), mapping_at(data, "status")
+    uid, name = fields.name_at(meta, "uid"), fields.name_at(meta, "name")
     if not uid or not name:
         return None
-    annotations = mapping(meta, "annotations")
-    phase = fields.name(status, "phase")
-    controller = next((one for one in elements(meta, "ownerReferences") if one.get("controller") is True), {})
+    annotations = mapping_at(meta, "annotations")
+    phase = fields.name_at(status, "phase")
+    controller = next(
+        (owner for owner in mappings_at(meta, "ownerReferences") if owner.get("controller") is True), {}
+    )
     return Pod(
         uid=uid,
-        namespace=fields.name(meta, "namespace"),
+        namespace=fields.name_at(meta, "namespace"),
         name=name,
         phase=phase,
         containers=dict(_containers(status)),
-        labels=allowed.of(mapping(meta, "labels")),
-        controller_kind=fields.name(controller, "kind"),
-        controller=fields.name(controller, "name"),
-        hash=next(filter(None, (fields.name(annotations, key) for key in _HASHES)), ""),
+        labels=allowed.select(mapping_at(meta, "labels")),
+        controller_kind=fields.name_at(controller, "kind"),
+        controller=fields.name_at(controller, "name"),
+        hash=next(filter(None, (fields.name_at(annotations, key) for key in _HASHES)), ""),
         finished=phase in _FINISHED,
         created=_unix(meta.get("creationTimestamp")),
     )
@@ -75,12 +74,12 @@ def read_pod(told: object, allowed: LabelAllowlist) -> Pod | None:
 
 def _containers(status: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for kind in _STATUSES:
-        for one in elements(status, kind):
-            name = fields.name(one, "name")
-            last = mapping(mapping(one, "lastState"), "terminated")
-            for told in (fields.name(last, "containerID"), fields.name(one, "containerID")):
-                # `containerd://ID`; empty before the container was made.
-                container_id = told.rpartition("://")[2]
+        for container in mappings_at(status, kind):
+            name = fields.name_at(container, "name")
+            last = mapping_at(mapping_at(container, "lastState"), "terminated")
+            for uri in (fields.name_at(last, "containerID"), fields.name_at(container, "containerID")):
+                # `containerd://ID`; empty before the container is created.
+                container_id = uri.rpartition("://")[2]
                 if name and container_id:
                     yield container_id, name
 
@@ -96,10 +95,10 @@ def _unix(value: object) -> float | None:
 
 
 class Pods:
-    """An immutable set of pods. `len` is the number of pods, not of the names under which they are found.
+    """An immutable set of pods, by UID, by name and by container id. `len` is the number of pods.
 
-    Of two pods under one name, or one hash, the one created later is found; where that is not told, the one
-    given later. Each is still found by its own UID.
+    Of two pods with the same name or hash, the one created later is found; without creation times, the one
+    passed later. Each is still found by its UID.
     """
 
     __slots__ = ("_by_container", "_by_name", "_by_uid", "_others", "_pods")
@@ -115,28 +114,28 @@ class Pods:
             for container_id in pod.containers:
                 self._by_container[container_id] = pod
 
-    def backed_by(self, others: Pods) -> Pods:
-        """These pods, and for what is not found among them the `others`. Copies nothing."""
+    def with_fallback(self, others: Pods) -> Pods:
+        """These pods, with `others` for all lookups that find nothing here. Copies nothing."""
         backed = Pods.__new__(Pods)
         backed._pods, backed._others = self._pods, others
         backed._by_uid, backed._by_name = self._by_uid, self._by_name
         backed._by_container = self._by_container
         return backed
 
-    def uid(self, uid: str) -> Pod | None:
+    def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID, or the static pod with this hash."""
         found = self._by_uid.get(uid)
-        return found if found or self._others is None else self._others.uid(uid)
+        return found if found or self._others is None else self._others.by_uid(uid)
 
-    def named(self, namespace: str, name: str) -> Pod | None:
-        """The newest pod of this name."""
+    def by_name(self, namespace: str, name: str) -> Pod | None:
+        """The newest pod with this name."""
         found = self._by_name.get((namespace, name))
-        return found if found or self._others is None else self._others.named(namespace, name)
+        return found if found or self._others is None else self._others.by_name(namespace, name)
 
-    def container(self, container_id: str) -> Pod | None:
-        """The pod that this container belongs to."""
+    def by_container(self, container_id: str) -> Pod | None:
+        """The pod of the container with this id."""
         found = self._by_container.get(container_id)
-        return found if found or self._others is None else self._others.container(container_id)
+        return found if found or self._others is None else self._others.by_container(container_id)
 
     def __len__(self) -> int:
         return len(self._pods) if self._others is None else sum(1 for _ in self)

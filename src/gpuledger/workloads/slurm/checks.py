@@ -1,4 +1,4 @@
-"""What `doctor` says of the jobs of Slurm."""
+"""Checks of `doctor` for Slurm jobs and gres.conf."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, fails, parted, skipped, unknown, warning, works
+from gpuledger.model.checks import Check, Finding, fails, skipped, split_remedy, unknown, warning, works
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.slurm.job import SlurmJobs
-from gpuledger.workloads.slurm.reader import SlurmReader
-from gpuledger.workloads.slurm.settings import SIGNS, SlurmSettings, is_enabled
+from gpuledger.workloads.slurm.job_reader import SlurmReader
+from gpuledger.workloads.slurm.jobs import SlurmJobs
+from gpuledger.workloads.slurm.settings import SLURM_DIRECTORIES, SlurmSettings, is_slurm_enabled
 
 JOBS: Final = "slurm.jobs"
 GRES: Final = "slurm.gres_conf"
@@ -20,16 +20,20 @@ _GRES: Final = "Slurm's gres.conf"
 
 
 def slurm_checks(
-    settings: SlurmSettings, *, sysfs: str = "/sys", procfs: str = "/proc", signs: Iterable[Path] = SIGNS
+    settings: SlurmSettings,
+    *,
+    sysfs: str = "/sys",
+    procfs: str = "/proc",
+    signs: Iterable[Path] = SLURM_DIRECTORIES,
 ) -> tuple[Check, ...]:
-    """Checks of a machine that Slurm runs jobs on; one that says so where it is none."""
-    if not is_enabled(settings, sysfs, signs):
+    """Checks of Slurm jobs and gres.conf; a single skipped one if Slurm is off or not on this machine."""
+    if not is_slurm_enabled(settings, sysfs, signs):
         why = "switched off" if settings.enabled == "false" else "no Slurm on this machine"
         return (Check(JOBS, _WHAT, lambda: (skipped(JOBS, _WHAT, why),)),)
     reader = SlurmReader(settings.root(sysfs), procfs=procfs, gres=settings.gres())
     return (
         Check(JOBS, _WHAT, lambda: _jobs(reader)),
-        Check(GRES, _GRES, lambda: _gres(settings.gres(), asked=bool(settings.gres_conf))),
+        Check(GRES, _GRES, lambda: _gres(settings.gres(), is_configured=bool(settings.gres_conf))),
     )
 
 
@@ -37,13 +41,13 @@ def _jobs(reader: SlurmReader) -> Iterator[Finding]:
     try:
         jobs = reader.read()
     except GpuledgerError as error:
-        why, remedy = parted(error)
+        why, remedy = split_remedy(error)
         yield fails(JOBS, _WHAT, why, remedy)
         return
     if not jobs.missing:
         yield works(JOBS, _WHAT, _summary(jobs))
     for reason, count in sorted(jobs.missing.items()):
-        yield _untold(reason, count, len(jobs))
+        yield _unknown_devices(reason, count, len(jobs))
 
 
 def _summary(jobs: SlurmJobs) -> str:
@@ -52,26 +56,26 @@ def _summary(jobs: SlurmJobs) -> str:
     return f"{len(jobs)} running, {holding} of them with GPUs{stale}"
 
 
-def _untold(reason: str, count: int, total: int) -> Finding:
-    lost = f"which GPUs are allocated is not known of {count} of {total} jobs"
+def _unknown_devices(reason: str, count: int, total: int) -> Finding:
+    lost = f"the allocated GPUs of {count} of {total} jobs are not known"
     if reason == "permission":
         return warning(
             JOBS,
             _WHAT,
-            f"{lost}: their environment is readable to root alone",
-            "run gpuledger as root, or give it CAP_SYS_PTRACE (systemd: AmbientCapabilities=CAP_SYS_PTRACE)",
+            f"{lost}: only root can read their environment",
+            "run gpuledger as root, or with CAP_SYS_PTRACE (systemd: AmbientCapabilities=CAP_SYS_PTRACE)",
         )
-    if reason == "not_told":
+    if reason == "unmatched":
         return warning(
             JOBS,
             _WHAT,
-            f"{lost}: gres.conf has no device file for the numbers that Slurm gave them, or it gave none",
-            "name the gres.conf that slurmd uses with --slurm-gres-conf",
+            f"{lost}: gres.conf has no device file for their GPU numbers, or they have no GPU numbers",
+            "set the gres.conf that slurmd uses with --slurm-gres-conf",
         )
-    return unknown(JOBS, _WHAT, f"{lost}: no process in them was started by Slurm with its variables")
+    return unknown(JOBS, _WHAT, f"{lost}: none of their processes has Slurm's environment variables")
 
 
-def _gres(places: tuple[Path, ...], *, asked: bool) -> Iterator[Finding]:
+def _gres(places: tuple[Path, ...], *, is_configured: bool) -> Iterator[Finding]:
     for path in places:
         try:
             path.read_bytes()
@@ -84,9 +88,9 @@ def _gres(places: tuple[Path, ...], *, asked: bool) -> Iterator[Finding]:
             return
         yield works(GRES, _GRES, f"{path} is readable")
         return
-    remedy = "name the gres.conf that slurmd uses with --slurm-gres-conf"
-    if asked:
-        yield warning(GRES, _GRES, f"{places[0]} is not there", remedy)
+    remedy = "set the gres.conf that slurmd uses with --slurm-gres-conf"
+    if is_configured:
+        yield warning(GRES, _GRES, f"{places[0]} does not exist", remedy)
         return
-    why = "not found; Slurm's numbers of GPUs are believed where minor and index of each GPU are the same"
+    why = "not found; Slurm's GPU numbers are used only if minor and index of each GPU are the same"
     yield unknown(GRES, _GRES, why, remedy)

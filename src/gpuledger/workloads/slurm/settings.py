@@ -1,4 +1,4 @@
-"""What a user sets about the jobs of Slurm."""
+"""Settings of the Slurm job lookup."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from gpuledger.model.settings import Reload, automatic, setting, text
-from gpuledger.workloads.slurm.gres import USUAL
-from gpuledger.workloads.slurm.tree import has_slurm
+from gpuledger.model.settings import ReloadPolicy, auto_or_boolean, setting, text
+from gpuledger.workloads.slurm.gres_conf import GRES_CONF_PATHS
+from gpuledger.workloads.slurm.job_cgroups import has_slurm_cgroup
 
-# Where slurmd is, there is one of these, even before the first job.
-SIGNS: Final = (Path("/etc/slurm"), Path("/etc/slurm-llnl"), Path("/var/spool/slurmd"), Path("/run/slurm"))
+# At least one of these exists on a machine with slurmd, even before the first job.
+SLURM_DIRECTORIES: Final = (
+    Path("/etc/slurm"),
+    Path("/etc/slurm-llnl"),
+    Path("/var/spool/slurmd"),
+    Path("/run/slurm"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmSettings:
-    """Whether and where jobs of Slurm are looked up, and who holds which GPU without running anything."""
+    """Whether and where Slurm jobs and their allocated GPUs are looked up."""
 
-    reload: ClassVar[Reload] = Reload()
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
 
     enabled: str = setting(
         "slurm.enabled",
-        automatic,
+        auto_or_boolean,
         "auto",
-        "look up which GPUs are allocated to which Slurm job, even if nothing runs on them; auto does so "
-        "where slurmd has a cgroup or a directory",
+        "look up which GPUs are allocated to which Slurm job, even if no process uses them; auto enables it "
+        "if slurmd has a cgroup or a directory",
         flags=("--slurm",),
         metavar="auto|true|false",
     )
@@ -34,7 +39,7 @@ class SlurmSettings:
         "slurm.cgroup_root",
         text,
         "",
-        "where the tree of cgroups of the machine is mounted (default: fs/cgroup below --sysfs)",
+        "mount point of the machine's cgroup tree (default: fs/cgroup below --sysfs)",
         flags=("--slurm-cgroup-root",),
         metavar="DIR",
     )
@@ -42,22 +47,22 @@ class SlurmSettings:
         "slurm.gres_conf",
         text,
         "",
-        "Slurm's gres.conf, by which numbers of allocated GPUs are read (default: in the usual places)",
+        "Slurm's gres.conf, which defines the numbers of allocated GPUs (default: the usual paths)",
         flags=("--slurm-gres-conf",),
         metavar="FILE",
     )
 
     def root(self, sysfs: str) -> Path:
-        """The tree of cgroups."""
+        """Root of the cgroup tree."""
         return Path(self.cgroup_root) if self.cgroup_root else Path(sysfs) / "fs/cgroup"
 
     def gres(self) -> tuple[Path, ...]:
-        """Where gres.conf may be, the first that can be read counts."""
-        return (Path(self.gres_conf),) if self.gres_conf else USUAL
+        """Candidate paths of gres.conf; the first readable file is used."""
+        return (Path(self.gres_conf),) if self.gres_conf else GRES_CONF_PATHS
 
 
-def is_enabled(settings: SlurmSettings, sysfs: str, signs: Iterable[Path] = SIGNS) -> bool:
-    """Whether Slurm is on by the settings, or by what this machine has."""
+def is_slurm_enabled(settings: SlurmSettings, sysfs: str, signs: Iterable[Path] = SLURM_DIRECTORIES) -> bool:
+    """Whether Slurm is enabled by the settings, or detected on this machine."""
     if settings.enabled != "auto":
         return settings.enabled == "true"
-    return any(sign.is_dir() for sign in signs) or has_slurm(settings.root(sysfs))
+    return any(sign.is_dir() for sign in signs) or has_slurm_cgroup(settings.root(sysfs))

@@ -1,4 +1,4 @@
-"""Who we say we are, whom we believe, and files that change under us."""
+"""Credentials and TLS of requests, also with files that change."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from certificates import Certificates
+from gpuledger.agent.deliver.credentials import RequestCredentials
 from gpuledger.agent.deliver.receiver import Receiver
 from gpuledger.agent.deliver.settings import ClientTls, Login, ReceiverSettings, Secret
+from gpuledger.http.client_messages import HttpRequestFailed
 from write_helpers import HandClock, ScriptedReceiver, block, receiving, run, sending, settings, until
 
 
@@ -20,17 +22,17 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-def server_context(certificates: Certificates, *, ask: bool = False) -> ssl.SSLContext:
+def server_context(certificates: Certificates, *, require_client: bool = False) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.crt("server"), certificates.key("server"))
-    if ask:
+    if require_client:
         context.load_verify_locations(certificates.crt("ca"))
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 async def delivered_to(directory: Path, there: ReceiverSettings) -> tuple[int, str]:
-    """How many samples arrived and what went wrong, once either is known."""
+    """Return the number of delivered samples and the error, once either is known."""
     async with sending(directory, there) as here:
         here.accept(block(1, 1))
         await until(lambda: here.state()[0].sent_samples or here.state()[0].failing, "an answer or a failure")
@@ -46,7 +48,7 @@ async def delivered_to(directory: Path, there: ReceiverSettings) -> tuple[int, s
         (Login("Token", Secret("abc")), "Token abc"),
     ],
 )
-def test_the_login_is_in_every_request(tmp_path: Path, login: Login, header: str) -> None:
+def test_credentials_are_in_every_request(tmp_path: Path, login: Login, header: str) -> None:
     async def test() -> None:
         async with receiving(ScriptedReceiver()) as there:
             own = (("X-Scope-OrgID", Secret("team")),)
@@ -68,16 +70,16 @@ def test_the_login_is_in_every_request(tmp_path: Path, login: Login, header: str
         ("https://receiver.example/write", False),
     ],
 )
-def test_credentials_that_leave_the_machine_unencrypted_are_warned_of(
+def test_unencrypted_credentials_to_another_machine_log_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, warned: bool
 ) -> None:
     Receiver(
         settings(url, login=Login("Bearer", Secret("abc"))), tmp_path, HandClock(), float, asyncio.sleep
     ).close()
-    assert ("credentials go unencrypted" in caplog.text) is warned
+    assert ("credentials are sent unencrypted" in caplog.text) is warned
 
 
-def test_a_password_file_that_changes_is_read_anew_and_one_that_is_gone_sends_nothing(tmp_path: Path) -> None:
+def test_a_changed_password_file_is_reloaded_and_nothing_is_sent_without_it(tmp_path: Path) -> None:
     clock = HandClock()
     file = tmp_path / "token"
     file.write_text("first\n")
@@ -100,7 +102,7 @@ def test_a_password_file_that_changes_is_read_anew_and_one_that_is_gone_sends_no
                 here.accept(block(1, 3))
                 await until(lambda: here.state()[0].failing, "a failure")
                 assert here.state()[0].last_error == (
-                    f"the credentials file {file} cannot be read: No such file or directory"
+                    f"cannot read the credentials file {file}: No such file or directory"
                 )
                 file.write_text("third\n")
                 clock.now += 1
@@ -114,7 +116,18 @@ def test_a_password_file_that_changes_is_read_anew_and_one_that_is_gone_sends_no
     run(test)
 
 
-def test_no_secret_is_in_the_log_or_the_state(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_secret_that_stays_unreadable_costs_no_more_memory(tmp_path: Path) -> None:
+    missing = settings("http://receiver", login=Login("Bearer", Secret(file=tmp_path / "missing")))
+    credentials = RequestCredentials(missing, HandClock())
+    depths = []
+    for _ in range(3):
+        with pytest.raises(HttpRequestFailed) as failure:
+            credentials.reload()
+        depths.append(len(failure.traceback))
+    assert depths[0] == depths[-1]
+
+
+def test_secrets_are_not_in_the_log_or_the_state(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         there = ScriptedReceiver(
             lambda post: "401 No", body="refused: Basic bWU6aHVudGVyMg== (me:hunter2), X-Key: hunter2"
@@ -126,16 +139,16 @@ def test_no_secret_is_in_the_log_or_the_state(tmp_path: Path, caplog: pytest.Log
             )
             async with sending(tmp_path, target) as here:
                 here.accept(block(1, 1))
-                await until(lambda: here.state()[0].dropped["rejected"], "a refusal")
+                await until(lambda: here.state()[0].dropped["rejected"], "a rejection")
                 assert here.state()[0].last_error == (
-                    "it answers 401: refused: <hidden> (me:<hidden>), X-Key: <hidden>"
+                    "the receiver returned HTTP status 401: refused: <hidden> (me:<hidden>), X-Key: <hidden>"
                 )
                 assert "hunter2" not in repr(here.state()) + repr(target.login) + caplog.text
 
     run(test)
 
 
-def test_tls_with_certificates_of_both_sides(tmp_path: Path, certificates: Certificates) -> None:
+def test_mutual_tls(tmp_path: Path, certificates: Certificates) -> None:
     tls = ClientTls(
         ca=Secret(file=certificates.crt("ca")),
         certificate=Secret(file=certificates.crt("client")),
@@ -143,7 +156,7 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path, certificates: Certi
     )
 
     async def test() -> None:
-        async with receiving(ScriptedReceiver(), server_context(certificates, ask=True)) as there:
+        async with receiving(ScriptedReceiver(), server_context(certificates, require_client=True)) as there:
             assert await delivered_to(tmp_path, settings(there.url, tls=tls)) == (1, "")
 
     run(test)
@@ -152,15 +165,18 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path, certificates: Certi
 @pytest.mark.parametrize(
     ("tls", "error"),
     [
-        (lambda c: ClientTls(), "its certificate is not believed: "),
-        (lambda c: ClientTls(ca=Secret(file=c.crt("stranger"))), "its certificate is not believed: "),
+        (lambda c: ClientTls(), "cannot verify the server's certificate: "),
+        (
+            lambda c: ClientTls(ca=Secret(file=c.crt("stranger"))),
+            "cannot verify the server's certificate: ",
+        ),
         (lambda c: ClientTls(ca=Secret(file=c.crt("ca")), server_name="other"), "Hostname mismatch"),
         (
             lambda c: ClientTls(ca=Secret(file=c.crt("broken"))),
-            "broken.crt holds no certificates in PEM form",
+            "broken.crt contains no PEM certificates",
         ),
-        (lambda c: ClientTls(ca=Secret("x")), "the inline ca holds no certificates in PEM form"),
-        (lambda c: ClientTls(ca=Secret(file=c.folder / "gone")), "gone cannot be read: No such file"),
+        (lambda c: ClientTls(ca=Secret("x")), "the inline ca contains no PEM certificates"),
+        (lambda c: ClientTls(ca=Secret(file=c.folder / "gone")), "gone: No such file"),
         (
             lambda c: ClientTls(
                 ca=Secret(file=c.crt("ca")),
@@ -179,7 +195,7 @@ def test_tls_with_certificates_of_both_sides(tmp_path: Path, certificates: Certi
         ),
     ],
 )
-def test_who_is_not_believed_gets_nothing_and_one_line_says_why(
+def test_a_tls_failure_sends_nothing_and_is_reported_in_one_line(
     tmp_path: Path, certificates: Certificates, tls: Callable[[Certificates], ClientTls], error: str
 ) -> None:
     async def test() -> None:
@@ -192,7 +208,7 @@ def test_who_is_not_believed_gets_nothing_and_one_line_says_why(
     run(test)
 
 
-def test_a_receiver_without_tls_is_suspected_to_be_one(tmp_path: Path) -> None:
+def test_a_receiver_without_tls_gives_an_error_that_suggests_http(tmp_path: Path) -> None:
     def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
@@ -201,7 +217,10 @@ def test_a_receiver_without_tls_is_suspected_to_be_one(tmp_path: Path) -> None:
         async with await asyncio.start_server(answer, "127.0.0.1", 0) as there:
             port = there.sockets[0].getsockname()[1]
             _, why = await delivered_to(tmp_path, settings(f"https://127.0.0.1:{port}/"))
-        assert why == "no TLS connection: it does not speak TLS there (wrong version number); is it http?"
+        assert why == (
+            "TLS with the server failed: the server does not speak TLS (wrong version number); "
+            "does it use http?"
+        )
 
     run(test)
 
@@ -214,7 +233,7 @@ def test_a_receiver_without_tls_is_suspected_to_be_one(tmp_path: Path) -> None:
         lambda c: ClientTls(ca=Secret(file=c.crt("ca")), min_version=13),
     ],
 )
-def test_a_server_is_believed_in_each_of_these_ways(
+def test_tls_settings_that_accept_the_server(
     tmp_path: Path, certificates: Certificates, tls: Callable[[Certificates], ClientTls]
 ) -> None:
     async def test() -> None:
@@ -224,11 +243,11 @@ def test_a_server_is_believed_in_each_of_these_ways(
     run(test)
 
 
-def test_a_server_that_wants_a_certificate_and_gets_none_takes_nothing(
+def test_a_server_that_requires_a_client_certificate_gets_nothing_without_one(
     tmp_path: Path, certificates: Certificates
 ) -> None:
     async def test() -> None:
-        async with receiving(ScriptedReceiver(), server_context(certificates, ask=True)) as there:
+        async with receiving(ScriptedReceiver(), server_context(certificates, require_client=True)) as there:
             tls = ClientTls(ca=Secret(file=certificates.crt("ca")))
             sent, why = await delivered_to(tmp_path, settings(there.url, tls=tls))
             assert sent == 0

@@ -1,4 +1,4 @@
-"""Delivery: what a request is, several receivers, stopping, other settings, and what is told of it."""
+"""Receivers: requests, several receivers, stopping, changed settings and state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from gpuledger import __version__
 from gpuledger.agent.deliver.receivers import Receivers
-from gpuledger.agent.deliver.settings import DiskQueue, QueueConfig, ReceiverSettings
+from gpuledger.agent.deliver.settings import DiskQueueLimits, QueueConfig, ReceiverSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.model.errors import GpuledgerError
 from running import free_port
@@ -24,7 +24,7 @@ from write_helpers import (
     everything,
     feed,
     in_order,
-    one,
+    only_state,
     receiving,
     run,
     sending,
@@ -33,7 +33,7 @@ from write_helpers import (
 )
 
 
-def test_a_request_is_what_remote_write_1_0_asks_for(tmp_path: Path) -> None:
+def test_a_request_conforms_to_remote_write_1_0(tmp_path: Path) -> None:
     async def test() -> None:
         async with receiving(ScriptedReceiver()) as there, sending(tmp_path, settings(there.url)) as here:
             here.accept(block(1, 7, samples=3))
@@ -53,7 +53,7 @@ def test_a_request_is_what_remote_write_1_0_asks_for(tmp_path: Path) -> None:
     run(test)
 
 
-def test_a_receiver_may_have_a_name_beyond_ascii(tmp_path: Path) -> None:
+def test_a_receiver_may_have_a_unicode_host_name(tmp_path: Path) -> None:
     wide = "".join(chr(ord(letter) + 0xFEE0) for letter in "localhost")
 
     async def test() -> None:
@@ -67,7 +67,7 @@ def test_a_receiver_may_have_a_name_beyond_ascii(tmp_path: Path) -> None:
     run(test)
 
 
-def test_blocks_are_gathered_until_there_are_enough_or_the_first_has_waited(tmp_path: Path) -> None:
+def test_blocks_are_batched_until_full_or_the_deadline(tmp_path: Path) -> None:
     config = QueueConfig(max_samples_per_send=40, batch_send_deadline=0.2)
 
     async def test() -> None:
@@ -77,15 +77,15 @@ def test_blocks_are_gathered_until_there_are_enough_or_the_first_has_waited(tmp_
         ):
             for number in range(10):
                 here.accept(block(1, number, samples=10))
-            await until(lambda: one(here).sent_samples == 80, "two full requests")
-            assert one(here).queued_samples == 20
+            await until(lambda: only_state(here).sent_samples == 80, "two full requests")
+            assert only_state(here).queued_samples == 20
             await emptied(here)
         assert [len(post.samples) for post in there.posts] == [40, 40, 20]
 
     run(test)
 
 
-def test_a_block_of_more_samples_than_a_request_may_have_goes_in_parts(tmp_path: Path) -> None:
+def test_a_block_above_max_samples_per_send_is_split(tmp_path: Path) -> None:
     async def test() -> None:
         async with receiving(ScriptedReceiver()) as there, sending(tmp_path, settings(there.url)) as here:
             here.accept(block(1, 1, samples=250))
@@ -95,7 +95,7 @@ def test_a_block_of_more_samples_than_a_request_may_have_goes_in_parts(tmp_path:
     run(test)
 
 
-def test_one_connection_carries_all_requests_of_a_shard(tmp_path: Path) -> None:
+def test_all_requests_of_a_shard_reuse_one_connection(tmp_path: Path) -> None:
     async def test() -> None:
         async with receiving(ScriptedReceiver()) as there, sending(tmp_path, settings(there.url)) as here:
             for number in range(20):
@@ -107,7 +107,7 @@ def test_one_connection_carries_all_requests_of_a_shard(tmp_path: Path) -> None:
     run(test)
 
 
-def test_every_receiver_gets_what_is_for_it(tmp_path: Path) -> None:
+def test_each_receiver_gets_only_its_blocks(tmp_path: Path) -> None:
     async def test() -> None:
         async with receiving(ScriptedReceiver()) as first, receiving(ScriptedReceiver()) as second:
             both = settings(first.url, "first"), settings(second.url, "second")
@@ -115,42 +115,42 @@ def test_every_receiver_gets_what_is_for_it(tmp_path: Path) -> None:
                 here.accept(block(1, 1))
                 here.accept(block(1, 2), ["second", "gone"])
                 await emptied(here)
-        assert first.taken == [(1, 1)]
-        assert second.taken == [(1, 1), (1, 2)]
+        assert first.received == [(1, 1)]
+        assert second.received == [(1, 1), (1, 2)]
 
     run(test)
 
 
-def test_a_dead_receiver_does_not_hold_up_another(tmp_path: Path) -> None:
+def test_a_dead_receiver_does_not_delay_another(tmp_path: Path) -> None:
     async def test() -> None:
         async with receiving(ScriptedReceiver()) as alive:
             dead = settings(f"http://127.0.0.1:{free_port()}/", "dead")
             async with sending(tmp_path, dead, settings(alive.url, "alive")) as here:
                 feed(here, 2, range(5))
-                await until(lambda: here.state()[1].sent_samples == 10, "the living one to get all")
+                await until(lambda: here.state()[1].sent_samples == 10, "the live receiver to be served")
                 assert [state.queued_samples for state in here.state()] == [10, 0]
 
     run(test)
 
 
-def test_samples_too_old_are_dropped_also_while_they_are_being_tried(tmp_path: Path) -> None:
+def test_expired_samples_are_dropped_even_during_retries(tmp_path: Path) -> None:
     clock = HandClock()
 
     async def test() -> None:
-        there = settings(f"http://127.0.0.1:{free_port()}/", queue=DiskQueue(max_age=100.0))
+        there = settings(f"http://127.0.0.1:{free_port()}/", queue=DiskQueueLimits(max_age=100.0))
         async with sending(tmp_path, there, clock=clock) as here:
             feed(here, 1, range(5))
-            await until(lambda: one(here).requests.get("connect"), "a try")
+            await until(lambda: only_state(here).requests.get("connect"), "an attempt")
             clock.now = 50.0
             feed(here, 1, range(5, 7))
             clock.now = 101.0
-            await until(lambda: one(here).dropped["queue_age"] == 5, "the old ones to go")
-            assert one(here).queued_samples == 2
+            await until(lambda: only_state(here).dropped["queue_age"] == 5, "samples to expire")
+            assert only_state(here).queued_samples == 2
 
     run(test)
 
 
-def test_stopping_sends_what_is_queued_without_waiting_for_more(tmp_path: Path) -> None:
+def test_stopping_sends_queued_samples_without_waiting_for_a_full_batch(tmp_path: Path) -> None:
     config = QueueConfig(batch_send_deadline=3600.0)
 
     async def test() -> None:
@@ -159,12 +159,12 @@ def test_stopping_sends_what_is_queued_without_waiting_for_more(tmp_path: Path) 
             here.start()
             feed(here, 3, range(20))
             await here.stop()
-        assert sorted(there.taken) == everything(3, 20)
+        assert sorted(there.received) == everything(3, 20)
 
     run(test)
 
 
-def test_stopping_does_not_wait_for_a_receiver_that_is_down_and_the_next_start_sends(tmp_path: Path) -> None:
+def test_stopping_does_not_wait_for_a_dead_receiver_and_the_next_start_sends_the_rest(tmp_path: Path) -> None:
     async def test() -> None:
         there = ScriptedReceiver(port=free_port())
         here = Receivers([settings(there.url)], tmp_path, SystemClock())
@@ -173,45 +173,46 @@ def test_stopping_does_not_wait_for_a_receiver_that_is_down_and_the_next_start_s
         async with asyncio.timeout(4):
             await here.stop()
         async with receiving(there), sending(tmp_path, settings(there.url)) as again:
-            assert one(again).queued_samples == 60
+            assert only_state(again).queued_samples == 60
             await emptied(again)
-        assert sorted(there.taken) == everything(3, 20)
-        assert in_order(there.taken)
+        assert sorted(there.received) == everything(3, 20)
+        assert in_order(there.received)
 
     run(test)
 
 
-def test_a_second_program_is_refused_the_queues(tmp_path: Path) -> None:
+def test_a_second_program_cannot_open_the_queues(tmp_path: Path) -> None:
     async def test() -> None:
         async with sending(tmp_path, settings("http://127.0.0.1:9/")):
             other = Receivers([settings("http://127.0.0.1:9/")], tmp_path, SystemClock())
             with pytest.raises(
-                GpuledgerError, match=r"are in use \(another gpuledger\): stop it, or name another"
+                GpuledgerError,
+                match=r"are in use \(another gpuledger\); stop the other program or set",
             ):
                 other.start()
 
     run(test)
 
 
-def test_other_settings_go_on_with_the_same_queue(tmp_path: Path) -> None:
+def test_changed_settings_keep_the_queue(tmp_path: Path) -> None:
     async def test() -> None:
         async with receiving(ScriptedReceiver()) as there:
             dead = settings(f"http://127.0.0.1:{free_port()}/")
             async with sending(tmp_path, dead) as here:
                 feed(here, 3, range(30))
-                await until(lambda: one(here).failing, "a failure")
+                await until(lambda: only_state(here).failing, "a failure")
                 config = replace(EAGER, min_shards=2, max_shards=4)
                 await here.apply([settings(there.url, queue_config=config)])
                 feed(here, 3, range(30, 40))
                 await emptied(here)
-                assert one(here).shards == 2
-        assert sorted(there.taken) == everything(3, 40)
-        assert in_order(there.taken)
+                assert only_state(here).shards == 2
+        assert sorted(there.received) == everything(3, 40)
+        assert in_order(there.received)
 
     run(test)
 
 
-def test_a_receiver_that_is_no_longer_named_rests_and_goes_on_when_it_is_named_again(
+def test_a_removed_receiver_keeps_its_queue_and_continues_when_added_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
@@ -220,42 +221,42 @@ def test_a_receiver_that_is_no_longer_named_rests_and_goes_on_when_it_is_named_a
             feed(here, 1, range(3))
             await here.apply([settings("http://127.0.0.1:9/", "other")])
             assert [state.name for state in here.state()] == ["other"]
-            assert "a receiver that is not named any more" in caplog.text
+            assert "a receiver that is no longer configured" in caplog.text
             async with receiving(there):
                 await here.apply([settings(there.url)])
                 await emptied(here)
-        assert there.taken == everything(1, 3)
+        assert there.received == everything(1, 3)
 
     run(test)
 
 
-def test_settings_that_cannot_be_taken_change_nothing(tmp_path: Path) -> None:
+def test_settings_that_cannot_be_applied_change_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         async with receiving(ScriptedReceiver()) as there, sending(tmp_path, settings(there.url)) as here:
             (tmp_path / "bad").write_text("no folder")
-            with pytest.raises(GpuledgerError, match=r"queue .*/bad cannot be used"):
+            with pytest.raises(GpuledgerError, match=r"cannot open the remote write queue .*/bad: "):
                 await here.apply([settings(there.url, "good"), settings(there.url, "bad")])
             here.accept(block(1, 1))
             await emptied(here)
-        assert there.taken == [(1, 1)]
+        assert there.received == [(1, 1)]
 
     run(test)
 
 
-def test_more_shards_are_taken_for_a_receiver_far_away_and_the_order_is_kept(tmp_path: Path) -> None:
+def test_a_slow_receiver_gets_more_shards_and_the_order_is_kept(tmp_path: Path) -> None:
     config = replace(EAGER, max_samples_per_send=5, max_shards=4, capacity=10)
 
     async def test() -> None:
         def script(post: Post) -> object:
             async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 await asyncio.sleep(0.05)
-                there.taken += post.samples
+                there.received += post.samples
                 writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
 
             return answer
 
         async def sleep(seconds: float) -> None:
-            # Ten of the seconds after which the number of shards is thought over.
+            # Runs the clock twenty times as fast, for the interval between two resizings.
             await asyncio.sleep(seconds / 20)
             clock.ahead += seconds
 
@@ -271,16 +272,16 @@ def test_more_shards_are_taken_for_a_receiver_far_away_and_the_order_is_kept(tmp
             here = Receivers([settings(there.url, queue_config=config)], tmp_path, clock, sleep=sleep)
             here.start()
             feed(here, 8, range(100))
-            await until(lambda: one(here).shards == 4, "four shards")
+            await until(lambda: only_state(here).shards == 4, "four shards")
             await emptied(here)
             await here.stop(0)
-        assert sorted(there.taken) == everything(8, 100)
-        assert in_order(there.taken)
+        assert sorted(there.received) == everything(8, 100)
+        assert in_order(there.received)
 
     run(test)
 
 
-def test_the_state_says_how_far_delivery_is(tmp_path: Path) -> None:
+def test_the_state_reports_the_progress_of_delivery(tmp_path: Path) -> None:
     clock = HandClock()
 
     async def test() -> None:
@@ -290,8 +291,8 @@ def test_the_state_says_how_far_delivery_is(tmp_path: Path) -> None:
             here.accept(block(1, 5, samples=2))
             clock.now = 10.0
             here.accept(block(1, 6))
-            await until(lambda: one(here).failing, "a failure")
-            state = one(here)
+            await until(lambda: only_state(here).failing, "a failure")
+            state = only_state(here)
             assert state.url == there.url
             assert (state.queued_blocks, state.queued_samples, state.accepted_samples) == (2, 3, 3)
             assert 0 < state.queued_bytes < state.disk_bytes
@@ -304,7 +305,7 @@ def test_the_state_says_how_far_delivery_is(tmp_path: Path) -> None:
             assert state.last_error_at == 1_795_000_010.0
             async with receiving(there):
                 await emptied(here)
-                state = one(here)
+                state = only_state(here)
                 assert (state.oldest, state.newest_sent) == (None, 1_795_000_000.006)
                 assert (state.sent_samples, state.sent_bytes) == (
                     3,

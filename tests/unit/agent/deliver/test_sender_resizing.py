@@ -1,4 +1,4 @@
-"""Another number of shards while samples are on their way: nothing is lost, none overtakes another."""
+"""Changing the number of shards while sending: nothing is lost or reordered."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from gpuledger.agent.deliver.queue import Queue
-from gpuledger.agent.deliver.records import record_of
+from gpuledger.agent.deliver.queue import ReceiverQueue
+from gpuledger.agent.deliver.records import compress_block
 from gpuledger.agent.deliver.sender import Sender
 from gpuledger.agent.deliver.settings import ReceiverSettings
-from gpuledger.agent.deliver.state import Counts, Sayings
+from gpuledger.agent.deliver.state import ReceiverCounts, ThrottledLog
 from gpuledger.host.clock import SystemClock
 from write_helpers import (
     EAGER,
@@ -33,15 +33,17 @@ FEW = replace(EAGER, max_samples_per_send=10)
 
 @asynccontextmanager
 async def queued(folder: Path, to: ReceiverSettings, targets: int, each: int) -> AsyncIterator[Sender]:
-    """A sender whose queue holds so many blocks of each target already."""
+    """A sender with `each` queued blocks of each target."""
     clock = SystemClock()
-    queue = Queue(folder / "queue", to.queue, clock, Sayings("one", clock))
+    queue = ReceiverQueue(folder / "queue", to.queue, clock, ThrottledLog("one", clock))
     for number in range(each):
         for target in range(targets):
-            queue.put(record_of(block(target, number), int(NOW * 1000)), through=False)
+            queue.append(compress_block(block(target, number), int(NOW * 1000)), dequeue=False)
     to = replace(to, queue=replace(to.queue, max_age=1e9))
     queue.apply(to.queue)
-    sender = Sender(to, queue, Counts(), clock, Sayings("one", clock), lambda: 0.5, asyncio.sleep)
+    sender = Sender(
+        to, queue, ReceiverCounts(), clock, ThrottledLog("one", clock), lambda: 0.5, asyncio.sleep
+    )
     try:
         yield sender
     finally:
@@ -49,7 +51,7 @@ async def queued(folder: Path, to: ReceiverSettings, targets: int, each: int) ->
         queue.close()
 
 
-def test_all_is_delivered_in_order_while_the_number_changes(tmp_path: Path) -> None:
+def test_everything_is_delivered_in_order_during_resharding(tmp_path: Path) -> None:
     async def test() -> None:
         async with (
             receiving(ScriptedReceiver()) as there,
@@ -58,17 +60,17 @@ def test_all_is_delivered_in_order_while_the_number_changes(tmp_path: Path) -> N
             sender.start(1)
             for number, shards in enumerate((3, 2, 5, 1), 1):
                 least = 100 * number
-                await until(lambda least=least: len(there.taken) >= least, "some to be delivered")
+                await until(lambda least=least: len(there.received) >= least, "some to be delivered")
                 await sender.resize(shards)
                 assert sender.shards == shards
-            await until(lambda: len(set(there.taken)) == 600, "all to be delivered")
-        assert sorted(there.taken) == everything(6, 100)
-        assert in_order(there.taken)
+            await until(lambda: len(set(there.received)) == 600, "all to be delivered")
+        assert sorted(there.received) == everything(6, 100)
+        assert in_order(there.received)
 
     run(test)
 
 
-def test_a_stop_in_the_midst_of_it_still_delivers_what_is_queued(tmp_path: Path) -> None:
+def test_a_stop_during_resharding_still_delivers_queued_samples(tmp_path: Path) -> None:
     released = asyncio.Event()
 
     async def test() -> None:
@@ -92,6 +94,6 @@ def test_a_stop_in_the_midst_of_it_still_delivers_what_is_queued(tmp_path: Path)
             await asyncio.gather(resizing, return_exceptions=True)
             released.set()
             await sender.stop(30.0)
-        assert there.taken == everything(1, 50)
+        assert there.received == everything(1, 50)
 
     run(test)

@@ -1,4 +1,4 @@
-"""What comes between a change in the cluster and the target that it makes, and what is told meanwhile."""
+"""Discovery under changes: delays, API upgrades, errors, readiness and shutdown."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 import pytest
 
 from gpuledger.agent.agent import Agent
-from gpuledger.agent.config.file import AgentConfig
-from gpuledger.agent.discovery.discovery import Discovery, Scale
+from gpuledger.agent.config.agent_config import AgentConfig
+from gpuledger.agent.discovery.discovery import Discovery, StatefulSetMember
 from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
-from gpuledger.agent.pages import routes_of
-from gpuledger.agent.relabel.rule import Relabelling, hashmod
-from gpuledger.agent.scrape.labelling import Delivery
-from gpuledger.agent.scrape.loop import Deliveries
+from gpuledger.agent.relabel.rules import RelabelRules, hashmod
+from gpuledger.agent.scrape.loop import ReceiverRouting
+from gpuledger.agent.scrape.series_labels import WriteRelabeling
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.agent.status_page import agent_routes
 from gpuledger.host.clock import SystemClock
 from gpuledger.http.routes import READY, Request, Response
-from gpuledger.kubernetes.access import Access
-from gpuledger.kubernetes.objects import NamespaceSelector, Selector
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.kubernetes.objects import LabelSelector, NamespaceSelector
 from scripted_api import Json, ScriptedApi, scripted_api
 from scripted_target import Answer, scripted
 
 PODS = "/api/v1/pods"
 SETS = "/apis/apps/v1/namespaces/own/statefulsets"
 SLICES = "/apis/discovery.k8s.io/{}/endpointslices"
-GATHERED = 0.25
+COALESCE_SECONDS = 0.25
 
 
 def pod(number: int) -> Json:
@@ -50,17 +50,17 @@ def stateful_set(replicas: int, ready: int) -> Json:
 
 def selection(kind: str = POD_MONITOR) -> Selection:
     endpoint = EndpointSettings("web", "http", "/metrics", {}, ScrapeSettings())
-    return Selection("t", kind, NamespaceSelector(), Selector(), (endpoint,))
+    return Selection("t", kind, NamespaceSelector(), LabelSelector(), (endpoint,))
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
-    """Remembers what was to be done later, and how much later."""
+    """Event loop that records delayed calls and their delays."""
 
     def __init__(self) -> None:
         super().__init__()
         self.later: list[tuple[str, float]] = []
 
-    def call_later(  # type: ignore[override]  (what callback and arguments have to do with each other)
+    def call_later(  # type: ignore[override]  (callback and arguments are untyped here)
         self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
         self.later.append((getattr(callback, "__qualname__", ""), delay))
@@ -68,7 +68,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
 
 class Found:
-    """A discovery, and what it has come to by now."""
+    """A discovery and its current targets."""
 
     def __init__(self, discovery: Discovery) -> None:
         self.discovery = discovery
@@ -87,14 +87,14 @@ class Found:
         return sorted(target.url.split("/")[2] for target in self.discovery.targets)
 
 
-def looking(
+def run_discovery(
     api: ScriptedApi, then: Callable[[Found], Awaitable[object]], *selections: Selection, **more: Any
 ) -> CountingLoop:
-    """Look for the selections, do what is to be done `then`, and end."""
+    """Run discovery of the selections, then the coroutine function `then`, and stop."""
 
-    async def look() -> None:
-        found = Found(Discovery(Access(api.url), SystemClock(), **more))
-        found.discovery.become(selections)
+    async def discover() -> None:
+        found = Found(Discovery(ApiServerAccess(api.url), SystemClock(), **more))
+        found.discovery.set_selections(selections)
         found.discovery.start(found.changed)
         try:
             await then(found)
@@ -102,35 +102,35 @@ def looking(
             found.discovery.stop()
 
     with asyncio.Runner(loop_factory=CountingLoop) as runner:
-        runner.run(look())
+        runner.run(discover())
         loop = runner.get_loop()
         assert isinstance(loop, CountingLoop)
         return loop
 
 
-def test_the_only_wait_between_a_change_and_its_target_is_that_in_which_changes_are_gathered() -> None:
+def test_a_change_becomes_a_target_after_only_the_coalescing_delay() -> None:
     with scripted_api({PODS: [pod(0)]}) as api:
 
         async def burst(found: Found) -> None:
             await found.until(lambda: found.hosts() == ["10.0.0.0:9400"])
             before = len(loops(asyncio.get_running_loop()))
-            api.families(PODS, *(("ADDED", pod(number)) for number in range(1, 200)))
+            api.apply_changes(PODS, *(("ADDED", pod(number)) for number in range(1, 200)))
             await found.until(lambda: len(found.hosts()) == 200)
-            # A burst is looked at as a whole, not pod by pod.
+            # A burst is processed as a whole, not pod by pod.
             assert len(loops(asyncio.get_running_loop())) - before < 20
 
-        loop = looking(api, burst, selection())
-    assert {delay for _, delay in loops(loop)} == {GATHERED}
+        loop = run_discovery(api, burst, selection())
+    assert {delay for _, delay in loops(loop)} == {COALESCE_SECONDS}
 
 
 def loops(loop: asyncio.AbstractEventLoop) -> list[tuple[str, float]]:
-    """What discovery has put off."""
+    """Return the delayed calls of discovery."""
     assert isinstance(loop, CountingLoop)
     return [one for one in loop.later if one[0].startswith("Discovery.")]
 
 
 @pytest.mark.parametrize(("old", "new"), [("v1", "v1beta1"), ("v1beta1", "v1")])
-def test_an_api_that_is_gone_after_an_upgrade_is_looked_for_in_its_other_form(old: str, new: str) -> None:
+def test_after_an_upgrade_the_other_api_version_is_used(old: str, new: str) -> None:
     service = {"metadata": {"namespace": "a", "name": "s"}, "spec": {"ports": [{"name": "web", "port": 80}]}}
 
     def parts(ip: str) -> list[Json]:
@@ -149,53 +149,55 @@ def test_an_api_that_is_gone_after_an_upgrade_is_looked_for_in_its_other_form(ol
 
         async def upgrade(found: Found) -> None:
             await found.until(lambda: found.hosts() == ["10.0.0.1:9400"])
-            api.answers[SLICES.format(new)] = parts("10.0.0.2")
+            api.responses[SLICES.format(new)] = parts("10.0.0.2")
             api.refuse(SLICES.format(old), 404)
             await found.until(lambda: found.hosts() == ["10.0.0.2:9400"])
 
-        looking(api, upgrade, selection(SERVICE_MONITOR))
+        run_discovery(api, upgrade, selection(SERVICE_MONITOR))
 
 
-def test_why_nothing_can_be_listed_is_told_even_if_nothing_ever_could() -> None:
+def test_a_failing_list_is_reported_from_the_start() -> None:
     with scripted_api({PODS: 500}) as api:
 
         async def fail(found: Found) -> None:
-            await found.until(lambda: found.discovery.reports[0].trouble.startswith("500 from"))
+            await found.until(lambda: found.discovery.reports[0].error.startswith("500 from"))
 
-        looking(api, fail, selection())
+        run_discovery(api, fail, selection())
 
 
-class Broken(Relabelling):
-    """A defect of ours."""
+class Broken(RelabelRules):
+    """Rules with a defect."""
 
     def apply(self, labels: dict[str, str]) -> bool:
         raise RuntimeError("a defect")
 
 
-def test_a_defect_met_in_one_selection_leaves_the_others_what_they_find(
+def test_a_defect_in_one_selection_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with scripted_api({PODS: [pod(1)]}) as api:
 
         async def find(found: Found) -> None:
             await found.until(lambda: found.hosts() == ["10.0.0.1:9400"])
-            api.families(PODS, ("ADDED", pod(2)))
+            api.apply_changes(PODS, ("ADDED", pod(2)))
             await found.until(lambda: found.hosts() == ["10.0.0.1:9400", "10.0.0.2:9400"])
-            assert "internal error" in found.discovery.reports[0].trouble
+            assert "internal error" in found.discovery.reports[0].error
 
-        looking(api, find, replace(selection(), name="broken", rules=Broken(())), selection())
-    assert "the targets of broken could not be found" in caplog.text
+        run_discovery(api, find, replace(selection(), name="broken", rules=Broken(())), selection())
+    assert "discovery of the targets of broken failed" in caplog.text
 
 
 def ready(agent: Agent) -> tuple[int, str]:
-    answer = routes_of(agent.view).respond(Request("GET", READY))
+    answer = agent_routes(agent.view).respond(Request("GET", READY))
     assert isinstance(answer, Response)
     return answer.status, answer.body.decode()
 
 
 def agent_of(api: ScriptedApi, folder: Path, *targets: Target, ordinal: int = 0, **more: Any) -> Agent:
-    discovery = Discovery(Access(api.url), SystemClock(), scale=Scale("own", "agents", ordinal), **more)
-    config = AgentConfig(targets, 0, (), Deliveries(Delivery()), (selection(),))
+    discovery = Discovery(
+        ApiServerAccess(api.url), SystemClock(), scale=StatefulSetMember("own", "agents", ordinal), **more
+    )
+    config = AgentConfig(targets, 0, (), ReceiverRouting(WriteRelabeling()), (selection(),))
     return Agent(config, folder, SystemClock(), discovery)
 
 
@@ -218,14 +220,14 @@ async def started(agent: Agent) -> AsyncIterator[Agent]:
         await agent.stop(0.0)
 
 
-def test_an_agent_is_ready_once_it_knows_its_share_and_has_looked_for_its_targets(tmp_path: Path) -> None:
+def test_an_agent_is_ready_when_its_shard_is_known_and_discovery_has_run(tmp_path: Path) -> None:
     async def begin() -> None:
         async with started(agent_of(api, tmp_path)) as agent:
             await until(lambda: agent.view().reports[0].passed["port"])
-            status, told = ready(agent)
+            status, body = ready(agent)
             assert status == 503
-            assert "how many share the work is not known" in told
-            api.families(SETS, ("ADDED", stateful_set(1, 0)))
+            assert "the number of shards is unknown" in body
+            api.apply_changes(SETS, ("ADDED", stateful_set(1, 0)))
             await until(lambda: is_ready(agent))
             assert len(agent.view().loops) == 1
 
@@ -233,7 +235,7 @@ def test_an_agent_is_ready_once_it_knows_its_share_and_has_looked_for_its_target
         asyncio.run(begin())
 
 
-def test_an_agent_that_may_not_look_is_ready_all_the_same_for_that_will_not_change_by_waiting(
+def test_an_agent_without_permission_to_list_still_becomes_ready(
     tmp_path: Path,
 ) -> None:
     async def begin() -> None:
@@ -244,18 +246,18 @@ def test_an_agent_that_may_not_look_is_ready_all_the_same_for_that_will_not_chan
         asyncio.run(begin())
 
 
-def test_one_of_several_agents_scrapes_on_until_the_others_can_have_heard_that_it_ends(
+def test_a_stopping_shard_scrapes_until_the_others_can_have_taken_over(
     tmp_path: Path,
 ) -> None:
-    async def end(port: int, asked: Callable[[], int]) -> None:
+    async def end(port: int, scrapes: Callable[[], int]) -> None:
         own = Target("s", f"http://127.0.0.1:{port}/metrics", (), ScrapeSettings(0.2, 0.2))
         ordinal = hashmod(f"127.0.0.1:{port}", 2)
         agent = agent_of(api, tmp_path, own, ordinal=ordinal, arrival_seconds=60.0)
         agent.start()
-        await until(asked)
+        await until(scrapes)
         ending = asyncio.create_task(agent.stop(0.0))
-        before = asked()
-        await until(lambda: asked() >= before + 3)
+        before = scrapes()
+        await until(lambda: scrapes() >= before + 3)
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
 
@@ -263,10 +265,10 @@ def test_one_of_several_agents_scrapes_on_until_the_others_can_have_heard_that_i
         scripted_api({PODS: [], SETS: [stateful_set(2, 2)]}) as api,
         scripted(lambda _: Answer("a 1\n")) as target,
     ):
-        asyncio.run(end(target.port, lambda: sum(target.asked.values())))
+        asyncio.run(end(target.port, lambda: sum(target.requests.values())))
 
 
-def test_an_agent_that_is_alone_ends_at_once(tmp_path: Path) -> None:
+def test_a_single_agent_stops_at_once(tmp_path: Path) -> None:
     async def end() -> None:
         async with asyncio.timeout(60), started(agent_of(api, tmp_path, arrival_seconds=1e9)) as agent:
             await until(lambda: is_ready(agent))

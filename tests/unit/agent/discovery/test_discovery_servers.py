@@ -1,4 +1,4 @@
-"""What is found on API servers that differ in what they have and in what they let the agent read."""
+"""Discovery with API servers of different versions and permissions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from gpuledger.agent.discovery.discovery import Discovery
 from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, EndpointSettings, Selection
-from gpuledger.agent.relabel.rule import Relabelling, Rule
+from gpuledger.agent.relabel.rules import RelabelRule, RelabelRules
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.host.clock import SystemClock
-from gpuledger.kubernetes.access import Access
-from gpuledger.kubernetes.objects import NamespaceSelector, Selector
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.kubernetes.objects import LabelSelector, NamespaceSelector
 from scripted_api import scripted_api
 
 Json = dict[str, Any]
@@ -46,14 +46,14 @@ ENDPOINTS = {
 }
 
 
-def found(answers: Mapping[str, int | list[Json]], *selections: Selection) -> list[Target]:
-    """The targets, once there are any."""
+def discover_targets(answers: Mapping[str, int | list[Json]], *selections: Selection) -> list[Target]:
+    """Return the targets as soon as there are any."""
 
-    async def look(url: str) -> list[Target]:
-        discovery, changed = Discovery(Access(url), SystemClock()), asyncio.Event()
+    async def discover(url: str) -> list[Target]:
+        discovery, changed = Discovery(ApiServerAccess(url), SystemClock()), asyncio.Event()
         discovery.start(changed.set)
         try:
-            discovery.become(selections)
+            discovery.set_selections(selections)
             async with asyncio.timeout(60):
                 while not discovery.targets:
                     await changed.wait()
@@ -63,14 +63,14 @@ def found(answers: Mapping[str, int | list[Json]], *selections: Selection) -> li
             discovery.stop()
 
     with scripted_api(answers) as api:
-        return asyncio.run(look(api.url))
+        return asyncio.run(discover(api.url))
 
 
 def selection(kind: str, *namespaces: str, name: str = "t") -> Selection:
     endpoint = EndpointSettings("web", "http", "/metrics", {}, ScrapeSettings())
-    rules = Relabelling([Rule("labelmap", regex="__meta_kubernetes_(endpoint.*)")])
+    rules = RelabelRules([RelabelRule("labelmap", regex="__meta_kubernetes_(endpoint.*)")])
     where = NamespaceSelector(frozenset(namespaces)) if namespaces else NamespaceSelector()
-    return Selection(name, kind, where, Selector(), (endpoint,), rules=rules)
+    return Selection(name, kind, where, LabelSelector(), (endpoint,), rules=rules)
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,20 @@ def selection(kind: str, *namespaces: str, name: str = "t") -> Selection:
     ],
     ids=["EndpointSlice v1", "EndpointSlice v1beta1", "Endpoints"],
 )
-def test_what_is_behind_a_service_is_read_in_the_newest_form_that_the_server_has(
+def test_service_endpoints_are_read_from_the_newest_api_of_the_server(
     path: str, behind: Json, label: str
 ) -> None:
     answers = {"/api/v1/services": [SERVICE], "/api/v1/pods": list[Json](), path: [behind]}
-    (target,) = found(answers, selection(SERVICE_MONITOR))
+    (target,) = discover_targets(answers, selection(SERVICE_MONITOR))
     assert (target.url, dict(target.labels)[label]) == ("http://10.0.0.1:9400/metrics", "y")
 
 
-def test_where_the_whole_cluster_is_forbidden_the_named_namespaces_are_still_watched() -> None:
+def test_without_cluster_wide_permission_named_namespaces_are_watched() -> None:
     answers: dict[str, int | list[Json]] = {
         "/api/v1/pods": 403,
         "/api/v1/namespaces/a/pods": [pod("p", "10.0.0.1")],
     }
-    targets = found(answers, selection(POD_MONITOR, name="all"), selection(POD_MONITOR, "a", name="named"))
+    targets = discover_targets(
+        answers, selection(POD_MONITOR, name="all"), selection(POD_MONITOR, "a", name="named")
+    )
     assert [target.url for target in targets] == ["http://10.0.0.1:9400/metrics"]

@@ -1,4 +1,4 @@
-"""A target that another shard scrapes by now has not ended; one that is gone has."""
+"""Staleness markers: not for a target that another shard scrapes, but for a removed one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Collection
 import pytest
 
 from gpuledger.agent.deliver.records import Block
-from gpuledger.agent.scrape.labelling import Delivery
-from gpuledger.agent.scrape.loop import Deliveries
-from gpuledger.agent.scrape.pool import Pool
+from gpuledger.agent.scrape.loop import ReceiverRouting
+from gpuledger.agent.scrape.pool import ScrapePool
+from gpuledger.agent.scrape.series_labels import WriteRelabeling
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.exposition.remote_write import STALE
 from gpuledger.host.clock import SystemClock
@@ -23,29 +23,29 @@ async def _until(blocks: list[bytes], *wanted: bytes) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("steps", [1, 2], ids=["at once", "after it was nobody's for a moment"])
-def test_a_target_of_another_shard_is_not_marked_as_ended_and_one_that_is_gone_is(steps: int) -> None:
+@pytest.mark.parametrize("steps", [1, 2], ids=["at once", "after a moment without an owner"])
+def test_a_target_moved_to_another_shard_is_not_marked_stale_but_a_removed_one_is(steps: int) -> None:
     blocks: list[bytes] = []
 
     def accept(block: Block, _: Collection[str] | None) -> None:
         blocks.append(block.payload)
 
-    async def hand_over(port: int) -> None:
-        # The end of the slow one is told after that of the quick one would have been.
+    async def move(port: int) -> None:
+        # The slow target's markers come after those of the quick one would have come.
         quick, slow = (ScrapeSettings(interval=interval, timeout=0.2) for interval in (0.2, 1.0))
         url = f"http://127.0.0.1:{port}/"
         moved = Target("t", f"{url}moved", (("job", "moved"),), quick)
         gone = Target("t", f"{url}gone", (("job", "gone"),), slow)
-        pool, deliveries = Pool(accept, SystemClock()), Deliveries(Delivery())
-        pool.become([moved, gone], deliveries)
+        pool, routing = ScrapePool(accept, SystemClock()), ReceiverRouting(WriteRelabeling())
+        pool.set_targets([moved, gone], routing)
         await _until(blocks, b"moved")
         await _until(blocks, b"gone")
         if steps == 2:
-            pool.become([], deliveries)
-        pool.become([], deliveries, {moved.key})
+            pool.set_targets([], routing)
+        pool.set_targets([], routing, {moved.key})
         await _until(blocks, b"gone", STALE)
         await pool.stop()
 
     with scripted(lambda _: Answer("a 1\n")) as target:
-        asyncio.run(hand_over(target.port))
+        asyncio.run(move(target.port))
     assert not [block for block in blocks if b"moved" in block and STALE in block]

@@ -1,4 +1,4 @@
-"""All targets together: what is said of those that are equal."""
+"""The scrape pool deduplicates equal targets."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from gpuledger.agent.scrape.labelling import Delivery
-from gpuledger.agent.scrape.loop import Deliveries
-from gpuledger.agent.scrape.pool import Pool
+from gpuledger.agent.scrape.loop import ReceiverRouting
+from gpuledger.agent.scrape.pool import ScrapePool
+from gpuledger.agent.scrape.series_labels import WriteRelabeling
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.host.clock import SystemClock
 
 
-def test_a_target_that_is_there_twice_is_scraped_once_and_said_once_however_often_others_change(
+def test_a_duplicate_target_is_scraped_once_and_logged_once_while_other_targets_change(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def target(number: int) -> Target:
@@ -21,17 +21,17 @@ def test_a_target_that_is_there_twice_is_scraped_once_and_said_once_however_ofte
         return Target("t", f"http://127.0.0.1:1/{number}", (("job", "t"),), settings)
 
     async def change() -> list[str]:
-        pool, deliveries = Pool(lambda *_: None, SystemClock()), Deliveries(Delivery())
+        pool, routing = ScrapePool(lambda *_: None, SystemClock()), ReceiverRouting(WriteRelabeling())
         for others in ([], [target(2)], [target(3)]):
-            pool.become([target(1), *others, target(1)], deliveries)
+            pool.set_targets([target(1), *others, target(1)], routing)
         urls = [loop.target.url for loop in pool.loops]
-        pool.become([target(1)], deliveries)
-        pool.become([target(1), target(1)], deliveries)
+        pool.set_targets([target(1)], routing)
+        pool.set_targets([target(1), target(1)], routing)
         await pool.stop()
         return urls
 
     assert asyncio.run(change()) == ["http://127.0.0.1:1/1", "http://127.0.0.1:1/3"]
-    # It was well in between.
+    # Logged twice: the duplicate was removed in between.
     assert [record.message for record in caplog.records] == [
-        "http://127.0.0.1:1/1 of t is there twice with equal labels"
+        "duplicate target http://127.0.0.1:1/1 of t: equal URL and labels"
     ] * 2

@@ -1,7 +1,7 @@
-"""Every field that gpuledger tells, on a card of each architecture, in both schemas, byte for byte.
+"""Every exported field, on a card of each architecture, in both schemas, byte for byte.
 
-From the test NVML library through source, ledger and dialect. With UPDATE_GOLDENS=1 in the environment the
-files are written anew, for review.
+Readings come from the test NVML library through source, ledger and dialect. Set UPDATE_GOLDENS=1 to write the
+golden files, then review the difference.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from gpuledger.dialects.dcgm.collectors import DEFAULT, Collectors, Column
+from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS, Collectors, Column
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
-from gpuledger.dialects.dcgm.fields import FIELDS
+from gpuledger.dialects.dcgm.field_tables import FIELDS
 from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.exposition import text
 from gpuledger.ledger.ledger import Ledger
@@ -33,20 +33,22 @@ def card(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def page(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeState:
-    """Of the second tick, since rates and means need two."""
+def state(card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeState:
+    """The state after the second tick, because rates and means need two."""
     machine = Machine(tmp_path, monkeypatch)
     machine.state.gpus = [CARDS[card]()]
-    wanted = DcgmDialect(DcgmSettings(), EVERY_METRIC).wants
-    machine.tick(wanted)
-    seen = machine.tick(wanted)
+    required = DcgmDialect(DcgmSettings(), EVERY_METRIC).required_quantities
+    machine.tick(required)
+    seen = machine.tick(required)
     return NodeState(seen.unix, seen.source, seen, Ledger(LedgerSettings()).post(seen))
 
 
 @pytest.mark.parametrize("schema", ["4.8", "4.9"])
-def test_a_card_of_each_kind_is_told_as_reviewed(card: str, page: NodeState, schema: str) -> None:
+def test_the_page_of_each_architecture_equals_the_golden_file(
+    card: str, state: NodeState, schema: str
+) -> None:
     dialect = DcgmDialect(DcgmSettings(schema=schema), EVERY_METRIC)  # type: ignore[arg-type]
-    found = text.encode_text(dialect.families(page)).decode()
+    found = text.encode_text(dialect.families(state)).decode()
     golden = FOLDER / f"{card}-{schema}.prom"
     if os.environ.get("UPDATE_GOLDENS"):
         golden.write_text(found, encoding="utf-8")
@@ -72,9 +74,11 @@ MIG: dict[str, dict[str, str]] = {
 }
 
 
-def test_labels_of_mig_are_there_where_mig_is(card: str, page: NodeState) -> None:
-    told = {family.spec.name: family for family in DcgmDialect(DcgmSettings(), DEFAULT).families(page)}
-    family = told["DCGM_FI_DEV_POWER_USAGE"]
+def test_mig_labels_exist_only_on_mig_gpus(card: str, state: NodeState) -> None:
+    families = {
+        family.spec.name: family for family in DcgmDialect(DcgmSettings(), DEFAULT_COLLECTORS).families(state)
+    }
+    family = families["DCGM_FI_DEV_POWER_USAGE"]
     (values,) = family.samples
     labels = dict(zip(family.spec.labels, values, strict=True))
-    assert {key: one for key, one in labels.items() if "_MIG_" in key} == MIG.get(card, {})
+    assert {key: value for key, value in labels.items() if "_MIG_" in key} == MIG.get(card, {})

@@ -1,4 +1,4 @@
-"""Collectors files as dcgm-exporter's users have them: good ones, bad ones, and what is said of them."""
+"""Collectors files in dcgm-exporter's format: valid and invalid ones, with their warnings."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.dialects.dcgm.collectors import DEFAULT, UNTOLD, Collectors, parse
-from gpuledger.dialects.dcgm.field import BYTES, MEBIBYTES, Schema
+from gpuledger.dialects.dcgm.collectors import (
+    DEFAULT_COLLECTORS,
+    UNSUPPORTED_FIELDS,
+    Collectors,
+    parse_collectors,
+)
+from gpuledger.dialects.dcgm.field_definition import BYTES, MEBIBYTES, Schema
 from gpuledger.model.errors import UsageError
 
 GOOD = "DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\n"
 
 
 def read(text: str) -> Collectors:
-    return parse(text.encode(), "a.csv")
+    return parse_collectors(text.encode(), "a.csv")
 
 
-def told(text: str, schema: Schema = "4.8") -> list[tuple[str, bool, str]]:
+def columns_of(text: str, schema: Schema = "4.8") -> list[tuple[str, bool, str]]:
     return [(column.name(schema), column.is_label, column.help) for column in read(text).columns]
 
 
@@ -46,10 +51,10 @@ def told(text: str, schema: Schema = "4.8") -> list[tuple[str, bool, str]]:
         ("DCGM_EXP_XID_ERRORS_TOTAL, counter, x", ("DCGM_EXP_XID_ERRORS_TOTAL", False, "x")),
     ],
 )
-def test_a_line_names_a_field_by_either_name_or_id_and_keeps_its_help(
+def test_a_line_names_a_field_by_any_name_or_id_and_keeps_its_help(
     line: str, found: tuple[str, bool, str]
 ) -> None:
-    assert told(line) == [found]
+    assert columns_of(line) == [found]
     assert read(line).warnings == ()
 
 
@@ -65,13 +70,13 @@ def test_a_line_names_a_field_by_either_name_or_id_and_keeps_its_help(
         GOOD.replace("\n", "\r"),
     ],
 )
-def test_comments_blank_lines_byte_order_marks_and_windows_ends_are_no_matter(file: str) -> None:
-    assert told(file) == told(GOOD)
+def test_comments_blank_lines_byte_order_marks_and_line_ends_are_ignored(file: str) -> None:
+    assert columns_of(file) == columns_of(GOOD)
     assert read(file).warnings == ()
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "problem"),
     [
         (
             "DCGM_FI_DEV_GPU_TMP, gauge, x",
@@ -80,34 +85,35 @@ def test_comments_blank_lines_byte_order_marks_and_windows_ends_are_no_matter(fi
         ("dcgm_fi_dev_gpu_temp, gauge, x", "unknown field 'dcgm_fi_dev_gpu_temp'; did you mean"),
         (
             "temperature, gauge, x",
-            "unknown field 'temperature'; a name such as DCGM_FI_DEV_GPU_TEMP, or its id",
+            "unknown field 'temperature'; expected a name such as DCGM_FI_DEV_GPU_TEMP, or an id",
         ),
-        ("9999, gauge, x", "there is no field with the id 9999"),
-        ("99999999999999999999999999, gauge, x", "there is no field with the id 99999999999999999999"),
-        ("DCGM_FI_DEV_SM_CLOCK", "FIELD, TYPE, HELP is wanted"),
-        ("DCGM_FI_DEV_SM_CLOCK, histogram, x", "the type 'histogram' is none of label, gauge, counter"),
-        ("DCGM_FI_DEV_XID_ERRORS, label, x", "cannot be a label: it has labels of its own"),
+        ("9999, gauge, x", "the field id 9999 is unknown or not supported"),
+        ("99999999999999999999999999, gauge, x", "the field id 99999999999999999999 is unknown"),
+        ("DCGM_FI_DEV_SM_CLOCK", "expected FIELD, TYPE, HELP"),
+        (
+            "DCGM_FI_DEV_SM_CLOCK, histogram, x",
+            "the type 'histogram' is invalid; expected one of label, gauge, counter",
+        ),
+        ("DCGM_FI_DEV_XID_ERRORS, label, x", "cannot be a label: it is a metric with own labels"),
         ("DCGM_FI_DEV_BRAND, label, x", "DCGM_FI_DEV_BRAND: brands are not read"),
-        ("DCGM_EXP_XID_ERRORS_COUNT, counter, x", "take increase(DCGM_EXP_XID_ERRORS_TOTAL[5m])"),
+        ("DCGM_EXP_XID_ERRORS_COUNT, counter, x", "use increase(DCGM_EXP_XID_ERRORS_TOTAL[5m])"),
     ],
 )
-def test_a_line_that_cannot_be_honoured_is_skipped_with_one_warning_that_names_it(
-    line: str, said: str
-) -> None:
+def test_an_invalid_line_is_skipped_with_one_warning(line: str, problem: str) -> None:
     found = read(f"# head\n{line}\n{GOOD}")
     assert [column.field.id for column in found.columns] == [150]
     (warning,) = found.warnings
     assert warning.startswith("a.csv line 2 is skipped: ")
-    assert said in warning
+    assert problem in warning
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "# only comments\n", "{}", "nonsense\nmore, nonsense\n"])
-def test_a_file_of_which_nothing_can_be_told_is_an_error(content: str) -> None:
-    with pytest.raises(UsageError, match=r"^a\.csv names no field that can be told"):
+def test_a_file_without_valid_lines_is_an_error(content: str) -> None:
+    with pytest.raises(UsageError, match=r"^a\.csv has no field that can be exported"):
         read(content)
 
 
-def test_the_error_says_what_was_wrong_with_the_first_line() -> None:
+def test_the_error_contains_the_problem_of_the_first_line() -> None:
     with pytest.raises(UsageError, match="did you mean 'DCGM_FI_DEV_GPU_UTIL'"):
         read("DCGM_FI_DEV_GPU_UTL, gauge, x\n")
 
@@ -115,12 +121,12 @@ def test_the_error_says_what_was_wrong_with_the_first_line() -> None:
 @pytest.mark.parametrize(
     "content", [b"\xff\xfe\x00D", b"DCGM_FI_DEV_GPU_TEMP, gauge, \xe9\n", b"\x89PNG\r\n\x1a\n"]
 )
-def test_what_is_no_utf_8_is_an_error(content: bytes) -> None:
+def test_a_file_that_is_not_utf_8_is_an_error(content: bytes) -> None:
     with pytest.raises(UsageError, match=r"a\.csv is not UTF-8 text"):
-        parse(content, "a.csv")
+        parse_collectors(content, "a.csv")
 
 
-def test_types_are_dcgms_and_one_warning_tells_all_that_the_file_has_otherwise() -> None:
+def test_types_are_those_of_dcgm_and_one_warning_lists_changed_types() -> None:
     found = read(
         "DCGM_FI_PROF_PCIE_TX_BYTES, counter, x\n"
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL, counter, x\n"
@@ -128,14 +134,14 @@ def test_types_are_dcgms_and_one_warning_tells_all_that_the_file_has_otherwise()
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, gauge, x\n" + GOOD
     )
     assert found.warnings == (
-        "a.csv: types are told as DCGM has them: DCGM_FI_PROF_PCIE_TX_BYTES is a gauge, "
+        "a.csv: types were changed to those of DCGM: DCGM_FI_PROF_PCIE_TX_BYTES is a gauge, "
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL is a gauge, DCGM_FI_DRIVER_VERSION is a label, "
         "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION is a counter",
     )
     assert [column.is_label for column in found.columns] == [False, False, True, False, False]
 
 
-def test_the_first_of_two_lines_of_one_field_counts_and_a_label_of_it_may_stand_beside() -> None:
+def test_the_first_line_of_a_field_is_used_and_it_can_also_be_a_label() -> None:
     found = read(
         "DCGM_FI_DEV_PSTATE, gauge, one\n"
         "DCGM_FI_DEV_GPU_PSTATE, gauge, two\n"
@@ -144,29 +150,32 @@ def test_the_first_of_two_lines_of_one_field_counts_and_a_label_of_it_may_stand_
     assert [(column.is_label, column.help) for column in found.columns] == [(False, "one"), (True, "three")]
 
 
-def test_the_schema_decides_the_name_whichever_the_file_uses() -> None:
+def test_the_schema_determines_the_name_for_any_name_in_the_file() -> None:
     names = "DCGM_FI_DEV_FB_USED, gauge, x\nDCGM_FI_DEV_GPU_UTIL_RATIO, gauge, x\n"
-    assert [name for name, _, _ in told(names, "4.8")] == ["DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"]
-    assert [name for name, _, _ in told(names, "4.9")] == [
+    assert [name for name, _, _ in columns_of(names, "4.8")] == [
+        "DCGM_FI_DEV_FB_USED",
+        "DCGM_FI_DEV_GPU_UTIL",
+    ]
+    assert [name for name, _, _ in columns_of(names, "4.9")] == [
         "DCGM_FI_DEV_FB_USED_BYTES",
         "DCGM_FI_DEV_GPU_UTIL_RATIO",
     ]
 
 
-def test_a_second_old_name_is_told_as_it_is_written() -> None:
+def test_an_alias_is_exported_as_written() -> None:
     for name in ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"):
-        assert told(f"{name}, gauge, x")[0][0] == name
-        assert told(f"{name}, gauge, x", "4.9")[0][0] == "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
+        assert columns_of(f"{name}, gauge, x")[0][0] == name
+        assert columns_of(f"{name}, gauge, x", "4.9")[0][0] == "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"
 
 
-def test_names_of_dcgm_exporter_1_keep_its_units_in_every_schema() -> None:
+def test_names_of_dcgm_exporter_1_keep_their_units_in_every_schema() -> None:
     (column,) = read("dcgm_fb_used, gauge, x").columns
     assert {column.name("4.8"), column.name("4.9")} == {"dcgm_fb_used"}
     assert column.scale("4.8") is column.scale("4.9") is MEBIBYTES
     assert read("DCGM_FI_DEV_FB_USED, gauge, x").columns[0].scale("4.9") is BYTES
 
 
-# What dcgm-exporter 4.8 tells without a file, but for the licences of vGPUs.
+# The default fields of dcgm-exporter 4.8, except vGPU licenses.
 UPSTREAM = {100, 101, 140, 150, 155, 156, 202, 203, 204, 206, 207, 230, 251, 252, 253, 449}
 UPSTREAM |= {393, 394, 395, 1, 1001, 1004, 1005, 1009, 1010}
 DOCUMENT_LABELS = {1, 2, 50, 53, 54, 65, 66, 500, 67, 69, 76, 77}
@@ -174,26 +183,26 @@ DOCUMENT_METRICS = {100, 101, 155, 190, 150, 203, 1009, 1010, 250, 251, 252, 253
 DOCUMENT_METRICS |= {1001, 1002, 1003, 1004, 1005}
 
 
-def test_without_a_file_the_documents_fields_and_dcgm_exporters_own_are_told() -> None:
-    labels = {column.field.id for column in DEFAULT.columns if column.is_label}
-    metrics = {column.field.id for column in DEFAULT.columns if not column.is_label}
+def test_default_fields_are_those_of_the_document_and_of_dcgm_exporter() -> None:
+    labels = {column.field.id for column in DEFAULT_COLLECTORS.columns if column.is_label}
+    metrics = {column.field.id for column in DEFAULT_COLLECTORS.columns if not column.is_label}
     assert labels == DOCUMENT_LABELS
     assert metrics == DOCUMENT_METRICS | (UPSTREAM - DOCUMENT_LABELS)
-    assert len(DEFAULT.columns) == len(labels) + len(metrics)
-    assert "DCGM_FI_DEV_VGPU_LICENSE_STATUS" in UNTOLD
+    assert len(DEFAULT_COLLECTORS.columns) == len(labels) + len(metrics)
+    assert "DCGM_FI_DEV_VGPU_LICENSE_STATUS" in UNSUPPORTED_FIELDS
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=150, deadline=None)
-def test_no_file_is_worse_than_an_error_of_one_line(content: bytes) -> None:
+def test_any_file_is_parsed_or_rejected_with_a_one_line_error(content: bytes) -> None:
     try:
-        parse(content, "a.csv")
+        parse_collectors(content, "a.csv")
     except UsageError as error:
         assert "\n" not in str(error)
 
 
 @given(st.lists(st.text(max_size=40), max_size=6))
 @settings(max_examples=100, deadline=None)
-def test_nonsense_beside_a_good_line_costs_itself_alone(lines: list[str]) -> None:
+def test_invalid_lines_do_not_affect_a_valid_line(lines: list[str]) -> None:
     content = "\n".join(["", *lines, "", GOOD]).encode("utf-8", "replace")
-    assert 150 in {column.field.id for column in parse(content, "a.csv").columns}
+    assert 150 in {column.field.id for column in parse_collectors(content, "a.csv").columns}

@@ -1,4 +1,4 @@
-"""The field table: ids, names, types and scales of both schemas, and where each value comes from."""
+"""The field tables: ids, names, types and scales in both schemas, and the quantities of each field."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from gpuledger.dialects.dcgm import field as scales
-from gpuledger.dialects.dcgm.collectors import BY_ID, BY_NAME, UNTOLD
-from gpuledger.dialects.dcgm.field import Field
-from gpuledger.dialects.dcgm.fields import FIELDS
-from gpuledger.dialects.dcgm.shape import TEXTS
+from gpuledger.dialects.dcgm import field_definition as scales
+from gpuledger.dialects.dcgm.collectors import BY_ID, BY_NAME, UNSUPPORTED_FIELDS
+from gpuledger.dialects.dcgm.field_definition import Field
+from gpuledger.dialects.dcgm.field_tables import FIELDS
+from gpuledger.dialects.dcgm.label_layout import TEXTS
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import QUANTITIES, Level
 
-# What a card says, in base units.
-SAID = {
+# Readings of a card by unit, in base units.
+READINGS = {
     "": 1,
     "hertz": 1_980_000_000.0,
     "ratio": 0.57,
@@ -27,7 +27,7 @@ SAID = {
     "bytes per second": 20_480_000_000.0,
 }
 
-# Id, type, quantity, name and value in schema 4.8; new id, name and value in 4.9 as far as they differ.
+# Id, type, quantity, name and value in schema 4.8; new id, name and value in 4.9 if they differ.
 TABLE = """
 66 gauge persistence_mode DEV_PERSISTENCE_MODE 1 - DEV_GPU_PERSISTENCE_MODE
 67 gauge mig_mode DEV_MIG_MODE 1
@@ -104,24 +104,24 @@ TABLE = """
 1012 gauge nvlink_rx_rate PROF_NVLINK_RX_BYTES 20480000000
 """
 ROWS = [line.split() for line in TABLE.strip().splitlines()]
-# Made of more than one quantity or of none, or mapped: each has a test of its own.
+# Computed from several quantities or from none, or mapped: each has a separate test.
 OTHERS = {65, 254, 230}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[3])
-def test_a_field_is_told_as_dcgm_tells_it(row: list[str]) -> None:
+def test_a_field_has_the_same_name_type_and_value_as_in_dcgm(row: list[str]) -> None:
     number, kind, key, old, old_value = row[:5]
     new_number, new, new_value = (*row[5:], *("-", old, old_value)[len(row) - 5 :])
     field = BY_ID[int(number)]
     assert field.type == kind
     assert field.quantities == (QUANTITIES[key],)
-    values = {QUANTITIES[key]: SAID[QUANTITIES[key].unit]}
+    values = {QUANTITIES[key]: READINGS[QUANTITIES[key].unit]}
     assert (field.name("4.8"), str(field.value(values, field.scale("4.8")))) == (f"DCGM_FI_{old}", old_value)
     assert (field.name("4.9"), str(field.value(values, field.scale("4.9")))) == (f"DCGM_FI_{new}", new_value)
     assert field.ids == ((int(number),) if new_number == "-" else (int(number), int(new_number)))
 
 
-def test_every_field_is_in_the_table_or_has_a_test_of_its_own() -> None:
+def test_every_field_is_in_the_table_or_has_a_separate_test() -> None:
     numbers = [field.id for field in FIELDS if field.id and field.type != "text"]
     assert len(numbers) == len(set(numbers))
     assert set(numbers) == {int(row[0]) for row in ROWS} | OTHERS
@@ -129,12 +129,12 @@ def test_every_field_is_in_the_table_or_has_a_test_of_its_own() -> None:
 
 @pytest.mark.parametrize("field", [BY_ID[int(row[0])] for row in ROWS], ids=lambda field: field.old)
 @pytest.mark.parametrize("schema", ["4.8", "4.9"])
-def test_what_a_card_does_not_say_is_not_told(field: Field, schema: str) -> None:
+def test_a_field_without_a_reading_has_no_value(field: Field, schema: str) -> None:
     assert field.value({}, field.scale("4.8" if schema == "4.8" else "4.9")) is None
 
 
 @pytest.mark.parametrize(("nvml", "dcgm"), [(0, 0), (2, 1), (3, 2), (1, None)])
-def test_compute_modes_are_dcgms_and_one_that_it_does_not_know_is_absent(nvml: int, dcgm: int | None) -> None:
+def test_compute_modes_are_those_of_dcgm_and_unknown_ones_are_absent(nvml: int, dcgm: int | None) -> None:
     field = BY_ID[65]
     assert field.names == ("DCGM_FI_DEV_COMPUTE_MODE", "DCGM_FI_DEV_GPU_COMPUTE_MODE")
     assert field.value({q.COMPUTE_MODE: nvml}, field.scale("4.8")) == dcgm
@@ -144,7 +144,7 @@ GIB = 1024**3
 
 
 @pytest.mark.parametrize(
-    ("used", "total", "reserved", "told"),
+    ("used", "total", "reserved", "expected"),
     [
         (30 * GIB, 80 * GIB, 20 * GIB, 0.5),
         (0, 80 * GIB, 0, 0),
@@ -154,24 +154,25 @@ GIB = 1024**3
         (0, 0, 0, None),
     ],
 )
-def test_fb_used_percent_is_a_ratio_of_what_is_not_reserved(
-    used: int | None, total: int | None, reserved: int | None, told: float | None
+def test_fb_used_percent_is_a_ratio_of_unreserved_memory(
+    used: int | None, total: int | None, reserved: int | None, expected: float | None
 ) -> None:
     field = BY_NAME["DCGM_FI_DEV_FB_USED_PERCENT"]
     assert field is BY_NAME["DCGM_FI_DEV_FB_USED_RATIO"] is BY_ID[254]
-    said = {q.MEMORY_USED: used, q.MEMORY_TOTAL: total, q.MEMORY_RESERVED: reserved}
-    values = {quantity: value for quantity, value in said.items() if value is not None}
-    assert field.value(values, field.scale("4.8")) == field.value(values, field.scale("4.9")) == told
+    given = {q.MEMORY_USED: used, q.MEMORY_TOTAL: total, q.MEMORY_RESERVED: reserved}
+    values = {quantity: value for quantity, value in given.items() if value is not None}
+    assert field.value(values, field.scale("4.8")) == field.value(values, field.scale("4.9")) == expected
 
 
 @pytest.mark.parametrize("percent", range(101))
-def test_every_whole_percent_comes_out_whole(percent: int) -> None:
-    assert scales.PERCENT.to(percent / 100) == percent
+def test_every_whole_percent_is_exported_exactly(percent: int) -> None:
+    assert scales.PERCENT.convert(percent / 100) == percent
 
 
-def test_counters_of_48_keep_every_bit() -> None:
-    most = 2**63 - 17
-    assert scales.MILLIJOULES.to(most) == scales.COUNT.to(most) == scales.NANOSECONDS.to(most) == most
+def test_counters_of_schema_48_are_exact() -> None:
+    large = 2**63 - 17
+    for scale in (scales.MILLIJOULES, scales.COUNT, scales.NANOSECONDS):
+        assert scale.convert(large) == large
 
 
 @pytest.mark.parametrize(
@@ -182,36 +183,36 @@ def test_an_id_of_either_schema_is_the_same_field(number: int, name: str) -> Non
     assert BY_ID[number].old == name
 
 
-def test_older_and_newer_names_of_one_field_are_known() -> None:
+def test_aliases_of_a_field_are_known() -> None:
     reasons = BY_ID[112]
     assert BY_NAME["DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"] is reasons
     assert BY_NAME["DCGM_FI_DEV_CLOCKS_EVENT_REASONS"] is reasons
     assert BY_NAME["DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL"] is BY_ID[449]
 
 
-def test_no_name_is_of_two_fields_and_none_is_told_and_untold() -> None:
+def test_names_are_unique_and_not_listed_as_unsupported() -> None:
     names = [name for field in FIELDS for name in set(field.names)]
     assert len(names) == len(set(names))
-    assert not set(names) & set(UNTOLD)
+    assert not set(names) & set(UNSUPPORTED_FIELDS)
     assert all(re.fullmatch(r"DCGM_(FI|EXP)_[A-Z0-9_]+", name) for name in names)
 
 
-def test_every_text_has_its_maker() -> None:
+def test_every_text_field_has_a_function() -> None:
     assert {field.id for field in FIELDS if field.type == "text"} == set(TEXTS)
 
 
-def test_every_field_is_told_from_quantities_that_nvml_tells() -> None:
-    told = {quantity for field in FIELDS for quantity in field.quantities}
-    assert told <= set(QUANTITIES.values())
-    # DCGM has rates of the four counters, no graphics clock, and no field for the last two.
+def test_every_field_is_computed_from_quantities_of_nvml() -> None:
+    used = {quantity for field in FIELDS for quantity in field.quantities}
+    assert used <= set(QUANTITIES.values())
+    # DCGM has rates instead of the four counters, no graphics clock, and no field for the last two.
     others = {q.PCIE_TX, q.PCIE_RX, q.NVLINK_TX, q.NVLINK_RX, q.GRAPHICS_CLOCK, q.MAX_GRAPHICS_CLOCK}
     others |= {q.RECOVERY_ACTION, q.FABRIC_STATE}
-    assert set(QUANTITIES.values()) - told == others
+    assert set(QUANTITIES.values()) - used == others
 
 
-def test_what_an_instance_has_is_of_instances_and_nothing_else() -> None:
-    deep = {field.id for field in FIELDS if field.level is Level.INSTANCE}
-    assert deep == {250, 251, 252, 253, 254, *range(1001, 1009)}
+def test_fields_of_instances_and_shared_fields() -> None:
+    of_instances = {field.id for field in FIELDS if field.level is Level.INSTANCE}
+    assert of_instances == {250, 251, 252, 253, 254, *range(1001, 1009)}
     assert {field.id for field in FIELDS if field.shared} == {250, 251, 252, 253, 254, 1005}
 
 
@@ -220,6 +221,6 @@ DOCUMENT = {1, 2, 50, 53, 54, 65, 66, 500, 67, 69, 76, 77, 100, 101, 155, 190, 1
 DOCUMENT |= {250, 251, 252, 253, 254, 312, 313, 1001, 1002, 1003, 1004, 1005}
 
 
-def test_all_fields_of_the_document_are_there() -> None:
+def test_all_fields_of_the_document_exist() -> None:
     assert len(DOCUMENT) == 32
     assert set(BY_ID) >= DOCUMENT

@@ -1,4 +1,4 @@
-"""The smi dialect: families beside the columns, and columns from quantities where there are no others."""
+"""The smi dialect: columns of nvidia-smi, columns emulated from quantities, and additional families."""
 
 from __future__ import annotations
 
@@ -8,40 +8,39 @@ from dataclasses import replace
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from builders import GIB, MIB, gpu, instance, page, process, reading, snapshot
+from builders import GIB, MIB, gpu, instance, node_state, process, reading, snapshot
 from gpuledger.dialects.settings import SmiDialectSettings
 from gpuledger.dialects.smi.dialect import SmiDialect
 from gpuledger.exposition import text
-from gpuledger.exposition import text as openmetrics
-from gpuledger.exposition.merging import check_specs
+from gpuledger.exposition.merging import check_family_specs
 from gpuledger.model import quantities as q
 from gpuledger.model.node_state import CollectorHealth, Health, NodeState, PauseHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
-from gpuledger.model.snapshot import Collected, Reading, SourceInfo
+from gpuledger.model.snapshot import CollectorRun, Reading, SourceInfo
 
 CARD = gpu(0, name="NVIDIA H100 PCIe", pci_bus_id="00000000:C1:00.0", vbios="96.00", compute_capability="9.0")
 OK = Health(
-    tried=True, healthy=True, collectors=(CollectorHealth("source", True, 0.25, 1_700_000_000.0, "", 3),)
+    attempted=True, healthy=True, collectors=(CollectorHealth("source", True, 0.25, 1_700_000_000.0, "", 3),)
 )
 
 
-def lines(page_: NodeState, dialect: SmiDialect | None = None, **settings: bool) -> dict[str, str]:
-    """Value by series."""
+def lines(state: NodeState, dialect: SmiDialect | None = None, **settings: bool) -> dict[str, str]:
+    """Returns values by series."""
     made = dialect or SmiDialect(SmiDialectSettings(**settings), "1.2.3")
-    body = text.encode_text(made.families(page_)).decode()
+    body = text.encode_text(made.families(state)).decode()
     return dict(line.rsplit(" ", 1) for line in body.splitlines() if not line.startswith("#"))
 
 
 def of(*readings: Reading, source: SourceInfo | None = None, ledger: LedgerState | None = None) -> NodeState:
-    made = page(snapshot(*readings), ledger, OK)
+    made = node_state(snapshot(*readings), ledger, OK)
     if source is None or made.snapshot is None:
         return made
     return replace(made, source=source, snapshot=replace(made.snapshot, source=source))
 
 
 def columns(**cells: str) -> Reading:
-    """A Reading with columns; in the names of arguments `__` stands for a dot."""
+    """Returns a Reading with columns; `__` in argument names stands for a dot."""
     return reading(
         CARD, raw={"uuid": CARD.uuid, **{name.replace("__", "."): cell for name, cell in cells.items()}}
     )
@@ -98,17 +97,17 @@ QUANTITIES: list[tuple[Quantity, float, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("quantity", "value", "name", "told"), QUANTITIES, ids=lambda item: str(item))
-def test_a_quantity_is_told_as_nvidia_smi_prints_its_field(
-    quantity: Quantity, value: float, name: str, told: str
+@pytest.mark.parametrize(("quantity", "value", "name", "expected"), QUANTITIES, ids=lambda item: str(item))
+def test_a_quantity_is_exported_as_nvidia_smi_prints_it(
+    quantity: Quantity, value: float, name: str, expected: str
 ) -> None:
     series = f'nvidia_smi_{name}{{uuid="0"}}'
-    assert lines(of(reading(CARD, values={quantity: value})))[series] == told
+    assert lines(of(reading(CARD, values={quantity: value})))[series] == expected
     assert series not in lines(of(reading(CARD, values={})))
-    assert quantity in SmiDialect.wants
+    assert quantity in SmiDialect.required_quantities
 
 
-# What the dashboards 14574 and 25547 ask for.
+# The families that the dashboards 14574 and 25547 query.
 DASHBOARDS = [
     "gpu_info",
     "pstate",
@@ -152,23 +151,23 @@ DASHBOARDS = [
 ]
 
 
-def test_nvml_tells_what_the_public_dashboards_ask_for() -> None:
+def test_families_of_the_public_dashboards_are_exported_with_nvml() -> None:
     values = {quantity: value for quantity, value, _, _ in QUANTITIES} | {q.CLOCK_EVENT_REASONS: 0}
-    told = {key.partition("{")[0] for key in lines(of(reading(CARD, process(CARD), values=values)))}
-    assert [name for name in DASHBOARDS if f"nvidia_smi_{name}" not in told] == []
+    series = {key.partition("{")[0] for key in lines(of(reading(CARD, process(CARD), values=values)))}
+    assert [name for name in DASHBOARDS if f"nvidia_smi_{name}" not in series] == []
 
 
 @pytest.mark.parametrize(
     ("driver", "names"),
     [("470.256.02", "throttle"), ("530.41.03", "throttle"), ("535.54.03", "event"), ("", "event")],
 )
-def test_what_limits_the_clocks_has_the_name_that_the_driver_gives_it(driver: str, names: str) -> None:
+def test_clock_reasons_are_named_as_in_the_driver_version(driver: str, names: str) -> None:
     seen = of(
         reading(CARD, values={q.CLOCK_EVENT_REASONS: 0x84}), source=SourceInfo("nvml", driver_version=driver)
     )
     start = f"nvidia_smi_clocks_{names}_reasons_"
-    told = {key: value for key, value in lines(seen).items() if "_reasons_" in key}
-    assert told == {
+    series = {key: value for key, value in lines(seen).items() if "_reasons_" in key}
+    assert series == {
         f'{start}{name}{{uuid="0"}}': value
         for name, value in {
             "active": "132",
@@ -184,21 +183,23 @@ def test_what_limits_the_clocks_has_the_name_that_the_driver_gives_it(driver: st
     }
 
 
-def test_columns_go_before_quantities() -> None:
+def test_columns_take_precedence_over_quantities() -> None:
     seen = replace(columns(pstate="P8"), values={q.PERFORMANCE_STATE: 2, q.TEMPERATURE: 50})
-    told = lines(of(seen))
-    assert told['nvidia_smi_pstate{uuid="0"}'] == "8"
-    assert 'nvidia_smi_temperature_gpu{uuid="0"}' not in told
+    series = lines(of(seen))
+    assert series['nvidia_smi_pstate{uuid="0"}'] == "8"
+    assert 'nvidia_smi_temperature_gpu{uuid="0"}' not in series
 
 
-def test_a_row_that_was_asked_for_and_did_not_come_is_not_made_up() -> None:
+def test_a_queried_row_that_is_missing_is_not_emulated() -> None:
     seen = snapshot(reading(CARD, values={q.TEMPERATURE: 50}), replace(columns(pstate="P8"), device=gpu(1)))
-    told = lines(page(replace(seen, collected=(Collected("columns", 0.1, "a row is mangled"),)), health=OK))
-    assert [key for key in told if 'uuid="0"' in key and "compute_apps" not in key] == []
-    assert told['nvidia_smi_pstate{uuid="1"}'] == "8"
+    series = lines(
+        node_state(replace(seen, collected=(CollectorRun("columns", 0.1, "a row is mangled"),)), health=OK)
+    )
+    assert [key for key in series if 'uuid="0"' in key and "compute_apps" not in key] == []
+    assert series['nvidia_smi_pstate{uuid="1"}'] == "8"
 
 
-def test_gpu_info_is_told_without_columns_too() -> None:
+def test_gpu_info_is_exported_without_columns() -> None:
     source = SourceInfo("nvml", driver_version="580.95.05", cuda_version="13.0")
     (info,) = [
         key for key in lines(of(reading(CARD), source=source)) if key.startswith("nvidia_smi_gpu_info")
@@ -211,9 +212,9 @@ def test_gpu_info_is_told_without_columns_too() -> None:
 
 
 def test_a_gpu_that_is_lost_has_no_row() -> None:
-    told = lines(of(reading(CARD), reading(gpu(1), up=False, failed=True, values={})))
-    assert [key for key in told if 'uuid="1"' in key] == []
-    assert 'nvidia_smi_count{uuid="0"}' in told
+    series = lines(of(reading(CARD), reading(gpu(1), up=False, failed=True, values={})))
+    assert [key for key in series if 'uuid="1"' in key] == []
+    assert 'nvidia_smi_count{uuid="0"}' in series
 
 
 @pytest.mark.parametrize(
@@ -222,39 +223,39 @@ def test_a_gpu_that_is_lost_has_no_row() -> None:
         (
             {"brand__new [K]": "7 K"},
             set(),
-            "the unit of brand.new [K] is not known: told as nvidia_smi_brand_new_k",
+            "unknown unit of the nvidia-smi column brand.new [K]: exported unscaled as nvidia_smi_brand_new",
         ),
         (
             {"fooBar": "1", "foo__bar": "2"},
             {"foo_bar"},
-            "the columns fooBar, foo.bar of nvidia-smi would all be nvidia_smi_foo_bar: none is told",
+            "the nvidia-smi columns fooBar, foo.bar would all be named nvidia_smi_foo_bar: none is exported",
         ),
         (
             {"compute__apps": "3"},
             {"compute_apps"},
-            "the column compute.apps of nvidia-smi would be nvidia_smi_compute_apps: not told",
+            "the nvidia-smi column compute.apps would be named nvidia_smi_compute_apps: not exported",
         ),
         (
             {"gpu_recovery_action": "Drain P3P"},
             {"gpu_recovery_action"},
-            "nvidia-smi says 'Drain P3P' of gpu_recovery_action, which has no number: not told",
+            "unknown value 'Drain P3P' of nvidia-smi's gpu_recovery_action: not exported",
         ),
     ],
 )
-def test_what_is_odd_is_warned_of_once_and_the_rest_goes_on(
+def test_a_problem_of_a_column_is_logged_once_and_others_are_exported(
     cells: dict[str, str], dropped: set[str], warning: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     dialect = SmiDialect(SmiDialectSettings(compute_apps=False), "1")
     for temperature in ("50", "51"):
-        told = lines(of(columns(temperature__gpu=temperature, **cells)), dialect)
-        assert told['nvidia_smi_temperature_gpu{uuid="0"}'] == temperature
-        assert not any(f'nvidia_smi_{name}{{uuid="0"}}' in told for name in dropped)
-    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(said) == 1
-    assert said[0].startswith(warning)
+        series = lines(of(columns(temperature__gpu=temperature, **cells)), dialect)
+        assert series['nvidia_smi_temperature_gpu{uuid="0"}'] == temperature
+        assert not any(f'nvidia_smi_{name}{{uuid="0"}}' in series for name in dropped)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert warnings[0].startswith(warning)
 
 
-def test_a_strange_unit_is_told_as_printed() -> None:
+def test_an_unknown_unit_is_exported_unscaled() -> None:
     assert lines(of(columns(**{"brand__new [K]": "7 K"})))['nvidia_smi_brand_new_k{uuid="0"}'] == "7"
 
 
@@ -268,8 +269,8 @@ def test_compute_processes_have_name_and_memory_and_their_number() -> None:
         ),
         reading(gpu(1)),
     )
-    told = {key: value for key, value in lines(seen).items() if "compute_app" in key}
-    assert told == {
+    series = {key: value for key, value in lines(seen).items() if "compute_app" in key}
+    assert series == {
         'nvidia_smi_compute_app_info{pid="42",process_name="/usr/bin/python3",uuid="0"}': "1",
         'nvidia_smi_compute_app_info{pid="43",process_name="run",uuid="0"}': "1",
         'nvidia_smi_compute_app_used_memory_bytes{pid="42",process_name="/usr/bin/python3",uuid="0"}': str(
@@ -281,36 +282,36 @@ def test_compute_processes_have_name_and_memory_and_their_number() -> None:
     }
 
 
-def test_a_list_that_failed_has_no_count_and_is_not_a_success() -> None:
-    told = lines(of(reading(CARD, failed=True), reading(gpu(1))))
-    assert 'nvidia_smi_compute_apps{uuid="0"}' not in told
-    assert told['nvidia_smi_compute_apps{uuid="1"}'] == "0"
-    assert told["nvidia_smi_compute_apps_last_collect_success"] == "0"
+def test_a_failed_process_list_has_no_count_and_no_success() -> None:
+    series = lines(of(reading(CARD, failed=True), reading(gpu(1))))
+    assert 'nvidia_smi_compute_apps{uuid="0"}' not in series
+    assert series['nvidia_smi_compute_apps{uuid="1"}'] == "0"
+    assert series["nvidia_smi_compute_apps_last_collect_success"] == "0"
 
 
-def test_processes_beyond_the_cap_are_in_the_count_alone() -> None:
+def test_processes_beyond_the_cap_are_only_in_the_count() -> None:
     first, second = process(CARD, 1), process(CARD, 2)
     ledger = LedgerState(omitted={CARD.uuid: frozenset({second.key})})
-    told = lines(of(reading(CARD, first, second), ledger=ledger))
-    assert [key for key in told if key.startswith("nvidia_smi_compute_app_info")] == [
+    series = lines(of(reading(CARD, first, second), ledger=ledger))
+    assert [key for key in series if key.startswith("nvidia_smi_compute_app_info")] == [
         'nvidia_smi_compute_app_info{pid="1",process_name="python3",uuid="0"}'
     ]
-    assert told['nvidia_smi_compute_apps{uuid="0"}'] == "2"
+    assert series['nvidia_smi_compute_apps{uuid="0"}'] == "2"
 
 
-def test_processes_can_be_left_out() -> None:
+def test_processes_can_be_disabled() -> None:
     assert not any(
         "compute_app" in key for key in lines(of(reading(CARD, process(CARD))), compute_apps=False)
     )
 
 
-def test_under_mig_processes_and_memory_are_of_instances_and_the_count_of_the_gpu() -> None:
+def test_under_mig_processes_and_memory_are_per_instance_and_counts_per_gpu() -> None:
     cut = gpu(2)
     first = instance(cut, 2, 0, profile="3g.40gb")
     twin = instance(cut, 9, 0, 1, profile="1c.2g.20gb")
     other = instance(cut, 9, 1, 2, profile="1c.2g.20gb")
     activity = {q.ENGINE_ACTIVITY: 0.5, q.SM_ACTIVITY: 0.25, q.SM_OCCUPANCY: 0.125, q.TENSOR_ACTIVITY: 0.0625}
-    told = lines(
+    series = lines(
         of(
             reading(cut, mig_enabled=True, values={}),
             reading(
@@ -321,20 +322,20 @@ def test_under_mig_processes_and_memory_are_of_instances_and_the_count_of_the_gp
         )
     )
     where = 'gpu_instance_id="2",uuid="2"'
-    assert told['nvidia_smi_compute_apps{uuid="2"}'] == "3"
+    assert series['nvidia_smi_compute_apps{uuid="2"}'] == "3"
     assert (
-        told[
+        series[
             'nvidia_smi_compute_app_info{compute_instance_id="1",gpu_instance_id="9",pid="9",process_name="python3",uuid="2"}'
         ]
         == "1"
     )
     assert (
-        told[
+        series[
             'nvidia_smi_mig_info{compute_instance_id="0",gpu_instance_id="2",mig_uuid="2-2-0",profile="3g.40gb",uuid="2"}'
         ]
         == "1"
     )
-    assert {key: value for key, value in told.items() if "_mig_" in key and "mig_info" not in key} == {
+    assert {key: value for key, value in series.items() if "_mig_" in key and "mig_info" not in key} == {
         f"nvidia_smi_mig_memory_total_bytes{{{where}}}": str(40 * GIB),
         'nvidia_smi_mig_memory_total_bytes{gpu_instance_id="9",uuid="2"}': str(20 * GIB),
         f"nvidia_smi_mig_memory_used_bytes{{{where}}}": str(GIB),
@@ -348,33 +349,33 @@ def test_under_mig_processes_and_memory_are_of_instances_and_the_count_of_the_gp
 XIDS = LedgerState(xids={("GPU-0", 31): 2}, xid_times={("GPU-0", 31): 1_699_999_990.5})
 
 
-def health(told: dict[str, str]) -> dict[str, str]:
+def health(series: dict[str, str]) -> dict[str, str]:
     keys = ("failed_scrapes_total", "command_exit_code", "last_collect_success")
     keys += ("last_collect_success_timestamp_seconds", "last_collect_duration_seconds")
-    return {key: told[f"nvidia_smi_{key}"] for key in keys if f"nvidia_smi_{key}" in told}
+    return {key: series[f"nvidia_smi_{key}"] for key in keys if f"nvidia_smi_{key}" in series}
 
 
-def test_a_reading_that_works_says_so() -> None:
-    told = lines(of(reading(CARD)))
-    assert health(told) == {
+def test_a_successful_reading_is_exported() -> None:
+    series = lines(of(reading(CARD)))
+    assert health(series) == {
         "failed_scrapes_total": "3",
         "command_exit_code": "0",
         "last_collect_success": "1",
         "last_collect_success_timestamp_seconds": "1700000000",
         "last_collect_duration_seconds": "0.25",
     }
-    assert told['nvidia_gpu_exporter_build_info{version="1.2.3"}'] == "1"
+    assert series['nvidia_gpu_exporter_build_info{version="1.2.3"}'] == "1"
 
 
-@pytest.mark.parametrize(("code", "told"), [(None, "-1"), (9, "9"), (-1, "-1"), (0, "-1")])
-def test_while_nothing_can_be_read_only_health_and_counters_are_told(code: int | None, told: str) -> None:
+@pytest.mark.parametrize(("code", "exported"), [(None, "-1"), (9, "9"), (-1, "-1"), (0, "-1")])
+def test_without_a_snapshot_only_health_and_counters_are_exported(code: int | None, exported: str) -> None:
     source = CollectorHealth("source", False, None, 1_699_999_999.0, "no driver", 4)
     source_info = SourceInfo("smi", exit_code=code)
-    dead = NodeState(1.0, source_info, None, XIDS, Health(tried=True, collectors=(source,)))
+    dead = NodeState(1.0, source_info, None, XIDS, Health(attempted=True, collectors=(source,)))
     seen = lines(dead)
     assert health(seen) == {
         "failed_scrapes_total": "4",
-        "command_exit_code": told,
+        "command_exit_code": exported,
         "last_collect_success": "0",
         "last_collect_success_timestamp_seconds": "1699999999",
     }
@@ -385,7 +386,7 @@ def test_while_nothing_can_be_read_only_health_and_counters_are_told(code: int |
     }
 
 
-def test_columns_that_could_not_be_read_are_a_failure_though_the_machine_could() -> None:
+def test_failed_columns_are_a_failure_even_if_the_source_succeeds() -> None:
     parts = (*OK.collectors, CollectorHealth("columns", False, 0.1, 1_699_999_000.0, "exit 6", 2))
     seen = replace(
         of(reading(CARD)), source=SourceInfo("smi", exit_code=6), health=replace(OK, collectors=parts)
@@ -399,29 +400,28 @@ def test_columns_that_could_not_be_read_are_a_failure_though_the_machine_could()
     }
 
 
-def test_before_the_first_reading_nothing_is_said_of_it() -> None:
+def test_before_the_first_reading_there_is_no_result() -> None:
     parts = (CollectorHealth("source", success=False),)
     assert health(lines(NodeState(1.0, SourceInfo("smi"), health=Health(collectors=parts)))) == {
         "failed_scrapes_total": "0"
     }
 
 
-def test_in_a_pause_reading_has_neither_worked_nor_failed() -> None:
-    """Nor does the count of failures fall to 0 and come back, which would be an increase."""
-    paused = Health(tried=True, pause=PauseHealth(paused=True))
+def test_a_paused_source_exports_no_result() -> None:
+    """The count of failures is omitted too: a drop to 0 and back would look like an increase."""
+    paused = Health(attempted=True, pause=PauseHealth(paused=True))
     assert health(lines(NodeState(1.0, SourceInfo("smi", exit_code=0), health=paused))) == {}
 
 
-def test_the_page_parses_as_openmetrics_too() -> None:
+def test_the_page_parses_as_openmetrics() -> None:
     seen = of(columns(ecc__errors__corrected__volatile__total="0"), ledger=XIDS)
     dialect = SmiDialect(SmiDialectSettings(), "1")
     names = {
-        family.name
-        for family in read_openmetrics(openmetrics.encode_openmetrics(dialect.families(seen)).decode())
+        family.name for family in read_openmetrics(text.encode_openmetrics(dialect.families(seen)).decode())
     }
     assert {"nvidia_smi_ecc_errors_corrected_volatile_total", "nvidia_smi_xid_errors"} <= names
 
 
-def test_the_catalogue_can_be_told_on_one_page() -> None:
-    check_specs(SmiDialect.specs)
+def test_all_specs_can_share_one_page() -> None:
+    check_family_specs(SmiDialect.specs)
     assert len({spec.name for spec in SmiDialect.specs}) == len(SmiDialect.specs)

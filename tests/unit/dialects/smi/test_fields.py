@@ -1,4 +1,4 @@
-"""From a column of nvidia-smi to a sample: nvidia_gpu_exporter's names, units and numbers."""
+"""Columns of nvidia-smi as samples with nvidia_gpu_exporter's names, units and values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.dialects.smi.columns import is_unknown_word, number
-from gpuledger.dialects.smi.fields import told_as
+from gpuledger.dialects.smi.columns import is_unknown_word, parse_cell
+from gpuledger.dialects.smi.fields import column_family
 
 
 def value(header: str, cell: str) -> float | None:
-    told = told_as(header)
-    return number(cell, told.field, told.factor)
+    column = column_family(header)
+    return parse_cell(cell, column.field, column.factor)
 
 
 @pytest.mark.parametrize(
@@ -42,15 +42,15 @@ def value(header: str, cell: str) -> float | None:
             "ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",
             "ecc_errors_uncorrected_aggregate_sram_threshold_exceeded",
         ),
-        # What the driver calls it is what it is called: both names are on the dashboards.
+        # The name of the driver version is kept: dashboards use both names.
         ("clocks_throttle_reasons.active", "clocks_throttle_reasons_active"),
         ("clocks_event_reasons.active", "clocks_event_reasons_active"),
         ("gpu-part:number", "gpu_part_number"),
     ],
 )
-def test_the_name_is_the_header_with_its_unit_spelled_out(header: str, name: str) -> None:
-    assert told_as(header).name == f"nvidia_smi_{name}"
-    assert told_as(header).strange == ""
+def test_the_family_name_is_the_header_with_its_unit(header: str, name: str) -> None:
+    assert column_family(header).name == f"nvidia_smi_{name}"
+    assert column_family(header).unknown_unit == ""
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,15 @@ def test_the_name_is_the_header_with_its_unit_spelled_out(header: str, name: str
         ("brand.new [%%]", "brand_new", "%%"),
     ],
 )
-def test_a_unit_without_a_rule_is_sanitised(header: str, name: str, unit: str) -> None:
-    told = told_as(header)
-    assert (told.name, told.factor, told.strange) == (f"nvidia_smi_{name}", 1.0, unit)
+def test_an_unknown_unit_is_sanitized(header: str, name: str, unit: str) -> None:
+    column = column_family(header)
+    assert (column.name, column.factor, column.unknown_unit) == (f"nvidia_smi_{name}", 1.0, unit)
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text(min_size=1, max_size=40))
-def test_every_header_makes_a_name_that_prometheus_takes(header: str) -> None:
-    assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", told_as(header).name)
+def test_every_header_results_in_a_valid_metric_name(header: str) -> None:
+    assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", column_family(header).name)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_every_header_makes_a_name_that_prometheus_takes(header: str) -> None:
         ("memory.total [MiB]", "24564 MiB", 24564 * 1024 * 1024),
         ("fan.speed [%]", "38 %", 0.38),
         ("fan.speed [%]", "105 %", 1.05),
-        # As nvidia_gpu_exporter multiplies, to the last bit.
+        # The same floating-point result as in nvidia_gpu_exporter.
         ("utilization.gpu [%]", "57 %", 57 * 0.01),
         ("clocks_event_reasons_counters.sw_power_cap [us]", "212553937 us", 212.553937),
         ("power_smoothing.window_multiplier [ms]", "12 ms", 0.012),
@@ -113,21 +113,21 @@ def test_every_header_makes_a_name_that_prometheus_takes(header: str) -> None:
         ("fabric.state", "In Progress", 2),
         ("fabric.state", "Completed", 3),
         ("compute_cap", "8.9", 8.9),
-        # One number in a text is told, as there: who comes from it finds every series again.
+        # A single number in a text is a value, as in nvidia_gpu_exporter, so that all its series exist.
         ("name", "NVIDIA GeForce RTX 2080 SUPER", 2080),
         ("driver_version", "595.80", 595.8),
         ("serial", "1650000000002", 1_650_000_000_002),
     ],
 )
-def test_a_cell_with_one_number_is_that_number_in_the_base_unit(
+def test_a_cell_with_one_number_is_converted_to_the_base_unit(
     header: str, cell: str, expected: float
 ) -> None:
     assert value(header, cell) == pytest.approx(expected, rel=1e-15, abs=0)
 
 
 @pytest.mark.parametrize("cell", ["0C", "0x0C", "0x0c"])
-def test_what_the_help_calls_hexadecimal_is_so_without_its_mark(cell: str) -> None:
-    """nvidia_gpu_exporter reads `10` as ten there; nvidia-smi's help says `PCI bus number, in hex`."""
+def test_hexadecimal_fields_are_parsed_without_a_prefix(cell: str) -> None:
+    """nvidia_gpu_exporter reads `10` as decimal; nvidia-smi's help says `PCI bus number, in hex`."""
     assert value("pci.bus", cell) == 12
     assert value("pci.bus", "10") == 16
     assert value("count", "10") == 10
@@ -158,17 +158,17 @@ def test_what_the_help_calls_hexadecimal_is_so_without_its_mark(cell: str) -> No
         "1-2",
     ],
 )
-def test_none_or_several_numbers_are_no_sample(cell: str) -> None:
+def test_a_cell_with_no_number_or_several_has_no_value(cell: str) -> None:
     assert value("some.field", cell) is None
 
 
 @pytest.mark.parametrize("cell", ["Drain P3P", "Unknown(7)", "Reset 2 times"])
-def test_a_new_word_of_an_enumeration_is_no_sample_whatever_digits_it_has(cell: str) -> None:
+def test_an_unknown_word_of_an_enumeration_has_no_value(cell: str) -> None:
     assert value("gpu_recovery_action", cell) is None
     assert is_unknown_word(cell, "gpu_recovery_action")
 
 
 @pytest.mark.parametrize("cell", ["[N/A]", "N/A", "", "[Unknown Error]"])
-def test_an_absent_enumeration_is_not_a_new_word(cell: str) -> None:
+def test_an_absent_enumeration_is_not_an_unknown_word(cell: str) -> None:
     assert value("fabric.state", cell) is None
     assert not is_unknown_word(cell, "fabric.state")

@@ -1,4 +1,4 @@
-"""A web config file in a folder of certificates, and servers and clients that speak under it."""
+"""A web config file in a folder of certificates, with servers and clients that use it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import pytest
 
 from builders import FakeClock
 from certificates import Certificates
-from gpuledger.http.web_config.web import Web
+from gpuledger.http.web_config.security import WebSecurity
 from unit.http.support import Client, serve, some_routes
 
 TLS = "tls_server_config: {{cert_file: server.crt, key_file: server.key{more}}}\n"
 
-# Passwords of `counting`'s hashes are the last letters of the hash.
+# In these fake hashes the last characters are the password.
 FILLER = b"." * 21 + b"e" + b"." * 20
 
 
 def hash_of(password: str, cost: int = 10) -> bytes:
-    """A made-up hash in the right form, for a check that is made up, too."""
+    """A fake but well-formed hash for `CountingCheck`."""
     return f"$2b${cost:02}$".encode() + FILLER + password.encode().rjust(11, b".")
 
 
-class Check:
-    """Stands in for bcrypt: counts, and notes what it was asked."""
+class CountingCheck:
+    """Replaces bcrypt and records its calls."""
 
     def __init__(self):
-        self.asked = []
+        self.calls = []
 
     def __call__(self, password, stored):
-        self.asked.append((password, stored))
+        self.calls.append((password, stored))
         return stored.endswith(password.rjust(11, b"."))
 
     @property
     def costs(self):
-        return [stored[4:6].decode() for _, stored in self.asked]
+        return [stored[4:6].decode() for _, stored in self.calls]
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +47,7 @@ def issued(tmp_path_factory):
 
 @pytest.fixture
 def certificates(issued, tmp_path):
-    """A folder of one's own, whose files a test may change."""
+    """A copy of the folder, with files that the test may change."""
     copy = object.__new__(Certificates)
     copy.folder = tmp_path / "web"
     shutil.copytree(issued.folder, copy.folder)
@@ -72,8 +72,10 @@ class TlsClient(Client):
 
 def serve_under(file, scenario, *, clock=None, passwords=None, limits=None, routes=None):
     """Run `scenario(server)` against a server under the web config in the file."""
-    web = Web(file, clock or FakeClock(), passwords)
-    return serve(scenario, limits=limits, routes=routes or some_routes(), speaker=web.speaker)
+    web = WebSecurity(file, clock or FakeClock(), passwords)
+    return serve(
+        scenario, limits=limits, routes=routes or some_routes(), protocol_factory=web.protocol_factory
+    )
 
 
 @pytest.fixture
@@ -83,9 +85,8 @@ def file(certificates):
     return path
 
 
-def client_hello(curve=None, maximum=ssl.TLSVersion.TLSv1_3):
+def client_hello(curve=None):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.maximum_version = maximum
     if curve:
         context.set_ecdh_curve(curve)
     outgoing = ssl.MemoryBIO()

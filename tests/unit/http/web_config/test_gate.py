@@ -1,4 +1,4 @@
-"""Requests under a web config without TLS: who is let in, how often, and with what headers."""
+"""Basic auth, rate limit and headers of a web config without TLS."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from threading import Event
 import pytest
 
 from builders import FakeClock
-from gpuledger.http.limits import Limits
+from gpuledger.http.limits import HttpLimits
 from gpuledger.http.routes import Routes
-from gpuledger.http.web_config.gate import credentials
-from gpuledger.http.web_config.passwords import Passwords
+from gpuledger.http.web_config.gate import parse_basic_auth
+from gpuledger.http.web_config.passwords import PasswordChecker
 from unit.http.streams import GET_STREAM, Station, chunk, head_of
 from unit.http.support import GET_HELLO, Client, some_routes, until
-from unit.http.web_config.support import Check, hash_of, serve_under
+from unit.http.web_config.support import CountingCheck, hash_of, serve_under
 
 HEALTH = ("/-/healthy", "/-/ready", "/health")
 
@@ -38,46 +38,46 @@ def file(tmp_path):
 def routes():
     hello = some_routes()
 
-    def say(request):
+    def hello_handler(request):
         return hello.respond(replace(request, path="/hello"))
 
-    return Routes(dict.fromkeys(("/hello", *HEALTH), say))
+    return Routes(dict.fromkeys(("/hello", *HEALTH), hello_handler))
 
 
-def test_without_a_password_a_wrong_one_or_another_scheme_the_answer_is_401_and_a_challenge(file):
+def test_missing_or_wrong_credentials_get_401_and_a_challenge(file):
     offers = [(), (basic("alice", "x"),), (basic("bob", "secret"),), ("Authorization: Bearer x",)]
 
     async def scenario(server):
         async with Client(server) as client:
             return [await client.ask("/hello", *offer) for offer in offers]
 
-    for answer in serve_under(file, scenario, passwords=Passwords(Check())):
+    for answer in serve_under(file, scenario, passwords=PasswordChecker(CountingCheck())):
         assert answer.status == 401
         assert answer.headers["www-authenticate"] == 'Basic realm="gpuledger", charset="UTF-8"'
         assert b"hello" not in answer.body
 
 
-def test_the_right_password_opens_every_page_and_costs_one_check(file):
-    check = Check()
+def test_a_correct_password_is_checked_once_for_all_pages(file):
+    check = CountingCheck()
 
     async def scenario(server):
         async with Client(server) as client:
             return [(await client.ask(path, ALICE)).status for path in ("/hello", "/hello", "/echo", "/no")]
 
-    assert serve_under(file, scenario, passwords=Passwords(check)) == [200, 200, 200, 404]
-    assert len(check.asked) == 1
+    assert serve_under(file, scenario, passwords=PasswordChecker(check)) == [200, 200, 200, 404]
+    assert len(check.calls) == 1
 
 
-def test_who_has_no_password_learns_nothing_of_pages_or_methods(file):
+def test_without_a_password_no_path_or_method_is_disclosed(file):
     async def scenario(server):
         async with Client(server) as client:
             return [(await client.ask("/no")).status, (await client.ask("/hello", method="DELETE")).status]
 
-    assert serve_under(file, scenario, passwords=Passwords(Check())) == [401, 401]
+    assert serve_under(file, scenario, passwords=PasswordChecker(CountingCheck())) == [401, 401]
 
 
-def test_health_is_for_everyone_and_costs_no_check(file):
-    check = Check()
+def test_health_needs_no_password(file):
+    check = CountingCheck()
 
     async def scenario(server):
         async with Client(server) as client:
@@ -87,11 +87,11 @@ def test_health_is_for_everyone_and_costs_no_check(file):
                 for offer in ((), (basic("x", "y"),))
             ]
 
-    assert serve_under(file, scenario, passwords=Passwords(check), routes=routes()) == [200] * 6
-    assert not check.asked
+    assert serve_under(file, scenario, passwords=PasswordChecker(check), routes=routes()) == [200] * 6
+    assert not check.calls
 
 
-def test_a_password_being_checked_holds_up_nobody_else(file):
+def test_a_password_check_does_not_block_other_clients(file):
     go_on = Event()
 
     def slow(password, stored):
@@ -106,11 +106,11 @@ def test_a_password_being_checked_holds_up_nobody_else(file):
             go_on.set()
             return status, early, (await answered).status, (await waiting.ask("/hello", ALICE)).status
 
-    found = serve_under(file, scenario, passwords=Passwords(slow), routes=routes())
+    found = serve_under(file, scenario, passwords=PasswordChecker(slow), routes=routes())
     assert found == (200, False, 200, 200)
 
 
-def test_requests_sent_behind_one_that_waits_are_answered_in_their_order(file):
+def test_pipelined_requests_wait_for_the_password_check(file):
     with_password = GET_HELLO.replace(b"\r\n\r\n", f"\r\n{ALICE}\r\n\r\n".encode())
 
     async def scenario(server):
@@ -118,10 +118,10 @@ def test_requests_sent_behind_one_that_waits_are_answered_in_their_order(file):
             await client.send(with_password + GET_HELLO + with_password)
             return [(await client.answer()).status for _ in range(3)]
 
-    assert serve_under(file, scenario, passwords=Passwords(Check())) == [200, 401, 200]
+    assert serve_under(file, scenario, passwords=PasswordChecker(CountingCheck())) == [200, 401, 200]
 
 
-def test_a_client_that_goes_away_while_its_password_is_checked_leaves_nothing_behind(file):
+def test_a_client_that_closes_during_its_password_check_leaves_nothing_behind(file):
     go_on = Event()
 
     def slow(password, stored):
@@ -139,10 +139,10 @@ def test_a_client_that_goes_away_while_its_password_is_checked_leaves_nothing_be
         await until(lambda: server.connections == 0)
         return status
 
-    assert serve_under(file, scenario, passwords=Passwords(slow)) == 200
+    assert serve_under(file, scenario, passwords=PasswordChecker(slow)) == 200
 
 
-def test_a_password_whose_check_never_ends_closes_its_connection(file):
+def test_a_password_check_that_hangs_closes_its_connection(file):
     go_on = Event()
 
     def stuck(password, stored):
@@ -155,11 +155,11 @@ def test_a_password_whose_check_never_ends_closes_its_connection(file):
         go_on.set()
         return ended
 
-    limits = Limits(response_seconds=0.05)
-    assert serve_under(file, scenario, passwords=Passwords(stuck), limits=limits) == b""
+    limits = HttpLimits(response_seconds=0.05)
+    assert serve_under(file, scenario, passwords=PasswordChecker(stuck), limits=limits) == b""
 
 
-def test_more_passwords_than_can_wait_are_told_to_come_again(file):
+def test_too_many_waiting_passwords_get_503(file):
     go_on = Event()
 
     def slow(password, stored):
@@ -174,7 +174,7 @@ def test_more_passwords_than_can_wait_are_told_to_come_again(file):
             go_on.set()
             return refused.status, refused.headers["retry-after"], (await waiting).status
 
-    passwords = Passwords(slow, waiting=1)
+    passwords = PasswordChecker(slow, waiting=1)
     assert serve_under(file, scenario, passwords=passwords) == (503, "1", 401)
 
 
@@ -190,10 +190,13 @@ def test_users_are_added_and_removed_without_a_restart(file):
                 (await client.ask("/hello", offer)).status for offer in (ALICE, basic("bob", "b"))
             ]
 
-    assert serve_under(file, scenario, clock=clock, passwords=Passwords(Check())) == ([200, 401], [401, 200])
+    assert serve_under(file, scenario, clock=clock, passwords=PasswordChecker(CountingCheck())) == (
+        [200, 401],
+        [401, 200],
+    )
 
 
-def test_beyond_the_rate_limit_the_answer_is_429_until_time_has_passed_and_health_is_free(file):
+def test_requests_above_the_rate_limit_get_429_and_health_is_exempt(file):
     file.write_text("rate_limit: {interval: 10s, burst: 2}")
     clock = FakeClock()
 
@@ -217,7 +220,7 @@ def test_beyond_the_rate_limit_the_answer_is_429_until_time_has_passed_and_healt
     assert found == ([200, 200, 429], "10", [200] * 3, [200, 429], [200, 200, 429])
 
 
-def test_headers_of_the_file_are_on_every_answer_once(file):
+def test_headers_of_the_file_are_on_every_response_once(file):
     file.write_text(
         "http_server_config: {headers: {X-Frame-Options: deny, X-Content-Type-Options: nosniff}}\n"
         + file.read_text()
@@ -227,10 +230,10 @@ def test_headers_of_the_file_are_on_every_answer_once(file):
         async with Client(server) as client:
             await client.send(GET_HELLO)
             refused = (await client.reader.readuntil(b"\r\n\r\n")).lower()
-            await client.reader.readuntil(b"wanted\n")
+            await client.reader.readuntil(b"required\n")
             return refused, (await client.ask("/hello", ALICE)).headers
 
-    refused, headers = serve_under(file, scenario, passwords=Passwords(Check()))
+    refused, headers = serve_under(file, scenario, passwords=PasswordChecker(CountingCheck()))
     assert headers["x-frame-options"] == "deny"
     assert (refused.count(b"x-content-type-options"), refused.count(b"x-frame-options")) == (1, 1)
 
@@ -243,7 +246,7 @@ def test_headers_of_the_file_are_on_every_answer_once(file):
         ("http_server_config: {headers: {X-Frame-Options: deny}}\n", False),
     ],
 )
-def test_a_stream_and_its_connection_end_when_others_are_let_in_without_another_word(file, change, ends):
+def test_a_stream_and_its_connection_end_when_the_users_change(file, change, ends):
     station, clock = Station(b"first"), FakeClock()
 
     async def scenario(server):
@@ -258,27 +261,27 @@ def test_a_stream_and_its_connection_end_when_others_are_let_in_without_another_
                 return first, await chunk(client)
             return first, await client.closed()
 
-    passwords = Passwords(Check())
+    passwords = PasswordChecker(CountingCheck())
     found = serve_under(file, scenario, clock=clock, passwords=passwords, routes=station.routes)
     assert found == (b"first", b"0\r\n\r\n" if ends else b"second")
     assert station.channels[0].ended == 1
 
 
-def test_a_stream_without_a_password_ends_when_there_is_one(file):
+def test_a_stream_without_a_password_ends_when_users_are_added(file):
     users, station, clock = file.read_text(), Station(b"first"), FakeClock()
     file.write_text("")
 
     async def scenario(server):
-        async with Client(server) as client, Client(server) as anew:
+        async with Client(server) as client, Client(server) as second:
             await client.send(GET_STREAM)
             await head_of(client)
             first = await chunk(client)
             file.write_text(users)
             clock.advance(1.0)
             station.channels[0].say(b"second")
-            return first, await client.closed(), (await anew.ask("/stream")).status
+            return first, await client.closed(), (await second.ask("/stream")).status
 
-    passwords = Passwords(Check())
+    passwords = PasswordChecker(CountingCheck())
     found = serve_under(file, scenario, clock=clock, passwords=passwords, routes=station.routes)
     assert found == (b"first", b"0\r\n\r\n", 401)
 
@@ -300,5 +303,5 @@ def test_a_stream_without_a_password_ends_when_there_is_one(file):
         ("Digest YTpi", None),
     ],
 )
-def test_credentials_are_those_of_rfc_7617_or_none(header, found):
-    assert credentials(header) == found
+def test_credentials_are_parsed_as_in_rfc_7617(header, found):
+    assert parse_basic_auth(header) == found

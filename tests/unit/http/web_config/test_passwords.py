@@ -1,4 +1,4 @@
-"""Passwords against bcrypt hashes: what a check costs, and what it never tells."""
+"""Checking passwords: the number of bcrypt checks, and what timing and memory do not reveal."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from threading import Event
 import bcrypt
 import pytest
 
-from gpuledger.http.web_config.passwords import Busy, Passwords
+from gpuledger.http.web_config.passwords import CheckerBusy, PasswordChecker
 from unit.http.support import until
-from unit.http.web_config.support import Check, hash_of
+from unit.http.web_config.support import CountingCheck, hash_of
 
 USERS = {"alice": hash_of("secret", 10), "bob": hash_of("other", 12)}
 
 
-def asking(scenario):
+def run(scenario):
     return asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
 async def answer(passwords, name, password, users=USERS):
-    given = passwords.ask(users, name, password)
+    given = passwords.check_password(users, name, password)
     return given if isinstance(given, bool) else await given
 
 
 @pytest.mark.parametrize(
-    ("name", "password", "right"),
+    ("name", "password", "correct"),
     [
         ("alice", b"secret", True),
         ("bob", b"other", True),
@@ -36,125 +36,125 @@ async def answer(passwords, name, password, users=USERS):
         ("", b"", False),
     ],
 )
-def test_right_passwords_are_right_and_each_question_costs_one_check(name, password, right):
-    check = Check()
+def test_passwords_are_checked_with_one_check_each(name, password, correct):
+    check = CountingCheck()
 
     async def scenario():
-        return await answer(Passwords(check), name, password)
+        return await answer(PasswordChecker(check), name, password)
 
-    assert asking(scenario) is right
-    assert len(check.asked) == 1
+    assert run(scenario) is correct
+    assert len(check.calls) == 1
 
 
-def test_a_name_that_is_not_there_costs_as_many_checks_as_one_that_is():
-    known, unknown = Check(), Check()
+def test_unknown_users_take_as_many_checks_as_known_ones():
+    known, unknown = CountingCheck(), CountingCheck()
 
     async def scenario():
         for check, name in ((known, "alice"), (unknown, "mallory")):
-            passwords = Passwords(check)
+            passwords = PasswordChecker(check)
             for number in range(20):
                 assert not await answer(passwords, name, b"%d" % number, {"alice": USERS["alice"]})
 
-    asking(scenario)
-    assert len(known.asked) == len(unknown.asked) == 20
+    run(scenario)
+    assert len(known.calls) == len(unknown.calls) == 20
     assert known.costs == unknown.costs
 
 
-def test_a_name_that_is_not_there_is_checked_at_the_cost_of_some_user_and_always_the_same():
-    check = Check()
+def test_an_unknown_user_has_the_stable_bcrypt_cost_of_some_user():
+    check = CountingCheck()
 
     async def scenario():
-        passwords = Passwords(check)
+        passwords = PasswordChecker(check)
         for number in range(64):
             for password in (b"a", b"b"):
                 await answer(passwords, f"nobody-{number}", password)
 
-    asking(scenario)
+    run(scenario)
     pairs = list(zip(check.costs[::2], check.costs[1::2], strict=True))
     assert {first for first, _ in pairs} == {"10", "12"}
     assert all(first == second for first, second in pairs)
 
 
-def test_a_made_up_hash_is_a_hash_in_form_and_opens_for_nobody():
+def test_a_dummy_hash_is_well_formed_and_never_matches():
     def anything(password, stored):
         assert re.fullmatch(rb"\$2b\$1[02]\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}", stored)
         return True
 
     async def scenario():
-        return await answer(Passwords(anything), "nobody", b"x")
+        return await answer(PasswordChecker(anything), "nobody", b"x")
 
-    assert asking(scenario) is False
+    assert run(scenario) is False
 
 
-def test_an_answer_is_remembered_right_or_wrong():
-    check = Check()
+def test_results_are_cached_for_correct_and_wrong_passwords():
+    check = CountingCheck()
 
     async def scenario():
-        passwords = Passwords(check)
+        passwords = PasswordChecker(check)
         return [
             await answer(passwords, "alice", password)
             for password in (b"secret", b"wrong", b"secret", b"wrong")
         ]
 
-    assert asking(scenario) == [True, False, True, False]
-    assert len(check.asked) == 2
+    assert run(scenario) == [True, False, True, False]
+    assert len(check.calls) == 2
 
 
-def test_a_changed_hash_is_checked_anew():
-    check = Check()
+def test_a_changed_hash_is_checked_again():
+    check = CountingCheck()
 
     async def scenario():
-        passwords = Passwords(check)
+        passwords = PasswordChecker(check)
         before = await answer(passwords, "alice", b"secret")
         return before, await answer(passwords, "alice", b"secret", {"alice": hash_of("new")})
 
-    assert asking(scenario) == (True, False)
+    assert run(scenario) == (True, False)
 
 
-def test_guessing_does_not_push_out_who_was_right_and_memory_is_bounded():
-    check = Check()
+def test_wrong_guesses_do_not_evict_correct_results_and_the_cache_is_bounded():
+    check = CountingCheck()
 
     async def scenario():
-        passwords = Passwords(check, remembered=4)
+        passwords = PasswordChecker(check, remembered=4)
         await answer(passwords, "alice", b"secret")
         for number in range(10):
             await answer(passwords, "alice", b"%d" % number)
-        before = len(check.asked)
+        before = len(check.calls)
         assert await answer(passwords, "alice", b"secret")
-        assert len(check.asked) == before
+        assert len(check.calls) == before
         await answer(passwords, "alice", b"9")
-        assert len(check.asked) == before
+        assert len(check.calls) == before
         await answer(passwords, "alice", b"0")
-        assert len(check.asked) == before + 1
+        assert len(check.calls) == before + 1
 
-    asking(scenario)
+    run(scenario)
 
 
-def test_what_is_remembered_tells_no_password():
+def test_the_cache_contains_no_passwords():
     async def scenario():
-        passwords = Passwords(Check())
+        passwords = PasswordChecker(CountingCheck())
         assert await answer(passwords, "alice", b"opensesame", {"alice": hash_of("opensesame")})
         return repr(vars(passwords))
 
-    told = asking(scenario)
-    assert "opensesame" not in told
-    assert "alice" not in told
+    contents = run(scenario)
+    assert "opensesame" not in contents
+    assert "alice" not in contents
 
 
-def test_the_same_question_at_the_same_time_is_one_check():
-    check = Check()
+def test_concurrent_identical_passwords_take_one_check():
+    check = CountingCheck()
 
     async def scenario():
-        passwords = Passwords(check)
+        passwords = PasswordChecker(check)
         return await asyncio.gather(*(answer(passwords, "alice", b"secret") for _ in range(50)))
 
-    assert asking(scenario) == [True] * 50
-    assert len(check.asked) == 1
+    assert run(scenario) == [True] * 50
+    assert len(check.calls) == 1
 
 
-def test_too_many_at_a_time_are_refused_and_those_remembered_are_not():
+def test_too_many_concurrent_checks_are_rejected_but_cached_results_are_not():
     go_on = Event()
-    check = Check()
+    check = CountingCheck()
 
     def slow(password, stored):
         if password != b"secret":
@@ -162,20 +162,20 @@ def test_too_many_at_a_time_are_refused_and_those_remembered_are_not():
         return check(password, stored)
 
     async def scenario():
-        passwords = Passwords(slow, threads=2, waiting=3)
+        passwords = PasswordChecker(slow, threads=2, waiting=3)
         assert await answer(passwords, "alice", b"secret")
-        waiting = [passwords.ask(USERS, "alice", b"%d" % number) for number in range(3)]
-        with pytest.raises(Busy):
-            passwords.ask(USERS, "alice", b"one more")
-        assert passwords.ask(USERS, "alice", b"secret") is True
+        waiting = [passwords.check_password(USERS, "alice", b"%d" % number) for number in range(3)]
+        with pytest.raises(CheckerBusy):
+            passwords.check_password(USERS, "alice", b"one more")
+        assert passwords.check_password(USERS, "alice", b"secret") is True
         go_on.set()
         await until(lambda: all(future.done() for future in waiting))
         return await answer(passwords, "alice", b"one more")
 
-    assert asking(scenario) is False
+    assert run(scenario) is False
 
 
-def test_a_check_that_fails_is_a_wrong_password_and_the_next_one_is_checked(caplog):
+def test_a_check_that_raises_is_a_wrong_password_and_checking_continues(caplog):
     def broken(password, stored):
         if password == b"\0":
             raise ValueError("no zero bytes")
@@ -184,14 +184,14 @@ def test_a_check_that_fails_is_a_wrong_password_and_the_next_one_is_checked(capl
         return True
 
     async def scenario():
-        passwords = Passwords(broken, threads=1)
+        passwords = PasswordChecker(broken, threads=1)
         return [await answer(passwords, "alice", password) for password in (b"\0", b"boom", b"secret")]
 
-    assert asking(scenario) == [False, False, True]
+    assert run(scenario) == [False, False, True]
     assert caplog.messages == ["bcrypt failed"]
 
 
-def test_bcrypt_itself_takes_what_htpasswd_and_others_write():
+def test_hashes_of_htpasswd_and_others_work_with_bcrypt():
     long = b"x" * 100
     users = {
         prefix.decode(): bcrypt.hashpw(long[:72], bcrypt.gensalt(4, prefix=b"2b")).replace(b"2b", prefix, 1)
@@ -199,9 +199,9 @@ def test_bcrypt_itself_takes_what_htpasswd_and_others_write():
     }
 
     async def scenario():
-        passwords = Passwords()
-        right = [await answer(passwords, name, long, users) for name in users]
+        passwords = PasswordChecker()
+        correct = [await answer(passwords, name, long, users) for name in users]
         wrong = [await answer(passwords, name, b"x" * 71, users) for name in (*users, "nobody")]
-        return right, wrong
+        return correct, wrong
 
-    assert asking(scenario) == ([True] * 3, [False] * 4)
+    assert run(scenario) == ([True] * 3, [False] * 4)

@@ -1,4 +1,4 @@
-"""What was seen of a Gpu within an interval: who, how hard each worked, and on whose clock."""
+"""Evidence about a Gpu in an interval: processes, their engine time, and the clock of samples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from builders import gpu, instance, process, reading, snapshot
 from energy_helpers import UNIX, Bench, flat, samples
-from gpuledger.ledger.energy.booking import Policy, Split
-from gpuledger.ledger.energy.counter import Counter, Epoch
-from gpuledger.ledger.energy.energy import EnergyBook, Stored
-from gpuledger.ledger.energy.evidence import Evidence, Sighting, engine_time, is_activity
-from gpuledger.ledger.energy.floor import FloorBook, Floors, QuietPower
-from gpuledger.ledger.energy.gpu_book import Posted
-from gpuledger.ledger.energy.residence import order
-from gpuledger.ledger.energy.shares import share_of
+from gpuledger.ledger.energy.booking import EnergyPolicy, EnergySplit
+from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
+from gpuledger.ledger.energy.energy_ledger import EnergyLedger, StoredGpuEnergy
+from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, engine_time, is_activity
+from gpuledger.ledger.energy.floor import FloorEstimator, Floors, QuietPower
+from gpuledger.ledger.energy.gpu_energy_ledger import Posting
+from gpuledger.ledger.energy.residence import identity_order
+from gpuledger.ledger.energy.shares import device_share
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.process import UtilizationSample
@@ -47,37 +47,37 @@ def test_the_busiest_engine_counts(
     ("sm", "draws", "active"),
     [(0.01, False, True), (0.0, False, False), (0.04, True, False), (0.05, True, True)],
 )
-def test_below_five_percent_what_only_draws_is_no_activity(sm: float, draws: bool, active: bool) -> None:
+def test_graphics_below_five_percent_is_not_activity(sm: float, draws: bool, active: bool) -> None:
     (sample,) = samples(1, 0.5, sm=sm)
     assert is_activity(sample, frozenset({1} if draws else ())) is active
 
 
-def test_who_is_in_any_list_of_the_interval_is_listed() -> None:
+def test_a_process_in_any_list_of_the_interval_is_listed() -> None:
     first, between, last, never = (process(A, pid) for pid in range(1, 5))
-    sightings = [Sighting(float(at), {one.key: one}) for at, one in enumerate((first, between, last))]
+    sightings = [ProcessLists(float(at), {one.key: one}) for at, one in enumerate((first, between, last))]
     evidence = Evidence(A, sightings[0], between=[sightings[1]])
-    listed = [evidence.lists(one.key, sightings[2]) for one in (first, between, last, never)]
+    listed = [evidence.has_listed(one.key, sightings[2]) for one in (first, between, last, never)]
     assert listed == [True, True, True, False]
-    assert set(evidence.seen(sightings[2])) == {first.key, between.key, last.key}
+    assert set(evidence.all_processes(sightings[2])) == {first.key, between.key, last.key}
 
 
 @pytest.mark.parametrize(
     ("what", "clock"),
-    [("since the boot", 0.0), ("unix time", UNIX), ("the driver's own", 5_000_000.0)],
+    [("since the boot", 0.0), ("unix time", UNIX), ("the driver's own clock", 5_000_000.0)],
 )
-def test_samples_are_placed_in_time_whatever_clock_the_driver_stamps_them_by(what: str, clock: float) -> None:
-    """A process that no list has is resident from its first sample to its last."""
+def test_samples_are_placed_in_time_for_any_driver_clock(what: str, clock: float) -> None:
+    """A process in no list is resident from its first sample to its last."""
     bench = Bench(A, empty=60, resident=60)
-    whose = process(A, 7)
+    client = process(A, 7)
     bench.tick(0, 0, [], fresh=True, samples=samples(9, clock, sm=0.0))
-    told = [*samples(7, clock + 2, clock + 5, sm=0.5), *samples(9, clock + 10, sm=0.0)]
-    posted = bench.tick(10, 1200 * J, [], samples=told)
-    (resident,) = (one for one in posted.residents if one.process.pid == whose.pid)
+    recorded = [*samples(7, clock + 2, clock + 5, sm=0.5), *samples(9, clock + 10, sm=0.0)]
+    posted = bench.tick(10, 1200 * J, [], samples=recorded)
+    (resident,) = (one for one in posted.residents if one.process.pid == client.pid)
     assert (resident.begins, resident.ends) == (2_000_000, 5_000_000), what
     assert resident.process.host.missing == "exited"
 
 
-def test_samples_of_ticks_at_which_the_counter_stood_are_of_the_interval_too() -> None:
+def test_samples_of_ticks_without_a_counter_move_belong_to_the_interval() -> None:
     bench = Bench(A)
     a, b = process(A, 1), process(A, 2)
     bench.tick(0, 0, [a, b], fresh=True)
@@ -86,7 +86,7 @@ def test_samples_of_ticks_at_which_the_counter_stood_are_of_the_interval_too() -
     assert flat(posted) == {1: 200 * J, 2: 200 * J}
 
 
-def test_where_samples_could_not_be_read_once_the_interval_is_split_by_time() -> None:
+def test_an_interval_with_unreadable_samples_is_split_by_time() -> None:
     bench = Bench(A)
     a, b = process(A, 1), process(A, 2)
     bench.tick(0, 0, [a, b], fresh=True)
@@ -96,8 +96,8 @@ def test_where_samples_could_not_be_read_once_the_interval_is_split_by_time() ->
     assert posted.booked.method == "equal"
 
 
-def test_of_a_lone_process_nothing_is_measured_where_samples_could_not_be_read() -> None:
-    """Another one may have worked beside it."""
+def test_nothing_is_measured_without_samples_even_for_a_single_process() -> None:
+    """Another process may have been active at the same time."""
     bench = Bench(A)
     a = process(A, 1)
     bench.tick(0, 0, [a], fresh=True)
@@ -105,7 +105,7 @@ def test_of_a_lone_process_nothing_is_measured_where_samples_could_not_be_read()
     assert (flat(posted), posted.booked.method) == ({1: 300 * J}, "equal")
 
 
-def test_after_a_pause_a_process_that_no_list_has_is_found_by_its_samples() -> None:
+def test_after_a_pause_a_process_in_no_list_is_found_by_its_samples() -> None:
     bench = Bench(A)
     bench.tick(0, 0, [], fresh=True, samples=samples(7, -0.5, sm=0.5))
     bench.book.interrupt()
@@ -115,8 +115,8 @@ def test_after_a_pause_a_process_that_no_list_has_is_found_by_its_samples() -> N
     assert flat(posted) == {7: 300 * J}
 
 
-def test_what_was_told_before_a_counter_froze_is_the_old_epochs_once() -> None:
-    """The driver is loaded anew while power stands in for the counter."""
+def test_energy_before_a_counter_froze_is_booked_once_to_the_old_epoch() -> None:
+    """The driver is reloaded while power replaces the counter."""
     bench = Bench(A, limit=700, epoch=Epoch("boot", "load-1"))
     p = process(A, 1)
     bench.tick(0, 0, [p], fresh=True, power=50.0)
@@ -128,14 +128,14 @@ def test_what_was_told_before_a_counter_froze_is_the_old_epochs_once() -> None:
     assert sum(one.millijoules for one in bench.posted if not one.integrated) == 300 * J
 
 
-def test_what_could_not_be_posted_is_nobodys_and_keeps_its_joules() -> None:
+def test_a_voided_posting_is_unobserved_and_keeps_its_energy() -> None:
     bench = Bench(A)
     bench.tick(0, 0, [process(A, 1)], fresh=True)
     posted = bench.tick(1, 300 * J, [process(A, 1)])
     void = posted.voided()
     assert (void.millijoules, void.unobserved, void.residents) == (300 * J, 300 * J, ())
     assert void.booked.delta == 0
-    assert (void.life, void.begins, void.ends) == (posted.life, posted.begins, posted.ends)
+    assert (void.epoch_number, void.begins, void.ends) == (posted.epoch_number, posted.begins, posted.ends)
 
 
 # Parts of a Gpu
@@ -144,22 +144,22 @@ def test_what_could_not_be_posted_is_nobodys_and_keeps_its_joules() -> None:
 @pytest.mark.parametrize(
     ("what", "device", "expected"),
     [
-        ("a Gpu is all of itself", A, Fraction(1)),
+        ("a whole Gpu", A, Fraction(1)),
         ("by multiprocessors", instance(A, 1, profile="1g.10gb", sm_count=16), Fraction(16, 132)),
-        ("where they are not told, by slices", instance(A, 1, profile="3g.40gb"), Fraction(3, 7)),
+        ("by slices without SM counts", instance(A, 1, profile="3g.40gb"), Fraction(3, 7)),
         ("compute slices within an instance", instance(A, 1, profile="1c.3g.40gb"), Fraction(1, 7)),
-        ("a name that says nothing is one slice", instance(A, 1, profile="?"), Fraction(1, 7)),
+        ("an unknown profile name is one slice", instance(A, 1, profile="?"), Fraction(1, 7)),
         ("an A30 has four", instance(gpu(1, name="NVIDIA A30"), 1, profile="2g.12gb"), Fraction(1, 2)),
-        ("no more than all", instance(gpu(1, sm_count=100), 1, sm_count=132), Fraction(1)),
-        ("nor of slices", instance(gpu(1, name="NVIDIA A30"), 1, profile="7g.80gb"), Fraction(1)),
+        ("at most the whole Gpu", instance(gpu(1, sm_count=100), 1, sm_count=132), Fraction(1)),
+        ("at most all slices", instance(gpu(1, name="NVIDIA A30"), 1, profile="7g.80gb"), Fraction(1)),
     ],
 )
-def test_an_instance_is_a_part_of_its_gpu(what: str, device: Device, expected: Fraction) -> None:
-    assert share_of(device) == expected, what
+def test_the_part_of_a_gpu_that_an_instance_has(what: str, device: Device, expected: Fraction) -> None:
+    assert device_share(device) == expected, what
 
 
-def test_an_instance_that_works_for_nobody_listed_leaves_its_share_unattributed() -> None:
-    """4g at 50 %, 1g at 100 %: 2 to 1 by multiprocessors; only the smaller one has a tenant."""
+def test_activity_of_an_instance_without_listed_processes_is_unattributed() -> None:
+    """4g at 50 %, 1g at 100 %: 2 to 1 by multiprocessors; only the smaller one has a resident."""
     large, small = instance(A, 1, sm_count=64), instance(A, 2, sm_count=16)
     bench = Bench(A, parts=(large, small))
     tenant = process(small, 1)
@@ -169,7 +169,7 @@ def test_an_instance_that_works_for_nobody_listed_leaves_its_share_unattributed(
     assert posted.booked.method == "activity"
 
 
-def test_work_of_an_mps_server_is_its_clients_and_not_of_who_is_beside_them() -> None:
+def test_work_of_an_mps_server_goes_to_its_clients_only() -> None:
     bench = Bench(A)
     server = process(A, 1, name="nvidia-cuda-mps-server")
     clients = [process(A, pid, types="M+C") for pid in (2, 3)]
@@ -191,10 +191,10 @@ def test_work_of_an_mps_server_is_its_clients_and_not_of_who_is_beside_them() ->
         ((False, False, True, True), 2, 10),
     ],
 )
-def test_by_lists_alone_who_went_was_there_half_way_to_the_next_list(
+def test_without_samples_a_process_ends_half_way_between_two_lists(
     lists: tuple[bool, ...], begins: int, ends: int
 ) -> None:
-    """At seconds 0, 2, 4 and 10; it started before all of them, and came when it was not yet listed."""
+    """At seconds 0, 2, 4 and 10; it started before all of them and was first listed later."""
     bench = Bench(A)
     p = process(A, 1)
     for at, there in zip((0, 2, 4, 10), lists, strict=True):
@@ -203,14 +203,14 @@ def test_by_lists_alone_who_went_was_there_half_way_to_the_next_list(
     assert (one.begins, one.ends) == (begins * 1_000_000, ends * 1_000_000)
 
 
-def test_what_an_active_gpu_used_for_nobody_who_is_known_rests_on_its_activity() -> None:
+def test_energy_of_unknown_activity_has_the_activity_method() -> None:
     bench = Bench(A)
     bench.tick(0, 0, [], fresh=True)
     posted = bench.tick(1, 300 * J, [], utilization=0.5)
     assert (flat(posted), posted.booked.method) == ({"unattributed": 300 * J}, "activity")
 
 
-def test_of_equal_remainders_the_odd_millijoule_goes_by_device_pid_and_start() -> None:
+def test_equal_remainders_are_ordered_by_device_pid_and_start() -> None:
     keys = [
         ("GPU-0", 1, "boot", None, None),
         ("GPU-0", 1, "boot", None, 2.0),
@@ -220,22 +220,22 @@ def test_of_equal_remainders_the_odd_millijoule_goes_by_device_pid_and_start() -
         ("GPU-1", 1, "boot", 1, None),
     ]
     for turn in range(len(keys)):
-        assert sorted(keys[turn:] + keys[:turn], key=order) == keys
+        assert sorted(keys[turn:] + keys[:turn], key=identity_order) == keys
 
 
-def test_clients_of_two_mps_servers_bear_the_work_of_both() -> None:
-    """The lists do not tell whose client each is."""
+def test_clients_of_two_mps_servers_share_the_work_of_both() -> None:
+    """The lists do not show which server each client uses."""
     bench = Bench(A)
     servers = [process(A, pid, name="nvidia-cuda-mps-server") for pid in (1, 2)]
     clients = [process(A, pid, types="M+C") for pid in (3, 4)]
     bench.tick(0, 0, [*servers, *clients], fresh=True)
-    told = [*samples(1, 0.5, sm=0.5), *samples(2, 0.5, sm=0.3)]
-    posted = bench.tick(1, 400 * J, [*servers, *clients], samples=told)
+    recorded = [*samples(1, 0.5, sm=0.5), *samples(2, 0.5, sm=0.3)]
+    posted = bench.tick(1, 400 * J, [*servers, *clients], samples=recorded)
     assert [one.work for one in posted.residents] == [4000, 4000]
 
 
 def test_shares_are_exact_to_the_last_part_of_a_nanojoule() -> None:
-    split = Split()
+    split = EnergySplit()
     for target, nanojoules, divided_by in ((1, 5, 3), (1, 7, 3), (2, 1, 4), (1, 1, 1)):
         split.add(target, nanojoules, divided_by)
     assert split.shares() == ({1: 12 * 4 + 12, 2: 3}, 12)
@@ -249,8 +249,8 @@ def test_power_is_integrated_over_the_time_between_two_readings(seconds: float) 
     assert [one.millijoules for one in bench.posted] == [200 * J * seconds, 300 * J * seconds]
 
 
-def test_an_interval_in_which_a_gpu_was_cut_anew_is_nobodys() -> None:
-    """Who had which multiprocessors when, nobody can say."""
+def test_an_interval_with_a_mig_layout_change_is_unattributed() -> None:
+    """The multiprocessors of each process are unknown."""
     before, after = instance(A, 1, sm_count=64), instance(A, 2, sm_count=16)
     bench = Bench(A, parts=(before,))
     bench.tick(0, 0, [process(before, 1)], fresh=True)
@@ -264,25 +264,27 @@ def test_an_interval_in_which_a_gpu_was_cut_anew_is_nobodys() -> None:
 
 
 @pytest.mark.parametrize(("driver", "known"), [("580", Floors(60_050, 90_050)), ("590", Floors())])
-def test_a_run_goes_on_with_the_counter_and_with_the_floors_of_its_driver(driver: str, known: Floors) -> None:
+def test_a_run_continues_with_the_counter_and_the_floors_of_its_driver(driver: str, known: Floors) -> None:
     empty, resident = QuietPower(), QuietPower()
     empty.add(UNIX, 60_000, 100.0)
     resident.add(UNIX, 90_000, 100.0)
-    counter = Counter(Epoch("boot"), opening=0, booked=1000 * J, last=1000 * J, refresh=1.0, life=3)
-    stored = Stored(counter, {"580": (empty, resident)}, UNIX - 50)
-    book = EnergyBook(Floors())
+    counter = EnergyCounter(
+        Epoch("boot"), opening=0, booked=1000 * J, last=1000 * J, refresh=1.0, epoch_number=3
+    )
+    stored = StoredGpuEnergy(counter, {"580": (empty, resident)}, UNIX - 50)
+    book = EnergyLedger(Floors())
     book.resume({A.uuid: stored})
     posted = []
     for second, joules in enumerate((1500, 1800, 2100)):
-        told = snapshot(reading(A, values={q.ENERGY: joules * J}), unix=UNIX + second)
-        source = replace(told.source, driver_version=driver)
-        posted += book.post(replace(told, boot_id="boot", source=source))
+        recorded = snapshot(reading(A, values={q.ENERGY: joules * J}), unix=UNIX + second)
+        source = replace(recorded.source, driver_version=driver)
+        posted += book.post(replace(recorded, boot_id="boot", source=source))
     away, seen = posted
     assert (away.unobserved, away.begins, away.ends) == (800 * J, UNIX - 50, UNIX + 1)
-    assert (seen.booked.delta, seen.life, seen.floors) == (300 * J, 3, known)
+    assert (seen.booked.delta, seen.epoch_number, seen.floors) == (300 * J, 3, known)
 
 
-def test_readings_that_were_not_believed_add_up() -> None:
+def test_rejected_readings_add_up() -> None:
     bench = Bench(A, limit=700)
     bench.tick(0, 0, [], fresh=True)
     for second, joules in enumerate((300, 9_000_000, 900, 9_000_000, 1500), start=1):
@@ -294,23 +296,23 @@ def test_readings_that_were_not_believed_add_up() -> None:
 # Settings that change
 
 
-def test_a_changed_policy_and_floor_hold_for_intervals_that_are_open_and_gpus_that_come() -> None:
-    book, others = EnergyBook(Floors()), gpu(1)
+def test_a_changed_policy_and_floor_apply_to_open_intervals_and_new_gpus() -> None:
+    book, others = EnergyLedger(Floors()), gpu(1)
     two = [process(A, 1), process(A, 2)]
 
-    def post(second: int, *cards: Gpu) -> list[Posted]:
-        told = [
+    def post(second: int, *cards: Gpu) -> list[Posting]:
+        recorded = [
             reading(card, *(two if card is A else ()), values={q.ENERGY: second * 300 * J}) for card in cards
         ]
-        return book.post(snapshot(*told, unix=UNIX + second))
+        return book.post(snapshot(*recorded, unix=UNIX + second))
 
     for second in range(3):
         split = post(second, A)
     assert [one.booked.unattributed for one in split] == [0]
-    book.adopt(Floors(empty=60_000), Policy.MEASURED)
+    book.apply_settings(Floors(empty=60_000), EnergyPolicy.MEASURED)
     (kept,) = post(3, A, others)
     assert (kept.booked.unattributed, kept.booked.processes, kept.floors) == (300 * J, {}, Floors(60_000))
-    assert kept.booked.method == "equal", "how it would have been split"
+    assert kept.booked.method == "equal", "the method of the unused split"
     for second in (4, 5):
         posted = post(second, A, others)
     assert {one.gpu: one.floors for one in posted} == {A: Floors(60_000), others: Floors(60_000)}
@@ -319,16 +321,16 @@ def test_a_changed_policy_and_floor_hold_for_intervals_that_are_open_and_gpus_th
 # Floors
 
 
-def test_power_is_learnt_from_in_steps_of_a_hundred_milliwatts() -> None:
-    """A fraction of a watt more or less is the same power: the book of a week stays small."""
+def test_power_is_learned_in_steps_of_a_hundred_milliwatts() -> None:
+    """Fractions of a watt are grouped, so that the data of a week is small."""
     quiet = QuietPower()
     for milliwatts in (70_000, 70_099, 70_100):
         quiet.add(UNIX, milliwatts, 30.0)
-    assert sorted(quiet.stored()) == [(int(UNIX // 86_400), 700, 60.0), (int(UNIX // 86_400), 701, 30.0)]
-    assert QuietPower.restored(quiet.stored()).floor() == quiet.floor() == 70_050
+    assert sorted(quiet.rows()) == [(int(UNIX // 86_400), 700, 60.0), (int(UNIX // 86_400), 701, 30.0)]
+    assert QuietPower.from_rows(quiet.rows()).floor() == quiet.floor() == 70_050
 
 
-def test_the_resident_floor_is_learnt_from_tenants_of_instances_that_rest() -> None:
+def test_the_resident_floor_is_learned_from_inactive_residents_of_instances() -> None:
     cut = instance(A, 1, sm_count=16)
     bench = Bench(A, parts=(cut,))
     tenant = process(cut, 1)
@@ -352,12 +354,12 @@ def test_the_floor_is_the_fifth_percentile() -> None:
     assert quiet.floor() == 65_050
 
 
-def test_what_is_a_week_old_is_forgotten_and_no_longer_stored() -> None:
+def test_data_older_than_a_week_is_discarded() -> None:
     quiet = QuietPower()
     quiet.add(UNIX, 60_000, 100.0)
     for day in range(1, 8):
         quiet.add(UNIX + day * 86_400, 80_000, 100.0)
-    days = {day for day, _, _ in quiet.stored()}
+    days = {day for day, _, _ in quiet.rows()}
     assert days == {day for day, _ in quiet.changed} == {int(UNIX // 86_400) + day for day in range(1, 8)}
     assert quiet.floor() == 80_050
 
@@ -372,22 +374,22 @@ def test_what_is_a_week_old_is_forgotten_and_no_longer_stored() -> None:
         (Floors(60, 0), (60, 60)),
     ],
 )
-def test_an_unknown_empty_floor_is_none_and_a_resident_one_is_never_less(
+def test_an_unknown_empty_floor_counts_as_zero_and_a_resident_one_is_never_lower(
     given: Floors, expected: tuple[int, int]
 ) -> None:
     assert given.pair == expected
 
 
-def test_what_is_learnt_is_reckoned_with_after_another_minute_and_given_floors_at_once() -> None:
-    book = FloorBook()
+def test_learned_floors_apply_after_another_minute_and_configured_floors_at_once() -> None:
+    book = FloorEstimator()
     assert book.floors == Floors()
-    book.learn(UNIX, 60_000, 59.0, anybody=False)
+    book.learn(UNIX, 60_000, 59.0, has_residents=False)
     assert book.floors == Floors()
-    book.learn(UNIX, 60_000, 1.0, anybody=False)
+    book.learn(UNIX, 60_000, 1.0, has_residents=False)
     assert book.floors == Floors(empty=60_050)
-    book.learn(UNIX, 90_000, 60.0, anybody=True)
+    book.learn(UNIX, 90_000, 60.0, has_residents=True)
     assert book.floors == Floors(60_050, 90_050)
-    book.give(Floors(empty=10_000))
+    book.set_configured(Floors(empty=10_000))
     assert book.floors == Floors(10_000, 90_050)
-    book.give(Floors(resident=0))
+    book.set_configured(Floors(resident=0))
     assert book.floors == Floors(60_050, 0)

@@ -1,4 +1,4 @@
-"""The worked examples of the energy rules: what wrong rules would give stands beside each."""
+"""The worked examples of the energy rules, each with the result of a wrong rule."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ A = gpu(0, sm_count=132)
 J = 1000
 
 
-def test_e1_a_process_that_left_early_bears_the_floor_of_its_three_seconds_alone() -> None:
-    """By time it would be 396 and 924."""
+def test_e1_a_process_that_ended_early_gets_the_floor_of_its_three_seconds_only() -> None:
+    """A split by time would give 396 and 924."""
     bench = Bench(A, empty=60, resident=60)
     p = process(A, 1)
     bench.tick(0, 0, [p], fresh=True)
@@ -25,8 +25,8 @@ def test_e1_a_process_that_left_early_bears_the_floor_of_its_three_seconds_alone
     assert posted.booked.method == "activity"
 
 
-def test_e2a_a_lone_tenant_under_mig_does_not_pay_for_the_whole_gpu() -> None:
-    """Not all 1,300 measured to it."""
+def test_e2a_a_single_mig_resident_does_not_pay_for_the_whole_gpu() -> None:
+    """Not all 1,300 are measured for it."""
     small = instance(A, 9, sm_count=16)
     bench = Bench(A, empty=70, resident=70, parts=[small])
     p = process(small, 1)
@@ -37,7 +37,7 @@ def test_e2a_a_lone_tenant_under_mig_does_not_pay_for_the_whole_gpu() -> None:
 
 
 def test_e2b_activity_under_mig_weighs_by_multiprocessors() -> None:
-    """Unweighted it would be 200 and 400."""
+    """Unweighted, the result would be 200 and 400."""
     big, small = instance(A, 1, sm_count=64), instance(A, 9, sm_count=16)
     bench = Bench(A, empty=0, resident=0, parts=[big, small])
     p, q = process(big, 1), process(small, 2)
@@ -47,7 +47,7 @@ def test_e2b_activity_under_mig_weighs_by_multiprocessors() -> None:
     assert posted.booked.method == "activity"
 
 
-def test_e3_an_mps_server_is_not_billed_and_an_idle_client_bears_floor_alone() -> None:
+def test_e3_an_mps_server_is_not_billed_and_an_idle_client_gets_only_floor() -> None:
     bench = Bench(A, empty=70, resident=70)
     server = process(A, 9, name="/usr/bin/nvidia-cuda-mps-server")
     clients = [process(A, pid, types="M+C") for pid in (1, 2, 3)]
@@ -57,7 +57,7 @@ def test_e3_an_mps_server_is_not_billed_and_an_idle_client_bears_floor_alone() -
     assert flat(posted) == {1: 1_383_334, 2: 1_383_333, 3: 233_333}
 
 
-def test_e3_samples_put_on_the_server_are_split_over_its_clients() -> None:
+def test_e3_samples_of_the_mps_server_are_split_over_its_clients() -> None:
     bench = Bench(A, empty=0, resident=0)
     server = process(A, 9, name="nvidia-cuda-mps-server")
     clients = [process(A, pid, types="M+C") for pid in (1, 2)]
@@ -67,7 +67,7 @@ def test_e3_samples_put_on_the_server_are_split_over_its_clients() -> None:
 
 
 def test_e4_a_process_between_two_ticks_is_found_in_the_samples() -> None:
-    """With accounting off all 2,100 would be measured to A."""
+    """Without accounting, all 2,100 would be measured for A."""
     bench = Bench(A, empty=60, resident=90)
     a = process(A, 1)
     bench.tick(0, 0, [a], fresh=True)
@@ -76,7 +76,7 @@ def test_e4_a_process_between_two_ticks_is_found_in_the_samples() -> None:
     assert posted.booked.method == "activity"
 
 
-def test_e4_activity_of_which_nothing_is_seen_is_unattributed() -> None:
+def test_e4_activity_without_evidence_is_unattributed() -> None:
     bench = Bench(A, empty=60, resident=90)
     a = process(A, 1)
     bench.tick(0, 0, [a], fresh=True)
@@ -85,16 +85,16 @@ def test_e4_activity_of_which_nothing_is_seen_is_unattributed() -> None:
     assert posted.booked.method != "measured"
 
 
-def test_e5_a_reboot_while_we_were_down_opens_a_new_epoch_at_zero() -> None:
-    """1,200 unobserved would even seem to balance."""
+def test_e5_a_reboot_between_runs_opens_a_new_epoch_at_zero() -> None:
+    """1,200 unobserved would seem to balance, too."""
     bench = Bench(A, stored=5000, stored_at=900.0, stored_epoch=Epoch("boot-1"), epoch=Epoch("boot-2"))
-    assert (bench.book.counter.life, bench.book.counter.opening) == (1, 0)
+    assert (bench.book.counter.epoch_number, bench.book.counter.opening) == (1, 0)
     assert bench.tick(20, 6200, []) is None
     posted = bench.tick(21, 6200 + 60, [])
     assert (posted.unobserved, posted.booked.delta) == (6260, 0)
 
 
-def test_e6_energy_while_we_were_down_is_unobserved_whoever_was_there() -> None:
+def test_e6_energy_between_runs_is_unobserved() -> None:
     p = process(A, 1)
     bench = Bench(A, stored=1000 * J, stored_at=0.0, limit=700)
     assert bench.tick(40, 12_999 * J, [p]) is None
@@ -121,7 +121,7 @@ def test_e7_a_late_context_is_resident_from_its_first_sample(
     assert posted.booked.method != "measured"
 
 
-def test_e7_the_accounting_record_says_when_it_began() -> None:
+def test_e7_the_accounting_record_has_the_start_time() -> None:
     bench = Bench(A, empty=60, resident=60)
     p = process(A, 1, started=-10.0)
     bench.tick(50, 0, [], fresh=True)
@@ -138,7 +138,7 @@ def test_a_process_between_two_ticks_is_found_in_its_accounting_record() -> None
 
 
 def test_e8_two_pods_share_by_engine_time() -> None:
-    """The predecessors bill 200 to each."""
+    """The predecessor programs bill 200 to each."""
     bench = Bench(A)
     p, q = process(A, 1), process(A, 2)
     bench.tick(0, 0, [p, q], fresh=True)
@@ -148,7 +148,7 @@ def test_e8_two_pods_share_by_engine_time() -> None:
     assert posted.booked.method == "activity"
 
 
-def test_e9_invisible_tenants_are_unattributed_and_not_idle() -> None:
+def test_e9_energy_of_invisible_processes_is_unattributed_not_idle() -> None:
     bench = Bench(A, empty=66)
     bench.tick(0, 0, [], fresh=True)
     posted = bench.tick(10, 2420 * J, [], utilization=1.0)
@@ -156,14 +156,14 @@ def test_e9_invisible_tenants_are_unattributed_and_not_idle() -> None:
 
 
 def test_e10_a_slow_counter_in_phase_with_the_tick_loses_nothing() -> None:
-    """A bound without the refresh would lose a quarter."""
+    """A plausibility bound without the refresh period would lose a quarter."""
     bench = Bench(A, limit=700)
     p = process(A, 1)
     jitter = [0.0, 0.015, -0.015, 0.015, 0.0, -0.015]
     booked = unobserved = value = 0
     for second in range(60):
         at = second + jitter[second % len(jitter)]
-        # The counter was refreshed once, twice or not at all since the last tick.
+        # The counter was refreshed twice, once or not at all since the last tick.
         value = int(at) * 700 * J if at >= 0 else 0
         posted = bench.tick(at, value, [p], samples=samples(1, at, sm=1.0))
         if posted is not None:
@@ -174,7 +174,7 @@ def test_e10_a_slow_counter_in_phase_with_the_tick_loses_nothing() -> None:
     assert bench.book.invalid == 0
 
 
-def test_e11_a_glitch_is_set_aside_and_counted() -> None:
+def test_e11_a_glitch_is_rejected_and_counted() -> None:
     bench = Bench(A, limit=700)
     bench.tick(0, 0, [], fresh=True)
     bench.tick(10, 5000, [])
@@ -185,7 +185,7 @@ def test_e11_a_glitch_is_set_aside_and_counted() -> None:
 
 
 def test_e12_an_unreadable_list_keeps_the_interval_open() -> None:
-    """Ending it would lose two intervals, 600 J."""
+    """Ending the interval would lose two intervals, 600 J."""
     bench = Bench(A)
     p = process(A, 1)
     bench.tick(0, 0, [p], fresh=True)
@@ -195,7 +195,7 @@ def test_e12_an_unreadable_list_keeps_the_interval_open() -> None:
     assert posted.booked.method == "measured"
 
 
-def test_e13_nothing_before_the_first_move_of_a_first_start_is_ours() -> None:
+def test_e13_nothing_before_the_first_move_of_a_first_start_is_booked() -> None:
     bench = Bench(A, limit=700)
     start = 777_600_000 * J
     assert bench.tick(0, start, []) is None
@@ -205,7 +205,7 @@ def test_e13_nothing_before_the_first_move_of_a_first_start_is_ours() -> None:
     assert (posted.booked.delta, posted.unobserved) == (750 * J, 0)
 
 
-def test_e14_a_late_sample_of_a_process_in_both_lists_does_not_shorten_its_stay() -> None:
+def test_e14_a_late_sample_of_a_process_in_both_lists_does_not_shorten_its_residence() -> None:
     bench = Bench(A, empty=90, resident=90)
     a, b = process(A, 1), process(A, 2)
     bench.tick(0, 0, [a, b], fresh=True)
@@ -215,7 +215,7 @@ def test_e14_a_late_sample_of_a_process_in_both_lists_does_not_shorten_its_stay(
 
 
 def test_e15_a_burst_counts_for_one_sample_period() -> None:
-    """By the gap to the next sample B would bear 879."""
+    """By the gap to the next sample, B would get 879."""
     bench = Bench(A)
     a, b = process(A, 1), process(A, 2)
     bench.tick(0, 0, [a, b], fresh=True)
@@ -224,8 +224,8 @@ def test_e15_a_burst_counts_for_one_sample_period() -> None:
     assert flat(posted)[2] == round(2000 * J * 40 / (60 * 50 + 40))
 
 
-def test_e16_a_held_instance_bears_the_rise_that_it_causes() -> None:
-    """By SM share of everything it would bear 139 of the 535 J."""
+def test_e16_a_held_instance_gets_the_floor_rise_that_it_causes() -> None:
+    """By its share of all SMs it would get 139 of the 535 J."""
     small = instance(A, 9, sm_count=16)
     bench = Bench(A, empty=70, resident=115, parts=[small])
     p = process(small, 1)

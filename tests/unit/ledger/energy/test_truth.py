@@ -1,4 +1,4 @@
-"""The books against the simulator, which knows the true joules."""
+"""The energy ledger against the simulator, which knows the true energy."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuledger.ledger.energy.counter import Counter
-from gpuledger.ledger.energy.energy import EnergyBook, Stored
+from gpuledger.ledger.energy.counter import EnergyCounter
+from gpuledger.ledger.energy.energy_ledger import EnergyLedger, StoredGpuEnergy
 from gpuledger.ledger.energy.floor import Floors
-from gpuledger.ledger.energy.gpu_book import GpuBook, Posted
+from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger, Posting
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.sources.simulator.reader import load
+from gpuledger.sources.simulator.scenario_parser import load_scenario
 from unit.sources.simulator.support import Node
 
 
 class Totals:
-    """Everything that was posted, summed, beside what the counter says."""
+    """Sums all postings, for comparison with the counters."""
 
     def __init__(self, floors: Floors | None = None) -> None:
-        self.book = EnergyBook(floors or Floors())
-        self.postings: list[Posted] = []
+        self.book = EnergyLedger(floors or Floors())
+        self.postings: list[Posting] = []
         self.accounts: dict[tuple[str, object], int] = defaultdict(int)
 
     def post(self, snapshot: object) -> None:
@@ -39,12 +39,12 @@ class Totals:
                 self.accounts[uuid, key[1:]] += joules
 
     def restart(self) -> None:
-        """Go on as after a restart of the program: with what is stored, and nothing else."""
+        """Simulate a restart of the program, with the stored state only."""
         kept = {
-            uuid: Stored(book.counter, {book.driver: (book.floors.empty, book.floors.resident)})
-            for uuid, book in self.book.books.items()
+            uuid: StoredGpuEnergy(book.counter, {book.driver: (book.floors.empty, book.floors.resident)})
+            for uuid, book in self.book.gpu_ledgers.items()
         }
-        self.book = EnergyBook(Floors())
+        self.book = EnergyLedger(Floors())
         self.book.resume(kept)
 
     def total(self, uuid: str) -> int:
@@ -52,8 +52,8 @@ class Totals:
 
 
 def assert_balance(totals: Totals) -> None:
-    """Per epoch, closing minus opening is the sum of all accounts, to the millijoule."""
-    for uuid, book in totals.book.books.items():
+    """Assert that per epoch, closing minus opening is the sum of all accounts, to the millijoule."""
+    for uuid, book in totals.book.gpu_ledgers.items():
         counter = book.counter
         if counter.opening is not None:
             assert totals.total(uuid) == counter.booked - counter.opening
@@ -61,7 +61,7 @@ def assert_balance(totals: Totals) -> None:
 
 @pytest.mark.parametrize("name", ["k8s-node", "workstation"])
 def test_ten_minutes_of_a_node_balance_to_the_millijoule(name: str) -> None:
-    node, totals = Node(load(name)), Totals()
+    node, totals = Node(load_scenario(name)), Totals()
     for second in range(600):
         totals.post(node.at(float(second)))
     assert_balance(totals)
@@ -85,7 +85,7 @@ PARTS = [
 
 
 def written(one: dict[str, object], number: int, *, mig: bool) -> dict[str, object]:
-    """A process as a scenario wants it."""
+    """A process in the form of a scenario file."""
     made = {"name": "python3", "memory": "100MB", **one}
     busy, quiet = made.pop("rhythm", (None, None))  # type: ignore[misc]  # a pair, or nothing
     if made.get("type") == "mps-server":
@@ -122,16 +122,16 @@ def scenarios(draw: st.DrawFn) -> str:
 
 
 class Epochs:
-    """What the counters themselves say: closing minus opening, summed over the epochs of each Gpu."""
+    """The counters' own sums: closing minus opening, summed over the epochs of each Gpu."""
 
     def __init__(self) -> None:
         self._closed: dict[str, int] = defaultdict(int)
-        self._now: dict[str, Counter] = {}
+        self._now: dict[str, EnergyCounter] = {}
 
-    def watch(self, books: dict[str, GpuBook]) -> None:
+    def watch(self, books: dict[str, GpuEnergyLedger]) -> None:
         for uuid, book in books.items():
             before, now = self._now.get(uuid), book.counter
-            if before is not None and before.opening is not None and now.life != before.life:
+            if before is not None and before.opening is not None and now.epoch_number != before.epoch_number:
                 assert before.last is not None
                 self._closed[uuid] += before.last - before.opening
             self._now[uuid] = now
@@ -149,10 +149,10 @@ step = st.tuples(st.sampled_from([0.25, 1.0, 1.0, 2.0, 7.0, 70.0]), st.sampled_f
 
 @given(scenarios(), st.lists(step, min_size=5, max_size=60))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_happens_nothing_is_lost_and_nothing_made_up(
+def test_under_any_faults_no_energy_is_lost_or_invented(
     scenario: str, steps: list[tuple[float, bool]]
 ) -> None:
-    """Ticks of any length, GPUs and lists lost, counters reset, restarts: the books sum to the counters."""
+    """Ticks of any length, lost GPUs and lists, resets, restarts: the accounts sum to the counters."""
     node, totals, epochs = Node(scenario), Totals(), Epochs()
     at = 0.0
     for gap, restarts in steps:
@@ -160,21 +160,21 @@ def test_whatever_happens_nothing_is_lost_and_nothing_made_up(
             totals.restart()
         seen = len(totals.postings)
         totals.post(node.at(at))
-        epochs.watch(totals.book.books)
+        epochs.watch(totals.book.gpu_ledgers)
         at += gap
         for one in totals.postings[seen:]:
             shares = (one.booked.idle, one.booked.unattributed, *one.booked.processes.values())
             assert min(*shares, one.unobserved) >= 0
             assert sum(shares) == one.booked.delta
-    for uuid in totals.book.books:
-        # A counter that stands still is replaced by power summed up, which is no part of its epochs.
+    for uuid in totals.book.gpu_ledgers:
+        # Integrated power replaces a frozen counter and belongs to no epoch.
         integrated = sum(
-            one.booked.delta for one in totals.postings if one.integrated and one.gpu.uuid == uuid
+            one.millijoules for one in totals.postings if one.integrated and one.gpu.uuid == uuid
         )
         assert totals.total(uuid) - integrated == epochs.total(uuid)
 
 
-def test_an_exclusive_process_is_billed_what_it_truly_used() -> None:
+def test_an_exclusive_process_is_billed_its_true_energy() -> None:
     scenario = """
 gpus:
   - {empty_watts: 60, resident_watts: 60, load_watts: 400, limit_watts: 700, counter_refresh: 0,
@@ -183,11 +183,13 @@ gpus:
     node, totals = Node(scenario), Totals(Floors(60_000, 60_000))
     for second in range(120):
         totals.post(node.at(float(second)))
-    (uuid,) = totals.book.books
+    (uuid,) = totals.book.gpu_ledgers
     opening = totals.postings[0].begins - 1_700_000_000.0
     true = sum(
-        joules for account, joules in node.source.truth(119.0).items() if account.kind == "process"
-    ) - sum(joules for account, joules in node.source.truth(opening).items() if account.kind == "process")
+        joules for account, joules in node.source.true_energy(119.0).items() if account.kind == "process"
+    ) - sum(
+        joules for account, joules in node.source.true_energy(opening).items() if account.kind == "process"
+    )
     (billed,) = (joules for (_, key), joules in totals.accounts.items() if isinstance(key, tuple))
     assert abs(Fraction(billed, 1000) - true) <= 1
     assert {one.booked.method for one in totals.postings} == {"measured"}
@@ -207,7 +209,9 @@ gpus:
 
 @st.composite
 def shared(draw: st.DrawFn) -> str:
-    """One GPU, up to thirty processes that come, go, share and idle; the counter refreshed each second."""
+    """One GPU with up to thirty processes that start, stop, share and idle; the counter is refreshed each
+    second.
+    """
     crowd = draw(st.lists(process, min_size=1, max_size=30))
     card = {
         "empty_watts": draw(st.sampled_from([0, 60])),
@@ -222,15 +226,15 @@ def shared(draw: st.DrawFn) -> str:
 
 @given(shared(), st.integers(0, 1000))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_the_truth_lies_within_the_bounds_of_every_session(scenario: str, seed: int) -> None:
-    """Low is what was measured alone, high what the GPU used meanwhile; a refresh at each end is not seen."""
+def test_the_true_energy_is_within_the_bounds_of_every_session(scenario: str, seed: int) -> None:
+    """Low is the measured energy, high all of the GPU's meanwhile; a refresh at each end is not visible."""
     node, ledger = Node(scenario, seed=seed), Ledger(LedgerSettings())
     sessions = []
     for second in range(150):
         ledger.post(node.at(float(second)))
         sessions += ledger.sessions.ended
     sessions += ledger.sessions.open()
-    true = {account.process: joules for account, joules in node.source.truth(149.0).items()}
+    true = {account.process: joules for account, joules in node.source.true_energy(149.0).items()}
     a_refresh_at_each_end = 2 * 1 * 700
     assert sessions
     for session in sessions:
@@ -240,7 +244,7 @@ def test_the_truth_lies_within_the_bounds_of_every_session(scenario: str, seed: 
         assert session.measured + session.apportioned <= session.high
 
 
-def test_a_held_process_is_held_all_the_time_and_a_busy_one_is_not() -> None:
+def test_an_idle_process_is_held_all_the_time_and_a_busy_one_never() -> None:
     node, ledger = Node(SHARED), Ledger(LedgerSettings())
     for second in range(100):
         ledger.post(node.at(float(second)))

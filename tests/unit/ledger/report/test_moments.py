@@ -1,4 +1,4 @@
-"""Moments as people write them."""
+"""Parsing of points in time and periods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.ledger.report.moments import moment, period
+from gpuledger.ledger.report.moments import parse_moment, parse_period
 from gpuledger.model.errors import UsageError
 
 # Saturday, 2026-11-28 08:30 UTC.
@@ -41,24 +41,24 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("2026-11-28 08:00:00+01:00", 1_795_849_200),
     ],
 )
-def test_a_moment_is_understood(written: str, unix: float) -> None:
-    assert moment("--since", written, NOW) == unix
+def test_a_moment_is_parsed(written: str, unix: float) -> None:
+    assert parse_moment("--since", written, NOW) == unix
 
 
 @pytest.mark.parametrize(
     "written",
     ["", "soon", "2026-13-01", "5 parsecs", "7x", "1e99d", "-3h", "99999-01-01", "9999-12-31T23:30"],
 )
-def test_what_is_no_moment_is_named_with_what_is_wanted(written: str) -> None:
-    with pytest.raises(UsageError, match=r"^--since: a time ago \(36h, 7d\), a date .* not '"):
-        moment("--since", written, NOW)
+def test_an_invalid_moment_names_the_expected_forms(written: str) -> None:
+    with pytest.raises(UsageError, match=r"^--since: expected an age \(36h, 7d\), a date .* not '"):
+        parse_moment("--since", written, NOW)
 
 
 def test_a_period_is_widened_to_full_hours() -> None:
-    assert period("90m", "now", NOW) == (1_795_849_200 - 0, 1_795_856_400)
-    assert period("2026-11-28T08:00Z", "2026-11-28T09:00Z", NOW) == (1_795_852_800, 1_795_856_400)
+    assert parse_period("90m", "now", NOW) == (1_795_849_200 - 0, 1_795_856_400)
+    assert parse_period("2026-11-28T08:00Z", "2026-11-28T09:00Z", NOW) == (1_795_852_800, 1_795_856_400)
 
 
-def test_a_period_without_length_is_refused() -> None:
+def test_an_empty_period_is_rejected() -> None:
     with pytest.raises(UsageError, match="--since now is not before --until 7d"):
-        period("now", "7d", NOW)
+        parse_period("now", "7d", NOW)

@@ -1,4 +1,4 @@
-"""Adding up a report: each GPU once for a row, bounds of a row, the GPUs' own accounts."""
+"""Report sums: a GPU counts once per row, bounds of a row, the GPUs' own accounts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from fractions import Fraction
 import pytest
 
 from builders import gpu, instance
-from gpuledger.ledger.energy.shares import share_of
-from gpuledger.ledger.report.grouping import GROUPINGS, Key, Party, grouping, party_from, party_of, party_text
-from gpuledger.ledger.report.tally import Amount, Energy, Tally, Times
+from gpuledger.ledger.energy.shares import device_share
+from gpuledger.ledger.report.grouping import (
+    GROUPINGS,
+    Key,
+    Party,
+    find_grouping,
+    party_from_text,
+    party_of,
+    party_text,
+)
+from gpuledger.ledger.report.tally import Amount, EnergyEntry, Tally, TimeEntry
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError
 from gpuledger.model.workload import UNKNOWN, Workload
@@ -27,15 +35,15 @@ def pod(
 
 
 def tally(by: str = "namespace") -> Tally:
-    return Tally(grouping(by, DEVICES), lambda uuid: share_of(DEVICES[uuid]))
+    return Tally(find_grouping(by, DEVICES), lambda uuid: device_share(DEVICES[uuid]))
 
 
-def energy(method: str, *shares: tuple[Party, int], idle: int = 0, unattributed: int = 0) -> Energy:
-    return Energy(A.uuid, method, 1_000_000, idle, unattributed, 0, shares)
+def energy(method: str, *shares: tuple[Party, int], idle: int = 0, unattributed: int = 0) -> EnergyEntry:
+    return EnergyEntry(A.uuid, method, 1_000_000, idle, unattributed, 0, shares)
 
 
-def times(party: Party, resident: int = 0, held: int = 0, allocated: int = 0, hour: int = 0) -> Times:
-    return Times(hour, party, resident, held, resident & ~held, allocated, 1)
+def times(party: Party, resident: int = 0, held: int = 0, allocated: int = 0, hour: int = 0) -> TimeEntry:
+    return TimeEntry(hour, party, resident, held, resident & ~held, allocated, 1)
 
 
 def only(found: Tally) -> Amount:
@@ -66,9 +74,9 @@ OWNERS: list[tuple[str, Party, Key]] = [
 
 
 @pytest.mark.parametrize(("by", "party", "key"), OWNERS)
-def test_a_party_is_in_the_row_of_its_name(by: str, party: Party, key: Key) -> None:
-    assert grouping(by, DEVICES).key(party) == key
-    assert len(grouping(by, DEVICES).columns) == len(key)
+def test_a_party_belongs_to_the_row_of_its_key(by: str, party: Party, key: Key) -> None:
+    assert find_grouping(by, DEVICES).key(party) == key
+    assert len(find_grouping(by, DEVICES).columns) == len(key)
 
 
 def test_every_grouping_is_in_the_table_above() -> None:
@@ -79,20 +87,20 @@ def test_every_grouping_is_in_the_table_above() -> None:
     ("by", "line"),
     [
         ("nampespace", "unknown --by 'nampespace'; did you mean 'namespace'?"),
-        ("label:", "--by label: wants the pod label's name, as in --by label:team"),
+        ("label:", "--by label: requires a pod label's name, such as --by label:team"),
     ],
 )
-def test_a_grouping_that_is_not_there_is_named(by: str, line: str) -> None:
+def test_an_unknown_grouping_is_named(by: str, line: str) -> None:
     with pytest.raises(UsageError, match=line.replace("?", r"\?")):
-        grouping(by, DEVICES)
+        find_grouping(by, DEVICES)
 
 
 @pytest.mark.parametrize("party", [party for _, party, _ in OWNERS])
-def test_a_party_comes_back_from_its_text(party: Party) -> None:
-    assert party_from(party_text(party)) == party
+def test_a_party_round_trips_through_text(party: Party) -> None:
+    assert party_from_text(party_text(party)) == party
 
 
-def test_what_differs_from_start_to_start_makes_no_other_party() -> None:
+def test_ids_of_single_starts_do_not_change_the_party() -> None:
     one, other = (
         party_of(A.uuid, Workload("pod", "ml", "a", pod_uid=uid, container_id=uid, found_by=by))
         for uid, by in (("1", "cgroup"), ("2", "api"))
@@ -100,7 +108,7 @@ def test_what_differs_from_start_to_start_makes_no_other_party() -> None:
     assert one == other
 
 
-def test_a_gpu_counts_once_for_a_row_however_many_were_on_it() -> None:
+def test_a_gpu_counts_once_per_row_regardless_of_its_processes() -> None:
     found = tally("namespace")
     found.add_times(times(pod("a"), resident=0b1110))
     found.add_times(times(pod("b"), resident=0b0111))
@@ -109,7 +117,7 @@ def test_a_gpu_counts_once_for_a_row_however_many_were_on_it() -> None:
     assert found.occupied == 4
 
 
-def test_a_gpu_that_two_rows_shared_counts_for_each() -> None:
+def test_a_gpu_shared_by_two_rows_counts_for_both() -> None:
     found = tally("pod")
     found.add_times(times(pod("a"), resident=0b1110))
     found.add_times(times(pod("b"), resident=0b0111))
@@ -126,7 +134,7 @@ def test_two_gpus_count_twice_and_an_instance_by_its_multiprocessors() -> None:
     assert only(found).resident == 2 + 2 * Fraction(60, 132)
 
 
-def test_a_row_is_held_while_somebody_of_it_is_there_and_nobody_of_it_works() -> None:
+def test_a_row_is_held_while_its_parties_are_present_and_all_inactive() -> None:
     found = tally("namespace")
     found.add_times(times(pod("a"), resident=0b11111, held=0b01111))
     found.add_times(times(pod("b"), resident=0b00111, held=0b00010))
@@ -134,14 +142,14 @@ def test_a_row_is_held_while_somebody_of_it_is_there_and_nobody_of_it_works() ->
     assert only(found).held == 2
 
 
-def test_a_device_that_was_handed_over_and_not_used_is_held() -> None:
+def test_an_allocated_unused_device_counts_as_held() -> None:
     found = tally("namespace")
     found.add_times(times(pod("a"), held=0b1111, allocated=0b1111))
     found.finish()
     assert (only(found).held, only(found).allocated, only(found).resident) == (4, 4, 0)
 
 
-def test_hours_are_not_mixed() -> None:
+def test_hours_are_counted_separately() -> None:
     found = tally("namespace")
     for hour in (0, 1):
         found.add_times(times(pod("a"), resident=0b1, hour=hour))
@@ -149,7 +157,7 @@ def test_hours_are_not_mixed() -> None:
     assert only(found).resident == 2
 
 
-def test_the_upper_bound_of_a_row_is_what_the_gpu_used_while_somebody_of_it_was_there() -> None:
+def test_the_upper_bound_of_a_row_is_the_gpus_energy_while_it_was_present() -> None:
     found = tally("namespace")
     found.add_energy(energy("measured", (pod("a"), 100)))
     found.add_energy(energy("activity", (pod("a"), 30), (pod("b"), 20), (pod("c", "web"), 50), idle=7))
@@ -162,10 +170,10 @@ def test_the_upper_bound_of_a_row_is_what_the_gpu_used_while_somebody_of_it_was_
     }
 
 
-def test_a_gpus_own_accounts_and_its_shares_are_all_that_it_used() -> None:
+def test_a_gpus_own_accounts_and_shares_sum_to_its_energy() -> None:
     found = tally()
     found.add_energy(energy("activity", (pod("a"), 30), idle=7, unattributed=3))
-    found.add_energy(Energy(A.uuid, "unobserved", 9_000_000, 0, 0, 11, ()))
+    found.add_energy(EnergyEntry(A.uuid, "unobserved", 9_000_000, 0, 0, 11, ()))
     amount = found.gpus[A.uuid]
     assert (amount.idle, amount.unattributed, amount.unobserved, amount.millijoules) == (7, 3, 11, 51)
     assert amount.microseconds == 1_000_000

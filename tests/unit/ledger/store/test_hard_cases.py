@@ -1,4 +1,4 @@
-"""Books that outlast restarts, where a review found them wrong; and any life of them, by chance."""
+"""Persistence cases in which a review found wrong results, and random sequences of runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from books_helpers import UNIX, Run, assert_books_balance, assert_tells_everything, rows, told
 from builders import FakeClock, gpu, process, reading
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.store.retention import Limits
+from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.model import quantities as q
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Workload
+from ledger_helpers import UNIX, Run, assert_books_balance, assert_exports_everything, exported_values, rows
 
 A, B = gpu(0), gpu(1)
 J = 1000
@@ -24,12 +24,12 @@ NAMED = Workload("pod", namespace="ml", pod="train-0", container="main", pod_uid
 NAMELESS = Workload("pod", pod_uid="u", container_id="c", missing="pod_name")
 
 
-def test_a_gpu_that_is_missing_at_the_start_gets_its_series_back_and_no_second_ones(tmp_path: Path) -> None:
+def test_a_gpu_missing_at_the_start_gets_its_series_back_once(tmp_path: Path) -> None:
     first = Run(tmp_path)
     p = process(B, 2, workload=NAMED)
     for second in range(10):
         state = first.tick({A: second * 100 * J, B: second * 50 * J}, [p])
-    before = {key: joules for key, joules in told(state).items() if B.uuid in key}
+    before = {key: joules for key, joules in exported_values(state).items() if B.uuid in key}
     first.kill()
     second_run = Run(tmp_path, clock=first.clock)
     first.clock.advance(1)
@@ -37,25 +37,25 @@ def test_a_gpu_that_is_missing_at_the_start_gets_its_series_back_and_no_second_o
     at = (first.clock.now_unix, first.clock.now_elapsed, SourceInfo("test"))
     second_run.ledger.post(Snapshot(*at, (alone,), boot_id="boot-1", devices_failed=True))
     state = second_run.tick({A: 1100 * J, B: 450 * J}, [p])
-    after = {key: joules for key, joules in told(state).items() if B.uuid in key}
+    after = {key: joules for key, joules in exported_values(state).items() if B.uuid in key}
     assert after == before
     labels = [row[0] for row in rows(second_run.store.file, "SELECT labels FROM series")]
     assert len(labels) == len(set(labels))
 
 
-def test_floors_of_another_driver_version_are_not_believed(tmp_path: Path) -> None:
+def test_floors_of_another_driver_version_are_ignored(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for second in range(100):
         run.tick({A: second * 70 * J})
-    assert run.ledger.energy.books[A.uuid].floors.floors.empty == 70_050
+    assert run.ledger.energy.gpu_ledgers[A.uuid].floors.floors.empty == 70_050
     run.clock.advance(1)
     newer = SourceInfo("test", driver_version="999.1")
     snapshot = Snapshot(run.clock.now_unix, run.clock.now_elapsed, newer, (reading(A),), boot_id="boot-1")
     run.ledger.post(snapshot)
-    assert run.ledger.energy.books[A.uuid].floors.floors.empty is None
+    assert run.ledger.energy.gpu_ledgers[A.uuid].floors.floors.empty is None
 
 
-def test_what_was_born_and_died_while_the_disk_was_full_leaves_nothing_to_delete(
+def test_short_lived_rows_during_a_full_disk_need_no_deletion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path)
@@ -63,9 +63,9 @@ def test_what_was_born_and_died_while_the_disk_was_full_leaves_nothing_to_delete
     monkeypatch.setattr(type(run.store), "_write", _full)
     for second in range(1, 60):
         run.tick({A: second * 100 * J}, [process(A, second, ticks=second, workload=NAMELESS)])
-    assert run.ledger._keeper is not None
-    journal = run.ledger._keeper.journal
-    assert len(journal.dropped) + len(journal.left) < 5
+    assert run.ledger._persistence is not None
+    journal = run.ledger._persistence.journal
+    assert len(journal.dropped) + len(journal.ended_owners) < 5
 
 
 def _full(*_: object) -> None:
@@ -75,17 +75,15 @@ def _full(*_: object) -> None:
 
 
 @pytest.mark.parametrize("years", [73, -50])
-def test_a_clock_that_stands_in_another_year_at_the_start_costs_no_history(
-    tmp_path: Path, years: int
-) -> None:
+def test_a_wrong_year_at_the_start_deletes_no_history(tmp_path: Path, years: int) -> None:
     clock = FakeClock(UNIX)
-    first = Run(tmp_path, clock=clock, limits=Limits(7200.0, 86_400.0))
+    first = Run(tmp_path, clock=clock, limits=RetentionLimits(7200.0, 86_400.0))
     for second in range(5):
         first.tick({A: second * 100 * J}, [process(A, 1)])
     first.tick({A: 500 * J})
     first.store.close()
     clock.now_unix += years * 365 * 86_400
-    second_run = Run(tmp_path, clock=clock, limits=Limits(7200.0, 86_400.0))
+    second_run = Run(tmp_path, clock=clock, limits=RetentionLimits(7200.0, 86_400.0))
     for second in range(10):
         second_run.tick({A: 500 * J + second * 100 * J}, seconds=60.0)
     clock.now_unix = UNIX + clock.now_elapsed
@@ -95,7 +93,7 @@ def test_a_clock_that_stands_in_another_year_at_the_start_costs_no_history(
     assert_books_balance(second_run.store.file)
 
 
-def test_a_wall_clock_set_back_makes_no_session_of_negative_length(tmp_path: Path) -> None:
+def test_a_wall_clock_set_back_makes_no_negative_session(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for second in range(5):
         run.tick({A: second * 100 * J}, [process(A, 1)])
@@ -105,7 +103,7 @@ def test_a_wall_clock_set_back_makes_no_session_of_negative_length(tmp_path: Pat
     assert state.session_durations[A.uuid].sum == 0
 
 
-def test_a_suspend_is_nobodys_time(tmp_path: Path) -> None:
+def test_a_suspend_is_unobserved(tmp_path: Path) -> None:
     run = Run(tmp_path)
     idle = process(A, 1, sm=0.0)
     run.tick({A: 0}, [idle])
@@ -117,7 +115,7 @@ def test_a_suspend_is_nobodys_time(tmp_path: Path) -> None:
 
 step = st.tuples(
     st.sampled_from(["tick"] * 12 + ["kill", "close", "set back", "reset", "lose a gpu"]),
-    # Who is there: pid and start of each.
+    # The processes: pid and start of each.
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 2)), max_size=3, unique_by=lambda one: one[0]),
     st.sampled_from([NAMED, NAMELESS, Workload("user", user="bob")]),
 )
@@ -125,7 +123,7 @@ step = st.tuples(
 
 @given(st.lists(step, min_size=5, max_size=40), st.sampled_from([0.0, 5.0]), st.sampled_from([0.0, 2.0]))
 @settings(max_examples=60, deadline=None)
-def test_through_any_life_books_balance_and_no_counter_steps_back_but_to_zero(
+def test_over_any_runs_books_balance_and_counters_only_reset_to_zero(
     steps: list[tuple[str, list[tuple[int, int]], Workload]], retention: float, hold: float
 ) -> None:
     wanted = LedgerSettings(zero_hold=hold, retention=retention)
@@ -144,8 +142,8 @@ def test_through_any_life_books_balance_and_no_counter_steps_back_but_to_zero(
             mine = [process(A, pid, ticks=ticks, workload=owner) for pid, ticks in people]
             counters = {A: value} if what == "lose a gpu" else {A: value, B: value}
             state = run.tick(counters, mine)
-            assert_tells_everything(state.energy)
-            now = told(state)
+            assert_exports_everything(state.energy)
+            now = exported_values(state)
             assert all(joules >= before.get(key, 0) or not joules for key, joules in now.items())
             before = now
         run.store.close()
@@ -153,7 +151,7 @@ def test_through_any_life_books_balance_and_no_counter_steps_back_but_to_zero(
 
 
 def test_a_process_on_two_gpus_has_a_session_and_an_account_on_each(tmp_path: Path) -> None:
-    """E17, through the whole ledger and its file."""
+    """E17, with the whole ledger and its file."""
     run = Run(tmp_path)
     on_a, on_b = process(A, 7, workload=NAMED), process(B, 7, workload=NAMED)
     for second in range(6):
@@ -164,6 +162,6 @@ def test_a_process_on_two_gpus_has_a_session_and_an_account_on_each(tmp_path: Pa
         run.store.file, "SELECT device, measured + apportioned FROM sessions JOIN usage USING (number)"
     )
     assert dict(used) == {A.uuid: 500 * J, B.uuid: 200 * J}
-    told_rows = {row.process.device.uuid: row.process.pid for row in state.energy.rows}
-    assert told_rows == {A.uuid: 7, B.uuid: 7}
+    exported_rows = {row.process.device.uuid: row.process.pid for row in state.energy.rows}
+    assert exported_rows == {A.uuid: 7, B.uuid: 7}
     assert replace(on_a, device=B).key == on_b.key

@@ -1,4 +1,4 @@
-"""Folding in the file: small steps, nothing lost, nothing counted twice, older files brought up to date."""
+"""Folding in the file: small steps, nothing lost or counted twice, older files migrated."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from books_helpers import UNIX, Run, assert_books_balance, rows
 from builders import FakeClock, gpu, process
 from gpuledger.ledger.report.grouping import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.store.retention import Limits, prune
+from gpuledger.ledger.store.retention import RetentionLimits, prune_history
 from gpuledger.ledger.store.schema import MIGRATIONS
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.workload import Allocation, Workload
+from ledger_helpers import UNIX, Run, assert_books_balance, rows
 from report_helpers import folded, report_of, same
 
 A, B = gpu(0, name="NVIDIA H100"), gpu(1, name="NVIDIA H100")
@@ -34,7 +34,7 @@ PODS = [
     Workload("slurm", job="17", user="ada"),
     Workload("user", user="ben"),
 ]
-# Who is on the first and on the second GPU, whether they work, and how many seconds later the next look is.
+# The processes on the first and on the second GPU, their activity, and the seconds until the next tick.
 tick = st.tuples(
     st.sets(st.integers(0, 3)),
     st.sets(st.integers(0, 3)),
@@ -51,23 +51,23 @@ def people(card: int, numbers: set[int], *, works: bool) -> Sequence[GpuProcess]
     ]
 
 
-# The first hour that is asked for lies in a gap of more than an hour in which nobody watched the session.
+# The first requested hour is within a gap of more than an hour without observation.
 @example(
     [(set(), set(), False, 600.0), *[({0}, set(), False, after) for after in (600.0, 5000.0, 600.0, 1.0)]]
 )
 @given(st.lists(tick, min_size=5, max_size=60))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_is_folded_every_report_stays_as_it_was(
+def test_folding_changes_no_report(
     tmp_path_factory: pytest.TempPathFactory, life: list[tuple[set[int], set[int], bool, float]]
 ) -> None:
     folder = tmp_path_factory.mktemp("fold")
     run = Run(folder)
     for number, (first, second, works, seconds) in enumerate(life):
         mine = [*people(0, first, works=works), *people(1, second, works=works)]
-        # Who is on the second GPU was handed the first one, and uses it only while on both.
-        handed = tuple(Allocation(A, PODS[one], "pod_resources") for one in sorted(second))
+        # The processes on the second GPU have the first one allocated, and use it only while on both.
+        allocated = tuple(Allocation(A, PODS[one], "pod_resources") for one in sorted(second))
         counters = {A: number * 1000 * J, B: number * 70 * J}
-        run.tick(counters, mine, seconds=seconds, busy=works, allocations=handed)
+        run.tick(counters, mine, seconds=seconds, busy=works, allocations=allocated)
     run.store.close()
     partly = folded(run.store.file, UNIX + sum(step[3] for step in life) / 2, folder / "partly.db")
     wholly = folded(run.store.file, UNIX + 30 * DAY, folder / "wholly.db")
@@ -84,7 +84,7 @@ def test_whatever_is_folded_every_report_stays_as_it_was(
 
 
 def grown(folder: Path, hours: int) -> Run:
-    """An hour each of one pod, of two, and of nobody."""
+    """One hour each of one pod, of two pods, and without processes."""
     run = Run(folder)
     for minute in range(hours * 60):
         here = [set(), {0}, {0, 1}][minute // 60 % 3]
@@ -101,21 +101,21 @@ def grown(folder: Path, hours: int) -> Run:
     ],
     ids=["by the hour", "by both"],
 )
-def test_what_nobody_used_costs_its_energy_and_no_hours(
+def test_idle_time_costs_energy_but_no_gpu_hours(
     tmp_path: Path, prices: Prices, idle: Fraction | None
 ) -> None:
     run = Run(tmp_path)
     for second in range(8):
         run.tick({A: second * 1000 * J}, busy=False)
     run.store.close()
-    costs = {line.account: line.cost for line in report_of(run.store.file, "pod", prices=prices).own}
+    costs = {line.account: line.cost for line in report_of(run.store.file, "pod", prices=prices).gpu_accounts}
     assert costs["idle"] == idle
 
 
-def test_spans_younger_than_the_detail_stay(tmp_path: Path) -> None:
+def test_spans_younger_than_the_detail_are_kept(tmp_path: Path) -> None:
     run = grown(tmp_path, 9)
     with closing(sqlite3.connect(run.store.file, isolation_level=None)) as books:
-        while prune(books, run.clock.unix(), Limits(detail=4 * 3600.0)).more:
+        while prune_history(books, run.clock.unix(), RetentionLimits(detail=4 * 3600.0)).more:
             pass
     oldest = rows(run.store.file, "SELECT min(hour) FROM spans")[0][0]
     newest = rows(run.store.file, "SELECT max(hour) FROM hours")[0][0]
@@ -128,7 +128,7 @@ def test_spans_younger_than_the_detail_stay(tmp_path: Path) -> None:
     assert_books_balance(run.store.file)
 
 
-def test_no_step_folds_more_than_a_few_spans(tmp_path: Path) -> None:
+def test_one_step_folds_only_a_few_spans(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for second in range(700):
         run.tick({A: second * 1000 * J}, people(0, {second % 2}, works=True))
@@ -137,7 +137,7 @@ def test_no_step_folds_more_than_a_few_spans(tmp_path: Path) -> None:
         counts = []
         while True:
             before = books.execute("SELECT count(*) FROM spans").fetchone()[0]
-            step = prune(books, run.clock.unix() + DAY, Limits(detail=7200.0))
+            step = prune_history(books, run.clock.unix() + DAY, RetentionLimits(detail=7200.0))
             counts.append(before - books.execute("SELECT count(*) FROM spans").fetchone()[0])
             if not step.more:
                 break
@@ -145,11 +145,11 @@ def test_no_step_folds_more_than_a_few_spans(tmp_path: Path) -> None:
     assert max(counts) <= 50
 
 
-def test_hours_that_are_too_old_go_with_their_parties_and_the_books_balance(tmp_path: Path) -> None:
+def test_old_hours_are_deleted_with_their_parties_and_the_books_balance(tmp_path: Path) -> None:
     run = grown(tmp_path, 13)
     later = run.clock.unix() + 30 * DAY
     with closing(sqlite3.connect(run.store.file, isolation_level=None)) as books:
-        while prune(books, later, Limits(detail=7200.0, hours=3600.0)).more:
+        while prune_history(books, later, RetentionLimits(detail=7200.0, hours=3600.0)).more:
             pass
     for table in ("spans", "hours", "hour_shares", "hour_times", "parties", "sessions", "held"):
         assert rows(run.store.file, f"SELECT count(*) FROM {table}") == [(0,)], table
@@ -159,7 +159,7 @@ def test_hours_that_are_too_old_go_with_their_parties_and_the_books_balance(tmp_
 
 def test_while_the_clock_is_not_trusted_nothing_is_folded(tmp_path: Path) -> None:
     clock = FakeClock(UNIX)
-    run = Run(tmp_path, clock=clock, limits=Limits(detail=7200.0))
+    run = Run(tmp_path, clock=clock, limits=RetentionLimits(detail=7200.0))
     for minute in range(10):
         run.tick({A: minute * 1000 * J}, people(0, {0}, works=True), seconds=60.0)
     clock.now_unix += 400 * DAY
@@ -169,7 +169,7 @@ def test_while_the_clock_is_not_trusted_nothing_is_folded(tmp_path: Path) -> Non
     run.store.close()
 
 
-def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> None:
+def test_a_file_of_the_previous_version_is_migrated(tmp_path: Path) -> None:
     file = tmp_path / "gpuledger.db"
     begins, ends = UNIX, UNIX + 7000
     with closing(sqlite3.connect(file)) as books:
@@ -178,8 +178,8 @@ def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> N
         columns = [row[1] for row in books.execute("PRAGMA table_info(sessions)")]
         session = {"number": 1, "device": "GPU-0", "gpu": "GPU-0", "pid": 5, "namespace": "ml", "pod": "old"}
         session |= {"first_seen": begins, "owner_kind": "pod"}
-        told = [session.get(column, 0 if column.endswith("_index") else "") for column in columns]
-        books.execute(f"INSERT INTO sessions VALUES ({', '.join('?' * len(told))})", told)
+        values = [session.get(column, 0 if column.endswith("_index") else "") for column in columns]
+        books.execute(f"INSERT INTO sessions VALUES ({', '.join('?' * len(values))})", values)
         books.execute(
             "INSERT INTO usage VALUES (1, ?, ?, 1, 0, 0, 0, 0, 0, 5, 0, 5)", (begins + 60, begins + 60)
         )
@@ -194,8 +194,8 @@ def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> N
         books.execute("PRAGMA application_id=0x6770756C")
         books.execute("PRAGMA user_version=2")
         books.commit()
-    Store(tmp_path, "gpuledger", "boot", FakeClock(), Limits()).close()
-    # What was noticed after more than an hour is in the hour in which it was.
+    Store(tmp_path, "gpuledger", "boot", FakeClock(), RetentionLimits()).close()
+    # Energy noticed after more than an hour is in the hour of the notice.
     assert rows(file, "SELECT number, hour FROM spans") == [(1, int(begins // 3600)), (2, int(ends // 3600))]
     with closing(sqlite3.connect(file)) as books:
         books.execute("INSERT OR REPLACE INTO meta VALUES ('unix', ?)", (ends,))
@@ -204,13 +204,13 @@ def test_a_file_of_the_version_before_is_brought_up_to_date(tmp_path: Path) -> N
     assert (line.key, line.millijoules, line.sessions, line.resident) == (("ml", "old"), 5, 1, 60)
 
 
-def test_labels_and_controllers_of_a_pod_outlast_a_restart(tmp_path: Path) -> None:
+def test_labels_and_controllers_of_a_pod_persist_over_a_restart(tmp_path: Path) -> None:
     owner = replace(PODS[0], controller_kind="Job", controller="train")
     run = Run(tmp_path)
     run.tick({A: 0}, [process(A, 1, workload=owner)])
     run.store.close()
-    again = Store(tmp_path, "gpuledger", "boot-1", run.clock, Limits())
-    (session,) = again.kept.sessions
+    again = Store(tmp_path, "gpuledger", "boot-1", run.clock, RetentionLimits())
+    (session,) = again.stored_ledger.sessions
     assert session.process.workload.labels == (("team", "blue"),)
     assert session.process.workload.controller == "train"
     again.close()

@@ -1,4 +1,4 @@
-"""Whatever is stored comes back as it was."""
+"""Everything stored is restored unchanged."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import FakeClock, gpu, instance
-from gpuledger.ledger.energy.counter import Counter as EnergyCounter
-from gpuledger.ledger.energy.counter import Epoch
-from gpuledger.ledger.held_series import Held
-from gpuledger.ledger.journal import OWNERS, ROWS, GpuEntry, Journal, Kept
+from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
+from gpuledger.ledger.exported_counters import ExportedCounter
+from gpuledger.ledger.journal import OWNERS, ROWS, GpuEntry, Journal, StoredLedger
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.sessions import OpenSession
-from gpuledger.ledger.store.retention import Limits
+from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.store import Store
-from gpuledger.model.process import GpuProcess, HostFacts, ProcessType, Start
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType
 from gpuledger.model.text import clean_name
 from gpuledger.model.workload import UNKNOWN, Workload
 
@@ -28,14 +27,14 @@ CARD = gpu(0, name="NVIDIA H100", pci_bus_id="00000000:01:00.0", sm_count=132)
 PART = instance(CARD, 2, 1, index=3, profile="1g.10gb", sm_count=16)
 DEVICES = {device.uuid: device for device in (CARD, PART)}
 
-# Names as hosts and drivers give them: cleaned, but with spaces, slashes and every script.
+# Names from hosts and drivers: cleaned, but with spaces, slashes and any script.
 words = st.text(max_size=12).map(clean_name)
 whole = st.integers(0, 2**60)
 real = st.floats(0, 1e12, allow_nan=False)
 seen = st.floats(0, 1e6, allow_nan=False)
 maybe_real = st.none() | real
 workloads = st.just(UNKNOWN) | st.builds(Workload, *[words] * 13)
-starts = st.builds(Start, words, st.none() | whole, real, st.none() | seen)
+starts = st.builds(ProcessStart, words, st.none() | whole, real, st.none() | seen)
 hosts = st.builds(
     HostFacts, starts, executable=words, comm=words, uid=st.none() | st.integers(0, 2**32 - 1), user=words
 )
@@ -80,22 +79,22 @@ def ownerships(draw: st.DrawFn) -> Ownership:
     )
 
 
-def stored(journal: Journal) -> Kept:
-    """What a new run finds after a run that wrote this and was killed."""
+def stored(journal: Journal) -> StoredLedger:
+    """The ledger that a new run finds after a run that wrote this and was killed."""
     with tempfile.TemporaryDirectory() as name:
         clock = FakeClock()
-        first = Store(Path(name), "books", "boot", clock, Limits())
+        first = Store(Path(name), "books", "boot", clock, RetentionLimits())
         part, shown = first.save(journal)
         assert part.success, part.error
         assert shown
         first.close()
-        second = Store(Path(name), "books", "boot", clock, Limits())
+        second = Store(Path(name), "books", "boot", clock, RetentionLimits())
         second.close()
-        return second.kept
+        return second.stored_ledger
 
 
 def same_process(one: GpuProcess, other: GpuProcess) -> bool:
-    """Equal in everything that a label or a bill is made of."""
+    """Equal in everything that labels and bills use."""
     assert one.key == other.key
     assert one.host.start.unix == other.host.start.unix
     assert (one.device.uuid, one.command, one.type_text) == (
@@ -115,10 +114,10 @@ def same_process(one: GpuProcess, other: GpuProcess) -> bool:
 
 @given(st.lists(sessions, max_size=4))
 @settings(max_examples=50, deadline=None)
-def test_open_sessions_come_back_as_they_were(drawn: list[OpenSession]) -> None:
+def test_open_sessions_round_trip(drawn: list[OpenSession]) -> None:
     numbered = {number: replace(one, number=number) for number, one in enumerate(drawn, 1)}
     kept = stored(Journal(devices=dict(DEVICES), sessions=dict(numbered)))
-    assert kept.following_session == len(drawn) + 1
+    assert kept.next_session == len(drawn) + 1
     assert len(kept.sessions) == len(drawn)
     for one in kept.sessions:
         before = numbered[one.number]
@@ -129,7 +128,7 @@ def test_open_sessions_come_back_as_they_were(drawn: list[OpenSession]) -> None:
 
 @given(st.lists(ownerships(), max_size=4, unique_by=lambda one: one.process.key), real)
 @settings(max_examples=50, deadline=None)
-def test_owners_come_back_with_what_waits_for_them(drawn: list[Ownership], elapsed: float) -> None:
+def test_owners_round_trip_with_their_waiting_energy(drawn: list[Ownership], elapsed: float) -> None:
     journal = Journal(elapsed=elapsed, devices=dict(DEVICES), owners={one.process.key: one for one in drawn})
     journal.gpus[CARD.uuid] = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
     kept = {one.process.key: one for one in stored(journal).gpus[CARD.uuid].owners}
@@ -144,17 +143,17 @@ def test_owners_come_back_with_what_waits_for_them(drawn: list[Ownership], elaps
 
 @given(st.lists(st.tuples(words, whole, whole, seen, st.booleans(), processes | st.none()), max_size=5))
 @settings(max_examples=50, deadline=None)
-def test_told_counters_come_back_as_they_were(
+def test_exported_counters_round_trip(
     drawn: list[tuple[str, int, int, float, bool, GpuProcess | None]],
 ) -> None:
     journal = Journal(elapsed=1e6, devices=dict(DEVICES))
     journal.gpus[CARD.uuid] = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
     for word, millijoules, measured, born, lasting, process in drawn:
-        held = Held(born, math.inf if lasting else born, millijoules, measured)
+        held = ExportedCounter(born, math.inf if lasting else born, millijoules, measured)
         book = OWNERS if process is None else ROWS
-        journal.take_series(book, (CARD.uuid, word), held, process)
+        journal.add_series(book, (CARD.uuid, word), held, process)
     kept = stored(journal)
-    assert kept.following_series == len(drawn) + 1
+    assert kept.next_series == len(drawn) + 1
     for one, before in zip(kept.gpus[CARD.uuid].series, drawn, strict=True):
         word, millijoules, measured, born, lasting, process = before
         assert (one.labels, one.millijoules, one.measured) == ((CARD.uuid, word), millijoules, measured)
@@ -170,13 +169,13 @@ counters = st.builds(
     last=st.none() | whole,
     last_at=real,
     refresh=maybe_real,
-    life=st.integers(0, 1000),
+    epoch_number=st.integers(0, 1000),
 )
 
 
 @given(counters, maybe_real, whole, whole, whole)
 @settings(max_examples=50, deadline=None)
-def test_counters_of_gpus_come_back_as_they_were(
+def test_energy_counters_round_trip(
     counter: EnergyCounter, last_unix: float | None, total: int, base: int, closed: int
 ) -> None:
     entry = GpuEntry(CARD.uuid, counter, last_unix, total, base, closed)
@@ -199,23 +198,23 @@ def test_counters_of_gpus_come_back_as_they_were(
     )
 )
 @settings(max_examples=15, deadline=None)
-def test_floors_come_back_with_what_they_were_learnt_from(
+def test_floors_round_trip_with_their_data(
     drawn: dict[tuple[str, str, bool, int, int], float],
 ) -> None:
     entry = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
-    # Newer than a week, or it would be forgotten by right: the clock of the journal stands at 0.
+    # Newer than a week, or it would be discarded: the journal's clock is at 0.
     kept = stored(Journal(gpus={CARD.uuid: entry}, floors=dict(drawn))).gpus[CARD.uuid]
-    told = {
+    exported = {
         (CARD.uuid, driver, resident, day, step): seconds
         for driver, pair in kept.floors.items()
         for resident, quiet in zip((False, True), pair, strict=True)
-        for day, step, seconds in quiet.stored()
+        for day, step, seconds in quiet.rows()
     }
-    assert told == drawn
+    assert exported == drawn
 
 
-def test_an_instance_comes_back_with_its_gpu() -> None:
-    session = OpenSession(GpuProcess(PART, 7, HostFacts(Start("b", 1, 5.0))), 1.0, 2.0, number=1)
+def test_an_instance_round_trips_with_its_gpu() -> None:
+    session = OpenSession(GpuProcess(PART, 7, HostFacts(ProcessStart("b", 1, 5.0))), 1.0, 2.0, number=1)
     (kept,) = stored(Journal(devices=dict(DEVICES), sessions={1: session})).sessions
     device = kept.process.device
     assert device == PART

@@ -1,4 +1,4 @@
-"""Files that cannot be read or written: never a crash, never a wrong number, always said."""
+"""Unreadable and unwritable files: never a crash or a wrong number, always reported."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from pathlib import Path
 
 import pytest
 
-from books_helpers import UNIX, Run, assert_books_balance, rows, told
 from builders import FakeClock, gpu, process
 from gpuledger.ledger import journal
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store import schema
-from gpuledger.ledger.store.open import open_store
-from gpuledger.ledger.store.place import book_name, state_dir
-from gpuledger.ledger.store.retention import Limits
+from gpuledger.ledger.store.retention import RetentionLimits
+from gpuledger.ledger.store.state_directory import create_state_dir, ledger_name
 from gpuledger.ledger.store.store import Store
+from gpuledger.ledger.store.store_factory import open_store
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.snapshot import Collected, SourceInfo
+from gpuledger.model.snapshot import CollectorRun, SourceInfo
 from gpuledger.model.workload import Workload
+from ledger_helpers import UNIX, Run, assert_books_balance, exported_values, rows
 
 A = gpu(0, sm_count=132)
 P = process(A, 1, workload=Workload("pod", "ml", "train-0"))
 J = 1000
 
 
-def post(run: Run, count: int, start: int = 0) -> Collected:
+def post(run: Run, count: int, start: int = 0) -> CollectorRun:
     for number in range(count):
         (part,) = run.tick({A: (start + number) * 100 * J}, [P]).parts
     return part
 
 
-def test_a_second_writer_is_refused_with_one_line(tmp_path: Path) -> None:
+def test_a_second_writer_is_refused_with_a_one_line_error(tmp_path: Path) -> None:
     first = Run(tmp_path)
-    with pytest.raises(GpuledgerError, match=r"being written by another gpuledger.*--state-dir") as refused:
+    with pytest.raises(GpuledgerError, match=r"in use by another gpuledger.*--state-dir") as refused:
         Run(tmp_path)
     assert refused.value.exit_code == 1
     assert "\n" not in str(refused.value)
@@ -65,7 +65,7 @@ def test_an_older_schema_is_migrated_with_its_rows(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, more))
     second = Run(tmp_path, clock=first.clock)
     assert rows(second.store.file, "PRAGMA user_version") == [(len(schema.MIGRATIONS),)]
-    assert len(second.store.kept.sessions) == 1
+    assert len(second.store.stored_ledger.sessions) == 1
     assert rows(second.store.file, "SELECT * FROM extra") == []
 
 
@@ -120,7 +120,7 @@ DAMAGES = [garbage, truncated, scribbled, foreign, half_of_it, nonsense_in_it]
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_a_damaged_file_is_kept_aside_and_new_books_begin(
+def test_a_damaged_file_is_set_aside_and_a_new_ledger_begins(
     damage: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = Run(tmp_path)
@@ -130,7 +130,7 @@ def test_a_damaged_file_is_kept_aside_and_new_books_begin(
     content = first.store.file.read_bytes()
     with caplog.at_level(logging.ERROR):
         second = Run(tmp_path, clock=first.clock)
-    assert "new books begin" in caplog.text
+    assert "a new ledger begins" in caplog.text
     (aside,) = tmp_path.glob("gpuledger.db.corrupt-*[0-9]")
     assert aside.read_bytes() == content
     assert post(second, 20, start=100).success
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_kept_aside_and_new_books_begin(
 
 
 def damage_while_open(run: Run) -> None:
-    """Over a file that is open, of which nothing is remembered in memory."""
+    """Damage an open file of which nothing is cached in memory."""
     assert run.store._connection is not None
     run.store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     run.store._connection.execute("PRAGMA cache_size=0")
@@ -148,25 +148,25 @@ def damage_while_open(run: Run) -> None:
         books.write(b"\xaa" * 4096 * 3)
 
 
-def test_a_file_damaged_while_it_is_written_is_replaced_and_gets_all_that_memory_has(
+def test_a_file_damaged_while_open_is_replaced_and_gets_everything_in_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = Run(tmp_path)
     post(run, 20)
-    before = told(run.ledger.state)
+    before = exported_values(run.ledger.state)
     damage_while_open(run)
     part = post(run, 1, start=20)
     assert "replaced" in part.error
     assert list(tmp_path.glob("*.corrupt-*[0-9]"))
     assert post(run, 5, start=21).success
-    # The exported counters never saw it.
-    after = told(run.ledger.state)
+    # The exported counters are not affected.
+    after = exported_values(run.ledger.state)
     assert all(after[name] >= joules for name, joules in before.items())
     assert_books_balance(run.store.file)
     assert len(rows(run.store.file, "SELECT * FROM sessions")) == 1
     run.kill()
     again = Run(tmp_path, clock=run.clock)
-    assert told(again.tick({A: 2500 * J}, [P])) == after
+    assert exported_values(again.tick({A: 2500 * J}, [P])) == after
 
 
 def emptied(folder: Path) -> None:
@@ -184,17 +184,17 @@ def emptied(folder: Path) -> None:
     ],
     ids=["file", "directory", "directory replaced", "directory moved"],
 )
-def test_books_that_are_taken_away_are_begun_anew_with_all_that_memory_has(
+def test_a_removed_ledger_is_created_again_with_everything_in_memory(
     tmp_path: Path, take_away: Callable[[Path], object]
 ) -> None:
     (tmp_path / "books").mkdir()
     run = Run(tmp_path / "books")
     post(run, 20)
-    before = told(run.ledger.state)
+    before = exported_values(run.ledger.state)
     take_away(tmp_path / "books")
-    assert "begun anew" in post(run, 1, start=20).error
+    assert "created again" in post(run, 1, start=20).error
     assert post(run, 5, start=21).success
-    after = told(run.ledger.state)
+    after = exported_values(run.ledger.state)
     assert all(after[name] >= joules for name, joules in before.items())
     with pytest.raises(GpuledgerError, match="another gpuledger"):
         Run(tmp_path / "books")
@@ -202,16 +202,16 @@ def test_books_that_are_taken_away_are_begun_anew_with_all_that_memory_has(
     assert len(rows(run.store.file, "SELECT * FROM sessions")) == 1
     run.kill()
     again = Run(tmp_path / "books", clock=run.clock)
-    assert told(again.tick({A: 2500 * J}, [P])) == after
+    assert exported_values(again.tick({A: 2500 * J}, [P])) == after
 
 
-def test_a_file_that_somebody_put_in_place_of_the_books_is_left_alone_and_said(tmp_path: Path) -> None:
+def test_a_foreign_file_in_place_of_the_ledger_is_not_touched_but_reported(tmp_path: Path) -> None:
     run = Run(tmp_path)
     post(run, 5)
     other = tmp_path / "backup"
     other.write_bytes(b"of yesterday")
     other.replace(run.store.file)
-    assert "another file stands in its place" in post(run, 1, start=5).error
+    assert "another file has replaced it" in post(run, 1, start=5).error
     assert run.store.file.read_bytes() == b"of yesterday"
     run.store.file.unlink()
     run.clock.advance(60)
@@ -220,7 +220,7 @@ def test_a_file_that_somebody_put_in_place_of_the_books_is_left_alone_and_said(t
     assert_books_balance(run.store.file)
 
 
-def test_a_directory_that_moved_behind_a_link_is_the_same(tmp_path: Path) -> None:
+def test_a_directory_moved_behind_a_link_is_still_the_same(tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     run = Run(tmp_path / "books")
     post(run, 5)
@@ -229,23 +229,23 @@ def test_a_directory_that_moved_behind_a_link_is_the_same(tmp_path: Path) -> Non
     assert post(run, 5, start=5).success
 
 
-def test_a_stop_right_after_the_damage_leaves_new_books_that_are_whole(tmp_path: Path) -> None:
+def test_a_stop_right_after_the_damage_leaves_a_complete_new_ledger(tmp_path: Path) -> None:
     run = Run(tmp_path)
     post(run, 20)
     damage_while_open(run)
     assert "replaced" in post(run, 1, start=20).error
-    before = told(run.ledger.state)
+    before = exported_values(run.ledger.state)
     run.store.close()
     assert_books_balance(run.store.file)
     again = Run(tmp_path, clock=run.clock)
     assert post(again, 5, start=21).success
     assert_books_balance(again.store.file)
-    after = told(again.ledger.state)
+    after = exported_values(again.ledger.state)
     assert all(after[name] >= joules for name, joules in before.items())
 
 
-def test_books_that_replace_damaged_ones_know_a_gpu_that_was_lost_before(tmp_path: Path) -> None:
-    """Its counters are still told, and name it."""
+def test_a_replaced_ledger_knows_a_gpu_that_was_lost_earlier(tmp_path: Path) -> None:
+    """Its counters are still exported and reference it."""
     patient = LedgerSettings(zero_hold=2.0, retention=60.0)
     lost = gpu(1)
     theirs = process(lost, 2, workload=Workload("pod", "ml", "train-1"))
@@ -254,17 +254,17 @@ def test_books_that_replace_damaged_ones_know_a_gpu_that_was_lost_before(tmp_pat
         run.tick({A: number * 100 * J, lost: number * 100 * J}, [P, theirs])
     damage_while_open(run)
     for number in range(20, 23):
-        before = told(run.tick({A: number * 100 * J}, [P]))
+        before = exported_values(run.tick({A: number * 100 * J}, [P]))
     run.store.close()
     again = Run(tmp_path, clock=run.clock, settings=patient)
-    assert len(list(tmp_path.glob("*.corrupt-*[0-9]"))) == 1, "the new books are read"
-    after = told(again.tick({A: 2300 * J, lost: 1900 * J}, [P]))
+    assert len(list(tmp_path.glob("*.corrupt-*[0-9]"))) == 1, "the new ledger is read"
+    after = exported_values(again.tick({A: 2300 * J, lost: 1900 * J}, [P]))
     theirs_before = {name: joules for name, joules in before.items() if lost.uuid in name}
     assert {name: after[name] for name in theirs_before} == theirs_before
 
 
 def fill(run: Run) -> None:
-    """No page more than it has: SQLite's way of a full disk."""
+    """Allow no more pages: a full disk for SQLite."""
     assert run.store._connection is not None
     (pages,) = run.store._connection.execute("PRAGMA page_count").fetchone()
     run.store._connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
@@ -274,7 +274,7 @@ def crowd(generation: int, number: int = 60) -> list[object]:
     return [process(A, 100 + one, ticks=generation * number + one) for one in range(number)]
 
 
-def test_a_full_disk_keeps_the_books_in_memory_and_stores_all_of_it_later(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_ledger_in_memory_and_stores_it_later(tmp_path: Path) -> None:
     run = Run(tmp_path)
     post(run, 20)
     fill(run)
@@ -294,17 +294,17 @@ def test_a_full_disk_keeps_the_books_in_memory_and_stores_all_of_it_later(tmp_pa
     assert rows(run.store.file, "SELECT count(*) FROM sessions") == [(601,)]
 
 
-def test_a_disk_that_is_full_for_long_costs_detail_and_some_sessions_but_no_memory_and_no_joule(
+def test_a_long_full_disk_loses_detail_and_some_sessions_but_no_memory_or_energy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(journal, "_MOST_SPANS", 20)
-    monkeypatch.setattr(journal, "_MOST_SESSIONS", 200)
+    monkeypatch.setattr(journal, "_MAX_SPANS", 20)
+    monkeypatch.setattr(journal, "_MAX_SESSIONS", 200)
     run = Run(tmp_path)
     post(run, 20)
     fill(run)
     for generation in range(100):
         run.tick({A: (20 + generation) * 100 * J}, crowd(generation))  # type: ignore[arg-type]
-        kept = run.ledger._keeper.journal  # type: ignore[union-attr]  # there are books
+        kept = run.ledger._persistence.journal  # type: ignore[union-attr]  # it has a store
         assert len(kept.spans) <= 20
         assert len(kept.sessions) <= 200
     assert run.store._connection is not None
@@ -312,15 +312,15 @@ def test_a_disk_that_is_full_for_long_costs_detail_and_some_sessions_but_no_memo
     run.clock.advance(60)
     with caplog.at_level(logging.ERROR):
         assert run.tick({A: 120 * 100 * J}).parts[0].success
-    assert "sessions ended while it could not be written" in caplog.text
+    assert "sessions that ended while the file could not be written" in caplog.text
     assert_books_balance(run.store.file)
 
 
-def test_a_gpu_that_is_quiet_while_others_fill_the_memory_is_booked_once(
+def test_a_quiet_gpu_is_booked_once_while_others_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its span is old and still open when the spans are folded."""
-    monkeypatch.setattr(journal, "_MOST_SPANS", 20)
+    monkeypatch.setattr(journal, "_MAX_SPANS", 20)
     run, quiet = Run(tmp_path), gpu(1)
     guest = process(quiet, 7)
     post(run, 20)
@@ -335,8 +335,8 @@ def test_a_gpu_that_is_quiet_while_others_fill_the_memory_is_booked_once(
     assert_books_balance(run.store.file)
 
 
-def test_what_was_exported_beyond_a_full_disk_begins_at_zero_after_a_crash(tmp_path: Path) -> None:
-    """It would else step back to what had been stored."""
+def test_counters_exported_during_a_full_disk_begin_at_zero_after_a_crash(tmp_path: Path) -> None:
+    """Otherwise they would step back to the stored value."""
     run = Run(tmp_path)
     post(run, 20)
     fill(run)
@@ -345,7 +345,7 @@ def test_what_was_exported_beyond_a_full_disk_begins_at_zero_after_a_crash(tmp_p
     assert not run.ledger.state.parts[0].success
     run.kill()
     again = Run(tmp_path, clock=run.clock)
-    assert set(told(again.tick({A: 5000 * J})).values()) == {0}
+    assert set(exported_values(again.tick({A: 5000 * J})).values()) == {0}
     assert again.tick({A: 5100 * J}).energy.totals == {A.uuid: 5100 * J - stored_up_to(run.store.file)}
 
 
@@ -355,23 +355,23 @@ def stored_up_to(file: Path) -> int:
     return int(opening) + int(base) + int(unobserved)  # type: ignore[call-overload]  # integers
 
 
-def test_a_stop_stores_what_a_full_disk_had_refused(tmp_path: Path) -> None:
+def test_a_stop_stores_data_that_a_full_disk_had_refused(tmp_path: Path) -> None:
     run = Run(tmp_path)
     post(run, 20)
     fill(run)
     for generation in range(5):
         run.tick({A: (20 + generation) * 100 * J}, crowd(generation))  # type: ignore[arg-type]
-    before = told(run.ledger.state)
+    before = exported_values(run.ledger.state)
     assert run.store._connection is not None
     run.store._connection.execute("PRAGMA max_page_count = 100000").fetchall()
     run.store.close()
     assert_books_balance(run.store.file)
     state = Run(tmp_path, clock=run.clock).tick({A: 2400 * J}, crowd(4))  # type: ignore[arg-type]
-    after = told(state)
+    after = exported_values(state)
     assert all(after[name] >= joules for name, joules in before.items())
 
 
-def test_a_locked_file_is_waited_for_with_growing_pauses(tmp_path: Path) -> None:
+def test_a_locked_file_is_retried_with_growing_delays(tmp_path: Path) -> None:
     run = Run(tmp_path)
     post(run, 5)
     with closing(sqlite3.connect(run.store.file, isolation_level=None)) as other:
@@ -384,7 +384,7 @@ def test_a_locked_file_is_waited_for_with_growing_pauses(tmp_path: Path) -> None
     assert_books_balance(run.store.file)
 
 
-def test_an_unusable_directory_leaves_the_books_in_memory_and_says_so(
+def test_an_unusable_directory_keeps_the_ledger_in_memory_and_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     blocked = tmp_path / "file"
@@ -393,22 +393,25 @@ def test_an_unusable_directory_leaves_the_books_in_memory_and_says_so(
     with caplog.at_level(logging.WARNING):
         store = open_store(StoreSettings(str(blocked / "books")), SourceInfo("nvml"), "boot", clock, {})
     assert store is not None
-    assert f"no directory for the books: {blocked / 'books'}: Not a directory; see --state-dir" in caplog.text
+    assert (
+        f"no writable directory for the ledger: {blocked / 'books'}: Not a directory; set --state-dir"
+        in caplog.text
+    )
     run = Run.__new__(Run)
     from gpuledger.ledger.ledger import Ledger
 
     run.boot, run.clock, run.store, run.ledger = "boot", clock, store, Ledger(LedgerSettings(), store)
     part = post(run, 10)
-    assert "in memory alone" in part.error
+    assert "is kept in memory" in part.error
     assert run.ledger.state.energy.totals == {A.uuid: 8 * 100 * J}
     store.close()
 
 
-def test_a_read_only_file_leaves_the_books_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_keeps_the_ledger_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Run(tmp_path)
     post(first, 5)
     first.store.close()
-    # Root may write whatever the mode says, so SQLite is told that it may not.
+    # Root can write regardless of the mode, so SQLite opens the file read-only.
     connect = Store._connect
 
     def read_only(self: Store) -> sqlite3.Connection:
@@ -424,24 +427,24 @@ def test_a_read_only_file_leaves_the_books_in_memory(tmp_path: Path, monkeypatch
     second.store.close()
 
 
-def test_made_up_numbers_are_kept_only_where_asked_and_in_a_file_of_their_own(tmp_path: Path) -> None:
+def test_simulated_data_is_stored_only_on_request_and_in_a_separate_file(tmp_path: Path) -> None:
     simulated = SourceInfo("simulator", simulated=True, detail="k8s node/1")
     clock = FakeClock(UNIX)
     assert open_store(StoreSettings(), simulated, "boot", clock, {}, tmp_path) is None
-    asked = open_store(StoreSettings(str(tmp_path / "a")), simulated, "boot", clock, {})
-    assert asked is not None
-    assert asked.file == tmp_path / "a" / "simulator-k8s_node_1.db"
-    assert book_name(SourceInfo("nvml")) == "gpuledger"
-    asked.close()
+    stored = open_store(StoreSettings(str(tmp_path / "a")), simulated, "boot", clock, {})
+    assert stored is not None
+    assert stored.file == tmp_path / "a" / "simulator-k8s_node_1.db"
+    assert ledger_name(SourceInfo("nvml")) == "gpuledger"
+    stored.close()
 
 
-def test_none_keeps_the_books_in_memory(tmp_path: Path) -> None:
+def test_state_dir_none_keeps_the_ledger_in_memory(tmp_path: Path) -> None:
     assert open_store(StoreSettings("none"), SourceInfo("nvml"), "b", FakeClock(), {}, tmp_path) is None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_books_are_for_nobody_else_to_read(tmp_path: Path) -> None:
-    folder = state_dir(str(tmp_path / "new" / "books"), {})
+def test_the_ledger_is_readable_only_by_its_user(tmp_path: Path) -> None:
+    folder = create_state_dir(str(tmp_path / "new" / "books"), {})
     run = Run(folder)
     post(run, 2)
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -449,18 +452,18 @@ def test_books_are_for_nobody_else_to_read(tmp_path: Path) -> None:
     run.store.close()
 
 
-def test_without_the_systems_directory_the_users_own_is_taken(tmp_path: Path) -> None:
+def test_without_the_system_directory_the_users_own_is_used(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     home = {"HOME": str(tmp_path / "home")}
-    assert state_dir("", home, blocked / "x") == tmp_path / "home" / ".local" / "state" / "gpuledger"
+    assert create_state_dir("", home, blocked / "x") == tmp_path / "home" / ".local" / "state" / "gpuledger"
     home["XDG_STATE_HOME"] = str(tmp_path / "state")
-    assert state_dir("", home, blocked / "x") == tmp_path / "state" / "gpuledger"
-    assert state_dir("", home, tmp_path / "system") == tmp_path / "system"
+    assert create_state_dir("", home, blocked / "x") == tmp_path / "state" / "gpuledger"
+    assert create_state_dir("", home, tmp_path / "system") == tmp_path / "system"
 
 
 def history(run: Run, hours: int) -> None:
-    """A Session and a Span or two each hour."""
+    """A Session and one or two Spans each hour."""
     for hour in range(hours):
         mine = [process(A, 1, ticks=hour + 1)]
         for part in range(3):
@@ -468,8 +471,8 @@ def history(run: Run, hours: int) -> None:
         run.tick({A: (hour * 3 + 2) * 100 * J}, [], seconds=3540.0)
 
 
-def test_history_beyond_the_retention_is_deleted_and_the_books_still_balance(tmp_path: Path) -> None:
-    run = Run(tmp_path, limits=Limits(7200.0, 100 * 3600.0))
+def test_history_beyond_the_retention_is_deleted_and_the_books_balance(tmp_path: Path) -> None:
+    run = Run(tmp_path, limits=RetentionLimits(7200.0, 100 * 3600.0))
     history(run, 300)
     hours = rows(run.store.file, "SELECT count(*), min(hour) * 3600 FROM hours")[0]
     times = rows(run.store.file, "SELECT count(*), min(hour) * 3600 FROM hour_times")[0]
@@ -485,11 +488,11 @@ def test_history_beyond_the_retention_is_deleted_and_the_books_still_balance(tmp
     assert_books_balance(run.store.file)
 
 
-def test_books_beyond_the_size_lose_their_oldest_history(
+def test_a_ledger_beyond_its_size_loses_its_oldest_history(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     most = 250_000
-    run = Run(tmp_path, limits=Limits(max_size=most))
+    run = Run(tmp_path, limits=RetentionLimits(max_size=most))
     with caplog.at_level(logging.WARNING):
         history(run, 600)
     assert "store.max_size" in caplog.text

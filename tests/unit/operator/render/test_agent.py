@@ -1,4 +1,4 @@
-"""What the agent of a resource scrapes: its own exporters once, and what it is told to."""
+"""The targets of a resource's agent: its own exporters, once, and the configured targets."""
 
 from __future__ import annotations
 
@@ -36,11 +36,16 @@ USUAL: list[tuple[str, Json, Json, Json]] = [
         {},
         {"targets": [target(), OWN], "autoTargets": False},
     ),
-    ("all that there are", {"autoTargets": True}, {}, {"targets": [], "autoTargets": True}),
-    ("none by itself", {"autoTargets": False}, {}, {"targets": [], "autoTargets": False}),
-    ("the usual ones, having none", {}, NO_EXPORTER, {}),
-    ("others alone", {"targets": [target()]}, NO_EXPORTER, {"targets": [target()], "autoTargets": False}),
-    ("nothing, which was said", {"targets": []}, NO_EXPORTER, {"targets": [], "autoTargets": False}),
+    ("all usual exporters", {"autoTargets": True}, {}, {"targets": [], "autoTargets": True}),
+    ("no automatic targets", {"autoTargets": False}, {}, {"targets": [], "autoTargets": False}),
+    ("usual exporters, without its own", {}, NO_EXPORTER, {}),
+    (
+        "only other exporters",
+        {"targets": [target()]},
+        NO_EXPORTER,
+        {"targets": [target()], "autoTargets": False},
+    ),
+    ("an empty list", {"targets": []}, NO_EXPORTER, {"targets": [], "autoTargets": False}),
 ]
 
 
@@ -79,16 +84,16 @@ COVERING: list[tuple[str, Json, bool]] = [
         True,
     ),
     (
-        "by one that does not hold",
+        "by an expression that does not match",
         {"selector": {"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}},
         False,
     ),
     (
-        "by a label that must not be",
+        "by an absent label",
         {"selector": {"matchExpressions": [{"key": "x", "operator": "DoesNotExist"}]}},
         True,
     ),
-    ("by one that must", {"selector": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}}, False),
+    ("by a missing label", {"selector": {"matchExpressions": [{"key": "x", "operator": "Exists"}]}}, False),
     ("not enabled", {"enabled": False, "selector": {"matchLabels": COMPONENT}}, True),
     ("everything", {"selector": {}}, False),
     ("services", {"type": "ServiceMonitor", "selector": {"matchLabels": COMPONENT}}, False),
@@ -96,17 +101,17 @@ COVERING: list[tuple[str, Json, bool]] = [
 
 
 @pytest.mark.parametrize(("more", "covers"), [one[1:] for one in COVERING], ids=[one[0] for one in COVERING])
-def test_exporters_that_a_target_means_are_not_scraped_twice(more: Json, covers: bool) -> None:
+def test_exporters_that_a_target_selects_are_not_scraped_twice(more: Json, covers: bool) -> None:
     listed = scraped({"targets": [target(**more)]}, {"podLabels": {"team": "a"}})["targets"]
     assert [one["targetName"] for one in listed] == ["theirs"] + ([] if covers else ["gpus"])
 
 
-def test_a_number_of_a_port_is_written_as_a_text() -> None:
+def test_a_numeric_port_is_written_as_a_string() -> None:
     listed = scraped({"targets": [target(endpoints=[{"port": 9400}])]})["targets"]
     assert listed[0]["endpoints"] == [{"port": "9400"}]
 
 
-def test_the_exporters_own_path_is_scraped_whatever_that_of_others() -> None:
+def test_the_exporters_path_does_not_depend_on_the_global_path() -> None:
     found = scraped({"globalPath": "/other"}, {"metricsPath": "/gpus"})
     assert found["globalPath"] == "/other"
     assert found["targets"][0]["endpoints"][0]["path"] == "/gpus"

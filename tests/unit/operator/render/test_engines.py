@@ -1,4 +1,4 @@
-"""Who scrapes: our own agent, or a Prometheus with what it prints."""
+"""The engines of the agent: gpuledger's own, or Prometheus with a printed configuration."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from unit.operator.support import (
     agent_file,
     container,
     gpu_monitor,
-    made,
-    only,
+    only_object,
     rendered,
+    rendered_objects,
 )
 
 
-def test_a_change_reaches_the_builtin_agent_without_a_restart() -> None:
+def test_a_changed_configuration_does_not_restart_the_builtin_agent() -> None:
     def template(interval: str) -> object:
-        return only("StatefulSet", gpu_monitor({"agent": {"globalInterval": interval}}))["spec"]["template"]
+        return only_object("StatefulSet", gpu_monitor({"agent": {"globalInterval": interval}}))["spec"][
+            "template"
+        ]
 
     assert template("15s") == template("30s")
 
 
 def test_the_builtin_agent_knows_its_shard_and_keeps_its_queue() -> None:
-    one = only("StatefulSet", gpu_monitor({"agent": {"replicas": 3, "persistence": {"size": "5Gi"}}}))
+    one = only_object("StatefulSet", gpu_monitor({"agent": {"replicas": 3, "persistence": {"size": "5Gi"}}}))
     assert one["spec"]["replicas"] == 3
     assert one["spec"]["serviceName"] == "gpumonitor-gpus-agent"
     (claim,) = one["spec"]["volumeClaimTemplates"]
@@ -57,23 +59,23 @@ PROMETHEUS = {"agent": {"engine": "prometheus", "replicas": 2}}
         ("prometheus", "--agent"),
     ],
 )
-def test_prometheus_is_told_its_mode_in_its_versions_words(image: str, mode: str) -> None:
+def test_the_agent_mode_flag_depends_on_the_version_of_prometheus(image: str, mode: str) -> None:
     one = container(gpu_monitor({"agent": {"engine": "prometheus", "prometheusImage": image}}), "StatefulSet")
     assert (one["image"], one["args"][0]) == (image, mode)
 
 
-def test_a_change_exchanges_the_pods_of_prometheus_which_reads_no_file_of_ours() -> None:
+def test_a_changed_configuration_restarts_the_pods_of_prometheus() -> None:
     def template(interval: str) -> object:
         agent = {**PROMETHEUS["agent"], "globalInterval": interval}
-        return only("StatefulSet", gpu_monitor({"agent": agent}))["spec"]["template"]
+        return only_object("StatefulSet", gpu_monitor({"agent": agent}))["spec"]["template"]
 
     assert template("15s") != template("30s")
 
 
-def test_prometheus_gets_what_our_own_agent_prints_from_the_same_file(tmp_path: Path) -> None:
-    """The init container's own command, run as it stands."""
+def test_the_init_container_prints_the_configuration_of_prometheus(tmp_path: Path) -> None:
+    """Runs the command of the init container unchanged."""
     resource = gpu_monitor(PROMETHEUS)
-    spec = only("StatefulSet", resource)["spec"]["template"]["spec"]
+    spec = only_object("StatefulSet", resource)["spec"]["template"]["spec"]
     (init,) = spec["initContainers"]
     shell, flag, script, file, replicas, target_file = init["command"]
     assert target_file in spec["containers"][0]["args"][1]
@@ -96,9 +98,9 @@ def test_prometheus_gets_what_our_own_agent_prints_from_the_same_file(tmp_path: 
     assert printed["remote_write"] == [{"url": "http://store:8428/api/v1/write"}]
 
 
-def test_both_engines_have_one_account_one_port_and_one_configuration() -> None:
+def test_both_engines_have_the_same_account_port_and_configuration() -> None:
     builtin, prometheus = (
-        made(gpu_monitor({"agent": {"engine": name}})) for name in ("builtin", "prometheus")
+        rendered_objects(gpu_monitor({"agent": {"engine": name}})) for name in ("builtin", "prometheus")
     )
     assert builtin.keys() == prometheus.keys()
     name = "StatefulSet/gpumonitor-gpus-agent"
@@ -111,7 +113,7 @@ def test_both_engines_have_one_account_one_port_and_one_configuration() -> None:
     assert {key: builtin[key] for key in same} == {key: prometheus[key] for key in same}
 
 
-def test_nobody_to_deliver_to_is_said_and_leaves_exporters_running() -> None:
+def test_a_missing_receiver_is_reported_and_only_omits_the_agent() -> None:
     found = rendered(gpu_monitor(), default_remote_write=())
     assert found.receiver_missing
     kinds = [one["kind"] for one in found.objects]
@@ -120,9 +122,9 @@ def test_nobody_to_deliver_to_is_said_and_leaves_exporters_running() -> None:
     assert not rendered(gpu_monitor({"agent": {"enabled": False}}), default_remote_write=()).receiver_missing
 
 
-def test_pods_ask_for_no_more_than_they_need() -> None:
+def test_agent_pods_have_minimal_permissions() -> None:
     for resource in (gpu_monitor(), gpu_monitor(PROMETHEUS)):
-        pod = only("StatefulSet", resource)["spec"]["template"]["spec"]
+        pod = only_object("StatefulSet", resource)["spec"]["template"]["spec"]
         assert pod["securityContext"]["runAsNonRoot"] is True
         for one in (*pod["containers"], *pod.get("initContainers", ())):
             assert one["securityContext"]["capabilities"] == {"drop": ["ALL"]}

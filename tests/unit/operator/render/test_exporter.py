@@ -1,4 +1,4 @@
-"""A GpuMonitor's exporters: what the chart's own DaemonSet is and does, and what a resource changes in it."""
+"""The exporters of a GpuMonitor are the same as those of the chart with the corresponding values."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import pytest
 import yaml
 
 import chart
-from chart import taken
-from gpuledger.operator.programs import Complaint
-from gpuledger.operator.reading import read
-from gpuledger.operator.render.objects import render
+from chart import load_container_settings
+from gpuledger.operator.monitor_parser import parse_monitor
+from gpuledger.operator.program_checks import ProgramProblem
+from gpuledger.operator.render.objects import render_objects
 from unit.operator.support import (
     SIMPLE,
     Json,
     container,
-    facts_of,
+    context_of,
     gpu_monitor,
-    made,
-    monitor_of,
-    only,
+    only_object,
     rendered,
+    rendered_objects,
+    valid_monitor,
 )
 
-# A field of `exporter`, and the values of the chart that mean the same.
+# Fields of `exporter`, and the values of the chart with the same meaning.
 SAME: dict[str, tuple[Json, Json]] = {
-    "nothing said": ({}, {}),
+    "defaults": ({}, {}),
     "nodes": ({"nodeSelector": {"pool": "a"}}, {"nodeSelector": {"pool": "a"}}),
     "tolerations": (
         {"tolerations": [{"key": "gpu", "operator": "Exists"}]},
@@ -85,7 +85,7 @@ SAME: dict[str, tuple[Json, Json]] = {
         {"collectors": "DCGM_FI_DEV_GPU_TEMP, gauge, t\n"},
         {"dcgm": {"collectors": "DCGM_FI_DEV_GPU_TEMP, gauge, t\n"}},
     ),
-    "places": (
+    "paths": (
         {"kubeletDir": "/k", "podLogs": "/l", "passwdFile": "/p", "stateDir": "/s", "metricsPath": "/m"},
         {
             "kubelet": {"dir": "/k", "podLogs": "/l"},
@@ -94,7 +94,7 @@ SAME: dict[str, tuple[Json, Json]] = {
             "metricsPath": "/m",
         },
     ),
-    "no books": ({"stateDir": ""}, {"state": {"dir": ""}}),
+    "no ledger": ({"stateDir": ""}, {"state": {"dir": ""}}),
     "names": (
         {"podNames": "logs", "podLabelAllowlist": ["app"]},
         {"kubernetes": {"names": "logs", "podLabelAllowlist": ["app"]}},
@@ -104,7 +104,7 @@ SAME: dict[str, tuple[Json, Json]] = {
         {"config": {"interval": "2s", "process.max_per_device": 64}},
         {"config": {"interval": "2s", "process.max_per_device": 64}},
     ),
-    "rights": (
+    "permissions": (
         {
             "capabilities": ["SYS_PTRACE", "NET_ADMIN"],
             "sysAdmin": True,
@@ -131,52 +131,58 @@ def by_name(listed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("exporter", "values"), SAME.values(), ids=SAME)
-def test_a_resource_makes_the_pods_that_the_chart_makes(exporter: Json, values: Json) -> None:
-    (theirs,) = chart.of_kind("DaemonSet", values, name="gpumonitor-gpus-exporter-gpuledger")
-    ours = only("DaemonSet", gpu_monitor({"exporter": exporter, "agent": {"enabled": False}}))
-    theirs_pod, ours_pod = (one["spec"]["template"]["spec"] for one in (theirs, ours))
-    (their,), (our,) = theirs_pod.pop("containers"), ours_pod.pop("containers")
+def test_a_resource_renders_the_same_pods_as_the_chart(exporter: Json, values: Json) -> None:
+    (expected,) = chart.of_kind("DaemonSet", values, name="gpumonitor-gpus-exporter-gpuledger")
+    actual = only_object("DaemonSet", gpu_monitor({"exporter": exporter, "agent": {"enabled": False}}))
+    expected_pod, actual_pod = (body["spec"]["template"]["spec"] for body in (expected, actual))
+    (chart_container,), (ours,) = expected_pod.pop("containers"), actual_pod.pop("containers")
     for key in ("args", "startupProbe", "livenessProbe", "readinessProbe", "ports", "env"):
-        assert our[key] == their[key], key
+        assert ours[key] == chart_container[key], key
     for key in ("volumeMounts",):
-        assert by_name(our[key]) == by_name(their[key])
-    assert {**their["securityContext"], "runAsNonRoot": False} == our["securityContext"]
+        assert by_name(ours[key]) == by_name(chart_container[key])
+    assert {**chart_container["securityContext"], "runAsNonRoot": False} == ours["securityContext"]
     if "resources" not in exporter:
-        assert our["resources"] == their["resources"]
-    volumes = by_name(theirs_pod.pop("volumes"))
+        assert ours["resources"] == chart_container["resources"]
+    volumes = by_name(expected_pod.pop("volumes"))
     volumes["config"]["configMap"]["name"] = "gpumonitor-gpus-exporter"
-    assert by_name(ours_pod.pop("volumes")) == volumes
-    for one in (theirs_pod, ours_pod):
-        one.pop("serviceAccountName")
-        for init in one.get("initContainers", ()):
+    assert by_name(actual_pod.pop("volumes")) == volumes
+    for pod in (expected_pod, actual_pod):
+        pod.pop("serviceAccountName")
+        for init in pod.get("initContainers", ()):
             del init["image"]
-    assert ours_pod == theirs_pod
-    assert ours["spec"]["updateStrategy"] == theirs["spec"]["updateStrategy"]
+    assert actual_pod == expected_pod
+    assert actual["spec"]["updateStrategy"] == expected["spec"]["updateStrategy"]
 
 
 @pytest.mark.parametrize(("exporter", "values"), SAME.values(), ids=SAME)
-def test_the_program_is_set_as_the_chart_sets_it(exporter: Json, values: Json, tmp_path: Path) -> None:
-    data = only("ConfigMap", gpu_monitor({"exporter": exporter, "agent": {"enabled": False}}))["data"]
+def test_a_resource_renders_the_same_settings_as_the_chart(
+    exporter: Json, values: Json, tmp_path: Path
+) -> None:
+    data = only_object("ConfigMap", gpu_monitor({"exporter": exporter, "agent": {"enabled": False}}))["data"]
     assert yaml.safe_load(data["gpuledger.yaml"]) == chart.settings(values)
-    # And takes it.
-    taken(container(gpu_monitor({"exporter": exporter, "agent": {"enabled": False}})), data, tmp_path)
+    # The program accepts it.
+    load_container_settings(
+        container(gpu_monitor({"exporter": exporter, "agent": {"enabled": False}})), data, tmp_path
+    )
 
 
-def test_accounting_is_turned_on_by_an_init_container_alone() -> None:
-    pod = only("DaemonSet", gpu_monitor({"exporter": {"accounting": True}}))["spec"]["template"]["spec"]
+def test_accounting_is_enabled_only_by_an_init_container() -> None:
+    pod = only_object("DaemonSet", gpu_monitor({"exporter": {"accounting": True}}))["spec"]["template"][
+        "spec"
+    ]
     (init,) = pod["initContainers"]
     assert "nvidia-smi -am 1" in init["args"][0]
     assert init["securityContext"]["capabilities"]["add"] == ["SYS_ADMIN"]
     assert "SYS_ADMIN" not in pod["containers"][0]["securityContext"]["capabilities"]["add"]
 
 
-def test_a_whatap_agents_exporter_takes_its_variables_and_tells_dcgm(tmp_path: Path) -> None:
+def test_the_exporter_of_a_whatap_agent_reads_its_variables_and_exports_dcgm(tmp_path: Path) -> None:
     one = {**container(SIMPLE), "args": ["serve"]}
     (tmp_path / "fields.csv").write_text("DCGM_FI_DEV_GPU_TEMP, gauge, t\n")
     for variable in one["env"]:
         if variable["name"] == "DCGM_EXPORTER_COLLECTORS":
             variable["value"] = str(tmp_path / "fields.csv")
-    got = taken(one, {}, tmp_path)
+    got = load_container_settings(one, {}, tmp_path)
     assert got["dialect"] == ("dcgm",)
     assert [str(address) for address in got["listen_address"]] == [":9400"]
     assert got["kubernetes.enabled"] == "true"
@@ -185,30 +191,32 @@ def test_a_whatap_agents_exporter_takes_its_variables_and_tells_dcgm(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("config", "exchanged"),
+    ("config", "replaced"),
     [({"interval": "2s"}, False), ({"process": {"max_per_device": 9}}, True), ({"sysfs": "/s"}, True)],
 )
-def test_pods_are_exchanged_for_what_a_running_program_cannot_change(config: Json, exchanged: bool) -> None:
+def test_pods_are_replaced_only_for_settings_that_need_a_restart(config: Json, replaced: bool) -> None:
     def template(exporter: Json) -> object:
-        return only("DaemonSet", gpu_monitor({"exporter": exporter}))["spec"]["template"]
+        return only_object("DaemonSet", gpu_monitor({"exporter": exporter}))["spec"]["template"]
 
-    assert (template({"config": config}) != template({})) is exchanged
+    assert (template({"config": config}) != template({})) is replaced
 
 
-def test_a_setting_that_a_flag_would_beat_is_refused_with_the_field_that_says_it() -> None:
+def test_a_setting_that_a_flag_overrides_is_a_problem_that_names_the_field() -> None:
     found = rendered(gpu_monitor({"exporter": {"config": {"listen_address": ":1", "web": {"page": "full"}}}}))
     assert [str(one) for one in found.problems] == [
-        "spec.exporter.config.listen_address: is said by spec.exporter.port; set that one"
+        "spec.exporter.config.listen_address: has no effect; set spec.exporter.port instead"
     ]
 
 
-def test_what_the_program_itself_has_against_its_settings_is_said() -> None:
-    monitor = monitor_of(gpu_monitor({"exporter": {"config": {"intervall": "2s"}}}))
-    facts = facts_of(
+def test_an_error_of_the_program_about_its_settings_is_reported() -> None:
+    monitor = valid_monitor(gpu_monitor({"exporter": {"config": {"intervall": "2s"}}}))
+    context = context_of(
         monitor,
-        check_exporter=lambda run: Complaint("configuration", f"unknown key {sorted(run.configuration)[1]}"),
+        check_exporter=lambda run: ProgramProblem(
+            "configuration", f"unknown key {sorted(run.configuration)[1]}"
+        ),
     )
-    assert [str(one) for one in render(monitor, facts).problems] == [
+    assert [str(one) for one in render_objects(monitor, context).problems] == [
         "spec.exporter.config: unknown key intervall"
     ]
 
@@ -217,7 +225,7 @@ def test_what_the_program_itself_has_against_its_settings_is_said() -> None:
     "port",
     [{"name": "metrics", "port": 1, "dialects": ["smi"]}, {"name": "x", "port": 9400, "dialects": ["smi"]}],
 )
-def test_ports_have_names_and_numbers_of_their_own(port: Json) -> None:
+def test_names_and_numbers_of_ports_are_unique(port: Json) -> None:
     found = rendered(gpu_monitor({"exporter": {"extraPorts": [port]}}))
     assert [one.path for one in found.problems] == ["spec.exporter.extraPorts[0]"]
 
@@ -236,32 +244,32 @@ def test_ports_have_names_and_numbers_of_their_own(port: Json) -> None:
         },
     ],
 )
-def test_a_variable_has_one_source(wrong: Json) -> None:
+def test_a_variable_has_exactly_one_source(wrong: Json) -> None:
     found = rendered(gpu_monitor({"exporter": {"env": [{"name": "B", "value": "b"}, wrong]}}))
     assert [one.path for one in found.problems] == ["spec.exporter.env[1].valueFrom"]
 
 
-def test_a_variable_of_the_resource_beats_the_operators() -> None:
+def test_a_variable_of_the_resource_overrides_that_of_the_operator() -> None:
     env = [
         {"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"},
         {"name": "A", "value": "1"},
         {"name": "A", "value": "2"},
     ]
     found = container(gpu_monitor({"exporter": {"env": env}}))["env"]
-    said = [(one["name"], one["value"]) for one in found if "value" in one]
-    assert said == [("NVIDIA_VISIBLE_DEVICES", "0"), ("NVIDIA_DRIVER_CAPABILITIES", "utility"), ("A", "2")]
+    values = [(variable["name"], variable["value"]) for variable in found if "value" in variable]
+    assert values == [("NVIDIA_VISIBLE_DEVICES", "0"), ("NVIDIA_DRIVER_CAPABILITIES", "utility"), ("A", "2")]
 
 
-def test_labels_of_the_resource_do_not_lose_pods_their_own() -> None:
+def test_labels_of_the_resource_do_not_replace_those_of_the_operator() -> None:
     labels = {"team": "a", "gpuledger.dev/monitor": "other", "app.kubernetes.io/component": "x"}
-    one = only("DaemonSet", gpu_monitor({"exporter": {"podLabels": labels}}))
+    one = only_object("DaemonSet", gpu_monitor({"exporter": {"podLabels": labels}}))
     have = one["spec"]["template"]["metadata"]["labels"]
     assert have["team"] == "a"
     assert one["spec"]["selector"]["matchLabels"].items() <= have.items()
 
 
-def test_every_object_says_whose_it_is() -> None:
-    for one in made(gpu_monitor()).values():
+def test_every_object_has_owner_labels_and_references() -> None:
+    for one in rendered_objects(gpu_monitor()).values():
         labels = one["metadata"]["labels"]
         assert labels["app.kubernetes.io/managed-by"] == "gpuledger-operator"
         assert (labels["gpuledger.dev/monitor"], labels["gpuledger.dev/monitor-kind"]) == (
@@ -280,52 +288,57 @@ def test_every_object_says_whose_it_is() -> None:
         ]
 
 
-def test_labels_by_which_pods_are_found_are_nobodys_to_change_and_that_is_told() -> None:
+def test_pod_labels_that_the_operator_overrides_are_reported_as_ignored() -> None:
     mine = {"gpuledger.dev/monitor": "other", "team": "ml"}
     resource = gpu_monitor({part: {"podLabels": mine} for part in ("exporter", "agent")})
-    why = "is the operator's own: by it pods are found"
-    assert [str(one) for one in read(resource).ignored] == [
+    why = "is set by the operator, which selects pods by it"
+    assert [str(one) for one in parse_monitor(resource).ignored] == [
         f"spec.{part}.podLabels.gpuledger.dev/monitor: {why}" for part in ("exporter", "agent")
     ]
-    labels = only("DaemonSet", resource)["spec"]["template"]["metadata"]["labels"]
+    labels = only_object("DaemonSet", resource)["spec"]["template"]["metadata"]["labels"]
     assert (labels["gpuledger.dev/monitor"], labels["team"]) == ("gpus", "ml")
 
 
-def test_amounts_are_texts_which_every_api_server_takes() -> None:
-    said = {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"nvidia.com/gpu": 0, "memory": 1024}}
-    texts = {"requests": {"cpu": "1", "memory": "64Mi"}, "limits": {"nvidia.com/gpu": "0", "memory": "1024"}}
-    resource = gpu_monitor({part: {"resources": said} for part in ("exporter", "agent")})
+def test_resource_amounts_are_strings_for_all_api_servers() -> None:
+    amounts = {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"nvidia.com/gpu": 0, "memory": 1024}}
+    strings = {
+        "requests": {"cpu": "1", "memory": "64Mi"},
+        "limits": {"nvidia.com/gpu": "0", "memory": "1024"},
+    }
+    resource = gpu_monitor({part: {"resources": amounts} for part in ("exporter", "agent")})
     for kind in ("DaemonSet", "StatefulSet"):
-        assert container(resource, kind)["resources"] == texts
+        assert container(resource, kind)["resources"] == strings
 
 
-def test_objects_of_two_resources_have_no_name_in_common() -> None:
+def test_objects_of_different_resources_have_different_names() -> None:
     names = ("x", "x-agent", "x-exporter", "gpumonitor-x")
-    listed = [set(made(gpu_monitor(name=name))) for name in names]
+    listed = [set(rendered_objects(gpu_monitor(name=name))) for name in names]
     assert sum(map(len, listed)) == len(set.union(*listed))
 
 
 @pytest.mark.parametrize("name", ["a" * 32, "0-0"])
-def test_names_fit_what_kubernetes_makes_of_them(name: str) -> None:
-    for one in made(gpu_monitor(name=name)).values():
-        # Of a StatefulSet's name and a hash a label is made: 63 characters at most.
+def test_object_names_fit_into_derived_labels(name: str) -> None:
+    for one in rendered_objects(gpu_monitor(name=name)).values():
+        # Kubernetes appends a hash to a StatefulSet's name in a label value of at most 63 characters.
         assert len(one["metadata"]["name"]) <= 52
 
 
 @pytest.mark.parametrize("name", ["a" * 33, "A", "a.b", "-a", ""])
-def test_other_names_are_refused(name: str) -> None:
-    assert [one.path for one in read(gpu_monitor(name=name)).problems] == ["metadata.name"]
+def test_invalid_names_are_refused(name: str) -> None:
+    assert [one.path for one in parse_monitor(gpu_monitor(name=name)).problems] == ["metadata.name"]
 
 
-def test_on_openshift_pods_may_use_the_charts_constraints() -> None:
-    objects = made(gpu_monitor(), scc_role="gpuledger-scc")
+def test_on_openshift_pods_are_bound_to_the_charts_security_context_constraints() -> None:
+    objects = rendered_objects(gpu_monitor(), scc_role="gpuledger-scc")
     binding = objects["RoleBinding/gpumonitor-gpus-exporter-scc"]
     assert binding["roleRef"]["name"] == "gpuledger-scc"
     pod = objects["DaemonSet/gpumonitor-gpus-exporter"]["spec"]["template"]["spec"]
     assert pod["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
 
 
-def test_without_exporters_there_is_an_agent_alone() -> None:
-    kinds = {name.partition("/")[0] for name in made(gpu_monitor({"exporter": {"enabled": False}}))}
+def test_without_exporters_only_the_agent_is_deployed() -> None:
+    kinds = {
+        name.partition("/")[0] for name in rendered_objects(gpu_monitor({"exporter": {"enabled": False}}))
+    }
     assert "DaemonSet" not in kinds
     assert "StatefulSet" in kinds

@@ -1,4 +1,4 @@
-"""Whole renderings, to be reviewed when they change. With UPDATE_GOLDENS=1 they are written anew."""
+"""Complete renderings as golden files. UPDATE_GOLDENS=1 writes them; review the difference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESOURCES: dict[str, Json | str] = {
 
 
 class _Dumper(yaml.SafeDumper):
-    """No anchors, and texts of several lines as such."""
+    """Writes no anchors, and multi-line strings in literal style."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -51,7 +51,7 @@ _Dumper.add_representer(
 
 
 @pytest.mark.parametrize("name", RESOURCES)
-def test_what_is_rendered_is_as_reviewed(name: str) -> None:
+def test_rendered_objects_match_the_golden_files(name: str) -> None:
     found = rendered(RESOURCES[name])
     text = "---\n".join(
         yaml.dump(dict(one), Dumper=_Dumper, sort_keys=False, width=110)

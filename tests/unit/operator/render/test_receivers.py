@@ -1,21 +1,21 @@
-"""Secrets that an agent needs, whom it delivers to, and what its own reader would have against it."""
+"""Secrets, receivers and the check of the agent's configuration."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpuledger.operator.render.objects import render
+from gpuledger.operator.render.objects import render_objects
 from unit.operator.support import (
     Json,
+    agent_error,
     agent_file,
-    agent_says,
-    asks_agent,
-    facts_of,
+    check_agent_config,
+    context_of,
     gpu_monitor,
-    monitor_of,
-    only,
+    only_object,
     rendered,
     target,
+    valid_monitor,
     whatap,
 )
 
@@ -31,7 +31,7 @@ SECRETS = {
 }
 
 
-def test_secrets_are_mounted_and_their_files_named() -> None:
+def test_secrets_are_mounted_and_referenced_as_files() -> None:
     resource = gpu_monitor({"agent": {"targets": [target(endpoints=[SECRETS])]}})
     (theirs, _) = agent_file(resource)["features"]["openAgent"]["targets"]
     assert theirs["endpoints"] == [
@@ -49,10 +49,10 @@ def test_secrets_are_mounted_and_their_files_named() -> None:
             },
         }
     ]
-    pod = only("StatefulSet", resource)["spec"]["template"]["spec"]
+    pod = only_object("StatefulSet", resource)["spec"]["template"]["spec"]
     (volume,) = [one["projected"] for one in pod["volumes"] if one["name"] == "secrets"]
     assert volume["sources"] == [
-        # One that is not there yet must not keep the agent from scraping the others.
+        # Optional: a missing Secret must not prevent the agent from scraping other targets.
         {
             "secret": {
                 "name": "login",
@@ -102,7 +102,7 @@ RECEIVER = {
 }
 
 
-def test_a_receiver_is_told_in_prometheus_words() -> None:
+def test_a_receiver_is_configured_with_the_keys_of_prometheus() -> None:
     config = agent_file(
         gpu_monitor({"agent": {"remoteWrite": [RECEIVER], "externalLabels": {"cluster": "a"}}})
     )
@@ -137,10 +137,10 @@ def test_a_receiver_is_told_in_prometheus_words() -> None:
             "queue": {"max_bytes": "512MB", "max_age": "1h"},
         }
     ]
-    assert agent_says(config) == ""
+    assert agent_error(config) == ""
 
 
-def test_the_resources_receiver_is_in_the_operators_place() -> None:
+def test_a_receiver_of_the_resource_replaces_that_of_the_operator() -> None:
     own = agent_file(gpu_monitor({"agent": {"remoteWrite": [{"url": "http://own/write"}]}}))
     assert own["remote_write"] == [{"url": "http://own/write"}]
     usual = agent_file(gpu_monitor(), external_labels={"cluster": "a", "dc": "b"})
@@ -156,14 +156,14 @@ PROBLEMS: list[tuple[str, Json, str]] = [
                 target(endpoints=[{"tlsConfig": {"caSecret": {"name": "a", "key": "b", "namespace": "x"}}}])
             ]
         },
-        "spec.agent.targets[0].endpoints[0].tlsConfig.caSecret.namespace: is not gpuledger, the agent's own, "
-        "and Secrets of others are not read",
+        "spec.agent.targets[0].endpoints[0].tlsConfig.caSecret.namespace: expected gpuledger, the agent's "
+        "namespace: Secrets of other namespaces cannot be mounted",
     ),
     (
-        "both forms",
+        "Secret and file",
         {"remoteWrite": [{"url": "http://a", "authorization": {**TOKEN, "credentialsFile": "/f"}}]},
-        "spec.agent.remoteWrite[0].authorization.credentialsSecret: is given together with credentialsFile; "
-        "one is wanted",
+        "spec.agent.remoteWrite[0].authorization.credentialsSecret: conflicts with credentialsFile; "
+        "set only one of them",
     ),
     (
         "a timeout longer than the interval",
@@ -176,30 +176,31 @@ PROBLEMS: list[tuple[str, Json, str]] = [
         "spec.agent.targets[1].endpoints[1].timeout: is longer than the interval of 15 s",
     ),
     (
-        "no regular expression",
+        "an invalid regular expression",
         {"targets": [target(relabelConfigs=[{"regex": "(", "target_label": "a"}])]},
-        "spec.agent.targets[0].relabelConfigs[0].regex: is no regular expression of RE2: missing ): ^(?:()$",
+        "spec.agent.targets[0].relabelConfigs[0].regex: is not a valid RE2 regular expression: "
+        "missing ): ^(?:()$",
     ),
     (
-        "a login in the open",
+        "credentials over http",
         {"targets": [target(endpoints=[{"port": "m", "authorization": TOKEN}])]},
-        "spec.agent.targets[0].endpoints[0].authorization: is not sent over plain http: set scheme: https, "
-        "or credentialsOverHttp: true to do it anyway",
+        "spec.agent.targets[0].endpoints[0].authorization: is not sent over plain http; set scheme: https, "
+        "or credentialsOverHttp: true to allow it",
     ),
     (
         "a target without an endpoint",
         {"targets": [{"targetName": "a", "type": "PodMonitor", "selector": {}}]},
-        "spec.agent.targets[0].endpoints: is empty: at least one port is wanted",
+        "spec.agent.targets[0].endpoints: is empty: expected at least one port",
     ),
     (
-        "a label that is none",
+        "an invalid label name",
         {"externalLabels": {"a-b": "c"}},
-        "spec.agent.externalLabels.a-b: is no label name",
+        "spec.agent.externalLabels.a-b: is not a valid label name",
     ),
     (
         "namespaces by label for Prometheus",
         {"engine": "prometheus", "targets": [target(namespaceSelector={"matchLabels": {"a": "b"}})]},
-        "spec.agent.targets[0].namespaceSelector: Prometheus cannot select namespaces by their labels; give "
+        "spec.agent.targets[0].namespaceSelector: Prometheus cannot select namespaces by their labels; use "
         "matchNames, or engine: builtin",
     ),
 ]
@@ -208,11 +209,12 @@ PROBLEMS: list[tuple[str, Json, str]] = [
 @pytest.mark.parametrize(
     ("agent", "problem"), [one[1:] for one in PROBLEMS], ids=[one[0] for one in PROBLEMS]
 )
-def test_what_cannot_be_is_said_with_its_place(agent: Json, problem: str) -> None:
-    monitor = monitor_of(gpu_monitor({"agent": agent}))
-    assert [str(one) for one in render(monitor, facts_of(monitor, check_agent=asks_agent)).problems] == [
-        problem
-    ]
+def test_an_invalid_agent_is_reported_with_the_path(agent: Json, problem: str) -> None:
+    monitor = valid_monitor(gpu_monitor({"agent": agent}))
+    assert [
+        str(one)
+        for one in render_objects(monitor, context_of(monitor, check_agent=check_agent_config)).problems
+    ] == [problem]
 
 
 @pytest.mark.parametrize(
@@ -223,27 +225,27 @@ def test_what_cannot_be_is_said_with_its_place(agent: Json, problem: str) -> Non
         ({"targets": [target(selector={"matchLabels": {"gpuledger.dev/monitor": "gpus"}})]}, False),
         ({"autoTargets": False}, False),
     ],
-    ids=["nothing said", "others", "a target that has them", "none"],
+    ids=["defaults", "other targets", "a target that selects them", "no automatic targets"],
 )
-def test_exporters_that_speak_https_need_a_target_that_says_whom_to_believe(
-    agent: Json, problem: bool
-) -> None:
+def test_exporters_with_https_need_a_target_with_tls_settings(agent: Json, problem: bool) -> None:
     web = {"secret": "web", "scheme": "https"}
     found = rendered(gpu_monitor({"exporter": {"webConfig": web}, "agent": agent}))
     assert [one.path for one in found.problems] == (["spec.agent.targets"] if problem else [])
 
 
-def test_a_problem_of_the_operators_own_receiver_is_not_the_resources() -> None:
-    monitor = monitor_of(gpu_monitor())
-    facts = facts_of(monitor, check_agent=asks_agent, default_remote_write=({"url": "http://a:0/"},))
-    (problem,) = render(monitor, facts).problems
+def test_a_problem_of_the_operators_receiver_has_the_path_of_the_operator() -> None:
+    monitor = valid_monitor(gpu_monitor())
+    context = context_of(
+        monitor, check_agent=check_agent_config, default_remote_write=({"url": "http://a:0/"},)
+    )
+    (problem,) = render_objects(monitor, context).problems
     assert problem.path == "operator.defaultRemoteWrite[0].url"
 
 
-def test_the_same_paths_are_those_of_a_whatap_agent() -> None:
+def test_problems_of_a_whatap_agent_have_its_paths() -> None:
     resource = whatap(
         openAgent={"enabled": True, "targets": [target(endpoints=[{"port": "m", "timeout": "1h"}])]}
     )
-    monitor = monitor_of(resource)
-    (problem,) = render(monitor, facts_of(monitor, check_agent=asks_agent)).problems
+    monitor = valid_monitor(resource)
+    (problem,) = render_objects(monitor, context_of(monitor, check_agent=check_agent_config)).problems
     assert problem.path == "spec.features.openAgent.targets[0].endpoints[0].timeout"

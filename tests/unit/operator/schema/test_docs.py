@@ -1,4 +1,4 @@
-"""The operator's page: its resources can be applied, and its table has every key."""
+"""docs/operator.md: its example resources are valid, and its table lists every key."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from documentation import DOCS
-from gpuledger.operator.schema.gpu_monitor import AGENT, EXPORTER
-from gpuledger.operator.schema.nodes import Fields
-from unit.operator.support import Json, agent_file, agent_says, read_of, rendered
+from gpuledger.operator.schema.nodes import ObjectNode
+from gpuledger.operator.spec import AGENT, EXPORTER
+from unit.operator.support import Json, agent_error, agent_file, parse_resource, rendered
 
 PAGE = DOCS / "operator.md"
 BEGIN = "<!-- keys: begin, written by UPDATE_GOLDENS=1 pytest tests/unit/operator/schema/test_docs.py -->\n"
@@ -27,32 +27,32 @@ def resources() -> Iterator[Json]:
 def rows() -> Iterator[str]:
     yield "| key | meaning |\n|---|---|\n"
     for name, section in (("exporter", EXPORTER), ("agent", AGENT)):
-        yield f"| **`{name}`** | {section.about} |\n"
+        yield f"| **`{name}`** | {section.description} |\n"
         for key, node in section.keys.items():
             below = ""
-            if isinstance(node, Fields) and node.keys and not key.endswith(("ffinity", "resources")):
+            if isinstance(node, ObjectNode) and node.keys and not key.endswith(("ffinity", "resources")):
                 below = f" ({', '.join(f'`{one}`' for one in node.keys)})"
-            yield f"| `{name}.{key}`{below} | {node.about.replace('|', chr(92) + '|')} |\n"
+            yield f"| `{name}.{key}`{below} | {node.description.replace('|', chr(92) + '|')} |\n"
     yield "| `imagePullSecrets` | Secrets, in the pods' own namespace, with which images are pulled. |\n"
 
 
-def test_the_table_has_every_key_in_the_schemas_words() -> None:
+def test_the_table_lists_every_key_with_its_description() -> None:
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     found, _, after = rest.partition(END)
-    wanted = "".join(rows())
+    expected = "".join(rows())
     if os.environ.get("UPDATE_GOLDENS"):
-        PAGE.write_text(before + BEGIN + wanted + END + after, encoding="utf-8")
-        found = wanted
-    assert found == wanted
+        PAGE.write_text(before + BEGIN + expected + END + after, encoding="utf-8")
+        found = expected
+    assert found == expected
 
 
 @pytest.mark.parametrize(
     "resource", [*resources()], ids=lambda one: f"{one['kind']}/{one['metadata']['name']}"
 )
 def test_every_resource_on_the_page_can_be_applied(resource: Json) -> None:
-    assert read_of(resource).problems == ()
+    assert parse_resource(resource).problems == ()
     assert rendered(resource).problems == ()
-    assert agent_says(agent_file(resource)) == ""
+    assert agent_error(agent_file(resource)) == ""
 
 
 def test_the_page_has_resources_of_both_kinds() -> None:

@@ -1,4 +1,4 @@
-"""Profiling metrics of a dcgm-exporter beside gpuledger: read, merged by UUID, and gone when it is."""
+"""Profiling metrics of a dcgm-exporter: parsed, merged by UUID, omitted when stale."""
 
 from __future__ import annotations
 
@@ -13,19 +13,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import GIB, FakeClock, gpu, instance, page, reading, snapshot
-from gpuledger.config.assemble import assemble
+from builders import GIB, FakeClock, gpu, instance, node_state, reading, snapshot
+from gpuledger.config.load import load_values
 from gpuledger.dialects.dcgm.collectors import BY_NAME
-from gpuledger.dialects.dcgm.profiling import PROFILING
-from gpuledger.http.messages import head_of
+from gpuledger.dialects.dcgm.profiling_fields import PROFILING
+from gpuledger.http.messages import response_head
 from gpuledger.http.routes import Request
 from gpuledger.model import quantities as q
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.node_state import IndexHealth, NodeState
-from gpuledger.model.settings import build
+from gpuledger.model.settings import build_settings
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.outputs.metrics_pages import MetricsPages
-from gpuledger.sources.dcgm_exporter.profiling import FIELDS, ask, merged, parse, with_profiling
+from gpuledger.sources.dcgm_exporter.profiling import (
+    QUANTITY_BY_FIELD,
+    add_profiling,
+    fetch_profiling_values,
+    merge_profiling,
+    parse_profiling_metrics,
+)
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 
 SM = "DCGM_FI_PROF_SM_ACTIVE"
@@ -36,7 +42,7 @@ def line(labels: str, value: str = "0.5", name: str = SM) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (line('gpu="0",UUID="GPU-0",pci_bus_id="0"'), {("GPU-0", None): {q.SM_ACTIVITY: 0.5}}),
         (line('gpu="0",uuid="GPU-0"'), {("GPU-0", None): {q.SM_ACTIVITY: 0.5}}),
@@ -60,30 +66,32 @@ def line(labels: str, value: str = "0.5", name: str = SM) -> str:
         (f'{SM}{{UUID="GPU-0', {}),
     ],
 )
-def test_a_page_is_read_for_its_profiling_fields(text: str, told: object) -> None:
-    assert parse(f"# TYPE {SM} gauge\n{text}\n") == told
+def test_profiling_fields_are_parsed_from_a_metrics_page(text: str, expected: object) -> None:
+    assert parse_profiling_metrics(f"# TYPE {SM} gauge\n{text}\n") == expected
 
 
-def test_every_profiling_field_is_known_in_both_schemas_by_the_dialects_own_names() -> None:
+def test_the_field_names_match_the_dialect_in_both_schemas() -> None:
     names = {name.removeprefix("DCGM_FI_PROF_"): field for field in PROFILING for name in field.names}
-    assert {name: field.quantities[0] for name, field in names.items()} == FIELDS
-    assert all(BY_NAME[f"DCGM_FI_PROF_{name}"].scale("4.8").to(0.5) in (0.5, 0) for name in FIELDS)
+    assert {name: field.quantities[0] for name, field in names.items()} == QUANTITY_BY_FIELD
+    assert all(
+        BY_NAME[f"DCGM_FI_PROF_{name}"].scale("4.8").convert(0.5) in (0.5, 0) for name in QUANTITY_BY_FIELD
+    )
 
 
 @given(st.text(alphabet='DCGM_FI_PROF{}",=\\ \n0.5aUI', max_size=120))
 @settings(max_examples=150, deadline=None)
-def test_no_page_is_worse_than_one_that_tells_nothing(text: str) -> None:
-    parse(text + "\n" + SM + text)
+def test_no_page_raises_an_error_in_the_parser(text: str) -> None:
+    parse_profiling_metrics(text + "\n" + SM + text)
 
 
 CARD = gpu(0, architecture="Ampere")
-TOLD = {("GPU-0", None): {q.SM_ACTIVITY: 0.5, q.ENGINE_ACTIVITY: 0.9, q.PCIE_TX_RATE: 1e9}}
+PROFILING_VALUES = {("GPU-0", None): {q.SM_ACTIVITY: 0.5, q.ENGINE_ACTIVITY: 0.9, q.PCIE_TX_RATE: 1e9}}
 
 
-def test_what_nvml_did_not_tell_is_taken_from_the_exporter_and_is_supported_then() -> None:
+def test_missing_quantities_are_added_and_become_supported() -> None:
     own = reading(CARD, values={q.POWER: 99.0}, supported={"sm_activity": False, "fan_speed": False})
-    (found,) = merged(snapshot(own), TOLD).readings
-    assert found.values == {q.POWER: 99.0, **TOLD["GPU-0", None]}
+    (found,) = merge_profiling(snapshot(own), PROFILING_VALUES).readings
+    assert found.values == {q.POWER: 99.0, **PROFILING_VALUES["GPU-0", None]}
     assert found.supported == {
         "sm_activity": True,
         "engine_activity": True,
@@ -92,49 +100,51 @@ def test_what_nvml_did_not_tell_is_taken_from_the_exporter_and_is_supported_then
     }
 
 
-def test_what_nvml_tells_itself_is_kept() -> None:
-    (found,) = merged(snapshot(reading(CARD, values={q.SM_ACTIVITY: 0.1})), TOLD).readings
+def test_values_of_nvml_are_kept() -> None:
+    (found,) = merge_profiling(
+        snapshot(reading(CARD, values={q.SM_ACTIVITY: 0.1})), PROFILING_VALUES
+    ).readings
     assert found.values[q.SM_ACTIVITY] == 0.1
 
 
-def test_a_lost_gpu_and_one_that_the_exporter_does_not_know_stay_as_they_are() -> None:
+def test_lost_and_unknown_gpus_are_unchanged() -> None:
     before = snapshot(reading(CARD, up=False, values={}), reading(gpu(1), values={q.POWER: 1.0}))
-    assert merged(before, TOLD).readings == before.readings
+    assert merge_profiling(before, PROFILING_VALUES).readings == before.readings
 
 
-def test_instances_get_their_own_and_the_whole_gpu_what_is_of_it_once() -> None:
+def test_instance_values_go_to_instances_and_gpu_values_to_the_gpu() -> None:
     large, small = instance(CARD, 2), instance(CARD, 9, index=1)
-    told = {
+    profiling = {
         ("GPU-0", 2): {q.SM_ACTIVITY: 0.75, q.DRAM_ACTIVITY: 0.5, q.PCIE_TX_RATE: 7.0},
         ("GPU-0", 9): {q.SM_ACTIVITY: 0.25, q.PCIE_TX_RATE: 7.0},
     }
-    cut = snapshot(reading(CARD, values={}), reading(large, values={}), reading(small, values={}))
-    whole, first, second = (found.values for found in merged(cut, told).readings)
+    with_instances = snapshot(reading(CARD, values={}), reading(large, values={}), reading(small, values={}))
+    whole, first, second = (found.values for found in merge_profiling(with_instances, profiling).readings)
     assert whole == {q.PCIE_TX_RATE: 7.0}
     assert first == {q.SM_ACTIVITY: 0.75, q.DRAM_ACTIVITY: 0.5}
     assert second == {q.SM_ACTIVITY: 0.25}
 
 
-def test_of_compute_instances_in_one_gpu_instance_only_what_is_shared_is_told() -> None:
+def test_compute_instances_of_one_gpu_instance_get_only_shared_values() -> None:
     halves = [reading(instance(CARD, 2, ci, ci), values={}) for ci in (0, 1)]
-    told = {("GPU-0", 2): {q.SM_ACTIVITY: 0.75, q.DRAM_ACTIVITY: 0.5}}
-    _, *found = merged(snapshot(reading(CARD, values={}), *halves), told).readings
+    profiling = {("GPU-0", 2): {q.SM_ACTIVITY: 0.75, q.DRAM_ACTIVITY: 0.5}}
+    _, *found = merge_profiling(snapshot(reading(CARD, values={}), *halves), profiling).readings
     assert [half.values for half in found] == [{q.DRAM_ACTIVITY: 0.5}] * 2
 
 
-def asked(seen: Snapshot | None, age: float | None) -> NodeState:
-    now = page(seen)
+def state_with_profiling(seen: Snapshot | None, age: float | None) -> NodeState:
+    now = node_state(seen)
     health = IndexHealth("dcgm_exporter", age is not None, None if age is None else now.unix - age)
-    return with_profiling(now, TOLD, health, period=10.0)
+    return add_profiling(now, PROFILING_VALUES, health, period=10.0)
 
 
-def test_what_is_older_than_three_periods_is_not_told() -> None:
+def test_values_older_than_three_periods_are_omitted() -> None:
     seen = snapshot(reading(CARD, values={}))
-    for age, is_told in ((0.0, True), (30.0, True), (30.5, False), (None, False)):
-        found = asked(seen, age).snapshot
+    for age, is_reported in ((0.0, True), (30.0, True), (30.5, False), (None, False)):
+        found = state_with_profiling(seen, age).snapshot
         assert found is not None
-        assert bool(found.readings[0].values) is is_told
-    assert asked(None, 0.0).snapshot is None
+        assert bool(found.readings[0].values) is is_reported
+    assert state_with_profiling(None, 0.0).snapshot is None
 
 
 @contextmanager
@@ -161,64 +171,66 @@ def served(status: int, body: bytes, headers: tuple[tuple[str, str], ...] = ()) 
         server.server_close()
 
 
-def test_an_exporter_is_asked_over_http() -> None:
+def test_an_exporter_is_read_over_http() -> None:
     with served(200, line('UUID="GPU-0"').encode()) as url:
-        assert ask(url) == {("GPU-0", None): {q.SM_ACTIVITY: 0.5}}
+        assert fetch_profiling_values(url) == {("GPU-0", None): {q.SM_ACTIVITY: 0.5}}
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "said"),
+    ("status", "body", "message"),
     [
-        (404, b"", "answers with status 404; name dcgm-exporter's metrics page"),
-        (200, b"up 1\n", "tells no DCGM_FI_PROF_"),
-        (200, b"x" * (16 * 1024 * 1024 + 1), "more than 16 MiB"),
+        (404, b"", "responded with status 404; set --dcgm-exporter-url to dcgm-exporter's metrics page"),
+        (200, b"up 1\n", "has no DCGM_FI_PROF_"),
+        (200, b"x" * (16 * 1024 * 1024 + 1), "body size limit of 16777216 bytes exceeded"),
     ],
 )
-def test_an_answer_that_is_none_is_one_line_that_says_what_to_do(status: int, body: bytes, said: str) -> None:
-    with served(status, body) as url, pytest.raises(GpuledgerError, match=said) as caught:
-        ask(url)
+def test_an_invalid_response_is_an_error_of_one_line_with_a_remedy(
+    status: int, body: bytes, message: str
+) -> None:
+    with served(status, body) as url, pytest.raises(GpuledgerError, match=message) as caught:
+        fetch_profiling_values(url)
     assert "\n" not in str(caught.value)
 
 
-def test_who_is_not_there_or_says_nothing_or_nonsense_is_an_error() -> None:
+def test_an_exporter_that_is_silent_or_down_is_an_error() -> None:
     with create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/metrics"
-        with pytest.raises(GpuledgerError, match="said nothing for 0 s"):
-            ask(url, timeout=0.05)
-    with pytest.raises(GpuledgerError, match=r"gave no answer \(.*refused\)"):
-        ask(url)
+        with pytest.raises(GpuledgerError, match="did not respond within 0 s"):
+            fetch_profiling_values(url, timeout=0.05)
+    with pytest.raises(GpuledgerError, match=r"cannot be read \(.*refused\)"):
+        fetch_profiling_values(url)
 
 
-def test_gpuledgers_own_page_is_refused_or_old_values_would_never_end() -> None:
-    store = MetricsPages({}, FakeClock(), page(None))
+def test_gpuledgers_own_page_is_rejected() -> None:
+    store = MetricsPages({}, FakeClock(), node_state(None))
     response = store.handler(())(Request("GET", "/metrics", "", {}))
-    own = [(name.decode(), value.decode()) for name, value in head_of(response, close=False).headers]
+    own = [(name.decode(), value.decode()) for name, value in response_head(response, close=False).headers]
     kept = tuple(pair for pair in own if pair[0] != "content-length")
     page_of_ours = served(200, line('UUID="GPU-0"').encode(), kept)
     with page_of_ours as url, pytest.raises(GpuledgerError, match="is gpuledger itself"):
-        ask(url)
+        fetch_profiling_values(url)
 
 
 @pytest.mark.parametrize(
     "url", ["localhost:9400", "https://a/metrics", "http://", "http://a:b/", "http://u:p@a/"]
 )
-def test_an_address_that_cannot_be_asked_is_an_error(url: str) -> None:
-    with pytest.raises(UsageError, match="a URL such as http://localhost:9400/metrics is wanted"):
-        assemble([DcgmExporterSourceSettings], {"profiling.dcgm_exporter_url": [url]}, {}, None)
+def test_an_unusable_url_is_an_error(url: str) -> None:
+    with pytest.raises(UsageError, match="expected a URL such as http://localhost:9400/metrics"):
+        load_values([DcgmExporterSourceSettings], {"profiling.dcgm_exporter_url": [url]}, {}, None)
 
 
-def test_an_address_and_its_period_are_set_by_flag_or_variable() -> None:
-    values = assemble(
+def test_url_and_period_are_set_by_flag_or_variable() -> None:
+    values = load_values(
         [DcgmExporterSourceSettings],
         {"profiling.dcgm_exporter_url": ["http://[::1]:9401/metrics"]},
         {"GPULEDGER_PROFILING_DCGM_EXPORTER_PERIOD": "30s"},
         None,
     )
-    found = build(DcgmExporterSourceSettings, values)
+    found = build_settings(DcgmExporterSourceSettings, values)
     assert found == replace(found, url="http://[::1]:9401/metrics", period=30.0)
-    assert build(DcgmExporterSourceSettings, {}).url == ""
+    assert build_settings(DcgmExporterSourceSettings, {}).url == ""
 
 
-def test_memory_is_none_of_an_exporters_business() -> None:
+def test_memory_of_the_exporter_is_ignored() -> None:
     text = line('UUID="GPU-0"', str(GIB), "DCGM_FI_DEV_FB_USED_BYTES")
-    assert parse(text) == {}
+    assert parse_profiling_metrics(text) == {}

@@ -1,14 +1,14 @@
-"""What a card of each architecture tells, of itself and of its Instances, and what it says that it lacks."""
+"""What a card of each architecture and its Instances report, and what they lack."""
 
 import pytest
 
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Level
-from gpuledger.sources.nvml.fields import METRICS
+from gpuledger.sources.nvml.queries import GPM_QUERIES
 from nvml.cards import CARDS
-from nvml.machine import ALL, Machine, told
+from nvml.machine import ALL, Machine, reading_of
 
-GPM = {metric.quantity for metric in METRICS}
+GPM = {metric.quantity for metric in GPM_QUERIES}
 OF_INSTANCES = {quantity for quantity in ALL if quantity.level is Level.INSTANCE}
 MEMORY = {q.MEMORY_TOTAL, q.MEMORY_USED, q.MEMORY_FREE, q.MEMORY_RESERVED}
 BAR1 = {q.BAR1_TOTAL, q.BAR1_USED, q.BAR1_FREE}
@@ -72,27 +72,27 @@ def name(request):
 
 @pytest.fixture
 def snapshot(name, tmp_path, monkeypatch):
-    """Of the second tick: rates and means need two."""
+    """The second tick: rates and means need two."""
     machine = Machine(tmp_path, monkeypatch)
     machine.state.gpus = [CARDS[name]()]
     machine.tick()
     return machine.tick()
 
 
-def test_a_card_tells_all_but_what_its_kind_lacks(name, snapshot):
-    assert ALL - set(told(snapshot).values) == LACKS[name]
+def test_a_card_reports_everything_that_its_architecture_has(name, snapshot):
+    assert ALL - set(reading_of(snapshot).values) == LACKS[name]
 
 
-def test_a_card_says_what_its_kind_lacks(name, snapshot):
-    supported = told(snapshot).supported
+def test_a_card_reports_what_its_architecture_lacks_as_unsupported(name, snapshot):
+    supported = reading_of(snapshot).supported
     assert {key for key, has in supported.items() if not has} == {each.key for each in LACKS[name]}
     assert set(supported) == {each.key for each in ALL}
 
 
-def test_its_instances_tell_what_an_instance_has_of_it(name, snapshot):
+def test_instances_report_everything_that_their_architecture_has(name, snapshot):
     lacking = [OF_INSTANCES - set(reading.values) for reading in snapshot.readings[1:]]
     assert lacking == [GPM & OF_INSTANCES & lacks for lacks in INSTANCES_LACK.get(name, [])]
 
 
-def test_what_a_kind_of_card_lacks_is_no_failure(snapshot):
+def test_unsupported_quantities_are_not_failures(snapshot):
     assert not snapshot.failures and not snapshot.invalid and not snapshot.devices_failed

@@ -1,11 +1,11 @@
-"""Gpus that come and go while the driver stays: counted at the slow period, compared with the PCI bus."""
+"""Gpus that appear and disappear while the driver runs: compared with the driver's count and the PCI bus."""
 
 import pytest
 
 from gpuledger.host.pci import PciBus
 from gpuledger.model.quantities import POWER
 from nvml.library import NvmlGpu, NvmlProcess
-from nvml.machine import Machine, pids, told
+from nvml.machine import Machine, pids, reading_of
 from pci_tree import PciTree
 
 UNKNOWN, LOST = 999, 15
@@ -30,46 +30,46 @@ def test_a_gpu_that_appears_later_is_found(machine):
     assert len(machine.tick().readings) == 2
     snapshot = machine.tick(seconds=10)
     assert shown(snapshot) == [("GPU-0", 0, True), ("GPU-1", 1, True), ("GPU-2", 2, True)]
-    assert pids(told(snapshot, 2)) == [12] and told(snapshot, 2).get(POWER) == 100.0
+    assert pids(reading_of(snapshot, 2)) == [12] and reading_of(snapshot, 2).get(POWER) == 100.0
 
 
-def test_the_count_is_asked_at_the_slow_period_only(machine):
+def test_the_count_is_queried_only_at_the_slow_interval(machine):
     for _ in range(21):
         machine.tick()
     assert machine.count(COUNT) == 1 + 2
     assert machine.count("nvmlDeviceGetUUID") == 2
 
 
-def test_gpus_that_stay_keep_what_is_known_of_them(machine):
+def test_static_facts_of_remaining_gpus_are_not_read_again(machine):
     machine.tick()
     machine.gpus.append(NvmlGpu(uuid="GPU-2"))
     machine.tick(seconds=10)
     assert machine.count("nvmlDeviceGetName") == 3
 
 
-def test_a_gpu_that_is_no_longer_counted_is_down_and_not_forgotten(machine):
+def test_a_gpu_that_the_driver_no_longer_counts_is_down_and_not_forgotten(machine):
     machine.tick()
     fallen = machine.gpus.pop()
     for seconds in (10, 1, 10):
         snapshot = machine.tick(seconds=seconds)
         assert shown(snapshot) == [("GPU-0", 0, True), ("GPU-1", 1, False)]
-        assert told(snapshot, 1).processes is None and snapshot.devices_failed
+        assert reading_of(snapshot, 1).processes is None and snapshot.devices_failed
         assert [(each.part, each.device.uuid) for each in snapshot.failures] == [("devices", "GPU-1")]
     machine.gpus.append(fallen)
     snapshot = machine.tick()
     assert shown(snapshot) == [("GPU-0", 0, True), ("GPU-1", 1, True)]
-    assert pids(told(snapshot, 1)) == [11] and not snapshot.devices_failed and not snapshot.failures
+    assert pids(reading_of(snapshot, 1)) == [11] and not snapshot.devices_failed and not snapshot.failures
 
 
-def test_gpus_behind_one_that_fell_off_are_renumbered_and_remain_themselves(machine):
+def test_gpus_keep_their_identity_when_they_are_renumbered(machine):
     machine.tick()
     machine.gpus.pop(0)
     snapshot = machine.tick(seconds=10)
     assert shown(snapshot) == [("GPU-1", 0, True), ("GPU-0", 0, False)]
-    assert pids(told(snapshot)) == [11]
+    assert pids(reading_of(snapshot)) == [11]
 
 
-def test_a_gpu_that_a_new_start_of_the_driver_does_not_count_is_down_and_not_forgotten(machine):
+def test_a_gpu_missing_after_a_restart_of_the_driver_is_down_and_not_forgotten(machine):
     machine.tick()
     for gpu in machine.gpus:
         gpu.errors["*"] = LOST
@@ -80,14 +80,14 @@ def test_a_gpu_that_a_new_start_of_the_driver_does_not_count_is_down_and_not_for
     assert shown(snapshot) == [("GPU-0", 0, True), ("GPU-1", 1, False)] and snapshot.devices_failed
 
 
-def test_a_gpu_chosen_by_index_remains_chosen_when_it_is_renumbered(machine):
+def test_a_gpu_selected_by_index_remains_selected_when_it_is_renumbered(machine):
     machine.new_source(slow_interval=10.0, devices=("1",))
     assert shown(machine.tick()) == [("GPU-1", 1, True)]
     machine.gpus.pop(0)
     assert shown(machine.tick(seconds=10)) == [("GPU-1", 0, True)]
 
 
-def test_a_count_that_fails_leaves_the_list_incomplete_until_it_is_told(machine):
+def test_a_failed_count_leaves_the_list_incomplete_until_it_succeeds(machine):
     machine.tick()
     machine.state.errors[COUNT] = UNKNOWN
     snapshot = machine.tick(seconds=10)
@@ -122,13 +122,13 @@ def test_a_gpu_on_the_bus_that_the_driver_does_not_count_is_a_failure(machine, b
         assert snapshot.devices_failed and shown(snapshot) == [("GPU-0", 0, True)]
 
 
-def test_a_bus_and_a_driver_that_agree_are_no_failure(machine, bus):
+def test_a_bus_that_matches_the_driver_is_not_a_failure(machine, bus):
     with_bus(machine, bus)
     snapshot = machine.tick()
     assert not snapshot.failures and not snapshot.devices_failed
 
 
-def test_the_bus_is_looked_at_at_the_slow_period_only(machine, bus):
+def test_the_bus_is_read_only_at_the_slow_interval(machine, bus):
     with_bus(machine, bus)
     machine.tick()
     bus.add("0000:03:00.0")
@@ -137,25 +137,25 @@ def test_the_bus_is_looked_at_at_the_slow_period_only(machine, bus):
     assert [failure.reason for failure in machine.tick(seconds=10).failures] == ["MISSING"]
 
 
-def test_only_the_chosen_gpus_are_expected(machine, bus):
+def test_only_selected_gpus_are_expected(machine, bus):
     with_bus(machine, bus, devices=("0",))
     assert not machine.tick().failures
 
 
-def test_where_only_some_gpus_were_given_to_us_the_others_are_not_expected(machine, bus):
+def test_gpus_without_access_are_not_expected(machine, bus):
     machine.gpus.pop()
     bus.remove_node("nvidia1")
     with_bus(machine, bus)
     assert not machine.tick().failures
 
 
-def test_a_gpu_that_does_not_say_who_it_is_is_not_also_missing(machine, bus):
+def test_an_unreachable_gpu_is_not_also_missing(machine, bus):
     with_bus(machine, bus)
     machine.gpus[1].errors["*"] = LOST
     assert [failure.reason for failure in machine.tick().failures] == ["GPU_IS_LOST"]
 
 
-def test_a_gpu_that_is_told_as_down_is_not_also_missing(machine, bus):
+def test_a_gpu_that_is_down_is_not_also_missing(machine, bus):
     with_bus(machine, bus)
     machine.tick()
     machine.gpus.pop()

@@ -1,8 +1,8 @@
-"""Xid errors are drained without waiting, each once."""
+"""Xid errors are read without waiting, each once."""
 
 import pytest
 
-from nvml.machine import Machine, told
+from nvml.machine import Machine, reading_of
 
 NOT_SUPPORTED, LOST, UNKNOWN = 3, 15, 999
 WAIT = "nvmlEventSetWait_v2"
@@ -13,7 +13,7 @@ def machine(tmp_path, monkeypatch):
     return Machine(tmp_path, monkeypatch)
 
 
-def test_an_xid_is_told_once_with_its_gpu(machine):
+def test_an_xid_is_reported_once_with_its_gpu(machine):
     machine.tick()
     machine.state.events = [(1, 31), (0, 79), (1, 31)]
     snapshot = machine.tick()
@@ -25,7 +25,7 @@ def test_an_xid_is_told_once_with_its_gpu(machine):
     assert machine.tick().xids == ()
 
 
-def test_an_xid_names_the_instance_where_the_driver_does(machine):
+def test_an_xid_names_the_instance_if_the_driver_does(machine):
     machine.tick()
     machine.state.events = [(0, 94, 2, 1), (0, 95)]
     assert [(event.gi, event.ci) for event in machine.tick().xids] == [(2, 1), (None, None)]
@@ -34,14 +34,14 @@ def test_an_xid_names_the_instance_where_the_driver_does(machine):
 @pytest.mark.parametrize(
     "call", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents", "nvmlEventSetCreate", WAIT]
 )
-def test_a_machine_without_events_is_no_failure(machine, call):
+def test_a_driver_without_events_is_not_a_failure(machine, call):
     machine.state.errors[call] = NOT_SUPPORTED
     machine.tick()
     snapshot = machine.tick()
     assert not snapshot.failures and snapshot.xids == ()
 
 
-def test_a_gpu_that_cannot_be_watched_leaves_the_others_watched(machine):
+def test_a_failed_registration_does_not_affect_other_gpus(machine):
     machine.gpus[0].errors["nvmlDeviceRegisterEvents"] = UNKNOWN
     machine.tick()
     machine.state.events = [(1, 31)]
@@ -51,7 +51,7 @@ def test_a_gpu_that_cannot_be_watched_leaves_the_others_watched(machine):
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetSupportedEventTypes", "nvmlDeviceRegisterEvents"])
-def test_a_gpu_that_could_not_be_watched_once_is_watched_later(machine, call):
+def test_a_failed_registration_is_retried(machine, call):
     machine.gpus[0].errors[call] = UNKNOWN
     machine.tick()
     machine.gpus[0].errors.clear()
@@ -60,7 +60,7 @@ def test_a_gpu_that_could_not_be_watched_once_is_watched_later(machine, call):
     assert [(event.gpu.index, event.xid) for event in machine.tick().xids] == [(0, 31), (1, 32)]
 
 
-def test_events_that_failed_go_on_by_themselves(machine):
+def test_events_recover_automatically_after_a_failure(machine):
     machine.tick()
     machine.state.errors[WAIT] = UNKNOWN
     assert [failure.part for failure in machine.tick().failures] == ["events"]
@@ -71,7 +71,7 @@ def test_events_that_failed_go_on_by_themselves(machine):
     assert [event.xid for event in machine.tick().xids] == [31]
 
 
-def test_a_gpu_that_came_back_is_watched_again(machine):
+def test_a_returned_gpu_is_registered_again(machine):
     machine.tick()
     machine.gpus[0].errors["*"] = LOST
     machine.tick()
@@ -82,9 +82,9 @@ def test_a_gpu_that_came_back_is_watched_again(machine):
     assert [event.xid for event in machine.tick().xids] == [79]
 
 
-def test_a_flood_of_events_does_not_hold_the_tick(machine):
+def test_a_flood_of_events_does_not_block_the_tick(machine):
     machine.tick()
     machine.state.events = [(0, 31)] * 256
     machine.tick()
     assert machine.count(WAIT) <= 1 + 256
-    assert told(machine.tick()).up
+    assert reading_of(machine.tick()).up

@@ -1,6 +1,6 @@
-"""Every quantity of the driver: its unit, its sentinel, what it cannot be, and each error code.
+"""Every quantity of the driver: unit, sentinel, impossible values, and each error code.
 
-Whatever becomes of one, the other quantities of the Gpu and the other Gpus lose nothing.
+A problem with one quantity affects neither the Gpu's other quantities nor other Gpus.
 """
 
 import math
@@ -13,7 +13,7 @@ from gpuledger.model import quantities as q
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.sources.nvml.codes import name_of
 from nvml.library import NvmlGpu
-from nvml.machine import Machine, told
+from nvml.machine import Machine, reading_of
 
 CODES = sorted(value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_"))
 WHOLE_GPU = {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED}
@@ -31,10 +31,11 @@ VOLTA, HOPPER = 5, 9
 
 @dataclass(frozen=True)
 class Row:
-    """`at` is where the library answers `raw`, which is `worth` so much in the quantity's unit.
+    """The library reports `raw` at `at`, which is `worth` in the quantity's unit.
 
-    `blank` means that there is none, `impossible` is beyond what can be; None where any number may be told.
-    `fails` is what must fail for it to be lost (`at` alone if empty), and `along` what is lost with it then.
+    `blank` is the sentinel, `impossible` a value out of range; None if there is none. `fails` are the calls
+    that must all fail to lose the quantity (only `at` if empty), `along` the quantities that are lost with it
+    then.
     """
 
     quantity: Quantity
@@ -61,7 +62,7 @@ class Row:
 
     @property
     def lost_alone(self) -> frozenset[Quantity]:
-        """What goes where only this one is not told."""
+        """Quantities that are lost if only this value is missing."""
         return frozenset({self.quantity}) | (self.along & {q.NVLINK_RATE})
 
 
@@ -78,17 +79,17 @@ OF_MEMORY = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
 OF_BAR1 = (q.BAR1_TOTAL, q.BAR1_FREE, q.BAR1_USED)
 
 
-def call(name: str, quantity: Quantity, raw: float, worth: float, impossible: float, **more: object) -> Row:
+def number(name: str, quantity: Quantity, raw: float, worth: float, impossible: float, **more: object) -> Row:
     return Row(quantity, f"nvmlDeviceGet{name}", raw, worth, impossible=impossible, **more)
 
 
-def unmarked(name: str, quantity: Quantity, percent: int, **more: object) -> Row:
-    """A share of time; its call has no blank, so that all-ones is disbelieved."""
+def share_without_blank(name: str, quantity: Quantity, percent: int, **more: object) -> Row:
+    """A share of time from a call without a blank value, so that all-ones is invalid."""
     return Row(quantity, name, percent, percent / 100, None, BLANK_32, **more)
 
 
 def clock(name: str, quantity: Quantity, mhz: int) -> Row:
-    return call(name, quantity, mhz, mhz * 1_000_000, impossible=1_000_001)
+    return number(name, quantity, mhz, mhz * 1_000_000, impossible=1_000_001)
 
 
 def watts(quantity: Quantity, at: str, *older: str, along: frozenset[Quantity] = frozenset()) -> Row:
@@ -114,11 +115,11 @@ def speed(quantity: Quantity, metric_id: int) -> Row:
 
 ROWS = [
     *(
-        unmarked(f"{RATES}.{place}", quantity, 29, fails=(RATES,), along=frozenset(OF_RATES))
+        share_without_blank(f"{RATES}.{place}", quantity, 29, fails=(RATES,), along=frozenset(OF_RATES))
         for place, quantity in enumerate(OF_RATES)
     ),
-    unmarked("nvmlDeviceGetEncoderUtilization", q.ENCODER_UTILIZATION, 3),
-    unmarked("nvmlDeviceGetDecoderUtilization", q.DECODER_UTILIZATION, 4),
+    share_without_blank("nvmlDeviceGetEncoderUtilization", q.ENCODER_UTILIZATION, 3),
+    share_without_blank("nvmlDeviceGetDecoderUtilization", q.DECODER_UTILIZATION, 4),
     *(
         Row(quantity, f"{MEMORY}.{place}", 500, 500, BLANK_64, 2**62, fails, frozenset(OF_MEMORY))
         for fails in [(MEMORY, "nvmlDeviceGetMemoryInfo")]
@@ -136,11 +137,11 @@ ROWS = [
     watts(q.POWER_LIMIT_DEFAULT, "field.189", DEFAULT_LIMIT),
     watts(q.POWER_LIMIT_MANAGEMENT, "field.192", MANAGEMENT_LIMIT),
     counter(q.ENERGY, 83, ENERGY),
-    call("Temperature.0", q.TEMPERATURE, 61, 61, impossible=201),
+    number("Temperature.0", q.TEMPERATURE, 61, 61, impossible=201),
     Row(q.MEMORY_TEMPERATURE, "field.82", 72, 72, impossible=201),
-    call("TemperatureThreshold.0", q.TEMPERATURE_SHUTDOWN, 95, 95, impossible=201),
-    call("TemperatureThreshold.1", q.TEMPERATURE_SLOWDOWN, 90, 90, impossible=201),
-    call("FanSpeed", q.FAN_SPEED, 105, 1.05, impossible=201),
+    number("TemperatureThreshold.0", q.TEMPERATURE_SHUTDOWN, 95, 95, impossible=201),
+    number("TemperatureThreshold.1", q.TEMPERATURE_SLOWDOWN, 90, 90, impossible=201),
+    number("FanSpeed", q.FAN_SPEED, 105, 1.05, impossible=201),
     clock("ClockInfo.0", q.GRAPHICS_CLOCK, 1980),
     clock("ClockInfo.1", q.SM_CLOCK, 1975),
     clock("ClockInfo.2", q.MEMORY_CLOCK, 2619),
@@ -151,7 +152,7 @@ ROWS = [
     clock("MaxClockInfo.3", q.MAX_VIDEO_CLOCK, 1545),
     clock("ApplicationsClock.1", q.APP_SM_CLOCK, 1410),
     clock("ApplicationsClock.2", q.APP_MEMORY_CLOCK, 1215),
-    call("PerformanceState", q.PERFORMANCE_STATE, 2, 2, impossible=16, blank=32),
+    number("PerformanceState", q.PERFORMANCE_STATE, 2, 2, impossible=16, blank=32),
     Row(q.CLOCK_EVENT_REASONS, "nvmlDeviceGetCurrentClocksEventReasons", 0x85, 0x85, BLANK_64),
     counter(q.POWER_VIOLATION, 74),
     counter(q.THERMAL_VIOLATION, 75),
@@ -159,9 +160,9 @@ ROWS = [
     counter(q.BOARD_LIMIT_VIOLATION, 77),
     counter(q.LOW_UTILIZATION_VIOLATION, 78),
     counter(q.RELIABILITY_VIOLATION, 79),
-    call("ComputeMode", q.COMPUTE_MODE, 3, 3, impossible=4),
-    call("PersistenceMode", q.PERSISTENCE_MODE, 1, 1, impossible=2),
-    call("VirtualizationMode", q.VIRTUALIZATION_MODE, 2, 2, impossible=5),
+    number("ComputeMode", q.COMPUTE_MODE, 3, 3, impossible=4),
+    number("PersistenceMode", q.PERSISTENCE_MODE, 1, 1, impossible=2),
+    number("VirtualizationMode", q.VIRTUALIZATION_MODE, 2, 2, impossible=5),
     Row(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter", 7, 7),
     counter(q.PCIE_TX, 197),
     counter(q.PCIE_RX, 198),
@@ -197,7 +198,7 @@ ROWS = [
     speed(q.NVLINK_RX_RATE, 60),
     speed(q.NVLINK_TX_RATE, 61),
 ]
-# The cut of a card and the rate of its NVLinks have tests of their own.
+# MIG quantities and the NVLink rate have separate tests.
 ELSEWHERE = {q.MIG_MODE, q.MIG_MAX_SLICES, q.NVLINK_RATE}
 
 
@@ -208,15 +209,15 @@ def machine(tmp_path, monkeypatch):
     return made
 
 
-def each(rows):
+def for_rows(rows):
     return pytest.mark.parametrize("row", list(rows), ids=lambda row: row.quantity.key)
 
 
 def ready(machine, row, gpus):
-    """A machine of so many equal Gpus that has told everything it can."""
+    """Prepare that many equal Gpus that have reported every quantity."""
     machine.state.gpus = [NvmlGpu(fan=30, architecture=row.architecture) for _ in range(gpus)]
     machine.tick()
-    complete = set(told(machine.tick()).values)
+    complete = set(reading_of(machine.tick()).values)
     assert row.quantity in complete
     return complete
 
@@ -226,32 +227,32 @@ def test_the_table_has_every_quantity():
     assert len(ROWS) + len(ELSEWHERE) == len(QUANTITIES)
 
 
-@each(ROWS)
-def test_it_is_told_in_its_unit(machine, row):
+@for_rows(ROWS)
+def test_a_quantity_is_reported_in_its_unit(machine, row):
     complete = ready(machine, row, 1)
     machine.gpus[0].answers[row.at] = row.raw
     snapshot = machine.tick()
-    assert told(snapshot).get(row.quantity) == pytest.approx(row.worth, rel=1e-12)
-    assert told(snapshot).supported[row.quantity.key] is True
-    assert set(told(snapshot).values) == complete and not snapshot.failures and not snapshot.invalid
+    assert reading_of(snapshot).get(row.quantity) == pytest.approx(row.worth, rel=1e-12)
+    assert reading_of(snapshot).supported[row.quantity.key] is True
+    assert set(reading_of(snapshot).values) == complete and not snapshot.failures and not snapshot.invalid
 
 
-@each(row for row in ROWS if row.blank is not None)
-def test_its_sentinel_is_absent_and_no_fault(machine, row):
+@for_rows(row for row in ROWS if row.blank is not None)
+def test_a_sentinel_is_omitted_without_a_failure(machine, row):
     complete = ready(machine, row, 1)
     machine.gpus[0].answers[row.at] = row.blank
     snapshot = machine.tick()
-    assert set(told(snapshot).values) == complete - row.lost_alone
+    assert set(reading_of(snapshot).values) == complete - row.lost_alone
     assert not snapshot.failures and not snapshot.invalid
-    assert told(snapshot).supported[row.quantity.key] is True
+    assert reading_of(snapshot).supported[row.quantity.key] is True
 
 
-@each(row for row in ROWS if row.impossible is not None)
-def test_what_it_cannot_be_is_absent_and_counted(machine, row):
+@for_rows(row for row in ROWS if row.impossible is not None)
+def test_an_impossible_value_is_omitted_and_counted_as_invalid(machine, row):
     complete = ready(machine, row, 1)
     machine.gpus[0].answers[row.at] = row.impossible
     snapshot = machine.tick()
-    assert set(told(snapshot).values) == complete - row.lost_alone
+    assert set(reading_of(snapshot).values) == complete - row.lost_alone
     assert snapshot.invalid == 1 and not snapshot.failures
 
 
@@ -260,15 +261,15 @@ def test_every_bound_is_in_the_table():
     assert bounded == {row.quantity for row in ROWS if row.quantity.highest < math.inf}
 
 
-@each(ROWS)
-def test_each_error_code_loses_it_alone_and_is_counted(machine, row):
-    """One Gpu answers one code each; the first is well."""
+@for_rows(ROWS)
+def test_each_error_code_loses_only_its_quantity_and_is_reported(machine, row):
+    """Each Gpu returns one error code; the first Gpu is healthy."""
     complete = ready(machine, row, len(CODES) + 1)
     for gpu, code in zip(machine.gpus[1:], CODES, strict=True):
         gpu.errors = dict.fromkeys(row.calls, code)
     snapshot = machine.tick()
-    well, *readings = snapshot.readings
-    assert set(well.values) == complete
+    healthy, *readings = snapshot.readings
+    assert set(healthy.values) == complete
     for reading, code in zip(readings, CODES, strict=True):
         failures = [each for each in snapshot.failures if each.device == reading.device]
         assert {each.reason for each in failures} <= {name_of(code)}, name_of(code)
@@ -285,29 +286,29 @@ def test_each_error_code_loses_it_alone_and_is_counted(machine, row):
 
 
 @pytest.mark.parametrize(("mode", "most"), [(0, 0), (1, 7)])
-def test_the_mode_of_a_card_and_how_often_it_can_be_cut(machine, mode, most):
+def test_mig_mode_and_the_maximum_number_of_mig_devices_are_read(machine, mode, most):
     machine.state.gpus = [NvmlGpu(mig=mode)]
-    reading = told(machine.tick([q.MIG_MODE, q.MIG_MAX_SLICES]))
+    reading = reading_of(machine.tick([q.MIG_MODE, q.MIG_MAX_SLICES]))
     assert reading.values == {q.MIG_MODE: mode, q.MIG_MAX_SLICES: most}
 
 
-def test_a_card_that_cannot_be_cut_has_no_mode(machine):
+def test_a_card_without_mig_support_has_no_mig_mode(machine):
     machine.state.gpus = [NvmlGpu(mig=-1)]
     snapshot = machine.tick([q.MIG_MODE, q.MIG_MAX_SLICES])
-    assert told(snapshot).values == {} and not snapshot.failures
-    assert told(snapshot).supported == {"mig_mode": False, "mig_max_slices": False}
+    assert reading_of(snapshot).values == {} and not snapshot.failures
+    assert reading_of(snapshot).supported == {"mig_mode": False, "mig_max_slices": False}
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code not in UNSUPPORTED | WHOLE_GPU])
 @pytest.mark.parametrize(
-    ("failing", "told_still"),
+    ("failing", "still_read"),
     [("nvmlDeviceGetMigMode", set()), ("nvmlDeviceGetMaxMigDeviceCount", {q.MIG_MODE})],
 )
-def test_a_cut_that_is_not_told_is_absent_and_a_failure(machine, code, failing, told_still):
+def test_an_unreadable_mig_layout_is_omitted_and_a_failure(machine, code, failing, still_read):
     machine.state.gpus = [NvmlGpu(mig=1), NvmlGpu(mig=1)]
     machine.tick()
     machine.gpus[0].errors[failing] = code
     snapshot = machine.tick([q.MIG_MODE, q.MIG_MAX_SLICES])
-    assert set(told(snapshot).values) == told_still
-    assert set(told(snapshot, 1).values) == {q.MIG_MODE, q.MIG_MAX_SLICES}
+    assert set(reading_of(snapshot).values) == still_read
+    assert set(reading_of(snapshot, 1).values) == {q.MIG_MODE, q.MIG_MAX_SLICES}
     assert [(each.device.index, each.reason) for each in snapshot.failures] == [(0, name_of(code))]

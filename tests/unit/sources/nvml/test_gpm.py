@@ -1,4 +1,4 @@
-"""GPM: means between two ticks, of a Gpu and of an Instance."""
+"""GPM metrics: means between two ticks, of a Gpu and of an Instance."""
 
 import pytest
 
@@ -10,9 +10,9 @@ from gpuledger.model.quantities import (
     POWER,
     SM_ACTIVITY,
 )
-from gpuledger.sources.nvml.fields import METRICS
+from gpuledger.sources.nvml.queries import GPM_QUERIES
 from nvml.library import NvmlGpu, NvmlInstance
-from nvml.machine import Machine, told, values
+from nvml.machine import Machine, reading_of, values
 
 ONLY = [ENGINE_ACTIVITY]
 INVALID_ARGUMENT, NOT_SUPPORTED, UNKNOWN, LOST = 2, 3, 999, 15
@@ -32,7 +32,7 @@ def machine(tmp_path, monkeypatch):
     return made
 
 
-def cut(*instances):
+def mig_gpu(*instances):
     gpu = NvmlGpu(mig=1, activity=55.5)
     gpu.instances = list(instances)
     return gpu
@@ -42,13 +42,13 @@ def activity(machine, seconds=1.0, wanted=ONLY):
     return [reading.get(ENGINE_ACTIVITY) for reading in machine.tick(wanted, seconds).readings]
 
 
-def test_the_first_tick_has_nothing_to_compare_with(machine):
-    reading = told(machine.tick(ONLY))
+def test_the_first_tick_has_no_metrics(machine):
+    reading = reading_of(machine.tick(ONLY))
     assert reading.values == {} and reading.supported == {}
-    assert told(machine.tick(ONLY)).supported == {"engine_activity": True}
+    assert reading_of(machine.tick(ONLY)).supported == {"engine_activity": True}
 
 
-def test_each_later_tick_tells_the_share_of_its_own_time(machine):
+def test_each_later_tick_reports_the_mean_of_its_own_time(machine):
     activity(machine)
     assert activity(machine) == [pytest.approx(0.4)]
     machine.gpus[0].activity = 100.0
@@ -57,7 +57,7 @@ def test_each_later_tick_tells_the_share_of_its_own_time(machine):
     assert activity(machine) == [pytest.approx(0.0)]
 
 
-def test_two_samples_per_device_serve_for_ever(machine):
+def test_two_samples_per_device_are_reused(machine):
     for _ in range(10):
         activity(machine)
     assert [machine.count(call) for call in CALLS] == [1, 2, 10, 0, 9]
@@ -69,7 +69,7 @@ def test_all_metrics_of_a_device_cost_one_comparison(machine):
     assert [machine.count(call) for call in CALLS] == [1, 2, 2, 0, 1]
 
 
-def test_each_metric_is_told_in_its_unit(machine):
+def test_each_metric_is_reported_in_its_unit(machine):
     machine.gpus[0].answers = {
         "gpm.1": 50.0,
         "gpm.2": 40.0,
@@ -84,9 +84,9 @@ def test_each_metric_is_told_in_its_unit(machine):
         "gpm.60": 3.0,
         "gpm.61": 4.0,
     }
-    wanted = [metric.quantity for metric in METRICS]
+    wanted = [metric.quantity for metric in GPM_QUERIES]
     machine.tick(wanted)
-    assert values(told(machine.tick(wanted))) == {
+    assert values(reading_of(machine.tick(wanted))) == {
         "engine_activity": 0.5,
         "sm_activity": 0.4,
         "sm_occupancy": 0.3,
@@ -102,21 +102,21 @@ def test_each_metric_is_told_in_its_unit(machine):
     }
 
 
-def test_a_metric_that_a_card_lacks_leaves_the_others(machine):
+def test_an_unsupported_metric_does_not_affect_others(machine):
     machine.gpus[0].errors["gpm.11"] = NOT_SUPPORTED
     machine.tick([ENGINE_ACTIVITY, FP64_ACTIVITY])
     snapshot = machine.tick([ENGINE_ACTIVITY, FP64_ACTIVITY])
-    assert set(told(snapshot).values) == {ENGINE_ACTIVITY} and not snapshot.failures
-    assert told(snapshot).supported == {"engine_activity": True, "fp64_activity": False}
+    assert set(reading_of(snapshot).values) == {ENGINE_ACTIVITY} and not snapshot.failures
+    assert reading_of(snapshot).supported == {"engine_activity": True, "fp64_activity": False}
 
 
-def test_nothing_is_asked_when_it_is_not_wanted(machine):
+def test_no_gpm_call_is_made_without_wanted_metrics(machine):
     machine.tick([POWER])
     machine.tick([POWER])
     assert [machine.count(call) for call in CALLS] == [0] * 5
 
 
-def test_a_time_in_which_nobody_wanted_it_is_not_told_as_the_last_ticks(machine):
+def test_a_mean_excludes_ticks_in_which_the_metric_was_not_wanted(machine):
     activity(machine)
     machine.gpus[0].activity = 100.0
     machine.tick([POWER], seconds=60)
@@ -125,65 +125,65 @@ def test_a_time_in_which_nobody_wanted_it_is_not_told_as_the_last_ticks(machine)
     assert activity(machine) == [pytest.approx(0.0)]
 
 
-def test_ticks_closer_than_nvml_allows_are_taken_together(machine):
+def test_ticks_that_are_too_close_for_nvml_are_combined(machine):
     activity(machine)
     assert [activity(machine, seconds=0.0625), activity(machine, seconds=0.03125)] == [[None], [None]]
     assert activity(machine, seconds=0.0625) == [pytest.approx(0.4)]
     assert machine.count("nvmlGpmSampleGet") == 2
 
 
-def test_a_gpu_before_hopper_has_none_and_is_not_asked_again(machine):
+def test_a_gpu_before_hopper_has_no_metrics_and_is_queried_once(machine):
     machine.gpus[0].numbers["architecture"] = 8
     for _ in range(3):
-        reading = told(machine.tick(ONLY))
+        reading = reading_of(machine.tick(ONLY))
         assert reading.up and reading.values == {} and reading.supported == {"engine_activity": False}
     assert [machine.count(call) for call in CALLS] == [1, 0, 0, 0, 0]
 
 
-def test_a_gpu_before_hopper_is_asked_no_more_for_other_metrics(machine):
+def test_a_gpu_before_hopper_is_not_queried_for_other_metrics(machine):
     machine.gpus[0].numbers["architecture"] = 8
     machine.tick(ONLY)
-    reading = told(machine.tick([*ONLY, SM_ACTIVITY]))
+    reading = reading_of(machine.tick([*ONLY, SM_ACTIVITY]))
     assert reading.supported == {"engine_activity": False, "sm_activity": False}
     assert [machine.count(call) for call in CALLS] == [1, 0, 0, 0, 0]
 
 
-def test_an_old_library_has_none(tmp_path, monkeypatch):
+def test_an_old_library_has_no_metrics(tmp_path, monkeypatch):
     machine = Machine(tmp_path, monkeypatch, "old")
     snapshot = machine.tick(ONLY)
-    assert told(snapshot).supported == {"engine_activity": False} and not snapshot.failures
+    assert reading_of(snapshot).supported == {"engine_activity": False} and not snapshot.failures
 
 
 @pytest.mark.parametrize("call", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet", "gpm.1"])
-def test_a_gpu_that_cannot_after_all_is_not_asked_again(machine, call):
+def test_a_gpu_that_turns_out_unsupported_is_not_queried_again(machine, call):
     machine.gpus[0].errors[call] = NOT_SUPPORTED
     for _ in range(4):
         snapshot = machine.tick(ONLY)
-    assert told(snapshot).supported == {"engine_activity": False} and not snapshot.failures
+    assert reading_of(snapshot).supported == {"engine_activity": False} and not snapshot.failures
     assert machine.count("nvmlGpmSampleGet") <= 2
 
 
 @pytest.mark.parametrize(("percent", "invalid"), [("nan", 0), (100.5, 1), (-1.0, 1)])
-def test_what_is_no_share_of_time_is_absent(machine, percent, invalid):
+def test_an_impossible_share_of_time_is_omitted(machine, percent, invalid):
     machine.gpus[0].activity = percent
     machine.tick(ONLY)
     snapshot = machine.tick(ONLY)
-    assert told(snapshot).values == {} and snapshot.invalid == invalid and not snapshot.failures
+    assert reading_of(snapshot).values == {} and snapshot.invalid == invalid and not snapshot.failures
 
 
 @pytest.mark.parametrize("call", ["nvmlGpmSampleGet", "nvmlGpmMetricsGet", "gpm.1"])
-def test_an_error_loses_this_quantity_only_and_only_as_long_as_it_lasts(machine, call):
+def test_an_error_loses_only_this_quantity_while_it_lasts(machine, call):
     machine.tick([ENGINE_ACTIVITY, POWER])
     machine.gpus[0].errors[call] = UNKNOWN
     snapshot = machine.tick([ENGINE_ACTIVITY, POWER])
-    assert set(told(snapshot).values) == {POWER} and told(snapshot).up
+    assert set(reading_of(snapshot).values) == {POWER} and reading_of(snapshot).up
     assert [(failure.part, failure.reason) for failure in snapshot.failures] == [("readings", "UNKNOWN")]
     assert "engine_activity" in snapshot.failures[0].detail
     machine.gpus[0].errors.clear()
     assert activity(machine) == [pytest.approx(0.4)]
 
 
-def test_samples_that_have_told_blanks_for_a_minute_are_made_anew(machine):
+def test_samples_are_allocated_again_after_a_minute_of_blanks(machine):
     machine.gpus[0].activity = "nan"
     for _ in range(1 + 59):
         activity(machine)
@@ -194,14 +194,14 @@ def test_samples_that_have_told_blanks_for_a_minute_are_made_anew(machine):
     assert machine.count("nvmlGpmSampleAlloc") == 4 and machine.count("nvmlGpmSampleFree") == 2
 
 
-def test_blanks_of_some_metrics_are_no_reason_to_make_samples_anew(machine):
+def test_samples_are_kept_if_only_some_metrics_are_blank(machine):
     machine.gpus[0].answers["gpm.2"] = "nan"
     for _ in range(70):
         machine.tick([ENGINE_ACTIVITY, SM_ACTIVITY])
     assert machine.count("nvmlGpmSampleAlloc") == 2
 
 
-def test_samples_that_cannot_be_allocated_are_tried_for_again(machine):
+def test_a_failed_allocation_of_samples_is_retried(machine):
     machine.state.errors["nvmlGpmSampleAlloc"] = UNKNOWN
     assert machine.tick(ONLY).failures[0].reason == "UNKNOWN"
     machine.state.errors.clear()
@@ -209,7 +209,7 @@ def test_samples_that_cannot_be_allocated_are_tried_for_again(machine):
     assert activity(machine) == [pytest.approx(0.4)]
 
 
-def test_what_was_before_a_card_was_lost_is_not_compared_with_what_is_after(machine):
+def test_samples_from_before_a_loss_are_not_compared_with_later_ones(machine):
     machine.state.gpus.append(NvmlGpu(activity=20.0))
     activity(machine)
     machine.gpus[0].errors["*"] = LOST
@@ -220,16 +220,16 @@ def test_what_was_before_a_card_was_lost_is_not_compared_with_what_is_after(mach
     assert machine.count("nvmlGpmSampleAlloc") == 4
 
 
-def test_instances_are_each_told_their_own(machine):
-    machine.state.gpus = [cut(NvmlInstance(0, gi=1, activity=80.0), NvmlInstance(1, gi=2, activity=5.0))]
+def test_each_instance_has_its_own_metrics(machine):
+    machine.state.gpus = [mig_gpu(NvmlInstance(0, gi=1, activity=80.0), NvmlInstance(1, gi=2, activity=5.0))]
     activity(machine)
     assert activity(machine) == [pytest.approx(share) for share in (0.555, 0.8, 0.05)]
     assert machine.count("nvmlGpmMigSampleGet") == 4 and machine.count("nvmlGpmSampleGet") == 2
 
 
-def test_compute_instances_that_share_a_gpu_instance_are_each_told_their_own(machine):
+def test_each_compute_instance_of_a_gpu_instance_has_its_own_metrics(machine):
     machine.state.gpus = [
-        cut(
+        mig_gpu(
             NvmlInstance(0, gi=1, ci=0, profile="1c.3g.40gb", sms=16, activity=90.0),
             NvmlInstance(1, gi=1, ci=1, profile="2c.3g.40gb", sms=32, activity=30.0),
             NvmlInstance(2, gi=2, activity=10.0),
@@ -239,9 +239,9 @@ def test_compute_instances_that_share_a_gpu_instance_are_each_told_their_own(mac
     assert activity(machine) == [pytest.approx(share) for share in (0.555, 0.9, 0.3, 0.1)]
 
 
-def test_what_is_of_a_gpu_instance_or_of_the_whole_gpu_is_not_told_of_a_part_of_it(machine):
+def test_metrics_of_a_gpu_instance_or_gpu_are_not_reported_for_a_part_of_it(machine):
     machine.state.gpus = [
-        cut(
+        mig_gpu(
             NvmlInstance(0, gi=1, ci=0, activity=50.0),
             NvmlInstance(1, gi=1, ci=1, activity=50.0),
             NvmlInstance(2, gi=2, activity=50.0),
@@ -250,26 +250,26 @@ def test_what_is_of_a_gpu_instance_or_of_the_whole_gpu_is_not_told_of_a_part_of_
     wanted = [SM_ACTIVITY, DRAM_ACTIVITY, PCIE_TX_RATE]
     machine.tick(wanted)
     snapshot = machine.tick(wanted)
-    shared, other, alone = ({quantity.key for quantity in told(snapshot, n).values} for n in (1, 2, 3))
+    shared, other, alone = ({quantity.key for quantity in reading_of(snapshot, n).values} for n in (1, 2, 3))
     assert shared == other == {"sm_activity"} and alone == {"sm_activity", "dram_activity"}
-    assert told(snapshot, 1).supported == {"sm_activity": True, "dram_activity": False}
+    assert reading_of(snapshot, 1).supported == {"sm_activity": True, "dram_activity": False}
     assert not snapshot.failures
 
 
-def test_an_instance_left_alone_in_its_gpu_instance_is_told_all_of_it(machine):
+def test_the_only_compute_instance_has_the_metrics_of_its_gpu_instance(machine):
     first, second = NvmlInstance(0, gi=1, ci=0, activity=50.0), NvmlInstance(1, gi=1, ci=1, activity=50.0)
-    machine.state.gpus = [cut(first, second)]
+    machine.state.gpus = [mig_gpu(first, second)]
     wanted = [SM_ACTIVITY, DRAM_ACTIVITY]
     machine.tick(wanted)
     machine.tick(wanted)
     machine.gpus[0].instances = [first]
-    found = [{quantity.key for quantity in told(machine.tick(wanted), 1).values} for _ in range(2)]
+    found = [{quantity.key for quantity in reading_of(machine.tick(wanted), 1).values} for _ in range(2)]
     assert found == [set(), {"sm_activity", "dram_activity"}]
 
 
-def test_where_a_driver_samples_no_mig_handles_a_shared_gpu_instance_is_not_split_by_guess(machine):
+def test_without_samples_of_mig_handles_a_shared_gpu_instance_is_not_split(machine):
     machine.state.gpus = [
-        cut(
+        mig_gpu(
             NvmlInstance(0, gi=1, ci=0, activity=90.0),
             NvmlInstance(1, gi=1, ci=1, activity=30.0),
             NvmlInstance(2, gi=2, activity=10.0),
@@ -284,11 +284,11 @@ def test_where_a_driver_samples_no_mig_handles_a_shared_gpu_instance_is_not_spli
         None,
         pytest.approx(0.1),
     ]
-    assert told(snapshot, 1).supported == {"engine_activity": False} and not snapshot.failures
+    assert reading_of(snapshot, 1).supported == {"engine_activity": False} and not snapshot.failures
 
 
-def test_a_card_cut_anew_gives_the_samples_of_its_old_instances_back(machine):
-    machine.state.gpus = [cut(NvmlInstance(0, gi=1), NvmlInstance(1, gi=2))]
+def test_samples_of_removed_instances_are_freed(machine):
+    machine.state.gpus = [mig_gpu(NvmlInstance(0, gi=1), NvmlInstance(1, gi=2))]
     activity(machine)
     machine.gpus[0].instances = [NvmlInstance(0, gi=5, activity=70.0)]
     activity(machine)
@@ -296,8 +296,8 @@ def test_a_card_cut_anew_gives_the_samples_of_its_old_instances_back(machine):
     assert activity(machine)[1] == pytest.approx(0.7)
 
 
-def test_closing_gives_every_sample_back_before_the_driver_goes(machine):
-    machine.state.gpus = [cut(NvmlInstance(0, gi=1)), NvmlGpu()]
+def test_close_frees_all_samples_before_it_releases_the_driver(machine):
+    machine.state.gpus = [mig_gpu(NvmlInstance(0, gi=1)), NvmlGpu()]
     activity(machine)
     machine.source.close()
     assert machine.count("nvmlGpmSampleFree") == machine.count("nvmlGpmSampleAlloc") == 6

@@ -1,4 +1,4 @@
-"""The test library is believed by NVIDIA's own binding and by another exporter."""
+"""The test library works with nvidia-ml-py and with another exporter."""
 
 import json
 import os
@@ -41,13 +41,13 @@ def environment(tmp_path):
     return os.environ | {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
 
 
-def test_nvidias_binding_reads_it(environment):
+def test_nvidia_ml_py_reads_the_test_library(environment):
     script = [sys.executable, "-c", SCRIPT]
-    told = json.loads(
+    output = json.loads(
         subprocess.run(script, env=environment, capture_output=True, check=True, text=True).stdout
     )
     mine, parent = os.getpid(), os.getppid()
-    assert told == {
+    assert output == {
         "uuid": "GPU-00000000-0000-0000-0000-000000000001",
         "power": 321_000,
         "used": 1 << 30,
@@ -58,10 +58,10 @@ def test_nvidias_binding_reads_it(environment):
     }
 
 
-def test_our_source_finds_it_as_any_driver(environment):
+def test_the_source_finds_the_test_library_like_any_driver(environment):
     script = (
-        "from gpuledger.sources.nvml.library import Library\n"
-        "library = Library(); library.start(); print(library.text('nvmlSystemGetDriverVersion')[1])"
+        "from gpuledger.sources.nvml.library import NvmlLibrary\n"
+        "library = NvmlLibrary(); library.start(); print(library.query_text('nvmlSystemGetDriverVersion')[1])"
     )
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     done = subprocess.run(

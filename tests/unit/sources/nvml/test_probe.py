@@ -1,4 +1,4 @@
-"""The driver asked in a process of its own: what answers, what refuses, what hangs, what crashes."""
+"""Probing the driver in a separate process: results, errors, hanging calls, crashes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.sources.nvml.probe import Answer, InstanceAnswer, ask
+from gpuledger.sources.nvml.probe import ProbeResult, probe_driver
 from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess, NvmlState, build
 
 
@@ -22,29 +22,35 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvmlState:
     return made.write()
 
 
-def test_everything_of_a_good_driver_is_told(state: NvmlState) -> None:
-    told = ask()
-    assert (told.library, told.driver_version) == (str(build()), "570.86.15")
-    assert (told.done, told.missing, told.refused, told.hung, told.crashed) == (True, "", "", "", "")
-    first, second = told.gpus
+def test_a_healthy_driver_is_reported_completely(state: NvmlState) -> None:
+    result = probe_driver()
+    assert (result.library, result.driver_version) == (str(build()), "570.86.15")
+    assert (result.done, result.missing, result.refused, result.hung, result.crashed) == (
+        True,
+        "",
+        "",
+        "",
+        "",
+    )
+    first, second = result.gpus
     assert (first.address, first.minor, first.processes) == ("00000000:01:00.0", 0, 1)
     assert (first.persistence, first.accounting, first.utilization_error) == (1, 0, "")
     assert (second.persistence, second.accounting, second.processes) == (0, 1, 0)
 
 
-def test_instances_are_told_by_uuid(state: NvmlState) -> None:
+def test_instances_are_reported_with_uuid(state: NvmlState) -> None:
     state.gpus[1] = NvmlGpu(mig=1)
     state.gpus[1].instances = [
         NvmlInstance(0, 2, uuid="MIG-a"),
         NvmlInstance(3, 5, 1, "1g.10gb", uuid="MIG-b"),
     ]
     state.write()
-    gpu = ask().gpus[1]
+    gpu = probe_driver().gpus[1]
     assert gpu.mig
-    assert gpu.instances == (
-        InstanceAnswer("MIG-a", 2, 0, "3g.40gb"),
-        InstanceAnswer("MIG-b", 5, 1, "1g.10gb"),
-    )
+    assert [(each.uuid, each.instance, each.profile) for each in gpu.instances] == [
+        ("MIG-a", "2_0", "3g.40gb"),
+        ("MIG-b", "5_1", "1g.10gb"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,90 +65,96 @@ def test_instances_are_told_by_uuid(state: NvmlState) -> None:
         (77, "NVML_77"),
     ],
 )
-def test_a_driver_that_refuses_to_start_says_why(state: NvmlState, code: int, name: str) -> None:
+def test_an_error_at_the_start_of_the_driver_is_reported(state: NvmlState, code: int, name: str) -> None:
     state.errors["nvmlInitWithFlags"] = code
     state.write()
-    told = ask()
-    assert (told.refused, told.call, told.done, told.gpus) == (name, "nvmlInitWithFlags", True, [])
+    result = probe_driver()
+    assert (result.refused, result.call, result.done, result.gpus) == (name, "nvmlInitWithFlags", True, [])
 
 
-def test_a_driver_without_gpus_says_so(state: NvmlState) -> None:
+def test_a_driver_without_gpus_is_reported(state: NvmlState) -> None:
     state.gpus.clear()
     state.write()
-    assert ask().refused == "NO_DEVICES"
+    assert probe_driver().refused == "NO_DEVICES"
 
 
 @pytest.mark.parametrize("where", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPersistenceMode", "*"])
-def test_a_lost_gpu_is_told_beside_the_one_that_answers(state: NvmlState, where: str) -> None:
+def test_a_lost_gpu_is_reported_beside_the_one_that_answers(state: NvmlState, where: str) -> None:
     state.gpus[0].errors[where] = 15
     state.write()
-    told = ask()
-    assert {gpu.index: gpu.error for gpu in told.gpus} == {0: "GPU_IS_LOST", 1: ""}
+    result = probe_driver()
+    assert {gpu.index: gpu.error for gpu in result.gpus} == {0: "GPU_IS_LOST", 1: ""}
 
 
 @pytest.mark.parametrize(
-    ("call", "told_as", "seconds"),
+    ("call", "reported_as", "seconds"),
     [
         ("nvmlInitWithFlags", "nvmlInitWithFlags", 0.4),
         ("nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex_v2", 0.4),
         ("nvmlDeviceGetAccountingMode", "nvmlDeviceGetAccountingMode of GPU 0", 0.1),
+        ("nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMaxMigDeviceCount of GPU 1", 0.1),
     ],
 )
-def test_a_call_that_hangs_is_named_and_left_behind(
-    state: NvmlState, call: str, told_as: str, seconds: float
+def test_a_hanging_call_is_named_and_abandoned(
+    state: NvmlState, call: str, reported_as: str, seconds: float
 ) -> None:
+    state.gpus[1] = NvmlGpu(mig=1)
     state.hang = (call,)
     state.write()
-    told = ask(0.1)
-    assert (told.hung, told.limit, told.done, told.crashed) == (told_as, seconds, False, "")
+    result = probe_driver(0.1)
+    assert (result.hung, result.limit, result.done, result.crashed) == (reported_as, seconds, False, "")
 
 
-def test_the_gpus_before_the_one_that_hangs_are_told(state: NvmlState) -> None:
-    state.gpus[1].errors["*"] = 15
-    state.hang = ("nvmlDeviceGetAccountingMode",)
-    state.write()
-    told = ask(0.2)
-    assert [(gpu.index, gpu.error) for gpu in told.gpus] == [(1, "GPU_IS_LOST")]
-
-
-def test_the_working_directory_gives_no_code(
+def test_the_working_directory_is_not_on_the_import_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: NvmlState
 ) -> None:
     (tmp_path / "json.py").write_text("raise SystemExit(5)")
     monkeypatch.chdir(tmp_path)
-    assert ask().done
+    assert probe_driver().done
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    assert ask().missing.startswith("libnvidia-ml.so.1: cannot open shared object file")
+    assert probe_driver().missing.startswith("libnvidia-ml.so.1: cannot open shared object file")
 
 
-def test_a_library_that_is_none_is_told_as_the_loader_tells_it(
+def test_an_invalid_library_is_reported_with_the_loaders_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "libnvidia-ml.so.1").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    told = ask()
-    assert told.library == ""
-    assert "libnvidia-ml.so.1" in told.missing
-    assert "No such file" not in told.missing
+    result = probe_driver()
+    assert result.library == ""
+    assert "libnvidia-ml.so.1" in result.missing
+    assert "No such file" not in result.missing
 
 
-def script(text: str) -> Answer:
-    return ask(command=(sys.executable, "-c", text))
+def script(*lines: str) -> ProbeResult:
+    setup = (
+        "import os, sys",
+        "from multiprocessing.connection import Connection",
+        "pipe = Connection(int(sys.argv[-1]))",
+    )
+    return probe_driver(command=(sys.executable, "-c", "\n".join((*setup, *lines))))
 
 
-def test_a_crash_is_told_with_the_call_and_the_signal() -> None:
-    told = script('print(\'{"asking": "nvmlInit_v2"}\', flush=True); import os; os.kill(os.getpid(), 11)')
-    assert (told.crashed, told.call) == ("signal 11", "nvmlInit_v2")
+def test_a_crash_is_reported_with_call_and_signal() -> None:
+    result = script("pipe.send({'call': 'nvmlInit_v2'})", "os.kill(os.getpid(), 11)")
+    assert (result.crashed, result.call) == ("signal 11", "nvmlInit_v2")
 
 
-def test_a_python_that_cannot_be_run_is_told() -> None:
-    told = ask(command=("/none/python",))
-    assert (told.crashed, told.call) == ("/none/python: No such file or directory", "")
+def test_a_crash_within_a_message_is_reported() -> None:
+    # The length of the message is 16 bytes, but only one follows.
+    write = "os.write(pipe.fileno(), bytes([0, 0, 0, 16, 1]))"
+    result = script("pipe.send({'call': 'nvmlInit_v2'})", write, "os._exit(3)")
+    assert (result.crashed, result.call) == ("exit code 3", "nvmlInit_v2")
 
 
-def test_what_the_library_prints_itself_is_passed_over() -> None:
-    told = script("print('NVML: hello'); print('[1]'); print('{\"done\": true, \"missing\": \"gone\"}')")
-    assert (told.done, told.missing, told.crashed) == (True, "gone", "")
+def test_a_missing_python_interpreter_is_reported() -> None:
+    result = probe_driver(command=("/none/python",))
+    assert (result.crashed, result.call) == ("/none/python: No such file or directory", "")
+
+
+def test_output_of_the_library_itself_is_ignored() -> None:
+    result = script("os.write(1, b'NVML: hello')", "pipe.send({'done': True, 'missing': 'gone'})")
+    assert (result.done, result.missing, result.crashed) == (True, "gone", "")

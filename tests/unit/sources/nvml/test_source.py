@@ -1,4 +1,4 @@
-"""The driver as a whole: not there, gone, replaced, back."""
+"""The driver as a whole: missing, unloaded, replaced, returned."""
 
 import threading
 from itertools import pairwise
@@ -8,7 +8,7 @@ import pytest
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import POWER
 from nvml.library import NvmlProcess
-from nvml.machine import Machine, told
+from nvml.machine import Machine, reading_of
 
 UNINITIALIZED, NOT_LOADED, MISMATCH, LOST, UNKNOWN = 1, 9, 18, 15, 999
 INIT = "nvmlInitWithFlags"
@@ -29,7 +29,7 @@ def test_nothing_is_loaded_before_the_first_read(machine):
     assert machine.source.calls == 0 and machine.source.info.driver_version == ""
 
 
-def test_a_missing_library_names_itself_and_the_remedy(machine, monkeypatch):
+def test_the_error_for_a_missing_library_names_the_remedy(machine, monkeypatch):
     def missing():
         raise OSError("libnvidia-ml.so.1: cannot open shared object file")
 
@@ -49,7 +49,7 @@ def test_a_driver_installed_later_is_found(machine, monkeypatch):
     monkeypatch.setattr(machine.source._library, "_load", missing)
     refused(machine)
     monkeypatch.setattr(machine.source._library, "_load", load)
-    assert told(machine.tick(seconds=2)).get(POWER) == 100.0
+    assert reading_of(machine.tick(seconds=2)).get(POWER) == 100.0
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,13 @@ def test_a_driver_installed_later_is_found(machine, monkeypatch):
         (77, "NVML_77", "dmesg"),
     ],
 )
-def test_a_driver_that_does_not_start_names_its_reason_and_the_remedy(machine, code, reason, remedy):
+def test_the_error_for_a_failed_start_names_reason_and_remedy(machine, code, reason, remedy):
     machine.state.errors[INIT] = code
     error = refused(machine)
     assert error.reason == reason and remedy in str(error) and "\n" not in str(error)
 
 
-def test_a_driver_is_tried_again_with_growing_pauses(machine):
+def test_the_start_of_the_driver_is_retried_with_growing_delays(machine):
     machine.state.errors[INIT] = NOT_LOADED
     tried = []
     for second in range(400):
@@ -82,45 +82,45 @@ def test_a_driver_is_tried_again_with_growing_pauses(machine):
     ]  # fmt: skip
 
 
-def test_a_driver_that_starts_again_is_read_again(machine):
+def test_a_driver_that_starts_at_a_retry_is_read(machine):
     machine.state.errors[INIT] = NOT_LOADED
     refused(machine)
     machine.state.errors.clear()
-    assert told(machine.tick(seconds=1)).get(POWER) == 100.0
+    assert reading_of(machine.tick(seconds=1)).get(POWER) == 100.0
 
 
-def test_a_reloaded_driver_is_found_again_with_what_changed(machine):
+def test_changed_gpus_are_found_after_a_reload_of_the_driver(machine):
     machine.gpus[0].processes = [NvmlProcess(7)]
     machine.tick()
     machine.state.reload += 1
     machine.gpus[0].uuid = "GPU-another"
     assert refused(machine).reason == "UNINITIALIZED"
     snapshot = machine.tick(seconds=1)
-    assert told(snapshot).device.uuid == "GPU-another"
-    assert [process.pid for process in told(snapshot).processes] == [7]
+    assert reading_of(snapshot).device.uuid == "GPU-another"
+    assert [process.pid for process in reading_of(snapshot).processes] == [7]
     assert machine.count("nvmlShutdown") == 1 and machine.count(INIT) == 2
 
 
 @pytest.mark.parametrize("code", [UNINITIALIZED, NOT_LOADED, MISMATCH])
-def test_a_driver_gone_under_all_gpus_is_said_at_once_and_recovered(machine, code):
+def test_an_unloaded_driver_is_reported_at_once_and_recovered(machine, code):
     machine.tick()
     machine.state.errors["*"] = code
     refused(machine)
     refused(machine)
     machine.state.errors.clear()
-    assert told(machine.tick(seconds=10)).get(POWER) == 100.0
+    assert reading_of(machine.tick(seconds=10)).get(POWER) == 100.0
 
 
-def test_a_tick_carries_the_boot_and_the_load_of_the_driver(machine):
+def test_a_snapshot_has_the_boot_id_and_the_driver_load(machine):
     snapshot = machine.tick()
     assert (snapshot.boot_id, snapshot.driver_load) == ("boot", "100")
-    machine.host.loaded = "of no interest until the driver is started anew"
+    machine.host.loaded = "ignored until the driver is restarted"
     assert machine.tick().driver_load == "100"
-    assert machine.host.epochs_asked == 1
+    assert machine.host.epoch_calls == 1
 
 
 @pytest.mark.parametrize("code", [UNINITIALIZED, NOT_LOADED])
-def test_an_unload_that_was_seen_makes_another_load(machine, code):
+def test_a_detected_unload_updates_the_driver_load(machine, code):
     machine.tick()
     machine.state.errors["*"] = code
     refused(machine)
@@ -129,14 +129,14 @@ def test_an_unload_that_was_seen_makes_another_load(machine, code):
     assert machine.tick(seconds=10).driver_load == "9000"
 
 
-def test_a_start_of_the_library_alone_makes_no_other_load(machine):
+def test_a_restart_of_the_library_alone_keeps_the_driver_load(machine):
     machine.tick()
     machine.source.close()
     assert machine.tick().driver_load == "100"
     assert machine.count(INIT) == 2
 
 
-def test_the_pause_is_short_again_after_a_good_tick(machine):
+def test_the_retry_delay_is_reset_by_a_successful_tick(machine):
     machine.state.errors[INIT] = NOT_LOADED
     for _ in range(20):
         refused(machine)
@@ -144,10 +144,10 @@ def test_the_pause_is_short_again_after_a_good_tick(machine):
     machine.tick(seconds=60)
     machine.state.reload += 1
     refused(machine)
-    assert told(machine.tick(seconds=1)).up
+    assert reading_of(machine.tick(seconds=1)).up
 
 
-def test_with_all_gpus_lost_each_is_told_as_down_and_the_driver_is_started_anew(machine):
+def test_with_all_gpus_lost_each_is_reported_down_and_the_driver_is_restarted(machine):
     machine.tick()
     for gpu in machine.gpus:
         gpu.errors["*"] = LOST
@@ -160,7 +160,7 @@ def test_with_all_gpus_lost_each_is_told_as_down_and_the_driver_is_started_anew(
     assert [reading.up for reading in machine.tick().readings] == [False, True]
 
 
-def test_gpus_that_were_renumbered_are_each_told_once(machine):
+def test_renumbered_gpus_are_reported_once(machine):
     machine.gpus[0].uuid, machine.gpus[1].uuid = "GPU-a", "GPU-b"
     machine.tick()
     machine.state.reload += 1
@@ -178,16 +178,16 @@ def test_gpus_lost_before_the_first_tick_make_the_machine_unavailable(machine):
     assert refused(machine).reason == "GPU_IS_LOST"
 
 
-def test_close_lets_the_driver_go_and_may_be_repeated(machine):
+def test_close_releases_the_driver_and_may_be_repeated(machine):
     machine.source.close()
     machine.tick()
     machine.source.close()
     machine.source.close()
     assert machine.count("nvmlShutdown") == machine.count("nvmlEventSetFree") == 1
-    assert told(machine.tick()).up
+    assert reading_of(machine.tick()).up
 
 
-def test_every_part_of_a_tick_is_accounted_for(machine):
+def test_a_snapshot_has_a_run_of_each_collector(machine):
     snapshot = machine.tick()
     assert [part.name for part in snapshot.collected] == [
         "devices",
@@ -200,12 +200,12 @@ def test_every_part_of_a_tick_is_accounted_for(machine):
     assert all(part.success and part.seconds >= 0 for part in snapshot.collected)
 
 
-def test_a_tick_carries_both_times(machine):
+def test_a_snapshot_has_both_times(machine):
     snapshot = machine.tick()
     assert (snapshot.unix, snapshot.elapsed) == (machine.clock.now_unix, machine.clock.now_elapsed)
 
 
-def test_a_hanging_call_goes_on_when_the_driver_does(machine):
+def test_a_hanging_call_continues_when_the_driver_does(machine):
     machine.tick()
     machine.state.hang = ("nvmlDeviceGetTemperature",)
     snapshots = []
@@ -217,4 +217,4 @@ def test_a_hanging_call_goes_on_when_the_driver_does(machine):
     machine.state.hang = ()
     machine.state.write()
     reader.join(10)
-    assert told(snapshots[0]).up
+    assert reading_of(snapshots[0]).up

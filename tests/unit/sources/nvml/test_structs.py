@@ -1,4 +1,4 @@
-"""Our layouts and numbers are NVIDIA's own, as nvidia-ml-py has them."""
+"""Layouts and numbers equal NVIDIA's, as defined in nvidia-ml-py."""
 
 import ctypes
 import subprocess
@@ -8,9 +8,9 @@ import pynvml
 import pytest
 
 from gpuledger.model.quantities import QUANTITIES
-from gpuledger.sources.nvml import codes, fields, structs
+from gpuledger.sources.nvml import codes, queries, structs
 
-# Without NVML_FI_DEV_, in the order of fields.FIELDS. 74 and 76 had other names before CUDA 13.
+# Without NVML_FI_DEV_, in the order of FIELD_QUERIES. 74 and 76 had other names before CUDA 13.
 FIELD_NAMES = (
     "TOTAL_ENERGY_CONSUMPTION",
     "MEMORY_TEMP",
@@ -66,25 +66,27 @@ FIELD_NAMES = (
         (structs.GPM_METRIC, pynvml.c_nvmlGpmMetric_t),
     ],
 )
-def test_a_layout_is_as_long_as_nvidias(ours, theirs):
+def test_a_layout_has_the_size_of_nvidias(ours, theirs):
     assert ours.size == ctypes.sizeof(theirs)
 
 
-def test_the_times_of_an_accounting_record_are_where_nvidias_are():
+def test_the_accounting_layout_matches_nvidias():
     theirs = pynvml.c_nvmlAccountingStats_t(time=1, startTime=2, isRunning=3)
     assert structs.ACCOUNTING_STATS.unpack(bytes(theirs)) == (1, 2, 3)
 
 
-def test_the_state_of_the_fabric_is_where_nvidias_is():
-    (layout,) = (group.layout for group in fields.GROUPS if group.call == "nvmlDeviceGetGpuFabricInfo")
+def test_the_fabric_layout_matches_nvidias():
+    (layout,) = (
+        group.layout for group in queries.STRUCT_QUERIES if group.call == "nvmlDeviceGetGpuFabricInfo"
+    )
     theirs = pynvml.c_nvmlGpuFabricInfo_t(status=7, cliqueId=8, state=3)
     assert layout.unpack(bytes(theirs)) == (3,)
 
 
-def test_the_metrics_begin_where_nvidias_do_and_have_room_for_more_of_them():
+def test_the_metrics_array_starts_at_nvidias_offset_with_room_for_growth():
     theirs = pynvml.c_nvmlGpmMetricsGet_t
     assert structs.GPM_METRICS.size == theirs.metrics.offset
-    assert structs.GPM_MOST_METRICS > pynvml.NVML_GPM_METRIC_MAX
+    assert structs.GPM_MAX_METRICS > pynvml.NVML_GPM_METRIC_MAX
 
 
 @pytest.mark.parametrize(
@@ -99,16 +101,16 @@ def test_the_metrics_begin_where_nvidias_do_and_have_room_for_more_of_them():
         (set(structs.VALUE_TYPES), set(range(pynvml.NVML_VALUE_TYPE_COUNT))),
     ],
 )
-def test_a_number_is_nvidias(ours, theirs):
+def test_a_constant_equals_nvidias(ours, theirs):
     assert ours == theirs
 
 
 @pytest.mark.parametrize(
     ("field", "name"),
-    list(zip(fields.FIELDS, FIELD_NAMES, strict=True)),
+    list(zip(queries.FIELD_QUERIES, FIELD_NAMES, strict=True)),
     ids=lambda value: value if isinstance(value, str) else value.quantity.key,
 )
-def test_a_field_id_is_nvidias(field, name):
+def test_a_field_id_equals_nvidias(field, name):
     assert field.field_id == getattr(pynvml, f"NVML_FI_DEV_{name}")
 
 
@@ -129,8 +131,8 @@ def test_a_field_id_is_nvidias(field, name):
         ("nvlink_tx_rate", "NVLINK_TOTAL_TX_PER_SEC"),
     ],
 )
-def test_a_metric_id_is_nvidias(key, name):
-    ours = {metric.quantity.key: metric.metric_id for metric in fields.METRICS}
+def test_a_metric_id_equals_nvidias(key, name):
+    ours = {metric.quantity.key: metric.metric_id for metric in queries.GPM_QUERIES}
     assert ours[key] == getattr(pynvml, f"NVML_GPM_METRIC_{name}")
 
 
@@ -151,26 +153,30 @@ def test_a_metric_id_is_nvidias(key, name):
         ("app_memory_clock", pynvml.NVML_CLOCK_MEM),
     ],
 )
-def test_an_argument_is_nvidias(key, argument):
-    ours = {number.quantity.key: number.arguments for number in fields.NUMBERS}
+def test_an_argument_equals_nvidias(key, argument):
+    ours = {number.quantity.key: number.arguments for number in queries.NUMBER_QUERIES}
     assert ours[key] == (argument,)
 
 
-def test_every_quantity_is_read_one_way():
-    read = [quantity for group in fields.GROUPS for quantity in group.tells]
-    read += [*fields.MEMORY, *fields.CUT, fields.LINK_RATE]
-    read += [each.quantity for each in (*fields.NUMBERS, *fields.FIELDS, *fields.METRICS)]
+def test_every_quantity_has_exactly_one_query():
+    read = [quantity for group in queries.STRUCT_QUERIES for quantity in group.quantities]
+    read += [*queries.MEMORY_QUANTITIES, *queries.MIG_QUANTITIES, queries.NVLINK_RATE]
+    read += [
+        each.quantity for each in (*queries.NUMBER_QUERIES, *queries.FIELD_QUERIES, *queries.GPM_QUERIES)
+    ]
     assert sorted(quantity.key for quantity in read) == sorted(QUANTITIES)
 
 
-def test_every_call_that_is_asked_exists_in_nvidia_ml_py():
-    asked = {number.call for number in fields.NUMBERS} | {group.call for group in fields.GROUPS}
-    asked |= {number.older for number in fields.NUMBERS if number.older}
-    asked |= {field.fallback.call for field in fields.FIELDS if field.fallback}
-    assert asked <= set(dir(pynvml))
+def test_every_call_exists_in_nvidia_ml_py():
+    calls = {number.call for number in queries.NUMBER_QUERIES} | {
+        group.call for group in queries.STRUCT_QUERIES
+    }
+    calls |= {number.older_call for number in queries.NUMBER_QUERIES if number.older_call}
+    calls |= {field.fallback.call for field in queries.FIELD_QUERIES if field.fallback}
+    assert calls <= set(dir(pynvml))
 
 
-def test_the_return_codes_are_nvidias():
+def test_the_return_codes_equal_nvidias():
     theirs = {
         value: name.removeprefix("NVML_ERROR_")
         for name, value in vars(pynvml).items()
@@ -179,7 +185,7 @@ def test_the_return_codes_are_nvidias():
     assert theirs.items() <= codes.NAMES.items()
 
 
-def test_a_return_code_is_called_as_nvidia_does():
+def test_the_names_of_return_codes_equal_nvidias():
     ours = {name: value for name, value in vars(codes).items() if name.isupper() and isinstance(value, int)}
     assert len(ours) > 15
     assert ours == {
@@ -187,7 +193,7 @@ def test_a_return_code_is_called_as_nvidia_does():
     }
 
 
-def test_a_program_that_reads_the_driver_does_not_hold_nvidia_ml_py_in_memory():
+def test_the_source_does_not_import_nvidia_ml_py():
     script = "import gpuledger.sources.nvml.source, sys; print('pynvml' in sys.modules)"
     environment = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run(

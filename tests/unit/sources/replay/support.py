@@ -1,4 +1,4 @@
-"""Random model values, values compared to the last field, and pages as bytes."""
+"""Random model values, comparison by every field, and metrics pages as bytes."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from gpuledger.dialects.catalogue import dialects
+from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition import text
-from gpuledger.exposition.merging import merge
+from gpuledger.exposition.merging import merge_families
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.replay.recording import Entry, Reader, Writer
-from gpuledger.workloads.naming import Workloads
+from gpuledger.sources.replay.recording import RecordingEntry, RecordingReader, RecordingWriter
+from gpuledger.workloads.owner_lookup import OwnerLookup
 
-EVERY = dialects(DialectSettings(), "0.0.0")
+DIALECTS = create_dialects(DialectSettings(), "0.0.0")
 
 
 def deep(value: Any) -> Any:
-    """The value with every field, those left out of equality too, and with the types of numbers."""
+    """Convert a value for comparison by every field, also those without `compare`, and by number type."""
     if isinstance(value, Quantity | Enum) or value is None or isinstance(value, str | bool):
         return value
     if is_dataclass(value):
@@ -43,7 +43,7 @@ def deep(value: Any) -> Any:
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
-    """Any value of a declared type; a type of the model that is not known here is an error."""
+    """Generate any value of a declared type; a type that is not supported here is an error."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Quantity:
         return st.sampled_from(list(QUANTITIES.values()))
@@ -76,19 +76,21 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
     )
 
 
-def write(path: Path, entries: Iterable[Entry], *, packed: bool = False, masked: bool = False) -> Path:
-    """A recording of the entries."""
+def write(
+    path: Path, entries: Iterable[RecordingEntry], *, compressed: bool = False, masked: bool = False
+) -> Path:
+    """Write a recording of the entries."""
     with path.open("wb") as stream:
-        writer = Writer(stream, packed=packed, masked=masked, program="test")
+        writer = RecordingWriter(stream, compressed=compressed, masked=masked, program="test")
         for entry in entries:
             writer.write(entry)
-        writer.finish()
+        writer.write_trailer()
     return path
 
 
-def read(path: Path) -> list[Entry]:
-    """All entries of a recording."""
-    reader = Reader(path)
+def read(path: Path) -> list[RecordingEntry]:
+    """Read all entries of a recording."""
+    reader = RecordingReader(path)
     try:
         return list(reader)
     finally:
@@ -96,30 +98,30 @@ def read(path: Path) -> list[Entry]:
 
 
 class Pages:
-    """What a node tells of the Snapshots that it is given, as bytes of these dialects."""
+    """Converts Snapshots to the metrics page of a node, as bytes of these dialects."""
 
-    def __init__(self, names: Iterable[str] = tuple(EVERY)) -> None:
-        self._dialects = [EVERY[name] for name in names]
-        self._workloads = Workloads(lambda uid: f"nobody-may-ask-for-{uid}")
+    def __init__(self, names: Iterable[str] = tuple(DIALECTS)) -> None:
+        self._dialects = [DIALECTS[name] for name in names]
+        self._workloads = OwnerLookup(lambda uid: f"nobody-may-ask-for-{uid}")
         self._ledger = Ledger(LedgerSettings())
 
     def of(self, snapshot: Snapshot) -> bytes:
-        named = self._workloads.name(snapshot)
-        page = NodeState(named.unix, named.source, named, self._ledger.post(named), Health())
-        families = merge(chain.from_iterable(dialect.families(page) for dialect in self._dialects))
+        named = self._workloads.assign_owners(snapshot)
+        state = NodeState(named.unix, named.source, named, self._ledger.post(named), Health())
+        families = merge_families(chain.from_iterable(dialect.families(state) for dialect in self._dialects))
         return text.encode_text(families)
 
 
 def without_source(body: bytes) -> bytes:
-    """A page without the one line that tells where it comes from."""
+    """Remove the line of `gpuledger_source_info` from a page."""
     kept = [line for line in body.splitlines(True) if not line.startswith(b"gpuledger_source_info{")]
     assert len(kept) == len(body.splitlines()) - 1
     return b"".join(kept)
 
 
 def named(snapshot: Snapshot) -> Snapshot:
-    """As `gpuledger record` writes it."""
-    return Workloads().name(snapshot)
+    """Assign owners, as `gpuledger record` does."""
+    return OwnerLookup().assign_owners(snapshot)
 
 
 def at(snapshot: Snapshot, elapsed: float) -> Snapshot:

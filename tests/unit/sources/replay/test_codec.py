@@ -1,4 +1,4 @@
-"""A recording carries every field of a Snapshot."""
+"""A recording has every field of a Snapshot."""
 
 from __future__ import annotations
 
@@ -15,44 +15,59 @@ from hypothesis import strategies as st
 from builders import gpu, instance, process, reading, snapshot
 from gpuledger.model.quantities import ENERGY, POWER, QUANTITIES, Quantity
 from gpuledger.model.snapshot import Snapshot, XidEvent
-from gpuledger.sources.replay.codec import ReadTable, WriteTable, form_of, layout_of, record_of
+from gpuledger.sources.replay.codec import (
+    ReadTable,
+    WriteTable,
+    build_codec,
+    file_name,
+    get_record_codec,
+    list_field_names,
+)
 from gpuledger.sources.replay.masking import parts_of
 from gpuledger.sources.replay.recording import Outage
 from unit.sources.replay.support import at, deep, read, values, write
 
+CORPUS = Path(__file__).parents[3] / "corpus" / "recording"
+
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(values(Snapshot), min_size=1, max_size=2))
-def test_what_is_decoded_is_what_was_encoded(snapshots: list[Snapshot]) -> None:
-    written, found = WriteTable(), ReadTable(layout_of(Snapshot))
-    for one in snapshots:
-        line = json.loads(json.dumps(record_of(Snapshot).encode(one, written)))
+def test_decoding_returns_the_encoded_value(snapshots: list[Snapshot]) -> None:
+    written, found = WriteTable(), ReadTable(list_field_names(Snapshot))
+    for item in snapshots:
+        line = json.loads(json.dumps(get_record_codec(Snapshot).encode(item, written)))
         entries, written.new = written.new, []
         for entry in json.loads(json.dumps(entries)):
             found.add(entry)
-        assert deep(record_of(Snapshot).decode(line, found)) == deep(one)
+        assert deep(get_record_codec(Snapshot).decode(line, found)) == deep(item)
 
 
-def test_every_field_that_a_snapshot_is_made_of_is_in_the_layout() -> None:
-    # The walk is this test's own: a class that the layout forgets is found here.
+def test_the_layout_has_every_field_of_a_snapshot() -> None:
+    # Walks the types independently of `list_field_names`, to find a class that it omits.
     waiting, seen = [Snapshot], set()
-    layout = layout_of(Snapshot)
+    layout = list_field_names(Snapshot)
     while waiting:
         kind = waiting.pop()
         if kind in seen:
             continue
         seen.add(kind)
-        assert layout[kind.__name__] == [item.name for item in fields(kind) if item.init]
+        assert layout[file_name(kind)] == [item.name for item in fields(kind) if item.init]
         for hint in get_type_hints(kind).values():
             waiting += [part for part in parts_of(hint) if is_dataclass(part) and part is not Quantity]
-    assert {kind.__name__ for kind in seen} == set(layout)
+    assert {file_name(kind) for kind in seen} == set(layout)
     assert {"Gpu", "Instance", "HostFacts", "UtilizationSample", "Allocation", "XidEvent"} <= set(layout)
 
 
+def test_the_layout_is_that_of_earlier_recordings() -> None:
+    with (CORPUS / "three-ticks.jsonl").open() as recording:
+        header = json.loads(recording.readline())
+    assert list_field_names(Snapshot) | list_field_names(Outage) == header["layout"]
+
+
 @pytest.mark.parametrize("hint", [bytes, list[int], dict[int, str], str | int, complex])
-def test_a_type_that_a_recording_cannot_carry_is_refused_not_left_out(hint: object) -> None:
+def test_an_unsupported_type_is_rejected_not_omitted(hint: object) -> None:
     with pytest.raises(TypeError, match="cannot carry"):
-        form_of(hint)
+        build_codec(hint)
 
 
 @dataclass(frozen=True)
@@ -71,33 +86,35 @@ class Newer:
         (["c", "a"], [None, 1], Newer(1)),
     ],
 )
-def test_fields_go_by_the_names_in_the_file(names: list[str], row: list[object], expected: Newer) -> None:
-    assert record_of(Newer).decode(row, ReadTable({"Newer": names})) == expected
+def test_fields_are_matched_by_the_names_in_the_file(
+    names: list[str], row: list[object], expected: Newer
+) -> None:
+    assert get_record_codec(Newer).decode(row, ReadTable({"Newer": names})) == expected
 
 
 @pytest.mark.parametrize(
     "raw", [["x"], [True], [1.5], [1, 2, 3, 4], {"a": 1}, None, [], [1, [0, []]], [1, 0]]
 )
-def test_a_row_that_cannot_be_is_refused(raw: object) -> None:
+def test_an_impossible_row_is_rejected(raw: object) -> None:
     with pytest.raises((ValueError, TypeError)):
-        record_of(Newer).decode(raw, ReadTable({"Newer": ["a", "b", "c"]}))
+        get_record_codec(Newer).decode(raw, ReadTable({"Newer": ["a", "b", "c"]}))
 
 
-def test_absent_zero_and_failed_stay_three_things(tmp_path: Path) -> None:
-    one, two, three = gpu(0), gpu(1), gpu(2)
-    told = snapshot(
-        reading(one, values={POWER: 0.0, ENERGY: 2**63}),
-        reading(two, values={}, samples=None),
-        reading(three, failed=True, up=False),
+def test_absent_zero_and_failed_remain_distinct(tmp_path: Path) -> None:
+    first_gpu, second_gpu, third_gpu = gpu(0), gpu(1), gpu(2)
+    original = snapshot(
+        reading(first_gpu, values={POWER: 0.0, ENERGY: 2**63}),
+        reading(second_gpu, values={}, samples=None),
+        reading(third_gpu, failed=True, up=False),
     )
-    (found,) = read(write(tmp_path / "r", [told]))
-    assert deep(found) == deep(told)
+    (found,) = read(write(tmp_path / "r", [original]))
+    assert deep(found) == deep(original)
     first, second, third = found.readings  # type: ignore[union-attr]  # a Snapshot was written
     assert (first.values, second.values) == ({POWER: 0.0, ENERGY: 2**63}, {})
     assert (first.processes, third.processes, first.samples, second.samples) == ((), None, (), None)
 
 
-def test_a_gpu_that_changed_its_index_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+def test_a_gpu_with_a_changed_index_is_a_new_entry(tmp_path: Path) -> None:
     before, after = snapshot(reading(gpu(0))), snapshot(reading(gpu(0, name="NVIDIA L4")))
     assert [deep(found) for found in read(write(tmp_path / "r", [before, after]))] == [
         deep(before),
@@ -105,19 +122,19 @@ def test_a_gpu_that_changed_its_index_is_not_taken_for_the_old_one(tmp_path: Pat
     ]
 
 
-def test_what_stays_the_same_is_written_once(tmp_path: Path) -> None:
-    card = gpu(0, name="NVIDIA H100 80GB HBM3")
-    cut = instance(card, 1)
-    told = snapshot(
-        reading(card),
-        reading(cut, process(cut, name="/opt/very/long/path/python3")),
-        xids=(XidEvent(card, 31, 1.0),),
+def test_unchanged_objects_are_written_once(tmp_path: Path) -> None:
+    device = gpu(0, name="NVIDIA H100 80GB HBM3")
+    mig_instance = instance(device, 1)
+    original = snapshot(
+        reading(device),
+        reading(mig_instance, process(mig_instance, name="/opt/very/long/path/python3")),
+        xids=(XidEvent(device, 31, 1.0),),
     )
-    text = write(tmp_path / "r", [at(told, tick) for tick in range(20)]).read_text()
+    text = write(tmp_path / "r", [at(original, tick) for tick in range(20)]).read_text()
     assert text.count("NVIDIA H100 80GB HBM3") == text.count("/opt/very/long/path/python3") == 1
 
 
-def test_a_quantity_that_this_version_does_not_know_is_left_out(tmp_path: Path) -> None:
+def test_an_unknown_quantity_is_ignored(tmp_path: Path) -> None:
     path = write(tmp_path / "r", [snapshot(reading(gpu(0), values={POWER: 1.0, ENERGY: 5}))])
     path.write_text(path.read_text().replace('"power"', '"warp_factor"'))
     (found,) = read(path)
@@ -125,7 +142,7 @@ def test_a_quantity_that_this_version_does_not_know_is_left_out(tmp_path: Path) 
     assert found.readings[0].values == {QUANTITIES["energy"]: 5}
 
 
-def test_a_tick_without_a_source_travels_too(tmp_path: Path) -> None:
+def test_an_outage_is_recorded(tmp_path: Path) -> None:
     later = snapshot().elapsed + 1
     lost = Outage(1.5, later, "LIBRARY_NOT_FOUND", "libnvidia-ml.so.1 not found: install the driver")
     assert read(write(tmp_path / "r", [snapshot(), lost])) == [snapshot(), lost]

@@ -1,4 +1,4 @@
-"""A masked recording tells who works on what to nobody, and is as good for finding a bug."""
+"""A masked recording does not reveal users or projects, but is as useful for debugging."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from builders import instance, reading, snapshot
 from gpuledger.model.devices import Gpu
-from gpuledger.model.process import GpuProcess, HostFacts, Start
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.quantities import POWER, Quantity
-from gpuledger.model.snapshot import Collected, Failure, Reading, Snapshot, SourceInfo, XidEvent
+from gpuledger.model.snapshot import CollectorRun, Failure, Reading, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.sources.replay.cgroups import mask_cgroup
+from gpuledger.sources.replay.cgroup_masking import mask_cgroup
 from gpuledger.sources.replay.masking import RULES, Masker, parts_of, strip_arguments
 from gpuledger.sources.replay.masks import Masks
-from gpuledger.sources.replay.recording import Entry, Outage
-from gpuledger.sources.simulator.reader import load
-from gpuledger.workloads.cgroup import CgroupOwner, owner
-from gpuledger.workloads.naming import Workloads
+from gpuledger.sources.replay.recording import Outage, RecordingEntry
+from gpuledger.sources.simulator.scenario_parser import load_scenario
+from gpuledger.workloads.cgroup import CgroupOwner, parse_cgroup
+from gpuledger.workloads.owner_lookup import OwnerLookup
 from unit.sources.replay.support import Pages, deep, named, read, values, write
 from unit.sources.simulator.support import Node
-from unit.workloads.cgroup_forms.every import ROWS
+from unit.workloads.cgroup_forms.all_forms import ROWS
 
 KEY = b"k" * 32
 UUID = "5c1b8e8e-3f5a-4b1c-9d2e-0123456789ab"
@@ -44,8 +44,8 @@ SECRETS = (
 
 
 def secret_snapshot() -> Snapshot:
-    """Every field that can hold an identifier holds one."""
-    card = Gpu(
+    """A Snapshot with an identifier in every field that can have one."""
+    device = Gpu(
         f"GPU-{UUID}",
         3,
         "NVIDIA H100",
@@ -56,12 +56,12 @@ def secret_snapshot() -> Snapshot:
         "Hopper",
         "9.0",
     )
-    cut = replace(instance(card, 2), uuid=f"MIG-{MIG_UUID}")
+    mig_instance = replace(instance(device, 2), uuid=f"MIG-{MIG_UUID}")
     pod = Workload(
         "pod", "secretlab", "trainer-x", "sidecar", POD_UID, CONTAINER_ID, "containerd", user="melinda",
         labels=(("greenhouse.example/team", "vegetables"),), controller_kind="Job", controller="potting",
     )  # fmt: skip
-    start = Start(BOOT_ID, 4711, 1_700_000_123.25)
+    start = ProcessStart(BOOT_ID, 4711, 1_700_000_123.25)
     cgroup = (
         f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD_UID.replace('-', '_')}.slice"
         f"/cri-containerd-{CONTAINER_ID}.scope\n"
@@ -74,54 +74,69 @@ def secret_snapshot() -> Snapshot:
     )  # fmt: skip
     unit = Workload("unit", unit="protein.service", user="melinda", missing="container_name")
     rows = (
-        GpuProcess(cut, 20349, in_pod, "/home/melinda/env/bin/python3 --token=hunter2", workload=pod),
-        GpuProcess(cut, 20350, in_job, "finetune-cat", workload=job),
-        GpuProcess(cut, 20351, replace(in_job, workload=unit), "fold_protein", workload=unit),
+        GpuProcess(
+            mig_instance, 20349, in_pod, "/home/melinda/env/bin/python3 --token=hunter2", workload=pod
+        ),
+        GpuProcess(mig_instance, 20350, in_job, "finetune-cat", workload=job),
+        GpuProcess(mig_instance, 20351, replace(in_job, workload=unit), "fold_protein", workload=unit),
     )
     return replace(
         snapshot(
-            reading(card, values={POWER: 61.5}, raw={"serial": "1652922013945", "ecc.mode": "Enabled"}),
-            Reading(cut, processes=rows, raw={"platform.host": "ssh-host-7", "note": "for melinda"}),
+            reading(device, values={POWER: 61.5}, raw={"serial": "1652922013945", "ecc.mode": "Enabled"}),
+            Reading(mig_instance, processes=rows, raw={"platform.host": "ssh-host-7", "note": "for melinda"}),
         ),
         source=SourceInfo("smi", False, "570.172.08", "12.570", "12.8", "ssh ssh-host-7 nvidia-smi"),
         allocations=(
-            Allocation(cut, pod, "kubelet", "greenhouse.example/gpu"),
-            Allocation(cut, pod, "kubelet", "nvidia.com/gpu"),
+            Allocation(mig_instance, pod, "kubelet", "greenhouse.example/gpu"),
+            Allocation(mig_instance, pod, "kubelet", "nvidia.com/gpu"),
         ),
-        xids=(XidEvent(card, 31, 1.0),),
-        failures=(Failure("power", "GPU_IS_LOST", cut, f"{cut.uuid}: nvmlDeviceGetPowerUsage: GPU_IS_LOST"),),
-        collected=(Collected("processes", 0.25, "ssh: connect to host ssh-host-7: GREENHOUSE-17 is down"),),
-    )  # fmt: skip
+        xids=(XidEvent(device, 31, 1.0),),
+        failures=(
+            Failure(
+                "power",
+                "GPU_IS_LOST",
+                mig_instance,
+                f"{mig_instance.uuid}: nvmlDeviceGetPowerUsage: GPU_IS_LOST",
+            ),
+        ),
+        collected=(
+            CollectorRun("processes", 0.25, "ssh: connect to host ssh-host-7: GREENHOUSE-17 is down"),
+        ),
+    )
 
 
-def masked(told: Snapshot, key: bytes | None = KEY) -> Snapshot:
-    found = Masker(key)(strip_arguments(told))
+def masked(original: Snapshot, key: bytes | None = KEY) -> Snapshot:
+    found = Masker(key)(strip_arguments(original))
     assert isinstance(found, Snapshot)
     return found
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_no_identifier_is_anywhere_in_the_bytes(tmp_path: Path, secret: str) -> None:
-    told = secret_snapshot()
-    lost = Outage(1.0, told.elapsed, "unreachable", "ssh: connect to host ssh-host-7: GREENHOUSE-17 is down")
-    plain = write(tmp_path / "plain", [told, lost]).read_text()
+def test_no_identifier_appears_in_the_masked_bytes(tmp_path: Path, secret: str) -> None:
+    original = secret_snapshot()
+    lost = Outage(
+        1.0, original.elapsed, "unreachable", "ssh: connect to host ssh-host-7: GREENHOUSE-17 is down"
+    )
+    plain = write(tmp_path / "plain", [original, lost]).read_text()
     mask = Masker(KEY)
-    hidden = write(tmp_path / "masked", [mask(strip_arguments(told)), mask(lost)], masked=True).read_text()
+    hidden = write(
+        tmp_path / "masked", [mask(strip_arguments(original)), mask(lost)], masked=True
+    ).read_text()
     assert secret in plain
     assert secret not in hidden
 
 
-def test_what_finds_a_bug_stays() -> None:
+def test_values_needed_for_debugging_are_kept() -> None:
     before, after = secret_snapshot(), masked(secret_snapshot())
     assert (after.unix, after.elapsed, after.invalid) == (before.unix, before.elapsed, before.invalid)
-    card, was = after.readings[0].device.gpu, before.readings[0].device.gpu
+    device, was = after.readings[0].device.gpu, before.readings[0].device.gpu
     attributes = ("index", "name", "pci_bus_id", "minor", "vbios", "architecture", "compute_capability")
     for kept in attributes:
-        assert getattr(card, kept) == getattr(was, kept)
+        assert getattr(device, kept) == getattr(was, kept)
     assert after.readings[0].values == {POWER: 61.5}
     assert after.readings[0].raw["ecc.mode"] == "Enabled"
     assert [item.resource for item in after.allocations][1:] == ["nvidia.com/gpu"]
-    (first, second, _), (old, _, _) = (list(one.processes) for one in (after, before))
+    (first, second, _), (old, _, _) = (list(item.processes) for item in (after, before))
     assert (first.pid, first.memory, first.types) == (old.pid, old.memory, old.types)
     assert (first.host.start.ticks, first.host.start.unix) == (4711, 1_700_000_123.25)
     assert first.name.endswith("/python3")
@@ -133,15 +148,15 @@ def test_what_finds_a_bug_stays() -> None:
     assert after.failures[0].detail == f"{where.uuid}: nvmlDeviceGetPowerUsage: GPU_IS_LOST"
 
 
-def test_shapes_stay() -> None:
-    told = masked(secret_snapshot())
+def test_masked_identifiers_keep_their_form() -> None:
+    original = masked(secret_snapshot())
     uuid = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-    card, cut = told.readings[0].device, told.readings[1].device
-    first, second, third = told.processes
+    device, mig_instance = original.readings[0].device, original.readings[1].device
+    first, second, third = original.processes
     for pattern, found in (
-        (rf"GPU-{uuid}", card.uuid),
-        (rf"MIG-{uuid}", cut.uuid),
-        (r"\d{13}", card.gpu.serial),
+        (rf"GPU-{uuid}", device.uuid),
+        (rf"MIG-{uuid}", mig_instance.uuid),
+        (r"\d{13}", device.gpu.serial),
         (uuid, first.host.start.boot_id),
         (uuid, first.workload.pod_uid),
         (r"[0-9a-f]{64}", first.workload.container_id),
@@ -158,28 +173,30 @@ def test_shapes_stay() -> None:
         assert re.fullmatch(pattern, str(found)), (pattern, found)
 
 
-def test_joins_stay_whole() -> None:
-    told = masked(secret_snapshot())
-    card, cut = told.readings[0].device, told.readings[1].device
-    assert cut.gpu == card == told.xids[0].gpu
-    assert {process.device for process in told.processes} == {told.failures[0].device} == {cut}
-    assert told.allocations[0].device == cut
-    first, second, _ = told.processes
-    assert told.allocations[0].workload == first.workload == first.host.workload
+def test_masked_identifiers_still_join() -> None:
+    original = masked(secret_snapshot())
+    device, mig_instance = original.readings[0].device, original.readings[1].device
+    assert mig_instance.gpu == device == original.xids[0].gpu
+    assert (
+        {process.device for process in original.processes} == {original.failures[0].device} == {mig_instance}
+    )
+    assert original.allocations[0].device == mig_instance
+    first, second, _ = original.processes
+    assert original.allocations[0].workload == first.workload == first.host.workload
     assert first.host.user == second.workload.user
     assert first.host.start == second.host.start
 
 
-def uuids(told: Entry) -> list[str]:
-    assert isinstance(told, Snapshot)
-    return [found.device.uuid for found in told.readings]
+def uuids(original: RecordingEntry) -> list[str]:
+    assert isinstance(original, Snapshot)
+    return [found.device.uuid for found in original.readings]
 
 
-def test_the_same_identifier_has_the_same_mask_in_a_file_and_another_in_the_next() -> None:
+def test_an_identifier_has_one_mask_per_recording_and_another_in_the_next() -> None:
     mask, other = Masker(), Masker()
-    told = secret_snapshot()
-    assert deep(mask(told)) == deep(mask(told))
-    assert not set(uuids(mask(told))) & set(uuids(other(told)))
+    original = secret_snapshot()
+    assert deep(mask(original)) == deep(mask(original))
+    assert not set(uuids(mask(original))) & set(uuids(other(original)))
 
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
@@ -208,7 +225,7 @@ SHAPES: dict[str, tuple[Any, Any]] = {
 @settings(deadline=None, max_examples=30)
 @pytest.mark.parametrize("shape", SHAPES)
 @given(data=st.data())
-def test_two_identifiers_never_get_one_mask(shape: str, data: st.DataObject) -> None:
+def test_two_identifiers_never_share_a_mask(shape: str, data: st.DataObject) -> None:
     mask, originals = SHAPES[shape]
     given_ = data.draw(st.lists(originals, unique=True, max_size=60))
     masks = Masks(KEY)
@@ -217,13 +234,13 @@ def test_two_identifiers_never_get_one_mask(shape: str, data: st.DataObject) -> 
     assert [mask(masks, original) for original in given_] == first
 
 
-def test_thousands_of_names_do_not_collide_either() -> None:
+def test_masks_of_thousands_of_names_do_not_collide() -> None:
     masks = Masks(KEY)
     found = {masks.name("pod", f"trainer-{number}") for number in range(20_000)}
     assert len(found) == 20_000
 
 
-def test_root_and_empty_text_stay() -> None:
+def test_root_and_empty_text_are_kept() -> None:
     masks = Masks(KEY)
     assert (masks.uid(0), masks.user("root")) == (0, "root")
     assert {masks.user(""), masks.uuid(""), masks.name("pod", ""), masks.program(""), masks.unit("")} == {""}
@@ -247,10 +264,10 @@ def test_only_well_known_programs_keep_their_name(name: str, kept: str | None) -
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[2] for row in ROWS])
-def test_a_masked_cgroup_names_the_masked_owner(row: tuple[str, Any, str]) -> None:
+def test_a_masked_cgroup_has_the_masked_owner(row: tuple[str, Any, str]) -> None:
     text = row[0] if row[0] == "" or row[0][0].isdigit() else f"0::{row[0]}"
     masks = Masks(KEY)
-    was = owner(text)
+    was = parse_cgroup(text)
     expected = CgroupOwner(
         kind=was.kind,
         pod_uid=masks.hexadecimal("pod-uid", was.pod_uid),
@@ -263,7 +280,7 @@ def test_a_masked_cgroup_names_the_masked_owner(row: tuple[str, Any, str]) -> No
         uid=None if was.uid is None else masks.uid(was.uid),
         missing=was.missing,
     )
-    assert owner(mask_cgroup(text, masks)) == expected
+    assert parse_cgroup(mask_cgroup(text, masks)) == expected
 
 
 @settings(deadline=None)
@@ -273,7 +290,7 @@ def test_any_cgroup_text_can_be_masked(text: str) -> None:
     assert mask_cgroup(text, masks).count("\n") == text.count("\n")
 
 
-def test_the_kernels_lines_stay_lines() -> None:
+def test_a_masked_cgroup_keeps_its_lines() -> None:
     text = f"12:cpu,cpuacct:/docker/{CONTAINER_ID}\n"
     text += "1:name=systemd:/user.slice/user-1207.slice/our-lab (deleted)\n"
     masks = Masks(KEY)
@@ -284,8 +301,8 @@ def test_the_kernels_lines_stay_lines() -> None:
     )
 
 
-def test_every_text_of_the_model_has_a_decision() -> None:
-    # `uid` is the one number that is a name.
+def test_every_text_field_of_the_model_has_a_rule() -> None:
+    # `uid` is the only identifying number.
     waiting: list[Any] = [Snapshot, Outage]
     seen: set[Any] = set()
     while waiting:
@@ -305,11 +322,11 @@ def test_every_text_of_the_model_has_a_decision() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(values(Snapshot))
-def test_any_snapshot_can_be_masked(told: Snapshot) -> None:
-    found = Masker(KEY)(told)
+def test_any_snapshot_can_be_masked(original: Snapshot) -> None:
+    found = Masker(KEY)(original)
     assert isinstance(found, Snapshot)
-    assert [len(one.processes or ()) for one in found.readings] == [
-        len(one.processes or ()) for one in told.readings
+    assert [len(item.processes or ()) for item in found.readings] == [
+        len(item.processes or ()) for item in original.readings
     ]
 
 
@@ -317,26 +334,26 @@ SAMPLE = re.compile(rb"(?m)^([A-Za-z_]+)(?:\{.*\})? (\S+)$")
 
 
 def measures(page: bytes) -> list[tuple[bytes, bytes]]:
-    """Names and values of a page, but for the one value that is a name."""
+    """Return names and values of a page, except for the only value that is an identifier."""
     return sorted(found for found in SAMPLE.findall(page) if found[0] != b"nvidia_smi_serial")
 
 
 @pytest.mark.parametrize("scenario", ["k8s-node", "workstation"])
-def test_a_masked_page_has_the_same_series_and_values_under_other_names(
+def test_a_masked_recording_gives_the_same_series_and_values_with_other_names(
     tmp_path: Path, scenario: str
 ) -> None:
-    node, mask, plain, hidden = Node(load(scenario)), Masker(KEY), Pages(), Pages()
+    node, mask, plain, hidden = Node(load_scenario(scenario)), Masker(KEY), Pages(), Pages()
     for second in range(3):
-        told = named(node.at(second))
-        (found,) = read(write(tmp_path / "r", [mask(told)]))
+        original = named(node.at(second))
+        (found,) = read(write(tmp_path / "r", [mask(original)]))
         assert isinstance(found, Snapshot)
-        before, after = plain.of(told), hidden.of(found)
+        before, after = plain.of(original), hidden.of(found)
         assert measures(before) == measures(after)
         assert before != after
-        assert Workloads().name(found) == found
+        assert OwnerLookup().assign_owners(found) == found
 
 
-def test_arguments_are_not_recorded_even_unmasked() -> None:
+def test_program_arguments_are_not_recorded_even_unmasked() -> None:
     found = strip_arguments(secret_snapshot())
     assert isinstance(found, Snapshot)
     assert next(found.processes).name == "/home/melinda/env/bin/python3"

@@ -1,4 +1,4 @@
-"""A recording told again: the same pages, at any speed, with nothing lost and nothing twice."""
+"""A replayed recording gives the same pages at any speed; no event is lost or repeated."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import gpu, instance, process, reading, snapshot
-from gpuledger.host.procfs import NoHost
+from gpuledger.host.procfs import RemoteHost
 from gpuledger.model.errors import SourceUnavailable, UsageError
-from gpuledger.model.process import AccountingRecord, HostFacts, Start, UtilizationSample
+from gpuledger.model.process import AccountingRecord, HostFacts, ProcessStart, UtilizationSample
 from gpuledger.model.snapshot import Failure, Reading, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.sources.open import open_source
-from gpuledger.sources.replay.recording import Entry, Outage
-from gpuledger.sources.replay.source import Replay
+from gpuledger.sources.replay.recording import Outage, RecordingEntry
+from gpuledger.sources.replay.source import ReplaySource
 from gpuledger.sources.settings import SourceSettings
-from gpuledger.sources.simulator.reader import load, parse
+from gpuledger.sources.simulator.scenario_parser import load_scenario, parse_scenario
 from gpuledger.sources.smi.settings import SmiSettings
-from gpuledger.workloads.naming import Workloads
+from gpuledger.sources.source_factory import open_source
+from gpuledger.workloads.owner_lookup import OwnerLookup
 from unit.sources.replay.support import Pages, at, named, without_source, write
-from unit.sources.simulator.support import ALL, HandClock, Node
+from unit.sources.simulator.support import ALL, ManualClock, Node
 
 CARD, OTHER = gpu(0), gpu(1)
 FAULTY = """
@@ -47,13 +47,13 @@ faults:
 
 
 class Player:
-    """A Replay with its clock; `at(t)` reads at t real seconds after the first read."""
+    """A ReplaySource with its clock; `at(t)` reads t real seconds after the first read."""
 
-    open: ClassVar[list[Replay]] = []
+    open: ClassVar[list[ReplaySource]] = []
 
     def __init__(self, path: Path, speed: float = 1.0, devices: tuple[str, ...] = ()) -> None:
-        self.clock = HandClock()
-        self.source = Replay(path, SourceSettings(speed=speed, devices=devices), self.clock)
+        self.clock = ManualClock()
+        self.source = ReplaySource(path, SourceSettings(speed=speed, devices=devices), self.clock)
         self.began = self.clock.now
         Player.open.append(self.source)
 
@@ -74,15 +74,15 @@ def sample(number: int) -> UtilizationSample:
 
 
 def tick(number: int, *more: Reading) -> Snapshot:
-    """One Xid, one value not believed, one sample and one accounting record in each."""
+    """Build a tick with one Xid, one invalid value, one sample and one accounting record."""
     own = {"samples": (sample(number),), "accounting": (AccountingRecord(100 + number, float(number)),)}
-    told = snapshot(
+    replayed = snapshot(
         reading(CARD, process(CARD, pid=100 + number), **own),
         *more,
         xids=(XidEvent(CARD, number, float(number)),),
         invalid=1,
     )
-    return at(told, 50.0 + number)
+    return at(replayed, 50.0 + number)
 
 
 @pytest.fixture
@@ -90,28 +90,28 @@ def recording(tmp_path: Path) -> Path:
     return write(tmp_path / "r.jsonl", [tick(number) for number in range(6)])
 
 
-def pids(told: Snapshot) -> list[int]:
-    return [found.pid for found in told.processes]
+def pids(replayed: Snapshot) -> list[int]:
+    return [found.pid for found in replayed.processes]
 
 
 @pytest.mark.parametrize("scenario", ["k8s-node", "workstation", "faulty"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_record_then_replay_gives_the_same_page_byte_for_byte(
-    tmp_path: Path, scenario: str, packed: bool
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_replayed_recording_gives_the_same_page_byte_for_byte(
+    tmp_path: Path, scenario: str, compressed: bool
 ) -> None:
-    node = Node(parse(FAULTY, "faulty") if scenario == "faulty" else load(scenario))
+    node = Node(parse_scenario(FAULTY, "faulty") if scenario == "faulty" else load_scenario(scenario))
     live, again = Pages(), Pages()
     pages, ticks = [], []
     for second in range(15):
-        told = node.at(second)
-        pages.append(live.of(told))
-        ticks.append(named(told))
-    player = Player(write(tmp_path / "r", ticks, packed=packed))
+        replayed = node.at(second)
+        pages.append(live.of(replayed))
+        ticks.append(named(replayed))
+    player = Player(write(tmp_path / "r", ticks, compressed=compressed))
     for second, page in enumerate(pages):
         assert without_source(again.of(player.at(second))) == without_source(page)
 
 
-def test_the_source_says_that_it_is_a_recording_and_of_what(tmp_path: Path) -> None:
+def test_info_names_the_recording_and_the_recorded_source(tmp_path: Path) -> None:
     hardware = SourceInfo("nvml", False, "580.95.05", "13.580.95.05", "13.0")
     player = Player(write(tmp_path / "bug.jsonl", [replace(tick(0), source=hardware)]))
     expected = SourceInfo("replay", True, "580.95.05", "13.580.95.05", "13.0", "bug.jsonl: nvml")
@@ -120,37 +120,37 @@ def test_the_source_says_that_it_is_a_recording_and_of_what(tmp_path: Path) -> N
     assert 'gpuledger_source_info{source="replay",simulated="true",driver_version="580.95.05"' in page
 
 
-def test_the_owner_is_the_recorded_one_and_nobody_is_looked_up(tmp_path: Path) -> None:
+def test_owners_are_the_recorded_ones_and_no_user_is_looked_up(tmp_path: Path) -> None:
     known = Workload("pod", "ml", "train-0", "main", found_by="kubelet")
     facts = HostFacts(
-        Start("b", 1, 2.0), uid=7, user="ada", cgroup="0::/user.slice/user-1000.slice/a.scope\n"
+        ProcessStart("b", 1, 2.0), uid=7, user="ada", cgroup="0::/user.slice/user-1000.slice/a.scope\n"
     )
-    told = replace(process(CARD), host=facts, workload=replace(known, user="ada"))
-    player = Player(write(tmp_path / "r", [snapshot(reading(CARD, told))]))
+    replayed = replace(process(CARD), host=facts, workload=replace(known, user="ada"))
+    player = Player(write(tmp_path / "r", [snapshot(reading(CARD, replayed))]))
 
     def refuse(uid: int) -> str:
         raise AssertionError(f"uid {uid} was looked up on this machine")
 
-    (found,) = Workloads(refuse).name(player.at(0)).processes
+    (found,) = OwnerLookup(refuse).assign_owners(player.at(0)).processes
     assert found.workload == replace(known, user="ada")
     assert found.host.cgroup == facts.cgroup
 
 
 @pytest.mark.parametrize("speed", [1.0, 2.0, 0.25])
-def test_the_latest_snapshot_by_then_is_told(recording: Path, speed: float) -> None:
+def test_a_read_returns_the_latest_snapshot_at_that_time(recording: Path, speed: float) -> None:
     player = Player(recording, speed)
     for position, pid in ((0.0, 100), (0.9, 100), (1.0, 101), (2.5, 102), (4.99, 104), (5.0, 105)):
         assert pids(player.at(position / speed)) == [pid]
 
 
-def test_time_begins_with_the_first_read(recording: Path) -> None:
+def test_replay_time_starts_at_the_first_read(recording: Path) -> None:
     player = Player(recording)
     player.began = player.clock.now = 3600.0
     assert pids(player.at(0)) == [100]
     assert pids(player.at(1)) == [101]
 
 
-def test_a_snapshot_told_again_has_no_events(recording: Path) -> None:
+def test_a_repeated_snapshot_has_no_events(recording: Path) -> None:
     player = Player(recording)
     first, again = player.at(0), player.at(0.5)
     assert (len(first.xids), first.invalid, first.readings[0].samples) == (1, 1, (sample(0),))
@@ -159,36 +159,36 @@ def test_a_snapshot_told_again_has_no_events(recording: Path) -> None:
     assert (again.elapsed, pids(again)) == (first.elapsed, pids(first))
 
 
-def test_what_was_not_readable_stays_so_when_told_again(tmp_path: Path) -> None:
-    told = snapshot(reading(CARD, samples=None))
-    player = Player(write(tmp_path / "r", [at(told, 0), at(told, 2)]))
+def test_unreadable_samples_remain_none_in_a_repeated_snapshot(tmp_path: Path) -> None:
+    replayed = snapshot(reading(CARD, samples=None))
+    player = Player(write(tmp_path / "r", [at(replayed, 0), at(replayed, 2)]))
     assert [player.at(second).readings[0].samples for second in (0, 1)] == [None, None]
 
 
-def test_a_snapshot_that_is_passed_over_leaves_its_events_to_the_next(recording: Path) -> None:
+def test_events_of_a_skipped_snapshot_are_added_to_the_next(recording: Path) -> None:
     player = Player(recording)
     player.at(0)
-    told = player.at(3)
-    assert [event.xid for event in told.xids] == [1, 2, 3]
-    assert told.invalid == 3
-    assert told.readings[0].samples == (sample(1), sample(2), sample(3))
-    assert pids(told) == [103]
+    replayed = player.at(3)
+    assert [event.xid for event in replayed.xids] == [1, 2, 3]
+    assert replayed.invalid == 3
+    assert replayed.readings[0].samples == (sample(1), sample(2), sample(3))
+    assert pids(replayed) == [103]
 
 
-def test_samples_find_their_device_again_even_where_the_last_ones_were_not_readable(tmp_path: Path) -> None:
+def test_skipped_samples_are_added_even_if_the_next_ones_are_unreadable(tmp_path: Path) -> None:
     ticks = [tick(0), tick(1, reading(OTHER, samples=(sample(7),))), tick(2, reading(OTHER, samples=None))]
     player = Player(write(tmp_path / "r", ticks))
     player.at(0)
-    mine, other = player.at(2).readings
-    assert (mine.samples, other.samples) == ((sample(1), sample(2)), (sample(7),))
+    first, other = player.at(2).readings
+    assert (first.samples, other.samples) == ((sample(1), sample(2)), (sample(7),))
 
 
 @settings(deadline=None, max_examples=40)
 @given(times=st.lists(st.floats(0, 8), min_size=1, max_size=20).map(sorted))
-def test_at_any_pace_every_event_is_told_once(
+def test_every_event_is_returned_once_at_any_read_interval(
     tmp_path_factory: pytest.TempPathFactory, times: list[float]
 ) -> None:
-    entries: list[Entry] = [tick(number) for number in range(7)]
+    entries: list[RecordingEntry] = [tick(number) for number in range(7)]
     entries.insert(3, Outage(0.0, 52.5, "LOST", "the driver went away"))
     player = Player(write(tmp_path_factory.mktemp("pace") / "r", entries))
     xids: list[int] = []
@@ -197,21 +197,25 @@ def test_at_any_pace_every_event_is_told_once(
     invalid = 0
     for time in (0.0, *times, 6.0 if times[-1] < 6 else times[-1]):
         try:
-            told = player.at(time)
+            replayed = player.at(time)
         except SourceUnavailable:
             continue
-        xids += [event.xid for event in told.xids]
-        samples += told.readings[0].samples or ()
-        records += told.readings[0].accounting
-        invalid += told.invalid
+        xids += [event.xid for event in replayed.xids]
+        samples += replayed.readings[0].samples or ()
+        records += replayed.readings[0].accounting
+        invalid += replayed.invalid
     assert xids == list(range(7))
     assert samples == [sample(number) for number in range(7)]
     assert [record.pid for record in records] == [100 + number for number in range(7)]
     assert invalid == 7
 
 
-def test_a_source_that_was_lost_is_lost_again_and_comes_back(tmp_path: Path) -> None:
-    entries: list[Entry] = [tick(0), Outage(0.0, 51.0, "LIBRARY_NOT_FOUND", "no libnvidia-ml.so.1"), tick(2)]
+def test_a_recorded_outage_is_replayed_and_ends(tmp_path: Path) -> None:
+    entries: list[RecordingEntry] = [
+        tick(0),
+        Outage(0.0, 51.0, "LIBRARY_NOT_FOUND", "no libnvidia-ml.so.1"),
+        tick(2),
+    ]
     player = Player(write(tmp_path / "r", entries))
     player.at(0)
     for _ in range(2):
@@ -221,7 +225,7 @@ def test_a_source_that_was_lost_is_lost_again_and_comes_back(tmp_path: Path) -> 
     assert pids(player.at(2)) == [102]
 
 
-def test_the_last_snapshot_stays_for_one_step_then_the_recording_is_over(recording: Path) -> None:
+def test_the_last_snapshot_is_valid_for_one_interval_then_the_recording_is_over(recording: Path) -> None:
     player = Player(recording)
     player.at(0)
     assert pids(player.at(5)) == [105]
@@ -229,11 +233,13 @@ def test_the_last_snapshot_stays_for_one_step_then_the_recording_is_over(recordi
     for later in (6.5, 600):
         with pytest.raises(SourceUnavailable) as over:
             player.at(later)
-        assert str(over.value) == "the recording r.jsonl ended after 5 s; start again to see it again"
+        assert (
+            str(over.value) == "the recording r.jsonl ended after 5 s; restart gpuledger to replay it again"
+        )
         assert over.value.reason == "recording_over"
 
 
-def test_minutes_are_told_as_such(tmp_path: Path) -> None:
+def test_the_end_message_has_minutes(tmp_path: Path) -> None:
     player = Player(write(tmp_path / "r", [at(tick(0), 100.0), at(tick(1), 823.0)]), speed=10_000)
     player.at(0)
     player.at(1)
@@ -241,13 +247,13 @@ def test_minutes_are_told_as_such(tmp_path: Path) -> None:
         player.at(2)
 
 
-def test_the_end_is_told_even_when_it_comes_late(recording: Path) -> None:
+def test_a_late_read_still_returns_the_last_snapshot(recording: Path) -> None:
     player = Player(recording)
     player.at(0)
     assert len(player.at(1000).xids) == 5
 
 
-def test_a_recording_cut_off_ends_where_it_was_cut(recording: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_recording_ends_at_the_cut(recording: Path, caplog: pytest.LogCaptureFixture) -> None:
     recording.write_bytes(recording.read_bytes()[:-30])
     player = Player(recording)
     player.at(0)
@@ -257,34 +263,34 @@ def test_a_recording_cut_off_ends_where_it_was_cut(recording: Path, caplog: pyte
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_only_the_chosen_devices_are_told(tmp_path: Path) -> None:
-    cut = instance(OTHER, 1)
-    told = replace(
+def test_only_selected_devices_are_replayed(tmp_path: Path) -> None:
+    mig_instance = instance(OTHER, 1)
+    replayed = replace(
         snapshot(
             reading(CARD),
             reading(OTHER),
-            reading(cut),
+            reading(mig_instance),
             xids=(XidEvent(CARD, 31, 1.0), XidEvent(OTHER, 43, 1.0)),
         ),
-        allocations=(Allocation(CARD, Workload()), Allocation(cut, Workload())),
+        allocations=(Allocation(CARD, Workload()), Allocation(mig_instance, Workload())),
         failures=(Failure("a", "b", CARD), Failure("c", "d", None)),
     )
-    path = write(tmp_path / "r", [told])
+    path = write(tmp_path / "r", [replayed])
     found = Player(path, devices=("1",)).at(0)
-    assert [one.device for one in found.readings] == [OTHER, cut]
+    assert [item.device for item in found.readings] == [OTHER, mig_instance]
     assert [event.xid for event in found.xids] == [43]
-    assert [one.device for one in found.allocations] == [cut]
-    assert [one.part for one in found.failures] == ["c"]
+    assert [item.device for item in found.allocations] == [mig_instance]
+    assert [failure.part for failure in found.failures] == ["c"]
     with pytest.raises(UsageError, match="unknown device '7'"):
         Player(path, devices=("7",))
 
 
-def test_a_recording_without_a_reading_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no reading"):
+def test_a_recording_without_a_tick_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="has no tick"):
         Player(write(tmp_path / "r", []))
 
 
-def test_a_closed_recording_is_closed_for_good(recording: Path) -> None:
+def test_a_closed_recording_cannot_be_read(recording: Path) -> None:
     player = Player(recording)
     player.at(0)
     player.source.close()
@@ -293,9 +299,11 @@ def test_a_closed_recording_is_closed_for_good(recording: Path) -> None:
         player.at(1)
 
 
-def test_replay_is_asked_for_with_a_file(recording: Path) -> None:
-    source = open_source(SourceSettings(source=f"replay:{recording}"), SmiSettings(), NoHost(), HandClock())
+def test_source_replay_requires_a_file(recording: Path) -> None:
+    source = open_source(
+        SourceSettings(source=f"replay:{recording}"), SmiSettings(), RemoteHost(), ManualClock()
+    )
     assert source.info.name == "replay"
     source.close()
     with pytest.raises(UsageError, match="--source replay:FILE"):
-        open_source(SourceSettings(source="replay"), SmiSettings(), NoHost(), HandClock())
+        open_source(SourceSettings(source="replay"), SmiSettings(), RemoteHost(), ManualClock())

@@ -3,16 +3,16 @@ from __future__ import annotations
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.sources.settings import SourceSettings
-from gpuledger.sources.simulator.reader import parse
 from gpuledger.sources.simulator.scenario import Scenario
+from gpuledger.sources.simulator.scenario_parser import parse_scenario
 from gpuledger.sources.simulator.simulator import Simulator
 
 ALL = frozenset(QUANTITIES.values())
 UNIX = 1_700_000_000.0
 
 
-class HandClock:
-    """A clock that a test moves."""
+class ManualClock:
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -25,14 +25,14 @@ class HandClock:
 
 
 class Node:
-    """A Simulator with its clock: `at(t)` is the Snapshot at scenario time t."""
+    """A Simulator with its clock: `at(t)` reads the Snapshot at scenario time t."""
 
     def __init__(
         self, scenario: Scenario | str, seed: int = 1, speed: float = 1.0, devices: tuple[str, ...] = ()
     ) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.speed = speed
-        self.scenario = parse(scenario, "test") if isinstance(scenario, str) else scenario
+        self.scenario = parse_scenario(scenario, "test") if isinstance(scenario, str) else scenario
         self.source = Simulator(
             self.scenario, SourceSettings(seed=seed, speed=speed, devices=devices), self.clock
         )
@@ -43,7 +43,7 @@ class Node:
 
 
 def reading(snapshot: Snapshot, gpu: int = 0, instance: str = "") -> Reading:
-    """The Reading of a Gpu by index, or of one of its Instances by `GI_CI`."""
+    """Return the Reading of a Gpu by index, or of one of its Instances by `GI_CI`."""
     for found in snapshot.readings:
         if (found.device.gpu.index, found.device.instance) == (gpu, instance):
             return found

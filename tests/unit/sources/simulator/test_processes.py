@@ -7,7 +7,7 @@ from gpuledger.model.devices import Instance
 from gpuledger.model.errors import UsageError
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.simulator.reader import load
+from gpuledger.sources.simulator.scenario_parser import load_scenario
 from unit.sources.simulator.support import UNIX, Node, reading
 
 
@@ -20,13 +20,13 @@ def gpu_with(process: str) -> str:
     return f"gpus: [{{processes: [{{name: /bin/a, {process}}}]}}]"
 
 
-def test_a_process_lives_from_start_to_stop() -> None:
+def test_a_process_exists_from_start_to_stop() -> None:
     node = Node(gpu_with("start: 5, stop: 8"))
     alive = [at for at in (0, 4.9, 5, 7.9, 8, 9) if list(node.at(at).processes)]
     assert alive == [5, 7.9]
 
 
-def test_the_host_knows_the_exact_start_and_the_program() -> None:
+def test_host_facts_have_the_exact_start_and_the_program() -> None:
     facts = only(
         Node(gpu_with("start: 5, age: 65, user: mira, uid: 1004, comm: a-very-long-name")).at(6)
     ).host
@@ -42,7 +42,7 @@ def test_the_host_knows_the_exact_start_and_the_program() -> None:
     )
 
 
-def test_a_pod_name_becomes_known_when_it_is_due() -> None:
+def test_a_pod_name_becomes_known_after_known_after() -> None:
     node = Node(gpu_with("start: 2, pod: {namespace: n, name: p, container: c, known_after: 4}"))
     early = only(node.at(5.9)).host
     assert early.workload is not None
@@ -58,7 +58,7 @@ def test_a_pod_name_becomes_known_when_it_is_due() -> None:
     assert late.start == early.start
 
 
-def test_no_allocation_tells_a_pod_name_before_it_is_known() -> None:
+def test_no_allocation_has_a_pod_name_before_it_is_known() -> None:
     node = Node(gpu_with("pod: {namespace: n, name: p, known_after: 4}"))
     assert node.at(3).allocations == ()
     assert [allocation.workload.pod for allocation in node.at(4).allocations] == ["p"]
@@ -74,7 +74,7 @@ def test_no_allocation_tells_a_pod_name_before_it_is_known() -> None:
         ("user: mira", "user", {"user": "mira"}),
     ],
 )
-def test_each_owner_is_told_by_its_kind(owner: str, kind: str, fields: dict[str, str]) -> None:
+def test_each_owner_has_a_workload_of_its_kind(owner: str, kind: str, fields: dict[str, str]) -> None:
     process = only(Node(gpu_with(owner)).at(0))
     workload = process.host.workload
     assert workload is not None
@@ -83,7 +83,7 @@ def test_each_owner_is_told_by_its_kind(owner: str, kind: str, fields: dict[str,
     assert process.workload.kind == "unknown"
 
 
-def test_runs_of_a_cyclic_process_are_processes_of_their_own() -> None:
+def test_each_run_of_a_repeated_process_is_a_separate_process() -> None:
     node = Node(gpu_with('every: 10, for: 4, jitter: 3, pod: {namespace: n, name: "job-{n}"}'))
     seen = {p.host.workload.pod: p.key for tenth in range(600) for p in node.at(tenth / 10).processes}
     assert set(seen) == {f"job-{number}" for number in range(6)}
@@ -98,18 +98,18 @@ def test_a_reused_pid_is_another_process() -> None:
     assert first.key != second.key
 
 
-def test_runs_that_overlap_are_all_there() -> None:
+def test_overlapping_runs_are_all_listed() -> None:
     node = Node(gpu_with("every: 1, for: 5"))
     assert len({process.pid for process in node.at(20.5).processes}) == 5
 
 
-def test_one_process_on_two_gpus_is_listed_on_both() -> None:
+def test_a_process_on_two_gpus_is_listed_on_both() -> None:
     processes = list(Node("{gpus: 3, processes: [{name: a, gpus: [0, 2]}]}").at(0).processes)
     assert [process.device.gpu.index for process in processes] == [0, 2]
     assert len({(process.pid, process.host.start) for process in processes}) == 1
 
 
-def test_samples_are_told_for_busy_periods_alone() -> None:
+def test_samples_exist_only_for_busy_periods() -> None:
     node = Node(gpu_with("load: 0.5, memory_load: 0.4, busy: 1, quiet: 2"))
     node.at(0)
     samples = reading(node.at(6)).samples or ()
@@ -128,14 +128,14 @@ def test_usage_is_the_mean_since_the_last_read() -> None:
     assert only(node.at(5.9)).usage.sm == 0.0
 
 
-def test_the_first_read_tells_the_present_load() -> None:
+def test_the_first_read_returns_the_current_load() -> None:
     found = reading(Node(gpu_with("load: 0.5")).at(0))
     assert found.values[q.UTILIZATION] == 0.5
     assert found.samples == ()
     assert (found.processes or ())[0].usage.sm == 0.5
 
 
-def test_samples_of_a_process_that_has_gone_are_still_told() -> None:
+def test_samples_of_a_process_that_ended_are_returned() -> None:
     node = Node(gpu_with("load: 1, pid: 77, start: 2, stop: 4"))
     node.at(1)
     found = reading(node.at(9))
@@ -143,7 +143,7 @@ def test_samples_of_a_process_that_has_gone_are_still_told() -> None:
     assert {sample.pid for sample in found.samples or ()} == {77}
 
 
-def test_the_sample_buffer_reaches_back_twenty_seconds() -> None:
+def test_the_sample_buffer_holds_twenty_seconds() -> None:
     node = Node(gpu_with("load: 1"))
     node.at(0)
     samples = reading(node.at(100)).samples or ()
@@ -165,7 +165,7 @@ gpus:
 """
 
 
-def test_a_repartition_ends_what_ran_on_the_instances_that_went() -> None:
+def test_a_repartition_ends_processes_on_removed_instances() -> None:
     node = Node(MIG)
     before, after = node.at(99), node.at(100)
     assert [process.name for process in before.processes] == ["a", "b"]
@@ -176,7 +176,7 @@ def test_a_repartition_ends_what_ran_on_the_instances_that_went() -> None:
     assert reading(after, instance="2_0").device.uuid != reading(before, instance="1_0").device.uuid
 
 
-def test_an_instance_tells_its_memory_and_nothing_of_the_whole_gpu() -> None:
+def test_an_instance_reports_its_memory_and_no_value_of_the_whole_gpu() -> None:
     snapshot = Node(MIG).at(1)
     found = reading(snapshot, instance="1_0")
     assert found.values == {
@@ -198,27 +198,27 @@ def test_an_instance_tells_its_memory_and_nothing_of_the_whole_gpu() -> None:
     assert reading(snapshot).mig_enabled
 
 
-def test_a_pod_can_hold_a_device_on_which_it_runs_nothing() -> None:
+def test_a_device_can_be_allocated_to_a_pod_without_processes() -> None:
     node = Node("{gpus: 2, allocations: [{gpu: 1, start: 3, stop: 5, pod: {namespace: n, name: p}}]}")
-    held = {at: [a.device.gpu.index for a in node.at(at).allocations] for at in (2, 3, 5)}
-    assert held == {2: [], 3: [1], 5: []}
+    allocated = {at: [a.device.gpu.index for a in node.at(at).allocations] for at in (2, 3, 5)}
+    assert allocated == {2: [], 3: [1], 5: []}
 
 
-def test_a_pod_with_several_processes_is_allocated_a_device_once() -> None:
+def test_a_pod_with_several_processes_has_one_allocation_per_device() -> None:
     pod = "pod: {namespace: n, name: p}"
     processes = f"[{{name: a, {pod}}}, {{name: b, {pod}}}]"
     node = Node(f"{{gpus: [{{processes: {processes}}}], allocations: [{{gpu: 0, {pod}}}]}}")
     assert len(node.at(0).allocations) == 1
 
 
-def test_only_chosen_devices_are_told() -> None:
-    node = Node(load("k8s-node"), devices=("3", "7"))
+def test_only_selected_devices_are_read() -> None:
+    node = Node(load_scenario("k8s-node"), devices=("3", "7"))
     snapshot = node.at(10)
     assert {found.device.gpu.index for found in snapshot.readings} == {3, 7}
     assert {allocation.device.gpu.index for allocation in snapshot.allocations} <= {3, 7}
-    assert {account.gpu.index for account in node.source.truth(10)} == {3, 7}
+    assert {account.gpu.index for account in node.source.true_energy(10)} == {3, 7}
 
 
-def test_a_device_that_is_not_there_cannot_be_chosen() -> None:
+def test_selecting_a_missing_device_is_an_error() -> None:
     with pytest.raises(UsageError, match="unknown device '9'"):
         Node("gpus: 2", devices=("0", "9"))

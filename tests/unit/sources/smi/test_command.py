@@ -1,4 +1,4 @@
-"""Running the command: no shell, a time limit on the whole group, and words that survive ssh."""
+"""Running the command: without a shell, with a timeout for the process group, and quoted for ssh."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ import pytest
 from builders import FakeClock
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.smi import command as running
-from gpuledger.sources.smi.command import Command, CommandRunner, NotStarted, Outcome, Ran, command_line
+from gpuledger.sources.smi.command import (
+    Command,
+    CommandOutcome,
+    CommandResult,
+    CommandRunner,
+    NotStarted,
+    command_line,
+)
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
-from smi.recorded import ALL, FIXTURES, FirstSight, processes, read
+from smi.recorded import ALL, FIXTURES, FirstSeenHost, processes, read
 
 STAND_IN = Path(__file__).parents[3] / "smi" / "nvidia_smi.py"
 
 
-def run_command(words: tuple[str, ...], timeout: float) -> Outcome:
+def run_command(words: tuple[str, ...], timeout: float) -> CommandOutcome:
     return CommandRunner()(words, timeout)
 
 
@@ -34,109 +41,109 @@ def stand_in(*options: str) -> SmiSource:
     command = shlex.join(
         [sys.executable, str(STAND_IN), "--answers", str(FIXTURES / "cards"), *options, "--"]
     )
-    return SmiSource(SmiSettings(command), (), FirstSight(), FakeClock())
+    return SmiSource(SmiSettings(command), (), FirstSeenHost(), FakeClock())
 
 
-def test_a_command_gives_its_output_its_errors_and_its_code() -> None:
-    got = run_command(python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(6)"), 30)
-    assert got == Ran(b"out\n", b"err\n", 6)
+def test_a_command_returns_stdout_stderr_and_exit_code() -> None:
+    result = run_command(python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(6)"), 30)
+    assert result == CommandResult(b"out\n", b"err\n", 6)
 
 
-def test_a_command_runs_in_the_c_locale_and_reads_nothing() -> None:
-    got = run_command(python("import os, sys; print(os.environ['LC_ALL'], repr(sys.stdin.read()))"), 30)
-    assert isinstance(got, Ran) and got.stdout == b"C ''\n"
+def test_a_command_runs_in_the_c_locale_with_empty_stdin() -> None:
+    result = run_command(python("import os, sys; print(os.environ['LC_ALL'], repr(sys.stdin.read()))"), 30)
+    assert isinstance(result, CommandResult) and result.stdout == b"C ''\n"
 
 
 @pytest.mark.parametrize(
     "word", ["; touch pwned", "$(touch pwned)", "`touch pwned`", "a b", "*", "&& false", ""]
 )
-def test_a_word_reaches_the_program_literally(
+def test_the_program_receives_each_word_unchanged(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    got = run_command((*python("import sys; print(sys.argv[1])"), word), 30)
-    assert isinstance(got, Ran) and got.stdout.decode() == word + "\n"
+    result = run_command((*python("import sys; print(sys.argv[1])"), word), 30)
+    assert isinstance(result, CommandResult) and result.stdout.decode() == word + "\n"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [("/no/such/program",), ("a\0b",), ("/",)])
-def test_what_cannot_be_started_says_why_and_raises_nothing(words: tuple[str, ...]) -> None:
-    got = run_command(words, 30)
-    assert isinstance(got, NotStarted) and got.detail
+def test_a_command_that_cannot_be_started_returns_the_cause_and_never_raises(words: tuple[str, ...]) -> None:
+    result = run_command(words, 30)
+    assert isinstance(result, NotStarted) and result.detail
 
 
-def test_the_time_limit_kills_the_whole_group_and_keeps_what_came(tmp_path: Path) -> None:
-    # The child holds the other end of a pipe: end of file on it is the child's death.
+def test_the_timeout_kills_the_process_group_and_keeps_the_output(tmp_path: Path) -> None:
+    # The child keeps the other end of a pipe open: end of file means that the child has ended.
     fifo = tmp_path / "alive"
     os.mkfifo(fifo)
     watch = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     script = f"echo parent; (exec 3>{shlex.quote(str(fifo))}; echo child; sleep 3600) & wait"
     try:
-        got = run_command(("sh", "-c", script), 1.0)
-        assert isinstance(got, Ran)
-        assert (got.timed_out, got.code) == (True, -9)
-        assert got.stdout == b"parent\nchild\n"
+        result = run_command(("sh", "-c", script), 1.0)
+        assert isinstance(result, CommandResult)
+        assert (result.timed_out, result.exit_code) == (True, -9)
+        assert result.stdout == b"parent\nchild\n"
         assert select.select([watch], [], [], 30)[0] and os.read(watch, 1) == b""
     finally:
         os.close(watch)
 
 
-def test_a_child_that_outlives_the_command_is_not_waited_for() -> None:
+def test_the_runner_does_not_wait_for_a_child_that_outlives_the_command() -> None:
     code = "import subprocess, sys; subprocess.Popen(['sleep', '5'], start_new_session=True); print('done')"
-    got = run_command(python(code), 60)
-    assert got == Ran(b"done\n")
+    result = run_command(python(code), 60)
+    assert result == CommandResult(b"done\n")
 
 
-def test_a_command_that_cannot_be_killed_is_left_alone_and_no_other_is_started(
+def test_no_command_is_started_while_another_one_cannot_be_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setattr(running, "_GRACE", 0.05)
+    monkeypatch.setattr(running, "_KILL_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(running, "_kill_group", started.append)
     runner = CommandRunner()
-    got = runner(("sleep", "3600"), 0.05)
-    assert isinstance(got, Ran) and got.timed_out
-    refused = runner(("true",), 30)
-    assert isinstance(refused, NotStarted) and refused.reason == running.STUCK
+    result = runner(("sleep", "3600"), 0.05)
+    assert isinstance(result, CommandResult) and result.timed_out
+    rejected = runner(("true",), 30)
+    assert isinstance(rejected, NotStarted) and rejected.reason == running.STUCK
     started[0].kill()
     started[0].wait()
-    assert runner(("true",), 30) == Ran(b"")
+    assert runner(("true",), 30) == CommandResult(b"")
 
 
-def test_output_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "LONGEST_OUTPUT", 100_000)
-    got = run_command(("yes",), 60)
-    assert isinstance(got, Ran)
-    assert (got.overran, got.timed_out, len(got.stdout)) == (True, False, 100_000)
+def test_endless_output_is_truncated_and_the_command_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "MAX_OUTPUT_BYTES", 100_000)
+    result = run_command(("yes",), 60)
+    assert isinstance(result, CommandResult)
+    assert (result.overran, result.timed_out, len(result.stdout)) == (True, False, 100_000)
 
 
-def test_the_tail_of_the_errors_is_kept() -> None:
-    got = run_command(python("import sys; sys.stderr.write('x' * 9000 + 'last')"), 30)
-    assert isinstance(got, Ran)
-    assert got.stderr.endswith(b"last") and len(got.stderr) <= 2048
+def test_the_tail_of_stderr_is_kept() -> None:
+    result = run_command(python("import sys; sys.stderr.write('x' * 9000 + 'last')"), 30)
+    assert isinstance(result, CommandResult)
+    assert result.stderr.endswith(b"last") and len(result.stderr) <= 2048
 
 
-def test_a_local_command_gets_its_words_as_they_are() -> None:
+def test_arguments_of_a_local_command_are_not_quoted() -> None:
     command = Command("sudo -n '/opt/my tools/nvidia-smi'")
-    assert command.words("-q", "a b;$(c)") == ("sudo", "-n", "/opt/my tools/nvidia-smi", "-q", "a b;$(c)")
-    assert not command.remote
+    assert command.argv("-q", "a b;$(c)") == ("sudo", "-n", "/opt/my tools/nvidia-smi", "-q", "a b;$(c)")
+    assert not command.is_remote
 
 
-def test_words_for_ssh_are_quoted_for_the_remote_shell() -> None:
+def test_arguments_for_ssh_are_quoted_for_the_remote_shell() -> None:
     command = Command("/usr/bin/ssh -o BatchMode=yes user@host nvidia-smi")
-    words = command.words("-q", "a b;$(c)'d")
+    words = command.argv("-q", "a b;$(c)'d")
     assert words[:5] == ("/usr/bin/ssh", "-o", "BatchMode=yes", "user@host", "nvidia-smi")
-    # What the remote shell makes of the line that ssh joins.
+    # ssh joins the words to one line, which the remote shell splits again.
     assert shlex.split(" ".join(words[4:])) == ["nvidia-smi", "-q", "a b;$(c)'d"]
-    assert command.remote
-    assert command.words("--query-gpu=index,uuid", "--format=csv")[-2:] == (
+    assert command.is_remote
+    assert command.argv("--query-gpu=index,uuid", "--format=csv")[-2:] == (
         "--query-gpu=index,uuid",
         "--format=csv",
     )
 
 
-def test_words_survive_a_real_remote_shell(tmp_path: Path) -> None:
-    # What ssh does with its words: joins them and gives them to the remote user's shell.
+def test_arguments_pass_through_a_real_remote_shell_unchanged(tmp_path: Path) -> None:
+    # Like ssh: join the words and pass them to the remote user's shell.
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
     ssh.chmod(0o755)
@@ -144,46 +151,46 @@ def test_words_survive_a_real_remote_shell(tmp_path: Path) -> None:
     printing.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s|" "$word"; done\n')
     printing.chmod(0o755)
     command = Command(f"{ssh} user@host {printing}")
-    got = run_command(command.words("-q", "a b", "$(touch pwned);", "it's", "*"), 30)
-    assert got == Ran(b"-q|a b|$(touch pwned);|it's|*|")
+    result = run_command(command.argv("-q", "a b", "$(touch pwned);", "it's", "*"), 30)
+    assert result == CommandResult(b"-q|a b|$(touch pwned);|it's|*|")
 
 
-def test_ssh_that_cannot_connect_is_one_line_and_one_call() -> None:
+def test_an_ssh_connection_error_is_one_line_after_one_call() -> None:
     calls: list[tuple[str, ...]] = []
 
-    def refuse(words: tuple[str, ...], timeout: float) -> Ran:
+    def refuse(words: tuple[str, ...], timeout: float) -> CommandResult:
         calls.append(words)
-        return Ran(b"", b"ssh: connect to host gone port 22: Connection refused\n", 255)
+        return CommandResult(b"", b"ssh: connect to host gone port 22: Connection rejected\n", 255)
 
-    smi = SmiSource(SmiSettings("ssh gone nvidia-smi"), (), FirstSight(), FakeClock(), refuse)
-    with pytest.raises(SourceUnavailable, match="Connection refused"):
+    smi = SmiSource(SmiSettings("ssh gone nvidia-smi"), (), FirstSeenHost(), FakeClock(), refuse)
+    with pytest.raises(SourceUnavailable, match="Connection rejected"):
         smi.read(ALL)
     assert len(calls) == 1
 
 
 @pytest.mark.parametrize("written", ["", "  ", "nvidia-smi 'x", "''"])
-def test_a_command_that_is_none_is_refused(written: str) -> None:
+def test_an_invalid_command_line_is_rejected(written: str) -> None:
     with pytest.raises(ValueError, match="a command"):
         command_line(written)
 
 
-def test_a_command_is_taken_as_written() -> None:
+def test_a_command_line_keeps_its_text_without_outer_blanks() -> None:
     assert command_line(" ssh host nvidia-smi ") == "ssh host nvidia-smi"
 
 
-def test_a_tick_over_a_real_process() -> None:
+def test_one_tick_with_a_real_process() -> None:
     assert processes(stand_in().read(ALL)) == processes(read("cards"))
 
 
-def test_a_command_that_ends_badly_after_its_output_loses_nothing() -> None:
-    seen = stand_in("--exit", "14").read(ALL)
-    assert processes(seen) == processes(read("cards"))
-    assert "exit_14" in [failure.reason for failure in seen.failures]
+def test_an_error_exit_after_complete_output_loses_no_data() -> None:
+    snapshot = stand_in("--exit", "14").read(ALL)
+    assert processes(snapshot) == processes(read("cards"))
+    assert "exit_14" in [failure.reason for failure in snapshot.failures]
 
 
-def test_a_hanging_command_is_killed_and_said_so() -> None:
+def test_a_hanging_command_is_killed_and_reported_as_timeout() -> None:
     command = shlex.join([sys.executable, "-c", "import time; time.sleep(3600)"])
-    smi = SmiSource(SmiSettings(command, timeout=0.3), (), FirstSight(), FakeClock())
+    smi = SmiSource(SmiSettings(command, timeout=0.3), (), FirstSeenHost(), FakeClock())
     with pytest.raises(SourceUnavailable) as caught:
         smi.read(ALL)
     assert caught.value.reason == "timeout"

@@ -1,10 +1,16 @@
-"""Which fields nvidia-smi is asked for."""
+"""The fields that are queried from nvidia-smi."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpuledger.sources.smi.fields import IDENTITY, field_globs, field_names, offered, without
+from gpuledger.sources.smi.fields import (
+    IDENTITY_FIELDS,
+    exclude_fields,
+    field_globs,
+    field_names,
+    parse_offered_fields,
+)
 
 HELP = """List of valid properties to query for the switch "--query-gpu":
 
@@ -12,33 +18,40 @@ HELP = """List of valid properties to query for the switch "--query-gpu":
 The timestamp of when the query was made.
 
 Section about pci properties
-"Enabled" begins a line that is of no field.
+"Enabled" begins a line that does not describe a field.
 
 "pci.bus_id" or "gpu_bus_id"
 PCI bus id as "domain:bus:device.function", in hex.
 
 "pci.baseClass"
-  "indented" is no field either.
+  "indented" is not a field either.
 
 "fabric.health.bandwidth"
 """
 
 
-def test_a_field_is_quoted_at_the_start_of_a_line_after_an_empty_one() -> None:
-    assert offered(HELP) == ("timestamp", "pci.bus_id", "pci.baseClass", "fabric.health.bandwidth")
+def test_a_field_is_quoted_at_the_start_of_a_line_after_an_empty_line() -> None:
+    assert parse_offered_fields(HELP) == (
+        "timestamp",
+        "pci.bus_id",
+        "pci.baseClass",
+        "fabric.health.bandwidth",
+    )
 
 
 @pytest.mark.parametrize(("old", "new"), [("\n", "\r\n"), ("\n\n", "\n \n"), ("\n\n", "\n\n\n")])
 def test_line_ends_and_blanks_make_no_difference(old: str, new: str) -> None:
-    assert offered(HELP.replace(old, new)) == offered(HELP)
+    assert parse_offered_fields(HELP.replace(old, new)) == parse_offered_fields(HELP)
 
 
-def test_an_answer_that_is_no_help_offers_nothing() -> None:
-    assert offered("NVIDIA-SMI has failed because it couldn't communicate with the driver.\n") == ()
+def test_output_that_is_not_the_help_text_offers_no_field() -> None:
+    assert (
+        parse_offered_fields("NVIDIA-SMI has failed because it couldn't communicate with the driver.\n") == ()
+    )
 
 
 @pytest.mark.parametrize(
-    ("written", "names"),
+    ("text", "names"),
     [
         ("AUTO", ("AUTO",)),
         ("auto", ("AUTO",)),
@@ -47,38 +60,40 @@ def test_an_answer_that_is_no_help_offers_nothing() -> None:
         (["uuid", "pci.baseClass"], ("uuid", "pci.baseClass")),
     ],
 )
-def test_field_names_are_a_list_without_repeats(written: object, names: tuple[str, ...]) -> None:
-    assert field_names(written) == names
+def test_field_names_are_a_list_without_duplicates(text: object, names: tuple[str, ...]) -> None:
+    assert field_names(text) == names
 
 
-@pytest.mark.parametrize("written", ["", ",", "power draw", "uuid;name", "AUTO,uuid", "power.*", "--help"])
-def test_what_is_no_field_name_is_an_error(written: str) -> None:
-    with pytest.raises(ValueError, match="AUTO, or fields such as"):
-        field_names(written)
+@pytest.mark.parametrize("text", ["", ",", "power draw", "uuid;name", "AUTO,uuid", "power.*", "--help"])
+def test_an_invalid_field_name_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="expected AUTO, or fields such as"):
+        field_names(text)
 
 
-def test_what_is_no_glob_is_an_error() -> None:
+def test_an_invalid_glob_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"remapped_rows\.histogram\.\*"):
         field_globs("a[b]")
 
 
 @pytest.mark.parametrize(
-    ("globs", "left"),
+    ("globs", "expected"),
     [
         ("", ("uuid", "ecc.mode.current", "ecc.mode.pending", "xecc", "hostname")),
         ("ecc.*", ("uuid", "xecc", "hostname")),
         ("*.pending,hostname", ("uuid", "ecc.mode.current", "xecc")),
         ("ecc.mode", ("uuid", "ecc.mode.current", "ecc.mode.pending", "xecc", "hostname")),
         ("ecc.mode.current", ("uuid", "ecc.mode.pending", "xecc", "hostname")),
-        # Who a row is of cannot be left out.
+        # Identity fields cannot be excluded.
         ("*", ("uuid",)),
         ("uuid,ecc*", ("uuid", "xecc", "hostname")),
     ],
 )
-def test_a_star_stands_for_anything_and_all_else_for_itself(globs: str, left: tuple[str, ...]) -> None:
+def test_a_star_matches_any_text_and_other_characters_match_themselves(
+    globs: str, expected: tuple[str, ...]
+) -> None:
     fields = ("uuid", "ecc.mode.current", "ecc.mode.pending", "xecc", "hostname")
-    assert without(fields, field_globs(globs)) == left
+    assert exclude_fields(fields, field_globs(globs)) == expected
 
 
-def test_nothing_of_gpu_info_can_be_left_out() -> None:
-    assert without(IDENTITY, ("*",)) == IDENTITY
+def test_identity_fields_cannot_be_excluded() -> None:
+    assert exclude_fields(IDENTITY_FIELDS, ("*",)) == IDENTITY_FIELDS

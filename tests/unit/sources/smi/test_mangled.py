@@ -1,4 +1,4 @@
-"""Mangled answers, made up and kept: never a crash, never a wrong number, the bad cell alone lost."""
+"""Mangled answers, made up and kept: never a crash, never a wrong number, the bad cell alone missing."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from hypothesis import strategies as st
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.findings import Findings
+from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi.csv import parse_query_apps
-from gpuledger.sources.smi.machine import parse_listing
+from gpuledger.sources.smi.parsed_gpus import parse_gpu_listing
 from gpuledger.sources.smi.processes import parse_pmon
-from gpuledger.sources.smi.report import parse_report
+from gpuledger.sources.smi.text_report import parse_text_report
 from gpuledger.sources.smi.xml import parse_xml
 from smi.recorded import ALL, FIXTURES, Recorded, fixture, read, source
 
-KEPT = sorted((FIXTURES / "mangled").iterdir())
-FORMS = ("xml", "report", "query-gpu.csv", "query-compute-apps.csv", "pmon", "list")
-# What is refused so that the form under test is read at all.
-REFUSED = {"report": ("xml", "query-gpu", "query-compute-apps"), "query-gpu.csv": ("xml", "report")}
-REFUSED["query-compute-apps.csv"] = ("xml", "report")
-# The report as it completes the CSV.
-REFUSED["beside/report"] = ("xml",)
+MANGLED = sorted((FIXTURES / "mangled").iterdir())
+FORMATS = ("xml", "report", "query-gpu.csv", "query-compute-apps.csv", "pmon", "list")
+# Queries that are rejected, so that the format under test is read.
+REJECTED_QUERIES = {"report": ("xml", "query-gpu", "query-compute-apps"), "query-gpu.csv": ("xml", "report")}
+REJECTED_QUERIES["query-compute-apps.csv"] = ("xml", "report")
+# The report in addition to the CSV.
+REJECTED_QUERIES["with-csv/report"] = ("xml",)
 
 Facts = dict[tuple[object, ...], object]
 
 
-def facts(seen: Snapshot) -> Facts:
-    """Every number that a Snapshot tells, by whose it is and what it is."""
-    told: Facts = {}
-    for reading in seen.readings:
+def facts(snapshot: Snapshot) -> Facts:
+    """Return every number of a Snapshot, by Device, process and quantity."""
+    found: Facts = {}
+    for reading in snapshot.readings:
         uuid = reading.device.uuid
-        told |= {(uuid, quantity.key): value for quantity, value in reading.values.items()}
-        for one in reading.processes or ():
-            told[uuid, one.pid] = one.pid
-            told[uuid, one.pid, "memory"] = one.memory
+        found |= {(uuid, quantity.key): value for quantity, value in reading.values.items()}
+        for process in reading.processes or ():
+            found[uuid, process.pid] = process.pid
+            found[uuid, process.pid, "memory"] = process.memory
             for engine in ("sm", "memory", "encoder", "decoder", "jpeg", "ofa"):
-                told[uuid, one.pid, "usage", engine] = getattr(one.usage, engine)
-    return {key: value for key, value in told.items() if value is not None}
+                found[uuid, process.pid, "usage", engine] = getattr(process.usage, engine)
+    return {key: value for key, value in found.items() if value is not None}
 
 
-def tick(form: str, answer: str | bytes) -> Snapshot | None:
-    """One tick in which the question of `form` is answered so; None where it gave no data."""
-    question = form.removesuffix(".csv").removeprefix("beside/")
-    run = Recorded("cards", **dict.fromkeys(REFUSED.get(form, ())))
-    run.instead[question] = answer
+def read_tick(format_name: str, output: str | bytes) -> Snapshot | None:
+    """Read one tick with this output for the query of `format_name`; None if it has no data."""
+    query = format_name.removesuffix(".csv").removeprefix("with-csv/")
+    run = Recorded("cards", **dict.fromkeys(REJECTED_QUERIES.get(format_name, ())))
+    run.instead[query] = output
     try:
         return source(run).read(ALL)
     except SourceUnavailable:
@@ -57,31 +57,31 @@ def tick(form: str, answer: str | bytes) -> Snapshot | None:
 
 
 @cache
-def truth(form: str) -> Facts:
-    seen = tick(form, recorded(form))
-    assert seen is not None
-    return facts(seen)
+def true_facts(format_name: str) -> Facts:
+    snapshot = read_tick(format_name, recorded(format_name))
+    assert snapshot is not None
+    return facts(snapshot)
 
 
-def recorded(form: str) -> str:
-    return fixture("cards/" + form.removeprefix("beside/"))
+def recorded(format_name: str) -> str:
+    return fixture("cards/" + format_name.removeprefix("with-csv/"))
 
 
-def form_of(path: Path) -> str:
-    return next(form for form in FORMS if path.name.endswith("." + form))
+def find_format(path: Path) -> str:
+    return next(format_name for format_name in FORMATS if path.name.endswith("." + format_name))
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
-def test_a_kept_answer_tells_nothing_that_is_not_so(path: Path) -> None:
-    form = form_of(path)
-    seen = tick(form, path.read_bytes())
-    told = facts(seen) if seen else {}
-    right = truth(form)
-    assert {key: value for key, value in told.items() if right.get(key) != value} == {}
+@pytest.mark.parametrize("path", MANGLED, ids=lambda path: path.name)
+def test_stored_mangled_output_yields_no_wrong_value(path: Path) -> None:
+    format_name = find_format(path)
+    snapshot = read_tick(format_name, path.read_bytes())
+    found = facts(snapshot) if snapshot else {}
+    expected = true_facts(format_name)
+    assert {key: value for key, value in found.items() if expected.get(key) != value} == {}
 
 
-# What a kept answer must still tell, beside being right in what it tells.
-STAYS = {
+# The minimum share of values that each stored output must still yield.
+MINIMUM_SHARES = {
     "carriage-returns.xml": 1.0,
     "one-line.xml": 1.0,
     "nul-bytes.xml": 1.0,
@@ -103,43 +103,47 @@ STAYS = {
 }
 
 
-@pytest.mark.parametrize("name", STAYS)
-def test_a_kept_answer_loses_no_more_than_what_is_bad(name: str) -> None:
+@pytest.mark.parametrize("name", MINIMUM_SHARES)
+def test_stored_mangled_output_loses_only_the_bad_parts(name: str) -> None:
     path = FIXTURES / "mangled" / name
-    seen = tick(form_of(path), path.read_bytes())
-    assert seen is not None
-    assert len(facts(seen)) >= STAYS[name] * len(truth(form_of(path)))
+    snapshot = read_tick(find_format(path), path.read_bytes())
+    assert snapshot is not None
+    assert len(facts(snapshot)) >= MINIMUM_SHARES[name] * len(true_facts(find_format(path)))
 
 
-@pytest.mark.parametrize("form", [*FORMS, "beside/report"])
-def test_an_answer_cut_anywhere_tells_nothing_that_is_not_so(form: str) -> None:
-    whole, right = recorded(form), truth(form)
-    for place in range(0, len(whole), max(1, len(whole) // 150)):
-        seen = tick(form, whole[:place])
-        told = facts(seen) if seen else {}
-        assert {key: value for key, value in told.items() if right.get(key) != value} == {}, place
+@pytest.mark.parametrize("format_name", [*FORMATS, "with-csv/report"])
+def test_output_truncated_anywhere_yields_no_wrong_value(format_name: str) -> None:
+    text, expected = recorded(format_name), true_facts(format_name)
+    for position in range(0, len(text), max(1, len(text) // 150)):
+        snapshot = read_tick(format_name, text[:position])
+        found = facts(snapshot) if snapshot else {}
+        assert {key: value for key, value in found.items() if expected.get(key) != value} == {}, position
 
 
-@pytest.mark.parametrize("form", [*FORMS, "beside/report"])
-def test_each_line_lost_loses_what_it_told_and_changes_nothing_else(form: str) -> None:
-    lines, right = recorded(form).split("\n"), truth(form)
-    for lost in range(len(lines)):
-        seen = tick(form, "\n".join([*lines[:lost], *lines[lost + 1 :]]))
-        told = facts(seen) if seen else {}
-        assert {key: value for key, value in told.items() if right.get(key) != value} == {}, lines[lost]
+@pytest.mark.parametrize("format_name", [*FORMATS, "with-csv/report"])
+def test_a_missing_line_loses_its_values_and_changes_no_other(format_name: str) -> None:
+    lines, expected = recorded(format_name).split("\n"), true_facts(format_name)
+    for missing in range(len(lines)):
+        snapshot = read_tick(format_name, "\n".join([*lines[:missing], *lines[missing + 1 :]]))
+        found = facts(snapshot) if snapshot else {}
+        assert {key: value for key, value in found.items() if expected.get(key) != value} == {}, lines[
+            missing
+        ]
 
 
-@pytest.mark.parametrize("form", [*FORMS, "beside/report"])
+@pytest.mark.parametrize("format_name", [*FORMATS, "with-csv/report"])
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_several_lost_lines_lose_what_they_told_and_change_nothing_else(
-    data: st.DataObject, form: str
+def test_several_missing_lines_lose_their_values_and_change_no_other(
+    data: st.DataObject, format_name: str
 ) -> None:
-    lines = recorded(form).split("\n")
-    lost = data.draw(st.sets(st.integers(0, len(lines) - 1), max_size=3))
-    seen = tick(form, "\n".join(line for place, line in enumerate(lines) if place not in lost))
-    told, right = (facts(seen) if seen else {}), truth(form)
-    assert {key: value for key, value in told.items() if right.get(key) != value} == {}
+    lines = recorded(format_name).split("\n")
+    missing = data.draw(st.sets(st.integers(0, len(lines) - 1), max_size=3))
+    snapshot = read_tick(
+        format_name, "\n".join(line for position, line in enumerate(lines) if position not in missing)
+    )
+    found, expected = (facts(snapshot) if snapshot else {}), true_facts(format_name)
+    assert {key: value for key, value in found.items() if expected.get(key) != value} == {}
 
 
 LEAVES = list(re.finditer(r"<(\w+)>([^<>]*[0-9] ?(?:MiB|%|W|C|MHz))</\1>", fixture("cards/xml")))
@@ -152,33 +156,33 @@ LEAVES = list(re.finditer(r"<(\w+)>([^<>]*[0-9] ?(?:MiB|%|W|C|MHz))</\1>", fixtu
         st.sampled_from(["", "N/A", "ERR!", "[Unknown Error]", "12 34", "4294967295 %"]), st.text(max_size=9)
     ),
 )
-def test_a_bad_cell_is_lost_alone(leaf: re.Match[str], junk: str) -> None:
+def test_a_bad_cell_loses_only_its_value(leaf: re.Match[str], junk: str) -> None:
     text = fixture("cards/xml")
-    seen = tick("xml", text[: leaf.start(2)] + junk.replace("\n", " ") + text[leaf.end(2) :])
-    right = truth("xml")
-    assert seen is not None
-    told = facts(seen)
-    others = {key: value for key, value in right.items() if told.get(key) != value}
+    snapshot = read_tick("xml", text[: leaf.start(2)] + junk.replace("\n", " ") + text[leaf.end(2) :])
+    expected = true_facts("xml")
+    assert snapshot is not None
+    found = facts(snapshot)
+    others = {key: value for key, value in expected.items() if found.get(key) != value}
     assert len(others) <= 1
-    new = {key: value for key, value in told.items() if right.get(key) != value}
+    new = {key: value for key, value in found.items() if expected.get(key) != value}
     if new:
-        # Junk that happens to be a number with its unit is what is written there.
+        # Junk that happens to be a number with its unit is a valid cell.
         assert re.fullmatch(r"\s*[+-]?[0-9]+(\.[0-9]+)?\s*[A-Za-z%]*\s*", junk)
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.data())
-def test_bytes_changed_at_random_never_crash(data: st.DataObject) -> None:
-    form = data.draw(st.sampled_from(FORMS))
-    answer = bytearray(recorded(form).encode())
+def test_random_byte_changes_never_crash(data: st.DataObject) -> None:
+    format_name = data.draw(st.sampled_from(FORMATS))
+    output = bytearray(recorded(format_name).encode())
     for _ in range(data.draw(st.integers(1, 6))):
-        place = data.draw(st.integers(0, len(answer) - 1))
-        answer[place : place + data.draw(st.integers(0, 30))] = data.draw(st.binary(max_size=8))
-    seen = tick(form, bytes(answer))
-    for reading in seen.readings if seen else ():
-        for one in reading.processes or ():
-            assert 0 <= one.pid < 2**32
-        assert all(quantity.believes(value) for quantity, value in reading.values.items())
+        position = data.draw(st.integers(0, len(output) - 1))
+        output[position : position + data.draw(st.integers(0, 30))] = data.draw(st.binary(max_size=8))
+    snapshot = read_tick(format_name, bytes(output))
+    for reading in snapshot.readings if snapshot else ():
+        for process in reading.processes or ():
+            assert 0 <= process.pid < 2**32
+        assert all(quantity.is_possible(value) for quantity, value in reading.values.items())
 
 
 @settings(deadline=None, max_examples=200)
@@ -188,17 +192,17 @@ def test_bytes_changed_at_random_never_crash(data: st.DataObject) -> None:
         max_size=300,
     )
 )
-def test_any_text_at_all_is_taken_by_every_parser(text: str) -> None:
+def test_every_parser_accepts_any_text(text: str) -> None:
     parse_xml(text)
     parse_xml(f'<gpu id="00000000:01:00.0">{text}</gpu>')
-    parse_report(text)
-    parse_report(f"GPU 00000000:01:00.0\n{text}")
+    parse_text_report(text)
+    parse_text_report(f"GPU 00000000:01:00.0\n{text}")
     parse_query_apps(text)
     parse_query_apps(f"gpu_uuid, pid, process_name, used_memory [MiB]\n{text}")
-    parse_pmon(f"# gpu pid type sm mem command\n# Idx # C/G % % name\n{text}", Findings())
-    parse_listing(text)
+    parse_pmon(f"# gpu pid type sm mem command\n# Idx # C/G % % name\n{text}", SourceFindings())
+    parse_gpu_listing(text)
 
 
-def test_the_truth_is_worth_the_name() -> None:
-    assert len(truth("xml")) > 40
+def test_the_unmangled_outputs_have_values_and_no_invalid_cell() -> None:
+    assert len(true_facts("xml")) > 40
     assert read("cards").invalid == 0

@@ -1,11 +1,11 @@
-"""pmon: columns by the header's names, whatever the driver prints."""
+"""pmon: columns are found by name in the output of any driver version."""
 
 from __future__ import annotations
 
 import pytest
 
 from gpuledger.model.process import NO_USAGE, Usage
-from gpuledger.sources.findings import Findings
+from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi.processes import parse_pmon
 
 HEADS = {
@@ -37,49 +37,51 @@ HEADS = {
 
 
 @pytest.mark.parametrize("driver", HEADS)
-def test_columns_go_by_their_names(driver: str) -> None:
+def test_columns_are_found_by_their_names(driver: str) -> None:
     *lines, usage = HEADS[driver]
-    assert parse_pmon("\n".join([*map(str, lines), ""]), Findings()).usage == {(0, 4100): usage}
+    assert parse_pmon("\n".join([*map(str, lines), ""]), SourceFindings()).usage == {(0, 4100): usage}
 
 
-def test_a_dash_is_absent_and_not_zero() -> None:
+def test_a_dash_is_absent_not_zero() -> None:
     title, units, *_ = HEADS["560"]
-    activity = parse_pmon(f"{title}\n{units}\n 0 4100 C - - - - - - x\n 0 - - - - - - - - -\n", Findings())
-    assert activity.usage == {(0, 4100): NO_USAGE}
+    sample = parse_pmon(
+        f"{title}\n{units}\n 0 4100 C - - - - - - x\n 0 - - - - - - - - -\n", SourceFindings()
+    )
+    assert sample.usage == {(0, 4100): NO_USAGE}
 
 
-def test_a_command_with_spaces_moves_nothing() -> None:
+def test_spaces_in_the_command_do_not_shift_columns() -> None:
     title, units, *_ = HEADS["560"]
-    activity = parse_pmon(f"{title}\n{units}\n 1 7 C 5 0 - - - - run 99 a, b\n", Findings())
-    assert activity.usage == {(1, 7): Usage(sm=0.05, memory=0.0)}
+    sample = parse_pmon(f"{title}\n{units}\n 1 7 C 5 0 - - - - run 99 a, b\n", SourceFindings())
+    assert sample.usage == {(1, 7): Usage(sm=0.05, memory=0.0)}
 
 
-def test_a_value_above_100_percent_is_not_believed_and_counted() -> None:
+def test_a_value_above_100_percent_is_counted_as_invalid() -> None:
     title, units, *_ = HEADS["560"]
-    findings = Findings()
+    findings = SourceFindings()
     assert parse_pmon(f"{title}\n{units}\n 0 7 C 4294967295 3 - - - - x\n", findings).usage == {
         (0, 7): Usage(memory=0.03)
     }
     assert findings.invalid == 1
 
 
-def test_a_short_row_is_lost_alone() -> None:
+def test_a_short_row_is_dropped_and_the_others_are_kept() -> None:
     title, units, *_ = HEADS["560"]
-    findings = Findings()
-    activity = parse_pmon(f"{title}\n{units}\n 0 7 C 5 0 - -\n 0 8 C 6 0 - - - - x\n", findings)
-    assert activity.usage == {(0, 8): Usage(sm=0.06, memory=0.0)}
+    findings = SourceFindings()
+    sample = parse_pmon(f"{title}\n{units}\n 0 7 C 5 0 - -\n 0 8 C 6 0 - - - - x\n", findings)
+    assert sample.usage == {(0, 8): Usage(sm=0.06, memory=0.0)}
     assert findings.invalid == 1
 
 
 @pytest.mark.parametrize("text", ["", "Not supported on the device(s)\n", "# nonsense\n 0 1 C 5\n"])
-def test_an_answer_that_is_no_table_tells_nothing(text: str) -> None:
-    activity = parse_pmon(text, Findings())
-    assert (activity.told, activity.usage) == (False, {})
+def test_output_that_is_not_a_table_has_no_usage(text: str) -> None:
+    sample = parse_pmon(text, SourceFindings())
+    assert (sample.has_table, sample.usage) == (False, {})
 
 
-def test_a_column_in_another_unit_than_percent_is_not_taken() -> None:
+def test_a_column_with_a_unit_other_than_percent_is_ignored() -> None:
     title, *_ = HEADS["560"]
     units = "# Idx # C/G MB % % % % % name"
-    assert parse_pmon(f"{title}\n{units}\n 0 7 C 5 1 - - - - x\n", Findings()).usage == {
+    assert parse_pmon(f"{title}\n{units}\n 0 7 C 5 1 - - - - x\n", SourceFindings()).usage == {
         (0, 7): Usage(memory=0.01)
     }

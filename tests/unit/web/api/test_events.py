@@ -1,4 +1,4 @@
-"""/api/v1/events: what each client hears, and when."""
+"""/api/v1/events: what each client receives, and when."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import replace
 from threading import Thread
 from typing import TypeVar
 
-from builders import FakeClock, gpu, page, process, reading, snapshot
+from builders import FakeClock, gpu, node_state, process, reading, snapshot
 from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.session import LedgerState, SessionRow
-from gpuledger.web.api.events import Events, Listener
+from gpuledger.web.api.events import EventHub, EventStream
 
 T = TypeVar("T")
 RETRY = b"retry: 2000\n\n"
@@ -21,38 +21,38 @@ RETRY = b"retry: 2000\n\n"
 def tick(number: int, *, sessions: int = 0, closed: int = 0, readings: bool = True) -> NodeState:
     rows = tuple(SessionRow(n, process(gpu()), 0.0, 0.0) for n in range(sessions))
     ledger = LedgerState(sessions=rows, sessions_closed={"GPU-0": closed})
-    health = Health("ok", healthy=True, tried=True, ticks=number)
-    found = page(snapshot(reading(gpu())), ledger, health)
+    health = Health("ok", healthy=True, attempted=True, ticks=number)
+    found = node_state(snapshot(reading(gpu())), ledger, health)
     return found if readings else replace(found, snapshot=None)
 
 
-class Ear:
-    """A client that takes what there is whenever it is woken; `deaf` is one that does not get to it."""
+class EventClient:
+    """A client that reads all pending data when it is woken, unless it is a `slow_reader`."""
 
-    def __init__(self, events: Events, limit: int | None = None, *, deaf: bool = False) -> None:
-        self.heard: list[bytes] = []
-        self.over = False
-        self.deaf = deaf
-        self.stream: Listener = events.listen(limit)
+    def __init__(self, events: EventHub, limit: int | None = None, *, slow_reader: bool = False) -> None:
+        self.received: list[bytes] = []
+        self.ended = False
+        self.slow_reader = slow_reader
+        self.stream: EventStream = events.open_stream(limit)
         self.stream.begin(self.wake)
         self.wake()
 
     def wake(self) -> None:
-        while not self.deaf and not self.over:
-            told = self.stream.take()
-            if told is None:
-                self.over = True
+        while not self.slow_reader and not self.ended:
+            data = self.stream.take()
+            if data is None:
+                self.ended = True
                 self.stream.end()
-            elif told:
-                self.heard.append(told)
+            elif data:
+                self.received.append(data)
             else:
                 return
 
     @property
     def events(self) -> list[tuple[str, dict[str, float]]]:
-        """Name and data of each."""
+        """The name and the data of each event."""
         found = []
-        for block in b"".join(self.heard).decode().split("\n\n"):
+        for block in b"".join(self.received).decode().split("\n\n"):
             lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
             if "event" in lines:
                 found.append((lines["event"], json.loads(lines["data"])))
@@ -63,23 +63,23 @@ class Ear:
         return [data["tick"] for name, data in self.events if name == "tick"]
 
 
-def run(scenario: Callable[[Events], Awaitable[T]], quiet: float = 60.0) -> T:
+def run(scenario: Callable[[EventHub], Awaitable[T]], quiet: float = 60.0) -> T:
     async def within() -> T:
-        return await asyncio.wait_for(scenario(Events(FakeClock(), quiet)), 30)
+        return await asyncio.wait_for(scenario(EventHub(FakeClock(), quiet)), 30)
 
     return asyncio.run(within())
 
 
-async def turn() -> None:
-    """Let the loop do what it was told to."""
+async def run_loop() -> None:
+    """Let the loop run its pending callbacks."""
     for _ in range(3):
         await asyncio.sleep(0)
 
 
-def test_a_client_is_told_when_to_come_back_and_then_of_the_newest_page() -> None:
-    async def scenario(events: Events) -> list[bytes]:
+def test_a_stream_starts_with_the_retry_time_and_the_newest_state() -> None:
+    async def scenario(events: EventHub) -> list[bytes]:
         events.publish(tick(7))
-        return Ear(events).heard
+        return EventClient(events).received
 
     assert run(scenario) == [
         RETRY,
@@ -88,55 +88,55 @@ def test_a_client_is_told_when_to_come_back_and_then_of_the_newest_page() -> Non
     ]
 
 
-def test_before_the_first_page_nothing_is_said_but_when_to_come_back() -> None:
-    async def scenario(events: Events) -> list[bytes]:
-        return Ear(events).heard
+def test_before_the_first_state_only_the_retry_time_is_sent() -> None:
+    async def scenario(events: EventHub) -> list[bytes]:
+        return EventClient(events).received
 
     assert run(scenario) == [RETRY]
 
 
-def test_each_page_is_one_tick_for_everybody() -> None:
-    async def scenario(events: Events) -> list[list[float]]:
-        ears = [Ear(events) for _ in range(3)]
+def test_each_state_is_one_tick_for_every_client() -> None:
+    async def scenario(events: EventHub) -> list[list[float]]:
+        clients = [EventClient(events) for _ in range(3)]
         for number in (1, 2, 3):
             events.publish(tick(number))
-            await turn()
-        return [ear.ticks for ear in ears]
+            await run_loop()
+        return [client.ticks for client in clients]
 
     assert run(scenario) == [[1, 2, 3]] * 3
 
 
-def test_pages_come_from_another_thread() -> None:
-    async def scenario(events: Events) -> list[float]:
-        ear = Ear(events)
+def test_states_are_published_from_another_thread() -> None:
+    async def scenario(events: EventHub) -> list[float]:
+        client = EventClient(events)
         thread = Thread(target=lambda: events.publish(tick(1)))
         thread.start()
-        while not ear.ticks:
+        while not client.ticks:
             await asyncio.sleep(0)
         thread.join()
-        return ear.ticks
+        return client.ticks
 
     assert run(scenario) == [1]
 
 
-def test_a_page_without_readings_says_so() -> None:
-    async def scenario(events: Events) -> list[tuple[str, dict[str, float]]]:
+def test_a_state_without_readings_is_marked() -> None:
+    async def scenario(events: EventHub) -> list[tuple[str, dict[str, float]]]:
         events.publish(tick(1, readings=False))
-        return Ear(events).events
+        return EventClient(events).events
 
     ((_, data),) = run(scenario)
     assert (data["readings"], data["healthy"]) == (False, True)
 
 
-def test_who_is_slow_skips_ticks_and_hears_of_all_sessions() -> None:
-    async def scenario(events: Events) -> tuple[Ear, Ear]:
+def test_a_slow_client_skips_ticks_and_gets_all_session_counts() -> None:
+    async def scenario(events: EventHub) -> tuple[EventClient, EventClient]:
         events.publish(tick(1, sessions=2))
-        slow, quick = Ear(events), Ear(events)
-        slow.deaf = True
-        for page_ in (tick(2, sessions=3), tick(3, sessions=3, closed=1), tick(4, sessions=1, closed=3)):
-            events.publish(page_)
-            await turn()
-        slow.deaf = False
+        slow, quick = EventClient(events), EventClient(events)
+        slow.slow_reader = True
+        for state in (tick(2, sessions=3), tick(3, sessions=3, closed=1), tick(4, sessions=1, closed=3)):
+            events.publish(state)
+            await run_loop()
+        slow.slow_reader = False
         slow.wake()
         return slow, quick
 
@@ -151,66 +151,66 @@ def test_who_is_slow_skips_ticks_and_hears_of_all_sessions() -> None:
     ]
 
 
-def test_sessions_from_before_a_client_came_are_not_news_to_it() -> None:
-    async def scenario(events: Events) -> list[str]:
+def test_sessions_before_the_start_of_a_stream_are_not_sent() -> None:
+    async def scenario(events: EventHub) -> list[str]:
         events.publish(tick(1, sessions=5, closed=9))
-        ear = Ear(events)
+        client = EventClient(events)
         events.publish(tick(2, sessions=5, closed=9))
-        await turn()
-        return [name for name, _ in ear.events]
+        await run_loop()
+        return [name for name, _ in client.events]
 
     assert run(scenario) == ["tick", "tick"]
 
 
-def test_it_ends_after_as_many_events_as_were_asked_for() -> None:
-    async def scenario(events: Events) -> tuple[list[str], bool, int]:
-        ear = Ear(events, limit=2)
-        # The second event is the sessions' of the first Page: the second Page is not waited for.
+def test_a_stream_ends_after_the_requested_number_of_events() -> None:
+    async def scenario(events: EventHub) -> tuple[list[str], bool, int]:
+        client = EventClient(events, limit=2)
+        # The second event is the session event of the first state; the second state is not needed.
         events.publish(tick(1, sessions=1))
-        await turn()
+        await run_loop()
         events.publish(tick(2, sessions=1))
-        await turn()
-        return [name for name, _ in ear.events], ear.over, len(events)
+        await run_loop()
+        return [name for name, _ in client.events], client.ended, len(events)
 
     assert run(scenario) == (["tick", "session"], True, 0)
 
 
-def test_a_limit_within_what_is_told_at_once_cuts_there() -> None:
-    async def scenario(events: Events) -> tuple[list[str], bool]:
-        ear = Ear(events, limit=1)
+def test_a_limit_applies_within_one_batch_of_events() -> None:
+    async def scenario(events: EventHub) -> tuple[list[str], bool]:
+        client = EventClient(events, limit=1)
         events.publish(tick(1, sessions=1))
-        await turn()
-        return [name for name, _ in ear.events], ear.over
+        await run_loop()
+        return [name for name, _ in client.events], client.ended
 
     assert run(scenario) == (["tick"], True)
 
 
-def test_when_nothing_is_said_for_long_a_comment_keeps_the_connection() -> None:
-    async def scenario(events: Events) -> list[bytes]:
-        ear = Ear(events)
-        while len(ear.heard) < 3:
+def test_a_comment_keeps_an_idle_connection_open() -> None:
+    async def scenario(events: EventHub) -> list[bytes]:
+        client = EventClient(events)
+        while len(client.received) < 3:
             await asyncio.sleep(0.001)
-        return ear.heard[:3]
+        return client.received[:3]
 
     assert run(scenario, quiet=0.01) == [RETRY, b": still here\n\n", b": still here\n\n"]
 
 
-def test_comments_are_not_queued_for_who_is_slow() -> None:
-    async def scenario(events: Events) -> list[bytes]:
-        slow, quick = Ear(events), Ear(events)
-        slow.deaf = True
-        while len(quick.heard) < 5:
+def test_comments_are_not_queued_for_a_slow_client() -> None:
+    async def scenario(events: EventHub) -> list[bytes]:
+        slow, quick = EventClient(events), EventClient(events)
+        slow.slow_reader = True
+        while len(quick.received) < 5:
             await asyncio.sleep(0.001)
-        slow.deaf = False
+        slow.slow_reader = False
         slow.wake()
-        return slow.heard
+        return slow.received
 
     assert run(scenario, quiet=0.005) == [RETRY, b": still here\n\n"]
 
 
-def test_a_client_that_fails_costs_the_others_nothing(caplog) -> None:
-    async def scenario(events: Events) -> tuple[list[float], int]:
-        broken, ear = Ear(events), Ear(events)
+def test_a_failing_client_does_not_affect_the_others(caplog) -> None:
+    async def scenario(events: EventHub) -> tuple[list[float], int]:
+        broken, client = EventClient(events), EventClient(events)
 
         def fail() -> None:
             raise RuntimeError("a connection has a bug")
@@ -218,51 +218,51 @@ def test_a_client_that_fails_costs_the_others_nothing(caplog) -> None:
         broken.stream.begin(fail)
         for number in (1, 2):
             events.publish(tick(number))
-            await turn()
-        return ear.ticks, len(events)
+            await run_loop()
+        return client.ticks, len(events)
 
     assert run(scenario) == ([1, 2], 1)
     assert "a connection has a bug" in caplog.text
 
 
-def test_nobody_is_told_anything_after_the_end() -> None:
-    async def scenario(events: Events) -> tuple[int, list[bytes]]:
-        ear = Ear(events)
-        ear.stream.end()
-        ear.stream.end()
+def test_nothing_is_sent_after_the_end_of_a_stream() -> None:
+    async def scenario(events: EventHub) -> tuple[int, list[bytes]]:
+        client = EventClient(events)
+        client.stream.end()
+        client.stream.end()
         events.publish(tick(1))
-        await turn()
-        return len(events), ear.heard
+        await run_loop()
+        return len(events), client.received
 
     assert run(scenario) == (0, [RETRY])
 
 
-def test_pages_after_the_end_of_the_loop_are_no_trouble() -> None:
-    events = Events(FakeClock())
+def test_publishing_after_the_end_of_the_loop_works() -> None:
+    events = EventHub(FakeClock())
 
     async def scenario() -> None:
-        Ear(events)
+        EventClient(events)
 
     asyncio.run(scenario())
     events.publish(tick(1))
-    assert events.news.number == 1
+    assert events.latest.number == 1
 
 
-def test_all_streams_end_at_once_and_those_let_in_before_hear_nothing_later() -> None:
-    async def scenario(events: Events) -> tuple[list[bool], int, list[bytes]]:
-        ears = [Ear(events), Ear(events)]
-        era = events.era
+def test_closing_all_streams_also_ends_streams_of_earlier_admitted_clients() -> None:
+    async def scenario(events: EventHub) -> tuple[list[bool], int, list[bytes]]:
+        clients = [EventClient(events), EventClient(events)]
+        generation = events.generation
         events.publish(tick(1))
-        thread = Thread(target=events.end_all)
+        thread = Thread(target=events.close_all)
         thread.start()
         thread.join()
-        await turn()
-        # Let in before, begins to listen after: between the two was the reload.
-        late = events.listen(None, era)
+        await run_loop()
+        # A client that was admitted before the reload and opens its stream after it.
+        late = events.open_stream(None, generation)
         late.begin(lambda: None)
-        told = late.take()
+        data = late.take()
         late.end()
-        new = Ear(events)
-        return [*(ear.over for ear in ears), told is None], len(events), new.heard[:1]
+        new = EventClient(events)
+        return [*(client.ended for client in clients), data is None], len(events), new.received[:1]
 
     assert run(scenario) == ([True] * 3, 1, [RETRY])

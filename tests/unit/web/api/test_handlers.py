@@ -1,4 +1,4 @@
-"""What lies below /api/: how it is asked, what is refused, and that it is described as it is."""
+"""Requests below /api/: parameters, errors, caching, and agreement with the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from typing import Any
 
 import pytest
 
-from builders import FakeClock, gpu, page, process, reading, snapshot
-from golden_page import golden_page, stale_page
-from gpuledger.http.limits import Limits
+from api_examples import build_examples
+from builders import FakeClock, gpu, node_state, process, reading, snapshot
+from golden_state import golden_state, stale_state
+from gpuledger.http.limits import HttpLimits
 from gpuledger.http.routes import Handler, Request, Response
 from gpuledger.model.checks import Finding, fails, works
 from gpuledger.model.node_state import NodeState
-from gpuledger.web.api.api import Api, Terms
-from gpuledger.web.api.books import BooksAsRead, Worker
+from gpuledger.web.api.api import Api, ApiOptions
 from gpuledger.web.api.endpoints import ENDPOINTS
-from gpuledger.web.api.health import EVERY
-from gpuledger.web.api.openapi import EXAMPLES, description
+from gpuledger.web.api.health import DIAGNOSIS_INTERVAL
+from gpuledger.web.api.ledger_access import LedgerAccess, QueryWorker
+from gpuledger.web.api.openapi import example_responses, openapi_document
 from gpuledger.web.api.parameters import read_query
 from gpuledger.web.api.schemas import SCHEMAS
-from gpuledger.web.routes import not_served, served
+from gpuledger.web.routes import api_handler, disabled_api_handler
 
 
-def an_api(seen: NodeState | None = None, clock: FakeClock | None = None) -> Api:
+def make_api(seen: NodeState | None = None, clock: FakeClock | None = None) -> Api:
     clock = clock or FakeClock()
-    return Api(seen or golden_page(), BooksAsRead(clock), clock)
+    return Api(seen or golden_state(), LedgerAccess(clock), clock)
 
 
-def ask(handler: Handler, target: str, **headers: str) -> Response:
-    """The answer to one request, also one that comes later."""
+def request(handler: Handler, target: str, **headers: str) -> Response:
+    """The response to one request, waiting for a pending one."""
     path, _, query = target.partition("?")
     given = {name.replace("_", "-"): value for name, value in headers.items()}
 
@@ -44,7 +45,7 @@ def ask(handler: Handler, target: str, **headers: str) -> Response:
     return asyncio.run(within())
 
 
-def words(response: Response) -> Any:
+def json_of(response: Response) -> Any:
     body = (
         gzip.decompress(response.body) if ("Content-Encoding", "gzip") in response.headers else response.body
     )
@@ -53,7 +54,7 @@ def words(response: Response) -> Any:
 
 @pytest.fixture
 def api() -> Handler:
-    return served(an_api(), Terms("node-1"))
+    return api_handler(make_api(), ApiOptions("node-1"))
 
 
 def header(response: Response, name: str) -> str | None:
@@ -102,75 +103,77 @@ def header(response: Response, name: str) -> str | None:
         ("/api/v1/snapshot/", 404, None),
     ],
 )
-def test_what_is_wrong_is_said_in_json_with_the_parameter(
+def test_an_invalid_request_gets_a_json_error_with_the_parameter(
     api: Handler, target: str, status: int, parameter: str | None
 ) -> None:
-    response = ask(api, target)
+    response = request(api, target)
     assert (response.status, response.content_type) == (status, "application/json; charset=utf-8")
-    told = words(response)
-    assert told["version"] == "v1"
+    body = json_of(response)
+    assert body["version"] == "v1"
     if status != 200:
-        assert told["error"]["parameter"] == parameter
-        assert "\n" not in told["error"]["message"]
+        assert body["error"]["parameter"] == parameter
+        assert "\n" not in body["error"]["message"]
 
 
-def test_a_parameter_s_name_comes_back_short_and_as_data(api: Handler) -> None:
-    error = words(ask(api, "/api/v1/snapshot?" + "%3Cscript%3E" * 100 + "=1"))["error"]
+def test_an_unknown_parameter_name_is_truncated_in_the_error(api: Handler) -> None:
+    error = json_of(request(api, "/api/v1/snapshot?" + "%3Cscript%3E" * 100 + "=1"))["error"]
     assert len(error["parameter"]) == 64
 
 
 @pytest.mark.parametrize("name", ["snapshot", "recent"])
-def test_what_a_client_has_already_is_not_sent_again(name: str) -> None:
-    made = an_api()
-    api = served(made, Terms())
-    first = ask(api, f"/api/v1/{name}")
+def test_a_matching_etag_gets_304(name: str) -> None:
+    made = make_api()
+    api = api_handler(made, ApiOptions())
+    first = request(api, f"/api/v1/{name}")
     tag = header(first, "ETag")
     assert tag is not None
     for known in (tag, f'"x", {tag}', tag.removeprefix("W/"), "*"):
-        again = ask(api, f"/api/v1/{name}", if_none_match=known)
+        again = request(api, f"/api/v1/{name}", if_none_match=known)
         assert (again.status, again.body, header(again, "ETag")) == (304, b"", tag)
-    made.publish(page(snapshot(reading(gpu()), unix=1_700_000_100.0)))
-    assert ask(api, f"/api/v1/{name}", if_none_match=tag).status == 200
+    made.publish(node_state(snapshot(reading(gpu()), unix=1_700_000_100.0)))
+    assert request(api, f"/api/v1/{name}", if_none_match=tag).status == 200
 
 
-def test_another_run_has_other_tags() -> None:
+def test_another_run_has_other_etags() -> None:
     tags = [
-        header(ask(served(an_api(clock=FakeClock(unix)), Terms()), "/api/v1/snapshot"), "ETag")
+        header(
+            request(api_handler(make_api(clock=FakeClock(unix)), ApiOptions()), "/api/v1/snapshot"), "ETag"
+        )
         for unix in (1_700_000_000.0, 1_700_000_001.0)
     ]
     assert tags[0] != tags[1]
 
 
-def test_gzip_is_of_the_same_words_and_made_once_a_page(api: Handler) -> None:
-    plain = ask(api, "/api/v1/snapshot")
-    zipped = ask(api, "/api/v1/snapshot", accept_encoding="gzip")
+def test_gzip_contains_the_same_body_and_is_compressed_once_per_state(api: Handler) -> None:
+    plain = request(api, "/api/v1/snapshot")
+    zipped = request(api, "/api/v1/snapshot", accept_encoding="gzip")
     assert header(zipped, "Content-Encoding") == "gzip"
     assert header(plain, "Vary") == header(zipped, "Vary") == "Accept-Encoding"
     assert gzip.decompress(zipped.body) == plain.body
-    assert ask(api, "/api/v1/snapshot", accept_encoding="gzip").body is zipped.body
+    assert request(api, "/api/v1/snapshot", accept_encoding="gzip").body is zipped.body
 
 
-def test_the_newest_page_is_told() -> None:
-    made = an_api()
-    api = served(made, Terms("node-1"))
-    assert words(ask(api, "/api/v1/snapshot"))["status"]["readings"] is True
-    made.publish(stale_page())
-    assert words(ask(api, "/api/v1/snapshot"))["status"]["readings"] is False
+def test_the_newest_state_is_returned() -> None:
+    made = make_api()
+    api = api_handler(made, ApiOptions("node-1"))
+    assert json_of(request(api, "/api/v1/snapshot"))["status"]["readings"] is True
+    made.publish(stale_state())
+    assert json_of(request(api, "/api/v1/snapshot"))["status"]["readings"] is False
 
 
 @pytest.mark.parametrize("shown", ["landing", "off"])
-def test_where_the_page_is_not_full_the_reason_is_said(shown: str) -> None:
-    response = ask(not_served(shown), "/api/v1/snapshot")
+def test_without_the_full_page_the_error_names_the_reason(shown: str) -> None:
+    response = request(disabled_api_handler(shown), "/api/v1/snapshot")
     assert response.status == 404
-    assert f"web.page is {shown}" in words(response)["error"]["message"]
+    assert f"web.page is {shown}" in json_of(response)["error"]["message"]
 
 
-def test_an_endpoint_that_breaks_costs_its_own_answer_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_endpoint_returns_500_and_logs(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     nothing: Any = None
-    api = served(Api(nothing, BooksAsRead(clock), clock), Terms())
-    response = ask(api, "/api/v1/snapshot")
-    assert (response.status, words(response)["error"]["code"]) == (500, "internal")
+    api = api_handler(Api(nothing, LedgerAccess(clock), clock), ApiOptions())
+    response = request(api, "/api/v1/snapshot")
+    assert (response.status, json_of(response)["error"]["code"]) == (500, "internal")
     assert "/api/v1/snapshot failed" in caplog.text
 
 
@@ -184,82 +187,85 @@ def diagnosing(found: Iterable[Finding]) -> tuple[Callable[[], list[Finding]], l
     return diagnose, threads
 
 
-def test_findings_are_made_beside_the_loop_at_the_first_ask_and_seldom() -> None:
+def test_findings_are_computed_in_a_thread_with_the_first_request_and_rarely() -> None:
     clock = FakeClock()
-    made = an_api(clock=clock)
-    diagnose, threads = diagnosing([works("a", "alpha", "fine"), fails("b", "beta", "broken", "mend it")])
-    api = served(made, Terms(diagnose=diagnose))
-    told = [words(ask(api, "/api/v1/health")) for _ in range(3)]
+    made = make_api(clock=clock)
+    diagnose, threads = diagnosing([works("a", "alpha", "fine"), fails("b", "beta", "broken", "fix it")])
+    api = api_handler(made, ApiOptions(diagnose=diagnose))
+    body = [json_of(request(api, "/api/v1/health")) for _ in range(3)]
     assert threads == ["api health"]
     assert (
-        told[0]["findings"]
-        == told[2]["findings"]
+        body[0]["findings"]
+        == body[2]["findings"]
         == [
             {"check": "a", "level": "works", "summary": "alpha: fine", "remedy": ""},
-            {"check": "b", "level": "fails", "summary": "beta: broken", "remedy": "mend it"},
+            {"check": "b", "level": "fails", "summary": "beta: broken", "remedy": "fix it"},
         ]
     )
-    assert told[0]["findings_unix"] == clock.unix()
-    clock.advance(EVERY)
-    ask(api, "/api/v1/health")
+    assert body[0]["findings_unix"] == clock.unix()
+    clock.advance(DIAGNOSIS_INTERVAL)
+    request(api, "/api/v1/health")
     assert len(threads) == 2
 
 
-def test_those_who_ask_during_a_diagnosis_share_it() -> None:
+def test_requests_during_a_diagnosis_share_it() -> None:
     ready = threading.Event()
-    looks: list[int] = []
+    runs: list[int] = []
 
     def diagnose() -> list[Finding]:
-        looks.append(1)
+        runs.append(1)
         ready.wait(20)
         return [works("a", "alpha", "fine")]
 
-    api = served(an_api(), Terms(diagnose=diagnose))
+    api = api_handler(make_api(), ApiOptions(diagnose=diagnose))
 
     async def within() -> list[Any]:
-        asked = [api(Request("GET", "/api/v1/health")) for _ in range(30)]
+        pending = [api(Request("GET", "/api/v1/health")) for _ in range(30)]
         ready.set()
-        return [words(await one) for one in asked if not isinstance(one, Response)]
+        return [json_of(await one) for one in pending if not isinstance(one, Response)]
 
-    told = asyncio.run(within())
-    assert (len(told), len(looks)) == (30, 1)
-    assert {one["findings"][0]["check"] for one in told} == {"a"}
+    body = asyncio.run(within())
+    assert (len(body), len(runs)) == (30, 1)
+    assert {one["findings"][0]["check"] for one in body} == {"a"}
 
 
-def test_after_a_reload_a_diagnosis_of_the_settings_before_is_not_taken_for_one_of_these() -> None:
+def test_a_reload_does_not_reuse_the_diagnosis_of_the_previous_settings() -> None:
     ready = threading.Event()
 
     def before() -> list[Finding]:
         ready.wait(20)
         return [works("before", "alpha", "fine")]
 
-    api = an_api()
-    old, new = (served(api, Terms(diagnose=one)) for one in (before, lambda: [works("now", "alpha", "fine")]))
+    api = make_api()
+    old, new = (
+        api_handler(api, ApiOptions(diagnose=one))
+        for one in (before, lambda: [works("now", "alpha", "fine")])
+    )
 
     async def within() -> list[Any]:
-        asked = [handler(Request("GET", "/api/v1/health")) for handler in (old, new)]
+        pending = [handler(Request("GET", "/api/v1/health")) for handler in (old, new)]
         ready.set()
-        return [words(await one) for one in asked if not isinstance(one, Response)]
+        return [json_of(await one) for one in pending if not isinstance(one, Response)]
 
-    assert [[one["check"] for one in told["findings"]] for told in asyncio.run(within())] == [
+    assert [[one["check"] for one in body["findings"]] for body in asyncio.run(within())] == [
         ["before"],
         ["now"],
     ]
 
 
-def test_streams_leave_connections_to_those_who_ask_and_go() -> None:
-    api = an_api()
-    handler = served(api, Terms())
+def test_the_limit_of_streams_leaves_connections_for_short_requests() -> None:
+    api = make_api()
+    handler = api_handler(api, ApiOptions())
 
     async def within() -> tuple[Response, Response]:
         streams = []
-        for number in range(Limits().most_streams):
-            opened = handler(Request("GET", "/api/v1/events", client=b"%d" % (number % 4)))
+        for _ in range(HttpLimits().max_streams):
+            opened = handler(Request("GET", "/api/v1/events"))
             assert isinstance(opened, Response)
             assert opened.stream is not None
             streams.append(opened.stream())
             streams[-1].begin(lambda: None)
-        refused = handler(Request("GET", "/api/v1/events", client=b"another"))
+        refused = handler(Request("GET", "/api/v1/events"))
         streams[0].end()
         again = handler(Request("GET", "/api/v1/events"))
         assert isinstance(refused, Response)
@@ -269,38 +275,21 @@ def test_streams_leave_connections_to_those_who_ask_and_go() -> None:
         return refused, again
 
     refused, again = asyncio.run(within())
-    assert (refused.status, words(refused)["error"]["code"], header(refused, "Retry-After")) == (
+    assert (refused.status, json_of(refused)["error"]["code"], header(refused, "Retry-After")) == (
         503,
         "busy",
         "10",
     )
     assert (again.status, again.stream is not None) == (200, True)
-    assert Limits().connections >= 2 * Limits().most_streams
-
-
-def test_one_client_does_not_have_the_streams_of_all() -> None:
-    api = an_api()
-    handler = served(api, Terms(limits=Limits(client_streams=2)))
-
-    def open_one(client: bytes) -> int:
-        opened = handler(Request("GET", "/api/v1/events", client=client))
-        assert isinstance(opened, Response)
-        if opened.stream is not None:
-            opened.stream().begin(lambda: None)
-        return opened.status
-
-    async def within() -> list[int]:
-        return [open_one(client) for client in (b"a", b"a", b"a", b"b")]
-
-    assert asyncio.run(within()) == [200, 200, 503, 200]
+    assert HttpLimits().connections >= 2 * HttpLimits().max_streams
 
 
 @pytest.mark.parametrize("name", ["snapshot", "recent"])
-def test_no_cache_that_others_share_keeps_who_runs_what(api: Handler, name: str) -> None:
-    assert header(ask(api, f"/api/v1/{name}"), "Cache-Control") == "private, no-cache"
+def test_shared_caches_must_not_store_names(api: Handler, name: str) -> None:
+    assert header(request(api, f"/api/v1/{name}"), "Cache-Control") == "private, no-cache"
 
 
-def test_a_diagnosis_that_breaks_is_an_error_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_diagnosis_returns_500_and_is_retried(caplog: pytest.LogCaptureFixture) -> None:
     tries: list[int] = []
 
     def diagnose() -> list[Finding]:
@@ -309,15 +298,15 @@ def test_a_diagnosis_that_breaks_is_an_error_and_is_tried_again(caplog: pytest.L
             raise RuntimeError("a check has a bug")
         return []
 
-    api = served(an_api(), Terms(diagnose=diagnose))
-    assert [ask(api, "/api/v1/health").status for _ in range(2)] == [500, 200]
+    api = api_handler(make_api(), ApiOptions(diagnose=diagnose))
+    assert [request(api, "/api/v1/health").status for _ in range(2)] == [500, 200]
 
 
-def test_without_a_diagnosis_health_is_told_at_once(api: Handler) -> None:
-    told = words(ask(api, "/api/v1/health"))
-    assert (told["findings"], told["findings_unix"]) == ([], None)
-    assert [one["name"] for one in told["maps"]] == ["pods", "pod_resources", "slurm"]
-    assert told["collectors"][1] == {
+def test_without_a_diagnosis_health_is_returned_immediately(api: Handler) -> None:
+    body = json_of(request(api, "/api/v1/health"))
+    assert (body["findings"], body["findings_unix"]) == ([], None)
+    assert [one["name"] for one in body["maps"]] == ["pods", "pod_resources", "slurm"]
+    assert body["collectors"][1] == {
         "name": "events",
         "success": False,
         "seconds": 0.5,
@@ -327,48 +316,48 @@ def test_without_a_diagnosis_health_is_told_at_once(api: Handler) -> None:
     }
 
 
-def test_too_many_who_wait_are_told_to_come_back() -> None:
+def test_too_many_pending_requests_get_503() -> None:
     ready = threading.Event()
-    worker = Worker("test", waiting=2)
+    worker = QueryWorker("test", waiting=2)
 
     def compute() -> Response:
         ready.wait(20)
         return Response()
 
     async def within() -> list[int]:
-        asked = [worker.ask(number, compute) for number in range(3)]
+        pending = [worker.submit(number, compute) for number in range(3)]
         ready.set()
-        return [(one if isinstance(one, Response) else await one).status for one in asked]
+        return [(one if isinstance(one, Response) else await one).status for one in pending]
 
     assert asyncio.run(within()) == [200, 200, 503]
 
 
-def test_those_who_ask_for_the_same_at_the_same_time_share_one_computation() -> None:
-    worker, computed = Worker("test", waiting=2), []
+def test_equal_concurrent_requests_share_one_computation() -> None:
+    worker, computed = QueryWorker("test", waiting=2), []
 
     def compute() -> Response:
         computed.append(1)
         return Response(body=b"x")
 
     async def within() -> set[bytes]:
-        asked = [worker.ask("same", compute) for _ in range(50)]
-        return {(one if isinstance(one, Response) else await one).body for one in asked}
+        pending = [worker.submit("same", compute) for _ in range(50)]
+        return {(one if isinstance(one, Response) else await one).body for one in pending}
 
     assert (asyncio.run(within()), len(computed)) == ({b"x"}, 1)
 
 
-def test_an_answer_for_a_loop_that_has_ended_is_dropped_and_the_worker_goes_on() -> None:
-    worker, ready = Worker("test"), threading.Event()
+def test_a_response_for_an_ended_loop_is_dropped_and_the_worker_continues() -> None:
+    worker, ready = QueryWorker("test"), threading.Event()
 
     def compute() -> Response:
         ready.wait(20)
         return Response()
 
     async def leave() -> None:
-        worker.ask(1, compute)
+        worker.submit(1, compute)
 
     async def stay() -> int:
-        answer = worker.ask(2, Response)
+        answer = worker.submit(2, Response)
         return (answer if isinstance(answer, Response) else await answer).status
 
     asyncio.run(leave())
@@ -378,45 +367,56 @@ def test_an_answer_for_a_loop_that_has_ended_is_dropped_and_the_worker_goes_on()
 
 # The description.
 
-DESCRIPTION = description()
+DESCRIPTION = openapi_document()
+EXAMPLES = example_responses()
 
 
-def test_each_parameter_that_is_taken_is_described_and_no_other() -> None:
+def test_exactly_the_accepted_parameters_are_described() -> None:
     for endpoint in ENDPOINTS:
         described = {one["name"] for one in DESCRIPTION["paths"][endpoint.path]["get"]["parameters"]}
         assert described == read_query("", endpoint.parameters).keys()
 
 
-def test_the_endpoints_that_are_served_are_those_described(api: Handler) -> None:
-    there = words(ask(api, "/api/v1/nowhere"))["error"]["message"].partition(": ")[2].split(", ")
+def test_exactly_the_served_endpoints_are_described(api: Handler) -> None:
+    there = json_of(request(api, "/api/v1/nowhere"))["error"]["message"].partition(": ")[2].split(", ")
     assert there == list(DESCRIPTION["paths"])
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: one.name)
-def test_each_example_and_default_is_one_that_is_taken(endpoint: Any) -> None:
+def test_each_example_and_default_is_accepted(endpoint: Any) -> None:
     for one in endpoint.parameters:
         for given in (one.example, one.schema.get("default")):
             if given is not None:
                 assert one.name in read_query(f"{one.name}={given}", endpoint.parameters)
 
 
-def test_every_description_has_an_example_of_its_answer() -> None:
+def test_every_described_endpoint_has_an_example_response() -> None:
     assert EXAMPLES.keys() == {one.name for one in ENDPOINTS} - {"events", "openapi.json"}
 
 
+def test_the_examples_are_those_that_make_docs_writes() -> None:
+    assert build_examples() == EXAMPLES
+
+
+def test_the_examples_are_in_the_description() -> None:
+    for name, example in EXAMPLES.items():
+        success = DESCRIPTION["paths"][f"/api/v1/{name}"]["get"]["responses"]["200"]
+        assert success["content"]["application/json"]["example"] == example
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_examples_are_of_the_described_shape(name: str) -> None:
+def test_examples_match_the_schema(name: str) -> None:
     (schema,) = (one.schema for one in ENDPOINTS if one.name == name)
     jsonschema_accepts(schema, EXAMPLES[name])
 
 
-@pytest.mark.parametrize("seen", [golden_page(), stale_page()], ids=["golden", "stale"])
+@pytest.mark.parametrize("seen", [golden_state(), stale_state()], ids=["golden", "stale"])
 @pytest.mark.parametrize("name", ["snapshot", "recent", "sessions", "health"])
-def test_answers_are_of_the_described_shape(name: str, seen: NodeState) -> None:
-    made = an_api()
+def test_responses_match_the_schema(name: str, seen: NodeState) -> None:
+    made = make_api()
     made.publish(seen)
     (schema,) = (one.schema for one in ENDPOINTS if one.name == name)
-    jsonschema_accepts(schema, words(ask(served(made, Terms("n")), f"/api/v1/{name}")))
+    jsonschema_accepts(schema, json_of(request(api_handler(made, ApiOptions("n")), f"/api/v1/{name}")))
 
 
 def jsonschema_accepts(schema: str, instance: Any) -> None:
@@ -427,6 +427,9 @@ def jsonschema_accepts(schema: str, instance: Any) -> None:
     ).validate(instance)
 
 
-def test_the_snapshot_says_the_processes_of_a_page(api: Handler) -> None:
-    made = an_api(page(snapshot(reading(gpu(), process(gpu(), 7)))))
-    assert [one["pid"] for one in words(ask(served(made, Terms()), "/api/v1/snapshot"))["processes"]] == [7]
+def test_the_snapshot_contains_the_processes_of_the_state(api: Handler) -> None:
+    made = make_api(node_state(snapshot(reading(gpu(), process(gpu(), 7)))))
+    assert [
+        one["pid"]
+        for one in json_of(request(api_handler(made, ApiOptions()), "/api/v1/snapshot"))["processes"]
+    ] == [7]

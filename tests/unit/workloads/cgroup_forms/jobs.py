@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unit.workloads.cgroup_forms.words import (
+from unit.workloads.cgroup_forms.expected_owners import (
     ID,
     Row,
     batch,
@@ -37,7 +37,7 @@ JOBS: list[Row] = [
     (
         "/system.slice/slurmstepd.scope/sEKNKTV3WPVI00/step_0",
         unit("slurmstepd.scope"),
-        "no SLUID: its base 32 has no I",
+        "not a SLUID: Crockford's base 32 has no I",
     ),
     ("/../../../sEKNKTV3WPV500/step_0/user/task_0", job("sEKNKTV3WPV500", "0"), "26.05, cgroup namespace"),
     ("/../../uid_1000/job_7/step_0/task_0", job("7", "0", 1000), "v1, cgroup namespace: another user's"),
@@ -45,7 +45,7 @@ JOBS: list[Row] = [
     (
         "/system.slice/slurm-node.service/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
         job("7", "0"),
-        "slurmd in a service that makes a machine of its own: the unit is only around it",
+        "slurmd in a service with its own cgroup tree: the job is inside the unit",
     ),
     (
         f"/system.slice/docker-{ID}.scope/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",

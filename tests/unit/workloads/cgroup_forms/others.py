@@ -1,8 +1,8 @@
-"""Cgroups of users and units, those that name nobody, and several lines of one process."""
+"""Cgroups of users and units, cgroups without an owner, and texts with several lines."""
 
 from __future__ import annotations
 
-from unit.workloads.cgroup_forms.words import (
+from unit.workloads.cgroup_forms.expected_owners import (
     ID,
     KUBE,
     SHORT,
@@ -11,9 +11,9 @@ from unit.workloads.cgroup_forms.words import (
     USER,
     Row,
     batch,
-    box,
+    container,
     job,
-    named,
+    named_container,
     pod,
     unit,
     unknown,
@@ -39,11 +39,15 @@ USERS_AND_UNITS: list[Row] = [
     ("/system.slice/system-vllm.slice/vllm@a.service", unit("vllm@a.service"), "template service"),
     ("/system.slice/run-u12.scope", unit("run-u12.scope"), "systemd-run"),
     ("/system.slice/condor.service/slot1_1", unit("condor.service"), "delegated: the service"),
-    ("/system.slice/condor.service/job.scope", unit("condor.service"), "what a service makes is its own"),
+    (
+        "/system.slice/condor.service/job.scope",
+        unit("condor.service"),
+        "a scope below a service belongs to the service",
+    ),
     (
         f"{USER}/user@1000.service/user-0.slice/session-1.scope",
         user(1000, "session-1.scope"),
-        "a user cannot become another by a cgroup below the own",
+        "a user cannot become another user by creating cgroups",
     ),
     (
         f"{USER}/user@1000.service/user.slice/libpod-conmon-{ID}.scope",
@@ -75,13 +79,13 @@ USERS_AND_UNITS: list[Row] = [
 
 UNKNOWNS: list[Row] = [
     ("", unknown("no_cgroup"), "could not be read"),
-    ("/", unknown("no_cgroup"), "root cgroup, or our own in a cgroup namespace"),
+    ("/", unknown("no_cgroup"), "root cgroup, or gpuledger's cgroup in a cgroup namespace"),
     ("12:cpu:/\n1:name=systemd:/\n0::/\n", unknown("no_cgroup"), "hybrid, nothing anywhere"),
     ("/..", unknown("cgroup_namespace"), "outside our cgroup namespace"),
     ("/../../somewhere", unknown("cgroup_namespace"), "outside our cgroup namespace, unknown form"),
     ("/nomad/share/x", unknown("unknown_cgroup"), "a form that is not in the table"),
     (f"/foo/{SHORT}", unknown("unknown_cgroup"), "12 hex digits alone are no container"),
-    ("garbage\n::\n1:2\n", unknown("no_cgroup"), "no lines of the form"),
+    ("garbage\n::\n1:2\n", unknown("no_cgroup"), "no valid lines"),
 ]
 
 MANY_LINES: list[Row] = [
@@ -104,7 +108,7 @@ MANY_LINES: list[Row] = [
     ),
     (
         f"2:cpu,cpuacct:/docker/{ID}\n1:name=systemd:/docker/{ID}\n0::/system.slice/containerd.service\n",
-        box(runtime="docker"),
+        container(runtime="docker"),
         "hybrid Docker",
     ),
     (
@@ -128,12 +132,12 @@ MANY_LINES: list[Row] = [
     (
         "7:memory:/htcondor/condor_scratch_slot1\n1:name=systemd:/system.slice/condor.service\n",
         unit("slot1", runtime="htcondor"),
-        "v1 HTCondor: the slot says more than the daemon's service",
+        "v1 HTCondor: the slot is more specific than the daemon's service",
     ),
     (
         "5:devices:/lxc.payload.web\n1:name=systemd:/lxc.payload.web/system.slice/ssh.service\n"
         "0::/lxc.payload.web/system.slice/ssh.service\n",
-        named("web", "lxc"),
+        named_container("web", "lxc"),
         "hybrid LXD",
     ),
     ("8:pids:/\n4:memory:/agent/x\n0::/\n", unknown("unknown_cgroup"), "one controller in an unknown form"),

@@ -1,8 +1,8 @@
-"""Cgroups of pods, by runtime, cgroup driver, distribution, and how deep they are nested."""
+"""Cgroups of pods, by runtime, cgroup driver, distribution and nesting."""
 
 from __future__ import annotations
 
-from unit.workloads.cgroup_forms.words import (
+from unit.workloads.cgroup_forms.expected_owners import (
     ID,
     ID2,
     KUBE,
@@ -12,7 +12,7 @@ from unit.workloads.cgroup_forms.words import (
     UID2,
     USER,
     Row,
-    box,
+    container,
     pod,
 )
 
@@ -44,7 +44,7 @@ PODS: list[Row] = [
     (
         f"/system.slice/containerd.service/kubepods-burstable-pod{SNAKE}.slice:cri-containerd:{ID}",
         pod(runtime="containerd"),
-        "drivers mixed, below containerd's own service",
+        "drivers mixed, below containerd's service",
     ),
     (f"{KUBE}{SNAKE}.slice:crio:{ID}", pod(runtime="cri-o"), "cri-o, drivers mixed"),
     (f"{KUBE}{SNAKE}.slice", pod(container=""), "a pod's slice without a container"),
@@ -73,7 +73,7 @@ PODS: list[Row] = [
     (
         f"{KUBE}{SNAKE}.slice/cri-containerd-{ID}.scope/user.slice/user-1000.slice/session-1.scope",
         pod(runtime="containerd"),
-        "a login in a pod has the pod's users",
+        "a login in a pod: its uid belongs to the pod",
     ),
     (
         f"{KUBE}{SNAKE}.slice/cri-containerd-{ID}.scope/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
@@ -100,7 +100,7 @@ PODS: list[Row] = [
     (
         f"/../cri-containerd-{ID}.scope",
         pod("", runtime="containerd"),
-        "cgroup namespace: another container of our own pod",
+        "cgroup namespace: another container of the same pod",
     ),
     (f"{KUBE}{SNAKE}.slice/cri-containerd-{ID}.scope (deleted)", pod(runtime="containerd"), "removed"),
     (
@@ -150,5 +150,5 @@ PODS: list[Row] = [
         pod(runtime="containerd", job="s5K1KKYAYG5D00", step="batch"),
         "Slurm 26.05 in pods",
     ),
-    (f"/kubepods/podnot-a-uid/{ID}", box(), "an id below something that is no pod"),
+    (f"/kubepods/podnot-a-uid/{ID}", container(), "an id below something that is no pod"),
 ]

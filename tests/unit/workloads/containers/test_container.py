@@ -1,4 +1,4 @@
-"""Names of containers, asked of a real HTTP server on a unix socket."""
+"""Container names, read from a real HTTP server on a unix socket."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from builders import FakeClock
 from gpuledger.model.checks import Verdict
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.checks import container_checks
-from gpuledger.workloads.containers.container import Container, Containers, containers_of
-from gpuledger.workloads.containers.open import ContainerReader, open_containers
+from gpuledger.workloads.containers.container import Container, Containers, parse_containers
+from gpuledger.workloads.containers.container_reader import ContainerReader, open_container_indexes
 from gpuledger.workloads.containers.settings import ContainerSettings
 
 ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
@@ -29,7 +29,7 @@ Serve = Callable[[socket.socket], None]
 
 @contextmanager
 def service(path: Path, serve: Serve) -> Iterator[None]:
-    """A listener at `path` that gives each connection to `serve`."""
+    """A listener at `path` that passes each connection to `serve`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(path))
         listening.listen()
@@ -53,19 +53,19 @@ def service(path: Path, serve: Serve) -> Iterator[None]:
 
 
 def request(connected: socket.socket) -> bytes:
-    asked = b""
-    while not asked.endswith(b"\r\n\r\n") and (more := connected.recv(4096)):
-        asked += more
-    return asked
+    requests = b""
+    while not requests.endswith(b"\r\n\r\n") and (more := connected.recv(4096)):
+        requests += more
+    return requests
 
 
-def answering(body: object, status: str = "200 OK", asked: list[bytes] | None = None) -> Serve:
+def answering(body: object, status: str = "200 OK", requests: list[bytes] | None = None) -> Serve:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
 
     def serve(connected: socket.socket) -> None:
-        got = request(connected)
-        if asked is not None:
-            asked.append(got)
+        received = request(connected)
+        if requests is not None:
+            requests.append(received)
         head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
         connected.sendall(head.encode() + raw)
 
@@ -73,7 +73,7 @@ def answering(body: object, status: str = "200 OK", asked: list[bytes] | None = 
 
 
 def chunked(connected: socket.socket) -> None:
-    """As Docker does it when the answer is long: chunks, in pieces."""
+    """A chunked response, which Docker sends if it is long."""
     request(connected)
     raw = json.dumps([ENTRY]).encode()
     connected.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -101,20 +101,20 @@ def reader(path: Path) -> ContainerReader:
     return ContainerReader(str(path), "--docker-socket", timeout=0.2)
 
 
-def test_containers_are_asked_for_by_name_of_the_service_alone(tmp_path: Path) -> None:
-    asked: list[bytes] = []
-    with service(tmp_path / "s", answering([ENTRY], asked=asked)):
+def test_containers_are_read_with_one_get_without_an_api_version(tmp_path: Path) -> None:
+    requests: list[bytes] = []
+    with service(tmp_path / "s", answering([ENTRY], requests=requests)):
         found = reader(tmp_path / "s").read()
     assert found.get(ID) == Container(ID, "web")
-    assert asked[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
+    assert requests[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
 
 
-def test_a_chunked_answer_is_read(tmp_path: Path) -> None:
+def test_a_chunked_response_is_read(tmp_path: Path) -> None:
     with service(tmp_path / "s", chunked):
         assert len(reader(tmp_path / "s").read()) == 1
 
 
-def test_an_unchanged_answer_is_the_same_object(tmp_path: Path) -> None:
+def test_unchanged_containers_are_the_same_object(tmp_path: Path) -> None:
     with service(tmp_path / "s", answering([ENTRY])):
         one = reader(tmp_path / "s")
         assert one.read() is one.read()
@@ -123,50 +123,52 @@ def test_an_unchanged_answer_is_the_same_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("serve", "line"),
     [
-        (answering({"message": "x"}, "500 Internal Server Error"), "answers with status 500; "),
-        (answering({"message": "page"}), "a list of containers is wanted; "),
-        (answering(b"<html>"), "does not answer in JSON; "),
-        (answering(b"[" * 100_000), "does not answer in JSON; "),
-        (cut, "gave no answer (.*); "),
-        (no_http, "gave no answer (.*); "),
-        (silent, "said nothing for .*; "),
+        (answering({"message": "x"}, "500 Internal Server Error"), "HTTP status 500; "),
+        (answering({"message": "page"}), "expected a list of containers; "),
+        (answering(b"<html>"), "the response is not JSON; "),
+        (answering(b"[" * 100_000), "the response is not JSON; "),
+        (cut, "no response (.*); "),
+        (no_http, "no response (.*); "),
+        (silent, "no response within .*; "),
     ],
     ids=["status", "no list", "no JSON", "deep", "cut", "no HTTP", "silent"],
 )
-def test_what_is_no_answer_is_one_line_with_a_remedy(tmp_path: Path, serve: Serve, line: str) -> None:
+def test_an_invalid_response_is_an_error_of_one_line_with_a_remedy(
+    tmp_path: Path, serve: Serve, line: str
+) -> None:
     with service(tmp_path / "s", serve), pytest.raises(GpuledgerError, match=line) as raised:
         reader(tmp_path / "s").read()
     assert str(raised.value).startswith(str(tmp_path / "s"))
     assert "\n" not in str(raised.value)
 
 
-def test_a_socket_that_nobody_serves_any_more_is_told(tmp_path: Path) -> None:
+def test_a_socket_without_a_service_is_an_error(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "s"))
     with pytest.raises(GpuledgerError, match="Connection refused"):
         reader(tmp_path / "s").read()
 
 
-def test_a_socket_that_is_gone_is_told(tmp_path: Path) -> None:
-    with pytest.raises(GpuledgerError, match="is not there; start the service"):
+def test_a_missing_container_socket_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(GpuledgerError, match="does not exist; start the service"):
         reader(tmp_path / "s").read()
 
 
-def test_a_service_that_was_restarted_is_found_again(tmp_path: Path) -> None:
-    asked = reader(tmp_path / "s")
+def test_a_restarted_container_service_is_found_again(tmp_path: Path) -> None:
+    requests = reader(tmp_path / "s")
     with service(tmp_path / "s", answering([ENTRY])):
-        before = asked.read()
+        before = requests.read()
     (tmp_path / "s").unlink()
     with pytest.raises(GpuledgerError):
-        asked.read()
+        requests.read()
     with service(tmp_path / "s", answering([ENTRY])):
-        assert asked.read().get(ID) == before.get(ID)
+        assert requests.read().get(ID) == before.get(ID)
 
 
-def test_missing_permission_is_one_line_with_the_remedy(
+def test_missing_permission_is_an_error_of_one_line_with_a_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Root, which tests may run as, is denied nothing.
+    # Faked, because tests may run as root, which has all permissions.
     class Closed(socket.socket):
         def connect(self, address: object) -> None:
             raise PermissionError(13, os.strerror(13))
@@ -189,16 +191,16 @@ def test_missing_permission_is_one_line_with_the_remedy(
         ("text", None),
     ],
 )
-def test_an_entry_is_a_container_where_it_has_id_and_name(entry: object, found: Container | None) -> None:
-    assert list(containers_of([entry])) == ([found] if found else [])
+def test_an_entry_needs_an_id_and_a_name_to_be_a_container(entry: object, found: Container | None) -> None:
+    assert list(parse_containers([entry])) == ([found] if found else [])
 
 
-def test_control_characters_of_a_name_are_spelled_out() -> None:
-    (found,) = containers_of([{**ENTRY, "Names": ["/a\0b"]}])
+def test_control_characters_in_a_container_name_are_escaped() -> None:
+    (found,) = parse_containers([{**ENTRY, "Names": ["/a\0b"]}])
     assert found.name == "a\\x00b"
 
 
-def test_a_short_id_is_the_container_that_alone_begins_so() -> None:
+def test_a_unique_id_prefix_finds_its_container() -> None:
     known = Containers([Container(ID, "web"), Container(ID2, "db")])
     assert known.get(ID[:20]) == Container(ID, "web")
     assert known.get(ID[:12]) is None
@@ -206,25 +208,25 @@ def test_a_short_id_is_the_container_that_alone_begins_so() -> None:
     assert known.get("") is None
 
 
-def test_a_socket_that_is_not_there_has_no_map(tmp_path: Path) -> None:
+def test_a_missing_socket_has_no_index(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     settings = ContainerSettings(str(tmp_path / "file"), str(tmp_path / "none"))
-    assert open_containers(settings, clock=FakeClock()) == ()
+    assert open_container_indexes(settings, clock=FakeClock()) == ()
 
 
-def test_each_socket_that_is_there_has_a_map_and_an_empty_setting_none(tmp_path: Path) -> None:
+def test_each_existing_socket_has_an_index_and_an_empty_setting_has_none(tmp_path: Path) -> None:
     with service(tmp_path / "s", answering([ENTRY])):
-        (docker,) = open_containers(ContainerSettings(str(tmp_path / "s"), ""), clock=FakeClock())
+        (docker,) = open_container_indexes(ContainerSettings(str(tmp_path / "s"), ""), clock=FakeClock())
         assert docker.refresh()
         assert (docker.name, docker.health.entries) == ("docker", 1)
-        (podman,) = open_containers(ContainerSettings("", str(tmp_path / "s")), clock=FakeClock())
+        (podman,) = open_container_indexes(ContainerSettings("", str(tmp_path / "s")), clock=FakeClock())
         assert podman.name == "podman"
 
 
-def test_doctor_tells_of_each_socket(tmp_path: Path) -> None:
+def test_doctor_checks_each_container_socket(tmp_path: Path) -> None:
     with service(tmp_path / "s", answering([ENTRY])), service(tmp_path / "p", answering({})):
         checks = container_checks(ContainerSettings(str(tmp_path / "s"), str(tmp_path / "p")))
-        found = [finding for check in checks for finding in check.look()]
+        found = [finding for check in checks for finding in check.run()]
     assert [(finding.verdict, finding.what) for finding in found] == [
         (Verdict.WORKS, "Docker containers"),
         (Verdict.WARNING, "Podman containers"),
@@ -236,7 +238,7 @@ def test_doctor_tells_of_each_socket(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("docker", "why"), [("", "switched off"), ("/none/x.sock", "no socket at /none/x.sock")]
 )
-def test_doctor_leaves_out_what_nobody_runs(docker: str, why: str) -> None:
+def test_doctor_skips_missing_and_disabled_container_sockets(docker: str, why: str) -> None:
     (check,) = container_checks(ContainerSettings(docker, ""))
-    (finding,) = check.look()
+    (finding,) = check.run()
     assert (finding.verdict, finding.why) == (Verdict.SKIPPED, why)

@@ -1,4 +1,4 @@
-"""A gRPC server that stands in for the kubelet's pod-resources socket, and one that sends any bytes."""
+"""A gRPC server in place of the kubelet's pod-resources socket, and a server that sends arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Service(grpc.GenericRpcHandler):
 
 @contextmanager
 def kubelet(path: Path, **answers: Answer) -> Iterator[None]:
-    """A kubelet that serves the calls named by `answers`; all others are UNIMPLEMENTED."""
+    """A kubelet that serves the methods in `answers`; all others are UNIMPLEMENTED."""
     options = [("grpc.max_send_message_length", -1)]
     server = grpc.server(futures.ThreadPoolExecutor(2), handlers=[_Service(answers)], options=options)
     server.add_insecure_port(f"unix://{path}")
@@ -77,7 +77,7 @@ def kubelet(path: Path, **answers: Answer) -> Iterator[None]:
 
 @contextmanager
 def raw_server(path: Path, *answers: bytes, hang: bool = False) -> Iterator[None]:
-    """Takes one connection, reads, sends `answers`, and closes it; or keeps it open until the test ends."""
+    """Accepts one connection, reads, sends `answers`, and closes it; or keeps it open until the test ends."""
     ended = Event()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))

@@ -1,4 +1,4 @@
-"""The kubelet's checkpoint of device plugins: its forms, and what is said of a file that is not one."""
+"""Reading of the kubelet's device plugin checkpoint: its formats, and errors for invalid files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.pod_resources.devices import Grant
-from gpuledger.workloads.pod_resources.map import read_checkpoint
+from gpuledger.workloads.pod_resources.device_names import KubeletAllocation
+from gpuledger.workloads.pod_resources.kubelet_index import read_checkpoint
 
 
 def written(path: Path, entries: object) -> Path:
@@ -21,56 +21,60 @@ def written(path: Path, entries: object) -> Path:
 
 
 def entry(ids: object, **more: object) -> dict[str, object]:
-    told = {"PodUID": "u1", "ContainerName": "main", "ResourceName": "nvidia.com/gpu", "AllocResp": "Cg=="}
-    return {**told, "DeviceIDs": ids, **more}
+    fields = {"PodUID": "u1", "ContainerName": "main", "ResourceName": "nvidia.com/gpu", "AllocResp": "Cg=="}
+    return {**fields, "DeviceIDs": ids, **more}
 
 
 @pytest.mark.parametrize(
     "ids", [{"0": ["GPU-1"], "1": ["GPU-2"]}, {"-1": ["GPU-1", "GPU-2"]}, ["GPU-1", "GPU-2", "GPU-1"]]
 )
-def test_ids_are_told_by_numa_node_or_in_one_list(tmp_path: Path, ids: object) -> None:
-    told = read_checkpoint(written(tmp_path, [entry(ids)]))
-    assert told.found_by == "checkpoint"
-    assert told.grants == tuple(
-        Grant(container="main", resource="nvidia.com/gpu", device_id=one, pod_uid="u1")
+def test_device_ids_are_read_by_numa_node_or_from_one_list(tmp_path: Path, ids: object) -> None:
+    allocations = read_checkpoint(written(tmp_path, [entry(ids)]))
+    assert allocations.found_by == "checkpoint"
+    assert allocations.allocations == tuple(
+        KubeletAllocation(container="main", resource="nvidia.com/gpu", device_id=one, pod_uid="u1")
         for one in ("GPU-1", "GPU-2")
     )
 
 
-def test_a_node_where_nothing_was_handed_out_yet(tmp_path: Path) -> None:
+def test_a_node_without_allocations_has_an_empty_checkpoint(tmp_path: Path) -> None:
     assert len(read_checkpoint(written(tmp_path, None))) == 0
 
 
 @pytest.mark.parametrize("bad", [7, entry(None), entry({"0": 7}), entry(["GPU-9"], PodUID=7)])
-def test_a_bad_entry_is_lost_alone(tmp_path: Path, bad: object) -> None:
-    told = read_checkpoint(written(tmp_path, [bad, entry(["GPU-1"])]))
-    assert [one.device_id for one in told] == ["GPU-1"]
+def test_only_the_invalid_entry_of_a_checkpoint_is_skipped(tmp_path: Path, bad: object) -> None:
+    allocations = read_checkpoint(written(tmp_path, [bad, entry(["GPU-1"])]))
+    assert [one.device_id for one in allocations] == ["GPU-1"]
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"Data":{"PodDevic', "half written"),
-        ("", "half written"),
-        ("[" * 100_000, "half written"),
-        ("[]", "no checkpoint"),
-        ('{"policyName":"none"}', "no checkpoint"),
-        ('{"Data":{"PodDeviceEntries":7}}', "no list"),
+        ('{"Data":{"PodDevic', "half-written"),
+        ("", "half-written"),
+        ("[" * 100_000, "half-written"),
+        ("[]", "not a device plugin checkpoint"),
+        ('{"policyName":"none"}', "not a device plugin checkpoint"),
+        ('{"Data":{"PodDeviceEntries":7}}', "not a list"),
     ],
 )
-def test_a_half_written_or_foreign_file_is_one_line(tmp_path: Path, content: str, words: str) -> None:
+def test_a_half_written_or_foreign_file_is_an_error_of_one_line(
+    tmp_path: Path, content: str, words: str
+) -> None:
     file = tmp_path / "kubelet_internal_checkpoint"
     file.write_text(content)
     with pytest.raises(GpuledgerError, match=words):
         read_checkpoint(file)
 
 
-def test_a_file_that_is_not_there_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_a_missing_checkpoint_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(GpuledgerError, match=r"no checkpoint at .*; mount the node's"):
         read_checkpoint(tmp_path / "none")
 
 
-def test_a_pipe_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_the_checkpoint_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(GpuledgerError, match=r"nobody writes; see that it is the kubelet's"):
+    with pytest.raises(
+        GpuledgerError, match=r"a pipe without a writer; check that it is the kubelet's checkpoint file"
+    ):
         read_checkpoint(tmp_path / "pipe")

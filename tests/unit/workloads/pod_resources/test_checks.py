@@ -1,4 +1,4 @@
-"""What doctor says of the kubelet's word on who holds which device."""
+"""Checks of `doctor` for the kubelet's device allocations."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ def folder() -> Iterator[Path]:
 def found(folder: Path) -> dict[str, list[Finding]]:
     settings = PodResourcesSettings(str(folder / "k.sock"), str(folder / "checkpoint"))
     checks = pod_resources_checks(settings, lambda: (gpu(0, minor=0),))
-    told: dict[str, list[Finding]] = {}
+    findings: dict[str, list[Finding]] = {}
     for check in checks:
-        for finding in check.look():
-            told.setdefault(finding.check, []).append(finding)
-    return told
+        for finding in check.run():
+            findings.setdefault(finding.check, []).append(finding)
+    return findings
 
 
 def verdicts(findings: list[Finding]) -> list[Verdict]:
     return [one.verdict for one in findings]
 
 
-def test_off_is_said_once() -> None:
+def test_kubernetes_off_is_one_skipped_check() -> None:
     (check,) = pod_resources_checks(PodResourcesSettings(), enabled=False)
-    assert verdicts(list(check.look())) == [Verdict.SKIPPED]
+    assert verdicts(list(check.run())) == [Verdict.SKIPPED]
 
 
-def test_a_kubelet_that_answers_and_a_gpu_that_is_here(folder: Path) -> None:
+def test_a_responding_kubelet_with_a_local_gpu_works(folder: Path) -> None:
     devices = [wire.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-0"])]
     allocatable = wire.AllocatableResourcesResponse(devices=devices).SerializeToString()
     body = listed(pod("a", "GPU-0"))
     with kubelet(folder / "k.sock", List=lambda _: body, GetAllocatableResources=lambda _: allocatable):
-        told = found(folder)
-    assert verdicts(told["kubernetes.pod_resources"]) == [Verdict.WORKS, Verdict.WORKS]
-    assert told["kubernetes.pod_resources"][1].why == "1 nvidia.com/gpu"
-    assert verdicts(told["kubernetes.checkpoint"]) == [Verdict.SKIPPED]
-    assert told["kubernetes.devices"][0].why == "1 are GPUs of this machine"
+        findings = found(folder)
+    assert verdicts(findings["kubernetes.pod_resources"]) == [Verdict.WORKS, Verdict.WORKS]
+    assert findings["kubernetes.pod_resources"][1].why == "1 nvidia.com/gpu"
+    assert verdicts(findings["kubernetes.checkpoint"]) == [Verdict.SKIPPED]
+    assert findings["kubernetes.devices"][0].why == "1 are GPUs of this machine"
 
 
-def test_ids_that_match_no_gpu_are_named_with_the_form_they_were_read_as(folder: Path) -> None:
+def test_unmatched_device_ids_are_warned_about_with_their_form(folder: Path) -> None:
     body = listed(pod("a", "GPU-7", "nvidia9"), pod("b", "x", resource="vendor.com/nic"))
     with kubelet(folder / "k.sock", List=lambda _: body):
         findings = found(folder)["kubernetes.devices"]
     assert verdicts(findings) == [Verdict.WARNING, Verdict.WARNING, Verdict.SKIPPED]
-    assert "read as nvidiaN: nvidia9" in findings[0].why
-    assert "read as uuid: GPU-7" in findings[1].why
+    assert "parsed as nvidiaN: nvidia9" in findings[0].why
+    assert "parsed as uuid: GPU-7" in findings[1].why
     assert "vendor.com/nic" in findings[2].why
 
 
@@ -84,14 +84,14 @@ def test_without_a_socket_the_checkpoint_is_a_warning_with_the_remedy(folder: Pa
         "DeviceIDs": ["GPU-0"],
     }
     (folder / "checkpoint").write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
-    told = found(folder)
-    assert verdicts(told["kubernetes.pod_resources"]) == [Verdict.FAILS]
-    assert told["kubernetes.pod_resources"][0].remedy.startswith("mount the node's")
-    assert verdicts(told["kubernetes.checkpoint"]) == [Verdict.WARNING]
-    assert verdicts(told["kubernetes.devices"]) == [Verdict.WORKS]
+    findings = found(folder)
+    assert verdicts(findings["kubernetes.pod_resources"]) == [Verdict.FAILS]
+    assert findings["kubernetes.pod_resources"][0].remedy.startswith("mount the node's")
+    assert verdicts(findings["kubernetes.checkpoint"]) == [Verdict.WARNING]
+    assert verdicts(findings["kubernetes.devices"]) == [Verdict.WORKS]
 
 
-def test_with_neither_what_they_would_tell_is_skipped_with_its_cause(folder: Path) -> None:
-    told = found(folder)
-    assert verdicts(told["kubernetes.checkpoint"]) == [Verdict.FAILS]
-    assert told["kubernetes.devices"][0].why == "because of: pod-resources socket"
+def test_without_socket_and_checkpoint_the_device_check_is_skipped_with_its_cause(folder: Path) -> None:
+    findings = found(folder)
+    assert verdicts(findings["kubernetes.checkpoint"]) == [Verdict.FAILS]
+    assert findings["kubernetes.devices"][0].why == "because of: pod-resources socket"

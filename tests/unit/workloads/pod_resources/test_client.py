@@ -1,4 +1,4 @@
-"""The kubelet's pod-resources API as a real gRPC server tells it, and what is said when it does not."""
+"""PodResourcesClient against a real gRPC server, and its errors for broken servers."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from hyperframe.frame import DataFrame, GoAwayFrame, HeadersFrame, RstStreamFram
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.pod_resources.client import PodResourcesClient
-from gpuledger.workloads.pod_resources.devices import Claimed, Grant
-from gpuledger.workloads.pod_resources.unary import CallFailed, Unreachable
+from gpuledger.workloads.pod_resources.device_names import ClaimedDevice, KubeletAllocation
+from gpuledger.workloads.pod_resources.grpc_call import GrpcCallFailed, KubeletUnreachable
 from unit.workloads.pod_resources.kubelet_server import Refusal, kubelet, listed, pod, raw_server
 
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    # A unix socket's path may have 107 bytes, and pytest's own folders are longer.
+    # The path of a unix socket has at most 107 bytes, and pytest's temporary folders are longer.
     with TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder) / "kubelet.sock"
 
 
-def test_list_tells_every_device_of_every_container(path: Path) -> None:
+def test_list_returns_every_device_of_every_container(path: Path) -> None:
     body = listed(pod("a", "GPU-1", "GPU-2"), pod("b", "MIG-3", resource="nvidia.com/mig-1g.10gb"))
     with kubelet(path, List=lambda _: body):
-        told = PodResourcesClient(str(path)).list()
-    assert told.grants == (
-        Grant("team", "a", "main", "nvidia.com/gpu", "GPU-1"),
-        Grant("team", "a", "main", "nvidia.com/gpu", "GPU-2"),
-        Grant("team", "b", "main", "nvidia.com/mig-1g.10gb", "MIG-3"),
+        allocations = PodResourcesClient(str(path)).list_allocations()
+    assert allocations.allocations == (
+        KubeletAllocation("team", "a", "main", "nvidia.com/gpu", "GPU-1"),
+        KubeletAllocation("team", "a", "main", "nvidia.com/gpu", "GPU-2"),
+        KubeletAllocation("team", "b", "main", "nvidia.com/mig-1g.10gb", "MIG-3"),
     )
-    assert told.found_by == "pod_resources"
+    assert allocations.found_by == "pod_resources"
 
 
-def test_list_tells_what_dra_handed_out(path: Path) -> None:
+def test_list_returns_devices_claimed_by_dra(path: Path) -> None:
     claim = wire.DynamicResource(
         claim_name="gpus",
         claim_namespace="team",
@@ -57,100 +57,100 @@ def test_list_tells_what_dra_handed_out(path: Path) -> None:
     held = wire.ContainerResources(name="main", dynamic_resources=[claim])
     body = listed(wire.PodResources(name="a", namespace="team", containers=[held]))
     with kubelet(path, List=lambda _: body):
-        told = PodResourcesClient(str(path)).list()
-    claimed = Claimed("gpu.nvidia.com", "node-1", "gpu-0", "gpus")
-    assert told.grants == (Grant("team", "a", "main", claimed=claimed),)
+        allocations = PodResourcesClient(str(path)).list_allocations()
+    claimed = ClaimedDevice("gpu.nvidia.com", "node-1", "gpu-0", "gpus")
+    assert allocations.allocations == (KubeletAllocation("team", "a", "main", claimed_device=claimed),)
 
 
-def test_allocatable_ids_are_told_where_they_are_served(path: Path) -> None:
+def test_allocatable_devices_are_listed_if_the_kubelet_serves_them(path: Path) -> None:
     devices = [wire.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-2", "GPU-1"])]
     body = wire.AllocatableResourcesResponse(devices=devices).SerializeToString()
     with kubelet(path, GetAllocatableResources=lambda _: body):
-        told = PodResourcesClient(str(path)).allocatable()
-    assert told == (("nvidia.com/gpu", "GPU-1"), ("nvidia.com/gpu", "GPU-2"))
+        allocations = PodResourcesClient(str(path)).list_allocatable()
+    assert allocations == (("nvidia.com/gpu", "GPU-1"), ("nvidia.com/gpu", "GPU-2"))
 
 
-def test_an_older_kubelet_without_the_newer_call_is_no_failure(path: Path) -> None:
+def test_an_older_kubelet_without_allocatable_devices_is_not_a_failure(path: Path) -> None:
     with kubelet(path, List=lambda _: listed()):
         client = PodResourcesClient(str(path))
-        assert (client.allocatable(), len(client.list())) == (None, 0)
+        assert (client.list_allocatable(), len(client.list_allocations())) == (None, 0)
 
 
-def test_an_answer_of_20_mb_is_taken_whole(path: Path) -> None:
+def test_a_response_of_20_mb_is_accepted(path: Path) -> None:
     body = listed(*(pod(f"p{number}", "x" * 4096) for number in range(5000)))
     assert len(body) > 20_000_000
     with kubelet(path, List=lambda _: body):
-        told = PodResourcesClient(str(path), timeout=60).list()
-    assert (len(told), told.grants[-1].pod) == (5000, "p4999")
+        allocations = PodResourcesClient(str(path), timeout=60).list_allocations()
+    assert (len(allocations), allocations.allocations[-1].pod) == (5000, "p4999")
 
 
-def test_an_answer_beyond_the_bound_is_refused(path: Path) -> None:
+def test_a_response_beyond_the_limit_is_rejected(path: Path) -> None:
     with kubelet(path, List=lambda _: b"x" * 5000), pytest.raises(GpuledgerError, match="5000 bytes"):
-        PodResourcesClient(str(path), longest=4999).list()
+        PodResourcesClient(str(path), max_bytes=4999).list_allocations()
 
 
-def test_a_kubelet_that_was_restarted_is_found_again(path: Path) -> None:
+def test_a_restarted_kubelet_is_found_again(path: Path) -> None:
     client = PodResourcesClient(str(path))
     with kubelet(path, List=lambda _: listed(pod("a", "GPU-1"))):
-        assert len(client.list()) == 1
-    with pytest.raises(Unreachable):
-        client.list()
+        assert len(client.list_allocations()) == 1
+    with pytest.raises(KubeletUnreachable):
+        client.list_allocations()
     with kubelet(path, List=lambda _: listed(pod("a", "GPU-1", "GPU-2"))):
-        assert len(client.list()) == 2
+        assert len(client.list_allocations()) == 2
 
 
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [
         ("PERMISSION_DENIED", "as root"),
-        ("RESOURCE_EXHAUSTED", "too often"),
+        ("RESOURCE_EXHAUSTED", "too many requests"),
         ("UNIMPLEMENTED", "Kubernetes 1.20"),
-        ("INTERNAL", "asked again"),
+        ("INTERNAL", "retrying"),
     ],
 )
-def test_a_refusal_is_one_line_with_the_kubelets_words_and_the_remedy(
+def test_a_grpc_error_is_one_line_with_the_kubelets_message_and_a_remedy(
     path: Path, code: str, remedy: str
 ) -> None:
     def refuse(_: bytes) -> bytes:
         raise Refusal(grpc.StatusCode[code], "no,\nnot now")
 
-    with kubelet(path, List=refuse), pytest.raises(CallFailed, match=remedy) as caught:
-        PodResourcesClient(str(path)).list()
+    with kubelet(path, List=refuse), pytest.raises(GrpcCallFailed, match=remedy) as caught:
+        PodResourcesClient(str(path)).list_allocations()
     assert "no, not now" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_an_answer_that_is_no_message_is_told_as_such(path: Path) -> None:
+def test_an_invalid_protobuf_message_is_an_error(path: Path) -> None:
     with (
         kubelet(path, List=lambda _: b"\x0a\xff"),
-        pytest.raises(GpuledgerError, match="not of pod-resources"),
+        pytest.raises(GpuledgerError, match="not pod-resources v1"),
     ):
-        PodResourcesClient(str(path)).list()
+        PodResourcesClient(str(path)).list_allocations()
 
 
-def test_a_socket_that_is_not_there_is_told_with_the_remedy(path: Path) -> None:
-    with pytest.raises(Unreachable, match=r"no socket at .*; mount the node's"):
-        PodResourcesClient(str(path)).list()
+def test_a_missing_kubelet_socket_is_an_error_with_a_remedy(path: Path) -> None:
+    with pytest.raises(KubeletUnreachable, match=r"no socket at .*; mount the node's"):
+        PodResourcesClient(str(path)).list_allocations()
 
 
-def test_a_socket_that_nobody_listens_at_is_told_with_the_remedy(path: Path) -> None:
+def test_a_kubelet_socket_without_a_listener_is_an_error_with_a_remedy(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(path))
-    with pytest.raises(Unreachable, match=r"nobody listens at .*; see that the kubelet runs"):
-        PodResourcesClient(str(path)).list()
+    with pytest.raises(KubeletUnreachable, match=r"nothing listens at .*; check that the kubelet runs"):
+        PodResourcesClient(str(path)).list_allocations()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may use every socket")
-def test_a_socket_that_is_not_permitted_is_told_with_the_remedy(path: Path) -> None:
+def test_a_kubelet_socket_without_permission_is_an_error_with_a_remedy(path: Path) -> None:
     with kubelet(path, List=lambda _: listed()):
         path.chmod(0)
-        with pytest.raises(Unreachable, match=r"no permission for .*; run as root"):
-            PodResourcesClient(str(path)).list()
+        with pytest.raises(KubeletUnreachable, match=r"no permission for .*; run as root"):
+            PodResourcesClient(str(path)).list_allocations()
 
 
-def test_a_path_too_long_for_a_socket_is_told(path: Path) -> None:
-    with pytest.raises(Unreachable, match="too long"):
-        PodResourcesClient(str(path) + "x" * 200).list()
+def test_a_socket_path_that_is_too_long_is_an_error(path: Path) -> None:
+    with pytest.raises(KubeletUnreachable, match="too long"):
+        PodResourcesClient(str(path) + "x" * 200).list_allocations()
 
 
 def _answer_of(*frames: bytes) -> bytes:
@@ -182,22 +182,28 @@ def _data(content: bytes, *, end: bool = False) -> bytes:
         (_answer_of(GoAwayFrame(0, 0, 0).serialize()), "stops or restarts"),
         (_answer_of(_headers(status="404"), _data(b"404 page not found", end=True)), "HTTP 404"),
         (_answer_of(_headers(end=True)), "without a gRPC status"),
-        (_answer_of(_headers(end=True, **{"grpc-status": "0"})), "sent another number"),
+        (_answer_of(_headers(end=True, **{"grpc-status": "0"})), "sent a different number"),
     ],
 )
-def test_a_broken_answer_is_one_line(path: Path, answer: bytes, words: str) -> None:
+def test_a_broken_response_is_an_error_of_one_line(path: Path, answer: bytes, words: str) -> None:
     with raw_server(path, answer), pytest.raises(GpuledgerError, match=words) as caught:
-        PodResourcesClient(str(path)).list()
+        PodResourcesClient(str(path)).list_allocations()
     assert "\n" not in str(caught.value)
 
 
-def test_a_kubelet_that_hangs_is_left_at_the_deadline(path: Path) -> None:
-    with raw_server(path, hang=True), pytest.raises(GpuledgerError, match=r"no whole answer within 0.2 s"):
-        PodResourcesClient(str(path), timeout=0.2).list()
+def test_a_hanging_kubelet_is_given_up_at_the_deadline(path: Path) -> None:
+    with (
+        raw_server(path, hang=True),
+        pytest.raises(GpuledgerError, match=r"no complete response within 0.2 s"),
+    ):
+        PodResourcesClient(str(path), timeout=0.2).list_allocations()
 
 
-def test_the_deadline_is_for_the_whole_answer_not_for_each_piece(path: Path) -> None:
-    # The clock passes the deadline between two pieces, each of which comes at once.
+def test_the_deadline_covers_the_whole_response(path: Path) -> None:
+    # The clock passes the deadline between two reads that do not block.
     moments = iter((0.0, 0.0, 0.0, 9.0))
-    with raw_server(path, _answer_of(), hang=True), pytest.raises(GpuledgerError, match="no whole answer"):
-        PodResourcesClient(str(path), timeout=5.0, monotonic=lambda: next(moments)).list()
+    with (
+        raw_server(path, _answer_of(), hang=True),
+        pytest.raises(GpuledgerError, match="no complete response"),
+    ):
+        PodResourcesClient(str(path), timeout=5.0, monotonic=lambda: next(moments)).list_allocations()

@@ -1,4 +1,4 @@
-"""What is read out of the API's JSON of a pod, and how pods are found by it."""
+"""Parsing of pods from the API's JSON, and lookup of pods."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.workloads.pods.labels import LabelAllowlist
-from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods, read_pod
+from gpuledger.workloads.pods.label_allowlist import LabelAllowlist
+from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods, parse_pod
 
 NOTHING = LabelAllowlist()
 META = {"uid": "u1", "name": "train", "namespace": "ml"}
 
 
 def read(status: Any = None, **meta: Any) -> Pod:
-    pod = read_pod({"metadata": META | meta, "status": status}, NOTHING)
+    pod = parse_pod({"metadata": META | meta, "status": status}, NOTHING)
     assert pod is not None
     return pod
 
@@ -61,7 +61,9 @@ def read(status: Any = None, **meta: Any) -> Pod:
         (None, {}),
     ],
 )
-def test_containers_are_named_by_their_bare_ids(status: Any, containers: dict[str, str]) -> None:
+def test_container_names_are_found_by_ids_without_runtime_prefix(
+    status: Any, containers: dict[str, str]
+) -> None:
     assert read(status).containers == containers
 
 
@@ -94,7 +96,9 @@ def test_a_pod_is_finished_by_its_phase(phase: Any, finished: bool) -> None:
         (None, ("", "")),
     ],
 )
-def test_the_controller_is_the_owner_that_is_called_so(owners: Any, controller: tuple[str, str]) -> None:
+def test_the_controller_is_the_owner_reference_marked_as_controller(
+    owners: Any, controller: tuple[str, str]
+) -> None:
     pod = read(ownerReferences=owners)
     assert (pod.controller_kind, pod.controller) == controller
 
@@ -108,12 +112,12 @@ def test_the_controller_is_the_owner_that_is_called_so(owners: Any, controller: 
         (None, ""),
     ],
 )
-def test_a_static_pod_bears_the_hash_that_its_cgroup_shows(annotations: Any, expected: str) -> None:
+def test_a_static_pod_has_the_hash_of_its_cgroup(annotations: Any, expected: str) -> None:
     assert read(annotations=annotations).hash == expected
 
 
 @pytest.mark.parametrize(
-    ("told", "unix"),
+    ("expected", "unix"),
     [
         ("2026-11-28T03:44:10Z", 1795837450.0),
         ("no time", None),
@@ -122,17 +126,19 @@ def test_a_static_pod_bears_the_hash_that_its_cgroup_shows(annotations: Any, exp
         (5, None),
     ],
 )
-def test_the_time_of_creation_is_unix_seconds_or_unknown(told: Any, unix: float | None) -> None:
-    assert read(creationTimestamp=told).created == unix
-
-
-@pytest.mark.parametrize("told", [None, [], "x", {}, {"metadata": {"uid": "u"}}, {"metadata": {"name": "n"}}])
-def test_what_has_no_uid_or_name_is_no_pod(told: object) -> None:
-    assert read_pod(told, NOTHING) is None
+def test_the_creation_time_is_unix_seconds_or_unknown(expected: Any, unix: float | None) -> None:
+    assert read(creationTimestamp=expected).created == unix
 
 
 @pytest.mark.parametrize(
-    ("allowed", "told"),
+    "expected", [None, [], "x", {}, {"metadata": {"uid": "u"}}, {"metadata": {"name": "n"}}]
+)
+def test_an_object_without_uid_or_name_is_not_a_pod(expected: object) -> None:
+    assert parse_pod(expected, NOTHING) is None
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
     [
         ((), ()),
         (("app",), (("app", "llm"),)),
@@ -141,9 +147,11 @@ def test_what_has_no_uid_or_name_is_no_pod(told: object) -> None:
         (("nothing", "ap"), ()),
     ],
 )
-def test_only_the_named_labels_are_told_sorted(allowed: tuple[str, ...], told: tuple[Any, ...]) -> None:
+def test_only_allowed_labels_are_kept_sorted_by_name(
+    allowed: tuple[str, ...], expected: tuple[Any, ...]
+) -> None:
     labels = {"team/name": "x", "app": "llm", "team/cost": "7", "bad": 5}
-    assert LabelAllowlist(allowed).of(labels) == told
+    assert LabelAllowlist(allowed).select(labels) == expected
 
 
 KEYS = st.sampled_from(
@@ -158,10 +166,10 @@ JSON = st.recursive(
 
 @given(JSON, JSON, JSON)
 @settings(deadline=None, max_examples=150)
-def test_whatever_else_a_pod_says_its_names_are_read(meta: Any, status: Any, statuses: Any) -> None:
+def test_invalid_fields_do_not_affect_the_names_of_a_pod(meta: Any, status: Any, statuses: Any) -> None:
     more = meta if isinstance(meta, dict) else {"labels": meta, "ownerReferences": meta, "annotations": meta}
     for about in (status, {"phase": status, "containerStatuses": statuses}):
-        pod = read_pod({"metadata": more | META, "status": about}, LabelAllowlist(["*"]))
+        pod = parse_pod({"metadata": more | META, "status": about}, LabelAllowlist(["*"]))
         assert pod is not None
         assert (pod.uid, pod.namespace, pod.name) == ("u1", "ml", "train")
 
@@ -169,24 +177,31 @@ def test_whatever_else_a_pod_says_its_names_are_read(meta: Any, status: Any, sta
 def test_pods_are_found_by_uid_hash_name_and_container() -> None:
     one = Pod("u1", "ml", "train", containers={"aa": "main"}, hash="h1")
     pods = Pods([one, Pod("u2", "ml", "other")])
-    assert [pods.uid("u1"), pods.uid("h1"), pods.named("ml", "train"), pods.container("aa")] == [one] * 4
-    assert (pods.uid("zz"), pods.named("other", "train"), pods.container("bb")) == (None, None, None)
+    assert [pods.by_uid("u1"), pods.by_uid("h1"), pods.by_name("ml", "train"), pods.by_container("aa")] == [
+        one
+    ] * 4
+    assert (pods.by_uid("zz"), pods.by_name("other", "train"), pods.by_container("bb")) == (None, None, None)
     assert len(pods) == 2
-    assert one.container("aa") == "main"
-    assert one.container("zz") == ""
+    assert one.container_name("aa") == "main"
+    assert one.container_name("zz") == ""
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_of_two_pods_of_one_name_the_younger_is_found_and_both_by_uid(order: int) -> None:
+def test_the_newer_of_two_pods_with_one_name_is_found_and_both_by_uid(order: int) -> None:
     old, new = Pod("u1", "ml", "t", created=1.0, hash="h"), Pod("u2", "ml", "t", created=2.0, hash="h")
     pods = Pods([old, new][::order])
-    assert (pods.named("ml", "t"), pods.uid("h"), pods.uid("u1"), pods.uid("u2")) == (new, new, old, new)
+    assert (pods.by_name("ml", "t"), pods.by_uid("h"), pods.by_uid("u1"), pods.by_uid("u2")) == (
+        new,
+        new,
+        old,
+        new,
+    )
 
 
-def test_pods_backed_by_others_ask_them_last() -> None:
+def test_fallback_pods_are_looked_up_last() -> None:
     mine, same, theirs = Pod("u1", "ml", "a", phase="Running"), Pod("u1", "ml", "a"), Pod("u3", "ml", "c")
-    pods = Pods([mine]).backed_by(Pods([same, theirs]))
-    assert (pods.uid("u1"), pods.uid("u3"), pods.named("ml", "c")) == (mine, theirs, theirs)
+    pods = Pods([mine]).with_fallback(Pods([same, theirs]))
+    assert (pods.by_uid("u1"), pods.by_uid("u3"), pods.by_name("ml", "c")) == (mine, theirs, theirs)
     assert [pod.uid for pod in pods] == ["u1", "u3"]
     assert len(pods) == 2
     assert len(NO_PODS) == 0

@@ -1,4 +1,4 @@
-{{/* The operator's own names, and where a WhatapAgent's objects go. All read .v: see gpuledger.init. */}}
+{{/* Names, namespaces and configuration of the operator. All read .v: see gpuledger.init. */}}
 
 {{- define "gpuledger.operatorName" -}}
 {{- printf "%s-operator" (include "gpuledger.fullname" .) -}}
@@ -8,7 +8,7 @@
 {{ include "gpuledger.labels" (dict "root" . "name" (include "gpuledger.operatorName" .) "component" "operator") }}
 {{- end -}}
 
-{{/* Namespaces in which the operator makes objects, as a YAML list. */}}
+{{/* Namespaces in which the operator creates objects, as a YAML list. */}}
 {{- define "gpuledger.operatorNamespaces" -}}
 {{- $found := list .Release.Namespace -}}
 {{- if .v.whatapCompat.enabled -}}
@@ -17,12 +17,12 @@
 {{- $found | uniq | toYaml -}}
 {{- end -}}
 
-{{/* What rendering knows besides the resources: see gpuledger/operator/facts.py. */}}
+{{/* The operator's configuration file: see RenderContext in gpuledger/operator/render_context.py. */}}
 {{- define "gpuledger.operatorConfig" -}}
 {{- $name := include "gpuledger.fullname" . -}}
 namespace: {{ toYaml .Release.Namespace }}
 whatapNamespace: {{ toYaml .v.whatapCompat.namespace }}
-# The program, whichever tag this chart's own pods have.
+# The image without the variant of this chart's own pods.
 image: {{ include "gpuledger.image" . | trimSuffix (printf "-%s" .v.image.variant | trimSuffix "-") | toYaml }}
 imagePullPolicy: {{ .v.image.pullPolicy }}
 {{- with .v.imagePullSecrets }}
@@ -46,7 +46,7 @@ externalLabels:
 {{- end }}
 {{- end -}}
 
-{{/* Whose an object is that is in the cluster already: (dict "root" $ "found" object): own, gone, or who. */}}
+{{/* Owner of an existing object, (dict "root" $ "found" object): own (this release), gone (no object), or a description. */}}
 {{- define "gpuledger.owner" -}}
 {{- if not .found -}}
 gone
@@ -59,12 +59,12 @@ own
 {{- else if $release -}}
 release {{ $release }} in namespace {{ $namespace }}
 {{- else -}}
-somebody
+unknown owner
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Where the operator's pods run, and as whom. */}}
+{{/* User, node selector and tolerations of the operator's pods. */}}
 {{- define "gpuledger.operatorPod" -}}
 securityContext:
   runAsNonRoot: true

@@ -1,4 +1,4 @@
-"""A fleet's books as far as its Prometheus has them: what rose where for whom, and how sure that is."""
+"""Reconstructs a fleet's ledgers from Prometheus: the rises of all counters, and their uncertainty."""
 
 from __future__ import annotations
 
@@ -6,45 +6,46 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpuledger.ledger.report.fleet.inventory import Inventory, Twice
+from gpuledger.ledger.report.fleet.inventory import DuplicateTargets, Inventory
 from gpuledger.ledger.report.fleet.rises import Rise, Rises
 from gpuledger.ledger.report.fleet.scraped import (
     ENERGY,
     SECONDS,
     TIMES,
     Answers,
-    Ending,
     Labels,
     Name,
-    Range,
+    PeriodEnd,
+    ScrapedRange,
+    SeriesWindows,
     Target,
-    Windows,
     target_of,
 )
 
-# Seconds for which energy waits for its owner's name, and for which a new series is told as 0 by default.
+# Seconds for which energy waits for its owner's name, and default seconds for which a new series is exported
+# as 0.
 _NAMELESS, _ZERO_HOLD = 30.0, 30.0
-# Each counter is told to the millijoule.
+# Joules: counters are exported with millijoule precision.
 _DIGIT = 0.002
 
 
-def held_back(interval: float) -> float:
-    """Seconds after which energy has been told at the latest; `energy.zero_hold` is a scrape at least."""
+def export_delay(interval: float) -> float:
+    """Seconds after which energy has certainly been exported; `energy.zero_hold` is at least one scrape."""
     return _NAMELESS + max(_ZERO_HOLD, interval)
 
 
-def margin(interval: float) -> float:
-    """Seconds after which it has been scraped, too."""
-    return held_back(interval) + 2 * interval
+def scrape_delay(interval: float) -> float:
+    """Seconds after which it has certainly been scraped, too."""
+    return export_delay(interval) + 2 * interval
 
 
 @dataclass(slots=True)
-class Doubts:
-    """Joules that no Rise has and that may be somebody's all the same, by Gpu uuid.
+class Uncertainty:
+    """Joules by Gpu uuid that are in no rise but may belong to any owner.
 
-    `heads` were used before the period began and told within it, long after it began; `tails` were used
-    before its end and had not been told by then; `lost` went with the books of a node; `unseen` are in the
-    Gpu's counter and in no account that was scraped.
+    `heads` were used before the period began and exported late within it; `tails` were used before its end
+    and not exported by then; `lost` disappeared when a node's ledger was reset; `unseen` are in the Gpu's
+    counter but in no scraped account.
     """
 
     heads: dict[str, float] = field(default_factory=dict)
@@ -54,10 +55,10 @@ class Doubts:
 
 
 @dataclass(slots=True)
-class Told:
-    """What the counters of one kind rose by.
+class CounterRises:
+    """Rises of the counters of one kind.
 
-    `early` within `margin` after the period's begin: it may have been used before. `late` in
+    `early` within `scrape_delay` after the period's start: the energy may have been used before. `late` in
     the same time after its end: it may have been used within.
     """
 
@@ -67,33 +68,32 @@ class Told:
 
 
 class Fleet:
-    """Takes in Ranges, one after the other, and holds what they sum to.
+    """Adds consecutive ranges and holds the sums.
 
-    `devices` and `energy` are in joules; `seconds` are those of whole Gpus by kind; `observed` is for how
-    long each Gpu was scraped. `began` are energy series that were there when the period began, `alive` those
-    that had not ended at its end. `unshared` are Devices of which nobody told what part of their Gpu they
-    are, `unclear` Gpus of which two targets may have told the same or one after the other. `first` and `last`
-    are unix seconds.
+    `devices` and `energy` are in joules; `seconds` are those of whole Gpus by kind; `observed` is the time
+    for which each Gpu was scraped. `began` are energy series that existed when the period began, `alive`
+    those that had not ended at its end. `unshared` are Devices with an unknown part of their Gpu, `ambiguous`
+    Gpus of which two targets may be duplicates or consecutive. `first` and `last` are unix seconds.
     """
 
     def __init__(self, inventory: Inventory) -> None:
         self.inventory = inventory
-        self.devices, self.energy = Told(), Told()
+        self.devices, self.energy = CounterRises(), CounterRises()
         self.seconds: dict[str, dict[Name, float]] = {}
         self.observed: dict[str, float] = defaultdict(float)
-        self.doubts = Doubts()
+        self.uncertainty = Uncertainty()
         self.began: frozenset[Name] | None = None
         self.alive: frozenset[Name] = frozenset()
         self.unshared: set[Name] = set()
-        self.unclear: set[str] = set()
+        self.ambiguous: set[str] = set()
         self.first: float | None = None
         self.last: float | None = None
         self._times = {word: Rises() for word in SECONDS}
         self._watts: dict[str, float] = {}
 
-    def begin(self, before: Range, ahead: Range) -> None:
-        """`before` is some time until the period begins, `ahead` a little of the period itself."""
-        dropped = self.inventory.look(before)
+    def begin(self, before: ScrapedRange, ahead: ScrapedRange) -> None:
+        """`before` is a range before the period, `ahead` a short range at its start."""
+        dropped = self.inventory.update(before)
         windows = self.inventory.scrapes.windows
         self.devices.rises.begin(windows(before.devices, ENERGY[:1], dropped))
         self.energy.rises.begin(windows(before.energy, ENERGY, dropped))
@@ -103,32 +103,33 @@ class Fleet:
             self.first = before.ends
         self.devices.early, self.energy.early = self._beyond(ahead)
 
-    def add(self, part: Range) -> None:
-        """The next part of the period."""
-        dropped = self.inventory.look(part)
+    def add(self, part: ScrapedRange) -> None:
+        """Add the next part of the period."""
+        dropped = self.inventory.update(part)
         windows = self.inventory.scrapes.windows
         self._watts.update(_by_uuid(part.watts))
-        devices, twice = windows(part.devices, ENERGY[:1], dropped), self._twice(part)
-        fallen = self.devices.rises.add(devices, _goes_on, twice.devices)
-        twice.look(devices, fallen)
+        devices, duplicates = windows(part.devices, ENERGY[:1], dropped), self._duplicates(part)
+        gpu_rises = self.devices.rises.add(devices, _never_new, duplicates.devices)
+        duplicates.update(devices, gpu_rises)
         if self.began is None:
             self.began = self._names(labels for labels, _ in part.energy.get("alive", ()))
         energy = windows(part.energy, ENERGY, dropped)
-        self.energy.rises.add(energy, self._born_of(part, energy, fallen), twice.energy)
-        for (uuid,), gained in fallen.items():
-            if gained.falls:
-                gone = gained.falls * self._watts.get(uuid, 0.0) * self._waits()
-                self.doubts.lost[uuid] = self.doubts.lost.get(uuid, 0.0) + gone
-            if gained.unclear:
-                self.unclear.add(uuid)
-            elif gained.again is not None:
+        self.energy.rises.add(energy, self._born_of(part, energy, gpu_rises), duplicates.energy)
+        for (uuid,), gained in gpu_rises.items():
+            if gained.resets:
+                lost = gained.resets * self._watts.get(uuid, 0.0) * self._waits()
+                self.uncertainty.lost[uuid] = self.uncertainty.lost.get(uuid, 0.0) + lost
+            if gained.ambiguous:
+                self.ambiguous.add(uuid)
+            elif gained.duplicated is not None:
                 self.inventory.doubled.add(uuid)
-        self._add_times(part, dropped, twice)
-        self._count(part, dropped, twice)
+        self._add_times(part, dropped, duplicates)
+        self._count(part, dropped, duplicates)
 
-    def end(self, after: Range | None, ending: Ending, *, complete: bool) -> None:
-        """`after` is a little time after the period, None where there is none yet; `complete` says that it
-        is long enough for everything to have been told but what a long `energy.zero_hold` keeps.
+    def end(self, after: ScrapedRange | None, ending: PeriodEnd, *, complete: bool) -> None:
+        """`after` is a short range after the period, None if there is none yet.
+
+        `complete`: it is long enough for all energy to be exported, except with a long `energy.zero_hold`.
         """
         if after is not None:
             self.devices.late, self.energy.late = self._beyond(after)
@@ -138,65 +139,71 @@ class Fleet:
         rates = _by_uuid(ending.rates)
         accounts: dict[str, float] = defaultdict(float)
         for name, gained in self.energy.rises.total.items():
-            # An error of increase() is not taken for energy that somebody must have had.
+            # The error of increase() is not counted as unseen energy.
             accounts[name[0]] += gained.amount + gained.error + _DIGIT
         for (uuid,), gained in self.devices.rises.total.items():
             grown = pending.get(uuid, 0.0) - before.get(uuid, 0.0)
             unseen = gained.amount - gained.error - accounts[uuid] - grown
             if unseen > 0:
-                self.doubts.unseen[uuid] = unseen
-            # What is not pending any more has been told within the margin.
+                self.uncertainty.unseen[uuid] = unseen
+            # Energy that is no longer pending has been exported within the delay.
             held = before.get(uuid, 0.0)
-            self.doubts.heads[uuid] = min(held, kept_before.get(uuid, held))
+            self.uncertainty.heads[uuid] = min(held, kept_before.get(uuid, held))
             held = pending.get(uuid, 0.0)
             if complete:
-                self.doubts.tails[uuid] = min(held, kept.get(uuid, held))
+                self.uncertainty.tails[uuid] = min(held, kept.get(uuid, held))
             else:
                 watts = max(self._watts.get(uuid, 0.0), 2 * rates.get(uuid, 0.0))
-                self.doubts.tails[uuid] = held + 2 * self.inventory.interval * watts
+                self.uncertainty.tails[uuid] = held + 2 * self.inventory.interval * watts
 
     def _names(self, series: Iterable[Labels]) -> frozenset[Name]:
-        return frozenset(self.inventory.scrapes.own(labels, ENERGY) for labels in series)
+        return frozenset(self.inventory.scrapes.own_values(labels, ENERGY) for labels in series)
 
-    def _born(self, part: Range, answers: Answers, names: Sequence[str]) -> Callable[[Name], bool]:
-        """Whether a counter was not there when the Range began, while its Gpu was."""
-        own = self.inventory.scrapes.own
+    def _born(self, part: ScrapedRange, answers: Answers, names: Sequence[str]) -> Callable[[Name], bool]:
+        """Return a function: did a counter not exist when the range began, while its Gpu did?"""
+        own = self.inventory.scrapes.own_values
         gpus = {own(labels, names[:1])[0] for labels, _ in part.devices.get("alive", ())}
         there = {own(labels, names) for labels, _ in answers.get("alive", ())}
         return lambda name: name[0] in gpus and name not in there
 
-    def _born_of(self, part: Range, energy: Windows, devices: Mapping[Name, Rise]) -> Callable[[Name], bool]:
-        """The same of energy, which a newborn cannot have more of than its Gpu used lately."""
+    def _born_of(
+        self, part: ScrapedRange, energy: SeriesWindows, devices: Mapping[Name, Rise]
+    ) -> Callable[[Name], bool]:
+        """The same for energy; a new counter cannot have more than its Gpu used recently."""
         born = self._born(part, part.energy, ENERGY)
 
-        def credibly(name: Name) -> bool:
+        def is_plausibly_new(name: Name) -> bool:
             used = devices.get(name[:1], Rise()).amount
             return born(name) and all(piece.least <= 2 * used for piece in energy[name].values())
 
-        return credibly
+        return is_plausibly_new
 
-    def _beyond(self, part: Range) -> tuple[Mapping[Name, Rise], Mapping[Name, Rise]]:
-        dropped = self.inventory.look(part)
+    def _beyond(self, part: ScrapedRange) -> tuple[Mapping[Name, Rise], Mapping[Name, Rise]]:
+        dropped = self.inventory.update(part)
         windows = self.inventory.scrapes.windows
         energy = windows(part.energy, ENERGY, dropped)
-        told, twice = windows(part.devices, ENERGY[:1], dropped), self._twice(part)
-        devices = self.devices.rises.beyond(told, _goes_on, twice.devices)
-        twice.look(told, devices)
-        return devices, self.energy.rises.beyond(energy, self._born_of(part, energy, devices), twice.energy)
+        device_windows, duplicates = windows(part.devices, ENERGY[:1], dropped), self._duplicates(part)
+        devices = self.devices.rises.beyond(device_windows, _never_new, duplicates.devices)
+        duplicates.update(device_windows, devices)
+        return devices, self.energy.rises.beyond(
+            energy, self._born_of(part, energy, devices), duplicates.energy
+        )
 
-    def _twice(self, part: Range) -> Twice:
-        return Twice(part, self.inventory, self._watts, self._waits())
+    def _duplicates(self, part: ScrapedRange) -> DuplicateTargets:
+        return DuplicateTargets(part, self.inventory, self._watts, self._waits())
 
     def _waits(self) -> float:
-        """Seconds after which what a Gpu used has been told, and scraped once more."""
-        return self.inventory.interval + held_back(self.inventory.interval)
+        """Seconds until used energy has been exported and scraped once."""
+        return self.inventory.interval + export_delay(self.inventory.interval)
 
-    def _add_times(self, part: Range, dropped: frozenset[tuple[str, Target]], twice: Twice) -> None:
-        own = self.inventory.scrapes.own
+    def _add_times(
+        self, part: ScrapedRange, dropped: frozenset[tuple[str, Target]], duplicates: DuplicateTargets
+    ) -> None:
+        own = self.inventory.scrapes.own_values
         ratios = {own(labels, TIMES[:2]): ratio for labels, ratio in part.ratios}
         for word, answers in part.seconds.items():
             windows = self.inventory.scrapes.windows(answers, TIMES, dropped)
-            rises = self._times[word].add(windows, self._born(part, answers, TIMES), twice.times)
+            rises = self._times[word].add(windows, self._born(part, answers, TIMES), duplicates.times)
             seconds = self.seconds.setdefault(word, {}) if rises else {}
             for name, gained in rises.items():
                 ratio = ratios.get(name[:2], None if name[1] else 1.0)
@@ -205,14 +212,16 @@ class Fleet:
                 else:
                     seconds[name] = seconds.get(name, 0.0) + gained.amount * ratio
 
-    def _count(self, part: Range, dropped: frozenset[tuple[str, Target]], twice: Twice) -> None:
+    def _count(
+        self, part: ScrapedRange, dropped: frozenset[tuple[str, Target]], duplicates: DuplicateTargets
+    ) -> None:
         scraped: dict[str, float] = defaultdict(float)
         for labels, count in part.counts:
             uuid, target = labels.get("uuid", ""), target_of(labels)
             if (uuid, target) not in dropped:
                 scraped[uuid] += count * self.inventory.interval_of(target)
         length = part.ends - part.begins
-        there = {uuid: min(seconds - twice.seconds(uuid), length) for uuid, seconds in scraped.items()}
+        there = {uuid: min(seconds - duplicates.seconds(uuid), length) for uuid, seconds in scraped.items()}
         for uuid, seconds in there.items():
             self.observed[uuid] += seconds
         if there:
@@ -221,13 +230,13 @@ class Fleet:
                 self.first = max(part.begins, part.ends - max(there.values()))
 
 
-def _goes_on(_: Name) -> bool:
-    # A Gpu's own counter does not end.
+def _never_new(_: Name) -> bool:
+    # A Gpu's own counter never ends.
     return False
 
 
 def _by_uuid(answers: Sequence[tuple[Labels, float]]) -> dict[str, float]:
-    """The highest by Gpu."""
+    """The highest value by Gpu."""
     found: dict[str, float] = {}
     for labels, value in answers:
         uuid = labels.get("uuid", "")

@@ -1,22 +1,24 @@
-"""By how much counters rose, from what a Prometheus tells of them range by range.
+"""Computes the increase (rise) of counters from Prometheus values, range by range.
 
-`increase()` guesses: it stretches what it saw to the ends of the range. The difference of two scraped values
-guesses nothing, and differences from range to range join without a gap. So a rise is
+`increase()` extrapolates to the ends of the range. The difference of two scraped values does not, and
+differences of consecutive ranges join without a gap. So a rise is
 
-- where the counter did not fall: the last value less the last value before the range: exact;
-- where it fell once and stands below its highest value now: up to the highest, and then from 0: exact;
-- else what increase() says, twice. It stretches what it saw of n samples, n - 1 distances, by at most 1.1
-  mean distances at either end. So the rise within the range is at least increase() / (1 + 2.2 / (n - 1)), and
-  with the sample before it, which a range that begins a little earlier has, it is at most the increase() of
-  that one. The middle is taken, and half of the difference is its `error`.
+- without a reset, the last value minus the last value before the range: exact;
+- after one reset, if the counter is now below its highest value, the rise to the highest value plus the
+  current value: exact;
+- otherwise the middle of two values of increase(), which extrapolates n samples (n - 1 distances) by at most
+  1.1 mean distances at either end. The rise within the range is at least increase() / (1 + 2.2 / (n - 1)).
+  With the sample before it, which a range that begins slightly earlier includes, it is at most the increase()
+  of that range. The middle is used, and half of the difference is its `error`.
 
-A counter that was not there when the range began, while its Gpu was, begins at 0 (`energy.zero_hold` makes a
-series begin so for as long as a scrape takes to see it), whatever it had before it ended. One that nobody had
-seen before, on a Gpu that nobody had seen, begins at the first value seen.
+A counter that did not exist when the range began, while its Gpu did, begins at 0 (`energy.zero_hold` exports
+a new series as 0 for at least one scrape), regardless of its value before an earlier end. A new counter on a
+new Gpu begins at its first value.
 
-Of a counter that several targets tell, a piece that begins within what another one told is the same again: it
-adds what it has above that. It fell only if it begins below all that was told, or if it can have begun anew
-and reached that much; where both may be, the middle is taken, and half of the difference is its `error`.
+If several targets export a counter, a piece that begins within the values of another target duplicates it and
+only adds what exceeds them. It was reset only if it begins below all exported values, or if it can have begun
+again and reached its value; if both are possible, the middle is used, and half of the difference is its
+`error`.
 """
 
 from __future__ import annotations
@@ -26,81 +28,87 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from gpuledger.ledger.report.fleet.scraped import Name, Target, Window, Windows
+from gpuledger.ledger.report.fleet.scraped import Name, SeriesWindow, SeriesWindows, Target
 
 # Prometheus's extrapolation threshold, as a multiple of the mean distance of samples, at both ends.
 _STRETCH = 2 * 1.1
 
 
 class Rise(NamedTuple):
-    """In the counter's unit. The truth lies within `error` of `amount`; it began anew so many `falls`.
+    """An increase in the counter's unit, with `resets`. The true value is within `error` of `amount`.
 
-    So much was told `again` by another target, at the same time, and is counted once; None if nothing was.
-    `unclear` says that it may just as well be of a counter that began anew.
+    `duplicated` was also exported by another target at the same time and is counted once; None without
+    duplicates. `ambiguous` says that the duplicate may instead be a counter that began again.
     """
 
     amount: float = 0.0
     error: float = 0.0
-    falls: int = 0
-    again: float | None = None
-    unclear: bool = False
+    resets: int = 0
+    duplicated: float | None = None
+    ambiguous: bool = False
 
     def plus(self, other: Rise) -> Rise:
-        """Both, one after the other."""
+        """The sum of two consecutive rises."""
         return Rise(
             self.amount + other.amount,
             self.error + other.error,
-            self.falls + other.falls,
-            other.again if self.again is None else self.again + (other.again or 0.0),
-            self.unclear or other.unclear,
+            self.resets + other.resets,
+            other.duplicated if self.duplicated is None else self.duplicated + (other.duplicated or 0.0),
+            self.ambiguous or other.ambiguous,
         )
 
 
-class Shared(NamedTuple):
-    """What is known of a counter that several targets tell, in its unit: two of them can both have told
-    `most` of it, and it has `newborn` at most when it is first told after it began anew.
+class SharedBound(NamedTuple):
+    """Bounds for a counter that several targets export, in its unit.
+
+    Two targets can both have exported at most `max_common` of it. After a reset its first exported value is
+    at most `max_after_reset`.
     """
 
-    most: float = inf
-    newborn: float = -1.0
+    max_common: float = inf
+    max_after_reset: float = -1.0
 
 
-def _any(_: Name) -> Shared:
-    return Shared()
+def _no_bound(_: Name) -> SharedBound:
+    return SharedBound()
 
 
-def rise(window: Window, base: float | None, *, born: bool = False) -> Rise:
-    """Of one series over one range; `base` is its last value before, None where there is none to go by.
-    `born` says that it is 0 because the series began within the range.
+def compute_rise(window: SeriesWindow, base: float | None, *, born: bool = False) -> Rise:
+    """The rise of one series over one range. `base` is its last value before, None if unknown.
+
+    `born`: the series began within the range, so `base` is 0.
     """
     if not window.resets:
         if base is None:
             return Rise(window.last - window.least)
-        # It fell while nobody scraped: what it had was told before it ended.
-        return Rise(window.last - base) if window.least >= base else Rise(window.last, falls=1)
+        # It was reset between scrapes; its earlier value had been exported before.
+        return Rise(window.last - base) if window.least >= base else Rise(window.last, resets=1)
     joined = born or window.wider_samples > window.samples
     if base is not None and joined and window.resets == 1:
         top = max(window.highest, base)
         if window.last < top:
-            return Rise(top - base + window.last, falls=1)
-    low, high = _seen(window), window.increase
+            return Rise(top - base + window.last, resets=1)
+    low, high = _least_rise(window), window.increase
     if base is not None and not born:
-        # Where no sample came just before the range, it may have fallen unseen before the first one in it.
+        # Without a sample just before the range, an unseen reset may precede the first sample in it.
         unseen = max(window.highest - base, min(window.highest, base))
         high = window.wider if joined else high + unseen
     return Rise((high + low) / 2, (high - low) / 2, window.resets)
 
 
-def _seen(window: Window) -> float:
-    """At least so much it rose from the first sample in it to the last."""
+def _least_rise(window: SeriesWindow) -> float:
+    """The minimum rise from the first to the last sample in the range."""
     if not window.resets:
         return window.last - window.least
     return window.increase / (1 + _STRETCH / max(window.samples - 1, 1))
 
 
-def _beside(piece: Window, taken: Sequence[Window], floor: float, after: Rise, shared: Shared) -> Rise:
-    """What a piece adds to those `taken` of a counter that stood at `floor`; `after` is what it adds if it
-    came after them.
+def _overlapping_rise(
+    piece: SeriesWindow, taken: Sequence[SeriesWindow], floor: float, after: Rise, shared: SharedBound
+) -> Rise:
+    """The additional rise of a piece next to `taken` pieces of a counter that stood at `floor`.
+
+    `after` is its rise if it followed them.
     """
     top = max(max(one.last, one.highest) for one in taken)
     floor = min(floor, *(one.least for one in taken))
@@ -109,108 +117,117 @@ def _beside(piece: Window, taken: Sequence[Window], floor: float, after: Rise, s
         return after
     again = max(min(piece.last, top) - piece.least, 0.0)
     low = 0.0 if piece.resets else max(0.0, piece.last - top)
-    if not fell and (piece.least > shared.newborn or again <= shared.most < inf):
-        return Rise(low, again=again)
-    found = _between(after, Rise(max(low, _seen(piece) - shared.most)))
-    return found._replace(falls=after.falls, again=again, unclear=True)
+    if not fell and (piece.least > shared.max_after_reset or again <= shared.max_common < inf):
+        return Rise(low, duplicated=again)
+    found = _middle(after, Rise(max(low, _least_rise(piece) - shared.max_common)))
+    return found._replace(resets=after.resets, duplicated=again, ambiguous=True)
 
 
-def _between(one: Rise, other: Rise) -> Rise:
-    """One of both."""
+def _middle(one: Rise, other: Rise) -> Rise:
+    """A rise that covers both alternatives."""
     low = min(one.amount - one.error, other.amount - other.error)
     high = max(one.amount + one.error, other.amount + other.error)
-    return Rise((high + low) / 2, (high - low) / 2, one.falls)
+    return Rise((high + low) / 2, (high - low) / 2, one.resets)
 
 
 @dataclass(frozen=True, slots=True)
-class _Stand:
-    """Where a counter stood when it was last told: at one of `values`, and `unclear` is at which one.
-    `told` is what each target had last.
+class _CounterValue:
+    """The last value of a counter: one of `values`; `ambiguous` if it is unknown which one.
+
+    `last_values` is the last value of each target.
     """
 
-    told: Mapping[Target, float] = field(default_factory=dict)
+    last_values: Mapping[Target, float] = field(default_factory=dict)
     values: tuple[float, ...] = ()
-    unclear: bool = False
+    ambiguous: bool = False
 
 
 @dataclass(slots=True)
 class Rises:
-    """Adds up counters of the same kind range by range, by our own labels.
+    """Sums rises of counters of one kind, range by range, by gpuledger's own labels.
 
-    A counter goes on when its target is called otherwise (a DaemonSet's pod has another address after a
-    restart): the scrape's labels only say in which order the pieces of one range come.
+    A counter continues when its target's labels change (a DaemonSet's pod has another address after a
+    restart): the scrape labels only determine the order of the pieces of one range.
     """
 
     total: dict[Name, Rise] = field(default_factory=dict)
-    _stands: dict[Name, _Stand] = field(default_factory=dict)
+    _values: dict[Name, _CounterValue] = field(default_factory=dict)
 
-    def begin(self, before: Windows) -> None:
-        """Take in what was told last before the first range."""
+    def begin(self, before: SeriesWindows) -> None:
+        """Take the last values before the first range."""
         for name, pieces in before.items():
-            told = _lasts(pieces)
-            self._stands[name] = _Stand(told, tuple(told.values()))
+            last_values = _last_values(pieces)
+            self._values[name] = _CounterValue(last_values, tuple(last_values.values()))
 
     def add(
-        self, windows: Windows, born: Callable[[Name], bool], shared: Callable[[Name], Shared | None] = _any
+        self,
+        windows: SeriesWindows,
+        born: Callable[[Name], bool],
+        shared: Callable[[Name], SharedBound | None] = _no_bound,
     ) -> Mapping[Name, Rise]:
-        """One range, the one that follows; answers its rises. `born` says of which counters it is known that
-        they began within it, `shared` which of them several targets can have told at the same time.
+        """Add the next range and return its rises.
+
+        `born` returns whether a counter certainly began within it, `shared` the bounds if several targets can
+        have exported a counter at the same time.
         """
         found = {}
         for name, pieces in windows.items():
-            found[name], self._stands[name] = self._gained(name, pieces, shared(name), new=born(name))
+            found[name], self._values[name] = self._gained(name, pieces, shared(name), new=born(name))
             self.total[name] = self.total.get(name, Rise()).plus(found[name])
         return found
 
     def beyond(
-        self, windows: Windows, born: Callable[[Name], bool], shared: Callable[[Name], Shared | None] = _any
+        self,
+        windows: SeriesWindows,
+        born: Callable[[Name], bool],
+        shared: Callable[[Name], SharedBound | None] = _no_bound,
     ) -> Mapping[Name, Rise]:
-        """What a range that follows would add; it is not added."""
+        """The rises of a following range, without adding them."""
         return {
             name: self._gained(name, pieces, shared(name), new=born(name))[0]
             for name, pieces in windows.items()
         }
 
     def _gained(
-        self, name: Name, pieces: Mapping[Target, Window], shared: Shared | None, *, new: bool
-    ) -> tuple[Rise, _Stand]:
-        before = self._stands.get(name, _Stand())
+        self, name: Name, pieces: Mapping[Target, SeriesWindow], shared: SharedBound | None, *, new: bool
+    ) -> tuple[Rise, _CounterValue]:
+        before = self._values.get(name, _CounterValue())
         if before.values and all(piece.least >= max(before.values) for piece in pieces.values()):
-            # It went on where it was: it had not ended, whatever is missing of it.
+            # It continued at its value: it had not ended, despite missing samples.
             new = False
         bases = (0.0,) if new else before.values
-        floor, gained, taken = min(bases, default=inf), Rise(), list[Window]()
-        # Who was there before comes first; of those who follow each other, the higher one comes later.
-        for target in sorted(pieces, key=lambda one: (one not in before.told, pieces[one].least, one)):
+        floor, gained, taken = min(bases, default=inf), Rise(), list[SeriesWindow]()
+        # Known targets first; of consecutive targets, the higher value is the later one.
+        for target in sorted(pieces, key=lambda one: (one not in before.last_values, pieces[one].least, one)):
             piece = pieces[target]
             base = _base(piece, bases)
-            own = base if new or taken else before.told.get(target, base)
-            # What it fell from is what its own target told.
-            more = rise(piece, own if piece.resets else base, born=new)
-            if before.unclear and own != base:
-                more = _between(more, rise(piece, own))
+            own = base if new or taken else before.last_values.get(target, base)
+            # A reset is relative to the last value from the same target.
+            more = compute_rise(piece, own if piece.resets else base, born=new)
+            if before.ambiguous and own != base:
+                more = _middle(more, compute_rise(piece, own))
             if shared and taken:
-                more = _beside(piece, taken, floor, more, shared)
+                more = _overlapping_rise(piece, taken, floor, more, shared)
             gained = gained.plus(more)
             taken.append(piece)
-            bases, new = _stands(piece, bases, more), False
-        return gained, _Stand(_lasts(pieces), bases, gained.unclear)
+            bases, new = _values_after(piece, bases, more), False
+        return gained, _CounterValue(_last_values(pieces), bases, gained.ambiguous)
 
 
-def _lasts(pieces: Mapping[Target, Window]) -> Mapping[Target, float]:
+def _last_values(pieces: Mapping[Target, SeriesWindow]) -> Mapping[Target, float]:
     return {target: piece.last for target, piece in pieces.items()}
 
 
-def _base(piece: Window, bases: Collection[float]) -> float | None:
-    """From where the piece went on: the highest value that it is not below."""
+def _base(piece: SeriesWindow, bases: Collection[float]) -> float | None:
+    """The value from which the piece continued: the highest value that it is not below."""
     if not bases:
         return None
     below = [base for base in bases if base <= piece.least]
     return max(below or bases)
 
 
-def _stands(piece: Window, bases: Collection[float], more: Rise) -> tuple[float, ...]:
-    """Where the counter stands after a piece that added so much."""
-    if more.unclear:
+def _values_after(piece: SeriesWindow, bases: Collection[float], more: Rise) -> tuple[float, ...]:
+    """The possible values of the counter after a piece with this rise."""
+    if more.ambiguous:
         return (*bases, piece.last)
-    return (piece.last if more.again is None else max((piece.last, *bases)),)
+    return (piece.last if more.duplicated is None else max((piece.last, *bases)),)

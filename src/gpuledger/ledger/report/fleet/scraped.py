@@ -1,4 +1,4 @@
-"""Series as a Prometheus has them: which of their labels we gave them, and which the scrape put on."""
+"""Series as Prometheus has them, with gpuledger's own labels separated from those of the scrape."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ OWNER = ("owner_kind", "namespace", "pod", "container", "user", "slurm_job")
 ENERGY = ("uuid", "account", "method", *OWNER)
 TIMES = ("uuid", "mig_instance", *OWNER)
 
-# What Prometheus calls a label of ours that its target has too, unless honor_labels is on.
-_OURS = "exported_"
-_TARGET = ("job", "instance", _OURS + "job", _OURS + "instance")
-_NODE = ("node", "kubernetes_node", _OURS + "instance", "instance")
+# Prefix that Prometheus gives our label if its target has one of the same name, unless honor_labels is set.
+_EXPORTED = "exported_"
+_TARGET = ("job", "instance", _EXPORTED + "job", _EXPORTED + "instance")
+_NODE = ("node", "kubernetes_node", _EXPORTED + "instance", "instance")
 
 
-class Window(NamedTuple):
-    """What Prometheus tells of one series over one range; all but `last` and `least` only where it fell.
+class SeriesWindow(NamedTuple):
+    """Prometheus's values of one series over one range.
 
-    `last` is last_over_time(), `least` min_over_time(), `highest` max_over_time(), `increase` increase() and
-    `samples` count_over_time(). `resets`, `wider` (an increase()) and `wider_samples` are of a range that
-    begins a little earlier: they see the sample before it.
+    `last` is last_over_time(), `least` min_over_time(); the others are queried only after a reset: `highest`
+    is max_over_time(), `increase` increase() and `samples` count_over_time(). `resets`, `wider` (an
+    increase()) and `wider_samples` are of a range that begins slightly earlier, so that they include the
+    sample before it.
     """
 
     last: float
@@ -42,17 +43,17 @@ class Window(NamedTuple):
     wider_samples: int = 0
 
 
-AFTER_A_FALL = Window._fields[2:]
-Windows = Mapping[Name, Mapping[Target, Window]]
+RESET_FIELDS = SeriesWindow._fields[2:]
+SeriesWindows = Mapping[Name, Mapping[Target, SeriesWindow]]
 
 
 def target_of(labels: Labels) -> Target:
-    """By whom a series was scraped, and where."""
+    """The target labels of a series."""
     return tuple(labels.get(name, "") for name in _TARGET)
 
 
 def node_of(labels: Labels) -> str:
-    """The node as the scrape names it: its `node` label, else the address without the port."""
+    """The node's name from the scrape: its `node` label, else the address without the port."""
     for name in _NODE[:2]:
         if labels.get(name):
             return labels[name]
@@ -62,30 +63,31 @@ def node_of(labels: Labels) -> str:
 
 
 @dataclass(slots=True)
-class Scrapes:
-    """Tells our labels from the scrape's.
+class LabelResolver:
+    """Separates gpuledger's labels from those of the scrape.
 
-    Without honor_labels a target's own `namespace` (the exporter's!) stands where ours was, and ours becomes
-    `exported_namespace`, but only where it was not empty: what has no namespace seems to be in the
-    exporter's. Which labels a target puts on is seen where ours are certainly empty, and where there is an
-    `exported_` one.
+    Without honor_labels, the target's `namespace` (that of the exporter!) replaces ours, which becomes
+    `exported_namespace`, but only if ours was not empty: objects without namespace seem to be in the
+    exporter's. The labels that a target adds show where ours are certainly empty, and where an `exported_`
+    label exists.
     """
 
-    _put_on: dict[Target, set[str]] = field(default_factory=lambda: defaultdict(set))
+    _target_labels: dict[Target, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def learn(self, energy: Iterable[Labels]) -> None:
-        """Take in series of gpuledger_energy_joules_total: the Gpus' own accounts have no owner."""
+        """Learn from series of gpuledger_energy_joules_total: the Gpus' own accounts have no owner."""
         for labels in energy:
-            nobody = labels.get("account", PROCESS) != PROCESS
+            is_gpu_account = labels.get("account", PROCESS) != PROCESS
             for name in OWNER:
-                if _OURS + name in labels or (nobody and labels.get(name)):
-                    self._put_on[target_of(labels)].add(name)
+                if _EXPORTED + name in labels or (is_gpu_account and labels.get(name)):
+                    self._target_labels[target_of(labels)].add(name)
 
-    def own(self, labels: Labels, names: Sequence[str]) -> Name:
-        """The values that we gave these labels; empty where we gave none."""
-        foreign = self._put_on.get(target_of(labels), ())
+    def own_values(self, labels: Labels, names: Sequence[str]) -> Name:
+        """The values of gpuledger's own labels; empty where it set none."""
+        target_labels = self._target_labels.get(target_of(labels), ())
         return tuple(
-            labels.get(_OURS + name) or ("" if name in foreign else labels.get(name, "")) for name in names
+            labels.get(_EXPORTED + name) or ("" if name in target_labels else labels.get(name, ""))
+            for name in names
         )
 
     def windows(
@@ -93,34 +95,35 @@ class Scrapes:
         answers: Mapping[str, Vector],
         names: Sequence[str],
         dropped: frozenset[tuple[str, Target]] = frozenset(),
-    ) -> Windows:
-        """Answers by the fields of Window, put together by series. `dropped` are Gpus (by uuid) of targets
-        that are not to be counted.
+    ) -> SeriesWindows:
+        """Combine answers, by field of SeriesWindow, to windows per series.
+
+        `dropped` are pairs of Gpu uuid and target that are not counted.
         """
         fields = {name: {_series(labels): value for labels, value in answers[name]} for name in answers}
-        found: dict[Name, dict[Target, Window]] = defaultdict(dict)
+        found: dict[Name, dict[Target, SeriesWindow]] = defaultdict(dict)
         for labels, last in answers["last"]:
             series, target = _series(labels), target_of(labels)
             least = fields["least"].get(series)
-            name = self.own(labels, names)
+            name = self.own_values(labels, names)
             if least is None or (name[0], target) in dropped:
                 continue
             found[name][target] = _window(
-                last, least, {word: told.get(series) for word, told in fields.items()}
+                last, least, {name: values.get(series) for name, values in fields.items()}
             )
         return found
 
 
 def _series(labels: Labels) -> frozenset[tuple[str, str]]:
-    # Functions drop the name of the metric, but not all of them.
+    # Most functions drop the metric's name, but not all.
     return frozenset((name, value) for name, value in labels.items() if name != "__name__")
 
 
-def _window(last: float, least: float, told: Mapping[str, float | None]) -> Window:
-    resets, highest, increase, samples, wider, more = (told.get(word) or 0.0 for word in AFTER_A_FALL)
-    # One query after the other is answered, and samples arrive between them.
+def _window(last: float, least: float, values: Mapping[str, float | None]) -> SeriesWindow:
+    resets, highest, increase, samples, wider, more = (values.get(name) or 0.0 for name in RESET_FIELDS)
+    # Queries run one after another, and samples arrive between them.
     least, highest, wider = min(least, last), max(highest, last if resets else 0.0), max(wider, increase)
-    return Window(last, least, int(resets), highest, increase, int(samples), wider, int(more))
+    return SeriesWindow(last, least, int(resets), highest, increase, int(samples), wider, int(more))
 
 
 RESIDENT, HELD, ALLOCATED = "resident", "held", "allocated"
@@ -130,13 +133,13 @@ Answers = Mapping[str, Vector]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Everything asked of the time from `begins` to `ends` (unix seconds).
+class ScrapedRange:
+    """All answers for the time from `begins` to `ends` (unix seconds).
 
-    `devices`, `energy` and each of `seconds` hold answers by the fields of `scraped.Window`, and as `alive`
-    the series that were there when it began; `devices` those, too, that were `still` there when it ended.
-    `counts` is how often each Gpu was scraped by each target, `watts` the highest power that it can have had,
-    `ratios` what part of its Gpu a Device is. `infos`, `pods` and `pod_labels` are info series.
+    `devices`, `energy` and each of `seconds` hold answers by the fields of `SeriesWindow`, and as `alive` the
+    series that existed when the range began; `devices` also those that `still` existed when it ended.
+    `counts` is the number of scrapes of each Gpu by each target, `watts` its highest possible power, `ratios`
+    each Device's part of its Gpu. `infos`, `pods` and `pod_labels` are info series.
     """
 
     begins: float
@@ -152,10 +155,12 @@ class Range:
     pod_labels: Vector = ()
 
 
-class Ending(NamedTuple):
-    """What is known of the period's ends: energy series `alive` at its end; by Gpu, joules booked but not yet
-    told when it began and ended, of them those that were `kept` all the time in which others are told, and
-    the mean power at its end in watts.
+class PeriodEnd(NamedTuple):
+    """Facts about the ends of the period.
+
+    `alive` are energy series that existed at its end. By Gpu: joules pending (booked but not exported) at its
+    start and end; of them, the minimum (`kept_*`) over the time in which other energy is exported; and the
+    mean power at its end in watts.
     """
 
     alive: Iterable[Labels] = ()

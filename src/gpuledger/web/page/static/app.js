@@ -1,33 +1,33 @@
-// Joins the parts: what arrives from the node goes to whoever shows it.
-import { Cards } from "./cards.js";
-import { byId, make, setText, show } from "./dom.js";
-import { Energy, energyOf } from "./energy.js";
+// Entry point: connects the data of the node with the sections that show it.
+import { GpuCards } from "./cards.js";
+import { byId, createNode, setText, setVisible } from "./dom.js";
+import { EnergyTable, fetchEnergy } from "./energy.js";
 import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
-import { Live, ask } from "./live.js";
-import { Processes } from "./processes.js";
-import { Sessions } from "./sessions.js";
+import { LiveConnection, fetchJson } from "./live.js";
+import { ProcessGrid } from "./processes.js";
+import { SessionStore } from "./sessions.js";
 import { energyTiles, noEnergyTiles, snapshotTiles } from "./summary.js";
 import { Timeline } from "./timeline.js";
-import { View } from "./view.js";
+import { ViewState } from "./view.js";
 
-const say = (words) => setText(byId("said"), words);
+const announce = (words) => setText(byId("announcement"), words);
 const GROUPINGS = ["namespace", "pod", "user"];
 const QUANTITIES = ["utilization", "power", "memory"];
 
-const view = new View();
+const view = new ViewState();
 const header = new Header();
-const processes = new Processes(byId("processes"), view, say);
-const cards = new Cards(byId("cards"), (text) => {
+const processes = new ProcessGrid(byId("processes"), view, announce);
+const cards = new GpuCards(byId("cards"), (text) => {
   processes.filter(text);
-  go("processes");
+  goToSection("processes");
 });
-const timeline = new Timeline(byId("sessions"), view, say);
-const sessions = new Sessions(() => timeline.sessions(sessions));
-const energy = new Energy(byId("energy"));
+const timeline = new Timeline(byId("sessions"), view, announce);
+const sessions = new SessionStore(() => timeline.sessions(sessions));
+const energy = new EnergyTable(byId("energy"));
 const health = new HealthPanel(byId("health"));
 
-const live = new Live({
+const live = new LiveConnection({
   snapshot(data) {
     const now = live.now();
     header.snapshot(data);
@@ -36,105 +36,105 @@ const live = new Live({
     processes.snapshot(data, now);
     timeline.snapshot(data, now);
     document.body.dataset.ready = "";
-    for (const periodic of periodics) periodic.look();
+    for (const task of tasks) task.runIfDue();
   },
-  session: () => newSessions.soon(),
+  session: () => sessionsTask.runSoon(),
   state: (fresh) => header.freshness(fresh, live.now()),
-  refused,
-  // What was cleared away is built anew.
+  refused: showRefused,
+  // The sections were removed from the document: load it again.
   allowed: () => location.reload(),
 });
 
-/** Names that may not be shown any more are nowhere in the document, and the node says why. */
-function refused(words) {
+/** Removes all data from the document when the node no longer serves it, and shows the node's reason. */
+function showRefused(words) {
   header.refused();
-  for (const node of document.querySelectorAll("nav, .skip")) show(node, false);
-  document.querySelector("main").replaceChildren(make("p", { id: "refused", class: "empty" }, words), make("p", { class: "empty" }, make("a", { href: "" }, "Load the page anew")));
+  for (const node of document.querySelectorAll("nav, .skip")) setVisible(node, false);
+  document.querySelector("main").replaceChildren(createNode("p", { id: "refused", class: "empty" }, words), createNode("p", { class: "empty" }, createNode("a", { href: "" }, "Reload the page")));
 }
 
-/** Work that is done every so many seconds while somebody looks and the node answers, one at a time. */
-class Periodic {
+/** Runs `work` every `seconds` while the tab is visible and the node is connected; never twice at a time. */
+class PeriodicTask {
   constructor(seconds, work, failed) {
-    Object.assign(this, { seconds, work, failed, due: 0, running: false });
+    Object.assign(this, { seconds, work, failed, dueAt: 0, running: false });
   }
 
-  /** At the next snapshot, but not twice within a few seconds. */
-  soon() {
-    this.due = Math.min(this.due, (this.ended ?? -Infinity) + 3000);
-    this.look();
+  /** Run with the next snapshot, but at least 3 s after the last run. */
+  runSoon() {
+    this.dueAt = Math.min(this.dueAt, (this.endedAt ?? -Infinity) + 3000);
+    this.runIfDue();
   }
 
-  /** At once: after what runs now, if something does, and whatever it costs. */
-  now() {
-    this.asked = true;
-    this.due = 0;
-    this.look();
+  /** Run now, or directly after the current run. */
+  runNow() {
+    this.requested = true;
+    this.dueAt = 0;
+    this.runIfDue();
   }
 
-  async look() {
-    if (this.running || document.hidden || !live.connected || !live.data || performance.now() < this.due) return;
+  async runIfDue() {
+    if (this.running || document.hidden || !live.connected || !live.data || performance.now() < this.dueAt) return;
     this.running = true;
-    this.asked = false;
-    const begun = performance.now();
-    this.due = begun + this.seconds * 1000;
+    this.requested = false;
+    const startedAt = performance.now();
+    this.dueAt = startedAt + this.seconds * 1000;
     try {
       await this.work();
     } catch (error) {
       if (live.refused === null) this.failed?.(error);
     } finally {
       this.running = false;
-      this.ended = performance.now();
-      // What is dear is asked for seldomer.
-      this.due = this.asked ? 0 : Math.max(this.due, this.ended + 10 * (this.ended - begun));
-      if (this.asked) this.look();
+      this.endedAt = performance.now();
+      // Expensive requests are sent less often.
+      this.dueAt = this.requested ? 0 : Math.max(this.dueAt, this.endedAt + 10 * (this.endedAt - startedAt));
+      if (this.requested) this.runIfDue();
     }
   }
 }
 
-const newSessions = new Periodic(60, () => sessions.refresh(live.now()), (error) => timeline.failed(error));
-const books = new Periodic(
+const sessionsTask = new PeriodicTask(60, () => sessions.refresh(live.now()), (error) => timeline.failed(error));
+const energyTask = new PeriodicTask(
   20,
   async () => {
-    // Whoever keeps no books has said so with the sessions: to ask them for energy would be an error.
+    // The response with the sessions says whether there is a ledger on disk: without one, energy requests fail.
     await sessions.first;
     if (!sessions.fromBooks) {
-      noEnergyTiles("no books are kept");
-      energy.failed(new Error("No books are kept, so there is no energy of the day: they want a --state-dir."));
+      noEnergyTiles("no ledger on disk");
+      energy.failed(new Error("No ledger is kept on disk, so there is no energy report: set --state-dir."));
       return;
     }
     const by = view.oneOf("by", GROUPINGS);
-    const answer = await energyOf(by);
+    const answer = await fetchEnergy(by);
     energyTiles(answer);
     if (by === view.oneOf("by", GROUPINGS)) energy.show(answer);
   },
   (error) => {
-    noEnergyTiles("not told");
+    noEnergyTiles("not available");
     energy.failed(error);
   },
 );
-const periodics = [
-  new Periodic(10, async () => cards.recent(await ask("api/v1/recent"))),
-  books,
-  newSessions,
-  new Periodic(30, condition, (error) => health.failed(error)),
+const tasks = [
+  new PeriodicTask(10, async () => cards.recent(await fetchJson("api/v1/recent"))),
+  energyTask,
+  sessionsTask,
+  new PeriodicTask(30, refreshHealth, (error) => health.failed(error)),
 ];
 
-async function condition() {
-  const answer = await ask("api/v1/health");
+async function refreshHealth() {
+  const answer = await fetchJson("api/v1/health");
   header.health(answer);
   health.show(answer, live.now());
 }
 
-/** To a section, without touching what # says of the view. */
-function go(id) {
+/** Scrolls to a section without changing the URL hash, which holds the view. */
+function goToSection(id) {
   const section = byId(id);
   section.scrollIntoView();
   section.querySelector("h2").focus({ preventScroll: true });
   if (id === "health") section.querySelector("details").open = true;
 }
 
-/** Buttons of which one is pressed, as the view says. */
-function choice(name, allowed, chosen) {
+/** Connects a group of buttons with a choice of the view: the chosen one is pressed. */
+function connectChoice(name, allowed, chosen) {
   const buttons = document.querySelectorAll(`[data-${name}]`);
   const press = () => {
     const value = view.oneOf(name, allowed);
@@ -147,19 +147,19 @@ function choice(name, allowed, chosen) {
       press();
     });
   }
-  view.follow(press);
+  view.onChange(press);
   press();
 }
 
 for (const link of document.querySelectorAll("a[data-go]")) {
   link.addEventListener("click", (event) => {
     event.preventDefault();
-    go(link.dataset.go);
+    goToSection(link.dataset.go);
   });
 }
-choice("spark", QUANTITIES, (quantity) => cards.choose(quantity));
-choice("by", GROUPINGS, (by) => {
+connectChoice("spark", QUANTITIES, (quantity) => cards.choose(quantity));
+connectChoice("by", GROUPINGS, (by) => {
   energy.expect(by);
-  books.now();
+  energyTask.runNow();
 });
 live.start();

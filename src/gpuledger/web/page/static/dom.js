@@ -1,16 +1,16 @@
-// Making and changing nodes. Text goes in as text alone: no name can become markup.
+// Creates and updates DOM nodes. Text is only inserted as text, so no name can become markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export const byId = (id) => document.getElementById(id);
 
-/** An element with attributes (undefined and false leave one out) and children (nodes or texts). */
-export function make(tag, attributes = {}, ...children) {
+/** Creates an element with attributes (undefined and false omit one) and children (nodes or texts). */
+export function createNode(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** The same for SVG. */
-export function makeSvg(tag, attributes = {}, ...children) {
+/** Creates an SVG element. */
+export function createSvgNode(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
 
@@ -20,9 +20,9 @@ function filled(node, attributes, children) {
   return node;
 }
 
-/** One of the symbols at the head of index.html, as decoration: words stand beside it. */
+/** Creates one of the symbols defined in index.html, as decoration next to text. */
 export function icon(name) {
-  return makeSvg("svg", { class: "icon", "aria-hidden": "true" }, makeSvg("use", { href: `#i-${name}` }));
+  return createSvgNode("svg", { class: "icon", "aria-hidden": "true" }, createSvgNode("use", { href: `#i-${name}` }));
 }
 
 export function setIcon(svg, name) {
@@ -37,9 +37,9 @@ export function setAttribute(node, name, value) {
   }
 }
 
-/** The text of a leaf, changed only where it differs, so that what a reader has selected stays selected. */
+/** Sets the text of a leaf node only if it differs, to keep the user's selection. */
 export function setText(node, text) {
-  forget(node);
+  clearName(node);
   const only = node.firstChild;
   if (only && only === node.lastChild && only.nodeType === Node.TEXT_NODE) {
     if (only.data !== text) only.data = text;
@@ -48,23 +48,23 @@ export function setText(node, text) {
   }
 }
 
-/** What `names.js` keeps of a name that stood here: other words have neither its title nor its place. */
-function forget(node) {
+/** Removes what `setName` of names.js stored on the node: the name and the title. */
+function clearName(node) {
   if (node.named === undefined) return;
   node.named = undefined;
   node.removeAttribute("title");
 }
 
-/** Whether a node is shown at all. */
-export function show(node, shown) {
+/** Shows or hides a node. */
+export function setVisible(node, shown) {
   if (node.hidden === shown) node.hidden = !shown;
 }
 
 /**
- * Children of `parent` by key: made once, updated after, moved only where the order changed. `make` gives the
- * node for an item, `update(node, item)` fills it.
+ * Synchronizes the children of `parent` with `items` by key: creates nodes with `makeNode(item)`, fills them
+ * with `update(node, item)`, and moves them only when the order has changed.
  */
-export function keep(parent, items, keyOf, makeNode, update) {
+export function syncChildren(parent, items, keyOf, makeNode, update) {
   const known = (parent.kept ??= new Map());
   const now = new Map();
   let place = parent.firstElementChild;
@@ -84,12 +84,12 @@ export function keep(parent, items, keyOf, makeNode, update) {
 
 /** Runs `work` at most once per frame, however often it is called. */
 export function oncePerFrame(work) {
-  let asked = false;
+  let scheduled = false;
   return () => {
-    if (asked) return;
-    asked = true;
+    if (scheduled) return;
+    scheduled = true;
     requestAnimationFrame(() => {
-      asked = false;
+      scheduled = false;
       work();
     });
   };

@@ -1,12 +1,12 @@
-// Numbers and times as people read them. What was not told is a word or a dash, never a zero.
+// Formats numbers and times for people. Absent values are a word or a dash, never a zero.
 
-export const NOT_TOLD = "not told";
+export const NOT_REPORTED = "not reported";
 export const DASH = "\u2013";
 const SPACE = "\u00a0";
 
 const formats = new Map();
 
-/** A number with so many digits behind the point. */
+/** A number with a fixed number of decimals. */
 export function fixed(value, digits = 0) {
   if (!formats.has(digits)) {
     formats.set(digits, new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
@@ -14,7 +14,7 @@ export function fixed(value, digits = 0) {
   return formats.get(digits).format(value);
 }
 
-/** About three digits; small numbers keep more of them. */
+/** A number with about three digits. */
 function short(value) {
   const size = Math.abs(value);
   return fixed(value, size >= 99.95 || value === 0 ? 0 : size >= 9.995 ? 1 : 2);
@@ -29,42 +29,42 @@ function scaled(value, base, units) {
   return short(value) + SPACE + units[step];
 }
 
-const told = (form) => (value, absent = DASH) => (value === null || value === undefined ? absent : form(value));
+const orAbsent = (form) => (value, absent = DASH) => (value === null || value === undefined ? absent : form(value));
 
-export const percent = told((ratio) => `${fixed(ratio * 100)}${SPACE}%`);
-export const watts = told((value) => (value >= 9999.5 ? scaled(value, 1000, ["W", "kW", "MW"]) : `${fixed(value, value < 9.95 && value > 0 ? 1 : 0)}${SPACE}W`));
-export const joules = told((value) => scaled(value, 1000, ["J", "kJ", "MJ", "GJ", "TJ"]));
-export const celsius = told((value) => `${fixed(value)}${SPACE}\u00b0C`);
-export const bytes = told((value) =>
+export const percent = orAbsent((ratio) => `${fixed(ratio * 100)}${SPACE}%`);
+export const watts = orAbsent((value) => (value >= 9999.5 ? scaled(value, 1000, ["W", "kW", "MW"]) : `${fixed(value, value < 9.95 && value > 0 ? 1 : 0)}${SPACE}W`));
+export const joules = orAbsent((value) => scaled(value, 1000, ["J", "kJ", "MJ", "GJ", "TJ"]));
+export const celsius = orAbsent((value) => `${fixed(value)}${SPACE}\u00b0C`);
+export const bytes = orAbsent((value) =>
   value < 1024 ? `${fixed(value)}${SPACE}B` : scaled(value / 1024, 1024, ["KiB", "MiB", "GiB", "TiB"]),
 );
 
-/** A part of a whole in the whole's unit: 71 / 80 GiB. */
+/** A part and the whole, in the unit of the whole: 71 / 80 GiB. */
 export function bytesOf(part, whole) {
-  if (part === null) return NOT_TOLD;
+  if (part === null) return NOT_REPORTED;
   if (whole === null) return bytes(part);
   const unit = whole >= 2 ** 30 ? ["GiB", 2 ** 30] : ["MiB", 2 ** 20];
   const digits = (value) => (value === 0 || value / unit[1] >= 99.95 ? 0 : 1);
   return `${fixed(part / unit[1], digits(part))} / ${fixed(whole / unit[1], whole / unit[1] >= 10 ? 0 : 1)}${SPACE}${unit[0]}`;
 }
 
-export const wattsOf = (part, whole) => (part === null ? NOT_TOLD : whole === null ? watts(part) : `${fixed(part)} / ${fixed(whole)}${SPACE}W`);
-export const gpuHours = told((seconds) => short(seconds / 3600));
-export const kilograms = told((grams) => fixed(grams / 1000, 2));
-export const count = told((value) => fixed(value));
+export const wattsOf = (part, whole) => (part === null ? NOT_REPORTED : whole === null ? watts(part) : `${fixed(part)} / ${fixed(whole)}${SPACE}W`);
+export const gpuHours = orAbsent((seconds) => short(seconds / 3600));
+export const kilograms = orAbsent((grams) => fixed(grams / 1000, 2));
+export const count = orAbsent((value) => fixed(value));
 
-/** Energy of hours and days. */
-export const energy = told((value) => scaled(value / 3600, 1000, ["Wh", "kWh", "MWh", "GWh"]));
+/** Energy in watt-hours, for hours and days. */
+export const energy = orAbsent((value) => scaled(value / 3600, 1000, ["Wh", "kWh", "MWh", "GWh"]));
 
-/** One scale for a whole column of energies, so that rows can be compared at a glance: unit and digits. */
+/** The unit and the number of decimals for a column of energies, so that its rows are comparable. */
 export function energyScale(most) {
   const unit = most >= 3.6e9 ? ["MWh", 3.6e9] : most >= 3.6e6 ? ["kWh", 3.6e6] : ["Wh", 3600];
   const digits = most / unit[1] >= 100 ? 1 : most / unit[1] >= 10 ? 2 : 3;
-  return { unit: unit[0], write: told((value) => fixed(value / unit[1], value === 0 ? 0 : digits)) };
+  return { unit: unit[0], write: orAbsent((value) => fixed(value / unit[1], value === 0 ? 0 : digits)) };
 }
 
-/** A span of time in its two largest units: 12 s, 3 min, 5 h 20 min, 2 d 4 h. */
-export const duration = told((seconds) => {
+/** A duration in its two largest units: 12 s, 3 min, 5 h 20 min, 2 d 4 h. */
+export const duration = orAbsent((seconds) => {
   const whole = Math.max(0, Math.floor(seconds));
   if (whole < 60) return `${whole}${SPACE}s`;
   if (whole < 3600) return `${Math.floor(whole / 60)}${SPACE}min`;
@@ -76,14 +76,14 @@ export const duration = told((seconds) => {
 });
 
 const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const SECONDS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const CLOCK_SECONDS = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const DAY = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
 export const clock = (unix) => CLOCK.format(unix * 1000);
-export const clockSeconds = (unix) => SECONDS.format(unix * 1000);
+export const clockSeconds = (unix) => CLOCK_SECONDS.format(unix * 1000);
 export const day = (unix) => DAY.format(unix * 1000);
 
-/** A moment of which the reader may not know the day. */
+/** A time, with the day when it is not today. */
 export function moment(unix, now) {
   const time = clockSeconds(unix);
   return day(unix) === day(now) ? time : `${day(unix)} ${time}`;
@@ -91,7 +91,7 @@ export function moment(unix, now) {
 
 const money = new Map();
 
-/** A cost in the prices' currency, plain where none is set; small bills (`most` is their total) get more digits. */
+/** A cost in the configured currency, or without one; a small total (`most`) gets more decimals. */
 export function cost(value, currency, most = value) {
   if (value === null || value === undefined) return DASH;
   const digits = most < 1 ? 4 : 2;

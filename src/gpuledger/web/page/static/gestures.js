@@ -1,12 +1,12 @@
-// What mouse, pen and fingers mean on a picture that can be moved and magnified sideways.
+// Mouse, pen and touch gestures on a canvas that can be panned and zoomed horizontally.
 
-const STILL = 6;
+const TAP_DISTANCE = 6;
 
 /**
- * `pan(pixels)`, `zoom(factor, x)`, `hover(x, y)` (nulls when it leaves), `tap(x, y)`. A wheel turned without
- * Ctrl scrolls the page, unless it is turned sideways.
+ * Calls `pan(pixels)`, `zoom(factor, x)`, `hover(x, y)` (with nulls when the pointer leaves) and `tap(x, y)`.
+ * A vertical wheel without Ctrl scrolls the page.
  */
-export function follow(target, { pan, zoom, hover, tap }) {
+export function trackGestures(target, { pan, zoom, hover, tap }) {
   const down = new Map();
   let moved = 0;
   const at = (event) => {
@@ -37,13 +37,13 @@ export function follow(target, { pan, zoom, hover, tap }) {
     if (down.size === 2) {
       const [a, b] = [...down.values()];
       zoom(wide / spread(), (a + b) / 2);
-    } else if (moved > STILL) {
+    } else if (moved > TAP_DISTANCE) {
       pan(x - before);
     }
   });
   const up = (event) => {
     const held = down.delete(event.pointerId);
-    if (held && event.type === "pointerup" && moved <= STILL && down.size === 0) tap(...at(event));
+    if (held && event.type === "pointerup" && moved <= TAP_DISTANCE && down.size === 0) tap(...at(event));
   };
   target.addEventListener("pointerup", up);
   target.addEventListener("pointercancel", up);

@@ -1,14 +1,14 @@
-// Which node, how fresh, how healthy: the line that is always in sight.
-import { byId, setAttribute, setIcon, setText, show } from "./dom.js";
+// The header, which is always visible: node, freshness and health.
+import { byId, setAttribute, setIcon, setText, setVisible } from "./dom.js";
 import { duration, moment } from "./format.js";
 import { plain, setName } from "./names.js";
 
 const ICONS = { connecting: "wait", live: "live", stale: "stale", lost: "lost", refused: "lost", paused: "pause" };
 
-/** The header's words; the quiet live region hears of a change of state, not of every second. */
+/** The texts of the header. The live region announces changes of the state, not every second. */
 export class Header {
   constructor() {
-    this.said = "connecting";
+    this.lastAnnounced = "connecting";
   }
 
   snapshot(data) {
@@ -21,12 +21,12 @@ export class Header {
       `every ${status.interval_seconds}\u00a0s`,
     ];
     setName(byId("facts"), facts.filter(Boolean).join(" \u00b7 "));
-    show(byId("banner"), source.simulated);
+    setVisible(byId("banner"), source.simulated);
     if (source.simulated) {
       const replayed = source.name === "replay";
       setText(byId("banner-what"), replayed ? "Recorded data" : "Simulated data");
       setName(byId("banner-detail"), source.detail || source.name);
-      setText(byId("banner-means"), replayed ? "played back: this is not what happens now." : "nothing here was measured, no hardware is read.");
+      setText(byId("banner-means"), replayed ? "played back, not live data." : "nothing here was measured, no hardware is read.");
     }
     const verdict = byId("verdict");
     setAttribute(verdict, "data-healthy", status.healthy ? "yes" : "no");
@@ -36,22 +36,22 @@ export class Header {
     this.title = `${status.readings ? `${free} free \u00b7 ` : ""}${plain(data.node, 60)} \u00b7 gpuledger`;
   }
 
-  /** When anything was read last, by the node's own account: this tab may have come later. */
+  /** Stores when the node last read its source, which may be before this tab was opened. */
   health(answer) {
-    const told = (answer.collectors ?? []).find((part) => part.name === "source");
-    this.lastRead = told ? told.last_success : undefined;
+    const collector = (answer.collectors ?? []).find((part) => part.name === "source");
+    this.lastRead = collector ? collector.last_success : undefined;
   }
 
-  /** How long nothing was read, where this tab has seen no reading; "yet" only where there never was one. */
-  unread(now) {
+  /** The text when this tab has received no readings; "yet" only if the node never had any. */
+  noReadingsText(now) {
     if (this.lastRead === null) return "no readings yet";
     return this.lastRead === undefined ? "no readings" : `stale since ${duration(now - this.lastRead)}`;
   }
 
-  /** What the node told before is not to be read here any more. */
+  /** Removes the node's data from the header when the node no longer serves it. */
   refused() {
-    show(byId("verdict"), false);
-    show(byId("banner"), false);
+    setVisible(byId("verdict"), false);
+    setVisible(byId("banner"), false);
     setText(byId("verdict-text"), "");
     this.title = "gpuledger";
   }
@@ -61,24 +61,24 @@ export class Header {
     setAttribute(node, "data-state", fresh.name);
     setAttribute(document.body, "data-fresh", fresh.name);
     setIcon(node.querySelector("svg"), ICONS[fresh.name]);
-    const words = this.words(fresh, now);
+    const words = this.freshnessText(fresh, now);
     setText(byId("fresh-text"), words);
     const title = fresh.name === "live" ? this.title : `${fresh.name === "lost" ? "disconnected" : fresh.name} \u00b7 ${this.title ?? "gpuledger"}`;
     if (title && document.title !== title) document.title = title;
-    if (fresh.name !== this.said) {
-      const first = this.said === "connecting";
-      this.said = fresh.name;
-      setText(byId("said"), { live: first ? "" : "Live again.", stale: "What is shown is stale.", lost: "Disconnected, trying again.", refused: "The node no longer tells what was shown here.", paused: "Paused." }[fresh.name] ?? "");
+    if (fresh.name !== this.lastAnnounced) {
+      const first = this.lastAnnounced === "connecting";
+      this.lastAnnounced = fresh.name;
+      setText(byId("announcement"), { live: first ? "" : "Live again.", stale: "The data is stale.", lost: "Disconnected, retrying.", refused: "The node no longer serves this data.", paused: "Paused." }[fresh.name] ?? "");
     }
   }
 
-  words({ name, age, seconds, until }, now) {
+  freshnessText({ name, age, seconds, until }, now) {
     if (name === "lost") {
-      const retry = seconds ? `trying again in ${seconds}\u00a0s` : "trying again";
-      return `disconnected, ${retry}${age === null ? "" : `; shown is ${moment(now - age, now)}`}`;
+      const retry = seconds ? `retrying in ${seconds}\u00a0s` : "retrying";
+      return `disconnected, ${retry}${age === null ? "" : `; data from ${moment(now - age, now)}`}`;
     }
     if (name === "refused") return "not served";
-    if (name === "stale") return age === null ? this.unread(now) : `stale since ${duration(age)}`;
+    if (name === "stale") return age === null ? this.noReadingsText(now) : `stale since ${duration(age)}`;
     if (name === "paused") return until ? `paused until ${moment(until, now)}` : "paused";
     return name === "live" ? "live" : "connecting\u2026";
   }

@@ -1,14 +1,14 @@
-// How gpuledger itself is: what it reads, what it cannot, and what doctor would change.
-import { icon, keep, make, setAttribute, setIcon, setText, show } from "./dom.js";
+// The health of gpuledger: collectors, owner indexes, and the findings of `gpuledger doctor`.
+import { icon, syncChildren, createNode, setAttribute, setIcon, setText, setVisible } from "./dom.js";
 import { duration, moment, plural } from "./format.js";
 import { setName } from "./names.js";
 
-// Doctor's words, and what they are here; what could not be looked at is no finding.
+// Levels of doctor's verdicts; unknown and skipped checks do not count as findings.
 const LEVELS = { works: "ok", warning: "warning", fails: "failure", unknown: "unknown", skipped: "unknown" };
 const levelOf = (finding) => LEVELS[finding.level] ?? finding.level;
 const ORDER = ["failure", "warning", "unknown", "ok"];
 
-/** The folded section in `root`; it opens by itself when something is wrong, once. */
+/** The folded section in `root`; it opens automatically when the node becomes unhealthy. */
 export class HealthPanel {
   constructor(root) {
     this.root = root;
@@ -17,7 +17,7 @@ export class HealthPanel {
   }
 
   failed(error) {
-    setText(this.part("verdict-line"), `not known: ${error.message}`);
+    setText(this.part("verdict-line"), `unknown: ${error.message}`);
   }
 
   show(answer, now) {
@@ -43,14 +43,14 @@ export class HealthPanel {
     if (failing.length) words.push(`failing: ${failing.map((part) => part.name).join(", ")}`);
     if (wrong.length) words.push(plural(wrong.length, "finding"));
     const passed = findings.filter((finding) => levelOf(finding) === "ok").length;
-    const well = passed ? `all is well, ${plural(passed, "check")} passed` : "all is well";
+    const well = passed ? `no problems, ${plural(passed, "check")} passed` : "no problems";
     setName(this.part("verdict-line"), words.join("; ") || well, 300);
   }
 
   findings(answer, findings, now) {
-    show(this.part("no-findings"), findings.length === 0);
-    setText(this.part("looked"), answer.findings_unix ? `Looked at ${moment(answer.findings_unix, now)}.` : "");
-    keep(this.part("findings"), findings, (finding) => `${finding.check}\n${finding.summary}`, findingNode, (node, finding) => {
+    setVisible(this.part("no-findings"), findings.length === 0);
+    setText(this.part("looked"), answer.findings_unix ? `Checked at ${moment(answer.findings_unix, now)}.` : "");
+    syncChildren(this.part("findings"), findings, (finding) => `${finding.check}\n${finding.summary}`, findingNode, (node, finding) => {
       const level = levelOf(finding);
       setAttribute(node, "data-level", level);
       setIcon(node.parts.icon, level);
@@ -58,12 +58,12 @@ export class HealthPanel {
       setName(node.parts.check, finding.check);
       setName(node.parts.summary, finding.summary, 600);
       setName(node.parts.remedy, finding.remedy ? `Remedy: ${finding.remedy}` : "", 800);
-      show(node.parts.remedy, Boolean(finding.remedy));
+      setVisible(node.parts.remedy, Boolean(finding.remedy));
     });
   }
 
   parts(parts, now) {
-    keep(this.part("parts"), parts, (part) => part.name, partNode, (node, part) => {
+    syncChildren(this.part("parts"), parts, (part) => part.name, partNode, (node, part) => {
       const [name, state, last, error] = node.children;
       setName(name, part.name);
       setAttribute(node, "data-level", part.success === false ? "failure" : "ok");
@@ -76,24 +76,24 @@ export class HealthPanel {
 
   facts(answer, now) {
     const words = [`${plural(answer.ticks, "tick")}, one every ${duration(answer.interval_seconds)}`];
-    if (answer.asked_interval_seconds !== answer.interval_seconds) words.push(`${duration(answer.asked_interval_seconds)} were asked for`);
+    if (answer.asked_interval_seconds !== answer.interval_seconds) words.push(`${duration(answer.asked_interval_seconds)} configured`);
     if (answer.started) words.push(`running for ${duration(now - answer.started)}`);
     const { reload } = answer;
-    if (reload?.error) words.push(`the last good settings are in force: ${reload.error}`);
-    if (reload?.pending?.length) words.push(`waiting for a restart: ${reload.pending.join(", ")}`);
+    if (reload?.error) words.push(`the last valid settings are in force: ${reload.error}`);
+    if (reload?.pending?.length) words.push(`restart needed for: ${reload.pending.join(", ")}`);
     setName(this.part("facts-line"), `${words.join("; ")}.`, 600);
   }
 }
 
 function findingNode() {
-  const parts = { icon: icon("ok"), level: make("span"), check: make("code", { class: "soft" }), summary: make("span"), remedy: make("span", { class: "remedy" }) };
-  const state = make("span", { class: "state" }, parts.icon, parts.level);
-  const node = make("li", {}, state, make("div", {}, parts.summary, " ", parts.check, parts.remedy));
+  const parts = { icon: icon("ok"), level: createNode("span"), check: createNode("code", { class: "soft" }), summary: createNode("span"), remedy: createNode("span", { class: "remedy" }) };
+  const state = createNode("span", { class: "state" }, parts.icon, parts.level);
+  const node = createNode("li", {}, state, createNode("div", {}, parts.summary, " ", parts.check, parts.remedy));
   node.parts = parts;
   return node;
 }
 
 function partNode() {
-  const state = make("td", {}, icon("ok"), make("span"));
-  return make("tr", {}, make("th", { scope: "row" }), state, make("td", { class: "number" }), make("td", { class: "name" }));
+  const state = createNode("td", {}, icon("ok"), createNode("span"));
+  return createNode("tr", {}, createNode("th", { scope: "row" }), state, createNode("td", { class: "number" }), createNode("td", { class: "name" }));
 }

@@ -1,5 +1,5 @@
-// Names that processes, pods and users chose: data, possibly hostile. What cannot be seen is made visible.
-import { make, setText } from "./dom.js";
+// Shows names of processes, pods and users, which may be hostile: invisible characters are made visible.
+import { createNode, setText } from "./dom.js";
 
 // Controls, bidirectional overrides, zero-width and other format characters, surrogates without a partner,
 // private use, line separators, blank letters.
@@ -10,13 +10,13 @@ const LONGEST = 160;
 
 const code = (character) => KNOWN[character.codePointAt(0)] ?? `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 
-/** A name as one line of plain text, for titles and labels of controls. */
+/** A name as one line of plain text, for titles and labels. */
 export function plain(name, longest = LONGEST) {
   const text = UNSEEN.test(name) ? name.slice(0, longest + 1).replace(EACH, (found) => `[${code(found)}]`) : name;
   return text.length <= longest ? text : `${cut(text, longest)}\u2026`;
 }
 
-/** Fills `node` with a name: unseen characters as boxed codes, no more than a line's worth of the rest. */
+/** Fills `node` with a name: invisible characters as boxed codes, truncated to `longest` characters. */
 export function setName(node, name, longest = LONGEST) {
   if (node.named === name) return;
   const short = name.length > longest ? cut(name, longest) : name;
@@ -25,7 +25,7 @@ export function setName(node, name, longest = LONGEST) {
     setText(node, short);
   } else {
     node.replaceChildren(...boxed(short));
-    if (rest) node.append(make("span", { class: "cut" }, `\u2026 ${rest.toLocaleString("en")} more characters`));
+    if (rest) node.append(createNode("span", { class: "cut" }, `\u2026 ${rest.toLocaleString("en")} more characters`));
   }
   node.named = name;
   node.title = plain(name, 400);
@@ -36,39 +36,39 @@ function boxed(text) {
   let from = 0;
   for (const found of text.matchAll(EACH)) {
     if (found.index > from) nodes.push(text.slice(from, found.index));
-    nodes.push(make("span", { class: "code" }, code(found[0])));
+    nodes.push(createNode("span", { class: "code" }, code(found[0])));
     from = found.index + found[0].length;
   }
   if (from < text.length) nodes.push(text.slice(from));
   return nodes;
 }
 
-/** Never half a character. */
+/** Truncates without splitting a surrogate pair. */
 function cut(text, longest) {
   const last = text.charCodeAt(longest - 1);
   return text.slice(0, last >= 0xd800 && last < 0xdc00 ? longest - 1 : longest);
 }
 
-/** Who it is, in one name: the pod, the job, the container, the unit, the user. */
+/** The most specific name of an owner: pod, job, container or user. */
 export function ownerName(owner) {
   if (owner.pod) return owner.namespace ? `${owner.namespace}/${owner.pod}` : owner.pod;
   if (owner.job) return owner.user ? `job ${owner.job} (${owner.user})` : `job ${owner.job}`;
   if (owner.container) return owner.container;
   if (owner.user) return owner.user;
-  return owner.namespace ? `${owner.namespace}/?` : "an unknown owner";
+  return owner.namespace ? `${owner.namespace}/?` : "unknown owner";
 }
 
-/** The same cut in two, so that a narrow place keeps the name itself. */
+/** The name of an owner, split into its namespace and the rest: a narrow card shortens only the namespace. */
 export function ownerParts(owner) {
   const name = ownerName(owner);
   const cutAt = owner.pod && owner.namespace ? owner.namespace.length + 1 : 0;
   return { within: name.slice(0, cutAt), name: name.slice(cutAt) };
 }
 
-/** A device as people say it: 4, or 6/2_0 for an instance. */
+/** The short name of a device: 4, or 6/2_0 for an instance. */
 export const place = (device) => (device.instance ? `${device.gpu}/${device.instance}` : device.gpu);
 
-/** Places in the order of their numbers, a GPU before its instances. */
+/** A sort key for device names: by number, a GPU before its instances. */
 export function placeOrder(name) {
   const numbers = name.split(/\D+/).map((part) => Number(part) + 1);
   return numbers.reduce((order, part) => order * 1000 + part, 0) * 1000 ** (3 - numbers.length);

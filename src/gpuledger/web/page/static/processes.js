@@ -1,6 +1,6 @@
-// All processes as a grid: sorted, filtered, and only the rows in sight are in the document.
-import { COLUMNS, leastWidth } from "./columns.js";
-import { make, oncePerFrame, setAttribute, setText, show } from "./dom.js";
+// The table of processes: sorted, filtered, and virtual: only visible rows are in the document.
+import { COLUMNS, minWidth } from "./columns.js";
+import { createNode, oncePerFrame, setAttribute, setText, setVisible } from "./dom.js";
 import { count, joules, plural } from "./format.js";
 import { place, placeOrder, setName } from "./names.js";
 
@@ -10,11 +10,11 @@ const MOST_ENDED = 100;
 
 const keyOf = (row) => `${row.uuid}|${row.instance}|${row.pid ?? "others"}|${row.start_unix}`;
 
-/** The grid in `root`, with its filter; choices are kept in `view`. */
-export class Processes {
-  constructor(root, view, say) {
+/** The grid in `root` with its filter; sort order and filter are stored in `view`. */
+export class ProcessGrid {
+  constructor(root, view, announce) {
     this.view = view;
-    this.say = say;
+    this.announce = announce;
     this.rows = [];
     this.order = [];
     this.nodes = new Map();
@@ -30,7 +30,7 @@ export class Processes {
     this.draw = oncePerFrame(() => this.render());
     this.listen();
     this.input.value = view.get("q");
-    view.follow(() => {
+    view.onChange(() => {
       this.input.value = view.get("q");
       this.arrange(true);
     });
@@ -44,7 +44,7 @@ export class Processes {
       const [sort, order] = this.sorter.value.split(" ");
       this.sort(sort, order);
     });
-    this.body.addEventListener("keydown", (event) => this.key(event));
+    this.body.addEventListener("keydown", (event) => this.onKey(event));
     this.body.addEventListener("focusin", (event) => (this.active = event.target.closest("[role=row]")?.key ?? this.active));
     for (const gone of ["focusout", "pointerleave"]) this.grid.addEventListener(gone, () => setTimeout(() => this.arrange()));
     for (const [event, printing] of [["beforeprint", true], ["afterprint", false]]) {
@@ -60,8 +60,8 @@ export class Processes {
     if (this.input.value !== text) this.input.value = text;
     this.scroller.scrollTop = 0;
     this.arrange(true);
-    clearTimeout(this.saying);
-    this.saying = setTimeout(() => this.say(`${plural(this.order.length, "process", "processes")} shown`), 700);
+    clearTimeout(this.announceTimer);
+    this.announceTimer = setTimeout(() => this.announce(`${plural(this.order.length, "process", "processes")} shown`), 700);
   }
 
   sort(id, order) {
@@ -73,36 +73,36 @@ export class Processes {
   snapshot(data, now) {
     this.now = now;
     this.rows = data.processes;
-    this.told = data.status.readings;
+    this.hasReadings = data.status.readings;
     for (const row of this.rows) row.key = keyOf(row);
-    this.choose();
+    this.chooseColumns();
     this.arrange();
   }
 
-  /** The columns that somebody has a value for. */
-  choose() {
+  /** Chooses the columns for which a row has a value. */
+  chooseColumns() {
     const some = (id) => this.rows.some((row) => row[id]);
-    const columns = COLUMNS.filter((column) => !column.asked || (some(column.id) && !(column.alone && some("pod"))));
+    const columns = COLUMNS.filter((column) => !column.optional || (some(column.id) && !(column.alone && some("pod"))));
     if (columns.length === this.columns.length && columns.every((column, index) => column === this.columns[index])) return;
     this.columns = columns;
     this.grid.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
-    this.grid.style.setProperty("--least", leastWidth(columns));
+    this.grid.style.setProperty("--least", minWidth(columns));
     setAttribute(this.grid, "aria-colcount", columns.length);
     this.head.replaceChildren(...columns.map((column) => this.heading(column)));
-    const choices = columns.flatMap((column) => [["asc", "\u2191"], ["desc", "\u2193"]].map(([order, arrow]) => make("option", { value: `${column.id} ${order}` }, `by ${column.label} ${arrow}`)));
+    const choices = columns.flatMap((column) => [["asc", "\u2191"], ["desc", "\u2193"]].map(([order, arrow]) => createNode("option", { value: `${column.id} ${order}` }, `by ${column.label} ${arrow}`)));
     this.sorter.replaceChildren(...choices);
     for (const node of this.nodes.values()) node.remove();
     this.nodes.clear();
   }
 
   heading(column) {
-    const button = make("button", { type: "button" }, column.label, make("span", { class: "arrow", "aria-hidden": "true" }));
+    const button = createNode("button", { type: "button" }, column.label, createNode("span", { class: "arrow", "aria-hidden": "true" }));
     button.addEventListener("click", () => {
       const { id, order } = this.sorting();
       const first = column.number ? "desc" : "asc";
       this.sort(column.id, id === column.id ? (order === "asc" ? "desc" : "asc") : first);
     });
-    const node = make("div", { role: "columnheader", class: `c-${column.id}${column.number ? " number" : ""}` }, button);
+    const node = createNode("div", { role: "columnheader", class: `c-${column.id}${column.number ? " number" : ""}` }, button);
     node.column = column.id;
     return node;
   }
@@ -112,36 +112,36 @@ export class Processes {
     return { id, order: this.view.oneOf("order", ["asc", "desc"]) };
   }
 
-  /** Whether somebody is reading rows: then they stay where they are. */
+  /** Whether the user points at, selects or focuses rows: then they keep their order. */
   busy() {
     const selection = document.getSelection();
     const selects = selection && !selection.isCollapsed && this.body.contains(selection.anchorNode);
     return selects || this.body.contains(document.activeElement) || this.body.matches(":hover");
   }
 
-  arrange(asked = false) {
-    const shown = this.rows.filter(this.wanted());
+  arrange(requested = false) {
+    const shown = this.rows.filter(this.matcher());
     const now = new Map(shown.map((row) => [row.key, row]));
     const stay = this.order.map((row) => now.get(row.key) ?? ended(row));
-    // A pointer that was left here must not gather all that ever ended.
+    // A pointer left on the rows must not collect ended processes without limit.
     const few = stay.reduce((sum, row) => sum + (row.ended ? 1 : 0), 0) <= MOST_ENDED;
-    const rest = !asked && few && this.order.length > 0 && this.busy();
+    const rest = !requested && few && this.order.length > 0 && this.busy();
     if (rest) {
       const before = new Set(this.order.map((row) => row.key));
       this.order = [...stay, ...shown.filter((row) => !before.has(row.key))];
     } else {
       this.order = shown.sort(this.comparison());
     }
-    this.room = asked ? 0 : Math.max(this.room ?? 0, this.order.length);
-    show(this.root.querySelector(".resting"), rest && this.view.get("sort") !== "gpu");
+    this.room = requested ? 0 : Math.max(this.room ?? 0, this.order.length);
+    setVisible(this.root.querySelector(".order-paused"), rest && this.view.get("sort") !== "gpu");
     this.headings();
     const all = this.rows.reduce((sum, row) => sum + (row.count ?? 1), 0);
     const found = shown.reduce((sum, row) => sum + (row.count ?? 1), 0);
     const filtered = this.view.get("q").trim() !== "";
     setText(this.root.querySelector(".found"), `${filtered ? `${count(found)} of ` : ""}${plural(all, "process", "processes")}`);
     const empty = this.root.querySelector(".empty");
-    show(empty, this.order.length === 0);
-    setText(empty, !this.told ? "Nothing could be read." : filtered ? "No process fits the filter." : "No process is on a GPU.");
+    setVisible(empty, this.order.length === 0);
+    setText(empty, !this.hasReadings ? "The driver could not be read." : filtered ? "No process matches the filter." : "No process uses a GPU.");
     this.render();
   }
 
@@ -154,14 +154,14 @@ export class Processes {
     if (this.sorter.value !== value) this.sorter.value = value;
   }
 
-  /** All words must be in the row; gpu:4 and gpu:6/2_0 name a device. */
-  wanted() {
+  /** A predicate: the row contains all words of the filter; gpu:4 and gpu:6/2_0 match a device. */
+  matcher() {
     const words = this.view.get("q").toLowerCase().split(/\s+/).filter(Boolean);
-    return (row) => words.every((word) => (word.startsWith("gpu:") ? isAt(row, word.slice(4)) : this.text(row).includes(word)));
+    return (row) => words.every((word) => (word.startsWith("gpu:") ? isAt(row, word.slice(4)) : this.searchText(row).includes(word)));
   }
 
-  text(row) {
-    // Anew each time: any of them may become known later.
+  searchText(row) {
+    // Not cached: each of these may become known later.
     const words = [place(row), row.namespace, row.pod, row.container, row.job, row.user, row.command, row.pid ?? "", row.unresolved];
     return words.join("\n").toLowerCase();
   }
@@ -173,7 +173,7 @@ export class Processes {
     const compare = (a, b) => (typeof a === "string" ? (a < b ? -1 : a > b ? 1 : 0) : a - b);
     return (one, other) => {
       const [a, b] = [sort(one), sort(other)];
-      // What was not told is last either way.
+      // Absent values are last in both directions.
       if (a === null || b === null) return (a === null) - (b === null) || fallback(one, other);
       return sign * compare(a, b) || fallback(one, other);
     };
@@ -190,7 +190,7 @@ export class Processes {
     let from = Math.max(0, Math.floor(top / height) - OVERSCAN);
     let to = Math.min(total, Math.ceil((top + this.scroller.clientHeight) / height) + OVERSCAN);
     if (this.printing) [from, to] = [0, Math.min(total, PRINTED)];
-    // Of few rows one more or less moves nothing below; the reader's own choices do.
+    // With few rows the height does not shrink, so that updates do not move the sections below.
     this.body.style.height = `${Math.max(total, Math.min(this.room, 20)) * height}px`;
     setAttribute(this.grid, "aria-rowcount", total + 1);
     const focused = this.body.contains(document.activeElement) ? this.active : null;
@@ -216,15 +216,15 @@ export class Processes {
       setAttribute(node, "tabindex", row.key === tabbed ? 0 : -1);
       const shift = `translateY(${index * height}px)`;
       if (node.style.transform !== shift) node.style.transform = shift;
-      // Moving a node would take the focus and the selection from it; where it is seen does not depend on it.
+      // Moving a node would remove its focus and selection; its visible position is set by the transform.
       if (node === spot) spot = spot.nextElementSibling;
       else if (fresh || !still) this.body.insertBefore(node, spot);
     }
   }
 
   rowNode(row) {
-    const cells = this.columns.map((column) => make("div", { role: "gridcell", class: `c-${column.id}${column.number ? " number" : ""}${column.name ? " name" : ""}` }));
-    const node = make("div", { role: "row" }, ...cells);
+    const cells = this.columns.map((column) => createNode("div", { role: "gridcell", class: `c-${column.id}${column.number ? " number" : ""}${column.name ? " name" : ""}` }));
+    const node = createNode("div", { role: "row" }, ...cells);
     node.key = row.key;
     this.nodes.set(row.key, node);
     return node;
@@ -238,17 +238,17 @@ export class Processes {
         setName(cell, row.count === null ? row.command : plural(row.count, "further process", "further processes"));
       } else if (column.name) {
         const why = column.id === "pod" && row.unresolved && !row.pod;
-        setName(cell, why ? `${row.unresolved.replaceAll("_", " ")} not known` : column.text(row));
+        setName(cell, why ? `unknown: ${row.unresolved.replaceAll("_", " ")}` : column.text(row));
         setAttribute(cell, "data-soft", why ? "" : undefined);
         setAttribute(cell, "data-empty", why || row[column.id] ? undefined : "");
       } else {
         setText(cell, row.ended && column.id === "age" ? "ended" : column.text(row, this.now));
       }
-      if (column.id === "joules") setAttribute(cell, "title", row.joules === null ? undefined : `${joules(row.joules)}, of it ${joules(row.measured_joules)} measured`);
+      if (column.id === "joules") setAttribute(cell, "title", row.joules === null ? undefined : `${joules(row.joules)}, of which ${joules(row.measured_joules)} measured`);
     });
   }
 
-  key(event) {
+  onKey(event) {
     const index = this.order.findIndex((row) => row.key === this.active);
     const page = Math.max(1, Math.floor(this.scroller.clientHeight / this.rowHeight()) - 2);
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };

@@ -1,5 +1,5 @@
-// The last hour of one quantity as a small curve. Where nothing was told there is a gap, not a zero.
-import { make, makeSvg, setAttribute, setText } from "./dom.js";
+// A sparkline of one quantity over the last hour. Absent values are a gap, not a zero.
+import { createNode, createSvgNode, setAttribute, setText } from "./dom.js";
 import { bytes, duration, percent, watts } from "./format.js";
 
 const HOUR = 3600;
@@ -12,43 +12,43 @@ const QUANTITIES = {
   memory: { field: "memory_used_bytes", most: (device) => device.memory_total_bytes, write: bytes, word: "memory" },
 };
 
-export function spark() {
-  const area = makeSvg("path", { class: "area" });
-  const line = makeSvg("path", { class: "line" });
-  const picture = makeSvg("svg", { class: "curve", role: "img", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" }, area, line);
-  const caption = make("figcaption", { class: "soft" });
-  const node = make("figure", { class: "spark" }, picture, caption);
+export function createSparkline() {
+  const area = createSvgNode("path", { class: "area" });
+  const line = createSvgNode("path", { class: "line" });
+  const picture = createSvgNode("svg", { class: "curve", role: "img", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" }, area, line);
+  const caption = createNode("figcaption", { class: "soft" });
+  const node = createNode("figure", { class: "spark" }, picture, caption);
   node.parts = { area, line, picture, caption };
   return node;
 }
 
-/** `history` is the device's part of /api/v1/recent (undefined before it is there). */
-export function updateSpark(node, history, quantity, span, device) {
+/** `history` is the device's part of /api/v1/recent, undefined before the first response. */
+export function updateSparkline(node, history, quantity, span, device) {
   const { field, most, write, word } = QUANTITIES[quantity];
   const values = history?.[field] ?? [];
-  const told = values.filter((value) => value !== null);
+  const known = values.filter((value) => value !== null);
   const { area, line, picture, caption } = node.parts;
-  setAttribute(node, "data-empty", told.length ? undefined : "");
-  if (!told.length) {
-    setText(caption, span ? `last hour: ${word} not told` : "last hour");
-    setAttribute(picture, "aria-label", `${word} of the last hour: not told`);
+  setAttribute(node, "data-empty", known.length ? undefined : "");
+  if (!known.length) {
+    setText(caption, span ? `last hour: ${word} not reported` : "last hour");
+    setAttribute(picture, "aria-label", `${word} of the last hour: not reported`);
     setAttribute(area, "d", "");
     setAttribute(line, "d", "");
     return;
   }
-  const highest = Math.max(...told);
+  const highest = Math.max(...known);
   const top = most(device) || highest || 1;
   const paths = curve(values, span.step, Math.max(top, highest));
   setAttribute(area, "d", paths.area);
   setAttribute(line, "d", paths.line);
-  const mean = told.reduce((sum, value) => sum + value, 0) / told.length;
+  const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
   const length = values.length * span.step;
   const over = length >= HOUR - span.step ? "last hour" : `last ${duration(length)}`;
-  setText(caption, `${over}: mean ${write(mean)}, most ${write(highest)}`);
-  setAttribute(picture, "aria-label", `${word}, ${caption.textContent}` + (told.length < values.length ? ", with gaps" : ""));
+  setText(caption, `${over}: mean ${write(mean)}, max ${write(highest)}`);
+  setAttribute(picture, "aria-label", `${word}, ${caption.textContent}` + (known.length < values.length ? ", with gaps" : ""));
 }
 
-/** The newest value is at the right edge; a young node's curve begins further right. */
+/** SVG paths of a curve that ends at the right edge; shorter while the node is younger than an hour. */
 function curve(values, step, top) {
   const wide = (WIDTH * step) / HOUR;
   let line = "";

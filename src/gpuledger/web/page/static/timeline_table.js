@@ -1,20 +1,20 @@
-// The sessions in sight as rows, for who reads instead of looking.
-import { keep, make, setText } from "./dom.js";
+// The visible sessions as a table, an alternative to the canvas.
+import { syncChildren, createNode, setText } from "./dom.js";
 import { bytes, duration, joules, moment, plural } from "./format.js";
 import { ownerName, place, setName } from "./names.js";
 
 const MOST = 200;
 
-/** Fills the folded table with the newest of these bars. */
+/** Fills the folded table with the newest bars. */
 export function fillTable(fold, bars, now) {
   const newest = bars.sort((a, b) => b.from - a.from).slice(0, MOST);
   const more = bars.length - newest.length;
   setText(fold.querySelector("caption"), more ? `The newest ${MOST} of ${plural(bars.length, "session")} in this window` : `${plural(bars.length, "session")} in this window`);
-  keep(fold.querySelector("tbody"), newest, (bar) => bar.session.id, () => rowNode(), (node, bar) => fill(node, bar, now));
+  syncChildren(fold.querySelector("tbody"), newest, (bar) => bar.session.id, () => rowNode(), (node, bar) => fill(node, bar, now));
 }
 
 function rowNode() {
-  return make("tr", {}, make("th", { scope: "row", class: "name" }), make("td", { class: "name" }), ...["", "", "", " number", " number", " number"].map((more) => make("td", { class: `cell${more}` })));
+  return createNode("tr", {}, createNode("th", { scope: "row", class: "name" }), createNode("td", { class: "name" }), ...["", "", "", " number", " number", " number"].map((more) => createNode("td", { class: `cell${more}` })));
 }
 
 function fill(node, { session, from, to }, now) {

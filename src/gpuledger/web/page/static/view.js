@@ -1,15 +1,15 @@
-// What the reader has chosen, kept in the address behind #, so that a view can be sent to a colleague.
+// The user's choices, stored in the URL hash, so that a view can be shared as a link.
 
 const DEFAULTS = { q: "", sort: "gpu", order: "asc", spark: "utilization", by: "namespace", span: "" };
 
-/** Choices by name; `change` writes them to the address, `follow` hears of those that come from there. */
-export class View {
+/** Choices by name. `change` writes them to the URL hash, `onChange` listeners run when the hash changes. */
+export class ViewState {
   constructor() {
-    this.followers = [];
+    this.listeners = [];
     this.read();
     addEventListener("hashchange", () => {
       this.read();
-      for (const follower of this.followers) follower();
+      for (const listener of this.listeners) listener();
     });
   }
 
@@ -25,19 +25,19 @@ export class View {
     return this.chosen[name];
   }
 
-  /** The choice where it is one of these, else the usual one. */
+  /** The choice if it is allowed, else the default. */
   oneOf(name, allowed) {
     return allowed.includes(this.chosen[name]) ? this.chosen[name] : DEFAULTS[name];
   }
 
   change(changes) {
     Object.assign(this.chosen, changes);
-    const told = Object.entries(this.chosen).filter(([name, value]) => value !== DEFAULTS[name]);
-    const hash = new URLSearchParams(told).toString();
+    const changed = Object.entries(this.chosen).filter(([name, value]) => value !== DEFAULTS[name]);
+    const hash = new URLSearchParams(changed).toString();
     history.replaceState(null, "", hash ? `#${hash}` : location.pathname + location.search);
   }
 
-  follow(follower) {
-    this.followers.push(follower);
+  onChange(listener) {
+    this.listeners.push(listener);
   }
 }

@@ -1,4 +1,4 @@
-"""A GPU that several targets tell of, at once or one after the other, is counted once."""
+"""A GPU that several targets export, simultaneously or one after the other, is counted once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from unit.ledger.report.fleet.support import (
     BEGIN,
     DAY,
     HOUR,
-    Books,
-    Told,
+    CounterLevels,
+    ScrapedFleet,
     device,
     own,
     owner,
@@ -23,46 +23,48 @@ from unit.ledger.report.fleet.support import (
 
 
 def test_gpus_scraped_twice_are_counted_once() -> None:
-    books = Books(watching("GPU-0"))
+    books = ScrapedFleet(watching("GPU-0"))
     again = {"job": "second"}
-    devices: Told = [(device("GPU-0"), 1000, 1100), ({**device("GPU-0"), **again}, 1000, 1100)]
-    energy: Told = [(pod("GPU-0", "t"), 0, 100), ({**pod("GPU-0", "t"), **again}, 0, 100)]
+    devices: CounterLevels = [(device("GPU-0"), 1000, 1100), ({**device("GPU-0"), **again}, 1000, 1100)]
+    energy: CounterLevels = [(pod("GPU-0", "t"), 0, 100), ({**pod("GPU-0", "t"), **again}, 0, 100)]
     books.day(devices, energy)
     found = books.report()
     assert found.total.millijoules == 100_000
     assert any("1 GPU is scraped by several targets" in note for note in found.notes)
 
 
-def test_how_many_gpus_several_targets_tell_is_said() -> None:
-    books = Books(watching("GPU-0", "GPU-1"))
-    devices: Told = [
+def test_a_note_counts_gpus_with_several_targets() -> None:
+    books = ScrapedFleet(watching("GPU-0", "GPU-1"))
+    devices: CounterLevels = [
         ({**device(uuid), **job}, 1000, 1100) for uuid in ("GPU-0", "GPU-1") for job in ({}, {"job": "2nd"})
     ]
     books.day(devices, [])
     assert "2 GPUs are scraped by several targets: counted once." in books.report().notes
 
 
-def two_jobs(share: float, *, base: float = 5_000_000, born: bool = False, limit: float = 700) -> Books:
-    """A second scrape job tells the last `share` of a day, in which one pod used 100 kJ of its Gpu."""
+def two_jobs(
+    share: float, *, base: float = 5_000_000, born: bool = False, limit: float = 700
+) -> ScrapedFleet:
+    """A second scrape job exports the last `share` of a day, in which one pod used 100 kJ of its Gpu."""
     uuid, again = "GPU-0", {"job": "second"}
-    books = Books(part(BEGIN - DAY, BEGIN, [(device(uuid), 0, base)], [(pod(uuid, "t"), 0, base)]))
+    books = ScrapedFleet(part(BEGIN - DAY, BEGIN, [(device(uuid), 0, base)], [(pod(uuid, "t"), 0, base)]))
     low = 0.0 if born else base
     since = (1 - share) * 100_000
     counts = [(device(uuid), DAY / 15), ({**device(uuid), **again}, max(share * DAY / 15, 1))]
-    devices: Told = [(device(uuid), base, base + 100_000)]
+    devices: CounterLevels = [(device(uuid), base, base + 100_000)]
     devices.append(({**device(uuid), **again}, base + since, base + 100_000))
-    energy: Told = [(pod(uuid, "t"), low, low + 100_000)]
+    energy: CounterLevels = [(pod(uuid, "t"), low, low + 100_000)]
     energy.append(({**pod(uuid, "t"), **again}, low + since, low + 100_000))
-    told = part(BEGIN, BEGIN + DAY, devices, energy, counts=counts, watts=[({"uuid": uuid}, limit)])
+    answers = part(BEGIN, BEGIN + DAY, devices, energy, counts=counts, watts=[({"uuid": uuid}, limit)])
     there = [(labels, least) for labels, least, _ in devices[:1]]
-    books.fleet.add(replace(told, devices={**told.devices, "alive": there}))
+    books.fleet.add(replace(answers, devices={**answers.devices, "alive": there}))
     books.now += DAY
     return books
 
 
 @pytest.mark.parametrize("share", [15 / DAY, 0.05, 0.1, 0.19, 0.21, 0.5, 0.99, 1])
 @pytest.mark.parametrize("born", [True, False])
-def test_what_two_scrape_jobs_tell_for_a_while_is_counted_once(share: float, born: bool) -> None:
+def test_two_scrape_jobs_of_one_exporter_are_counted_once(share: float, born: bool) -> None:
     found = two_jobs(share, born=born).report()
     assert found.total.millijoules == found.gpus[0].millijoules == 100_000_000
     assert found.total.bound == 0
@@ -71,79 +73,82 @@ def test_what_two_scrape_jobs_tell_for_a_while_is_counted_once(share: float, bor
     assert found.gpus[0].observed == DAY
 
 
-def test_books_that_may_have_begun_anew_between_two_targets_widen_the_bound_and_are_said() -> None:
-    """The second target begins so low that a Gpu can have used it since its program's start."""
+def test_a_possible_reset_between_two_targets_widens_the_bound_and_is_noted() -> None:
+    """The second target begins so low that the Gpu can have used it since its program's start."""
     found = two_jobs(0.1, base=1000, limit=2000).report()
     (line,) = found.lines
-    same, anew = 100_000_000, 100_000_000 + 101_000_000
+    same, restarted = 100_000_000, 100_000_000 + 101_000_000
     assert line.millijoules - (line.bound or 0) <= same
-    assert line.millijoules + (line.bound or 0) >= anew
+    assert line.millijoules + (line.bound or 0) >= restarted
     assert any("Of 1 GPU it is unclear" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("least", "doubted"), [(173, True), (174, False)])
-def test_where_no_limit_is_told_what_began_anew_has_twice_the_mean_power_at_most(
-    least: float, doubted: bool
-) -> None:
-    """100 kJ in a day are 1.157 W on average; what was used is scraped after 75 s at the latest."""
+def test_without_a_power_limit_a_reset_has_at_most_twice_the_mean_power(least: float, doubted: bool) -> None:
+    """100 kJ in a day are 1.157 W on average; used energy is scraped after 75 s at the latest."""
     again = {"job": "second"}
-    books = Books(watching("GPU-0"))
-    devices: Told = [(device("GPU-0"), 1000, 101_000), ({**device("GPU-0"), **again}, 91_000, 101_000)]
-    energy: Told = [(pod("GPU-0", "t"), 0, 100_000), ({**pod("GPU-0", "t"), **again}, least, 90_000)]
+    books = ScrapedFleet(watching("GPU-0"))
+    devices: CounterLevels = [
+        (device("GPU-0"), 1000, 101_000),
+        ({**device("GPU-0"), **again}, 91_000, 101_000),
+    ]
+    energy: CounterLevels = [(pod("GPU-0", "t"), 0, 100_000), ({**pod("GPU-0", "t"), **again}, least, 90_000)]
     counts = [(labels, (last - low) / 100_000 * DAY / 15) for labels, low, last in devices]
-    told = part(BEGIN, BEGIN + DAY, devices, energy, counts=counts)
-    books.fleet.add(replace(told, devices={**told.devices, "alive": [(device("GPU-0"), 1000)]}))
+    answers = part(BEGIN, BEGIN + DAY, devices, energy, counts=counts)
+    books.fleet.add(replace(answers, devices={**answers.devices, "alive": [(device("GPU-0"), 1000)]}))
     (line,) = books.report().lines
     most = 190_000_000 if doubted else 100_000_000
     assert line.millijoules + (line.bound or 0) == pytest.approx(most)
 
 
-def test_a_gpu_of_which_no_power_is_known_is_not_taken_for_one_that_began_anew() -> None:
-    """However little its second target tells at first, it goes on where the first one was."""
+def test_a_gpu_without_known_power_is_not_taken_for_a_reset() -> None:
+    """However low its second target begins, it continues where the first one was."""
     again = {"job": "second"}
-    books = Books(part(BEGIN - DAY, BEGIN, [(device("GPU-0"), 0, 10)]))
-    devices: Told = [(device("GPU-0"), 10, 1010), ({**device("GPU-0"), **again}, 50, 900)]
+    books = ScrapedFleet(part(BEGIN - DAY, BEGIN, [(device("GPU-0"), 0, 10)]))
+    devices: CounterLevels = [(device("GPU-0"), 10, 1010), ({**device("GPU-0"), **again}, 50, 900)]
     counts = [(labels, seconds / 15) for (labels, *_), seconds in zip(devices, (DAY, HOUR), strict=True)]
-    told = part(BEGIN, BEGIN + DAY, devices, counts=counts)
-    books.fleet.add(replace(told, devices={**told.devices, "alive": [(device("GPU-0"), 10)]}))
+    answers = part(BEGIN, BEGIN + DAY, devices, counts=counts)
+    books.fleet.add(replace(answers, devices={**answers.devices, "alive": [(device("GPU-0"), 10)]}))
     found = books.report()
     assert not any("unclear" in note for note in found.notes)
     assert found.gpus[0].millijoules == 1_000_000
 
 
-def test_targets_that_are_there_at_the_same_time_leave_no_doubt() -> None:
-    books = Books(part(BEGIN - DAY, BEGIN, [(device("GPU-0"), 0, 0)]))
+def test_simultaneous_targets_are_unambiguous() -> None:
+    books = ScrapedFleet(part(BEGIN - DAY, BEGIN, [(device("GPU-0"), 0, 0)]))
     again = {"job": "second"}
-    devices: Told = [(device("GPU-0"), 0, 100), ({**device("GPU-0"), **again}, 10, 99)]
-    energy: Told = [(pod("GPU-0", "t"), 0, 100), ({**pod("GPU-0", "t"), **again}, 10, 99)]
+    devices: CounterLevels = [(device("GPU-0"), 0, 100), ({**device("GPU-0"), **again}, 10, 99)]
+    energy: CounterLevels = [(pod("GPU-0", "t"), 0, 100), ({**pod("GPU-0", "t"), **again}, 10, 99)]
     counts = [(labels, DAY / 30) for labels, _, _ in devices]
-    seconds: dict[str, Told] = {RESIDENT: [(owner("GPU-0", "t"), 0, 43_200)]}
+    seconds: dict[str, CounterLevels] = {RESIDENT: [(owner("GPU-0", "t"), 0, 43_200)]}
     seconds[RESIDENT].append(({**owner("GPU-0", "t"), **again}, 15, 43_185))
-    told = part(BEGIN, BEGIN + DAY, devices, energy, seconds, counts=counts, watts=[({"uuid": "GPU-0"}, 700)])
+    answers = part(
+        BEGIN, BEGIN + DAY, devices, energy, seconds, counts=counts, watts=[({"uuid": "GPU-0"}, 700)]
+    )
     ends = [(labels, last) for labels, _, last in devices]
-    books.fleet.add(replace(told, devices={**told.devices, "alive": [], "still": ends}))
+    books.fleet.add(replace(answers, devices={**answers.devices, "alive": [], "still": ends}))
     found = books.report()
     assert (found.total.millijoules, found.total.bound) == (100_000, 0)
     assert found.lines[0].resident == 43_200
     assert float(found.gpus[0].observed or 0) == pytest.approx(43_200, rel=0.2)
 
 
-def test_an_owner_that_came_again_elsewhere_has_both_stays_if_its_gpus_counter_went_on() -> None:
-    books = Books(watching("GPU-0"))
+def test_an_owner_on_a_second_target_keeps_both_times_if_the_gpus_counter_continued() -> None:
+    books = ScrapedFleet(watching("GPU-0"))
     there = {"instance": "10.0.0.9:9400"}
     half = [(device("GPU-0"), DAY / 30), ({**device("GPU-0"), **there}, DAY / 30)]
-    devices: Told = [(device("GPU-0"), 1000, 1300), ({**device("GPU-0"), **there}, 1300, 1500)]
+    devices: CounterLevels = [(device("GPU-0"), 1000, 1300), ({**device("GPU-0"), **there}, 1300, 1500)]
     books.day(devices, [(pod("GPU-0", "t"), 0, 300), ({**pod("GPU-0", "t"), **there}, 0, 200)], counts=half)
     found = books.report()
     assert (found.total.millijoules, found.total.bound) == (500_000, 0)
 
 
-def test_an_exporter_that_restarts_elsewhere_is_not_scraped_twice() -> None:
-    books = Books(watching("GPU-0"))
+def test_an_exporter_restarted_under_another_address_is_not_scraped_twice() -> None:
+    books = ScrapedFleet(watching("GPU-0"))
     there = {"instance": "10.0.0.9:9400"}
     half = [(device("GPU-0"), DAY / 30), ({**device("GPU-0"), **there}, DAY / 30)]
-    devices: Told = [(device("GPU-0"), 1000, 1100), ({**device("GPU-0"), **there}, 1110, 1200)]
-    energy: Told = [(own("GPU-0"), 1000, 1100), ({**own("GPU-0"), **there}, 1110, 1200)]
+    devices: CounterLevels = [(device("GPU-0"), 1000, 1100), ({**device("GPU-0"), **there}, 1110, 1200)]
+    energy: CounterLevels = [(own("GPU-0"), 1000, 1100), ({**own("GPU-0"), **there}, 1110, 1200)]
     books.day(devices, energy, counts=half)
     found = books.report()
     assert found.total.millijoules == found.gpus[0].millijoules == 200_000

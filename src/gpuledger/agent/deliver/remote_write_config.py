@@ -1,0 +1,256 @@
+"""Parser of the `remote_write` list in Prometheus's YAML format; unknown keys are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from re import fullmatch
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+
+from gpuledger.agent.deliver.credentials import is_header_value
+from gpuledger.agent.deliver.settings import (
+    ClientTls,
+    DiskQueueLimits,
+    Login,
+    QueueConfig,
+    ReceiverSettings,
+    Secret,
+    default_receiver_name,
+)
+from gpuledger.host.yaml_nodes import YamlNode, exclusive_key, parse_tls_versions, resolve_path
+from gpuledger.http.hosts import host_field
+from gpuledger.model.errors import UsageError
+from gpuledger.model.settings import binary_size, boolean, choice, duration, integer
+
+_KEYS: Final = (
+    *("url", "name", "remote_timeout", "headers", "http_headers", "write_relabel_configs"),
+    *("basic_auth", "authorization", "bearer_token", "bearer_token_file", "tls_config"),
+    *("queue_config", "metadata_config", "queue"),
+    *("send_exemplars", "send_native_histograms", "protobuf_message", "round_robin_dns"),
+    *("follow_redirects", "enable_http2"),
+    *("proxy_url", "no_proxy", "proxy_from_environment", "proxy_connect_header"),
+    *("oauth2", "sigv4", "azuread", "google_iam"),
+)
+# Unsupported keys of Prometheus. An error is safer than sending samples another way than configured.
+_NOT_HERE: Final = ("proxy_url", "proxy_from_environment", "oauth2", "sigv4", "azuread", "google_iam")
+_NOT_TRUE: Final = {
+    "send_exemplars": "exemplars are not sent",
+    "send_native_histograms": "native histograms are not sent",
+    "round_robin_dns": "addresses are tried in the resolver's order",
+    "follow_redirects": "redirects could send samples and credentials to another server",
+}
+_QUEUE_KEYS: Final = (
+    *("capacity", "min_shards", "max_shards", "max_samples_per_send", "batch_send_deadline"),
+    *("min_backoff", "max_backoff", "retry_on_http_429", "sample_age_limit"),
+)
+_TLS_KEYS: Final = (
+    *("ca", "ca_file", "cert", "cert_file", "key", "key_file"),
+    *("server_name", "insecure_skip_verify", "min_version", "max_version"),
+)
+# A token: header name or authentication scheme (RFC 9110, 5.6.2).
+_TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+# Headers that the client sets itself, or that another key sets.
+_RESERVED: Final = frozenset(
+    {
+        *("authorization", "host", "content-encoding", "content-length", "content-type", "user-agent"),
+        *("x-prometheus-remote-write-version", "connection", "keep-alive", "transfer-encoding", "te"),
+        *("trailer", "upgrade", "expect", "proxy-authenticate", "proxy-authorization"),
+    }
+)
+_SMALLEST_QUEUE: Final = 1 << 20
+
+
+def read_receivers(node: YamlNode, folder: Path) -> tuple[ReceiverSettings, ...]:
+    """Parse a `remote_write` list. Paths are relative to `folder`; their files are not read yet.
+
+    Raises UsageError with one line that names the file, the key path and what is expected, without secrets.
+    """
+    found: dict[str, ReceiverSettings] = {}
+    for element in node.elements():
+        receiver = _parse_receiver(element, folder)
+        if receiver.name in found:
+            raise element.error(
+                f"duplicate receiver name {receiver.name!r}; each receiver needs a unique name for its queue"
+            )
+        found[receiver.name] = receiver
+    return tuple(found.values())
+
+
+def _parse_receiver(node: YamlNode, folder: Path) -> ReceiverSettings:
+    keys = node.section(_KEYS)
+    for key in _NOT_HERE:
+        if not keys[key].absent and not _is_false(keys[key]):
+            raise keys[key].error("not supported; remove it")
+    for key, why in _NOT_TRUE.items():
+        if keys[key].parse(boolean, False):
+            raise keys[key].error(f"true is not supported: {why}")
+    keys["protobuf_message"].parse(choice("prometheus.WriteRequest"), "")
+    keys["enable_http2"].parse(boolean, True)
+    _check_metadata(keys["metadata_config"])
+    url, login = _url(keys["url"])
+    age = keys["queue_config"].section(_QUEUE_KEYS)["sample_age_limit"].parse(duration(), 0.0)
+    return ReceiverSettings(
+        name=keys["name"].text() or default_receiver_name(url),
+        url=url,
+        remote_timeout=keys["remote_timeout"].parse(duration(lowest=0.001), 30.0),
+        headers=tuple(_headers(keys, folder)),
+        login=_login(keys, folder, login),
+        tls=_tls(keys["tls_config"], folder),
+        queue_config=_queue_config(keys["queue_config"]),
+        queue=_queue(keys["queue"], age),
+        write_relabel=None if keys["write_relabel_configs"].absent else keys["write_relabel_configs"],
+    )
+
+
+def _is_false(node: YamlNode) -> bool:
+    try:
+        return node.text() == "false"
+    except UsageError:
+        return False
+
+
+def _url(node: YamlNode) -> tuple[str, Login | None]:
+    """Return the URL without `user:password@`, and the login that it contained."""
+    given = node.text()
+    try:
+        parts = urlsplit(given)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host_field(parts.netloc)
+    except ValueError:
+        usable = False
+    if not usable or not given.isprintable() or " " in given:
+        raise node.error("expected a URL such as https://host/api/v1/write")
+    host = parts.netloc.rpartition("@")[2]
+    path, query = (quote(part, safe="/%:@!$&'()*+,;=~?") for part in (parts.path or "/", parts.query))
+    url = urlunsplit((parts.scheme, host, path, query, ""))
+    if parts.username is None:
+        return url, None
+    user, password = Secret(unquote(parts.username)), Secret(unquote(parts.password or ""))
+    return url, Login("Basic", password, user)
+
+
+def _login(keys: dict[str, YamlNode], folder: Path, by_url: Login | None) -> Login | None:
+    given = exclusive_key(keys, "basic_auth", "authorization", "bearer_token", "bearer_token_file")
+    if given is None:
+        return by_url
+    node = keys[given]
+    if given == "basic_auth":
+        basic = node.section(("username", "username_file", "password", "password_file"))
+        user = _secret(basic, "username", folder)
+        if user.absent:
+            raise node.error("expected username or username_file")
+        return Login("Basic", _secret(basic, "password", folder), user)
+    if given == "authorization":
+        inner = node.section(("type", "credentials", "credentials_file"))
+        scheme = inner["type"].text().strip() or "Bearer"
+        if scheme.lower() == "basic" or not fullmatch(_TOKEN, scheme):
+            raise inner["type"].error("expected a scheme such as Bearer; use basic_auth for Basic")
+        credentials = _secret(inner, "credentials", folder)
+        if credentials.absent:
+            raise node.error("expected credentials or credentials_file")
+        return Login(scheme, _line(inner["credentials"], credentials))
+    return Login("Bearer", _line(node, _secret(keys, "bearer_token", folder)))
+
+
+def _secret(keys: dict[str, YamlNode], name: str, folder: Path) -> Secret:
+    if exclusive_key(keys, f"{name}_file", name) == f"{name}_file":
+        return Secret(file=resolve_path(keys[f"{name}_file"], folder))
+    return Secret(keys[name].text())
+
+
+def _line(node: YamlNode, secret: Secret) -> Secret:
+    """Return the secret. Raises UsageError if it is no valid header value."""
+    if not is_header_value(secret):
+        raise node.error("expected one line of ASCII text")
+    return secret
+
+
+def _headers(keys: dict[str, YamlNode], folder: Path) -> Iterator[tuple[str, Secret]]:
+    for name, node in keys["headers"].items():
+        _check_header(name, node)
+        yield name, _line(node, Secret(node.text()))
+    for name, node in keys["http_headers"].items():
+        _check_header(name, node)
+        given = node.section(("values", "secrets", "files"))
+        for value in (*given["values"].elements(), *given["secrets"].elements()):
+            yield name, _line(value, Secret(value.text()))
+        for value in given["files"].elements():
+            yield name, Secret(file=resolve_path(value, folder))
+
+
+def _check_header(name: str, node: YamlNode) -> None:
+    if name.lower() in _RESERVED:
+        remedy = "; use basic_auth or authorization" if name.lower() == "authorization" else ""
+        raise node.error(f"this header cannot be set{remedy}")
+    if not fullmatch(_TOKEN, name):
+        raise node.error("not a valid header name")
+
+
+def _tls(node: YamlNode, folder: Path) -> ClientTls:
+    keys = node.section(_TLS_KEYS)
+    certificate, key = _secret(keys, "cert", folder), _secret(keys, "key", folder)
+    if certificate.absent is not key.absent:
+        missing = "cert_file" if certificate.absent else "key_file"
+        raise keys[missing].error("missing; a client certificate needs cert_file and key_file")
+    low, high = parse_tls_versions(keys)
+    return ClientTls(
+        _secret(keys, "ca", folder),
+        certificate,
+        key,
+        keys["server_name"].text(),
+        not keys["insecure_skip_verify"].parse(boolean, False),
+        low,
+        high,
+    )
+
+
+def _queue_config(node: YamlNode) -> QueueConfig:
+    keys, usual = node.section(_QUEUE_KEYS), QueueConfig()
+    wait, count = duration(highest=86_400.0), integer(1, 1_000_000)
+    most = keys["max_samples_per_send"].parse(count, usual.max_samples_per_send)
+    low = keys["min_shards"].parse(integer(1, 1_000), usual.min_shards)
+    high = keys["max_shards"].parse(integer(1, 1_000), max(usual.max_shards, low))
+    if low > high:
+        raise keys["max_shards"].error("is below min_shards")
+    shortest = keys["min_backoff"].parse(wait, usual.min_backoff)
+    longest = keys["max_backoff"].parse(wait, max(usual.max_backoff, shortest))
+    if shortest > longest:
+        raise keys["max_backoff"].error("is below min_backoff")
+    return QueueConfig(
+        capacity=keys["capacity"].parse(count, usual.capacity),
+        min_shards=low,
+        max_shards=high,
+        max_samples_per_send=most,
+        batch_send_deadline=keys["batch_send_deadline"].parse(wait, usual.batch_send_deadline),
+        min_backoff=shortest,
+        max_backoff=longest,
+        retry_on_http_429=keys["retry_on_http_429"].parse(boolean, usual.retry_on_http_429),
+    )
+
+
+def _queue(node: YamlNode, sample_age_limit: float) -> DiskQueueLimits:
+    keys = node.section(("max_bytes", "max_age", "memory_bytes", "sync_interval"))
+    usual = DiskQueueLimits()
+    age = keys["max_age"].parse(duration(lowest=1.0), usual.max_age)
+    return DiskQueueLimits(
+        max_bytes=keys["max_bytes"].parse(_queue_size, usual.max_bytes),
+        max_age=min(age, sample_age_limit or age),
+        memory_bytes=keys["memory_bytes"].parse(binary_size, usual.memory_bytes),
+        sync_interval=keys["sync_interval"].parse(duration(), usual.sync_interval),
+    )
+
+
+def _queue_size(value: object) -> int:
+    found = binary_size(value)
+    if found < _SMALLEST_QUEUE:
+        raise ValueError(f"expected at least {_SMALLEST_QUEUE >> 20}MiB")
+    return found
+
+
+def _check_metadata(node: YamlNode) -> None:
+    """Validate and ignore: metadata (HELP, TYPE) is not sent, and no receiver requires it."""
+    keys = node.section(("send", "send_interval", "max_samples_per_send"))
+    keys["send"].parse(boolean, True)
+    keys["send_interval"].parse(duration(lowest=1.0), 60.0)
+    keys["max_samples_per_send"].parse(integer(1, 1_000_000), 1)

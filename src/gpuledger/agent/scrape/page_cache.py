@@ -1,0 +1,180 @@
+"""Page cache of one target: lines that are equal to the last page's are not parsed again.
+
+The last page is kept as a dictionary from each line to its encoded entry. Where `PageMemoryBudget` has no
+room for it between scrapes, it is packed (marshal and snappy): half a million series then take about 25 MiB
+instead of 290, and a scrape takes a sixth longer.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from cramjam import snappy
+
+from gpuledger.agent.scrape.line_parser import EOF_LINE, BadLine, PageFormat
+from gpuledger.agent.scrape.page_reader import (
+    DuplicateSeries,
+    KnownPage,
+    PageReader,
+    PageSamples,
+    SampleCounts,
+)
+from gpuledger.agent.scrape.series_labels import VALUE_BYTES, SeriesLabeler
+from gpuledger.agent.scrape.state import PageMemoryBudget, estimate_unpacked_bytes
+from gpuledger.exposition.remote_write import STALE
+
+# Version 2 has no object references: faster, and no object occurs twice.
+_MARSHAL: Final = 2
+
+
+class PageError(Exception):
+    """A page is rejected. `counts` holds what was counted until then, for the scrape report."""
+
+    def __init__(self, text: str, counts: SampleCounts) -> None:
+        super().__init__(text)
+        self.counts = counts
+
+
+class PageCache:
+    """Reads the successive pages of one target. Not thread-safe; `memory` is shared with other targets."""
+
+    def __init__(
+        self,
+        labeler: SeriesLabeler,
+        *,
+        honor_timestamps: bool = True,
+        memory: PageMemoryBudget | None = None,
+    ) -> None:
+        self.labeler = labeler
+        self._honor_timestamps = honor_timestamps
+        self._memory = PageMemoryBudget() if memory is None else memory
+        # At most one of the two is set.
+        self._packed = b""
+        self._unpacked: KnownPage | None = None
+        self._held = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory of the cached page in bytes; an estimate while it is not packed."""
+        return self._held or len(self._packed)
+
+    def read_page(self, body: bytes, fmt: PageFormat, *, honor: bool, limit: int = 0) -> PageSamples:
+        """Return the samples of a page, and staleness markers for series that are no longer on it.
+
+        `honor`: the page's labels take precedence over the target's (honor_labels). `limit`: most samples
+        after metric relabeling; 0 is no limit. Raises PageError; the caller then delivers `end_series()`.
+        """
+        lines, ended = _split_lines(body, fmt)
+        known = self._known(fmt, honor)
+        reader = self._reader(fmt, honor, known)
+        try:
+            try:
+                samples, current = (
+                    reader.read_line_by_line if known.has_duplicates else reader.read_by_lookup
+                )(lines)
+            except DuplicateSeries:
+                reader = self._reader(fmt, honor, self._known(fmt, honor))
+                samples, current = reader.read_line_by_line(lines)
+        except BadLine as error:
+            self._remember(reader.partial, known.parsed_as)
+            raise PageError(str(error), reader.counts) from None
+        if not ended:
+            raise PageError("the OpenMetrics page does not end with # EOF", samples.counts)
+        current.parsed_as = known.parsed_as
+        if limit and samples.counts.kept > limit:
+            self._remember(current, known.parsed_as)
+            counts = SampleCounts(
+                samples.counts.scraped, samples.counts.kept, min(limit, samples.counts.added)
+            )
+            raise PageError(f"the page has {counts.kept} samples, sample_limit is {limit}", counts)
+        self._keep(current, estimate_unpacked_bytes(len(body), len(lines), sum(map(len, samples.entries))))
+        return samples
+
+    def end_series(self) -> list[bytes]:
+        """Return staleness markers for all series of the last page; a second call returns none."""
+        known = self._last()
+        if not known.live:
+            return []
+        known.live = False
+        self._pack(known)
+        return [prefix + STALE for prefix in known.tracked_prefixes()]
+
+    def known_prefixes(self) -> Iterator[bytes]:
+        """Yield the prefixes of all series on the last accepted page."""
+        known = self._last()
+        yield from (
+            entry[:-VALUE_BYTES] for entry in known.lines.values() if entry and isinstance(entry, bytes)
+        )
+        yield from (prefix for prefix, _ in known.irregular.values() if isinstance(prefix, bytes))
+
+    def release_memory(self) -> None:
+        """Pack the page and release the shared memory: no scrape follows soon."""
+        if self._unpacked is not None:
+            self._pack(self._unpacked)
+
+    def inherit(self, other: PageCache) -> None:
+        """Take over the series of the same target's cache under other rules, so that they can end."""
+        self._pack(_keep_tracked_only(other._last(), ("", False)))
+
+    def _known(self, fmt: PageFormat, honor: bool) -> KnownPage:
+        known = self._last()
+        parsed_as = (fmt.name, honor)
+        # Parsed differently, the same text can mean another series: keep only the series that can end.
+        return known if known.parsed_as == parsed_as else _keep_tracked_only(known, parsed_as)
+
+    def _reader(self, fmt: PageFormat, honor: bool, known: KnownPage) -> PageReader:
+        return PageReader(
+            self.labeler, fmt, honor=honor, honor_timestamps=self._honor_timestamps, known=known
+        )
+
+    def _last(self) -> KnownPage:
+        """Return the last page as a copy that a reader may consume."""
+        if self._unpacked is not None:
+            return replace(self._unpacked, lines=self._unpacked.lines.copy())
+        if not self._packed:
+            return KnownPage()
+        return KnownPage(*marshal.loads(snappy.decompress_raw(self._packed)))
+
+    def _remember(self, rejected: KnownPage, parsed_as: tuple[str, bool]) -> None:
+        """Store the series of a rejected first page, so that the next page does not count them as new."""
+        if (rejected.lines or rejected.irregular) and not self.kept_bytes:
+            rejected.live, rejected.parsed_as = False, parsed_as
+            self._pack(rejected)
+
+    def _keep(self, known: KnownPage, size: int) -> None:
+        self._held = self._memory.replace_reservation(self._held, size)
+        if self._held:
+            self._unpacked, self._packed = known, b""
+        else:
+            self._pack(known)
+
+    def _pack(self, known: KnownPage) -> None:
+        self._held = self._memory.replace_reservation(self._held, 0)
+        parts = (known.lines, known.irregular, known.live, known.has_duplicates, known.parsed_as)
+        self._packed = bytes(snappy.compress_raw(marshal.dumps(parts, _MARSHAL)))
+        self._unpacked = None
+
+
+def _split_lines(body: bytes, fmt: PageFormat) -> tuple[list[bytes], bool]:
+    """Return the lines without `# EOF`, and whether the page ends as its format requires."""
+    lines = body.split(b"\n")
+    if lines[-1] == b"":
+        lines.pop()
+    if not fmt.requires_eof:
+        return lines, True
+    if lines and lines[-1] == EOF_LINE:
+        lines.pop()
+        return lines, True
+    return lines, False
+
+
+def _keep_tracked_only(known: KnownPage, parsed_as: tuple[str, bool]) -> KnownPage:
+    """Return a page with only the series that can end, under keys that match no series text."""
+    return KnownPage(
+        irregular={prefix: (prefix, True) for prefix in known.tracked_prefixes()},
+        live=known.live,
+        parsed_as=parsed_as,
+    )

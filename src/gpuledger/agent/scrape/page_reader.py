@@ -1,0 +1,269 @@
+"""Page reader: compares a page with the previous one, by dictionary lookup or line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import filterfalse, repeat
+from struct import Struct
+from typing import Final, cast
+
+from gpuledger.agent.scrape.line_parser import BadLine, BadSeries, PageFormat, ParsedSample, parse_labels
+from gpuledger.agent.scrape.series_labels import DROPPED, UNSENT, VALUE_BYTES, SeriesLabeler, SeriesOutcome
+from gpuledger.exposition.remote_write import STALE
+
+_pack: Final = Struct("<d").pack
+_INFINITY: Final = float("inf")
+# Python's float() and Go's ParseFloat agree on texts of only these characters.
+_NUMERIC: Final = b"0123456789+-.eE"
+
+# Line entries without bytes: a line without a sample, and a sample with an explicit timestamp.
+COMMENT: Final = False
+TIMED: Final = b""
+
+# Parsed line: series prefix and value, or one of COMMENT, TIMED, DROPPED, UNSENT.
+LineEntry = SeriesOutcome | bool
+LineEntries = dict[bytes, LineEntry]
+# Series with a line of more than series and value, by series text: outcome, and whether the sample had no
+# explicit timestamp, so that the series gets a staleness marker when it ends.
+IrregularSeries = dict[bytes, tuple[SeriesOutcome, bool]]
+
+
+class DuplicateSeries(Exception):
+    """Two lines of a page are samples of one series: only `read_line_by_line` can decide which is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleCounts:
+    """Samples on the page, samples kept by metric relabeling, and series that are new on this page."""
+
+    scraped: int = 0
+    kept: int = 0
+    added: int = 0
+
+
+@dataclass(slots=True)
+class PageSamples:
+    """Samples of one page to deliver.
+
+    `entries`: prefix and value of samples with the scrape's timestamp, including staleness markers. `timed`:
+    prefix, value and milliseconds of samples with an explicit timestamp. `duplicates`: number of repeated
+    samples of a series.
+    """
+
+    counts: SampleCounts = field(default_factory=SampleCounts)
+    entries: list[bytes] = field(default_factory=list)
+    timed: list[tuple[bytes, bytes, int]] = field(default_factory=list)
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
+class KnownPage:
+    """Parsed lines of the previous page.
+
+    `live` is false after staleness markers were returned for all of its series. With `has_duplicates`,
+    several lines were samples of one series, and the next page needs `read_line_by_line`. `parsed_as` is the
+    name of its format and the value of honor_labels.
+    """
+
+    lines: LineEntries = field(default_factory=dict)
+    irregular: IrregularSeries = field(default_factory=dict)
+    live: bool = False
+    has_duplicates: bool = False
+    parsed_as: tuple[str, bool] = ("", False)
+
+    def tracked_prefixes(self) -> set[bytes]:
+        """Return the prefixes of all series without explicit timestamps.
+
+        A set, because differently written lines can be of one series.
+        """
+        found = {entry[:-VALUE_BYTES] for entry in self.lines.values() if isinstance(entry, bytes)}
+        found.update(
+            prefix for prefix, tracked in self.irregular.values() if tracked and isinstance(prefix, bytes)
+        )
+        return found
+
+
+class PageReader:
+    """Reads one page. After BadLine, `counts` and `partial` describe the lines before the bad one."""
+
+    def __init__(
+        self,
+        labeler: SeriesLabeler,
+        fmt: PageFormat,
+        *,
+        honor: bool,
+        honor_timestamps: bool,
+        known: KnownPage,
+    ) -> None:
+        self._labeler = labeler
+        self._fmt = fmt
+        self._honor = honor
+        self._honor_timestamps = honor_timestamps
+        self._known = known
+        self._irregular: IrregularSeries = {}
+        self._outcomes: dict[bytes, SeriesOutcome] = {}
+        self._timed: list[tuple[bytes, bytes, int]] = []
+        self._added = 0
+        self._seen_before: Collection[bytes] = ()
+        self.counts = SampleCounts()
+        self.partial = KnownPage()
+
+    def read_by_lookup(self, lines: list[bytes]) -> tuple[PageSamples, KnownPage]:
+        """Return the page's samples and its KnownPage. Consumes the lines of the previous KnownPage.
+
+        Raises DuplicateSeries if `read_line_by_line` must read the page, and BadLine.
+        """
+        rest = self._known.lines
+        if self._known.has_duplicates and list(rest) != lines:
+            # The choice among duplicate lines is valid only for the same lines in the same order.
+            raise DuplicateSeries
+        entries: list[LineEntry | None] = list(map(rest.pop, lines, repeat(None)))
+        ended: LineEntries = {
+            line.rpartition(b" ")[0]: entry for line, entry in rest.items() if entry is not COMMENT
+        }
+        missing = [at for at, entry in enumerate(entries) if entry is None]
+        irregular_lines: list[bytes] = []
+        for at in missing:
+            line = lines[at]
+            text, _, written = line.rpartition(b" ")
+            old = ended.get(text)
+            if old is not None and not written.translate(None, _NUMERIC):
+                try:
+                    value = float(written)
+                except ValueError:
+                    value = _INFINITY
+                if -_INFINITY < value < _INFINITY:
+                    del ended[text]
+                    entries[at] = old[:-VALUE_BYTES] + _pack(value) if old else old  # type: ignore[index]  # (bytes where it is not empty)
+                    continue
+            try:
+                sample = self._fmt.parse_line(line)
+                entries[at] = COMMENT if sample is None else self._new_entry(sample, ended)
+            except BadLine as error:
+                self._save_partial(lines[:at], entries[:at], irregular_lines, error)
+                raise BadLine(f"line {at + 1}: {error}") from None
+            if sample is not None and not sample.plain:
+                irregular_lines.append(line)
+        current = KnownPage(
+            dict(zip(lines, cast("list[LineEntry]", entries), strict=True)), self._irregular, live=True
+        )
+        for line in irregular_lines:
+            current.lines.pop(line, None)
+        current.has_duplicates = self._known.has_duplicates
+        sent = self._set_counts(entries)
+        if (self._added or self._irregular or self._known.irregular) and not _distinct(sent):
+            raise DuplicateSeries
+        samples = PageSamples(self.counts, sent, self._timed)
+        self._add_staleness_markers(
+            samples, [cast("bytes", entry)[:-VALUE_BYTES] for entry in ended.values() if entry]
+        )
+        return samples, current
+
+    def read_line_by_line(self, lines: Sequence[bytes]) -> tuple[PageSamples, KnownPage]:
+        """As `read_by_lookup`, but the first of several lines of one series is used. Raises BadLine."""
+        known, current = self._known, KnownPage(live=True)
+        self._seen_before = {line.rpartition(b" ")[0] for line in known.lines}
+        # UNSENT entries are skipped: the line may have been a duplicate of another.
+        before: LineEntries = {}
+        for line, entry in known.lines.items():
+            if entry is not COMMENT and entry != UNSENT:
+                before.setdefault(line.rpartition(b" ")[0], entry)
+        ended = known.tracked_prefixes()
+        seen: set[bytes] = set()
+        entries: list[LineEntry | None] = []
+        samples = PageSamples()
+        for at, line in enumerate(lines):
+            try:
+                sample = self._fmt.parse_line(line)
+                entry = COMMENT if sample is None else self._new_entry(sample, before)
+            except BadLine as error:
+                self._set_counts(entries, error)
+                current.irregular, current.live = self._irregular, False
+                self.partial = current
+                raise BadLine(f"line {at + 1}: {error}") from None
+            if entry and isinstance(entry, bytes):
+                prefix = entry[:-VALUE_BYTES]
+                if prefix in seen:
+                    samples.duplicates += 1
+                    current.has_duplicates = True
+                    entry = UNSENT
+                seen.add(prefix)
+            entries.append(entry)
+            if sample is None or sample.plain:
+                current.lines.setdefault(line, entry)
+        current.irregular = self._irregular
+        samples.entries, samples.timed = self._set_counts(entries), self._timed
+        samples.counts = self.counts
+        if known.live:
+            samples.entries += [prefix + STALE for prefix in ended - seen]
+        return samples, current
+
+    def _new_entry(self, sample: ParsedSample, ended: LineEntries) -> LineEntry:
+        """Return the entry of a sample with a new line; its series may be known."""
+        series, value, time, plain = sample
+        if not self._honor_timestamps:
+            time = None
+        outcome: SeriesOutcome
+        if series in ended:
+            # Now that it has an explicit timestamp, the series without one has ended.
+            old = ended.pop(series) if time is None else ended[series]
+            outcome = cast("bytes", old)[:-VALUE_BYTES] if old else cast("SeriesOutcome", old)
+        elif series in self._known.irregular:
+            outcome = self._known.irregular[series][0]
+        elif series in self._outcomes:
+            outcome = self._outcomes[series]
+        else:
+            outcome = self._labeler.outcome(parse_labels(series), honor=self._honor)
+            self._added += outcome is not DROPPED and series not in self._seen_before
+        self._outcomes[series] = outcome
+        if not plain:
+            self._irregular[series] = (outcome, time is None)
+        if not isinstance(outcome, bytes):
+            return outcome
+        if time is None:
+            return outcome + value
+        self._timed.append((outcome, value, time))
+        return TIMED
+
+    def _set_counts(self, entries: list[LineEntry | None], error: BadLine | None = None) -> list[bytes]:
+        """Set the counts (up to the line of an error) and return the entries to send."""
+        sent = cast("list[bytes]", list(filter(None, entries)))
+        others = list(filterfalse(None, entries))
+        scraped = len(entries) - others.count(COMMENT)
+        kept = scraped - others.count(DROPPED)
+        self.counts = SampleCounts(scraped + isinstance(error, BadSeries), kept, self._added)
+        return sent
+
+    def _save_partial(
+        self,
+        lines: list[bytes],
+        entries: list[LineEntry | None],
+        irregular_lines: list[bytes],
+        error: BadLine,
+    ) -> None:
+        """Store the lines before an error in `partial`, unless two of them are of one series."""
+        sent = self._set_counts(entries, error)
+        if _distinct(sent):
+            parsed = dict(zip(lines, cast("list[LineEntry]", entries), strict=True))
+            for line in irregular_lines:
+                parsed.pop(line, None)
+            self.partial = KnownPage(parsed, self._irregular)
+
+    def _add_staleness_markers(self, samples: PageSamples, ended: list[bytes]) -> None:
+        """Add staleness markers for series that are no longer on the page."""
+        if not self._known.live:
+            return
+        ended += [
+            prefix
+            for series, (prefix, tracked) in self._known.irregular.items()
+            if tracked and isinstance(prefix, bytes) and not self._irregular.get(series, ((), False))[1]
+        ]
+        if ended:
+            present = {entry[:-VALUE_BYTES] for entry in samples.entries}
+            samples.entries += [prefix + STALE for prefix in ended if prefix not in present]
+
+
+def _distinct(sent: list[bytes]) -> bool:
+    """Return whether all entries are of different series."""
+    return len({entry[:-VALUE_BYTES] for entry in sent}) == len(sent)

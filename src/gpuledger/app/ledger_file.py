@@ -1,0 +1,84 @@
+"""Find and open the ledger file that a command reads."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from os import environ
+from pathlib import Path
+from typing import Any
+
+from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
+from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.state_directory import SYSTEM_DIR, find_state_dir
+from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.settings import build_settings
+
+# The ledger of measured data. Ledgers of simulators and recordings are named after their source.
+_MEASURED = "gpuledger.db"
+
+
+@contextmanager
+def open_history(values: Mapping[str, Any]) -> Iterator[History]:
+    """Open the ledger in `--state-dir`, or the file that it names, and close it afterwards.
+
+    Raises GpuledgerError when there is no ledger, when there are several and none is of measured data, or
+    when the file is not a ledger.
+    """
+    given = build_settings(StoreSettings, values).state_dir
+    if given == MEMORY_ONLY:
+        raise UsageError(
+            "--state-dir none: the ledger is in the memory of `gpuledger serve` only; name the directory of a"
+            " ledger on disk"
+        )
+    place = Path(given) if given else find_state_dir(environ, SYSTEM_DIR)
+    try:
+        file = _file(place)
+    except OSError as error:
+        raise GpuledgerError(
+            f"cannot read the ledger in {place}: {error.strerror}; run this command as the user of `gpuledger"
+            " serve`"
+        ) from None
+    try:
+        history = History(file)
+        try:
+            if is_simulated(history):
+                sys.stderr.write(f"{file}: data of a simulator or a recording, not of hardware\n")
+            yield history
+        finally:
+            history.close()
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+        raise GpuledgerError(
+            f"{file} is damaged ({type(error).__name__}: {error}): `gpuledger serve` moves a damaged ledger "
+            "aside and starts a new one; try `sqlite3 FILE .recover` on a copy"
+        ) from None
+
+
+def _file(place: Path) -> Path:
+    if place.is_file():
+        return place
+    if (place / _MEASURED).exists():
+        return place / _MEASURED
+    simulated = sorted(place.glob("*.db"))
+    if len(simulated) > 1:
+        names = ", ".join(file.name for file in simulated)
+        raise GpuledgerError(
+            f"{place} has several ledgers ({names}): name one, as in --state-dir {simulated[0]}"
+        )
+    return simulated[0] if simulated else place / _MEASURED
+
+
+def is_simulated(history: History) -> bool:
+    """Whether the ledger's data come from a simulator or a recording."""
+    return history.file.name != _MEASURED
+
+
+def current_time_of(history: History) -> float:
+    """The current time in unix seconds; in simulated ledgers the end of the data.
+
+    Simulated time can run faster than real time, and recorded time is in the past.
+    """
+    return history.last if is_simulated(history) else time.time()

@@ -1,0 +1,396 @@
+"""Assemble a node from its settings: source, owner indexes, ledger, dialects, metrics pages, HTTP routes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from os import environ
+from pathlib import Path
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+from gpuledger import __version__
+from gpuledger.app.control_socket import open_control_socket
+from gpuledger.app.control_thread import ControlThread
+from gpuledger.app.profiling import ProfilingPoller, open_profiling_poller
+from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
+from gpuledger.config.node import owner_index_settings
+from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
+from gpuledger.dialects.dcgm.dialect import DcgmDialect
+from gpuledger.dialects.settings import DialectSettings, SmiDialectSettings
+from gpuledger.host.clock import SystemClock
+from gpuledger.host.pci import PciBus
+from gpuledger.host.procfs import ProcFs
+from gpuledger.host.settings import HostSettings
+from gpuledger.host.users import PasswdUsers
+from gpuledger.http.addresses import Address
+from gpuledger.http.hosts import HostNameSettings, allowed_hosts
+from gpuledger.http.limits import HttpLimits
+from gpuledger.http.routes import Routes
+from gpuledger.http.settings import HttpSettings
+from gpuledger.kubernetes.settings import node_name
+from gpuledger.ledger.ledger import Ledger
+from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.settings import LedgerSettings, StoreSettings
+from gpuledger.ledger.store.store import Store
+from gpuledger.ledger.store.store_factory import open_store
+from gpuledger.model.checks import Finding
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
+from gpuledger.model.node_state import Dialect, IndexHealth, NodeState
+from gpuledger.model.quantities import Quantity
+from gpuledger.model.settings import build_settings
+from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.source import Clock, Source
+from gpuledger.node.device_log import GpuCountLog, InstanceLog
+from gpuledger.node.loop import Namer, Node
+from gpuledger.node.settings import ControlSettings, GpuCountSettings, NodeSettings
+from gpuledger.outputs.metrics_pages import MetricsPages
+from gpuledger.outputs.responses import health_routes
+from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
+from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.sources.source_factory import open_source
+from gpuledger.web.api.api import Api, ApiOptions
+from gpuledger.web.api.ledger_access import LedgerAccess
+from gpuledger.web.api.recent import STEP_SECONDS
+from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES as SNAPSHOT_WANTS
+from gpuledger.web.routes import (
+    API_PREFIX,
+    api_handler,
+    disabled_api_handler,
+    page_handlers,
+    plain_page_handler,
+)
+from gpuledger.web.settings import Links, WebSettings
+from gpuledger.workloads.owner_index_setup import HostView, open_owner_indexes
+from gpuledger.workloads.owner_indexes import OwnerIndexes
+from gpuledger.workloads.owner_lookup import OwnerLookup
+
+if TYPE_CHECKING:
+    from gpuledger.http.web_config.security import WebSecurity
+    from gpuledger.ledger.store.history import History
+
+
+log = logging.getLogger("gpuledger.dcgm")
+
+# Seconds that a command waits for a reading. Without persistence mode a driver takes seconds per GPU to
+# initialize; a hung driver never answers.
+READING_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostContext:
+    """Access to the machine under the settings; unchanged while the program runs."""
+
+    clock: Clock
+    procfs: ProcFs
+    pci: PciBus
+    users: PasswdUsers
+    machine: HostView
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> HostContext:
+        """Raises UsageError when the configured procfs is not a proc filesystem."""
+        settings = build_settings(HostSettings, values)
+        if not Path(settings.procfs, "stat").exists():
+            raise UsageError(f"--procfs: {settings.procfs} is not a proc filesystem: it has no file 'stat'")
+        users = PasswdUsers(settings.passwd)
+        return cls(
+            SystemClock(),
+            ProcFs(settings.procfs, pids=settings.pids, users=users),
+            PciBus(settings.sysfs),
+            users,
+            HostView(settings.procfs, settings.sysfs, users.name),
+        )
+
+    def open_source(self, settings: SourceSettings, smi: SmiSettings) -> Source:
+        """Open the Source of these settings; raises UsageError for one that does not exist."""
+        return open_source(settings, smi, self.procfs, self.clock, self.pci)
+
+    def open_owner_indexes(self, values: Mapping[str, Any], source: Source) -> OwnerIndexes:
+        """Open the owner indexes; empty for simulated, recorded and remote sources, which have other pids."""
+        if not source.has_local_pids:
+            return OwnerIndexes()
+        return open_owner_indexes(owner_index_settings(values), self.machine, environ, self.clock)
+
+    def namer(self, owner_indexes: OwnerIndexes) -> Namer:
+        """The function that assigns owners to a Snapshot from these owner indexes."""
+        return OwnerLookup(self.users.name, owner_indexes if len(owner_indexes) else None).assign_owners
+
+
+@dataclass(slots=True)
+class NodeParts:
+    """A node that has not started to tick, its ledger, and the metrics pages that it will publish.
+
+    A reload replaces source, owner indexes and pages: read these fields on each use.
+    """
+
+    host_context: HostContext
+    source: Source
+    node: Node
+    pages: MetricsPages
+    ledger: Ledger
+    store: Store | None
+    owner_indexes: OwnerIndexes
+    control: ControlThread
+    profiling: ProfilingPoller | None = None
+    api: Api | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The node's clock."""
+        return self.host_context.clock
+
+    def index_health(self) -> tuple[IndexHealth, ...]:
+        """Health of the current owner indexes and of the profiling poller."""
+        other = () if self.profiling is None else (self.profiling.health,)
+        return (*self.owner_indexes.health(), *other)
+
+    def start(self) -> None:
+        """Start the owner indexes, then the ticks."""
+        self.owner_indexes.start()
+        if self.profiling is not None:
+            self.profiling.start()
+        self.node.start()
+        self.control.start()
+
+    def stop(self) -> None:
+        """Stop the node and the owner indexes, then close the ledger."""
+        self.control.stop()
+        self.node.stop()
+        self.owner_indexes.stop()
+        if self.profiling is not None:
+            self.profiling.stop()
+        if self.store is not None:
+            self.store.close()
+
+
+Listeners = tuple[tuple[Address, Routes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AssembledNode:
+    """A node that has not started to tick, and the routes of its HTTP server."""
+
+    parts: NodeParts
+    listeners: Listeners
+    web: WebSecurity | None = None
+
+
+def build_dialects(values: Mapping[str, Any]) -> dict[str, Dialect]:
+    """Every dialect by name, with the user's settings.
+
+    Raises UsageError for a collectors file without a supported field.
+    """
+    settings, dcgm = build_settings(DialectSettings, values), dcgm_settings(values)
+    collectors = read_collectors(dcgm.collectors)
+    for warning in collectors.warnings:
+        log.warning("%s", warning)
+    node = node_name(settings.node_name, environ, gethostname())
+    smi = build_settings(SmiDialectSettings, values)
+    return create_dialects(settings, __version__, DcgmDialect(dcgm, collectors, node), smi)
+
+
+def assemble_parts(
+    values: Mapping[str, Any],
+    available: Mapping[str, Dialect],
+    served: Iterable[str],
+    on_publish: Callable[[], None] = lambda: None,
+    *,
+    extra_quantities: frozenset[Quantity] = frozenset(),
+    keep_ledger: bool = True,
+) -> NodeParts:
+    """Join source, workloads, ledger and dialects.
+
+    `served` are the dialects that some page exports, `extra_quantities` those that other consumers need.
+    `on_publish` is called after each new NodeState, from the node's threads. Raises UsageError for an unknown
+    source, scenario or dialect, GpuledgerError for a ledger that another program has open or that a newer
+    version wrote. The driver is not used before the first tick; the ledger is opened last.
+    """
+    host = HostContext.from_values(values)
+    clock = host.clock
+    source = host.open_source(build_settings(SourceSettings, values), build_settings(SmiSettings, values))
+    owner_indexes = host.open_owner_indexes(values, source)
+    profiling = open_profiling_poller(build_settings(DcgmExporterSourceSettings, values), clock)
+    pages = MetricsPages(
+        available, clock, NodeState(unix=clock.unix(), source=source.info), served, extra_quantities
+    )
+    store = control_socket = None
+    if keep_ledger:
+        store = open_store(
+            build_settings(StoreSettings, values), source.info, host.procfs.boot_id, clock, environ
+        )
+        folder = None if store is None else store.file.parent
+        try:
+            control_socket = open_control_socket(
+                build_settings(ControlSettings, values), source.info, folder, environ
+            )
+        except GpuledgerError:
+            if store is not None:
+                store.close()
+            raise
+
+    gpu_count_log = GpuCountLog(build_settings(GpuCountSettings, values).expected)
+    instance_log = InstanceLog()
+
+    def publish(state: NodeState) -> None:
+        gpu_count_log.update(state.snapshot)
+        instance_log.update(state.snapshot)
+        # After booking: metrics of another program are late and must not enter the ledger.
+        parts.pages.publish(state if profiling is None else profiling.add_to(state))
+        on_publish()
+
+    ledger = Ledger(build_settings(LedgerSettings, values), store)
+    node = Node(
+        source,
+        name=host.namer(owner_indexes),
+        post=ledger.post,
+        publish=publish,
+        required_quantities=lambda: parts.pages.required_quantities() | ledger.required_quantities,
+        clock=clock,
+        interval=build_settings(NodeSettings, values).interval,
+        owner_indexes=lambda: parts.index_health(),  # noqa: PLW0108  (parts is bound later)
+        on_pause=ledger.interrupt,
+        pausable=control_socket is not None,
+    )
+    control = ControlThread(node, control_socket)
+    parts = NodeParts(host, source, node, pages, ledger, store, owner_indexes, control, profiling)
+    return parts
+
+
+def no_reading_error(source: SourceInfo, seconds: float) -> SourceUnavailable:
+    """The error for a source that returned no reading within `seconds`."""
+    return SourceUnavailable(
+        f"no reading for {seconds:g} s: {source.name} does not answer (look for Xid errors in dmesg; a hung"
+        " driver needs a reboot)"
+    )
+
+
+def read_snapshot(values: Mapping[str, Any]) -> Snapshot | None:
+    """The Snapshot of one tick, with owners; None when there are no readings.
+
+    Raises as `assemble_parts` does.
+    """
+    parts = assemble_parts(values, {}, (), keep_ledger=False)
+    parts.owner_indexes.read_once()
+    try:
+        return parts.node.tick().snapshot
+    finally:
+        parts.stop()
+
+
+def assemble_node(values: Mapping[str, Any]) -> AssembledNode:
+    """Assemble a serving node from parsed values by key (`config.load`).
+
+    Raises as `assemble_parts` does, and UsageError for a web config that cannot be used.
+    """
+    http = build_settings(HttpSettings, values)
+    web = _open_web(http.web_config) if http.web_config else None
+    available = build_dialects(values)
+
+    def on_publish() -> None:
+        api.publish(parts.pages.state)
+
+    served = default_page_dialects(values, available)
+    parts = assemble_parts(values, available, served, on_publish, extra_quantities=web_quantities(values))
+    api = parts.api = _build_api(parts, values)
+    return AssembledNode(parts, build_listeners(values, available, parts.pages, parts), web)
+
+
+def default_page_dialects(values: Mapping[str, Any], available: Mapping[str, Dialect]) -> frozenset[str]:
+    """The dialects that some metrics page exports by default.
+
+    Raises UsageError for an unknown one.
+    """
+    return frozenset(name for _, names in _dialects_by_address(values, available) for name in names)
+
+
+def web_quantities(values: Mapping[str, Any]) -> frozenset[Quantity]:
+    """The quantities that the web page and its API show, whichever dialects are exported."""
+    return SNAPSHOT_WANTS if build_settings(WebSettings, values).page == "full" else frozenset()
+
+
+def build_listeners(
+    values: Mapping[str, Any], available: Mapping[str, Dialect], pages: MetricsPages, parts: NodeParts
+) -> Listeners:
+    """The routes of each listen address: metrics from `pages`, the rest from the NodeState of `parts`.
+
+    Raises UsageError for dialects that are unknown or that cannot share a page.
+    """
+    http = build_settings(HttpSettings, values)
+    common = health_routes(lambda: parts.pages.state)
+    shown = build_settings(WebSettings, values).page
+    links = Links(http.metrics_path, tuple(available))
+    below = {API_PREFIX: disabled_api_handler(shown)}
+    if shown == "landing":
+        common["/"] = plain_page_handler(lambda: parts.pages.state, links, parts.clock)
+    elif shown == "full" and parts.api is not None:
+        exact, files = page_handlers(lambda: parts.pages.state, links, parts.clock)
+        common |= exact
+        below = {**files, API_PREFIX: api_handler(parts.api, _api_options(values, parts.source.info))}
+    hosts = build_settings(HostNameSettings, values).names
+    try:
+        return tuple(
+            (
+                address,
+                Routes(
+                    {**common, **pages.routes(http.metrics_path, names)}, below, allowed_hosts(hosts, address)
+                ),
+            )
+            for address, names in _dialects_by_address(values, available)
+        )
+    except ValueError as error:
+        raise UsageError(f"--dialect: {error}") from None
+
+
+def _dialects_by_address(
+    values: Mapping[str, Any], available: Mapping[str, Dialect]
+) -> list[tuple[Address, tuple[str, ...]]]:
+    default = check_dialect_names(build_settings(DialectSettings, values).dialect, dict(available))
+    return [
+        (
+            listen.address,
+            check_dialect_names(listen.dialects, dict(available)) if listen.dialects else default,
+        )
+        for listen in build_settings(HttpSettings, values).listen_address
+    ]
+
+
+def _build_api(parts: NodeParts, values: Mapping[str, Any]) -> Api:
+    store = parts.store
+
+    def open_history() -> History:
+        from gpuledger.ledger.store.history import History
+
+        assert store is not None
+        return History(store.file)
+
+    simulated = parts.source.info.simulated
+    access = LedgerAccess(parts.clock, None if store is None else open_history, simulated)
+    # Simulated time may run faster: a point of a chart never covers less than a tick.
+    tick_seconds = build_settings(NodeSettings, values).interval * (
+        build_settings(SourceSettings, values).speed if simulated else 1.0
+    )
+    return Api(
+        parts.pages.state, access, parts.clock, STEP_SECONDS * max(1, ceil(tick_seconds / STEP_SECONDS))
+    )
+
+
+def _api_options(values: Mapping[str, Any], source: SourceInfo) -> ApiOptions:
+    def diagnose() -> list[Finding]:
+        # Imported lazily: only health queries need the checks.
+        from gpuledger.app.diagnosis import diagnose_serving
+
+        return diagnose_serving(values, environ, simulated=source.simulated)
+
+    node = node_name(build_settings(DialectSettings, values).node_name, environ, gethostname())
+    return ApiOptions(node, build_settings(Prices, values), diagnose, build_settings(HttpLimits, values))
+
+
+def _open_web(file: str) -> WebSecurity:
+    # Imported lazily: only needed with a web config file.
+    from gpuledger.http.web_config.security import WebSecurity
+
+    return WebSecurity(Path(file), SystemClock())

@@ -1,0 +1,120 @@
+"""Merge settings from a YAML file, the environment and flags; later sources override earlier ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+from gpuledger.host.yaml_documents import read_yaml
+from gpuledger.model.errors import UsageError, unknown_name_error
+from gpuledger.model.settings import Setting, declared_settings
+
+# Unknown GPULEDGER_* variables are ignored: for a Service named gpuledger the kubelet injects GPULEDGER_PORT,
+# GPULEDGER_SERVICE_HOST and others.
+CONFIG_VARIABLE = "GPULEDGER_CONFIG"
+# Characters of an invalid value that an error message repeats.
+_LONGEST = 120
+
+
+def settings_of(groups: Iterable[type]) -> dict[str, Setting]:
+    """Every Setting of the groups by key."""
+    return {item.key: item for group in groups for _, item, _ in declared_settings(group)}
+
+
+def load_values(
+    groups: Iterable[type],
+    flags: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+    file: Path | None,
+    others: Iterable[type] = (),
+) -> dict[str, Any]:
+    """Parsed values by key; keys that are not set anywhere are missing.
+
+    `flags` maps keys to the given texts. The file may also contain keys of `others`, the groups of other
+    commands, because one file serves all commands. Raises UsageError with one line that names the place
+    (flag, variable, or file and key), the invalid value and the expected one.
+    """
+    settings = settings_of(groups)
+    values: dict[str, Any] = {}
+    if file is not None:
+        read = _read_file(file, settings_of(others) | settings)
+        found = [(settings[key], value, f"{file}: {key}") for key, value in read.items() if key in settings]
+        _apply(values, settings, found)
+    _apply(values, settings, _in_environment(settings, environment))
+    given: list[_Given] = []
+    for key, texts in flags.items():
+        item = settings[key]
+        given.append((item, list(texts) if item.repeatable else texts[-1], item.flags[0]))
+    _apply(values, settings, given)
+    _imply(values, settings)
+    return values
+
+
+_Given = tuple[Setting, object, str]
+
+
+def _in_environment(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> Iterable[_Given]:
+    for item in settings.values():
+        for name in (item.environment, *item.variables):
+            # Empty means unset: Helm and compose write an empty text for a value that is not set.
+            if environment.get(name):
+                yield item, environment[name], name
+                break
+
+
+def _apply(values: dict[str, Any], settings: Mapping[str, Setting], given: Iterable[_Given]) -> None:
+    """Apply the settings of one place: aliases (`means`) first, so that settings by their own name win."""
+    for item, value, place in sorted(given, key=lambda entry: entry[0].means is None):
+        values[item.key] = parsed = _parse(item, value, place)
+        if item.means is not None:
+            for key, text in item.means(parsed).items():
+                if key in settings:
+                    values[key] = _parse(settings[key], text, place)
+
+
+def _imply(values: dict[str, Any], settings: Mapping[str, Setting]) -> None:
+    for item in settings.values():
+        if item.key in values and item.implies is not None:
+            for key, text in item.implies(values[item.key]).items():
+                if key in settings and key not in values:
+                    values[key] = settings[key].parse(text)
+
+
+def _parse(item: Setting, value: object, place: str) -> object:
+    try:
+        return item.parse(value)
+    except ValueError as error:
+        given = " ".join(map(str, value)) if item.repeatable and isinstance(value, list) else value
+        # The part of a URL before the @ may be a password.
+        shown = re.sub(r"//\S*@", "//...@", repr(given) if isinstance(given, str) else str(given))
+        raise UsageError(f"{place}: {error}, not {shorten(shown, _LONGEST, placeholder=' ...')}") from None
+
+
+def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]:
+    content = read_yaml(file)
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(f"{file}: expected a mapping of settings at the top level")
+    return dict(_flat(content, "", file, settings))
+
+
+def _flat(
+    content: Mapping[object, object], prefix: str, file: Path, settings: Mapping[str, Setting]
+) -> Iterable[tuple[str, object]]:
+    sections = {key.rsplit(".", 1)[0] for key in settings if "." in key}
+    for name, value in content.items():
+        key = f"{prefix}{name}"
+        if key in settings:
+            yield key, value
+        elif key in sections:
+            # An empty section (all its lines commented out) sets nothing.
+            if not isinstance(value, dict | None):
+                raise UsageError(f"{file}: {key}: expected a mapping of settings")
+            yield from _flat(value or {}, key + ".", file, settings)
+        else:
+            error = unknown_name_error("key", key, [*settings, *sections])
+            raise UsageError(f"{file}: {error}")

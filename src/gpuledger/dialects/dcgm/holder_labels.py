@@ -1,0 +1,102 @@
+"""Labels of the pod or job that holds a device, only for devices with exactly one holder.
+
+The readings of a shared GPU belong to no single pod: with a pod label, each pod would be billed for the
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from re import sub
+
+from gpuledger.dialects.settings import DcgmSettings
+from gpuledger.model.node_state import NodeState
+from gpuledger.model.session import OwnerRow
+from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.workload import Workload
+
+HolderLabels = Mapping[str, str]
+
+_NEW = ("container", "namespace", "pod")
+_OLD = ("container_name", "pod_namespace", "pod_name")
+_JOBS = frozenset({"slurm", "job"})
+
+
+def holder_label_names(settings: DcgmSettings) -> tuple[str, ...]:
+    """Returns the names of the holder labels, except labels taken from pods."""
+    pod = _OLD if settings.old_namespace else _NEW
+    more = (("pod_uid",) if settings.pod_uid else ()) + (("hpc_job",) if settings.job_label else ())
+    return tuple(sorted((*pod, *more)))
+
+
+def holder_labels(state: NodeState, snapshot: Snapshot, settings: DcgmSettings) -> dict[str, HolderLabels]:
+    """Returns the holder labels by uuid of each Device that has exactly one holder.
+
+    An owner that is not known yet does not count: usually it is the holder before its name is resolved.
+    """
+    present: dict[str, list[OwnerRow]] = {}
+    for row in state.ledger.owners:
+        if row.present and row.labels[0] != "unknown":
+            present.setdefault(row.device.uuid, []).append(row)
+    found = {}
+    for uuid, rows in present.items():
+        labels = _of_pod(uuid, rows, snapshot, settings) or (_of_job(rows) if settings.job_label else {})
+        if labels:
+            found[uuid] = labels
+    return found
+
+
+def _of_pod(uuid: str, rows: list[OwnerRow], snapshot: Snapshot, settings: DcgmSettings) -> HolderLabels:
+    pods = {row.labels[:3] for row in rows}
+    if len(pods) != 1:
+        return {}
+    ((kind, namespace, pod),) = pods
+    if kind != "pod" or not pod:
+        return {}
+    allocated = {
+        item.workload.container
+        for item in snapshot.allocations
+        if item.device.uuid == uuid and (item.workload.namespace, item.workload.pod) == (namespace, pod)
+    }
+    # Another container of the pod can use the device without an allocation.
+    container = _single(allocated) or _single({row.labels[3] for row in rows})
+    names = _OLD if settings.old_namespace else _NEW
+    labels = dict(zip(names, (container, namespace, pod), strict=True))
+    if not (settings.pod_uid or settings.pod_labels):
+        return labels
+    owners = [
+        owner for owner in _workloads(uuid, snapshot) if (owner.namespace, owner.pod) == (namespace, pod)
+    ]
+    if settings.pod_uid:
+        labels["pod_uid"] = _single({owner.pod_uid for owner in owners if owner.pod_uid})
+    if settings.pod_labels:
+        for key, value in next((owner.labels for owner in owners if owner.labels), ()):
+            labels.setdefault(_label_name(key), value)
+    return labels
+
+
+def _of_job(rows: list[OwnerRow]) -> HolderLabels:
+    jobs = {(row.labels[0], row.labels[5]) for row in rows}
+    if len(jobs) != 1:
+        return {}
+    ((kind, job),) = jobs
+    return {"hpc_job": job} if kind in _JOBS and job else {}
+
+
+def _workloads(uuid: str, snapshot: Snapshot) -> Iterable[Workload]:
+    for allocation in snapshot.allocations:
+        if allocation.device.uuid == uuid:
+            yield allocation.workload
+    for process in snapshot.processes:
+        if process.device.uuid == uuid:
+            yield process.workload
+
+
+def _single(values: set[str]) -> str:
+    return next(iter(values)) if len(values) == 1 else ""
+
+
+def _label_name(key: str) -> str:
+    name = sub(r"[^a-zA-Z0-9_]", "_", key)
+    # A label name must not begin with a digit or with two underscores.
+    return sub(r"^(?=\d)|^__+", "_", name)

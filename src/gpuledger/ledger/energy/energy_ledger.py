@@ -1,0 +1,143 @@
+"""The energy ledger of a node: books each Snapshot's energy for all Gpus."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpuledger.ledger.energy.booking import EnergyPolicy
+from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
+from gpuledger.ledger.energy.floor import FloorEstimator, Floors, QuietPower
+from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger, Posting
+from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.quantities import (
+    DECODER_UTILIZATION,
+    ENCODER_UTILIZATION,
+    ENERGY,
+    ENGINE_ACTIVITY,
+    POWER,
+    POWER_LIMIT,
+    POWER_LIMIT_MAX,
+    UTILIZATION,
+    Quantity,
+)
+from gpuledger.model.snapshot import Reading, Snapshot
+
+log = logging.getLogger("gpuledger.ledger")
+
+QUANTITIES: frozenset[Quantity] = frozenset(
+    {
+        DECODER_UTILIZATION,
+        ENCODER_UTILIZATION,
+        ENERGY,
+        ENGINE_ACTIVITY,
+        POWER,
+        POWER_LIMIT,
+        POWER_LIMIT_MAX,
+        UTILIZATION,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGpuEnergy:
+    """The stored energy state of a Gpu: its counter, and the quiet power from which its floors are learned.
+
+    `floors` (without and with residents) are by driver version.
+    """
+
+    counter: EnergyCounter
+    floors: Mapping[str, tuple[QuietPower, QuietPower]] = field(default_factory=dict)
+    last_unix: float | None = None
+
+
+class EnergyLedger:
+    """Energy ledgers of all Gpus. Used only by the tick thread. `configured` floors apply to every Gpu."""
+
+    def __init__(self, configured: Floors, policy: EnergyPolicy = EnergyPolicy.APPORTIONED) -> None:
+        self._configured = configured
+        self._policy = policy
+        self._stored: dict[str, StoredGpuEnergy] = {}
+        self.gpu_ledgers: dict[str, GpuEnergyLedger] = {}
+
+    @property
+    def invalid(self) -> int:
+        """Rejected counter readings so far."""
+        return sum(gpu_ledger.invalid for gpu_ledger in self.gpu_ledgers.values())
+
+    def resume(self, stored: Mapping[str, StoredGpuEnergy]) -> None:
+        """Continue from an earlier run, by Gpu uuid. Call before the first Snapshot."""
+        self._stored = dict(stored)
+
+    def apply_settings(self, configured: Floors, policy: EnergyPolicy) -> None:
+        """Apportion with these settings from now on, including open intervals."""
+        self._configured, self._policy = configured, policy
+        for gpu_ledger in self.gpu_ledgers.values():
+            gpu_ledger.policy = policy
+            gpu_ledger.floors.set_configured(configured)
+
+    def interrupt(self) -> None:
+        """Stop observing all Gpus until the next posting."""
+        for gpu_ledger in self.gpu_ledgers.values():
+            gpu_ledger.interrupt()
+
+    def post(self, snapshot: Snapshot) -> list[Posting]:
+        """Book one Snapshot and return its postings.
+
+        If the posting of a Gpu fails, no energy is lost: its counter is unchanged, and the increase until the
+        next posting is unobserved.
+        """
+        parts: dict[Gpu, list[Reading]] = {}
+        for reading in snapshot.readings:
+            if isinstance(reading.device, Instance):
+                parts.setdefault(reading.device.parent, []).append(reading)
+        posted = []
+        for reading in snapshot.readings:
+            if isinstance(reading.device, Gpu):
+                gpu_ledger = self._gpu_ledger(reading.device, snapshot)
+                before = gpu_ledger.counter
+                try:
+                    posted += gpu_ledger.begin_epoch(_epoch(snapshot), snapshot.unix)
+                    before = gpu_ledger.counter
+                    posted += gpu_ledger.post(
+                        snapshot.elapsed,
+                        snapshot.unix,
+                        reading,
+                        parts.get(reading.device, ()),
+                        whole=not snapshot.devices_failed,
+                    )
+                except Exception:
+                    log.exception("failed to apportion the energy of GPU %s", reading.device.uuid)
+                    gpu_ledger.counter, gpu_ledger.evidence = replace(before, started_at=None), None
+        return posted
+
+    def _gpu_ledger(self, gpu: Gpu, snapshot: Snapshot) -> GpuEnergyLedger:
+        gpu_ledger = self.gpu_ledgers.get(gpu.uuid)
+        driver = snapshot.source.driver_version
+        if gpu_ledger is None:
+            gpu_ledger = self.gpu_ledgers[gpu.uuid] = self._open(gpu, _epoch(snapshot), driver)
+        elif driver and driver != gpu_ledger.driver:
+            # Idle power learned with one driver does not apply to another.
+            gpu_ledger.driver, gpu_ledger.floors = driver, FloorEstimator(self._configured)
+        return gpu_ledger
+
+    def _open(self, gpu: Gpu, epoch: Epoch, driver: str) -> GpuEnergyLedger:
+        stored = self._stored.pop(gpu.uuid, None)
+        if stored is None:
+            return GpuEnergyLedger(
+                gpu, EnergyCounter(epoch), FloorEstimator(self._configured), self._policy, driver
+            )
+        empty, resident = stored.floors.get(driver) or (QuietPower(), QuietPower())
+        floors = FloorEstimator(self._configured, empty, resident)
+        gpu_ledger = GpuEnergyLedger(
+            gpu, stored.counter, floors, self._policy, driver, seen_unix=stored.last_unix
+        )
+        if not epoch.differs(stored.counter.epoch):
+            # This program restarted, but the counter's epoch continues.
+            gpu_ledger.counter, _ = stored.counter.resumed(epoch)
+        return gpu_ledger
+
+
+def _epoch(snapshot: Snapshot) -> Epoch:
+    return Epoch(snapshot.boot_id, snapshot.driver_load)

@@ -1,0 +1,201 @@
+"""Persistence of the Ledger: restores what earlier runs stored and saves the changes of each tick."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import chain
+
+from gpuledger.ledger.accounts import Accounts
+from gpuledger.ledger.allocation_times import AllocationTimes
+from gpuledger.ledger.energy.counter import EnergyCounter
+from gpuledger.ledger.energy.energy_ledger import EnergyLedger, StoredGpuEnergy
+from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger, Posting
+from gpuledger.ledger.journal import EpochEntry, GpuEntry, Journal, LedgerStore, StoredGpu, StoredLedger
+from gpuledger.ledger.sessions import Sessions
+from gpuledger.ledger.spans import SpanRecorder
+from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.snapshot import CollectorRun, Snapshot
+
+
+class LedgerPersistence:
+    """Connects the ledger in memory with its store. Exported totals count from a Gpu's `base`."""
+
+    def __init__(
+        self,
+        store: LedgerStore,
+        sessions: Sessions,
+        allocations: AllocationTimes,
+        energy: EnergyLedger,
+        accounts: Accounts,
+    ) -> None:
+        self._ledger_store = store
+        self._sessions = sessions
+        self._allocations = allocations
+        self._energy = energy
+        self._accounts = accounts
+        self._spans = SpanRecorder()
+        self._unseen: dict[str, StoredGpu] | None = None
+        self._base: Counter[str] = Counter()
+        self._devices: dict[str, Device] = {}
+        self._entries: dict[str, GpuEntry] = {}
+        # Millijoules in Spans since a Gpu's last entry, by uuid and epoch of its counter.
+        self._booked: Counter[tuple[str, int]] = Counter()
+        self.journal = Journal()
+
+    def resume(self, snapshot: Snapshot, totals: Counter[str]) -> None:
+        """Restore stored Gpus that are in the Snapshot, before its posting. `totals` are exported totals."""
+        if self._unseen is None:
+            self._begin(self._ledger_store.stored_ledger, snapshot)
+        if self._unseen:
+            for reading in snapshot.readings:
+                stored = self._unseen.pop(reading.device.uuid, None)
+                if stored is not None:
+                    totals[stored.uuid] = stored.total - stored.base
+                    self._base[stored.uuid] = stored.base
+                    self._accounts.resume(stored, snapshot.elapsed)
+
+    @property
+    def absent_gpus(self) -> Collection[str]:
+        """Uuids of stored Gpus that this run has not seen yet: nothing of them may be opened again."""
+        return self._unseen or ()
+
+    def _begin(self, stored: StoredLedger, snapshot: Snapshot) -> None:
+        self._unseen = dict(stored.gpus)
+        self._sessions.resume(stored.sessions, stored.next_session)
+        self._allocations.resume(stored.allocations, stored.next_allocation)
+        self._spans.resume(stored.next_span)
+        self.journal.next_series = stored.next_series
+        self.journal.shift = snapshot.elapsed - stored.elapsed
+        self._energy.resume(
+            {
+                gpu.uuid: StoredGpuEnergy(_rebased_counter(gpu, stored, snapshot), gpu.floors, gpu.last_unix)
+                for gpu in stored.gpus.values()
+            }
+        )
+        self._entries = {
+            gpu.uuid: GpuEntry(gpu.uuid, gpu.counter, gpu.last_unix, gpu.total, gpu.base, gpu.closed)
+            for gpu in stored.gpus.values()
+        }
+
+    def save(
+        self, snapshot: Snapshot, posted: list[Posting], totals: Counter[str]
+    ) -> tuple[CollectorRun, bool]:
+        """Store the changes of a posting. See `LedgerStore.save` for the result.
+
+        Consumes `posted` one by one, so that nothing is stored twice if something fails.
+        """
+        was_replaced = self._ledger_store.was_replaced
+        result = self._save_changes(snapshot, posted, totals)
+        if self._ledger_store.was_replaced and not was_replaced:
+            # The file was damaged. Write everything to the new one at once, so that it is complete if the
+            # program stops.
+            part, _ = result
+            _, may_be_shown = self._save_changes(snapshot, posted, totals)
+            return part, may_be_shown
+        return result
+
+    def _save_changes(
+        self, snapshot: Snapshot, posted: list[Posting], totals: Counter[str]
+    ) -> tuple[CollectorRun, bool]:
+        is_new_file = self._ledger_store.was_replaced
+        if is_new_file:
+            self._mark_all_changed()
+        journal = self.journal
+        journal.elapsed, journal.unix = snapshot.elapsed, snapshot.unix
+        self._record_devices(snapshot)
+        sessions = self._sessions
+        journal.add_sessions(chain(sessions.open(), sessions.ended, sessions.amended))
+        journal.add_allocations(chain(self._allocations.open(), self._allocations.ended))
+        while posted:
+            one = posted[0]
+            for span in self._spans.post(one, one.epoch_number, sessions.number_of):
+                journal.add_span(span)
+            if not one.integrated:
+                self._booked[one.gpu.uuid, one.epoch_number] += one.millijoules
+            del posted[0]
+        for gpu_ledger in self._energy.gpu_ledgers.values():
+            self._record_gpu(gpu_ledger, totals[gpu_ledger.gpu.uuid], snapshot.unix)
+        self._accounts.record_changes(journal)
+        if is_new_file:
+            self._forget_lost_spans()
+        return self._ledger_store.save(journal)
+
+    def _record_devices(self, snapshot: Snapshot) -> None:
+        for reading in snapshot.readings:
+            device = reading.device
+            if self._devices.get(device.uuid) is not device:
+                before = self._devices.get(device.uuid)
+                self._devices[device.uuid] = device
+                if before is None or _device_facts(before) != _device_facts(device):
+                    self.journal.devices[device.uuid] = device
+
+    def _record_gpu(self, gpu_ledger: GpuEnergyLedger, exported: int, unix: float) -> None:
+        uuid, before = gpu_ledger.gpu.uuid, self._entries.get(gpu_ledger.gpu.uuid)
+        base = self._base[uuid]
+        entry = GpuEntry(
+            uuid,
+            gpu_ledger.counter,
+            gpu_ledger.seen_unix,
+            base + exported,
+            base,
+            self._accounts.closed.get(uuid, 0),
+        )
+        if before == entry:
+            return
+        if before is not None and before.counter.epoch_number != gpu_ledger.counter.epoch_number:
+            # Include the energy of the open interval, which the last posting still booked to this epoch.
+            closing = before.counter.booked + self._booked[uuid, before.counter.epoch_number]
+            self.journal.epochs.append(EpochEntry(uuid, replace(before.counter, booked=closing), unix))
+        for key in [key for key in self._booked if key[0] == uuid]:
+            del self._booked[key]
+        self._entries[uuid] = self.journal.gpus[uuid] = entry
+        for resident, quiet in ((False, gpu_ledger.floors.empty), (True, gpu_ledger.floors.resident)):
+            for day, step in quiet.changed:
+                self.journal.floors[uuid, gpu_ledger.driver, resident, day, step] = quiet.days[day][step]
+            quiet.changed.clear()
+
+    def _mark_all_changed(self) -> None:
+        """Mark everything in memory as not stored: the new file is empty."""
+        for session in self._sessions.open():
+            session.stored, session.changed, session.renamed = False, True, True
+        for session in self.journal.sessions.values():
+            session.stored, session.renamed = False, True
+        for allocation in chain(self._allocations.open(), self.journal.allocations.values()):
+            allocation.stored, allocation.changed = False, True
+        for span in self.journal.spans.values():
+            span.stored = False
+        self._spans.forget_open()
+        # Include Devices that are no longer in the Snapshot: other rows can reference them.
+        self.journal.devices |= self._devices
+        self._entries.clear()
+        self._accounts.mark_all_changed()
+
+    def _forget_lost_spans(self) -> None:
+        """Record as forgotten the counted energy of current epochs that only the old file held."""
+        epochs = {(entry.uuid, entry.counter.epoch_number): entry.counter for entry in self.journal.epochs}
+        epochs |= {(uuid, entry.counter.epoch_number): entry.counter for uuid, entry in self._entries.items()}
+        for (uuid, epoch_number), counter in epochs.items():
+            if counter.opening is not None:
+                known = sum(
+                    span.millijoules
+                    for span in self.journal.spans.values()
+                    if (span.uuid, span.epoch_number) == (uuid, epoch_number)
+                )
+                self.journal.forgotten[uuid, epoch_number] = counter.booked - counter.opening - known
+
+
+def _rebased_counter(gpu: StoredGpu, stored: StoredLedger, snapshot: Snapshot) -> EnergyCounter:
+    """The stored counter, with its last reading on the clock of this run."""
+    if snapshot.boot_id and gpu.counter.epoch.boot_id == snapshot.boot_id:
+        return gpu.counter
+    age = stored.elapsed - gpu.counter.last_at + max(snapshot.unix - stored.unix, 0.0)
+    return replace(gpu.counter, last_at=snapshot.elapsed - age)
+
+
+def _device_facts(device: Device) -> tuple[object, ...]:
+    if isinstance(device, Instance):
+        return (device.parent.uuid, device.gi, device.ci, device.index, device.profile, device.sm_count)
+    assert isinstance(device, Gpu)
+    return (device.index, device.name, device.pci_bus_id, device.minor, device.serial, device.sm_count)

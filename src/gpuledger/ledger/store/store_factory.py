@@ -1,0 +1,48 @@
+"""Opens the Store that the settings ask for, or none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
+from gpuledger.ledger.store.retention import RetentionLimits
+from gpuledger.ledger.store.state_directory import SYSTEM_DIR, create_state_dir, ledger_name
+from gpuledger.ledger.store.store import Store
+from gpuledger.model.snapshot import SourceInfo
+from gpuledger.model.source import Clock
+
+log = logging.getLogger("gpuledger.store")
+
+
+def open_store(
+    settings: StoreSettings,
+    source: SourceInfo,
+    boot_id: str,
+    clock: Clock,
+    environment: Mapping[str, str],
+    system: Path = SYSTEM_DIR,
+) -> Store | None:
+    """Open the ledger of this source; return None if it is kept only in memory.
+
+    Simulated data is stored only if a directory is set, in a separate file. Raises GpuledgerError if another
+    program has the ledger, or a newer version wrote it.
+    """
+    given = settings.state_dir
+    if given == MEMORY_ONLY or (source.simulated and not given):
+        return None
+    try:
+        folder = create_state_dir(given, environment, system)
+    except OSError as error:
+        # The Store fails likewise and reports that in its health.
+        folder = Path(given or system)
+        log.warning(
+            "no writable directory for the ledger: %s: %s; set --state-dir", error.filename, error.strerror
+        )
+    return Store(folder, ledger_name(source), boot_id, clock, retention_limits(settings))
+
+
+def retention_limits(settings: StoreSettings) -> RetentionLimits:
+    """The history limits of these settings; detail is kept no longer than its sessions."""
+    return RetentionLimits(min(settings.detail, settings.hours), settings.hours, settings.max_size)

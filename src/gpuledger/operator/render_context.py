@@ -1,0 +1,87 @@
+"""The input of rendering besides the spec: the owning resource and the operator's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from gpuledger.host.yaml_documents import read_yaml
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.model.errors import UsageError
+from gpuledger.operator.program_checks import ProgramCheck, accept_every_run
+from gpuledger.operator.schema.nodes import TextNode
+from gpuledger.operator.schema.pods import NAME, PULL_POLICY, PULL_SECRETS, image_node
+from gpuledger.operator.schema.scraping import EXTERNAL_LABELS, REMOTE_WRITE
+from gpuledger.operator.schema.sections import section, section_values, spec_field
+from gpuledger.operator.spec_sections import Plain
+
+_NAME: Final = TextNode(pattern=NAME, expected="a name")
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorReference:
+    """The resource that owns the objects."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RenderContext:
+    """The input of rendering that does not depend on the resource's spec.
+
+    `namespace` is for the objects of GpuMonitors, `whatap_namespace` for those of a WhatapAgent.
+    `exporter_role` and `agent_role` are ClusterRoles of the chart; `agent_own_role` is the ClusterRole for
+    the agent's own namespace. `check_agent` and `check_exporter` validate the input of these programs.
+    `exporter_restarts` are the settings that need a restart of the exporter. These three are passed in,
+    because this package must not import the programs.
+    """
+
+    owner: MonitorReference
+    namespace: str = spec_field(_NAME, "gpuledger")
+    whatap_namespace: str = spec_field(_NAME, "whatap-monitoring")
+    image: str = spec_field(image_node(""), "gpuledger")
+    image_pull_policy: str = spec_field(PULL_POLICY, "IfNotPresent")
+    image_pull_secrets: tuple[Plain, ...] = spec_field(PULL_SECRETS, ())
+    prometheus_image: str = spec_field(image_node(""), "quay.io/prometheus/prometheus:v3.5.0")
+    exporter_role: str = spec_field(_NAME, "gpuledger")
+    agent_role: str = spec_field(_NAME, "gpuledger-agent")
+    agent_own_role: str = spec_field(_NAME, "gpuledger-agent-own")
+    scc_role: str = spec_field(TextNode(pattern=f"{NAME}|^$", expected="a name"), "")
+    default_remote_write: tuple[Plain, ...] = spec_field(REMOTE_WRITE, ())
+    external_labels: Mapping[str, str] = spec_field(EXTERNAL_LABELS, {})
+    check_agent: ProgramCheck = accept_every_run
+    check_exporter: ProgramCheck = accept_every_run
+    exporter_restarts: frozenset[str] = frozenset()
+
+    def for_owner(self, owner: MonitorReference) -> RenderContext:
+        """A copy for another resource."""
+        return replace(self, owner=owner)
+
+
+_NO_OWNER: Final = MonitorReference("", "", "", "")
+
+
+def read_operator_file(file: Path) -> RenderContext:
+    """Read the operator's configuration file, which the chart writes. The owner is empty.
+
+    Raises UsageError with one line that names the file and the key.
+    """
+    content = read_yaml(file) or {}
+    problem = next(section(RenderContext).check(content, str(file)), None)
+    if problem is not None:
+        raise UsageError(str(problem))
+    return RenderContext(_NO_OWNER, **section_values(RenderContext, content))
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorIdentity:
+    """The API server, the operator's own namespace, and its identity in the Lease."""
+
+    access: ApiServerAccess
+    namespace: str
+    holder_identity: str

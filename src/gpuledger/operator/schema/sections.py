@@ -1,0 +1,76 @@
+"""Sections of a resource, declared once: a dataclass with a schema node for each of its fields."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, TypeVar
+
+from gpuledger.operator.schema.nodes import ListNode, ObjectNode, SchemaNode
+
+T = TypeVar("T")
+
+
+def spec_field(
+    node: SchemaNode, default: Any = MISSING, *, key: str = "", read: Callable[[Any], Any] | None = None
+) -> Any:
+    """A field of a section. Its key is the name in camel case, unless `key` is given.
+
+    `read` converts the checked value to the field's value, instead of the node's `read`.
+    """
+    metadata = {"node": node, "key": key, "read": read or node.read}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class SectionNode(ObjectNode):
+    """A mapping that is parsed into the section `kind`; created by `section`."""
+
+    kind: type = object
+
+    def read(self, value: Mapping[str, Any]) -> Any:
+        """An instance of `kind`; a key that is absent or null leaves the field at its default."""
+        return read_section(self.kind, value)
+
+
+def section(kind: type, description: str = "", required: tuple[str, ...] = ()) -> SectionNode:
+    """The schema of a section, from the declarations of its fields."""
+    keys = {key_of_field(item.name, item.metadata): item.metadata["node"] for item in _declared(kind)}
+    return SectionNode(keys, description, required, kind=kind)
+
+
+def read_section(kind: type[T], value: Mapping[str, Any]) -> T:
+    """The section from a checked mapping."""
+    return kind(**section_values(kind, value))
+
+
+def section_values(kind: type, value: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that a checked mapping sets."""
+    found = {}
+    for item in _declared(kind):
+        stated = value.get(key_of_field(item.name, item.metadata))
+        if stated is not None:
+            found[item.name] = item.metadata["read"](stated)
+    return found
+
+
+def key_of_field(name: str, metadata: Mapping[str, Any]) -> str:
+    """The key under which a resource has the field."""
+    return str(metadata["key"]) or re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
+
+
+def sections(kind: type, description: str, required: tuple[str, ...] = ()) -> ListNode:
+    """A list of sections of one kind."""
+    return ListNode(section(kind, required=required), description)
+
+
+def texts(values: Any) -> tuple[str, ...]:
+    """Scalars of a list as strings."""
+    return tuple(str(value) for value in values)
+
+
+def _declared(kind: type) -> list[Field[Any]]:
+    return [item for item in fields(kind) if "node" in item.metadata]

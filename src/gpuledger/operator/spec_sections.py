@@ -1,0 +1,211 @@
+"""Sections within the specifications of exporters and agents, and what their pods have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpuledger.operator.schema.nodes import (
+    BooleanNode,
+    IntegerNode,
+    IntOrStringNode,
+    ListNode,
+    TextNode,
+)
+from gpuledger.operator.schema.pods import (
+    ENVIRONMENT,
+    LABEL_NAME,
+    NAME,
+    PLAIN,
+    PULL_POLICY,
+    SECRET_KEY,
+    TOLERATIONS,
+    affinity_node,
+    annotations_node,
+    image_node,
+    labels_node,
+    resources_node,
+)
+from gpuledger.operator.schema.sections import spec_field, texts
+
+_HOST_PATH: Final = r"^/[^\s]*$"
+_PORT_NAME: Final = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
+DIALECTS: Final = ("process", "session", "energy", "native", "dcgm", "smi")
+DIALECT: Final = TextNode(choices=DIALECTS)
+PRIORITY_CLASS: Final = TextNode("A PriorityClass.", NAME, expected="the name of a PriorityClass")
+
+# A part of a resource in Kubernetes' own form. It is never changed.
+Plain = Mapping[str, Any]
+
+
+def host_path(description: str) -> TextNode:
+    """A path on the node."""
+    return TextNode(description, _HOST_PATH, expected="a path")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAccess:
+    """How the container gets the driver; paths are those of the host, for mode host."""
+
+    mode: str = spec_field(
+        TextNode(
+            "env: NVIDIA's container toolkit, through NVIDIA_VISIBLE_DEVICES. volume-list: the same, through "
+            "a mount. cdi: the toolkit in CDI mode. host: no toolkit; the driver is mounted from the host, "
+            "and the container is privileged.",
+            choices=("env", "volume-list", "cdi", "host"),
+        ),
+        "env",
+    )
+    cdi_device: str = spec_field(
+        TextNode("CDI device, for mode cdi.", r"^[^/=\s]+/[^/=\s]+=[^/=\s]+$", expected="a CDI device"),
+        "nvidia.com/gpu=all",
+    )
+    driver_dir: str = spec_field(host_path("Directory of the driver, for mode host."), "")
+    library: str = spec_field(
+        host_path("The driver's library, for mode host."), "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    )
+    smi: str = spec_field(host_path("Path of nvidia-smi, for mode host."), "/usr/bin/nvidia-smi")
+
+
+@dataclass(frozen=True, slots=True)
+class FollowGpuOperator:
+    """Runs beside NVIDIA's GPU Operator: its node label, and the directory of its validations."""
+
+    enabled: bool = spec_field(
+        BooleanNode(
+            "Start after NVIDIA's GPU Operator has validated driver and toolkit, and stop while it replaces "
+            "the driver. runtimeClassName defaults to nvidia then."
+        ),
+        False,
+    )
+    deploy_label: str = spec_field(
+        TextNode(
+            "Node label by which it schedules containers; nvidia.com/gpu.deploy.dcgm-exporter by default.",
+            LABEL_NAME.pattern,
+            expected=LABEL_NAME.expected,
+        ),
+        "nvidia.com/gpu.deploy.dcgm-exporter",
+    )
+    validations_dir: str = spec_field(
+        host_path("Where it stores its validations; /run/nvidia/validations by default."),
+        "/run/nvidia/validations",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfigSecret:
+    """A Secret with a web config file, and one with certificates. `scheme` is what the file configures."""
+
+    secret: str = spec_field(TextNode("The Secret with the file.", NAME, expected="the name of a Secret"))
+    scheme: str = spec_field(TextNode("Whether the file enables TLS.", choices=("http", "https")))
+    key: str = spec_field(
+        TextNode("Key in the Secret; web-config.yml by default.", SECRET_KEY, expected="a key"),
+        "web-config.yml",
+    )
+    tls_secret: str = spec_field(
+        TextNode(
+            "A kubernetes.io/tls Secret, mounted at /etc/gpuledger/tls.",
+            NAME,
+            expected="the name of a Secret",
+        ),
+        "",
+    )
+    probe: str = spec_field(
+        TextNode(
+            "How the kubelet probes: tcp if a client certificate is required, which the kubelet lacks.",
+            choices=("http", "tcp"),
+        ),
+        "http",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraPort:
+    """A further port with its own dialects."""
+
+    name: str = spec_field(TextNode("Name of the port.", _PORT_NAME, expected="the name of a port"))
+    port: int = spec_field(IntegerNode("Number of the port.", 1, 65535))
+    dialects: tuple[str, ...] = spec_field(ListNode(DIALECT, "Dialects of the metrics page.", min_items=1))
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStrategy:
+    """How pods are replaced."""
+
+    type: str = spec_field(
+        TextNode(
+            "RollingUpdate by default; OnDelete replaces pods only when they are deleted.",
+            choices=("RollingUpdate", "OnDelete"),
+        ),
+        "RollingUpdate",
+    )
+    max_unavailable: int | str = spec_field(
+        IntOrStringNode(
+            "Number or percentage of pods replaced at the same time; 10% by default.",
+            "^[1-9][0-9]*%$",
+            "a number of at least 1 or a percentage",
+            1,
+        ),
+        "10%",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExporterService:
+    """The Service in front of the exporters; port 0: the exporter's, node port 0: chosen by Kubernetes."""
+
+    type: str = "ClusterIP"
+    port: int = 0
+    node_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AutoTarget:
+    """How the exporters of the same resource are scraped. Only a WhatapAgent can set it."""
+
+    interval: str = ""
+    relabel: tuple[Plain, ...] = ()
+    metric_relabel: tuple[Plain, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodSettings:
+    """Settings of pods that exporters and agents share."""
+
+    enabled: bool = spec_field(BooleanNode(), True)
+    image: str = spec_field(image_node("Replaces the operator's own image."), "")
+    image_pull_policy: str = spec_field(PULL_POLICY, "")
+    node_selector: Mapping[str, str] = spec_field(labels_node("Labels of the nodes to run on."), {})
+    affinity: Plain = spec_field(affinity_node("Affinity of the pods."), {})
+    # None: not set.
+    tolerations: tuple[Plain, ...] | None = spec_field(TOLERATIONS, None)
+    resources: Plain = spec_field(resources_node("Requests and limits of the container."), {})
+    env: tuple[Plain, ...] = spec_field(ENVIRONMENT, ())
+    args: tuple[str, ...] = spec_field(ListNode(PLAIN, "Further flags of the program."), (), read=texts)
+    pod_labels: Mapping[str, str] = spec_field(labels_node("Labels of the pods."), {})
+    pod_annotations: Mapping[str, str] = spec_field(annotations_node("Annotations of the pods."), {})
+    priority_class_name: str = spec_field(PRIORITY_CLASS, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Persistence:
+    """A volume for each replica of the agent."""
+
+    size: str = spec_field(
+        IntOrStringNode(
+            "Size of the volume of each replica; 2Gi by default.",
+            "^[0-9]+([.][0-9]*)?([KMGT]i?)?$",
+            "a size such as 2Gi",
+        ),
+        "2Gi",
+        read=lambda stated: str(stated or "2Gi"),
+    )
+    storage_class: str = spec_field(
+        TextNode(
+            "StorageClass of the volume; the cluster's default if empty.",
+            f"{NAME}|^$",
+            expected="a StorageClass",
+        ),
+        "",
+    )

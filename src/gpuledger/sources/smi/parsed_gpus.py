@@ -1,0 +1,215 @@
+"""Conversion of GpuBlocks to Gpus, Instances and values in base units; parser of `nvidia-smi -L`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from re import compile as pattern
+
+from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.quantities import MEMORY_TOTAL, Quantity
+from gpuledger.model.text import clean_name
+from gpuledger.sources.findings import SourceFindings
+from gpuledger.sources.smi import cell_names
+from gpuledger.sources.smi.cell_values import absent_reason, cell_text, parse_quantity, parse_whole
+from gpuledger.sources.smi.parsed_output import Cells, GpuBlock, first_present, normalize_bus_id
+
+_GPU = pattern(r"GPU\s+([0-9]{1,5}):.*\(UUID:\s*([^\s()]+)\)\s*")
+# Longer lines are not nvidia-smi's, and would make the patterns slow.
+_MAX_LINE_LENGTH = 1000
+_MIG = pattern(r"\s+MIG\s+(\S.*?)\s+Device\s+([0-9]{1,5}):\s*\(UUID:\s*(MIG-[^\s()]+)\)\s*")
+
+
+@dataclass(slots=True)
+class GpuListing:
+    """`nvidia-smi -L`: index by GPU UUID; MIG `(UUID, profile)` by `(GPU UUID, MIG device index)`."""
+
+    indexes: dict[str, int] = field(default_factory=dict)
+    mig_devices: dict[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
+
+
+def parse_gpu_listing(text: str) -> GpuListing:
+    """Parse the listing; skip an incomplete line, and after an incomplete GPU line its MIG lines."""
+    listing = GpuListing()
+    gpu = ""
+    for line in text.split("\n"):
+        if len(line) > _MAX_LINE_LENGTH:
+            gpu = ""
+        elif found := _GPU.fullmatch(line):
+            gpu = found[2]
+            listing.indexes[gpu] = int(found[1])
+        elif (found := _MIG.fullmatch(line)) and gpu:
+            listing.mig_devices[gpu, int(found[2])] = (found[3], found[1])
+        elif not line.startswith(" "):
+            gpu = ""
+    return listing
+
+
+_DOWN_REASONS = frozenset({"GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION"})
+
+
+@dataclass(slots=True)
+class ParsedGpu:
+    """One Gpu with its block of output; `down` is why it is down, empty if it is up."""
+
+    gpu: Gpu
+    block: GpuBlock
+    mig: bool = False
+    instances: tuple[Instance, ...] = ()
+    down: str = ""
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The Gpu and its Instances."""
+        return (self.gpu, *self.instances)
+
+
+def block_uuid(block: GpuBlock) -> str | None:
+    """Return the GPU's UUID, or None if an error is printed in its place."""
+    uuid = cell_text(block.first_cell(cell_names.UUID))
+    return uuid if uuid and not any(char.isspace() for char in uuid) and len(uuid) <= 128 else None
+
+
+def block_bus_id(block: GpuBlock) -> str:
+    """Return the PCI bus id in NVML's form; empty if it is not in the output."""
+    return block.bus or normalize_bus_id(cell_text(block.first_cell(cell_names.BUS)) or "")
+
+
+def build_gpu(block: GpuBlock, uuid: str, index: int, findings: SourceFindings) -> Gpu:
+    """Build the Gpu from the static facts of its block."""
+    minor = parse_whole(block.first_cell(cell_names.MINOR), findings)
+    return Gpu(
+        uuid,
+        index,
+        name=clean_name(cell_text(block.first_cell(cell_names.NAME)) or ""),
+        pci_bus_id=block_bus_id(block),
+        minor=minor,
+        serial=cell_text(block.first_cell(cell_names.SERIAL)),
+        vbios=cell_text(block.first_cell(cell_names.VBIOS)),
+        architecture=cell_text(block.first_cell(cell_names.ARCHITECTURE)),
+        compute_capability=cell_text(block.first_cell(cell_names.COMPUTE_CAPABILITY)),
+        unified_memory=_shares_memory(block),
+    )
+
+
+def _shares_memory(block: GpuBlock) -> bool:
+    # GB10 and Jetson use host memory and print N/A; a GPU that is down prints an error instead.
+    total = block.first_cell(cell_names.GPU_CELLS[MEMORY_TOTAL])
+    return total is not None and absent_reason(total) == "NOT_SUPPORTED" and not down_reason(block)
+
+
+def is_mig_enabled(block: GpuBlock) -> bool:
+    """Whether MIG mode is on now."""
+    return (block.first_cell(cell_names.MIG_MODE) or "").strip().lower() == "enabled"
+
+
+def down_reason(block: GpuBlock) -> str:
+    """Return why the GPU is down (`GPU_IS_LOST`), or empty if it is up.
+
+    One cell with "GPU is lost" is enough. Any other error counts only if none of LIVENESS_QUANTITIES has a
+    value, because one failed sensor does not mean a lost GPU.
+    """
+    if any("lost" in cell and absent_reason(cell) == "GPU_IS_LOST" for cell in block.cells.values()):
+        return "GPU_IS_LOST"
+    found = [block.first_cell(cell_names.GPU_CELLS[quantity]) for quantity in cell_names.LIVENESS_QUANTITIES]
+    reasons = [absent_reason(cell) for cell in found if cell is not None]
+    if "" in reasons:
+        return ""
+    return next((reason for reason in reasons if reason in _DOWN_REASONS), "")
+
+
+def build_instances(
+    gpu: Gpu, block: GpuBlock, listing: GpuListing, findings: SourceFindings
+) -> tuple[Instance, ...]:
+    """Build the MIG instances of one Gpu, in MIG device order.
+
+    Without a UUID in the output, an instance gets the id `GPU_UUID/GI/CI`, and a failure is noted.
+    """
+    found: dict[tuple[int, int], Instance] = {}
+    for cells in block.mig_devices:
+        gi = parse_whole(first_present(cells, cell_names.MIG_GI), findings)
+        ci = parse_whole(first_present(cells, cell_names.MIG_CI), findings)
+        index = parse_whole(first_present(cells, cell_names.INDEX), findings)
+        if gi is None or ci is None or index is None or (gi, ci) in found:
+            detail = f"{gpu.uuid}: a MIG device has no unique index, GPU instance id and compute instance id"
+            findings.note("devices", "MIG_IDS_UNKNOWN", detail, gpu)
+            continue
+        listed, profile = listing.mig_devices.get((gpu.uuid, index), ("", ""))
+        uuid = cell_text(first_present(cells, cell_names.MIG_UUID)) or listed
+        if not uuid:
+            uuid = f"{gpu.uuid}/{gi}/{ci}"
+            detail = f"{uuid}: nvidia-smi -L does not list this MIG device's UUID; its ids are used instead"
+            findings.note("devices", "MIG_UUID_UNKNOWN", detail, gpu)
+        sms = parse_whole(first_present(cells, cell_names.MIG_SM_COUNT), findings)
+        found[gi, ci] = Instance(uuid, gpu, gi, ci, index, profile, sms)
+    return tuple(sorted(found.values(), key=lambda instance: instance.index))
+
+
+def parse_gpu_values(
+    parsed: ParsedGpu, wanted: frozenset[Quantity], findings: SourceFindings
+) -> tuple[dict[Quantity, float], dict[str, bool]]:
+    """Return the wanted values in the GPU's output, and for each quantity there, whether it is supported."""
+    values: dict[Quantity, float] = {}
+    supported: dict[str, bool] = {}
+    for quantity in wanted:
+        cell = parsed.block.first_cell(cell_names.GPU_CELLS.get(quantity, ()))
+        value = _parse_sum(parsed.block.cells, quantity, findings)
+        if value is None and cell is not None:
+            value = _parse_value(cell, quantity, parsed.gpu, findings)
+            _note_support(supported, quantity, cell)
+        if value is not None:
+            values[quantity] = value
+            supported[quantity.key] = True
+    return values, supported
+
+
+def parse_instance_values(
+    instance: Instance, cells: Cells, wanted: frozenset[Quantity], findings: SourceFindings
+) -> tuple[dict[Quantity, float], dict[str, bool]]:
+    """`parse_gpu_values` for one MIG instance."""
+    values: dict[Quantity, float] = {}
+    supported: dict[str, bool] = {}
+    for quantity, paths in cell_names.MIG_CELLS.items():
+        cell = first_present(cells, paths) if quantity in wanted else None
+        if cell is None:
+            continue
+        _note_support(supported, quantity, cell)
+        value = _parse_value(cell, quantity, instance, findings)
+        if value is not None:
+            values[quantity] = value
+    return values, supported
+
+
+def instance_cells(instance: Instance, block: GpuBlock) -> Cells:
+    """Return the cells of the MIG device with the ids of `instance`; empty if there is none."""
+    ids = (str(instance.gi), str(instance.ci))
+    id_cells = cell_names.MIG_GI, cell_names.MIG_CI
+    return next(
+        (
+            cells
+            for cells in block.mig_devices
+            if tuple(first_present(cells, name) for name in id_cells) == ids
+        ),
+        {},
+    )
+
+
+def _parse_value(cell: str, quantity: Quantity, device: Device, findings: SourceFindings) -> float | None:
+    reason = absent_reason(cell)
+    if reason in _DOWN_REASONS:
+        findings.note("readings", reason, f"{device.uuid}: {quantity.key}: {cell.strip()}", device)
+    return parse_quantity(cell, quantity, findings)
+
+
+def _note_support(supported: dict[str, bool], quantity: Quantity, cell: str) -> None:
+    reason = absent_reason(cell)
+    if reason in ("", "NOT_SUPPORTED"):
+        supported[quantity.key] = not reason
+
+
+def _parse_sum(cells: Cells, quantity: Quantity, findings: SourceFindings) -> float | None:
+    for names in cell_names.GPU_CELL_SUMS.get(quantity, ()):
+        terms = [cells.get(name) for name in names]
+        if all(term is not None and not absent_reason(term) for term in terms):
+            counts = [parse_quantity(term, quantity, findings) for term in terms]
+            return None if None in counts else float(sum(count for count in counts if count is not None))
+    return None

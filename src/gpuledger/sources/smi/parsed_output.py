@@ -1,0 +1,152 @@
+"""Parsed output of one nvidia-smi call (XML, CSV or text): cells as printed, not yet converted to values."""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from re import IGNORECASE
+from re import compile as pattern
+from typing import Final
+
+from gpuledger.model.text import decode_utf8
+from gpuledger.sources.smi.cell_values import absent_reason
+from gpuledger.sources.smi.command import CommandOutcome, CommandResult
+
+Cells = Mapping[str, str]
+
+# So many duplicate cells in one block mean that two GPUs' outputs merged; neither can be trusted.
+MERGED_GPUS_LIMIT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SmiProblem:
+    """An error that nvidia-smi printed, or a part of its output that cannot be parsed.
+
+    `bus` is the GPU's PCI bus id, empty if unknown. `reason` fits a label value; `detail` is for people.
+    """
+
+    reason: str
+    detail: str
+    bus: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SmiProcess:
+    """One process as printed; None where the format has no such column."""
+
+    pid: str | None = None
+    name: str | None = None
+    type: str | None = None
+    memory: str | None = None
+    gi: str | None = None
+    ci: str | None = None
+
+
+@dataclass(slots=True)
+class GpuBlock:
+    """One GPU as printed.
+
+    Keys of `cells` are paths for XML and the text of `-q` (`fb_memory_usage/total`), field names for CSV
+    (`memory.total`). `processes` is None when the output has no process list; `process_list_message` is the
+    text printed in its place. `invalid_cells` counts duplicate and unparsable cells. `raw` holds the CSV
+    columns, header and cell as printed.
+    """
+
+    bus: str
+    cells: dict[str, str] = field(default_factory=dict)
+    mig_devices: list[Cells] = field(default_factory=list)
+    processes: list[SmiProcess] | None = None
+    process_list_message: str = ""
+    invalid_cells: int = 0
+    raw: Cells = field(default_factory=dict)
+
+    def first_cell(self, names: tuple[str, ...]) -> str | None:
+        """`first_present` of this GPU's cells."""
+        return first_present(self.cells, names)
+
+
+@dataclass(slots=True)
+class SmiOutput:
+    """One output: driver versions, a GpuBlock for each parsed GPU, and the problems.
+
+    `attached_gpus` is the number of GPUs that the output states, None if it states none.
+    `mig_devices_unknown` is true when MIG is on but the format does not list the MIG devices.
+    """
+
+    blocks: list[GpuBlock] = field(default_factory=list)
+    problems: list[SmiProblem] = field(default_factory=list)
+    driver: str = ""
+    cuda: str = ""
+    attached_gpus: int | None = None
+    mig_devices_unknown: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True when the output holds every GPU: `attached_gpus` of them, or without it, no problems."""
+        return not self.problems if self.attached_gpus is None else self.attached_gpus == len(self.blocks)
+
+
+def first_present(cells: Cells, names: tuple[str, ...]) -> str | None:
+    """Return the first of the named cells that holds a value, else the first that exists, else None."""
+    found = [cells[name] for name in names if name in cells]
+    return next((cell for cell in found if not absent_reason(cell)), found[0] if found else None)
+
+
+_BUS = pattern(r"(?:([0-9A-Fa-f]{4,8}):)?([0-9A-Fa-f]{2}):([0-9A-Fa-f]{2})\.([0-9A-Fa-f])")
+_NO_HANDLE = pattern(
+    r"unable to determine the device handle for\s+(?:gpu)?\s*"
+    r"((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f])\s*:\s*(.*)",
+    IGNORECASE,
+)
+_REASONS = (("lost", "GPU_IS_LOST"), ("reset", "RESET_REQUIRED"), ("permission", "NO_PERMISSION"))
+
+
+def normalize_bus_id(printed: str) -> str:
+    """Return a PCI bus id in the form of NVML's `busId` (8 digits of domain); other text unchanged."""
+    found = _BUS.fullmatch(printed.strip())
+    if found is None:
+        return printed.strip()
+    domain, bus, device, function = found.groups()
+    return f"{(domain or '0').zfill(8)}:{bus}:{device}.{function}".upper()
+
+
+def parse_problem(line: str) -> SmiProblem | None:
+    """Parse an error message printed outside the data; None for any other line."""
+    message = line.strip()
+    found = _NO_HANDLE.search(message)
+    if found:
+        cause = found[2].lower()
+        reason = next((name for word, name in _REASONS if word in cause), "UNKNOWN")
+        return SmiProblem(reason, message[:300], normalize_bus_id(found[1]))
+    lowered = message.lower()
+    if lowered.startswith("no devices were found"):
+        return SmiProblem("NO_DEVICES", message[:300])
+    if lowered.startswith(("nvidia-smi has failed", "failed to initialize nvml")):
+        return SmiProblem("DRIVER_NOT_LOADED", message[:300])
+    return None
+
+
+_BOM_ENCODINGS: Final = ((BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
+# Bytes checked for zeros: ASCII text encoded in UTF-16 has one in every second byte.
+_DETECTION_BYTES: Final = 64
+
+
+def stdout_text(outcome: CommandOutcome) -> str:
+    """Return the decoded standard output of the command; empty if it did not start."""
+    return decode_output(outcome.stdout) if isinstance(outcome, CommandResult) else ""
+
+
+def decode_output(raw: bytes) -> str:
+    """Decode UTF-8, or UTF-16 as PowerShell writes it, and convert CRLF line ends to LF."""
+    for mark, encoding in _BOM_ENCODINGS:
+        if raw.startswith(mark):
+            return _normalize_line_ends(raw[len(mark) :].decode(encoding, "replace"))
+    head = raw[:_DETECTION_BYTES]
+    if len(head) > 3 and head[1::2].count(0) == len(head) // 2 and 0 not in head[::2]:
+        return _normalize_line_ends(raw.decode("utf-16-le", "replace"))
+    return _normalize_line_ends(decode_utf8(raw.removeprefix(BOM_UTF8)))
+
+
+def _normalize_line_ends(text: str) -> str:
+    return text.replace("\r\n", "\n") if "\r" in text else text

@@ -1,0 +1,163 @@
+"""Parser for `nvidia-smi -q` without `-x`: the text report, read when the XML is not available.
+
+Unlike the CSV, it reports the MIG instance of a process, and graphics processes.
+"""
+
+from __future__ import annotations
+
+from re import compile as pattern
+
+from gpuledger.sources.smi.cell_values import parse_index
+from gpuledger.sources.smi.parsed_output import (
+    MERGED_GPUS_LIMIT,
+    Cells,
+    GpuBlock,
+    SmiOutput,
+    SmiProblem,
+    SmiProcess,
+    normalize_bus_id,
+    parse_problem,
+)
+
+_GPU = pattern(r"GPU ([0-9A-Fa-f:.]+)")
+_NOT_NAME = pattern(r"[^a-z0-9]+")
+# A process's lines have this order; a line out of order begins the next process.
+_ROW = ("gpu_instance_id", "compute_instance_id", "process_id", "type", "name", "used_gpu_memory")
+
+
+def parse_text_report(text: str) -> SmiOutput:
+    """Parse a report. Accepts any text and never raises.
+
+    A report without a final newline is truncated: its last line is ignored, and so is the process list that
+    contains that line.
+    """
+    output = SmiOutput()
+    reader: _GpuReader | None = None
+    *lines, rest = text.split("\n")
+    for line in lines:
+        heading = _GPU.fullmatch(line.rstrip())
+        if heading:
+            _finish_block(reader, output)
+            reader = _GpuReader(normalize_bus_id(heading[1]))
+        elif found := parse_problem(line):
+            output.problems.append(found)
+        elif reader is not None:
+            reader.read_line(line)
+        else:
+            _read_head(line, output)
+    if reader is not None and rest.strip():
+        reader.handle_truncation(rest)
+    _finish_block(reader, output)
+    return output
+
+
+def _finish_block(reader: _GpuReader | None, output: SmiOutput) -> None:
+    if reader is None:
+        return
+    block = reader.build_block()
+    if block.invalid_cells >= MERGED_GPUS_LIMIT:
+        output.problems.append(SmiProblem("MANGLED", f"two GPUs under the heading of {block.bus}"))
+    else:
+        output.blocks.append(block)
+
+
+def _read_head(line: str, output: SmiOutput) -> None:
+    key, colon, value = line.partition(" : ")
+    values = {_normalize_key(key): value.strip()} if colon else {}
+    output.driver = values.get("driver_version", output.driver)
+    output.cuda = values.get("cuda_version", output.cuda)
+    if (count := parse_index(values.get("attached_gpus", ""))) is not None:
+        output.attached_gpus = count
+
+
+class _GpuReader:
+    """Reads the lines of one GPU, nested by their indentation."""
+
+    def __init__(self, bus: str) -> None:
+        self.block = GpuBlock(bus)
+        self._path: list[tuple[int, str]] = []
+        self._duplicates: set[str] = set()
+        self._processes: list[dict[str, str]] | None = None
+        self._mig_devices: list[dict[str, str]] = []
+        self._list_count = 0
+        self._position = len(_ROW)
+
+    def read_line(self, line: str) -> None:
+        """Read one line: a heading, or a cell after a spaced colon."""
+        indent = len(line) - len(line.lstrip(" "))
+        key, colon, value = line.strip().partition(" : ")
+        name = _normalize_key(key.removesuffix(" :"))
+        if not name or indent == 0:
+            return
+        while self._path and self._path[-1][0] >= indent:
+            self._path.pop()
+        top = self._path[0][1] if self._path else name
+        if top == "mig_device":
+            self._add_mig_line(name, value if colon else None)
+        elif top == "processes":
+            self._add_process_line(name, value if colon else None)
+        elif colon:
+            self._put(self.block.cells, "/".join([*(part for _, part in self._path), name]), value)
+        self._path.append((indent, name))
+
+    def handle_truncation(self, rest: str) -> None:
+        """Handle a report that ends in the middle of `rest`: drop the process list that contains it."""
+        indent = len(rest) - len(rest.lstrip(" "))
+        if indent and self._path and self._path[0][1] == "processes" and indent > self._path[0][0]:
+            self._processes = None
+
+    def build_block(self) -> GpuBlock:
+        """Return the complete GpuBlock."""
+        for path in self._duplicates:
+            self.block.cells.pop(path, None)
+        self.block.invalid_cells = len(self._duplicates)
+        self.block.mig_devices.extend(self._mig_devices)
+        if self._processes is not None:
+            self.block.processes = [_build_process(cells) for cells in self._processes]
+        return self.block
+
+    def _put(self, cells: dict[str, str], path: str, value: str) -> None:
+        if path in cells:
+            self._duplicates.add(path)
+        cells[path] = value.strip()
+
+    def _add_mig_line(self, name: str, value: str | None) -> None:
+        if not self._path:
+            if value is None:
+                self._mig_devices.append({})
+        elif value is not None:
+            path = "/".join([*(part for _, part in self._path[1:]), name])
+            self._mig_devices[-1].setdefault(path, value.strip())
+
+    def _add_process_line(self, name: str, value: str | None) -> None:
+        if not self._path:
+            # `Processes : None` is an empty list; any other text says why there is no list. A second list
+            # belongs to a GPU with a lost heading, so the processes cannot be attributed.
+            self._list_count += 1
+            if self._list_count > 1:
+                self._processes = None
+            elif value is None or value.strip().lower() == "none":
+                self._processes = []
+            else:
+                self.block.process_list_message = value.strip()
+        elif value is not None and self._processes is not None and name in _ROW:
+            position = _ROW.index(name)
+            if position <= self._position:
+                self._processes.append({})
+            self._processes[-1][name] = value.strip()
+            self._position = position
+
+
+def _build_process(cells: Cells) -> SmiProcess:
+    return SmiProcess(
+        pid=cells.get("process_id"),
+        name=cells.get("name"),
+        type=cells.get("type"),
+        memory=cells.get("used_gpu_memory"),
+        gi=cells.get("gpu_instance_id"),
+        ci=cells.get("compute_instance_id"),
+    )
+
+
+def _normalize_key(key: str) -> str:
+    return _NOT_NAME.sub("_", key.strip().lower()).strip("_")

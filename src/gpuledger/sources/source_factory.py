@@ -1,0 +1,75 @@
+"""Creates the Source that `--source` names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuledger.host.pci import PciBus
+from gpuledger.host.procfs import RemoteHost
+from gpuledger.model.errors import UsageError, unknown_name_error
+from gpuledger.model.source import Clock, Host, Source
+from gpuledger.sources.nvml.library import load_library
+from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
+
+KINDS = ("auto", "nvml", "smi", "simulator", "replay")
+_DEFAULT_SCENARIO = "k8s-node"
+
+
+def open_source(
+    settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock, pci: PciBus | None = None
+) -> Source:
+    """Create the Source that `settings.source` names. The driver is not called before the first read.
+
+    `pci` is this machine's bus, for sources that read its driver. Raises UsageError for an unknown source,
+    scenario, scenario key or recording.
+    """
+    kind, colon, rest = settings.source.partition(":")
+    if kind not in KINDS:
+        raise unknown_name_error("source", kind, KINDS)
+    if kind == "simulator":
+        from gpuledger.sources.simulator.scenario_parser import load_scenario
+        from gpuledger.sources.simulator.simulator import Simulator
+
+        return Simulator(load_scenario(rest or _DEFAULT_SCENARIO), settings, clock)
+    if kind == "replay":
+        if not rest:
+            raise UsageError("--source replay: expected a recording, such as --source replay:FILE")
+        from gpuledger.sources.replay.source import ReplaySource
+
+        return ReplaySource(Path(rest), settings, clock)
+    if colon:
+        raise UsageError(f"--source {kind} has no argument; remove ':{rest}'")
+    if kind == "smi" or (kind == "auto" and prefers_smi(smi)):
+        return _open_smi(settings, smi, host, clock)
+    from gpuledger.sources.nvml.source import NvmlSource
+
+    return NvmlSource(settings, host, clock, pci=pci)
+
+
+def prefers_smi(smi: SmiSettings, load: Callable[[], object] = load_library) -> bool:
+    """Whether `auto` selects nvidia-smi: its command or fields are set, or it exists and NVML does not load.
+
+    `auto` never selects the simulator, which must be requested explicitly.
+    """
+    defaults = SmiSettings()
+    if smi.command != defaults.command or smi.query_field_names != defaults.query_field_names:
+        return True
+    try:
+        load()
+    except OSError:
+        # Imported lazily: shutil loads bz2 and lzma.
+        from shutil import which
+
+        return which(smi.command) is not None
+    return False
+
+
+def _open_smi(settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock) -> Source:
+    from gpuledger.sources.smi.command import Command
+    from gpuledger.sources.smi.source import SmiSource
+
+    # Pids of a remote machine must not be looked up on this one.
+    smi_host = RemoteHost() if Command(smi.command).is_remote else host
+    return SmiSource(smi, settings.devices, smi_host, clock)

@@ -1,0 +1,182 @@
+"""The user's selection of a snapshot (order, filter, GPUs), and the texts around the tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from gpuledger.terminal import number_format
+from gpuledger.terminal.columns import sort_arrow
+from gpuledger.terminal.filters import ProcessFilter, select_devices, select_processes
+from gpuledger.terminal.layout import Glyphs, Line, Span
+from gpuledger.terminal.snapshot import DeviceRow, NodeSnapshot, ProcessRow
+from gpuledger.terminal.sort_order import SortOrder, sort_processes
+from gpuledger.workloads.checks import REASONS
+
+
+@dataclass(frozen=True, slots=True)
+class TopView:
+    """Sort order, filter, selected GPUs (none: all), and whether MIG instances are hidden."""
+
+    order: SortOrder = field(default_factory=SortOrder)
+    filter: ProcessFilter = field(default_factory=ProcessFilter)
+    gpus: tuple[str, ...] = ()
+    folded: bool = False
+
+    def devices(self, snapshot: NodeSnapshot) -> list[DeviceRow]:
+        """The selected GPUs, each followed by its MIG instances."""
+        rows = select_devices(snapshot.devices, self.gpus)
+        return [row for row in rows if not row.instance] if self.folded else rows
+
+    def processes(self, snapshot: NodeSnapshot) -> list[ProcessRow]:
+        """The selected processes, sorted."""
+        rows = select_processes(snapshot.processes, self.gpus)
+        return sort_processes((row for row in rows if self.filter.matches(row)), self.order)
+
+    def on_gpu(self, name: str) -> TopView:
+        """Select only this GPU; the same GPU again: all."""
+        return replace(self, gpus=() if self.gpus == (name,) else (name,))
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOrigin:
+    """The node that snapshots come from.
+
+    `began` is the time from which joules count, as text; empty for a node with a ledger on disk.
+    """
+
+    name: str
+    remote: bool = False
+    began: str = ""
+
+
+def format_clock(unix: float) -> str:
+    """A time of day in local time."""
+    return datetime.fromtimestamp(unix).astimezone().strftime("%H:%M:%S")
+
+
+def title_line(snapshot: NodeSnapshot, origin: SnapshotOrigin, clock: str, glyphs: Glyphs) -> Line:
+    """The title: node, time, driver and source."""
+    parts = [
+        clock,
+        origin.name if origin.remote else "",
+        f"driver {snapshot.driver}" if snapshot.driver else "",
+        f"CUDA {snapshot.cuda}" if snapshot.cuda else "",
+        f"source {snapshot.source}",
+    ]
+    rest = f" {glyphs.dot} ".join(part for part in parts if part)
+    return (
+        (f"gpuledger top {glyphs.dot} ", "dim"),
+        (snapshot.node or origin.name, "node"),
+        (f" {glyphs.dot} {rest}", "dim"),
+    )
+
+
+def banner_lines(snapshot: NodeSnapshot) -> list[Line]:
+    """The banners: simulated data, a pause, an unhealthy node, an incomplete list of GPUs."""
+    lines: list[Line] = []
+    if snapshot.simulated:
+        detail = snapshot.detail or snapshot.source
+        lines.append(((f" SIMULATED DATA: {detail}. Nothing here was measured. ", "banner"),))
+    if snapshot.paused:
+        lines.append(((f" {snapshot.status} ", "banner"),))
+    elif not snapshot.healthy:
+        lines.append((("Health: ", "bold"), (snapshot.status or "unknown", "alarm")))
+    if snapshot.readings and not snapshot.complete:
+        lines.append((("Not all GPUs could be listed.", "alarm"),))
+    return lines
+
+
+def totals_line(devices: Iterable[DeviceRow], glyphs: Glyphs) -> Line:
+    """The number of GPUs by state, and their power and memory. A quantity that a GPU lacks has no total."""
+    rows = list(devices)
+    gpus = [row for row in rows if not row.instance]
+    places = [row for row in rows if row.holds]
+    states = Counter("lost" if not row.up else row.state or "unknown" for row in places)
+    parts = len(rows) - len(gpus)
+    heading = _many(len(gpus), "GPU") + (f", {_many(parts, 'instance')}" if parts else "")
+    spans: list[Span] = [(f"{heading}:", "bold")]
+    for state in ("active", "held", "idle", "unknown", "lost"):
+        if states[state]:
+            symbol, number = getattr(glyphs, state), states[state]
+            loud = state in ("held", "lost")
+            quiet: Line = ((symbol, state), (f" {number} {state}", ""))
+            spans += [(" ", ""), *(((f"{symbol} {number} {state.upper()}", state),) if loud else quiet)]
+    spans += _sums(gpus, glyphs)
+    return tuple(spans)
+
+
+def _sums(gpus: list[DeviceRow], glyphs: Glyphs) -> list[Span]:
+    up = [row for row in gpus if row.up]
+    parts = []
+    drawn, limit = _sum(row.power for row in up), _sum(row.power_limit for row in up)
+    if drawn is not None:
+        parts.append(
+            number_format.kilowatts(drawn) + ("" if limit is None else f"/{limit / 1000:.1f}") + " kW"
+        )
+    used, total = _sum(row.memory_used for row in up), _sum(row.memory_total for row in up)
+    if used is not None:
+        parts.append(number_format.sizes(used, total))
+    return [(f" {glyphs.dot} {part}", "") for part in parts]
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    found = list(values)
+    present = [value for value in found if value is not None]
+    return sum(present) if present and len(present) == len(found) else None
+
+
+def caption_line(snapshot: NodeSnapshot, shown: list[ProcessRow], view: TopView, glyphs: Glyphs) -> Line:
+    """The number of processes shown and in total, and the active filters."""
+    count = _processes(shown)
+    of = _processes(snapshot.processes)
+    text = _many(count, "process") if count == of else f"{count} of {_many(of, 'process')}"
+    spans: list[Span] = [(text, "bold"), (f" by {view.order.by} {sort_arrow(view.order, glyphs)}", "")]
+    if view.gpus:
+        spans += [(f" {glyphs.dot} ", "dim"), (f"GPU {', '.join(view.gpus)} only", "chosen")]
+    if view.filter.text:
+        spans += [(f" {glyphs.dot} ", "dim"), (f"filter: {view.filter.text}", "chosen")]
+    return tuple(spans)
+
+
+def _processes(rows: Iterable[ProcessRow]) -> int:
+    return sum(1 if row.count is None else row.count for row in rows)
+
+
+def no_process_text(snapshot: NodeSnapshot) -> str:
+    """Why no process is shown."""
+    if not snapshot.readings:
+        return f"No readings: {snapshot.status or 'the node gives no reason'}"
+    if not snapshot.devices:
+        return "This machine has no GPU." if snapshot.complete else "The GPUs could not be listed."
+    if snapshot.processes:
+        return "No process matches the filter."
+    if any(row.holds and row.processes is None for row in snapshot.devices):
+        return "The processes could not be listed."
+    return "No process uses a GPU."
+
+
+def data_notes(snapshot: NodeSnapshot, origin: SnapshotOrigin) -> list[str]:
+    """Notes about the data: what the numbers are based on, and what is missing."""
+    lines = []
+    if origin.began:
+        lines.append(
+            f"Joules and held times count from {origin.began}, when this top started; gpuledger serve keeps "
+            "a ledger, which --url shows."
+        )
+    missing = Counter(row.unresolved for row in snapshot.processes if row.unresolved)
+    for reason, number in sorted(missing.items()):
+        why, remedy = REASONS.get(reason, ("without an owner", "run gpuledger doctor"))
+        lines.append(f"{_many(number, 'process')} {why} ({reason}): {remedy}.")
+    unlisted = [row for row in snapshot.devices if row.up and row.holds and row.processes is None]
+    if unlisted:
+        names = ", ".join(row.place for row in unlisted)
+        lines.append(f"The processes of GPU {names} could not be listed.")
+    return lines
+
+
+def _many(number: int, word: str) -> str:
+    plural = {"process": "processes"}.get(word, f"{word}s")
+    return f"{number} {word if number == 1 else plural}"

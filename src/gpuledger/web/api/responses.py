@@ -1,0 +1,109 @@
+"""HTTP responses of the API: JSON, errors, and cursors for paging."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, Final
+
+from gpuledger.http.routes import Request, Response
+from gpuledger.outputs.responses import compress_gzip, wants_gzip
+from gpuledger.web.api.json_values import VERSION, encode_json
+
+JSON: Final = "application/json; charset=utf-8"
+_FRESH: Final = (("Cache-Control", "no-store"),)
+
+# Bytes. Below this size gzip costs more than it saves.
+_GZIP_FROM: Final = 1024
+
+
+class ApiError(Exception):
+    """An error response. `message` is one line with the remedy; `parameter` is the invalid parameter or
+    empty; `retry` is the Retry-After in seconds.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, parameter: str = "", retry: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.parameter = parameter
+        self.retry = retry
+
+    @property
+    def response(self) -> Response:
+        """The HTTP response."""
+        error = {"code": self.code, "message": self.message, "parameter": self.parameter or None}
+        after = () if self.retry is None else (("Retry-After", str(self.retry)),)
+        body = encode_json({"version": VERSION, "error": error})
+        return Response(self.status, body, JSON, (*_FRESH, *after))
+
+
+def bad_request(parameter: str, message: str) -> ApiError:
+    """The error for an invalid parameter."""
+    return ApiError(400, "bad_request", message, parameter)
+
+
+INTERNAL_ERROR: Final = ApiError(500, "internal", "internal error; the log of gpuledger has the reason")
+
+
+def json_response(words: Mapping[str, Any], request: Request) -> Response:
+    """A JSON response that must not be cached, with gzip if accepted and worthwhile."""
+    return compressed_json(encode_json(words), gzip=wants_gzip(request), headers=_FRESH)
+
+
+def compressed_json(body: bytes, *, gzip: bool, headers: tuple[tuple[str, str], ...]) -> Response:
+    """A JSON response with these headers; `gzip` compresses a body that is large enough."""
+    vary = (*headers, ("Vary", "Accept-Encoding"))
+    if gzip and len(body) >= _GZIP_FROM:
+        return Response(200, compress_gzip(body), JSON, (*vary, ("Content-Encoding", "gzip")))
+    return Response(200, body, JSON, vary)
+
+
+# A cursor contains the parameters of the first request: as long as a request may be.
+_MAX_CURSOR = 16_384
+
+
+def encode_cursor(numbers: Sequence[float], parameters: Mapping[str, str] | None = None) -> str:
+    """A cursor that contains these numbers and the parameters of the first request."""
+    values = [*numbers, *([parameters] if parameters else [])]
+    text = json.dumps(values, separators=(",", ":")).encode("ascii")
+    return urlsafe_b64encode(text).decode("ascii").rstrip("=")
+
+
+def decode_cursor(cursor: str, count: int) -> tuple[list[float], dict[str, str]]:
+    """The `count` numbers and the parameters of a cursor from `encode_cursor`. Raises ApiError."""
+    try:
+        if len(cursor) > _MAX_CURSOR:
+            raise ValueError
+        padded = cursor + "=" * (-len(cursor) % 4)
+        found = json.loads(b64decode(padded, altchars="-_", validate=True))
+        if not isinstance(found, list):
+            raise ValueError
+        parameters = found.pop() if len(found) == count + 1 else {}
+        # A bool is an int in Python.
+        if len(found) != count or not all(type(one) in (int, float) and isfinite(one) for one in found):
+            raise ValueError
+        if not isinstance(parameters, dict) or not all(isinstance(text, str) for text in parameters.values()):
+            raise ValueError
+        # Raises UnicodeEncodeError, a ValueError, for a lone surrogate.
+        "".join(parameters.values()).encode()
+    except (ValueError, RecursionError, OverflowError):
+        raise invalid_cursor() from None
+    return found, parameters
+
+
+def cursor_mismatch(parameter: str) -> ApiError:
+    """The error for a parameter that differs from the one in the cursor."""
+    return bad_request(
+        parameter, f"{parameter}: differs from the cursor; repeat the first value or send only the cursor"
+    )
+
+
+def invalid_cursor() -> ApiError:
+    """The error for a cursor that this node did not issue."""
+    return bad_request("cursor", "cursor: expected the unchanged value of `next` from a response")

@@ -1,0 +1,131 @@
+"""Completes an owner found by cgroup with facts from Kubernetes, Slurm and container runtimes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.containers.container import Containers
+from gpuledger.workloads.pods.pod import Pod, Pods
+from gpuledger.workloads.slurm.jobs import SlurmJobs
+
+# Reasons why the cgroup gives no evidence at all. The allocations of the Device may still name the owner.
+_NO_CGROUP_EVIDENCE = frozenset(
+    {
+        "no_cgroup",
+        "cgroup_namespace",
+        "unknown_cgroup",
+        "pid_namespace",
+        "permission",
+        "not_found",
+        "exited",
+    }
+)
+
+
+def resolve_owner(
+    found: Workload, pods: Pods, allocations: Sequence[Allocation], *, computes: bool
+) -> Workload:
+    """The owner of a process, from its cgroup (`found`) and the allocations of its Device.
+
+    Evidence about the process comes first. A pod is found by UID, or by container id if the cgroup path has
+    no UID (in a cgroup namespace, and under a kubelet with `--cgroups-per-qos=false`). If the pod is not
+    known (yet), or a compute process has no cgroup evidence, the owner is the one pod to which the Device is
+    allocated, and `found_by` says so. With several such pods the owner is not guessed.
+    """
+    if found.kind in ("pod", "container"):
+        pod = pods.by_uid(found.pod_uid) if found.pod_uid else pods.by_container(found.container_id)
+        if pod is not None:
+            return _with_pod(found, pod, allocations)
+    if found.kind == "pod":
+        return _from_allocations(found, _allocations_of_pod(found, allocations)) or found
+    if found.missing in _NO_CGROUP_EVIDENCE and computes:
+        return _from_allocations(found, allocations) or found
+    return found
+
+
+def _with_pod(found: Workload, pod: Pod, allocations: Sequence[Allocation]) -> Workload:
+    container = pod.container_name(found.container_id)
+    if not container:
+        containers = {
+            item.workload.container
+            for item in allocations
+            if (item.workload.namespace, item.workload.pod) == (pod.namespace, pod.name)
+        }
+        container = containers.pop() if len(containers) == 1 else ""
+    return replace(
+        found,
+        kind="pod",
+        namespace=pod.namespace,
+        pod=pod.name,
+        container=container,
+        pod_uid=pod.uid,
+        labels=pod.labels,
+        controller_kind=pod.controller_kind,
+        controller=pod.controller,
+        missing="" if container else "container_name",
+    )
+
+
+def _allocations_of_pod(found: Workload, allocations: Sequence[Allocation]) -> list[Allocation]:
+    """Allocations that can belong to the pod: with the same UID, or without a UID."""
+    return [item for item in allocations if item.workload.pod_uid in ("", found.pod_uid)]
+
+
+def _from_allocations(found: Workload, allocations: Sequence[Allocation]) -> Workload | None:
+    """The pod to which the Device is allocated; None if there is not exactly one."""
+    if {item.workload.kind for item in allocations} != {"pod"}:
+        return None
+    pods = {(item.workload.namespace, item.workload.pod) for item in allocations}
+    if len(pods) != 1:
+        return None
+    holder = allocations[0].workload
+    if not holder.pod:
+        return None
+    containers = {item.workload.container for item in allocations}
+    container = containers.pop() if len(containers) == 1 else ""
+    return replace(
+        holder,
+        container=container,
+        pod_uid=found.pod_uid or holder.pod_uid,
+        container_id=found.container_id,
+        runtime=found.runtime,
+        user=found.user,
+        found_by=allocations[0].found_by,
+        missing="" if container else "container_name",
+    )
+
+
+def enrich_owner(
+    workload: Workload, jobs: SlurmJobs | None = None, containers: Iterable[Containers] = ()
+) -> Workload:
+    """The Workload with the number and user of its Slurm job, or with the name of its container.
+
+    Returns the same object if there is nothing to add. A process or allocation of a job belongs to the user
+    of the job, whatever uid the process has. A pod keeps its own user. The name of a container is the
+    container's, not that of its image or compose project.
+    """
+    if workload.job and workload.kind in ("slurm", "pod"):
+        return _with_job(workload, jobs)
+    if workload.kind == "container" and workload.container_id and not workload.container:
+        return _with_container_name(workload, containers)
+    return workload
+
+
+def _with_job(workload: Workload, jobs: SlurmJobs | None) -> Workload:
+    found = jobs.get(workload.job) if jobs is not None else None
+    if found is None:
+        return workload
+    user = found.user if workload.kind == "slurm" and found.user else workload.user
+    if (found.job, user) == (workload.job, workload.user):
+        return workload
+    return replace(workload, job=found.job, user=user)
+
+
+def _with_container_name(workload: Workload, containers: Iterable[Containers]) -> Workload:
+    for known in containers:
+        if found := known.get(workload.container_id):
+            missing = "" if workload.missing == "container_name" else workload.missing
+            return replace(workload, container=found.name, missing=missing)
+    return workload

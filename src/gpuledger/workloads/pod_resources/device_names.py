@@ -1,0 +1,214 @@
+"""Maps device names of device plugins, CDI and DRA drivers to the Devices of a Snapshot. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gpuledger.model.devices import Device, Gpu, Instance
+
+FOUND_BY_SOCKET = "pod_resources"
+FOUND_BY_CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedDevice:
+    """A device allocated by DRA (Dynamic Resource Allocation): `driver`, `pool` and `device` identify it."""
+
+    driver: str
+    pool: str
+    device: str
+    claim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletAllocation:
+    """One device that the kubelet allocated to one container. Unknown text is empty.
+
+    Either `resource` and `device_id` are set, with the names of the device plugin, or `claimed_device`. The
+    socket gives the namespace and name of the pod, the checkpoint gives its UID.
+    """
+
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    resource: str = ""
+    device_id: str = ""
+    claimed_device: ClaimedDevice | None = None
+    pod_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodResources:
+    """All device allocations of a node at one moment; `len` is their number.
+
+    `found_by` is `pod_resources` (the socket) or `checkpoint`; `socket_error` says why the checkpoint was
+    read.
+    """
+
+    allocations: tuple[KubeletAllocation, ...] = ()
+    found_by: str = FOUND_BY_SOCKET
+    socket_error: str = ""
+
+    def __len__(self) -> int:
+        return len(self.allocations)
+
+    def __iter__(self) -> Iterator[KubeletAllocation]:
+        return iter(self.allocations)
+
+
+NO_POD_RESOURCES = PodResources()
+
+
+# UUID by (driver, pool, device).
+DraUuids = Mapping[tuple[str, str, str], str]
+
+_OLD_MIG: Final = re.compile(r"mig-(gpu-[^/]+)/(\d+)/(\d+)")
+_NODE: Final = re.compile(r"(?:/dev/)?nvidia(\d+)(?:/gi(\d+))?")
+_PCI: Final = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
+_CDI: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9._-]+)=(.+)")
+_CLAIM: Final = re.compile(r".*?\b(gpu-\d+(?:-mig-.+)?)")
+_DRA_GPU: Final = re.compile(r"gpu-(\d+)")
+# Minor of the parent, profile, and placement ids: a MIG instance that the DRA driver creates on demand.
+_DRA_MIG: Final = re.compile(r"gpu-(\d+)-mig-(\d+(?:c\.\d+)?g\.\d+gb(?:[.+-][a-z.+]+)?)-\d+-\d+")
+# Replicas of time-slicing: NVIDIA's plugin appends ::N, Google's /vgpuN.
+_REPLICA: Final = re.compile(r"(?:::\d*.*|/vgpu\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class NoMatch:
+    """No Device has the name; `form` is how the name was parsed."""
+
+    form: str
+    why: str
+
+
+class DeviceNames:
+    """The Devices of one Snapshot by UUID, index, minor number and PCI bus id."""
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        self._by_uuid: dict[str, Device] = {}
+        self._by_index: dict[int, Gpu] = {}
+        self._by_minor: dict[int, Gpu] = {}
+        self._by_pci: dict[str, Gpu] = {}
+        self._instances: dict[str, list[Instance]] = {}
+        for device in devices:
+            self._by_uuid[device.uuid.lower()] = device
+            if isinstance(device, Instance):
+                self._instances.setdefault(device.parent.uuid.lower(), []).append(device)
+                continue
+            self._by_index[device.index] = device
+            if device.minor is not None:
+                self._by_minor[device.minor] = device
+            if pci := _PCI.fullmatch(device.pci_bus_id.lower()):
+                self._by_pci[_pci_address(pci)] = device
+
+    def find(self, device_id: str) -> Device | NoMatch:
+        """The Device with this id of a device plugin or of CDI. A replica gives its device."""
+        name = _REPLICA.sub("", device_id.strip().lower())
+        if match := _CDI.fullmatch(name):
+            return self._find_cdi(match[1], match[2])
+        return self._find_name(name)
+
+    def by_uuid(self, uuid: str) -> Device | NoMatch:
+        """The Device with this UUID."""
+        found = self._by_uuid.get(uuid.lower())
+        return found or NoMatch("uuid", f"no device here has the UUID {uuid}")
+
+    def by_dra_name(self, name: str, parent: str = "") -> Device | NoMatch:
+        """The Device with this name of NVIDIA's DRA driver; `parent` is the UUID of its Gpu if known."""
+        lower = name.lower()
+        if match := _DRA_GPU.fullmatch(lower):
+            return self._find_minor(int(match[1]), "gpu-N")
+        match = _DRA_MIG.fullmatch(lower)
+        if match is None:
+            return NoMatch("dra", "expected gpu-N or gpu-N-mig-PROFILE-ID-PLACEMENT")
+        gpu = self.by_uuid(parent) if parent else self._find_minor(int(match[1]), "gpu-N-mig")
+        if isinstance(gpu, NoMatch):
+            return gpu
+        found = [instance for instance in self._instances_of(gpu.gpu) if instance.profile.lower() == match[2]]
+        return _only_instance(found, "gpu-N-mig", f"instance {match[2]} on GPU {gpu.gpu.index}")
+
+    def _find_cdi(self, kind: str, name: str) -> Device | NoMatch:
+        if kind.startswith("k8s.gpu.nvidia.com/"):
+            match = _CLAIM.fullmatch(name)
+            return (
+                self.by_dra_name(match[1]) if match else NoMatch("cdi", "expected a claim that ends in gpu-N")
+            )
+        if kind == "nvidia.com/mig" and ":" in name:
+            gpu, _, place = name.partition(":")
+            if not gpu.isdecimal() or not place.isdecimal():
+                return NoMatch("cdi", "expected nvidia.com/mig=GPU:INSTANCE")
+            return self._find_mig_index(int(gpu), int(place))
+        if name == "all":
+            return NoMatch("cdi", "`all` names no single device")
+        return self._find_name(name)
+
+    def _find_name(self, name: str) -> Device | NoMatch:
+        if match := _OLD_MIG.fullmatch(name):
+            found = [
+                instance
+                for instance in self._instances.get(match[1], ())
+                if (instance.gi, instance.ci) == _instance_ids(match)
+            ]
+            return _only_instance(found, "mig-gpu", "instance of that Gpu with these ids")
+        if name.startswith(("gpu-", "mig-")):
+            return self.by_uuid(name)
+        if match := _NODE.fullmatch(name):
+            return self._find_device_node(int(match[1]), match[2])
+        if name.isdecimal():
+            return self._by_index.get(int(name)) or NoMatch("index", f"no GPU here has the index {name}")
+        if match := _PCI.fullmatch(name):
+            return self._by_pci.get(_pci_address(match)) or NoMatch("pci", f"no GPU here is at {name}")
+        return NoMatch(
+            "unknown", "expected a UUID, nvidiaN, nvidiaN/giM, an index, a PCI bus id or a CDI name"
+        )
+
+    def _find_device_node(self, minor: int, gi: str | None) -> Device | NoMatch:
+        gpu = self._find_minor(minor, "nvidiaN")
+        if gi is None or isinstance(gpu, NoMatch):
+            return gpu
+        found = [instance for instance in self._instances_of(gpu) if instance.gi == int(gi)]
+        return _only_instance(found, "nvidiaN/giM", f"instance of nvidia{minor} with GPU instance {gi}")
+
+    def _find_minor(self, minor: int, form: str) -> Gpu | NoMatch:
+        return self._by_minor.get(minor) or NoMatch(form, f"no GPU here has the minor number {minor}")
+
+    def _find_mig_index(self, index: int, place: int) -> Device | NoMatch:
+        gpu = self._by_index.get(index)
+        found = [instance for instance in self._instances_of(gpu) if instance.index == place] if gpu else []
+        return _only_instance(found, "mig=N:M", f"MIG device {place} of GPU {index}")
+
+    def _instances_of(self, gpu: Gpu) -> list[Instance]:
+        return self._instances.get(gpu.uuid.lower(), [])
+
+
+def find_claimed_device(
+    names: DeviceNames, claimed: ClaimedDevice, uuids: DraUuids, parents: DraUuids
+) -> tuple[Device | NoMatch, str]:
+    """The claimed Device, and how it was found: `dra` by UUID, `dra_name` by its name alone.
+
+    A known UUID is authoritative: if no Device has it, the name is not used.
+    """
+    key = (claimed.driver, claimed.pool, claimed.device)
+    if uuid := uuids.get(key):
+        return names.by_uuid(uuid), "dra"
+    if parent := parents.get(key):
+        return names.by_dra_name(claimed.device, parent), "dra"
+    return names.by_dra_name(claimed.device), "dra_name"
+
+
+def _only_instance(found: list[Instance], form: str, what: str) -> Device | NoMatch:
+    if len(found) == 1:
+        return found[0]
+    return NoMatch(form, f"several: {len(found)} are a {what}" if found else f"no {what} here")
+
+
+def _instance_ids(match: re.Match[str]) -> tuple[int, int]:
+    return int(match[2]), int(match[3])
+
+
+def _pci_address(match: re.Match[str]) -> str:
+    return f"{int(match[1] or '0', 16):08x}:{match[2]}"

@@ -1,0 +1,161 @@
+"""KubeletIndex: the kubelet's device allocations, from its socket or else from its checkpoint file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from gpuledger.host.files import read_at_most
+from gpuledger.host.owner_index import PolledIndex
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.node_state import IndexHealth
+from gpuledger.model.source import Clock
+from gpuledger.model.text import clean_name
+from gpuledger.workloads.pod_resources.device_names import (
+    FOUND_BY_CHECKPOINT,
+    NO_POD_RESOURCES,
+    KubeletAllocation,
+    PodResources,
+)
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+
+_MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+def read_checkpoint(path: Path) -> PodResources:
+    """The allocations in `kubelet_internal_checkpoint`. Raises GpuledgerError with a one-line remedy.
+
+    The checksum is not verified, because it covers Go's own formatting of the value. A half-written file is
+    not valid JSON and is rejected anyway.
+    """
+    # Imported lazily: the checkpoint is only the fallback of the socket.
+    import json
+
+    try:
+        content = read_at_most(path, _MAX_BYTES)
+    except FileNotFoundError:
+        raise GpuledgerError(
+            f"no checkpoint at {path}; mount the node's /var/lib/kubelet/device-plugins"
+        ) from None
+    except PermissionError as error:
+        raise GpuledgerError(f"{path} is not readable: {error.strerror}; run as root") from None
+    except OSError as error:
+        why = f"{path} is not readable: {error.strerror}"
+        raise GpuledgerError(f"{why}; check that it is the kubelet's checkpoint file") from None
+    try:
+        checkpoint = json.loads(content)
+    except (ValueError, RecursionError):
+        raise GpuledgerError(f"{path} is not valid JSON, perhaps half-written; retrying") from None
+    data = checkpoint.get("Data") if isinstance(checkpoint, dict) else None
+    if not isinstance(data, dict) or "PodDeviceEntries" not in data:
+        raise GpuledgerError(
+            f"{path} is not a device plugin checkpoint; set --device-plugin-checkpoint to the kubelet's file"
+        )
+    # Go writes an empty list as null.
+    entries = data["PodDeviceEntries"] or []
+    if not isinstance(entries, list):
+        raise GpuledgerError(
+            f"PodDeviceEntries in {path} is not a list; set --device-plugin-checkpoint to the kubelet's file"
+        )
+    return PodResources(
+        tuple(allocation for entry in entries for allocation in _parse_entry(entry)),
+        found_by=FOUND_BY_CHECKPOINT,
+    )
+
+
+def _parse_entry(entry: object) -> Iterator[KubeletAllocation]:
+    if not isinstance(entry, dict):
+        return
+    uid, container, resource = (_text(entry.get(key)) for key in ("PodUID", "ContainerName", "ResourceName"))
+    if not uid or not resource:
+        return
+    for device in dict.fromkeys(_ids(entry.get("DeviceIDs"))):
+        yield KubeletAllocation(container=container, resource=resource, device_id=device, pod_uid=uid)
+
+
+def _ids(by_numa_node: Any) -> Iterator[str]:
+    """Device ids from a mapping by NUMA node, or from one list (before Kubernetes 1.20)."""
+    parts = by_numa_node.values() if isinstance(by_numa_node, dict) else (by_numa_node,)
+    for part in parts:
+        for value in part if isinstance(part, list) else ():
+            if device_id := _text(value):
+                yield device_id
+
+
+def _text(value: object) -> str:
+    return clean_name(value, 253) if isinstance(value, str) else ""
+
+
+NAME: Final = "pod_resources"
+
+
+class KubeletIndex:
+    """The OwnerIndex of the kubelet's device allocations.
+
+    `value` is a PodResources, a new object after every read, so that matching checks the pods' cgroups again.
+
+    If the kubelet hangs or breaks off, the last value is kept. If its socket is absent, refused or not
+    permitted, the checkpoint is read: `value.found_by` is `checkpoint`, and `health.error` says why although
+    the read succeeded. If the checkpoint fails too, the read fails with the error of the socket.
+    """
+
+    def __init__(
+        self,
+        list_allocations: Callable[[], PodResources],
+        read_checkpoint: Callable[[], PodResources],
+        *,
+        clock: Clock,
+        period: float = 10.0,
+    ) -> None:
+        self._list_allocations = list_allocations
+        self._read_checkpoint = read_checkpoint
+        self._polled = PolledIndex(NAME, self._read, NO_POD_RESOURCES, period=period, clock=clock)
+        self.start = self._polled.start
+        self.stop = self._polled.stop
+        self.nudge = self._polled.nudge
+        self.refresh = self._polled.refresh
+
+    @property
+    def value(self) -> PodResources:
+        """The last known allocations."""
+        return self._polled.value
+
+    @property
+    def health(self) -> IndexHealth:
+        """The outcome of the last read."""
+        health = self._polled.health
+        socket_error = self._polled.value.socket_error
+        return replace(health, error=socket_error) if health.success and socket_error else health
+
+    def _read(self) -> PodResources:
+        # Imported lazily: h2 and protobuf are loaded by the first read, and only on Kubernetes nodes.
+        from gpuledger.workloads.pod_resources.grpc_call import KubeletUnreachable
+
+        try:
+            return self._list_allocations()
+        except KubeletUnreachable as unreachable:
+            return self._read_fallback(unreachable)
+
+    def _read_fallback(self, unreachable: GpuledgerError) -> PodResources:
+        try:
+            checkpoint = self._read_checkpoint()
+        except GpuledgerError:
+            raise unreachable from None
+        return replace(checkpoint, socket_error=f"{unreachable} (the checkpoint is read instead)")
+
+
+def open_kubelet_index(
+    settings: PodResourcesSettings, *, clock: Clock, before_read: Callable[[], object] = lambda: None
+) -> KubeletIndex:
+    """The index by the settings, not started. `before_read` is called before each read."""
+
+    def list_allocations() -> PodResources:
+        from gpuledger.workloads.pod_resources.client import PodResourcesClient
+
+        before_read()
+        return PodResourcesClient(settings.socket).list_allocations()
+
+    path = Path(settings.checkpoint)
+    return KubeletIndex(list_allocations, lambda: read_checkpoint(path), clock=clock, period=settings.period)

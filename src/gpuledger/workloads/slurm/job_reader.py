@@ -1,0 +1,319 @@
+"""Reads the Slurm jobs of this machine with their users and allocated GPUs."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from gpuledger.host.files import ReadFile, read_or_none, read_whole
+from gpuledger.host.procfs import real_uid
+from gpuledger.model.text import clean_name, decode_utf8
+from gpuledger.workloads.device_index import DeviceRef
+from gpuledger.workloads.slurm.gres_conf import (
+    GRES_CONF_PATHS,
+    UNKNOWN_NUMBERING,
+    GpuNumbering,
+    gpu_numbering,
+    parse_gres_conf,
+)
+from gpuledger.workloads.slurm.job_cgroups import (
+    JobCgroup,
+    JobProcess,
+    find_job_cgroups,
+    is_populated,
+    job_processes,
+    job_steps,
+)
+from gpuledger.workloads.slurm.jobs import (
+    NO_JOBS,
+    Environment,
+    SlurmJob,
+    SlurmJobs,
+    gpus_in_environments,
+    has_gpus,
+    job_id_in_title,
+    parse_environment,
+)
+
+# The major number is the same in every driver (NV_MAJOR_DEVICE_NUMBER). Minors 254 and 255 are
+# nvidia-modeset and nvidiactl.
+_NVIDIA_MAJOR: Final = 195
+_FIRST_CONTROL_MINOR: Final = 254
+_RULE: Final = re.compile(r"([abc]) (\*|\d+):(\*|\d+) [rwm]+", re.ASCII)
+_GPU_FILE: Final = re.compile(r"/dev/nvidia(\d{1,3})", re.ASCII)
+_CAP_FILE: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})", re.ASCII)
+_CAPS_MAJOR: Final = re.compile(r"^\s*(\d+) nvidia-caps$", re.MULTILINE | re.ASCII)
+# /proc/driver/nvidia-caps/mig-minors: `gpu1/gi3/access 111` and `gpu1/gi3/ci0/access 112`; gpu1 is a minor.
+_MIG_MINOR: Final = re.compile(r"^gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)$", re.MULTILINE | re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class MigCapabilities:
+    """The capability device files of MIG instances: their major number, and the `minor/gi` or `minor/gi/ci`
+    of each minor number.
+    """
+
+    major: int | None = None
+    instances: dict[int, str] = field(default_factory=dict)
+
+
+NO_MIG_CAPABILITIES = MigCapabilities()
+
+
+def parse_mig_capabilities(devices: str, mig_minors: str) -> MigCapabilities:
+    """Parse the texts of /proc/devices and /proc/driver/nvidia-caps/mig-minors."""
+    major = _CAPS_MAJOR.search(devices)
+    instances = {
+        int(match[4]): "/".join(filter(None, match.group(1, 2, 3)))
+        for match in _MIG_MINOR.finditer(mig_minors)
+    }
+    return MigCapabilities(int(major[1]) if major else None, instances)
+
+
+def refs_from_device_rules(
+    rules: str, caps: MigCapabilities = NO_MIG_CAPABILITIES
+) -> tuple[DeviceRef, ...] | None:
+    """GPUs that `devices.list` of cgroup v1 allows; None if it allows all devices or all GPUs."""
+    minors: list[int] = []
+    cap_minors: list[int] = []
+    for line in rules.splitlines():
+        rule = _RULE.fullmatch(line.strip())
+        if not rule or rule[1] == "b":
+            continue
+        if rule[2] == "*" or (rule[2] == str(_NVIDIA_MAJOR) and rule[3] == "*"):
+            return None
+        if rule[2] == str(_NVIDIA_MAJOR) and int(rule[3]) < _FIRST_CONTROL_MINOR:
+            minors.append(int(rule[3]))
+        elif rule[2] == str(caps.major) and rule[3] != "*":
+            cap_minors.append(int(rule[3]))
+    return _refs(minors, cap_minors, caps)
+
+
+def refs_from_device_files(
+    files: Iterable[str], caps: MigCapabilities = NO_MIG_CAPABILITIES
+) -> tuple[DeviceRef, ...]:
+    """The GPU or MIG Instance of the device files of one gres.conf entry; empty if there is none."""
+    names = tuple(files)
+    minors = [int(match[1]) for name in names if (match := _GPU_FILE.fullmatch(name))]
+    cap_minors = [int(match[1]) for name in names if (match := _CAP_FILE.fullmatch(name))]
+    return _refs(minors, cap_minors, caps)
+
+
+def _refs(minors: Collection[int], cap_minors: Iterable[int], caps: MigCapabilities) -> tuple[DeviceRef, ...]:
+    instances = [caps.instances[minor] for minor in sorted(set(cap_minors)) if minor in caps.instances]
+    # The GPU instance and its compute instance each have a file; keep the more specific one.
+    deepest = [
+        position for position in instances if not any(other.startswith(f"{position}/") for other in instances)
+    ]
+    found: list[DeviceRef] = []
+    for minor in sorted(set(minors)):
+        inside = [DeviceRef("mig", position) for position in deepest if position.split("/")[0] == str(minor)]
+        found += inside or [DeviceRef("minor", str(minor))]
+    return tuple(found)
+
+
+log = logging.getLogger("gpuledger.workloads")
+
+# All tasks of a step have the same variables, so a job with thousands of processes is not read completely.
+_MAX_PROCESSES = 32
+
+# Changes when a job is replaced or begins or ends a step: inode of its directory, names of its steps.
+_Stamp = tuple[int, tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class _JobEvidence:
+    """Facts read from the processes of one job."""
+
+    environments: list[Environment] = field(default_factory=list)
+    job_id: str = ""
+    uid: int | None = None
+    forbidden: bool = False
+
+
+class SlurmReader:
+    """Reads SlurmJobs for a PolledIndex. Not thread-safe.
+
+    `cgroups` is the root of the cgroup tree, `procfs` the mount point of proc, `gres` the candidate paths of
+    gres.conf; `user_name` maps a uid to a name. Reading environments takes root or CAP_SYS_PTRACE. A job is
+    read again only when it begins or ends a step, or while its devices are not known.
+    """
+
+    def __init__(
+        self,
+        cgroups: Path,
+        *,
+        procfs: str = "/proc",
+        gres: Sequence[Path] = GRES_CONF_PATHS,
+        user_name: Callable[[int], str] = str,
+        read: ReadFile = read_whole,
+    ) -> None:
+        self._cgroups = cgroups
+        self._procfs = procfs.rstrip("/")
+        self._gres_paths = gres
+        self._user_name = user_name
+        self._read = read
+        self._known: dict[str, tuple[_Stamp, SlurmJob]] = {}
+        self._last = NO_JOBS
+        self._warned = False
+
+    def read(self) -> SlurmJobs:
+        """The jobs that run now; the same object while nothing changes.
+
+        Raises GpuledgerError if there is no cgroup tree.
+        """
+        known: dict[str, tuple[_Stamp, SlurmJob]] = {}
+        stale = 0
+        caps, lines = self._caps(), self._gres_lines()
+        for cgroup in find_job_cgroups(self._cgroups):
+            if not is_populated(cgroup):
+                stale += 1
+                continue
+            now = (_inode(cgroup), job_steps(cgroup))
+            before, job = self._known.get(cgroup.name, (None, None))
+            if job is None or before != now or job.missing:
+                job = self._read_job(cgroup, caps, lines)
+            known[cgroup.name] = (now, job)
+        self._known = known
+        self._log_missing_permission([job for _, job in known.values()])
+        found = SlurmJobs((job for _, job in known.values()), stale)
+        self._last = self._last if found == self._last else found
+        return self._last
+
+    def _read_job(self, cgroup: JobCgroup, caps: MigCapabilities, lines: list[dict[str, str]]) -> SlurmJob:
+        evidence = self._collect_evidence(cgroup)
+        devices, found_by, missing = self._devices(cgroup, evidence, caps, lines)
+        return SlurmJob(
+            job=evidence.job_id if cgroup.has_sluid and evidence.job_id else cgroup.name,
+            sluid=cgroup.name if cgroup.has_sluid else "",
+            user=self._user(cgroup, evidence),
+            devices=devices,
+            found_by=found_by,
+            missing=missing,
+        )
+
+    def _devices(
+        self, cgroup: JobCgroup, evidence: _JobEvidence, caps: MigCapabilities, lines: list[dict[str, str]]
+    ) -> tuple[tuple[DeviceRef, ...], str, str]:
+        """Three values: the devices, the evidence (`found_by`), and why they are not known (`missing`)."""
+        for folder in cgroup.folders:
+            rules = read_or_none(str(folder / "devices.list"))
+            allowed = None if rules is None else refs_from_device_rules(decode_utf8(rules), caps)
+            if allowed is not None:
+                return allowed, "slurm_cgroup", ""
+        names = gpus_in_environments(evidence.environments)
+        if not names:
+            return (), "", _missing_reason(evidence)
+        node = next(
+            (item["SLURMD_NODENAME"] for item in evidence.environments if "SLURMD_NODENAME" in item), ""
+        )
+        numbering = gpu_numbering(lines, node) if lines else UNKNOWN_NUMBERING
+        found = [_resolve_number(ref, numbering, caps) for ref in names]
+        if not all(found):
+            return (), "", "unmatched"
+        return tuple(ref for refs in found for ref in refs), "slurm_environ", ""
+
+    def _collect_evidence(self, cgroup: JobCgroup) -> _JobEvidence:
+        evidence = _JobEvidence()
+        for process in islice(job_processes(cgroup), _MAX_PROCESSES):
+            if process.daemon:
+                self._read_title(process, cgroup, evidence)
+            else:
+                self._read_environment(process, cgroup, evidence)
+        if evidence.environments and not evidence.job_id:
+            evidence.job_id = evidence.environments[0]["SLURM_JOB_ID"]
+        return evidence
+
+    def _read_title(self, process: JobProcess, cgroup: JobCgroup, evidence: _JobEvidence) -> None:
+        # Readable without privileges, and no user can change the title of slurmstepd.
+        if cgroup.has_sluid and not evidence.job_id:
+            evidence.job_id = job_id_in_title(read_or_none(f"{self._procfs}/{process.pid}/cmdline") or b"")
+
+    def _read_environment(self, process: JobProcess, cgroup: JobCgroup, evidence: _JobEvidence) -> None:
+        if evidence.uid is None:
+            evidence.uid = self._uid(process.pid)
+        try:
+            found = parse_environment(self._read(f"{self._procfs}/{process.pid}/environ"))
+        except PermissionError:
+            evidence.forbidden = True
+            return
+        except OSError:
+            return
+        # Ignore the environments of adopted logins and of daemons: they do not describe this job.
+        if found.get("SLURM_JOB_ID", "").isdigit() and (
+            cgroup.has_sluid or found["SLURM_JOB_ID"] == cgroup.name
+        ):
+            evidence.environments.append(found)
+
+    def _user(self, cgroup: JobCgroup, evidence: _JobEvidence) -> str:
+        if cgroup.uid is not None:
+            return self._user_name(cgroup.uid)
+        # The uid from the kernel comes before variables, which a user can change.
+        if evidence.uid is not None:
+            return self._user_name(evidence.uid)
+        for found in evidence.environments:
+            if name := found.get("SLURM_JOB_USER"):
+                return clean_name(name)
+            if found.get("SLURM_JOB_UID", "").isdigit():
+                return self._user_name(int(found["SLURM_JOB_UID"]))
+        return ""
+
+    def _uid(self, pid: int) -> int | None:
+        """The real uid; None for root, because root processes run in jobs of other users."""
+        return real_uid(read_or_none(f"{self._procfs}/{pid}/status") or b"") or None
+
+    def _caps(self) -> MigCapabilities:
+        minors = read_or_none(f"{self._procfs}/driver/nvidia-caps/mig-minors")
+        if minors is None:
+            return NO_MIG_CAPABILITIES
+        return parse_mig_capabilities(
+            decode_utf8(read_or_none(f"{self._procfs}/devices") or b""), decode_utf8(minors)
+        )
+
+    def _gres_lines(self) -> list[dict[str, str]]:
+        for path in self._gres_paths:
+            if (raw := read_or_none(str(path))) is not None:
+                return parse_gres_conf(decode_utf8(raw))
+        return []
+
+    def _log_missing_permission(self, jobs: Sequence[SlurmJob]) -> None:
+        """Log a missing permission once; again only after a read that had it."""
+        reasons = {job.missing for job in jobs if job.missing}
+        if "permission" in reasons and not self._warned:
+            log.warning(
+                "GPUs allocated to Slurm jobs are known only while a process uses them: only root can read "
+                "the environment of jobs; run as root, or add CAP_SYS_PTRACE"
+            )
+        self._warned = "permission" in reasons
+
+
+def _missing_reason(evidence: _JobEvidence) -> str:
+    """Why no environment lists GPUs; empty if the job has none."""
+    if evidence.environments:
+        return "unmatched" if has_gpus(evidence.environments) else ""
+    return "permission" if evidence.forbidden else "no_environment"
+
+
+def _resolve_number(ref: DeviceRef, numbering: GpuNumbering, caps: MigCapabilities) -> tuple[DeviceRef, ...]:
+    if ref.by != "number":
+        return (ref,)
+    if numbering.by_driver:
+        return (DeviceRef("index", ref.name),)
+    if numbering.files:
+        position = int(ref.name)
+        return (
+            refs_from_device_files(numbering.files[position], caps) if position < len(numbering.files) else ()
+        )
+    return (ref,)
+
+
+def _inode(cgroup: JobCgroup) -> int:
+    try:
+        return cgroup.folders[0].stat().st_ino
+    except OSError:
+        return 0

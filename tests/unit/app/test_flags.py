@@ -1,0 +1,107 @@
+"""The pages of the help, and suggestions for unknown flags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+
+from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.cli.main import COMMANDS, main
+from gpuledger.config.load import settings_of
+from gpuledger.config.node import GROUPS, HELP_PAGES, NODE_GROUPS, HelpPage
+from gpuledger.model.errors import UsageError
+
+FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
+
+
+def page(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def listed(text: str) -> set[str]:
+    """The flags at the beginning of a line, with their other names."""
+    return {flag for line in text.splitlines() if re.match(r"  -", line) for flag in FLAG.findall(line)}
+
+
+def flags_of(groups: Iterable[type]) -> set[str]:
+    return {flag for item in settings_of(groups).values() for flag in item.flags}
+
+
+def on(*pages: HelpPage) -> list[type]:
+    return [group for group in NODE_GROUPS.values() if HELP_PAGES[group] in pages]
+
+
+def test_the_help_of_serve_fits_three_screens(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert len(page(capsys, "serve", "--help").splitlines()) <= 3 * 50
+
+
+def test_every_flag_is_on_a_page_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    common, every, other = (page(capsys, "serve", flag) for flag in ("--help", "--help-all", "--help-compat"))
+    assert flags_of(on(HelpPage.COMMON)) <= listed(common)
+    assert flags_of(on(HelpPage.COMMON, HelpPage.RARE)) <= listed(every)
+    assert flags_of(on(HelpPage.COMPATIBILITY)) <= listed(other)
+    compatibility = flags_of(on(HelpPage.COMPATIBILITY))
+    assert not listed(common) & (compatibility | flags_of(on(HelpPage.RARE)))
+    assert not listed(every) & compatibility
+    assert "--kubernetes-virtual-gpus" in compatibility
+
+
+def test_help_all_shows_keys_and_help_compat_the_variables_of_the_other_exporter(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    every = " ".join(page(capsys, "serve", "--help-all").split())
+    assert "[host.pids, GPULEDGER_HOST_PIDS]" in every
+    other = " ".join(page(capsys, "serve", "--help-compat").split())
+    assert "-f FILE, --collectors FILE --dcgm.collectors [DCGM_EXPORTER_COLLECTORS]" in other
+    assert "not supported: use --source simulator [DCGM_EXPORTER_USE_FAKE_GPUS]" in other
+
+
+@pytest.mark.parametrize("flag", ["-h", "-help", "--help"])
+def test_the_help_names_its_other_pages(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = page(capsys, "serve", flag)
+    assert "--help-all" in text
+    assert "--help-compat" in text
+
+
+def test_a_command_without_more_flags_has_one_page_of_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--help-all" not in page(capsys, "report", "--help")
+    assert "--help-compat" not in page(capsys, "collect", "--help")
+    assert main(("report", "--help-all")) == 2
+
+
+def test_each_group_of_settings_is_declared_once_for_existing_commands() -> None:
+    groups = [group for _, group, _, _ in GROUPS]
+    assert len(groups) == len(set(groups)) == len({title for title, *_ in GROUPS})
+    assert {command for _, _, commands, _ in GROUPS for command in commands} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("--intervall", "did you mean '--interval'?"),
+        ("--sorce=nvml", "did you mean '--source'?"),
+        ("--price.khw", "did you mean '--price.kwh'?"),
+        ("--loglevel", "did you mean '--log-level'?"),
+        ("--listen", "did you mean '--listen-address'?"),
+        ("--collector", "did you mean '--collectors'?"),
+        ("--web.listen-adress", "did you mean '--web.listen-address'?"),
+        ("--port", "see gpuledger serve --help"),
+        ("--token", "see gpuledger serve --help"),
+        ("--timeout", "see gpuledger serve --help"),
+        ("--dcgm.foo", "see gpuledger serve --help"),
+        ("--web.limits.foo", "see gpuledger serve --help"),
+        ("--web.disable-exporter-metrics", "see gpuledger serve --help"),
+        ("-q", "see gpuledger serve --help"),
+    ],
+)
+def test_only_a_similar_flag_is_suggested(given: str, advice: str) -> None:
+    parser = build_parser("serve", "", "", NODE_GROUPS)
+    with pytest.raises(UsageError) as caught:
+        parse_flags(parser, NODE_GROUPS.values(), [given], {})
+    assert str(caught.value) == f"unknown flag '{given.partition('=')[0]}'; {advice}"

@@ -1,0 +1,284 @@
+"""Matching of the kubelet's allocations to Devices: each becomes an Allocation or is counted by reason."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import gpu, instance
+from gpuledger.model.text import matches_any
+from gpuledger.workloads.pod_resources.allocation_matching import (
+    AllocationMatcher,
+    MatchResult,
+    match_allocations,
+)
+from gpuledger.workloads.pod_resources.device_names import (
+    FOUND_BY_CHECKPOINT,
+    ClaimedDevice,
+    KubeletAllocation,
+    PodResources,
+)
+from gpuledger.workloads.pods.pod import Pod, Pods
+
+FIRST, SECOND = gpu(0, minor=0), gpu(1, minor=1)
+SMALL = instance(SECOND, 7)
+DEVICES = (FIRST, SECOND, SMALL)
+
+
+def allocation(
+    device_id: str = "GPU-0", pod: str = "a", resource: str = "nvidia.com/gpu"
+) -> KubeletAllocation:
+    return KubeletAllocation("team", pod, "main", resource, device_id)
+
+
+def claim(device: str = "gpu-0", driver: str = "gpu.nvidia.com") -> KubeletAllocation:
+    return KubeletAllocation(
+        "team", "a", "main", claimed_device=ClaimedDevice(driver, "node", device, claim="gpus")
+    )
+
+
+def pod_resources(*allocated: KubeletAllocation) -> PodResources:
+    return PodResources(allocated)
+
+
+def a_pod(uid: str = "u1", name: str = "a", **more: object) -> Pod:
+    return Pod(uid, "team", name, **{"phase": "Running", **more})  # type: ignore[arg-type]  # free-form
+
+
+def test_a_kubelet_allocation_becomes_an_allocation_to_the_container() -> None:
+    one = match_allocations(pod_resources(allocation()), DEVICES).allocations[0]
+    owner = one.workload
+    assert (one.device, one.resource, one.found_by) == (FIRST, "nvidia.com/gpu", "pod_resources")
+    assert (owner.kind, owner.namespace, owner.pod, owner.container) == ("pod", "team", "a", "main")
+    assert (owner.pod_uid, owner.missing) == ("", "")
+
+
+def test_an_allocation_has_the_labels_and_controller_of_its_pod() -> None:
+    pod = a_pod(
+        containers={"c1": "main", "c2": "side"},
+        labels=(("app", "x"),),
+        controller_kind="Job",
+        controller="train",
+    )
+    owner = match_allocations(pod_resources(allocation()), DEVICES, Pods([pod])).allocations[0].workload
+    assert (owner.pod_uid, owner.container_id, owner.labels) == ("u1", "c1", (("app", "x"),))
+    assert (owner.controller_kind, owner.controller) == ("Job", "train")
+
+
+def test_the_container_id_of_a_restarted_container_is_not_guessed() -> None:
+    pod = a_pod(containers={"old": "main", "new": "main"})
+    assert (
+        match_allocations(pod_resources(allocation()), DEVICES, Pods([pod]))
+        .allocations[0]
+        .workload.container_id
+        == ""
+    )
+
+
+def test_checkpoint_allocations_find_their_pod_by_uid() -> None:
+    written = PodResources(
+        (KubeletAllocation(container="main", resource="nvidia.com/gpu", device_id="GPU-0", pod_uid="u1"),),
+        found_by=FOUND_BY_CHECKPOINT,
+    )
+    named = match_allocations(written, DEVICES, Pods([a_pod()])).allocations[0]
+    assert (named.workload.pod, named.found_by, named.workload.missing) == ("a", "checkpoint", "")
+    nameless = match_allocations(written, DEVICES).allocations[0].workload
+    assert (nameless.pod, nameless.pod_uid, nameless.missing) == ("", "u1", "pod_name")
+
+
+def test_a_finished_pod_holds_nothing() -> None:
+    outcome = match_allocations(
+        pod_resources(allocation()), DEVICES, Pods([a_pod(phase="Succeeded", finished=True)])
+    )
+    assert (outcome.allocations, outcome.unmatched, outcome.ended) == ((), (), 1)
+
+
+@pytest.mark.parametrize(("cgroup", "kept"), [(True, 1), (False, 0), (None, 1)])
+def test_without_a_phase_a_pod_without_a_cgroup_has_ended(cgroup: bool | None, kept: int) -> None:
+    pods = Pods([a_pod(phase="")])
+    assert (
+        len(
+            match_allocations(
+                pod_resources(allocation()), DEVICES, pods, has_cgroup=lambda _: cgroup
+            ).allocations
+        )
+        == kept
+    )
+
+
+def test_the_cgroup_of_a_static_pod_is_found_by_its_hash() -> None:
+    pods = Pods([a_pod("mirror", phase="", hash="hash")])
+    assert (
+        match_allocations(
+            pod_resources(allocation()), DEVICES, pods, has_cgroup=lambda uid: uid == "hash"
+        ).ended
+        == 0
+    )
+
+
+def test_a_new_kubelet_response_checks_the_cgroup_again() -> None:
+    alive = {"u1"}
+    matcher, pods = AllocationMatcher(has_cgroup=alive.__contains__), Pods([a_pod(phase="")])
+    assert len(matcher.match(pod_resources(allocation()), DEVICES, pods)) == 1
+    alive.clear()
+    assert matcher.match(pod_resources(allocation()), DEVICES, pods) == ()
+
+
+def test_the_cgroup_of_a_running_pod_is_not_checked() -> None:
+    assert (
+        len(
+            match_allocations(
+                pod_resources(allocation()), DEVICES, Pods([a_pod()]), has_cgroup=lambda _: False
+            ).allocations
+        )
+        == 1
+    )
+
+
+def test_an_ended_allocation_stays_ended_after_the_api_forgets_the_pod() -> None:
+    matcher = AllocationMatcher()
+    first = pod_resources(allocation())
+    assert len(matcher.match(first, DEVICES, Pods([a_pod()]))) == 1
+    assert matcher.match(first, DEVICES, Pods([a_pod(phase="Succeeded", finished=True)])) == ()
+    assert matcher.match(first, DEVICES, Pods()) == ()
+    assert matcher.match(pod_resources(allocation()), DEVICES, Pods()) == (), "the kubelet still lists it"
+    again = Pods([a_pod("u2")])
+    assert len(matcher.match(pod_resources(allocation()), DEVICES, again)) == 1, (
+        "a pod of the same name, on the same device"
+    )
+
+
+def test_an_allocation_that_the_kubelet_removed_can_become_active_again() -> None:
+    matcher = AllocationMatcher()
+    matcher.match(pod_resources(allocation()), DEVICES, Pods([a_pod(phase="Failed", finished=True)]))
+    matcher.match(pod_resources(), DEVICES, Pods())
+    assert len(matcher.match(pod_resources(allocation()), DEVICES, Pods())) == 1
+
+
+def test_the_newest_of_two_pods_with_one_name_holds_the_device() -> None:
+    pods = Pods([a_pod("old", created=1.0), a_pod("new", created=2.0)])
+    allocated = [
+        KubeletAllocation(container="main", resource="nvidia.com/gpu", device_id=device, pod_uid=uid)
+        for uid, device in (("old", "GPU-0"), ("new", "GPU-1"))
+    ]
+    outcome = match_allocations(PodResources(tuple(allocated), found_by=FOUND_BY_CHECKPOINT), DEVICES, pods)
+    assert [(item.workload.pod_uid, item.device) for item in outcome.allocations] == [("new", SECOND)]
+    assert outcome.ended == 1
+
+
+def test_replicas_of_one_device_are_one_allocation_to_a_container() -> None:
+    outcome = match_allocations(
+        pod_resources(allocation("GPU-0::0"), allocation("GPU-0::1"), allocation("GPU-0::2", "b")), DEVICES
+    )
+    assert [item.workload.pod for item in outcome.allocations] == ["a", "b"]
+    assert outcome.repeated == 1
+
+
+def test_a_claimed_device_is_found_by_uuid_or_else_by_name() -> None:
+    uuids = {("gpu.nvidia.com", "node", "gpu-0"): "GPU-1"}
+    by_uuid = match_allocations(pod_resources(claim()), DEVICES, uuids=uuids).allocations[0]
+    assert (by_uuid.device, by_uuid.found_by, by_uuid.resource) == (SECOND, "dra", "gpus")
+    by_name = match_allocations(pod_resources(claim()), DEVICES).allocations[0]
+    assert (by_name.device, by_name.found_by) == (FIRST, "dra_name")
+
+
+def test_other_resources_and_drivers_are_skipped_without_a_failure() -> None:
+    outcome = match_allocations(
+        pod_resources(
+            allocation("x", resource="vendor.com/nic"), claim("channel-0", "compute-domain.nvidia.com")
+        ),
+        DEVICES,
+    )
+    assert (outcome.allocations, outcome.unmatched) == ((), ())
+    assert outcome.skipped == {"vendor.com/nic": 1, "compute-domain.nvidia.com": 1}
+
+
+def test_unmatched_allocations_are_counted_by_the_form_of_their_names() -> None:
+    outcome = match_allocations(
+        pod_resources(allocation("GPU-9"), allocation("GPU-8"), allocation("nvidia9"), allocation()), DEVICES
+    )
+    assert outcome.unmatched_by_form == {"uuid": 2, "nvidiaN": 1}
+    assert len(outcome.allocations) == 1
+
+
+def test_allocations_are_ordered_by_device_and_name() -> None:
+    allocated = [
+        allocation("MIG-1-7-0", "b"),
+        allocation("GPU-0", "z"),
+        allocation("GPU-0", "a"),
+        allocation("GPU-1", "c"),
+    ]
+    one = match_allocations(pod_resources(*allocated), DEVICES)
+    assert [item.workload.pod for item in one.allocations] == ["a", "z", "c", "b"]
+    assert match_allocations(pod_resources(*reversed(allocated)), DEVICES).allocations == one.allocations
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nvidia.com/gpu", True),
+        ("nvidia.com/gpu.shared", True),
+        ("nvidia.com/mig-1g.10gb", True),
+        ("nvidia.com/gpux", False),
+        ("nvidia.com/mig", False),
+    ],
+)
+def test_a_trailing_star_matches_any_ending(name: str, expected: bool) -> None:
+    assert matches_any(name, ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")) is expected
+
+
+def test_the_same_inputs_give_the_same_object_without_checking_cgroups() -> None:
+    queried: list[str] = []
+    matcher = AllocationMatcher(has_cgroup=lambda uid: not queried.append(uid))
+    inputs = (pod_resources(allocation()), DEVICES, Pods([a_pod(phase="")]))
+    first = matcher.match(*inputs)
+    assert matcher.match(*inputs) is first
+    assert (len(first), queried) == (1, ["u1"])
+
+
+def test_an_equal_kubelet_response_keeps_the_result_object() -> None:
+    matcher = AllocationMatcher()
+    first = matcher.match(pod_resources(allocation()), DEVICES)
+    assert matcher.match(pod_resources(allocation()), DEVICES) is first
+    assert matcher.match(pod_resources(allocation("GPU-1")), DEVICES) is not first
+
+
+def test_a_device_with_a_new_index_gives_a_new_allocation() -> None:
+    matcher = AllocationMatcher()
+    matcher.match(pod_resources(allocation()), (gpu(0),))
+    moved = type(FIRST)("GPU-0", 3)
+    assert matcher.match(pod_resources(allocation()), (moved,))[0].device.index == 3
+
+
+KUBELET_ALLOCATIONS = st.lists(
+    st.one_of(
+        st.builds(
+            allocation,
+            st.sampled_from(
+                ["GPU-0", "GPU-0::1", "GPU-1", "MIG-1-7-0", "nvidia1/gi7", "0", "GPU-9", "junk", ""]
+            ),
+            st.sampled_from(["a", "b", "done"]),
+            st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "vendor.com/nic"]),
+        ),
+        st.builds(
+            claim, st.sampled_from(["gpu-0", "gpu-7", "?"]), st.sampled_from(["gpu.nvidia.com", "other"])
+        ),
+        st.builds(allocation, st.text(max_size=12)),
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=80)
+@given(KUBELET_ALLOCATIONS)
+def test_every_kubelet_allocation_is_counted_exactly_once(allocated: list[KubeletAllocation]) -> None:
+    pods = Pods([a_pod(), a_pod("u2", "done", phase="Failed", finished=True)])
+    outcome = match_allocations(pod_resources(*allocated), DEVICES, pods)
+    assert _total(outcome) == len(allocated)
+    assert len(set(outcome.allocations)) == len(outcome.allocations)
+
+
+def _total(outcome: MatchResult) -> int:
+    counted = outcome.ended + outcome.repeated + sum(outcome.skipped.values())
+    return len(outcome.allocations) + len(outcome.unmatched) + counted

@@ -1,0 +1,118 @@
+"""Device names of device plugins, CDI and DRA drivers, and the Devices that they match."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import gpu, instance
+from gpuledger.workloads.pod_resources.device_names import (
+    ClaimedDevice,
+    DeviceNames,
+    NoMatch,
+    find_claimed_device,
+)
+
+# Minor numbers and indexes differ on purpose.
+FIRST = gpu(0, minor=1, pci_bus_id="00000000:3B:00.0")
+SECOND = gpu(1, minor=0, pci_bus_id="00000001:AF:00.0")
+SMALL = instance(SECOND, 7, 0, 0, profile="1g.10gb")
+LARGE = instance(SECOND, 2, 0, 1, profile="3g.40gb")
+TWIN = instance(SECOND, 5, 0, 2, profile="2g.20gb")
+OTHER_TWIN = instance(SECOND, 5, 1, 3, profile="2g.20gb")
+NAMES = DeviceNames((FIRST, SECOND, SMALL, LARGE, TWIN, OTHER_TWIN))
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("GPU-0", FIRST),
+        ("gpu-0", FIRST),
+        ("GPU-0::3", FIRST),
+        ("MIG-1-7-0", SMALL),
+        ("MIG-1-7-0::0", SMALL),
+        ("MIG-GPU-1/2/0", LARGE),
+        ("MIG-GPU-1/2/0::1", LARGE),
+        ("nvidia0", SECOND),
+        ("nvidia1", FIRST),
+        ("/dev/nvidia1", FIRST),
+        ("nvidia1::2", FIRST),
+        ("nvidia0/gi7", SMALL),
+        ("nvidia0/gi7::2", SMALL),
+        ("nvidia1/vgpu3", FIRST),
+        ("nvidia0/gi2/vgpu1", LARGE),
+        ("0", FIRST),
+        ("1::0", SECOND),
+        ("00000000:3B:00.0", FIRST),
+        ("0000:3b:00.0", FIRST),
+        ("3b:00.0", FIRST),
+        ("0001:af:00.0", SECOND),
+        ("nvidia.com/gpu=0", FIRST),
+        ("nvidia.com/gpu=GPU-1", SECOND),
+        ("nvidia.com/gpu=MIG-1-7-0", SMALL),
+        ("nvidia.com/mig=1:1", LARGE),
+        ("nvidia.com/mig=MIG-1-2-0", LARGE),
+        ("k8s.gpu.nvidia.com/claim=0a1b-22cc-gpu-0", SECOND),
+        ("k8s.gpu.nvidia.com/claim=0a1b-22cc-gpu-0-mig-1g.10gb-19-0", SMALL),
+    ],
+)
+def test_every_known_form_finds_its_device(name: str, device: object) -> None:
+    assert NAMES.find(name) is device
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("GPU-9", "uuid"),
+        ("MIG-9", "uuid"),
+        ("MIG-GPU-1/9/0", "mig-gpu"),
+        ("nvidia9", "nvidiaN"),
+        ("nvidia1/gi7", "nvidiaN/giM"),
+        # Ambiguous: two compute instances share the GPU instance.
+        ("nvidia0/gi5", "nvidiaN/giM"),
+        ("9", "index"),
+        ("0001:3b:00.0", "pci"),
+        ("nvidia.com/gpu=all", "cdi"),
+        ("nvidia.com/mig=0:0", "mig=N:M"),
+        ("nvidia.com/mig=a:0", "cdi"),
+        ("k8s.gpu.nvidia.com/claim=0a1b", "cdi"),
+        ("", "unknown"),
+        ("²", "unknown"),
+        ("something", "unknown"),
+    ],
+)
+def test_a_name_without_a_device_reports_its_form(name: str, form: str) -> None:
+    found = NAMES.find(name)
+    assert isinstance(found, NoMatch)
+    assert found.form == form
+    assert found.why
+
+
+def claimed(device: str) -> ClaimedDevice:
+    return ClaimedDevice("gpu.nvidia.com", "node", device)
+
+
+def test_a_uuid_from_resource_slices_takes_precedence_over_the_name() -> None:
+    uuids = {("gpu.nvidia.com", "node", "gpu-0"): "GPU-0"}
+    assert find_claimed_device(NAMES, claimed("gpu-0"), uuids, {}) == (FIRST, "dra")
+
+
+def test_without_a_uuid_the_minor_number_in_the_name_is_used() -> None:
+    assert find_claimed_device(NAMES, claimed("gpu-0"), {}, {}) == (SECOND, "dra_name")
+
+
+def test_an_unknown_uuid_does_not_fall_back_to_the_name() -> None:
+    found, _ = find_claimed_device(
+        NAMES, claimed("gpu-0"), {("gpu.nvidia.com", "node", "gpu-0"): "GPU-9"}, {}
+    )
+    assert isinstance(found, NoMatch)
+
+
+def test_a_dynamic_instance_is_found_by_its_parent_and_profile() -> None:
+    parents = {("gpu.nvidia.com", "node", "gpu-5-mig-3g.40gb-9-0"): "GPU-1"}
+    assert find_claimed_device(NAMES, claimed("gpu-5-mig-3g.40gb-9-0"), {}, parents) == (LARGE, "dra")
+
+
+def test_an_ambiguous_profile_matches_no_instance() -> None:
+    found, _ = find_claimed_device(NAMES, claimed("gpu-0-mig-2g.20gb-14-0"), {}, {})
+    assert isinstance(found, NoMatch)
+    assert "several" in found.why

@@ -1,0 +1,339 @@
+"""SlurmReader: jobs in cgroup and /proc trees."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.workloads.device_index import DeviceRef
+from gpuledger.workloads.slurm.job_cgroups import find_job_cgroups, has_slurm_cgroup
+from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs, job_id_in_title, parse_environment
+from slurm_tree import GPU_A, GPU_B, SCOPE, SLUID, Machine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def refs(by: str, *names: str) -> tuple[DeviceRef, ...]:
+    return tuple(DeviceRef(by, name) for name in names)
+
+
+def only_job(jobs: SlurmJobs) -> SlurmJob:
+    (job,) = jobs
+    return job
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+        "system.slice/gpu01_slurmstepd.scope/job_7/step_0/user/task_0",
+        "slurm.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+        "hpc.slice/hpc-slurm.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+        "system.slice/docker-1.scope/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+        "unified/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
+        "freezer/slurm/uid_1000/job_7/step_0",
+        "devices/slurm_gpu01/uid_1000/job_7/step_0/task_0",
+        "cpu,cpuacct/slurm/uid_1000/job_7/step_0",
+    ],
+)
+def test_a_job_is_found_wherever_slurm_puts_it(machine: Machine, path: str) -> None:
+    machine.folder(path, 100)
+    machine.process(100)
+    found = only_job(machine.read())
+    assert (found.job, found.user) == ("7", "u1000")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "system.slice/slurmstepd.scope/system",
+        "system.slice/slurmd.service",
+        "system.slice/slurmstepd.scope/job_x/step_0",
+        "system.slice/slurmstepd.scope/sEKNKTV3WPVI00/step_0",
+        "system.slice/notslurmstepd.scope/job_7",
+        "memory/slurm/uid_1000/step_0",
+        "memory/slurmy/uid_1000/job_7",
+        "user.slice/job_7",
+    ],
+)
+def test_a_similar_cgroup_is_not_a_job(machine: Machine, path: str) -> None:
+    machine.folder(path, 100)
+    assert len(machine.read()) == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        (SCOPE, True),
+        ("devices/slurm", True),
+        ("devices/slurm_gpu01", True),
+        ("devices/slurmrestd.service", False),
+        ("system.slice/slurmd.service", False),
+    ],
+)
+def test_slurm_is_detected_before_its_first_job(machine: Machine, path: str, there: bool) -> None:
+    machine.folder(path)
+    assert has_slurm_cgroup(machine.cgroup) is there
+
+
+def test_a_cgroup_with_no_process_anywhere_below_is_stale(machine: Machine) -> None:
+    machine.folder(f"{SCOPE}/job_6/step_0/user/task_0")
+    machine.folder("memory/slurm/uid_1000/job_5/step_0")
+    machine.job("7")
+    jobs = machine.read()
+    assert ([job.job for job in jobs], jobs.stale) == (["7"], 2)
+
+
+def test_on_v2_cgroup_events_decides_whether_a_job_is_stale(machine: Machine) -> None:
+    machine.job("6")
+    machine.job("7", pid=200)
+    (machine.cgroup / SCOPE / "job_6/cgroup.events").write_text("populated 0\nfrozen 0\n")
+    (machine.cgroup / SCOPE / "job_7/cgroup.events").write_text("populated 1\nfrozen 0\n")
+    assert [job.job for job in machine.read()] == ["7"]
+
+
+def test_a_job_of_several_slurmd_on_one_machine_is_one_job(machine: Machine) -> None:
+    machine.folder("system.slice/a_slurmstepd.scope/job_7/step_0/user/task_0", 100)
+    machine.folder("system.slice/b_slurmstepd.scope/job_7/step_0/user/task_0", 200)
+    machine.process(100)
+    machine.process(200)
+    assert len(machine.read()) == 1
+
+
+def test_a_hierarchy_under_two_names_is_walked_once(machine: Machine) -> None:
+    machine.folder("cpu,cpuacct/slurm/uid_1000/job_7/step_0", 100)
+    (machine.cgroup / "cpu").symlink_to("cpu,cpuacct")
+    (found,) = find_job_cgroups(machine.cgroup)
+    assert [path.parts[-4] for path in found.folders] == ["cpu,cpuacct"]
+
+
+def test_a_missing_cgroup_tree_is_an_error_with_a_remedy(machine: Machine) -> None:
+    shutil.rmtree(machine.cgroup)
+    with pytest.raises(GpuledgerError, match="--slurm-cgroup-root"):
+        machine.read()
+
+
+GRES = "Name=gpu File=/dev/nvidia[0-3]"
+
+
+@pytest.mark.parametrize(
+    ("gres", "variables", "devices"),
+    [
+        (GRES, {"SLURM_JOB_GPUS": "1,3"}, refs("minor", "1", "3")),
+        ("Name=gpu File=/dev/nvidia[4-5]", {"SLURM_JOB_GPUS": "1"}, refs("minor", "5")),
+        ("AutoDetect=nvml", {"SLURM_JOB_GPUS": "1,3"}, refs("index", "1", "3")),
+        (
+            "NodeName=n2 Name=gpu File=/dev/nvidia7\nNodeName=n1 AutoDetect=nvml",
+            {"SLURM_JOB_GPUS": "0", "SLURMD_NODENAME": "n2"},
+            refs("minor", "7"),
+        ),
+        ("", {"SLURM_JOB_GPUS": "2"}, refs("number", "2")),
+        (GRES, {"SLURM_STEP_GPUS": "2"}, refs("minor", "2")),
+        (GRES, {"SLURM_JOB_GPUS": "0,1", "SLURM_STEP_GPUS": "1"}, refs("minor", "0", "1")),
+        (GRES, {"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": "0"}, refs("minor", "2")),
+        (GRES, {"SLURM_JOB_GPUS": "2", "CUDA_VISIBLE_DEVICES": GPU_A}, refs("uuid", GPU_A)),
+        (GRES, {"SLURM_JOB_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": GPU_A}, refs("minor", "2", "3")),
+        (GRES, {"CUDA_VISIBLE_DEVICES": f"{GPU_A},{GPU_B}"}, refs("uuid", GPU_A, GPU_B)),
+        (GRES, {"NVIDIA_VISIBLE_DEVICES": GPU_B}, refs("uuid", GPU_B)),
+        (GRES, {"CUDA_VISIBLE_DEVICES": f"MIG-{GPU_A}/1/0"}, refs("uuid", f"MIG-{GPU_A}/1/0")),
+    ],
+)
+def test_the_environment_of_a_process_lists_the_gpus_of_the_job(
+    machine: Machine, gres: str, variables: dict[str, str], devices: tuple[DeviceRef, ...]
+) -> None:
+    machine.gres(gres)
+    machine.job("7", SLURM_JOB_ID="7", **variables)
+    found = only_job(machine.read())
+    assert (found.devices, found.found_by, found.missing) == (devices, "slurm_environ", "")
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        {"CUDA_VISIBLE_DEVICES": "0,1"},
+        {"GPU_DEVICE_ORDINAL": "0"},
+        {"NVIDIA_VISIBLE_DEVICES": "all"},
+        {"CUDA_VISIBLE_DEVICES": "NoDevFiles"},
+        {"SLURM_JOB_GPUS": ""},
+    ],
+)
+def test_numbers_within_the_job_are_not_gpus_of_the_machine(
+    machine: Machine, variables: dict[str, str]
+) -> None:
+    machine.gres(GRES)
+    machine.job("7", SLURM_JOB_ID="7", **variables)
+    found = only_job(machine.read())
+    assert (found.devices, found.missing) == ((), "")
+
+
+@pytest.mark.parametrize(("count", "missing"), [("2", "unmatched"), ("0", ""), ("x", "")])
+def test_a_job_with_unnamed_gpus_differs_from_a_job_without_gpus(
+    machine: Machine, count: str, missing: str
+) -> None:
+    machine.job("7", SLURM_JOB_ID="7", SLURM_GPUS_ON_NODE=count, CUDA_VISIBLE_DEVICES="0,1")
+    found = only_job(machine.read())
+    assert (found.devices, found.missing) == ((), missing)
+
+
+def test_the_gpus_of_all_steps_are_the_gpus_of_the_job(machine: Machine) -> None:
+    machine.gres(GRES)
+    machine.job("7", pid=100, step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="3")
+    machine.job("7", pid=200, step="1", SLURM_JOB_ID="7", SLURM_STEP_GPUS="0")
+    assert only_job(machine.read()).devices == refs("minor", "3", "0")
+
+
+def test_the_uuids_of_all_tasks_are_the_gpus_of_the_job(machine: Machine) -> None:
+    machine.job("7", pid=100, step="0", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,1", CUDA_VISIBLE_DEVICES=GPU_B)
+    machine.folder(f"{SCOPE}/job_7/step_0/user/task_1", 200)
+    machine.process(200, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES=GPU_A)
+    assert only_job(machine.read()).devices == refs("uuid", GPU_B, GPU_A)
+
+
+def test_a_number_without_a_device_in_gres_conf_is_unmatched(machine: Machine) -> None:
+    machine.gres(GRES)
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0,9")
+    found = only_job(machine.read())
+    assert (found.devices, found.missing) == ((), "unmatched")
+
+
+def test_the_environment_of_an_adopted_login_is_ignored(machine: Machine) -> None:
+    machine.job("7", step="extern", CUDA_VISIBLE_DEVICES=GPU_A)
+    found = only_job(machine.read())
+    assert (found.devices, found.missing) == ((), "no_environment")
+
+
+def test_the_environment_of_another_job_is_ignored(machine: Machine) -> None:
+    machine.job("7", SLURM_JOB_ID="8", SLURM_JOB_GPUS="0")
+    assert only_job(machine.read()).missing == "no_environment"
+
+
+def test_v1_devices_come_from_the_device_cgroup(machine: Machine) -> None:
+    folder = machine.folder("devices/slurm/uid_1001/job_7")
+    (folder / "devices.list").write_text("c 195:255 rwm\nc 195:2 rwm\nc 1:3 rwm\n")
+    machine.folder("freezer/slurm/uid_1001/job_7/step_0", 100)
+    machine.process(100, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
+    found = only_job(machine.read())
+    assert (found.devices, found.found_by, found.user) == (refs("minor", "2"), "slurm_cgroup", "u1001")
+
+
+def test_v1_mig_instances_come_from_their_capability_files(machine: Machine) -> None:
+    (machine.proc / "devices").write_text("Character devices:\n235 nvidia-caps\n")
+    (machine.proc / "driver/nvidia-caps").mkdir(parents=True)
+    (machine.proc / "driver/nvidia-caps/mig-minors").write_text(
+        "gpu1/gi3/access 111\ngpu1/gi3/ci0/access 112\n"
+    )
+    folder = machine.folder("devices/slurm/uid_1001/job_7", 100)
+    (folder / "devices.list").write_text("c 195:1 rwm\nc 235:111 r\nc 235:112 r\n")
+    assert only_job(machine.read()).devices == refs("mig", "1/3/0")
+
+
+def test_a_v1_cgroup_that_allows_all_devices_falls_back_to_the_environment(machine: Machine) -> None:
+    machine.gres(GRES)
+    folder = machine.folder("devices/slurm/uid_1001/job_7/step_0", 100).parent
+    (folder / "devices.list").write_text("a *:* rwm\n")
+    machine.process(100, SLURM_JOB_ID="7", SLURM_JOB_GPUS="1")
+    found = only_job(machine.read())
+    assert (found.devices, found.found_by) == (refs("minor", "1"), "slurm_environ")
+
+
+def test_a_sluid_gets_its_number_and_user_from_the_environment(machine: Machine) -> None:
+    machine.folder(f"{SCOPE}/{SLUID}/step_0/user/task_0", 100)
+    machine.process(100, uid=0, SLURM_JOB_ID="4242", SLURM_JOB_USER="alice", SLURM_JOB_GPUS="0")
+    jobs = machine.read()
+    found = only_job(jobs)
+    assert (found.job, found.sluid, found.user) == ("4242", SLUID, "alice")
+    assert jobs.get("4242") is jobs.get(SLUID) is found
+
+
+def test_without_permission_the_title_of_slurmstepd_still_has_the_number(machine: Machine) -> None:
+    machine.job(SLUID)
+    machine.process(101, uid=0, title="slurmstepd: [4242.batch]")
+    machine.forbid(100)
+    found = only_job(machine.read())
+    assert (found.job, found.user, found.missing) == ("4242", "u1000", "permission")
+
+
+def test_a_job_without_a_number_has_its_sluid(machine: Machine) -> None:
+    machine.folder(f"{SCOPE}/{SLUID}/step_0/user/task_0", 100)
+    found = only_job(machine.read())
+    assert (found.job, found.sluid) == (SLUID, SLUID)
+
+
+def test_a_missing_permission_is_logged_once(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    machine.job("7", SLURM_JOB_ID="7")
+    machine.forbid(100)
+    for _ in range(3):
+        assert machine.read().missing == {"permission": 1}
+    assert len(caplog.records) == 1
+    assert "CAP_SYS_PTRACE" in caplog.records[0].message
+
+
+def test_a_job_of_root_belongs_to_root(machine: Machine) -> None:
+    machine.folder(f"{SCOPE}/job_7/step_0/user/task_0", 100)
+    machine.process(100, uid=0, SLURM_JOB_ID="7", SLURM_JOB_UID="0")
+    assert only_job(machine.read()).user == "u0"
+
+
+def test_unchanged_jobs_are_the_same_object(machine: Machine) -> None:
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
+    first = machine.read()
+    assert machine.read() is first
+    machine.job("8", pid=200)
+    assert machine.read() is not first
+
+
+def test_a_job_is_read_again_when_it_begins_a_step(machine: Machine) -> None:
+    machine.gres(GRES)
+    machine.job("7", step="extern", SLURM_JOB_ID="7")
+    assert only_job(machine.read()).devices == ()
+    machine.job("7", pid=200, step="0", SLURM_JOB_ID="7", SLURM_STEP_GPUS="1")
+    assert only_job(machine.read()).devices == refs("minor", "1")
+
+
+def test_a_job_with_missing_facts_is_read_again(machine: Machine) -> None:
+    machine.job("7")
+    assert only_job(machine.read()).missing == "no_environment"
+    machine.environment(100, SLURM_JOB_ID="7", SLURM_JOB_GPUS="1")
+    assert only_job(machine.read()).missing == ""
+
+
+def test_a_job_that_ends_is_gone(machine: Machine) -> None:
+    machine.job("7")
+    machine.read()
+    shutil.rmtree(machine.cgroup / SCOPE / "job_7")
+    assert len(machine.read()) == 0
+
+
+def test_a_process_that_ends_while_it_is_read_is_skipped(machine: Machine) -> None:
+    machine.job("7", pid=100, step="0")
+    shutil.rmtree(machine.proc / "100")
+    machine.job("7", pid=200, step="1", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
+    assert only_job(machine.read()).devices == refs("number", "0")
+
+
+@pytest.mark.parametrize(
+    ("title", "number"),
+    [
+        (b"slurmstepd: [4242.batch]\0", "4242"),
+        (b"slurmstepd: [4242.0]", "4242"),
+        (b"slurmstepd: [x.0]", ""),
+        (b"/usr/bin/slurmstepd\0", ""),
+        (b"", ""),
+    ],
+)
+def test_the_job_number_is_in_the_title_of_slurmstepd(title: bytes, number: str) -> None:
+    assert job_id_in_title(title) == number
+
+
+def test_only_known_variables_of_an_environment_are_kept() -> None:
+    raw = b"SECRET=x\0SLURM_JOB_ID=7\0SLURM_JOB_ID=8\0SLURM_JOB_GPUS=\0=\0noequals\0SLURM_JOB_USER=a=b\0"
+    assert parse_environment(raw) == {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "a=b"}

@@ -1,0 +1,198 @@
+"""The owner indexes that the settings enable, and their combined allocations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from builders import FakeClock, gpu
+from gpuledger.kubernetes.settings import KubernetesSettings
+from gpuledger.model.errors import UsageError
+from gpuledger.model.node_state import IndexHealth
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.job_map_reader import EMPTY_JOB_MAP
+from gpuledger.workloads.job_map.settings import JobMapSettings
+from gpuledger.workloads.owner_index_setup import (
+    HostView,
+    OwnerIndexSettings,
+    open_job_map_index,
+    open_owner_indexes,
+    open_slurm_index,
+)
+from gpuledger.workloads.owner_indexes import OwnerIndexes
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.slurm.jobs import NO_JOBS
+from gpuledger.workloads.slurm.settings import SlurmSettings
+from running import wait_until
+from slurm_tree import Machine as SlurmMachine
+
+CARD = gpu(0, minor=3)
+UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
+
+
+def opened(
+    tmp_path: Path,
+    *,
+    kubernetes: KubernetesSettings | None = None,
+    jobs: Path | None = None,
+    slurm: SlurmSettings | None = None,
+    procfs: str = "/proc",
+    clock: FakeClock | None = None,
+) -> OwnerIndexes:
+    settings = OwnerIndexSettings(
+        kubernetes or KubernetesSettings(enabled="false"),
+        PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "checkpoint")),
+        slurm or SlurmSettings(enabled="false"),
+        JobMapSettings(directory=str(jobs or "")),
+        ContainerSettings(docker_socket="", podman_socket=""),
+    )
+    host = HostView(procfs, str(tmp_path / "sys"), str)
+    return open_owner_indexes(settings, host, {}, clock or FakeClock())
+
+
+@contextmanager
+def started(indexes: OwnerIndexes) -> Iterator[None]:
+    """Run the threads of the indexes; each index has been read once."""
+    indexes.start()
+    try:
+        indexes.wait(10)
+        yield
+    finally:
+        indexes.stop()
+
+
+def test_a_plain_machine_has_no_indexes(tmp_path: Path) -> None:
+    indexes = opened(tmp_path)
+    assert (len(indexes), indexes.health(), indexes.allocations((CARD,))) == (0, (), ())
+
+
+def test_a_node_without_an_api_server_reads_log_files_and_the_kubelet(tmp_path: Path) -> None:
+    logs = KubernetesSettings(enabled="true", pod_logs=str(tmp_path))
+    assert [one.name for one in opened(tmp_path, kubernetes=logs).health()] == ["pod_logs", "pod_resources"]
+
+
+def test_the_log_file_index_reports_its_last_success(tmp_path: Path) -> None:
+    for folder in ("pods", "containers"):
+        (tmp_path / folder).mkdir()
+    indexes = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", pod_logs=str(tmp_path)))
+    indexes.start()
+    try:
+        indexes.wait(10)
+        logs, *_ = indexes.health()
+    finally:
+        indexes.stop()
+    assert (logs.success, logs.last_success) == (True, FakeClock().unix())
+
+
+def test_job_indexes_are_named_and_empty_before_the_first_read(tmp_path: Path) -> None:
+    slurm = open_slurm_index(SlurmSettings(), clock=FakeClock())
+    files = open_job_map_index(JobMapSettings(directory=str(tmp_path)), clock=FakeClock())
+    assert files is not None
+    assert (slurm.name, slurm.value, files.name, files.value) == ("slurm", NO_JOBS, "job_map", EMPTY_JOB_MAP)
+
+
+def test_names_from_a_missing_api_server_are_an_error_with_a_remedy(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--kubernetes-api or --kubeconfig"):
+        opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", names="api"))
+
+
+def test_prolog_files_allocate_devices_by_minor_number(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    (folder / "3").write_text("815\n")
+    indexes = opened(tmp_path, jobs=folder)
+    with started(indexes):
+        (allocation,) = indexes.allocations((CARD,))
+    assert (allocation.device, allocation.workload.job, allocation.found_by) == (CARD, "815", "job_map")
+
+
+def test_a_job_of_slurm_has_the_devices_that_its_processes_were_given(tmp_path: Path) -> None:
+    host = SlurmMachine(tmp_path)
+    host.job("815", SLURM_JOB_ID="815", SLURM_JOB_GPUS="0", SLURM_STEP_GPUS="0")
+    host.gres_conf.write_text("Name=gpu File=/dev/nvidia3\n")
+    slurm = SlurmSettings(enabled="true", cgroup_root=str(host.cgroup), gres_conf=str(host.gres_conf))
+    indexes = opened(tmp_path, slurm=slurm, procfs=str(host.proc))
+    with started(indexes):
+        (allocation,) = indexes.allocations((CARD,))
+    assert (allocation.device, allocation.workload.job, allocation.workload.kind) == (CARD, "815", "slurm")
+
+
+def test_a_pod_without_a_name_keeps_its_device_until_its_cgroup_is_removed(tmp_path: Path) -> None:
+    entry = {
+        "PodUID": UID,
+        "ContainerName": "main",
+        "ResourceName": "nvidia.com/gpu",
+        "DeviceIDs": {"0": [CARD.uuid]},
+    }
+    (tmp_path / "checkpoint").write_text(json.dumps({"Data": {"PodDeviceEntries": [entry]}}))
+    cgroup = tmp_path / f"sys/fs/cgroup/kubepods/pod{UID}"
+    cgroup.mkdir(parents=True)
+    clock = FakeClock()
+    indexes = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", names="none"), clock=clock)
+    with started(indexes):
+        assert [one.workload.pod_uid for one in indexes.allocations((CARD,))] == [UID]
+        cgroup.rmdir()
+
+        def gone() -> bool:
+            indexes.nudge()
+            clock.advance(10)
+            return not indexes.allocations((CARD,))
+
+        wait_until(gone, "the end of the allocation")
+
+
+def test_two_sources_of_one_job_give_one_allocation_and_two_pods_give_two() -> None:
+    job = Workload(kind="slurm", job="815")
+    slurm = (Allocation(CARD, job, "slurm_cgroup"),)
+    files = (Allocation(CARD, job, "job_map"),)
+    pods = tuple(Allocation(CARD, Workload(kind="pod", pod=name), "pod_resources") for name in ("a", "b"))
+    indexes = OwnerIndexes(allocation_sources=[lambda _: slurm, lambda _: files, lambda _: pods])
+    assert indexes.allocations((CARD,)) == (*slurm, *pods)
+
+
+def test_allocations_are_the_same_object_while_no_index_changes() -> None:
+    parts = [(Allocation(CARD, Workload(kind="slurm", job="1")),)]
+    indexes = OwnerIndexes(allocation_sources=[lambda _: parts[0]])
+    first = indexes.allocations((CARD,))
+    assert indexes.allocations((CARD,)) is first
+    parts[0] = ()
+    assert indexes.allocations((CARD,)) == ()
+
+
+class Slow:
+    """An index that is read when its health is queried for the third time."""
+
+    def __init__(self) -> None:
+        self.health_queries = 0
+        self.nudges = 0
+
+    @property
+    def health(self) -> IndexHealth:
+        self.health_queries += 1
+        is_read = self.health_queries > 2
+        return IndexHealth("slow", success=is_read, error="" if is_read else "not read yet")
+
+    def start(self) -> None: ...
+
+    def stop(self, patience: float = 2.0) -> None: ...
+
+    def nudge(self) -> None:
+        self.nudges += 1
+
+
+def test_wait_returns_once_every_index_was_read() -> None:
+    slow = Slow()
+    OwnerIndexes([slow]).wait(10)
+    assert slow.health_queries == 3
+
+
+def test_wait_gives_up_on_a_hanging_index_after_the_timeout() -> None:
+    slow = Slow()
+    slow.health_queries = -1000
+    OwnerIndexes([slow]).wait(0.05)
+    assert not slow.health.success

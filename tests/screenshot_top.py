@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 from browser import chromium
-from gpuledger.app.node_api import NodeAccess
 from gpuledger.app.top_feeds import RemoteFeed
 from gpuledger.terminal.app import TopApp
 from gpuledger.terminal.layout import UNICODE
+from gpuledger.terminal.settings import NodeAccessSettings
 from gpuledger.terminal.sort_order import SortOrder
 from gpuledger.terminal.top_view import SnapshotOrigin, TopView
 from running import serving
@@ -34,7 +34,7 @@ class _RenamedFeed(RemoteFeed):
 
 
 async def _draw_top(url: str) -> str:
-    feed = _RenamedFeed(url, NodeAccess())
+    feed = _RenamedFeed(url, NodeAccessSettings())
     app = TopApp(feed, TopView(SortOrder("watts")), 0.5, UNICODE)
     async with app.run_test(size=SIZE) as pilot:
         while not app.processes.rows:

@@ -9,19 +9,19 @@ import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 from urllib.parse import quote, unquote
 
 from gpuledger import __version__
-from gpuledger.http.blocking_client import BlockingConnection, parse_http_url, to_short_line
+from gpuledger.http.blocking_client import BlockingConnection
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request
-from gpuledger.http.hosts import host_field
+from gpuledger.http.hosts import host_field, parse_http_url
 from gpuledger.http.openssl import ssl_reason
 from gpuledger.model.errors import GpuledgerError, UsageError
-from gpuledger.model.text import join_host_port
+from gpuledger.model.text import join_host_port, to_short_line
+from gpuledger.terminal.settings import NodeAccessSettings
 
 SNAPSHOT = "/api/v1/snapshot"
 # Bytes of a response: some ten thousand processes.
@@ -30,21 +30,13 @@ _PLAIN = "/%:@!$&'()*+,;=~"
 _ADVICE = "is gpuledger serve running there, on that port?"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAccess:
-    """Credentials and TLS files. Files are paths, empty for none. A user in the URL takes precedence."""
-
-    user: str = ""
-    password_file: str = ""
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-
-
 class NodeApiClient:
-    """A client of one node's API. `timeout` is seconds per response. Not thread-safe."""
+    """A client of one node's API. `timeout` is seconds per response. Not thread-safe.
 
-    def __init__(self, url: str, access: NodeAccess, timeout: float = 10.0) -> None:
+    `access` has the credentials and the TLS files; a user in the URL takes precedence.
+    """
+
+    def __init__(self, url: str, access: NodeAccessSettings, timeout: float = 10.0) -> None:
         """Raises UsageError for a malformed URL and for files that cannot be read."""
         parts = parse_http_url(url, "--url", "http://node:9400")
         self._secure = parts.scheme == "https"
@@ -188,7 +180,7 @@ def _message(answer: HttpResponse) -> str:
     return ""
 
 
-def _credentials(user: str | None, password: str | None, access: NodeAccess) -> str | None:
+def _credentials(user: str | None, password: str | None, access: NodeAccessSettings) -> str | None:
     if user is not None:
         return f"{unquote(user)}:{unquote(password or '')}"
     if not access.user:
@@ -205,7 +197,7 @@ def _credentials(user: str | None, password: str | None, access: NodeAccess) -> 
     return f"{access.user}:{secret}"
 
 
-def _context(access: NodeAccess) -> ssl.SSLContext:
+def _context(access: NodeAccessSettings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=access.ca_file or None)
     except (OSError, ssl.SSLError) as error:

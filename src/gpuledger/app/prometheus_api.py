@@ -15,8 +15,9 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urlencode, urlunsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from gpuledger.http.blocking_client import parse_http_url, to_short_line
+from gpuledger.http.hosts import parse_http_url
 from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.text import to_short_line
 
 Labels = dict[str, str]
 T = TypeVar("T")

@@ -19,15 +19,10 @@ from gpuledger.http.server import HttpServer
 def install_stop_handlers() -> asyncio.Event:
     """An event that SIGTERM and SIGINT set. Without handlers, pid 1 of a container ignores both signals."""
     stop = asyncio.Event()
-    set_on_stop_signals(stop)
-    return stop
-
-
-def set_on_stop_signals(stop: asyncio.Event) -> None:
-    """Make SIGTERM and SIGINT set the event; replaces handlers that a library has installed."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 def log_loop_errors_once(log: logging.Logger) -> None:

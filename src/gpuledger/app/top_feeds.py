@@ -8,10 +8,11 @@ from socket import gethostname
 from threading import Condition
 from typing import Any
 
-from gpuledger.app.node_api import NodeAccess, NodeApiClient
+from gpuledger.app.node_api import NodeApiClient
 from gpuledger.app.node_assembly import READING_TIMEOUT, NodeParts, assemble_parts, no_reading_error
 from gpuledger.kubernetes.settings import node_name
 from gpuledger.model.errors import SourceUnavailable
+from gpuledger.terminal.settings import NodeAccessSettings
 from gpuledger.terminal.top_view import SnapshotOrigin, format_clock
 from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES, build_snapshot
 
@@ -89,7 +90,7 @@ class LocalFeed:
 class RemoteFeed:
     """A node that serves its API at a URL."""
 
-    def __init__(self, url: str, access: NodeAccess) -> None:
+    def __init__(self, url: str, access: NodeAccessSettings) -> None:
         """Raises UsageError as `NodeApiClient` does."""
         self._api = NodeApiClient(url, access)
         self._origin = SnapshotOrigin(self._api.url, remote=True)

@@ -13,7 +13,6 @@ from typing import Any
 
 from gpuledger.app.flags import build_parser, parse_flags, reject_words
 from gpuledger.app.logs import configure_logging, silence_node_log
-from gpuledger.app.node_api import NodeAccess
 from gpuledger.app.stop_signals import StopRequest
 from gpuledger.app.top_feeds import LocalFeed, RemoteFeed
 from gpuledger.config.load import load_values
@@ -93,10 +92,7 @@ def _feed(values: Mapping[str, Any], access: NodeAccessSettings) -> Feed:
         feed = LocalFeed(values)
         feed.start()
         return feed
-    return RemoteFeed(
-        access.url,
-        NodeAccess(access.user, access.password_file, access.ca_file, access.cert_file, access.key_file),
-    )
+    return RemoteFeed(access.url, access)
 
 
 def _settle(feed: Feed) -> None:

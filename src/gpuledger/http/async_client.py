@@ -263,9 +263,8 @@ class HttpClientConnection(asyncio.Protocol):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
-            parts_so_far = b"".join(parts)
             self.usable = False
-            return parts_so_far
+            return b"".join(parts)
         self._flush()
         return b"".join(parts)
 

@@ -6,10 +6,8 @@ import socket
 from collections.abc import Iterator
 from time import monotonic
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
 
 from gpuledger.http.client_messages import HttpResponse, ResponseParser
-from gpuledger.model.errors import UsageError
 
 _CHUNK: Final = 64 * 1024
 
@@ -68,26 +66,3 @@ class BlockingConnection:
             self._parser.feed(data)
         elif not self._parser.close():
             raise self._parser.end_error()
-
-
-_LONGEST = 300
-
-
-def parse_http_url(url: str, flag: str, example: str) -> SplitResult:
-    """Parse an HTTP URL; `http://` may be omitted. Raises UsageError that names the flag."""
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        right = False
-    if not right or " " in url or not url.isprintable():
-        # The part before an @ may be a password, even in a malformed URL.
-        named = to_short_line(url.rpartition("@")[2])
-        raise UsageError(f"{flag}: expected a URL such as {example}, not '{named}'")
-    return parts
-
-
-def to_short_line(text: object) -> str:
-    """The text in one line of at most 300 characters, without control characters."""
-    shown = "".join(sign if sign.isprintable() else " " for sign in str(text))
-    return " ".join(shown.split())[:_LONGEST]

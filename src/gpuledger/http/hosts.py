@@ -1,4 +1,4 @@
-"""The host names that a server answers to, as a protection against DNS rebinding.
+"""Hosts: of URLs and Host headers, and those that a server answers to, against DNS rebinding.
 
 An attacker can point the host name of a web page to this machine. A browser that shows the page then lets it
 read responses of this server, even behind a firewall. The attack works only with host names that the attacker
@@ -12,9 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import ClassVar, Final
+from urllib.parse import SplitResult, urlsplit
 
 from gpuledger.http.addresses import Address
+from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import ReloadPolicy, comma_separated, setting, text
+from gpuledger.model.text import to_short_line
 
 # RFC 8305, 5: the connection attempt delay.
 _NEXT_ADDRESS_SECONDS: Final = 0.25
@@ -52,6 +55,20 @@ def is_loopback(host: str) -> bool:
 def connection_attempt_delay(host: str) -> float | None:
     """Seconds until the next address of a host name is tried in parallel; None for an IP address."""
     return None if is_address(host) else _NEXT_ADDRESS_SECONDS
+
+
+def parse_http_url(url: str, flag: str, example: str) -> SplitResult:
+    """Parse an HTTP URL; `http://` may be omitted. Raises UsageError that names the flag."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        right = False
+    if not right or " " in url or not url.isprintable():
+        # The part before an @ may be a password, even in a malformed URL.
+        named = to_short_line(url.rpartition("@")[2])
+        raise UsageError(f"{flag}: expected a URL such as {example}, not '{named}'")
+    return parts
 
 
 ANY_HOST: Final = "*"

@@ -11,6 +11,8 @@ from gpuledger.model.settings import text
 
 _ESCAPES = pattern(r"(?:\\x[0-9a-f]{2})+")
 MAX_NAME_LENGTH = 128
+# Characters of a message of another program that an error quotes.
+_SHORT_LINE: Final = 300
 
 
 def decode_utf8(raw: bytes) -> str:
@@ -45,6 +47,12 @@ def escape_to_one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def to_short_line(value: object) -> str:
+    """Returns the text in one line of at most 300 characters, without control characters."""
+    shown = "".join(sign if sign.isprintable() else " " for sign in str(value))
+    return " ".join(shown.split())[:_SHORT_LINE]
 
 
 def join_host_port(host: str, port: int | str) -> str:

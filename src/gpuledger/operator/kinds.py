@@ -31,16 +31,15 @@ class ObjectKind:
         """The API group; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
-    @property
-    def version(self) -> str:
-        """The API version without the group."""
-        return self.api_version.rpartition("/")[2]
-
     def path(self, namespace: str = "", name: str = "") -> str:
         """The path of one object; without `name`, of all objects in the namespace, or of all without one."""
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
         return f"{root}{within}/{self.plural}{f'/{name}' if name else ''}"
+
+    def typed(self, item: Json) -> Json:
+        """An object with its apiVersion and kind, which the items of a list lack."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **item}
 
 
 # In the order of creation: objects that others refer to come first.

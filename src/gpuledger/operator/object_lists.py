@@ -20,9 +20,7 @@ class ObjectList:
 async def list_objects(api: ObjectClient, kind: ObjectKind, namespace: str = "", **query: str) -> ObjectList:
     """All objects of a kind. Raises what ObjectClient.get raises."""
     found = await api.get(kind.path(namespace), **query)
-    # The items of a list have neither apiVersion nor kind.
-    type_meta = {"apiVersion": kind.api_version, "kind": kind.kind}
-    return ObjectList([{**type_meta, **body} for body in found.get("items") or ()], resource_version(found))
+    return ObjectList([kind.typed(body) for body in found.get("items") or ()], resource_version(found))
 
 
 async def list_managed_objects(api: ObjectClient, kind: ObjectKind, namespaces: Sequence[str]) -> ObjectList:

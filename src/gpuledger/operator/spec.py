@@ -250,6 +250,10 @@ class AgentSpec(PodSettings):
     auto: AutoTarget = field(default_factory=AutoTarget)
 
 
+EXPORTER: Final = section(ExporterSpec, "The exporter on GPU nodes.")
+AGENT: Final = section(AgentSpec, "The agent that scrapes exporters and sends the samples.")
+
+
 @dataclass(frozen=True, slots=True)
 class GpuMonitor:
     """One resource. `created` is its creationTimestamp, `kind` GpuMonitor or WhatapAgent; `agent_path` and
@@ -259,10 +263,8 @@ class GpuMonitor:
     kind: str
     name: str
     created: str = ""
-    exporter: ExporterSpec = spec_field(section(ExporterSpec, "The exporter on GPU nodes."), ExporterSpec())
-    agent: AgentSpec = spec_field(
-        section(AgentSpec, "The agent that scrapes exporters and sends the samples."), AgentSpec()
-    )
+    exporter: ExporterSpec = spec_field(EXPORTER, ExporterSpec())
+    agent: AgentSpec = spec_field(AGENT, AgentSpec())
     image_pull_secrets: tuple[Plain, ...] = spec_field(PULL_SECRETS, ())
     agent_path: str = "spec.agent"
     exporter_path: str = "spec.exporter"
@@ -278,8 +280,6 @@ class GpuMonitor:
         return f"{self.kind}/{self.name}"
 
 
-EXPORTER: Final = section(ExporterSpec, "The exporter on GPU nodes.")
-AGENT: Final = section(AgentSpec, "The agent that scrapes exporters and sends the samples.")
 SPEC: Final = section(GpuMonitor, "The desired exporters and agent.")
 
 # Names of objects contain it: gpumonitor-NAME-exporter.

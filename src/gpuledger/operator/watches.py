@@ -59,8 +59,7 @@ class KindWatch(ListWatch[Json]):
     def _parse_object(self, data: object) -> Json | None:
         if not isinstance(data, dict) or not isinstance(data.get("metadata"), dict):
             return None
-        # The items of a list have neither apiVersion nor kind.
-        return {"apiVersion": self._kind.api_version, "kind": self._kind.kind, **data}
+        return self._kind.typed(data)
 
     def _object_key(self, item: Json) -> str:
         metadata = item["metadata"]

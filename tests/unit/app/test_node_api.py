@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from gpuledger.app.node_api import SNAPSHOT, NodeAccess, NodeApiClient
+from gpuledger.app.node_api import SNAPSHOT, NodeAccessSettings, NodeApiClient
 from gpuledger.model.errors import GpuledgerError, UsageError
 from unit.terminal.support import snapshot
 
@@ -71,7 +71,7 @@ def node() -> Iterator[ScriptedNode]:
 
 @pytest.fixture
 def api(node) -> Iterator[NodeApiClient]:
-    made = NodeApiClient(node.url, NodeAccess())
+    made = NodeApiClient(node.url, NodeAccessSettings())
     yield made
     made.close()
 
@@ -100,14 +100,14 @@ def test_a_gzip_response_is_decompressed(node, api):
 
 def test_a_path_prefix_of_the_url_is_kept(node):
     node.by_path[f"/gpu{SNAPSHOT}"] = (200, {}, BODY)
-    api = NodeApiClient(f"{node.url}/gpu/", NodeAccess())
+    api = NodeApiClient(f"{node.url}/gpu/", NodeAccessSettings())
     assert api.snapshot()["node"] == "node-1"
     api.close()
 
 
 def test_credentials_are_sent_but_in_no_message(node):
     node.by_path[SNAPSHOT] = (401, {}, b"")
-    api = NodeApiClient(node.url.replace("http://", "http://ann:s%40crt@"), NodeAccess())
+    api = NodeApiClient(node.url.replace("http://", "http://ann:s%40crt@"), NodeAccessSettings())
     message = error_of(api)
     api.close()
     assert node.requests[0][1]["Authorization"] == "Basic " + base64.b64encode(b"ann:s@crt").decode()
@@ -117,7 +117,7 @@ def test_credentials_are_sent_but_in_no_message(node):
 
 def test_the_password_is_read_from_a_file(node, tmp_path):
     (tmp_path / "password").write_text("secret\n")
-    api = NodeApiClient(node.url, NodeAccess(user="ann", password_file=str(tmp_path / "password")))
+    api = NodeApiClient(node.url, NodeAccessSettings(user="ann", password_file=str(tmp_path / "password")))
     api.snapshot()
     api.close()
     assert node.requests[0][1]["Authorization"] == "Basic " + base64.b64encode(b"ann:secret").decode()
@@ -164,7 +164,7 @@ def test_a_gpuledger_without_the_web_api_is_recognized_by_its_metrics(node, api)
 
 
 def test_a_wrong_path_is_distinguished_from_a_node_without_the_web_api(node):
-    api = NodeApiClient(f"{node.url}/metrics", NodeAccess())
+    api = NodeApiClient(f"{node.url}/metrics", NodeAccessSettings())
     assert "give --url without a path" in error_of(api)
     api.close()
 
@@ -176,13 +176,13 @@ def test_a_closed_connection_is_reopened_and_an_unreachable_node_is_an_error(nod
     api.close()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        gone = NodeApiClient(f"http://127.0.0.1:{probe.getsockname()[1]}", NodeAccess())
+        gone = NodeApiClient(f"http://127.0.0.1:{probe.getsockname()[1]}", NodeAccessSettings())
         assert "cannot be reached (Connection refused)" in error_of(gone)
 
 
 def test_a_node_that_does_not_answer_times_out():
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        api = NodeApiClient(f"http://127.0.0.1:{deaf.getsockname()[1]}", NodeAccess(), timeout=0.05)
+        api = NodeApiClient(f"http://127.0.0.1:{deaf.getsockname()[1]}", NodeAccessSettings(), timeout=0.05)
         assert "did not answer within 0.05 s" in error_of(api)
 
 
@@ -199,7 +199,9 @@ def test_a_node_that_answers_byte_by_byte_times_out():
 
         node = Thread(target=send_slowly)
         node.start()
-        slow = NodeApiClient(f"http://127.0.0.1:{server.getsockname()[1]}", NodeAccess(), timeout=0.05)
+        slow = NodeApiClient(
+            f"http://127.0.0.1:{server.getsockname()[1]}", NodeAccessSettings(), timeout=0.05
+        )
         assert "did not answer within 0.05 s" in error_of(slow)
         node.join()
 
@@ -215,19 +217,19 @@ URLS = [
 
 @pytest.mark.parametrize(("given", "requests"), URLS)
 def test_a_host_without_a_scheme_gets_the_default_port_of_gpuledger(given, requests):
-    assert NodeApiClient(given, NodeAccess()).url == requests
+    assert NodeApiClient(given, NodeAccessSettings()).url == requests
 
 
 WRONG = [
-    ("ftp://x", NodeAccess(), "--url"),
-    ("http://", NodeAccess(), "--url"),
-    ("http://x:0", NodeAccess(), "--url"),
-    ("http://x", NodeAccess(user="ann"), "--password-file"),
-    ("http://x", NodeAccess(password_file="/x"), "needs --user too"),
-    ("http://x", NodeAccess(user="ann", password_file="/not/there"), "cannot read /not/there"),
-    ("https://x", NodeAccess(ca_file="/not/there"), "--ca-file"),
-    ("https://x", NodeAccess(cert_file="/not/there"), "--cert-file"),
-    ("https://x", NodeAccess(key_file="/not/there"), "--cert-file"),
+    ("ftp://x", NodeAccessSettings(), "--url"),
+    ("http://", NodeAccessSettings(), "--url"),
+    ("http://x:0", NodeAccessSettings(), "--url"),
+    ("http://x", NodeAccessSettings(user="ann"), "--password-file"),
+    ("http://x", NodeAccessSettings(password_file="/x"), "needs --user too"),
+    ("http://x", NodeAccessSettings(user="ann", password_file="/not/there"), "cannot read /not/there"),
+    ("https://x", NodeAccessSettings(ca_file="/not/there"), "--ca-file"),
+    ("https://x", NodeAccessSettings(cert_file="/not/there"), "--cert-file"),
+    ("https://x", NodeAccessSettings(key_file="/not/there"), "--cert-file"),
 ]
 
 

@@ -139,6 +139,7 @@ class TlsProtocol(sslproto.SSLProtocol):
 
     def eof_received(self) -> None:
         """The client sends no more: close once everything is sent, whether or not a response is complete."""
+        # asyncio answers True for a paused reader, which would keep the socket open: drop that answer.
         super().eof_received()
 
     def pause_writing(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -38,7 +38,7 @@ class SectionNode(ObjectNode):
 
 def section(kind: type, description: str = "", required: tuple[str, ...] = ()) -> SectionNode:
     """The schema of a section, from the declarations of its fields."""
-    keys = {key_of_field(item.name, item.metadata): item.metadata["node"] for item in _declared(kind)}
+    keys = {key: item.metadata["node"] for key, item in _declared(kind)}
     return SectionNode(keys, description, required, kind=kind)
 
 
@@ -50,16 +50,10 @@ def read_section(kind: type[T], value: Mapping[str, Any]) -> T:
 def section_values(kind: type, value: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that a checked mapping sets."""
     found = {}
-    for item in _declared(kind):
-        stated = value.get(key_of_field(item.name, item.metadata))
-        if stated is not None:
-            found[item.name] = item.metadata["read"](stated)
+    for key, item in _declared(kind):
+        if value.get(key) is not None:
+            found[item.name] = item.metadata["read"](value[key])
     return found
-
-
-def key_of_field(name: str, metadata: Mapping[str, Any]) -> str:
-    """The key under which a resource has the field."""
-    return str(metadata["key"]) or re.sub(r"_([a-z])", lambda match: match[1].upper(), name)
 
 
 def sections(kind: type, description: str, required: tuple[str, ...] = ()) -> ListNode:
@@ -72,5 +66,12 @@ def texts(values: Any) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def _declared(kind: type) -> list[Field[Any]]:
-    return [item for item in fields(kind) if "node" in item.metadata]
+def _declared(kind: type) -> Iterator[tuple[str, Field[Any]]]:
+    """The fields of a section with the keys under which a resource has them."""
+    for item in fields(kind):
+        if "node" in item.metadata:
+            yield item.metadata["key"] or _camel_case(item.name), item
+
+
+def _camel_case(name: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), name)

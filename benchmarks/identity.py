@@ -22,10 +22,11 @@ from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Allocation
-from gpuledger.workloads.owner_indexes import OwnerIndexes
+from gpuledger.workloads.owner_indexes import OwnerFacts, OwnerIndexes
 from gpuledger.workloads.owner_lookup import OwnerLookup
 from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher
 from gpuledger.workloads.pod_resources.device_names import KubeletAllocation, PodResources
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.pod import Pod, Pods
 from tables import create_parser, describe_machine, print_table
 
@@ -70,12 +71,12 @@ class Cluster:
                 for number in range(GPUS * EACH)
             )
         )
-        matcher = AllocationMatcher(resources=("nvidia.com/gpu",), drivers=())
+        matcher = AllocationMatcher(PodResourcesSettings(resources=("nvidia.com/gpu",), drivers=()))
 
         def allocations(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
             return matcher.match(pod_resources, devices, self.pods)
 
-        self.lookup = OwnerLookup(directory=OwnerIndexes((), lambda: self.pods, [allocations]))
+        self.lookup = OwnerLookup(directory=OwnerIndexes((), lambda: OwnerFacts(self.pods), [allocations]))
 
 
 def node() -> Snapshot:

@@ -71,7 +71,8 @@ def text(x: float, y: float, kind: str, words: str, anchor: str = "start") -> st
 
 def box(package: str, x: float, y: float, width: float, height: float, order: list[str]) -> list[str]:
     """One package: name, caption and imports, in a frame."""
-    uses = [name for name in order if name in imports(package)]
+    imported = imports(package)
+    uses = [name for name in order if name in imported]
     characters = int(width / 7)
     lines = wrap(caption(package), characters)[:4]
     used = wrap("imports " + ", ".join(uses) if uses else "imports nothing of ours", int(width / 6))[:2]

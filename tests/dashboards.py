@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,34 @@ DASHBOARDS: dict[str, dict[str, Any]] = {
     file.stem: json.loads(file.read_text(encoding="utf-8"))
     for file in sorted((GRAFANA / "dashboards").glob("*.json"))
 }
-PANELS = [
-    pytest.param(panel, id=f"{uid}: {panel['title']}")
-    for uid, dashboard in DASHBOARDS.items()
-    for panel in dashboard["panels"]
-    if panel["type"] != "row"
-]
-each_panel = pytest.mark.parametrize("panel", PANELS)
-each_table = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["type"] == "table"])
-each_range = pytest.mark.parametrize("panel", [one for one in PANELS if one.values[0]["targets"][0]["range"]])
+each_dashboard = pytest.mark.parametrize("uid", DASHBOARDS)
 EVERYTHING = {"cluster": ".*", "node": ".*", "gpu": ".*", "namespace": ".*"}
-# Grafana's windows for one scrape per second, and values of the text boxes for prices.
+# Grafana's windows for two scrapes per second, and values of the text boxes for prices.
 FIXED = {
     "__range": "2m",
     "__range_s": "120",
-    "__rate_interval": "10s",
+    "__rate_interval": "5s",
     "price_kwh": "0.30",
     "pue": "1.4",
     "price_gpu_hour": "1.5",
 }
+
+
+@dataclass(frozen=True, eq=False)
+class PanelQuery:
+    """A query of a panel."""
+
+    panel: Mapping[str, Any]
+    expression: str
+
+    def __str__(self) -> str:
+        return f"{self.panel['title']}: {self.expression}"
+
+
+def panel_queries(uid: str) -> list[PanelQuery]:
+    """Return all queries of a dashboard's panels."""
+    panels = (panel for panel in DASHBOARDS[uid]["panels"] if panel["type"] != "row")
+    return [PanelQuery(panel, target["expr"]) for panel in panels for target in panel["targets"]]
 
 
 def escaped(text: str) -> str:

@@ -23,7 +23,7 @@ from gpuledger.model.quantities import ENERGY, MEMORY_RESERVED, MEMORY_USED, NVL
 from gpuledger.model.snapshot import Reading
 from gpuledger.node.loop import Node
 from gpuledger.sources import nvml
-from gpuledger.sources.nvml.codes import NAMES
+from gpuledger.sources.nvml.codes import Code
 from gpuledger.sources.nvml.queries import GPM_QUERIES
 from ledger_helpers import SETTINGS, assert_books_balance, assert_exports_everything, exported_values, rows
 from nvml.library import NvmlAccount, NvmlGpu, NvmlInstance, NvmlProcess
@@ -35,7 +35,7 @@ DEVICE_CALLS = ("nvmlDevice", "nvmlGpmQuery", "nvmlGpmSampleGet", "nvmlGpmMigSam
 # Quantities that need two ticks.
 LATER = frozenset({NVLINK_RATE, *(metric.quantity for metric in GPM_QUERIES)})
 # Includes a code that is not in our table.
-CODES = (*NAMES, 77)
+CODES = (*(code for code in Code if code), 77)
 # Modules of `doctor`: they make no calls, but name some or begin their names.
 DOCTOR_MODULES = {"checks.py", "gpu_checks.py", "probe.py"}
 # Functions that are only looked up, never called.
@@ -142,7 +142,7 @@ class FaultRig(Machine):
         # The counter at its first observed change; energy before that is not booked.
         self.opening = 1_000_000 + MILLIWATTS
         assert self.last.health.healthy, self.last.health.status
-        self.driver.calm = self.source._devices.states[0].handle.value
+        self.driver.calm = self.source.discovery.states[0].handle.value
         self.true_values = {uuid: self.static(reading) for uuid, reading in self.readings.items()}
 
     def begin(self) -> None:

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
@@ -21,14 +21,47 @@ PATIENCE = 60.0
 
 
 def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
-    """Poll until the condition is true; returns its value."""
+    """Poll until the condition is true; returns its value. Polls less and less often, to save CPU time."""
     deadline = time.monotonic() + patience
+    pause = 0.01
     while True:
         found = condition()
         if found:
             return found
         assert time.monotonic() < deadline, f"timed out after {patience} s: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.1 * pause, 0.1)
+
+
+def failures(items: Iterable[T], check: Callable[[T], object]) -> dict[T, str]:
+    """Return the items that fail a check, each with its error."""
+    found = {}
+    for item in items:
+        try:
+            check(item)
+        except AssertionError as error:
+            found[item] = str(error)
+    return found
+
+
+def assert_each(items: Iterable[T], check: Callable[[T], object]) -> None:
+    """Check every item; fails with the errors of all items that fail."""
+    failed = failures(items, check)
+    assert not failed, "\n".join(f"{item}: {error}" for item, error in failed.items())
+
+
+def wait_for_each(items: Iterable[T], check: Callable[[T], object]) -> None:
+    """Repeat a check until every item has passed once; fails with the errors of all items that have not."""
+    failed = dict.fromkeys(items, "")
+
+    def have_all_passed() -> bool:
+        nonlocal failed
+        failed = failures(failed, check)
+        return not failed
+
+    with suppress(AssertionError):
+        wait_until(have_all_passed, "every item")
+    assert_each(failed, check)
 
 
 def gpuledger(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -113,11 +146,13 @@ class Program:
 
 
 class Server(Program):
-    """`gpuledger serve` on a free port."""
+    """`gpuledger serve` on a free port. `inside` is the prefix of a command that runs in other namespaces."""
 
-    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *arguments: str, env: Mapping[str, str] | None = None, inside: Sequence[str] = ()
+    ) -> None:
         command = [sys.executable, "-m", "gpuledger", "serve", "--listen-address", "127.0.0.1:0", *arguments]
-        super().__init__(command, env)
+        super().__init__([*inside, *command], env)
         self.port = int(self.wait_line(r"listening on \S+ port (\d+)")[1])
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -137,8 +172,10 @@ class Server(Program):
 
 
 @contextmanager
-def serving(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
-    server = Server(*arguments, env=env)
+def serving(
+    *arguments: str, env: Mapping[str, str] | None = None, inside: Sequence[str] = ()
+) -> Iterator[Server]:
+    server = Server(*arguments, env=env, inside=inside)
     try:
         yield server
     finally:

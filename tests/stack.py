@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -53,15 +54,24 @@ def alerts() -> dict[str, dict[str, Any]]:
     return found
 
 
-def configuration(folder: Path, targets: Sequence[str], alertmanager: str = "") -> str:
-    """The stack's prometheus.yml with other targets, a scrape interval of 1 s, and paths that exist here."""
+def configuration(folder: Path, targets: Sequence[str], interval: str, alertmanager: str = "") -> str:
+    """The stack's prometheus.yml with other targets and paths that exist here, scraping and evaluating rules
+    at this interval.
+    """
     config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
     config["global"]["query_log_file"] = str(folder / "query_log_file.log")
-    config["rule_files"] = [str(DEPLOY / "prometheus" / file) for file in config["rule_files"]]
+    config["global"]["evaluation_interval"] = interval
+    config["rule_files"] = [str(folder / "prometheus" / file) for file in config["rule_files"]]
+    for file in RULES:
+        copy = folder / "prometheus" / file.relative_to(DEPLOY / "prometheus")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(
+            re.sub(r"^(    interval:) \d+s$", rf"\1 {interval}", file.read_text(), flags=re.MULTILINE)
+        )
     (manager,) = config["alerting"]["alertmanagers"]
     manager["file_sd_configs"] = [{"files": [str(folder / "alertmanagers/*.yml")]}]
     (job,) = config["scrape_configs"]
-    job["scrape_interval"] = job["scrape_timeout"] = "1s"
+    job["scrape_interval"] = job["scrape_timeout"] = interval
     job["static_configs"][0]["targets"] = list(targets)
     job["file_sd_configs"] = [{"files": [str(folder / "targets/*.yml")]}]
     if alertmanager:
@@ -88,9 +98,9 @@ class StackPrometheus(Prometheus):
 
 @contextmanager
 def stack_prometheus(
-    folder: Path, targets: Sequence[str], alertmanager: str = ""
+    folder: Path, targets: Sequence[str], alertmanager: str = "", interval: str = "1s"
 ) -> Iterator[StackPrometheus]:
-    program = StackPrometheus(folder, configuration(folder, targets, alertmanager))
+    program = StackPrometheus(folder, configuration(folder, targets, interval, alertmanager))
     try:
         yield program
     finally:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from signal import SIGKILL
 
 from running import wait_until
 
@@ -31,6 +34,22 @@ class CgroupSubtree:
             place.mkdir(parents=True, exist_ok=True)
             _inherit_cpuset(top, place)
             (place / "cgroup.procs").write_text(str(pid))
+
+    def entering(self, path: str) -> list[str]:
+        """Prefix of a command that runs at a path below this subtree."""
+        places = [top / path for top in self._tops]
+        for top, place in zip(self._tops, places, strict=True):
+            place.mkdir(parents=True, exist_ok=True)
+            _inherit_cpuset(top, place)
+        enter = 'while [ "$1" != -- ]; do echo $$ >"$1/cgroup.procs"; shift; done; shift; exec "$@"'
+        return ["sh", "-ec", enter, "sh", *map(str, places), "--"]
+
+    def kill(self) -> None:
+        """Kill all processes in the subtree."""
+        files = chain.from_iterable(top.rglob("cgroup.procs") for top in self._tops)
+        for pid in {pid for file in files for pid in file.read_text().split()}:
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), SIGKILL)
 
     def remove(self) -> None:
         """Remove the subtree once its last process has exited."""

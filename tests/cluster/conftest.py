@@ -151,6 +151,7 @@ def token_file(control_plane: ControlPlane, tmp_path: Path) -> Path:
 def api_flags(control_plane: ControlPlane, token_file: Path) -> tuple[str, ...]:
     """Flags for access to the API server."""
     return (
+        *("--kubernetes-enabled", "true"),
         *("--kubernetes-api", control_plane.url),
         *("--kubernetes-ca-file", str(control_plane.ca_file)),
         *("--kubernetes-token-file", str(token_file)),

@@ -86,11 +86,15 @@ class RunningExporter:
 
 
 @contextmanager
-def running_exporter(folder: Path, gpus: Sequence[str], *flags: str) -> Iterator[RunningExporter]:
-    """Run the exporter with these flags, on a machine with these GPUs."""
+def running_exporter(
+    folder: Path, gpus: Sequence[str], *flags: str, inside: Sequence[str] = ()
+) -> Iterator[RunningExporter]:
+    """Run the exporter with these flags, on a machine with these GPUs. `inside` is the prefix of a command
+    that runs in the namespaces of that machine.
+    """
     state = NvmlState(folder / "nvml-state", [NvmlGpu(uuid=uuid) for uuid in gpus]).write()
     env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
-    arguments = ("--source", "nvml", "--interval", "200ms", "--kubernetes-enabled", "true", *flags)
-    with serving(*arguments, env=env) as server:
+    arguments = ("--source", "nvml", "--interval", "200ms", *flags)
+    with serving(*arguments, env=env, inside=inside) as server:
         server.wait_ticks(1)
         yield RunningExporter(server, state)

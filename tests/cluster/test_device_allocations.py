@@ -65,7 +65,7 @@ def test_without_the_api_server_the_kubelet_reports_allocations(
 ) -> None:
     pods.create(pod("logged", container("main", gpus=1), node=node.name))
     (uuid,) = pods.wait_running("logged", "main").devices
-    flags = ("--pod-logs", str(node.pod_logs), "--pod-resources-socket", str(node.pod_resources))
-    with running_exporter(tmp_path, GPUS, *flags) as exporter:
+    kubelet = ("--pod-logs", str(node.pod_logs), "--pod-resources-socket", str(node.pod_resources))
+    with running_exporter(tmp_path, GPUS, "--kubernetes-enabled", "true", *kubelet) as exporter:
         exporter.wait_allocated_to(uuid, (NAMESPACE, "logged", "main"))
         exporter.wait_state(uuid, "held")

@@ -190,7 +190,8 @@ def test_without_permission_it_logs_the_missing_rule_and_assigns_no_owner(
     pid = fake_pods.start_process(made)
     token = tmp_path / "token"
     token.write_text("stranger-token")
-    flags = ("--kubernetes-api", control_plane.url, "--kubernetes-ca-file", str(control_plane.ca_file))
+    ca_file = ("--kubernetes-ca-file", str(control_plane.ca_file))
+    flags = ("--kubernetes-enabled", "true", "--kubernetes-api", control_plane.url, *ca_file)
     more = ("--kubernetes-token-file", str(token), "--node-name", "forbidden", *no_pod_logs(tmp_path))
     with running_exporter(tmp_path, GPUS, *flags, *more) as exporter:
         exporter.set_processes(GPUS[0], pid)

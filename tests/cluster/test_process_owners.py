@@ -95,7 +95,7 @@ def test_owners_survive_a_restart_of_the_api_server(
 
 
 def test_without_the_api_server_log_directories_name_pods(node: Node, pods: Pods, tmp_path: Path) -> None:
-    flags = ("--pod-logs", str(node.pod_logs))
+    flags = ("--kubernetes-enabled", "true", "--pod-logs", str(node.pod_logs))
     pods.create(pod("logged", container("main", gpus=1), node=node.name))
     running = pods.wait_running("logged", "main")
     with running_exporter(tmp_path, GPUS, *flags) as exporter:

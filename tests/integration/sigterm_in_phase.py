@@ -49,7 +49,7 @@ PHASES = {
         "starting-a-watch": "gpuledger.operator.watches.ClusterWatch.run",
         "reconciling-a-resource": "gpuledger.operator.reconcile.Reconciler.reconcile",
         "applying-an-object": "gpuledger.operator.apply.Applier._apply_step",
-        "writing-a-status": "gpuledger.operator.status_writer.StatusWriter.write_status",
+        "writing-a-status": "gpuledger.operator.reconcile.Reconciler._write_status",
         "renewing-the-lease": "gpuledger.operator.leader_election.LeaderElection._renew",
     },
 }

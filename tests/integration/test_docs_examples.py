@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from documentation import NAMES, PAGES, Markdown, markdown
-from running import Prometheus, prometheus, serving
-
-PAGES_BY_NAME = dict(zip(NAMES, map(markdown, PAGES), strict=True))
-
+from documentation import NAMES, PAGES, ROOT, markdown
+from running import Prometheus, prometheus, serving, wait_for_each
 
 # Other tests run the queries of these pages, with the stack's rules and scrapes or a fleet's dialects.
 TESTED_ELSEWHERE = {"docs/queries.md", "docs/dashboards.md", "docs/fleet.md"}
 
 
-def pages_with(select: Callable[[Markdown], list[str]]) -> pytest.MarkDecorator:
-    """Parametrize with the selected blocks of each page that has at least one."""
-    found = {name: select(page) for name, page in PAGES_BY_NAME.items()}
-    parameters = [pytest.param(blocks, id=name) for name, blocks in found.items() if blocks]
-    return pytest.mark.parametrize("blocks", parameters)
+def pages_with(text: str) -> list[str]:
+    """Return the names of the pages that contain this text."""
+    return [name for name, page in zip(NAMES, PAGES, strict=True) if text in page.read_text(encoding="utf-8")]
 
 
-def queries(page: Markdown) -> list[str]:
+def queries(name: str) -> list[str]:
+    page = markdown(ROOT / name)
     return [
         block for block, language in zip(page.blocks, page.languages, strict=True) if language == "promql"
     ]
 
 
-def scrapes(page: Markdown) -> list[str]:
-    return [block for block in page.blocks if block.startswith("scrape_configs:")]
+def scrapes(name: str) -> list[str]:
+    return [block for block in markdown(ROOT / name).blocks if block.startswith("scrape_configs:")]
 
 
 def _each(block: str) -> list[str]:
@@ -42,20 +38,22 @@ def _each(block: str) -> list[str]:
     return lines if len(lines) > 1 and all("#" in line for line in lines) else [block]
 
 
-@pages_with(queries)
-def test_queries_are_valid_promql(blocks: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", pages_with("```promql"))
+def test_queries_are_valid_promql(name: str, tmp_path: Path) -> None:
     # A block may have one query per line; then each line ends in a comment.
     rules = [
         {"record": f"query:{number}", "expr": query}
-        for number, query in enumerate(query for block in blocks for query in _each(block))
+        for number, query in enumerate(query for block in queries(name) for query in _each(block))
     ]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "docs", "rules": rules}]}), encoding="utf-8")
     assert _promtool("check", "rules", str(file)) == ""
 
 
-@pages_with(scrapes)
-def test_scrape_configurations_are_valid(blocks: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", pages_with("\nscrape_configs:"))
+def test_scrape_configurations_are_valid(name: str, tmp_path: Path) -> None:
+    blocks = scrapes(name)
+    assert blocks
     for number, block in enumerate(blocks):
         config = yaml.safe_load(block)
         for scrape in config["scrape_configs"]:
@@ -78,7 +76,7 @@ def scraping() -> Iterator[Prometheus]:
         config = f"""
             scrape_configs:
               - job_name: gpuledger
-                scrape_interval: 1s
+                scrape_interval: 500ms
                 honor_labels: true
                 static_configs: [{{targets: ["127.0.0.1:{server.port}"]}}]
         """
@@ -87,16 +85,10 @@ def scraping() -> Iterator[Prometheus]:
 
 
 @pytest.mark.xdist_group("docs_prometheus")
-@pytest.mark.parametrize(
-    "query",
-    [
-        pytest.param(query, id=f"{name}: {' '.join(query.split())[:50]}")
-        for name, page in PAGES_BY_NAME.items()
-        if name not in TESTED_ELSEWHERE
-        for block in queries(page)
-        for query in _each(block)
-    ],
-)
-def test_queries_return_results_on_the_simulated_node(query: str, scraping: Prometheus) -> None:
-    # The node has run only for seconds, so ranges of hours are shortened.
-    assert scraping.wait_query(re.sub(r"\[\d+[mhd]\]", "[10s]", query))
+@pytest.mark.parametrize("name", sorted({*pages_with("```promql")} - TESTED_ELSEWHERE))
+def test_queries_return_results_on_the_simulated_node(name: str, scraping: Prometheus) -> None:
+    def has_result(query: str) -> None:
+        # The node has run only for seconds, so ranges of hours are shortened.
+        assert scraping.query(re.sub(r"\[\d+[mhd]\]", "[10s]", query)), "no result"
+
+    wait_for_each((query for block in queries(name) for query in _each(block)), has_result)

@@ -17,16 +17,16 @@ from dashboards import (
     EVERYTHING,
     FIXED,
     GRAFANA,
+    PanelQuery,
     batch_node,
     column,
-    each_panel,
-    each_range,
-    each_table,
+    each_dashboard,
     escaped,
     panel,
+    panel_queries,
     substituted,
 )
-from running import prometheus, serving, wait_until
+from running import assert_each, prometheus, serving, wait_for_each
 
 pytestmark = pytest.mark.xdist_group("grafana")
 
@@ -36,7 +36,7 @@ gpus:
      load_watts: 340, limit_watts: 400, count: 2}
 """
 CONFIG = """
-global: {{scrape_interval: 1s}}
+global: {{scrape_interval: 500ms}}
 scrape_configs:
   - job_name: gpuledger
     honor_labels: false
@@ -132,51 +132,58 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield Fleet(client, addresses)
 
 
-@each_panel
-def test_every_query_returns_data(fleet: Fleet, panel: dict[str, Any]) -> None:
-    for target in panel["targets"]:
-        wait_until(lambda query=target["expr"]: fleet.query_panel(query), f"data for {target['expr']}")
+@each_dashboard
+def test_every_query_returns_data(fleet: Fleet, uid: str) -> None:
+    def has_data(query: PanelQuery) -> None:
+        assert fleet.query_panel(query.expression), "no data"
+
+    wait_for_each(panel_queries(uid), has_data)
 
 
-@each_table
-def test_every_column_of_a_table_has_a_heading(fleet: Fleet, panel: dict[str, Any]) -> None:
+@each_dashboard
+def test_every_column_of_a_table_has_a_heading(fleet: Fleet, uid: str) -> None:
     """A label without heading would be shown at the end of the table under its raw name."""
-    named = panel["transformations"][1]["options"]["renameByName"].keys()
-    for target in panel["targets"]:
-        labels = {label for row in fleet.query_panel(target["expr"]) for label in row["metric"]}
+
+    def has_headings(query: PanelQuery) -> None:
+        named = query.panel["transformations"][1]["options"]["renameByName"].keys()
+        labels = {label for row in fleet.query_panel(query.expression) for label in row["metric"]}
         assert labels <= named
 
+    assert_each((query for query in panel_queries(uid) if query.panel["type"] == "table"), has_headings)
 
-@each_range
-def test_a_range_query_returns_data(fleet: Fleet, panel: dict[str, Any]) -> None:
+
+@each_dashboard
+def test_a_range_query_returns_data(fleet: Fleet, uid: str) -> None:
     """Every step must succeed: a join that is ambiguous at one step fails the whole panel."""
-    for target in panel["targets"]:
+    ranges = [query for query in panel_queries(uid) if query.panel["targets"][0]["range"]]
+    assert ranges
+
+    def has_data(query: PanelQuery) -> None:
         now = time.time()
-        query = substituted(target["expr"], {**FIXED, **EVERYTHING})
-        assert fleet.query("query_range", query=query, start=now - 10, end=now, step=1)
+        expression = substituted(query.expression, {**FIXED, **EVERYTHING})
+        assert fleet.query("query_range", query=expression, start=now - 5, end=now, step=1), "no data"
+
+    assert_each(ranges, has_data)
 
 
-@each_panel
+@each_dashboard
 @pytest.mark.parametrize("variable", ["cluster", "node", "namespace", "gpu"])
-def test_a_single_value_of_a_variable_returns_data(
-    fleet: Fleet, panel: dict[str, Any], variable: str
-) -> None:
+def test_a_single_value_of_a_variable_returns_data(fleet: Fleet, uid: str, variable: str) -> None:
     """Not every GPU or namespace has data for each panel, but at least one has."""
     label = {"node": "instance", "gpu": "uuid"}.get(variable, variable)
     choices = fleet.values(label)
     assert len(choices) > 1
-    for target in panel["targets"]:
 
-        def has_data(query: str = target["expr"]) -> bool:
-            return any(fleet.query_panel(query, **{variable: choice}) for choice in choices)
+    def has_data(query: PanelQuery) -> None:
+        assert any(fleet.query_panel(query.expression, **{variable: choice}) for choice in choices), "no data"
 
-        wait_until(has_data, f"data of one {variable} for {target['expr']}")
+    wait_for_each(panel_queries(uid), has_data)
 
 
-@each_panel
-def test_an_idle_node_causes_no_query_error(fleet: Fleet, panel: dict[str, Any]) -> None:
-    for target in panel["targets"]:
-        fleet.query_panel(target["expr"], node=fleet.addresses["idle"])
+@each_dashboard
+def test_an_idle_node_causes_no_query_error(fleet: Fleet, uid: str) -> None:
+    idle = fleet.addresses["idle"]
+    assert_each(panel_queries(uid), lambda query: fleet.query_panel(query.expression, node=idle))
 
 
 @pytest.mark.parametrize(
@@ -198,17 +205,19 @@ def test_gpus_of_an_idle_node_are_free_and_their_energy_is_idle(fleet: Fleet) ->
     assert number("gpuledger-energy", "Idle energy") == 1
 
 
-@each_panel
-def test_without_scraped_nodes_there_is_no_data(fleet: Fleet, panel: dict[str, Any]) -> None:
+@each_dashboard
+def test_without_scraped_nodes_there_is_no_data(fleet: Fleet, uid: str) -> None:
     """There are no zeros either, because no GPU was read; the panel shows its text for no data."""
-    for target in panel["targets"]:
-        assert fleet.query_panel(target["expr"], cluster="nowhere") == []
+
+    def has_no_data(query: PanelQuery) -> None:
+        assert fleet.query_panel(query.expression, cluster="nowhere") == []
+
+    assert_each(panel_queries(uid), has_no_data)
 
 
-@each_panel
-def test_a_node_that_is_scraped_twice_causes_no_query_error(fleet: Fleet, panel: dict[str, Any]) -> None:
-    for target in panel["targets"]:
-        fleet.query_panel(target["expr"], cluster="twice")
+@each_dashboard
+def test_a_node_that_is_scraped_twice_causes_no_query_error(fleet: Fleet, uid: str) -> None:
+    assert_each(panel_queries(uid), lambda query: fleet.query_panel(query.expression, cluster="twice"))
 
 
 def test_nodes_that_are_scraped_twice_count_once(fleet: Fleet) -> None:

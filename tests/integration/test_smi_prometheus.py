@@ -15,7 +15,7 @@ import pytest
 
 from nvml.cards import ada_consumer, hopper, hopper_mig, volta
 from nvml.library import NvmlState, build
-from running import Prometheus, prometheus, serving, wait_until
+from running import Prometheus, prometheus, serving, wait_for_each
 from smi.panels import DASHBOARDS, of
 
 # One worker, with one Prometheus per source for all tests.
@@ -88,13 +88,8 @@ def families_in(query: str) -> list[str]:
     return re.findall(r"\bnvidia_smi_(\w+)(?=[{)])", query)
 
 
-QUERIES = [
-    pytest.param(query, id=f"{dashboard}: {panel} {place}")
-    for dashboard, panels in DASHBOARDS.items()
-    for panel, queries in panels.items()
-    for place, query in enumerate(queries)
-]
-FAMILIES = sorted({family for param in QUERIES for family in families_in(str(param.values[0]))})
+QUERIES = [query for panels in DASHBOARDS.values() for queries in panels.values() for query in queries]
+FAMILIES = sorted({family for query in QUERIES for family in families_in(query)})
 
 
 @contextmanager
@@ -129,27 +124,32 @@ def scraped(
             yield ScrapedSource(request.param, real, node)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_each_family_is_exported_unless_the_source_does_not_have_it(
-    scraped: ScrapedSource, family: str
+def test_each_family_is_exported_unless_the_source_does_not_have_it(scraped: ScrapedSource) -> None:
+    def is_as_expected(family: str) -> None:
+        is_exported = bool(scraped.query(f"nvidia_smi_{family}{{$node}}"))
+        assert is_exported == (family not in MISSING[scraped.source]), scraped.source
+
+    wait_for_each(FAMILIES, is_as_expected)
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS)
+def test_each_query_returns_results_for_all_gpus_and_for_each_gpu(
+    scraped: ScrapedSource, dashboard: str
 ) -> None:
-    if family in MISSING[scraped.source]:
-        assert scraped.query(f"nvidia_smi_{family}{{$node}}") == []
-    else:
-        wait_until(lambda: scraped.query(f"nvidia_smi_{family}{{$node}}"), f"{family} from {scraped.source}")
-
-
-@pytest.mark.parametrize("query", QUERIES)
-def test_each_query_returns_results_for_all_gpus_and_for_each_gpu(scraped: ScrapedSource, query: str) -> None:
     """The same GPUs have a result when selected alone: one GPU has no fan, another no ECC, a third MIG."""
-    if scraped.lacks(query):
-        assert scraped.query(query) == []
-        return
-    together = wait_until(lambda: scraped.query(query), f"a result of {query}")
-    alone = {gpu: rows for gpu in scraped.gpus() if (rows := scraped.query(query, gpu))}
-    assert alone
-    if "$of" in query and all("uuid" in row["metric"] for row in together):
-        assert {row["metric"]["uuid"] for row in together} == alone.keys()
+
+    def is_as_expected(query: str) -> None:
+        together = scraped.query(query)
+        if scraped.lacks(query):
+            assert together == []
+            return
+        assert together, "no result"
+        alone = {gpu for gpu in scraped.gpus() if scraped.query(query, gpu)}
+        assert alone
+        if "$of" in query and all("uuid" in row["metric"] for row in together):
+            assert {row["metric"]["uuid"] for row in together} == alone
+
+    wait_for_each((query for queries in DASHBOARDS[dashboard].values() for query in queries), is_as_expected)
 
 
 def test_only_a_gpu_without_the_value_shows_minus_one(scraped: ScrapedSource) -> None:

@@ -17,8 +17,8 @@ from nvml.library import build, load
 from running import serving
 from soaking import PATHS, Churn, request_page, sample_program
 
-# Three rounds at five seconds per step are a hundred minutes of a node.
-STEPS = 400
+# Three rounds at five seconds per step are an hour of a node.
+STEPS = 240
 
 
 def test_objects_memory_descriptors_and_threads_of_a_node_do_not_grow(

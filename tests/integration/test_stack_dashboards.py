@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from dashboards import EVERYTHING, FIXED, batch_node, each_panel, substituted
-from running import serving, wait_until
+from dashboards import (
+    EVERYTHING,
+    FIXED,
+    PanelQuery,
+    batch_node,
+    each_dashboard,
+    panel_queries,
+    substituted,
+)
+from running import serving, wait_for_each, wait_until
 from stack import EXPORTER, StackPrometheus, stack_prometheus
 
 pytestmark = pytest.mark.xdist_group("stack-dashboards")
@@ -24,15 +31,18 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackPrometheus]
         serving("--source", "simulator", "--speed", "20", *EXPORTER, *fast_ticks) as node,
         serving("--source", "simulator:workstation", *EXPORTER, *fast_ticks) as desk,
         serving(*batch, *EXPORTER, *fast_ticks, env=driver) as job,
-        stack_prometheus(folder, [f"127.0.0.1:{server.port}" for server in (node, desk, job)]) as prometheus,
+        stack_prometheus(
+            folder, [f"127.0.0.1:{server.port}" for server in (node, desk, job)], interval="500ms"
+        ) as prometheus,
     ):
         for ready in ("count(up == 1) == 3", "gpuledger_device_xid_errors_total", "gpuledger_map_success"):
             wait_until(lambda query=ready: prometheus.query(query), ready, patience=60)
         yield prometheus
 
 
-@each_panel
-def test_every_query_returns_data(stack: StackPrometheus, panel: dict[str, Any]) -> None:
-    for target in panel["targets"]:
-        query = substituted(target["expr"], {**FIXED, **EVERYTHING})
-        wait_until(lambda query=query: stack.query(query), f"data for {target['expr']}")
+@each_dashboard
+def test_every_query_returns_data(stack: StackPrometheus, uid: str) -> None:
+    def has_data(query: PanelQuery) -> None:
+        assert stack.query(substituted(query.expression, {**FIXED, **EVERYTHING})), "no data"
+
+    wait_for_each(panel_queries(uid), has_data)

@@ -1,6 +1,7 @@
 """All PromQL examples of the source documents on a real Prometheus with the configuration of the stack.
 
-A simulator with constant loads provides the expected values. docs/queries.md explains each query.
+A simulator with constant loads provides the expected values. docs/queries.md explains each query. To save
+time, queries use a third of the documents' windows, and Prometheus scrapes twice per second.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ gpus:
     resident_watts: 60
     load_watts: 500
     limit_watts: 700
+    samples_per_second: 12
     processes:
       - {name: python3, memory: 8GiB, load: 0.5, age: 3h,
          pod: {namespace: ml, name: training-job, container: main}}
@@ -40,29 +42,37 @@ gpus:
   - <<: *h100
     processes:
       - {name: python3, memory: 1GiB, load: 0.1, user: ada, uid: 1000}
-      - {name: python3, memory: 1GiB, load: 0.1, start: 20s, stop: 30s,
+      - {name: python3, memory: 1GiB, load: 0.1, start: 8s, stop: 14s,
          pod: {namespace: ci, name: short-0, container: main}}
 """
 # Watts by owner: its share of the 60 W of an occupied GPU, plus its load times 500 W.
 JOB, JOB_123, API, ADA, IDLE = 310, 186, 124, 110, 60
 GIB = 2**30
+TICK = "500ms"
 Values = Mapping[tuple[str, ...], float]
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackPrometheus, StackPrometheus]]:
-    """Starts a Prometheus that has scraped one node for over a minute, and one that scrapes two nodes."""
+    """Starts a Prometheus that has scraped one node for a whole window of [1m], and one that scrapes two."""
     folders = [tmp_path_factory.mktemp(name) for name in ("scenario", "one", "two")]
     (folders[0] / "scenario.yaml").write_text(SCENARIO)
-    flags = ("--source", f"simulator:{folders[0] / 'scenario.yaml'}", *EXPORTER, "--energy.zero-hold", "5s")
-    with serving(*flags) as first, serving(*flags) as second:
+    flags = ("--source", f"simulator:{folders[0] / 'scenario.yaml'}", *EXPORTER, "--interval", TICK)
+    held = ("--energy.zero-hold", "2s")
+    with serving(*flags, *held) as first, serving(*flags, *held) as second:
         targets = [f"127.0.0.1:{server.port}" for server in (first, second)]
-        with stack_prometheus(folders[1], targets[:1]) as one, stack_prometheus(folders[2], targets) as two:
-            ready = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 90'
-            wait_until(lambda: one.query(ready), "a window of a minute", patience=180)
-            wait_until(
-                lambda: one.query("gpuledger:gpu_utilization:ratio"), "the recording rules", patience=90
-            )
+        with (
+            stack_prometheus(folders[1], targets[:1], interval=TICK) as one,
+            stack_prometheus(folders[2], targets, interval=TICK) as two,
+        ):
+            # The window of [1m], and the held zeros.
+            ready = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 50'
+            wait_until(lambda: one.query(ready), "a window of a minute", patience=120)
+            for prometheus in (one, two):
+                wait_until(
+                    lambda real=prometheus: real.query("gpuledger:gpu_utilization:ratio"),
+                    "the recording rules",
+                )
             yield one, two
 
 
@@ -76,9 +86,14 @@ def two(node: tuple[StackPrometheus, StackPrometheus]) -> StackPrometheus:
     return node[1]
 
 
+def with_short_windows(query: str) -> str:
+    seconds = {"s": 1, "m": 60, "h": 3600}
+    return re.sub(r"\[(\d+)([smh])\]", lambda window: f"[{int(window[1]) * seconds[window[2]] // 3}s]", query)
+
+
 def query_values(real: StackPrometheus, query: str, *labels: str) -> Values:
-    """Returns the values by these labels, which must identify the rows."""
-    rows: list[Any] = list(real.query(query))
+    """Returns the values by these labels, which must identify the rows, with a third of each window."""
+    rows: list[Any] = list(real.query(with_short_windows(query)))
     values = {tuple(row["metric"].get(label, "") for label in labels): float(row["value"][1]) for row in rows}
     assert len(values) == len(rows), rows
     return values
@@ -167,7 +182,7 @@ def test_energy_rates_of_the_documents_are_watts(one: StackPrometheus, query: st
 
 
 def test_rates_over_an_incomplete_window_are_proportional(one: StackPrometheus) -> None:
-    """A window of five minutes has a minute and a half of data: all rates are reduced by the same factor."""
+    """A third of five minutes has half a minute of data: all rates are reduced by the same factor."""
     by_namespace = query_values(
         one, "sum by (namespace) (rate(my_gpu_process_energy_joules[5m]))", "namespace"
     )
@@ -184,7 +199,7 @@ def test_increase_returns_joules(one: StackPrometheus) -> None:
         energy = f'my_gpu_process_energy_joules{{pod="{pod}"}}'
         (joules,) = query_values(one, f"increase({energy}[1h])").values()
         # Constant watts for as long as Prometheus has the series.
-        seconds = f"timestamp({energy}) - min_over_time(timestamp({energy})[1h:1s])"
+        seconds = f"timestamp({energy}) - min_over_time(timestamp({energy})[1h:500ms])"
         (seen,) = query_values(one, seconds).values()
         assert joules == pytest.approx(seen * watts, rel=0.06)
         (kwh,) = query_values(one, f"increase({energy}[1h]) / 3600000").values()
@@ -192,8 +207,8 @@ def test_increase_returns_joules(one: StackPrometheus) -> None:
     costs = query_values(one, "(increase(my_gpu_process_energy_joules[1h]) / 3600000) * 0.10", "pod")
     # Not a total, as the document claims, but a row per process.
     assert set(costs) == {("training-job",), ("training-job-123",), ("api-0",), ("",), ("short-0",)}
-    # short-0: ten seconds, with half of the floor.
-    assert costs["short-0",] == pytest.approx(10 * (30 + 50) / 3.6e6 * 0.10, rel=0.15)
+    # short-0: six seconds, with half of the floor.
+    assert costs["short-0",] == pytest.approx(6 * (30 + 50) / 3.6e6 * 0.10, rel=0.15)
 
 
 def test_an_unchanged_process_can_be_new_or_ended(one: StackPrometheus) -> None:

@@ -71,6 +71,11 @@ class Machine:
         self.state.write()
         return self.source.read(frozenset(wanted))
 
+    @property
+    def calls(self) -> int:
+        """Number of all calls made since `load`."""
+        return int(self.library.test_nvml_calls())
+
     def count(self, call: str) -> int:
         return count(self.library, call)
 

@@ -10,7 +10,7 @@ from builders import FakeClock
 from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.smi.command import CommandOutcome, CommandResult, NotStarted
+from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.nvidia_smi import answer_query, parse_query
@@ -33,20 +33,20 @@ class FirstSeenHost:
 class Recorded:
     """Returns outputs of a fixture folder, or those of `instead`: text, an outcome, or None for an error."""
 
-    def __init__(self, folder: str, **instead: str | bytes | CommandOutcome | None) -> None:
+    def __init__(self, folder: str, **instead: str | bytes | CommandResult | None) -> None:
         self._options = argparse.Namespace(capture=None, answers=FIXTURES / folder)
-        self.instead: dict[str, str | bytes | CommandOutcome | None] = {
+        self.instead: dict[str, str | bytes | CommandResult | None] = {
             name.replace("_", "-"): output for name, output in instead.items()
         }
         self.calls: list[tuple[str, ...]] = []
 
-    def __call__(self, words: tuple[str, ...], timeout: float) -> CommandOutcome:
+    def __call__(self, words: tuple[str, ...], timeout: float) -> CommandResult:
         arguments = list(words[1:])
         self.calls.append(tuple(arguments))
         query = parse_query(arguments)
         if query in self.instead:
             output = self.instead[query]
-            if isinstance(output, CommandResult | NotStarted):
+            if isinstance(output, CommandResult):
                 return output
             if output is None:
                 return CommandResult(b"Invalid combination of input arguments.\n", exit_code=2)
@@ -65,7 +65,7 @@ def source(run: Recorded, *devices: str, clock: FakeClock | None = None) -> SmiS
     return SmiSource(SmiSettings(), devices, FirstSeenHost(), clock or FakeClock(), run)
 
 
-def read(folder: str, *devices: str, **instead: str | bytes | CommandOutcome | None) -> Snapshot:
+def read(folder: str, *devices: str, **instead: str | bytes | CommandResult | None) -> Snapshot:
     """Read one tick from a fixture folder."""
     return source(Recorded(folder, **instead), *devices).read(ALL)
 

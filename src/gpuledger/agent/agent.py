@@ -9,12 +9,11 @@ from gpuledger.agent.config.agent_config import AgentConfig
 from gpuledger.agent.deliver.receivers import Receivers
 from gpuledger.agent.deliver.state import ReceiverState
 from gpuledger.agent.discovery.discovery import Discovery
-from gpuledger.agent.discovery.selection import SCRAPE_STEPS, SelectionReport
+from gpuledger.agent.discovery.selection import SCRAPE_STEPS
 from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.scrape.loop import ScrapeLoop
 from gpuledger.agent.scrape.pool import ScrapePool
 from gpuledger.agent.scrape.state import GroupTotals, PageMemoryBudget
-from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 
 
@@ -23,9 +22,6 @@ class AgentView:
     """Snapshot of the agent for its status page and metrics. Times are unix seconds.
 
     `error`: why the current configuration file was rejected; `configured`: when the active one was loaded.
-    `reports`, `watches`: results and health of discovery. `shard`: None if the agent is alone or the shard is
-    unknown (see `waiting_reason`). `former_shards`: it still scrapes the targets of these shards until others
-    take over. `unready_reason`: what has not been tried yet.
     """
 
     now: float
@@ -35,12 +31,13 @@ class AgentView:
     dropped: int
     error: str
     configured: float
-    reports: tuple[SelectionReport, ...] = ()
-    watches: tuple[IndexHealth, ...] = ()
-    shard: Shard | None = None
-    waiting_reason: str = ""
-    former_shards: tuple[Shard, ...] = ()
-    unready_reason: str = ""
+    discovery: Discovery
+
+    @property
+    def shard(self) -> Shard | None:
+        """This agent's shard; None if it is alone or the shard is unknown."""
+        shard = self.discovery.assignment.shard
+        return None if shard == Shard() else shard
 
     def scrape_step_counts(self, group: str) -> dict[str, int]:
         """Return the number of a group's targets that passed each of SCRAPE_STEPS."""
@@ -57,7 +54,7 @@ class Agent:
         config: AgentConfig,
         queues: Path,
         clock: Clock,
-        discovery: Discovery | None = None,
+        discovery: Discovery,
         memory: PageMemoryBudget | None = None,
     ) -> None:
         self._config = config
@@ -71,19 +68,15 @@ class Agent:
     def start(self) -> None:
         """Start on the running event loop. Raises GpuledgerError if a queue cannot be opened."""
         self._receivers.start()
-        self._scrape()
-        if self._discovery is not None:
-            self._discovery.set_selections(self._config.selections)
-            self._discovery.start(self._scrape)
+        self._discovery.set_selections(self._config.selections)
+        self._discovery.start(self._scrape)
 
     async def apply_config(self, config: AgentConfig) -> None:
         """Apply a changed configuration. Raises GpuledgerError and keeps the old one then."""
         if config.receivers != self._config.receivers:
             await self._receivers.apply(config.receivers)
         self._config = config
-        if self._discovery is not None:
-            self._discovery.set_selections(config.selections)
-        self._scrape()
+        self._discovery.set_selections(config.selections)
         self._configured = self._clock.unix()
         self.error = ""
 
@@ -92,42 +85,32 @@ class Agent:
 
         A sharded agent scrapes until the other shards can have taken over.
         """
-        if self._discovery is not None:
-            await self._discovery.wait_for_handover()
-            self._discovery.stop()
+        await self._discovery.wait_for_handover()
+        self._discovery.stop()
         await self._pool.stop()
         await self._receivers.stop(drain_seconds)
 
     def _scrape(self) -> None:
         """Set the scrape pool's targets to this shard's static and discovered targets."""
-        found, static = self._discovery, self._config.targets
-        if found is None:
-            self._pool.set_targets(static, self._config.routing)
+        discovery = self._discovery
+        if discovery.assignment.shard is None:
             return
-        if found.shard is None:
-            return
-        split = found.split_targets(static)
+        own, others = discovery.split_targets(self._config.targets)
         self._pool.set_targets(
-            [*split.own, *found.targets],
+            [*own, *discovery.targets],
             self._config.routing,
-            {target.key for target in (*split.other_shards, *found.other_shards)},
+            {target.key for target in (*others, *discovery.other_shards)},
         )
 
     def view(self) -> AgentView:
         """Return a snapshot of the agent."""
-        found = self._discovery
         return AgentView(
             self._clock.unix(),
             self._pool.loops,
             self._pool.totals,
             self._receivers.state(),
-            self._config.dropped + (found.dropped if found else 0),
+            self._config.dropped + self._discovery.dropped,
             self.error,
             self._configured,
-            found.reports if found else (),
-            found.health if found else (),
-            found.shard if found and found.shard != Shard() else None,
-            found.waiting_reason if found else "",
-            found.former_shards if found else (),
-            found.unready_reason if found else "",
+            self._discovery,
         )

@@ -28,14 +28,13 @@ class ClusterSecrets:
     @contextmanager
     def watch_only_used(self) -> Iterator[None]:
         """Keep only the watches that `get_secret` uses in this context; if it raises, keep the old ones."""
-        before = set(self._watches)
+        kept = set(self._watches)
         self._used = set()
         try:
             yield
-        except BaseException:
-            self._watch_only(before)
-            raise
-        self._watch_only(self._used)
+            kept = self._used
+        finally:
+            self._watch_only(kept)
 
     def get_secret(self, name: str, key: str) -> Secret:
         """Return a key of a Secret; its text is resolved at every use. Raises GpuledgerError."""
@@ -47,7 +46,8 @@ class ClusterSecrets:
         self._used.add(name)
         if name not in self._watches:
             scope = WatchScope("secrets", self.namespace, name)
-            self._watches[name] = watch = ObjectWatch(self._access, scope, _ignore_change, clock=self._clock)
+            # Secrets are resolved when they are used, not when they change.
+            self._watches[name] = watch = ObjectWatch(self._access, scope, lambda: None, clock=self._clock)
             watch.start()
         return self._kept.setdefault((name, key), Secret(provider=ClusterSecretKey(self._watches[name], key)))
 
@@ -95,7 +95,3 @@ class ClusterSecretKey:
             if isinstance(found, SecretObject):
                 return dict(found.data).get(self._key)
         return None
-
-
-def _ignore_change() -> None:
-    """Do nothing: secrets are resolved when they are used."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from gpuledger import __version__
-from gpuledger.model.family import Family, FamilySpec, MetricType, single_sample_family
+from gpuledger.model.family import Family, FamilySpec, declare_family, single_sample_family
 
 if TYPE_CHECKING:
     # The catalogue of families is built without importing the agent's packages.
@@ -18,80 +19,62 @@ _LOOPS: Final = "the agent's scrape loops"
 _CLUSTER: Final = "the cluster's API server"
 _SENDERS: Final = "the agent's remote-write queues"
 
-BUILD = FamilySpec("gpuledger_agent_build_info", "info", "1, with the version.", ("version",), source=_LOOPS)
-CONFIG_OK = FamilySpec(
+BUILD = declare_family("gpuledger_agent_build_info", "1, with the version.", ("version",), source=_LOOPS)
+CONFIG_OK = declare_family(
     "gpuledger_agent_config_last_reload_success",
-    "gauge",
     "1 if the last reload of the configuration file succeeded; 0: the last valid one is active.",
     source="configuration",
 )
-CONFIG_AT = FamilySpec(
+CONFIG_AT = declare_family(
     "gpuledger_agent_config_last_reload_success_timestamp_seconds",
-    "gauge",
     "Unix time at which the active configuration was loaded.",
-    unit="seconds",
     source="configuration",
 )
-TARGETS = FamilySpec(
+TARGETS = declare_family(
     "gpuledger_agent_targets",
-    "gauge",
     "Targets by the state of their last scrape: up, down, or unknown before the first scrape.",
     ("group", "state"),
     source=_LOOPS,
 )
-DROPPED_TARGETS = FamilySpec(
+DROPPED_TARGETS = declare_family(
     "gpuledger_agent_targets_dropped",
-    "gauge",
     "Targets dropped by relabelConfigs.",
     source="configuration",
 )
-SELECTED = FamilySpec(
+SELECTED = declare_family(
     "gpuledger_agent_selected",
-    "gauge",
     "Discovered objects that passed each step: namespaces (namespace), pods or services (labels, running), "
     "addresses (port, relabelling), and targets: of this shard (scraped), with a response from the endpoint "
     "(endpoint), with a successful scrape (scrape).",
     ("group", "step"),
     source=_CLUSTER,
 )
-WATCH_UP = FamilySpec(
+WATCH_UP = declare_family(
     "gpuledger_agent_watch_up",
-    "gauge",
     "0 while the watch of these objects fails; the last known objects stay in use.",
     ("watch",),
     source=_CLUSTER,
 )
-WATCHED = FamilySpec(
-    "gpuledger_agent_watch_objects", "gauge", "Objects known from this watch.", ("watch",), source=_CLUSTER
+WATCHED = declare_family(
+    "gpuledger_agent_watch_objects", "Objects known from this watch.", ("watch",), source=_CLUSTER
 )
-SHARDS = FamilySpec(
+SHARDS = declare_family(
     "gpuledger_agent_shard_count",
-    "gauge",
     "Number of agents that share the targets; absent if there is only one.",
     source=_CLUSTER,
 )
-SERIES = FamilySpec(
+SERIES = declare_family(
     "gpuledger_agent_series",
-    "gauge",
     "Samples of the last scrape after metric relabeling, summed over the targets.",
     ("group",),
     source=_LOOPS,
 )
-CACHE = FamilySpec(
+CACHE = declare_family(
     "gpuledger_agent_cache_bytes",
-    "gauge",
     "Memory of the cached pages; pages are packed when agent.page_memory is used up.",
     ("group",),
-    unit="bytes",
     source=_LOOPS,
 )
-
-
-def _spec(name: str, help_text: str, label: str, source: str) -> FamilySpec:
-    bare = name.removesuffix("_total")
-    kind: MetricType = "gauge" if bare == name else "counter"
-    unit = next((unit for unit in ("seconds", "bytes") if bare.endswith(f"_{unit}")), "")
-    return FamilySpec(f"gpuledger_agent_{name}", kind, help_text, (label,), unit, source)
 
 
 _OF_GROUPS: Final[tuple[tuple[str, str, Callable[[GroupTotals], float]], ...]] = (
@@ -117,9 +100,8 @@ _OF_GROUPS: Final[tuple[tuple[str, str, Callable[[GroupTotals], float]], ...]] =
         lambda totals: totals.duplicates,
     ),
 )
-FAILURES = FamilySpec(
+FAILURES = declare_family(
     "gpuledger_agent_scrape_failures_total",
-    "counter",
     "Failed scrapes by reason: request (no response, or an error response), body_limit, page (invalid, or "
     "above a limit), internal.",
     ("group", "reason"),
@@ -177,22 +159,22 @@ _OF_RECEIVERS: Final[tuple[tuple[str, str, Callable[[ReceiverState], float | Non
         lambda state: state.retried_samples,
     ),
 )
-_GROUP_COUNTERS: Final = tuple(
-    (_spec(name, help_text, "group", _LOOPS), read) for name, help_text, read in _OF_GROUPS
-)
-_RECEIVER: Final = tuple(
-    (_spec(name, help_text, "receiver", _SENDERS), read) for name, help_text, read in _OF_RECEIVERS
-)
-DROPPED = FamilySpec(
+_GROUP_COUNTERS: Final = [
+    (declare_family(f"gpuledger_agent_{name}", help_text, ("group",), _LOOPS), read)
+    for name, help_text, read in _OF_GROUPS
+]
+_RECEIVER: Final = [
+    (declare_family(f"gpuledger_agent_{name}", help_text, ("receiver",), _SENDERS), read)
+    for name, help_text, read in _OF_RECEIVERS
+]
+DROPPED = declare_family(
     "gpuledger_agent_dropped_samples_total",
-    "counter",
     "Queued samples that were lost, by reason.",
     ("receiver", "reason"),
     source=_SENDERS,
 )
-REQUESTS = FamilySpec(
+REQUESTS = declare_family(
     "gpuledger_agent_requests_total",
-    "counter",
     "Requests to the receiver by result: an HTTP status, or the kind of failure.",
     ("receiver", "result"),
     source=_SENDERS,
@@ -208,79 +190,67 @@ SPECS: Final = (
 )
 
 
+def _family(spec: FamilySpec, samples: Iterable[tuple[float | None, *tuple[str, ...]]]) -> Family:
+    """Return a family with these samples: value and label values."""
+    family = Family(spec)
+    for value, *labels in samples:
+        family.add(value, *labels)
+    return family
+
+
 def agent_families(view: AgentView) -> Iterator[Family]:
     """Yield all metric families of a snapshot."""
+    groups, receivers = view.totals.items(), view.receivers
+    reasons = ("request", "body_limit", "page", "internal")
     yield single_sample_family(BUILD, 1, __version__)
     yield single_sample_family(CONFIG_OK, float(not view.error))
     yield single_sample_family(CONFIG_AT, view.configured)
     yield single_sample_family(DROPPED_TARGETS, view.dropped)
     yield from _cluster(view)
     yield from _targets(view)
-    for spec, read in _GROUP_COUNTERS:
-        family = Family(spec)
-        for group, totals in view.totals.items():
-            family.add(read(totals), group)
-        yield family
-    failures = Family(FAILURES)
-    for group, totals in view.totals.items():
-        for reason in ("request", "body_limit", "page", "internal"):
-            failures.add(totals.failures.get(reason, 0), group, reason)
-    yield failures
-    yield from _receivers(view)
+    for spec, read_totals in _GROUP_COUNTERS:
+        yield _family(spec, ((read_totals(totals), group) for group, totals in groups))
+    yield _family(
+        FAILURES,
+        ((totals.failures.get(reason, 0), group, reason) for group, totals in groups for reason in reasons),
+    )
+    for spec, read_state in _RECEIVER:
+        yield _family(spec, ((read_state(state), state.name) for state in receivers))
+    yield _family(
+        DROPPED,
+        ((number, state.name, reason) for state in receivers for reason, number in state.dropped.items()),
+    )
+    yield _family(
+        REQUESTS,
+        ((number, state.name, result) for state in receivers for result, number in state.requests.items()),
+    )
 
 
 def _cluster(view: AgentView) -> Iterator[Family]:
-    # Imported lazily: the catalogue of families must not need the agent's packages, such as re2.
-    from gpuledger.agent.discovery.selection import STEPS
-
-    selected, up, watched, shards = Family(SELECTED), Family(WATCH_UP), Family(WATCHED), Family(SHARDS)
-    for report in view.reports:
-        if report.known:
-            for step in STEPS:
-                selected.add(report.passed[step], report.name, step)
-            for step, number in view.scrape_step_counts(report.name).items():
-                selected.add(number, report.name, step)
-    for watch in view.watches:
-        up.add(float(watch.success), watch.name)
-        watched.add(watch.entries, watch.name)
-    if view.shard is not None:
-        shards.add(view.shard.count)
-    yield from (selected, up, watched, shards)
+    yield _family(
+        SELECTED,
+        (
+            (number, report.name, step)
+            for report in view.discovery.reports
+            if report.known
+            for step, number in {**report.passed, **view.scrape_step_counts(report.name)}.items()
+        ),
+    )
+    yield _family(WATCH_UP, ((float(watch.success), watch.name) for watch in view.discovery.health))
+    yield _family(WATCHED, ((watch.entries, watch.name) for watch in view.discovery.health))
+    yield single_sample_family(SHARDS, view.shard.count if view.shard else None)
 
 
 def _targets(view: AgentView) -> Iterator[Family]:
-    states: dict[tuple[str, str], int] = {}
-    series: dict[str, int] = {}
-    cache: dict[str, int] = {}
+    states = Counter((loop.target.group, loop.state.up) for loop in view.loops)
+    series: Counter[str] = Counter()
+    cache: Counter[str] = Counter()
     for loop in view.loops:
-        group, state = loop.target.group, loop.state
-        word = {True: "up", False: "down", None: "unknown"}[state.up]
-        for each in ("up", "down", "unknown"):
-            states[group, each] = states.get((group, each), 0) + (each == word)
-        series[group] = series.get(group, 0) + state.counts.kept
-        cache[group] = cache.get(group, 0) + state.kept_bytes
-    targets = Family(TARGETS)
-    for (group, word), number in states.items():
-        targets.add(number, group, word)
-    yield targets
-    for spec, values in ((SERIES, series), (CACHE, cache)):
-        family = Family(spec)
-        for group, value in values.items():
-            family.add(value, group)
-        yield family
-
-
-def _receivers(view: AgentView) -> Iterator[Family]:
-    for spec, read in _RECEIVER:
-        family = Family(spec)
-        for state in view.receivers:
-            family.add(read(state), state.name)
-        yield family
-    dropped, requests = Family(DROPPED), Family(REQUESTS)
-    for state in view.receivers:
-        for reason, number in state.dropped.items():
-            dropped.add(number, state.name, reason)
-        for result, number in state.requests.items():
-            requests.add(number, state.name, result)
-    yield dropped
-    yield requests
+        series[loop.target.group] += loop.state.counts.kept
+        cache[loop.target.group] += loop.state.kept_bytes
+    words = {"up": True, "down": False, "unknown": None}
+    yield _family(
+        TARGETS, ((states[group, up], group, word) for group in series for word, up in words.items())
+    )
+    yield _family(SERIES, ((value, group) for group, value in series.items()))
+    yield _family(CACHE, ((value, group) for group, value in cache.items()))

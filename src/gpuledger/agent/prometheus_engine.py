@@ -20,27 +20,33 @@ from gpuledger.agent.discovery.meta_labels import (
 )
 from gpuledger.agent.discovery.selection import POD_MONITOR, EndpointSettings, Selection
 from gpuledger.agent.discovery.sharding import Shard
-from gpuledger.agent.relabel.rules import RelabelRule, RelabelRules
-from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.agent.relabel.rules import RelabelRule
+from gpuledger.agent.scrape.settings import Target
 from gpuledger.host.yaml_nodes import TLS_VERSIONS
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.model.errors import UsageError
 from gpuledger.model.text import format_duration
 
 Yaml = dict[str, Any]
+_VERSIONS: Final = {number: word for word, number in TLS_VERSIONS.items()}
+
+
+def _without_empty(found: Yaml) -> Yaml:
+    """Return the entries with a value: empty and false ones are Prometheus's defaults."""
+    return {name: value for name, value in found.items() if value}
 
 
 def tls_config(tls: ClientTls) -> Yaml:
     """Return the key tls_config, or {} for defaults. Raises UsageError for a secret that is not in a file."""
-    found: Yaml = {
+    found = {
         "ca_file": _file(tls.ca, "tlsConfig"),
         "cert_file": _file(tls.certificate, "tlsConfig"),
         "key_file": _file(tls.key, "tlsConfig"),
         "server_name": tls.server_name,
         "insecure_skip_verify": not tls.verify,
+        "min_version": _VERSIONS[tls.min_version] if tls.min_version > 12 else "",
     }
-    found = {name: value for name, value in found.items() if value}
-    return {"tls_config": found} if found else {}
+    return _without_empty({"tls_config": _without_empty(found)})
 
 
 def login_config(login: Login | None) -> Yaml:
@@ -48,18 +54,10 @@ def login_config(login: Login | None) -> Yaml:
     if login is None:
         return {}
     if login.scheme == "Basic":
-        return {
-            "basic_auth": {
-                "username": _username(login),
-                "password_file": _file(login.credentials, "basicAuth"),
-            }
-        }
-    return {
-        "authorization": {
-            "type": login.scheme,
-            "credentials_file": _file(login.credentials, "authorization"),
-        }
-    }
+        user, password = _username(login), _file(login.credentials, "basicAuth")
+        return {"basic_auth": {"username": user, "password_file": password}}
+    credentials = _file(login.credentials, "authorization")
+    return {"authorization": {"type": login.scheme, "credentials_file": credentials}}
 
 
 def _username(login: Login) -> str:
@@ -94,7 +92,6 @@ _SAME: Final = (
 _LATER: Final = frozenset({"sample_age_limit"})
 # The only common header that is not a secret: the tenant of the samples.
 _TENANT: Final = "x-scope-orgid"
-_VERSIONS: Final = {number: word for word, number in TLS_VERSIONS.items()}
 
 
 def receiver_config(receiver: ReceiverSettings, written: Mapping[str, Any]) -> Yaml:
@@ -102,14 +99,16 @@ def receiver_config(receiver: ReceiverSettings, written: Mapping[str, Any]) -> Y
 
     Raises UsageError for inline secrets, which are not printed, and for settings that Prometheus lacks.
     """
+    if receiver.tls.max_version < 13:
+        raise UsageError(f"{receiver.name}: Prometheus 2.42 has no tls_config.max_version; remove it")
     queue = {name: value for name, value in (written.get("queue_config") or {}).items() if name not in _LATER}
     return {
         "url": receiver.url,
         **{key: written[key] for key in _SAME if written.get(key) is not None},
-        **({"headers": _headers(receiver)} if receiver.headers else {}),
+        **_without_empty({"headers": _headers(receiver)}),
         **login_config(receiver.login),
-        **_tls(receiver),
-        **({"queue_config": queue} if queue else {}),
+        **tls_config(receiver.tls),
+        **_without_empty({"queue_config": queue}),
     }
 
 
@@ -121,15 +120,6 @@ def _headers(receiver: ReceiverSettings) -> Yaml:
                 "add it to the printed configuration"
             )
     return {name: value.text for name, value in receiver.headers}
-
-
-def _tls(receiver: ReceiverSettings) -> Yaml:
-    found = tls_config(receiver.tls)
-    if receiver.tls.min_version > 12:
-        found.setdefault("tls_config", {})["min_version"] = _VERSIONS[receiver.tls.min_version]
-    if receiver.tls.max_version < 13:
-        raise UsageError(f"{receiver.name}: Prometheus 2.42 has no tls_config.max_version; remove it")
-    return found
 
 
 _SLICE: Final = f"{META}endpointslice_"
@@ -153,7 +143,7 @@ def prometheus_config(
         for receiver, entry in zip(config.receivers, written["remote_write"], strict=True)
     ]
     return {
-        **({"global": {"external_labels": external}} if external else {}),
+        **_without_empty({"global": _without_empty({"external_labels": external})}),
         "scrape_configs": jobs,
         "remote_write": receivers,
     }
@@ -175,7 +165,7 @@ def _static_job(target: Target, number: int, shard: Shard) -> Yaml:
         "job_name": f"{target.group}/static/{number}",
         **_scrape_options(where),
         "static_configs": [{"targets": [parts.netloc], "labels": labels}],
-        **_relabel_configs("relabel_configs", _shard_rules(shard)),
+        **_without_empty({"relabel_configs": _relabel_configs(_shard_rules(shard))}),
     }
 
 
@@ -192,36 +182,28 @@ def _discovery_job(
             "builtin engine"
         )
     pods = selection.kind == POD_MONITOR
-    role = "pod" if pods else "endpointslice"
-    sd: Yaml = {"role": role}
+    kind = "pod" if pods else "service"
+    sd: Yaml = {"role": "pod" if pods else "endpointslice"}
     if selection.namespaces.names:
         sd["namespaces"] = {"names": sorted(selection.namespaces.names)}
     if selection.selector:
-        sd["selectors"] = [{"role": "pod" if pods else "service", "label": str(selection.selector)}]
+        sd["selectors"] = [{"role": kind, "label": str(selection.selector)}]
     if endpoint.add_node_label and selection.mentions(NODE):
         sd["attach_metadata"] = {"node": True}
     if access is not None:
         sd |= _api_server(access)
-    rules = [
-        RelabelRule(target_label="job", replacement=selection.name.replace("$", "$$")),
-        *_job_rules(selection),
-        *(_pod_rules(endpoint) if pods else _service_rules(endpoint)),
-        *selection.rules.rules,
-        *_shard_rules(shard),
-    ]
+    rules = [RelabelRule(target_label="job", replacement=selection.name.replace("$", "$$"))]
+    if selection.job_label:
+        label = f"{META}{kind}_label_{sanitize_label_name(selection.job_label)}"
+        rules.append(RelabelRule(source_labels=(label,), regex="(.+)", target_label="job"))
+    rules += _pod_rules(endpoint) if pods else _service_rules(endpoint)
+    rules += (*selection.rules.rules, *_shard_rules(shard))
     return {
         "job_name": selection.name if not number else f"{selection.name}/{number}",
         **_scrape_options(endpoint),
         "kubernetes_sd_configs": [sd],
-        **_relabel_configs("relabel_configs", rules),
+        "relabel_configs": _relabel_configs(rules),
     }
-
-
-def _job_rules(selection: Selection) -> Iterable[RelabelRule]:
-    if selection.job_label:
-        kind = "pod" if selection.kind == POD_MONITOR else "service"
-        label = f"{META}{kind}_label_{sanitize_label_name(selection.job_label)}"
-        yield RelabelRule(source_labels=(label,), regex="(.+)", target_label="job")
 
 
 def _pod_rules(endpoint: EndpointSettings) -> Iterable[RelabelRule]:
@@ -269,53 +251,41 @@ def _shard_rules(shard: Shard) -> tuple[RelabelRule, ...]:
 
 
 def _scrape_options(endpoint: EndpointSettings) -> Yaml:
-    settings = endpoint.settings
+    settings, limits = endpoint.settings, endpoint.settings.label_limits
     return {
         "scrape_interval": format_duration(settings.interval),
         "scrape_timeout": format_duration(settings.timeout),
         "scheme": endpoint.scheme,
         "metrics_path": endpoint.path,
-        **(
-            {"params": {key: list(values) for key, values in endpoint.params.items()}}
-            if endpoint.params
-            else {}
-        ),
+        **_without_empty({"params": {key: list(values) for key, values in endpoint.params.items()}}),
         # The builtin engine's default decides by the page; for GPU exporters that is true.
         "honor_labels": settings.honor_labels is not False,
         "honor_timestamps": settings.honor_timestamps,
-        **_limits(settings),
+        **_without_empty(
+            {
+                "body_size_limit": f"{settings.body_limit}B" if settings.body_limit else 0,
+                "sample_limit": settings.sample_limit,
+                "label_limit": limits.labels,
+                "label_name_length_limit": limits.name_length,
+                "label_value_length_limit": limits.value_length,
+            }
+        ),
         **({} if settings.follow_redirects else {"follow_redirects": False}),
         **tls_config(settings.tls),
         **login_config(settings.login),
-        **_relabel_configs("metric_relabel_configs", settings.metric_relabeling.rules),
+        **_without_empty({"metric_relabel_configs": _relabel_configs(settings.metric_relabeling.rules)}),
     }
-
-
-def _limits(settings: ScrapeSettings) -> Yaml:
-    limits = settings.label_limits
-    found = {
-        "body_size_limit": f"{settings.body_limit}B" if settings.body_limit else 0,
-        "sample_limit": settings.sample_limit,
-        "label_limit": limits.labels,
-        "label_name_length_limit": limits.name_length,
-        "label_value_length_limit": limits.value_length,
-    }
-    return {name: limit for name, limit in found.items() if limit}
 
 
 def _api_server(access: ApiServerAccess) -> Yaml:
-    found: Yaml = {"api_server": access.url}
-    if access.token_file is not None:
-        found["authorization"] = {"credentials_file": str(access.token_file)}
-    tls: Yaml = {"ca_file": str(access.ca_file)} if access.ca_file is not None else {}
-    if not access.verify:
-        tls["insecure_skip_verify"] = True
-    return {**found, "tls_config": tls} if tls else found
+    token = {"credentials_file": str(access.token_file or "")}
+    tls = {"ca_file": str(access.ca_file or ""), "insecure_skip_verify": not access.verify}
+    more = {"authorization": _without_empty(token), "tls_config": _without_empty(tls)}
+    return {"api_server": access.url, **_without_empty(more)}
 
 
-def _relabel_configs(key: str, rules: Iterable[RelabelRule]) -> Yaml:
-    entries = [_relabel_config(rule) for rule in RelabelRules(rules).rules]
-    return {key: entries} if entries else {}
+def _relabel_configs(rules: Iterable[RelabelRule]) -> list[Yaml]:
+    return [_relabel_config(rule) for rule in rules]
 
 
 def _relabel_config(rule: RelabelRule) -> Yaml:

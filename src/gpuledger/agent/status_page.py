@@ -3,61 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from html import escape
 from textwrap import shorten
 from typing import Any, Final
 
-from gpuledger import __version__
 from gpuledger.agent.agent import AgentView
 from gpuledger.agent.deliver.state import ReceiverState
 from gpuledger.agent.discovery.selection import SCRAPE_STEPS, STEPS, SelectionReport
 from gpuledger.agent.families import agent_families
 from gpuledger.agent.scrape.loop import ScrapeLoop
-from gpuledger.http.routes import Handler, HostFilter, Request, Response, Routes
+from gpuledger.http.hosts import AllowedHosts
+from gpuledger.http.routes import Handler, Response, Routes
 from gpuledger.outputs.responses import metrics_page_handler, probe_routes
-from gpuledger.web.plain_page import STYLE, html_response
+from gpuledger.web.plain_page import html_document, html_response, html_table
 
-_REFRESH_SECONDS: Final = 5
 _STILL: Final = "still"
 # Rows of the target table; targets that are down come first.
 _MOST_ROWS: Final = 500
 # Reasons shown for each selection.
 _MOST_REASONS: Final = 10
 _LONGEST: Final = 160
-_WORDS: Final = ' class="words"'
 _NEVER: Final = '<span title="not yet">\N{EN DASH}</span>'
-
-
-def status_page_handler(view: Callable[[], AgentView]) -> Handler:
-    """Return the handler of `/`."""
-
-    def serve(request: Request) -> Response:
-        return html_response(render_status_page(view(), refreshing=request.query != _STILL))
-
-    return serve
 
 
 def render_status_page(view: AgentView, *, refreshing: bool = True) -> str:
     """Render the HTML document. All external text is escaped."""
-    refresh = f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">\n' if refreshing else ""
-    other = f'<a href="./?{_STILL}">Stop refreshing</a>' if refreshing else '<a href="./">Refresh</a>'
-    return f"""\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-{refresh}<title>gpuledger agent</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header>
-<h1>gpuledger agent <small>{escape(__version__)}</small></h1>
-{_trouble(view)}<p>{_summary(view)}</p>
-</header>
-<main>
+    footer = f'<a href="./?{_STILL}">Stop refreshing</a>' if refreshing else '<a href="./">Refresh</a>'
+    header = f"{_trouble(view)}<p>{_summary(view)}</p>"
+    main = f"""\
 <h2>Targets</h2>
 {_targets(view)}
 {_discovery(view)}<h2>Receivers</h2>
@@ -66,23 +41,20 @@ def render_status_page(view: AgentView, *, refreshing: bool = True) -> str:
 <ul>
 <li><a href="./metrics">/metrics</a>: the same information as Prometheus metrics</li>
 <li><a href="./-/healthy">/-/healthy</a>, <a href="./-/ready">/-/ready</a>: liveness and readiness probes</li>
-</ul>
-</main>
-<footer>{other}</footer>
-</body>
-</html>
-"""
+</ul>"""
+    return html_document("gpuledger agent", header, main, footer, refreshing=refreshing)
 
 
 def _trouble(view: AgentView) -> str:
     if not view.error:
         return ""
     end = "" if view.error.endswith("?") else "."
-    return (
-        f'<p class="banner" role="note"><strong>The configuration file is invalid:</strong> '
-        f"{escape(view.error)}{end} The last valid one, "
-        f"loaded {_ago(view, view.configured)}, is active.</p>\n"
-    )
+    active = f"The last valid one, loaded {_ago(view, view.configured)}, is active."
+    return _banner("The configuration file is invalid", f"{escape(view.error)}{end} {active}")
+
+
+def _banner(title: str, text: str) -> str:
+    return f'<p class="banner" role="note"><strong>{escape(title)}:</strong> {text}</p>\n'
 
 
 def _summary(view: AgentView) -> str:
@@ -110,33 +82,29 @@ def _targets(view: AgentView) -> str:
     loops = sorted(view.loops, key=lambda loop: loop.state.up is not False)
     more = f"<p>{len(loops) - _MOST_ROWS:,} more are not shown.</p>" if len(loops) > _MOST_ROWS else ""
     columns = ("Target", "Group", "State", "Last scrape", "Duration", "Samples", "Interval")
-    return _table("Targets", columns, (_target_row(view, loop) for loop in loops[:_MOST_ROWS])) + more
+    return html_table("Targets", columns, (_target_row(view, loop) for loop in loops[:_MOST_ROWS])) + more
 
 
 def _discovery(view: AgentView) -> str:
     """Render the selections with the counts of each step, and the failing watches."""
-    if not view.reports and not view.waiting_reason:
+    discovery = view.discovery
+    if not discovery.reports and not discovery.waiting_reason:
         return ""
-    problems = "".join(
-        f'<p class="banner" role="note"><strong>{escape(watch.name)}:</strong> {escape(watch.error)}</p>\n'
-        for watch in view.watches
-        if watch.error
-    )
-    if view.waiting_reason:
-        why = escape(view.waiting_reason)
-        problems += f'<p class="banner" role="note"><strong>Nothing is scraped:</strong> {why}.</p>\n'
+    problems = "".join(_banner(watch.name, escape(watch.error)) for watch in discovery.health if watch.error)
+    if discovery.waiting_reason:
+        problems += _banner("Nothing is scraped", f"{escape(discovery.waiting_reason)}.")
     columns = ("Selection", "Kind", *(step.capitalize() for step in (*STEPS, *SCRAPE_STEPS)))
-    rows = (_selection_row(view, report) for report in view.reports)
+    rows = (_selection_row(view, report) for report in view.discovery.reports)
     shard = f"<p>This is shard {view.shard}.{_former(view)}</p>\n" if view.shard else ""
-    reasons = "".join(map(_reasons, view.reports))
-    table = _table("Discovery", columns, rows)
+    reasons = "".join(map(_reasons, view.discovery.reports))
+    table = html_table("Discovery", columns, rows)
     return f"<h2>Discovery</h2>\n{shard}{problems}{table}\n{reasons}"
 
 
 def _former(view: AgentView) -> str:
-    if not view.former_shards:
+    if not view.discovery.assignment.former_shards:
         return ""
-    names = " and ".join(map(str, view.former_shards))
+    names = " and ".join(map(str, view.discovery.assignment.former_shards))
     return f" It still scrapes its targets of {names} until the other shards are ready."
 
 
@@ -182,7 +150,7 @@ def _target_row(view: AgentView, loop: ScrapeLoop) -> str:
 
 def _receivers(view: AgentView) -> str:
     columns = ("Receiver", "URL", "State", "Queued", "Oldest", "Delivered", "Lag", "Dropped", "On disk")
-    return _table("Receivers", columns, (_receiver_row(view, state) for state in view.receivers))
+    return html_table("Receivers", columns, (_receiver_row(view, state) for state in view.receivers))
 
 
 def _receiver_row(view: AgentView, state: ReceiverState) -> str:
@@ -212,17 +180,6 @@ def _word(state: ReceiverState) -> str:
     return "accepting" if state.last_success else "nothing sent yet"
 
 
-def _table(label: str, columns: Iterable[str], rows: Iterable[str]) -> str:
-    head = "".join(
-        f'<th scope="col"{_WORDS if column == "State" else ""}>{column}</th>' for column in columns
-    )
-    body = "\n".join(rows)
-    return (
-        f'<div class="wide" role="region" aria-label="{label}" tabindex="0">\n<table>\n'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
-    )
-
-
 def _short(text: str) -> str:
     """Shorten an error, which may quote a whole document; the log has more of it."""
     return escape(shorten(text, _LONGEST, placeholder="..."))
@@ -239,15 +196,11 @@ _LONGEST_ERROR: Final = 300
 _NEVER_SCRAPED: Final = "0001-01-01T00:00:00Z"
 
 
-def active_targets_handler(view: Callable[[], AgentView]) -> Handler:
-    """Return the handler of TARGETS_API_PATH. Dropped targets are counted in the metrics, not listed."""
-
-    def serve(_: Request) -> Response:
-        data = {"activeTargets": [_active(loop) for loop in view().loops], "droppedTargets": []}
-        body = json.dumps({"status": "success", "data": data}, separators=(",", ":"))
-        return Response(200, body.encode(), "application/json")
-
-    return serve
+def active_targets_response(view: AgentView) -> Response:
+    """Return the response at TARGETS_API_PATH. Dropped targets are counted in the metrics, not listed."""
+    data = {"activeTargets": [_active(loop) for loop in view.loops], "droppedTargets": []}
+    body = json.dumps({"status": "success", "data": data}, separators=(",", ":"))
+    return Response(200, body.encode(), "application/json")
 
 
 def _active(loop: ScrapeLoop) -> dict[str, Any]:
@@ -265,22 +218,20 @@ def _active(loop: ScrapeLoop) -> dict[str, Any]:
 
 def _time(unix: float | None) -> str:
     """Format a time like Prometheus, which uses year 1 for never."""
-    return (
-        _NEVER_SCRAPED
-        if unix is None
-        else datetime.fromtimestamp(unix, UTC).isoformat().replace("+00:00", "Z")
-    )
+    if unix is None:
+        return _NEVER_SCRAPED
+    return datetime.fromtimestamp(unix, UTC).isoformat().replace("+00:00", "Z")
 
 
-def agent_routes(view: Callable[[], AgentView], hosts: HostFilter | None = None) -> Routes:
+def agent_routes(view: Callable[[], AgentView], hosts: AllowedHosts | None = None) -> Routes:
     """Return the routes of status page, metrics, targets API and probes.
 
     The agent is ready after the first discovery, successful or not: other shards may then drop their targets.
     """
-    handlers = {
-        "/": status_page_handler(view),
+    handlers: dict[str, Handler] = {
+        "/": lambda request: html_response(render_status_page(view(), refreshing=request.query != _STILL)),
         "/metrics": metrics_page_handler(lambda: agent_families(view())),
-        TARGETS_API_PATH: active_targets_handler(view),
-        **probe_routes(lambda: view().unready_reason),
+        TARGETS_API_PATH: lambda _: active_targets_response(view()),
+        **probe_routes(lambda: view().discovery.unready_reason),
     }
     return Routes(handlers, hosts=hosts)

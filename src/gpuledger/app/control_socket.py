@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from os import environ
 from pathlib import Path
 from typing import Any, Final
@@ -70,10 +70,10 @@ def open_control_socket(
         return None
     if settings.socket:
         return ControlSocket(Path(settings.socket))
-    for folder in _folders(environment, state_dir, system):
-        if _usable(folder):
+    for path in default_socket_paths(environment, state_dir, system):
+        if _usable(path.parent):
             try:
-                return ControlSocket(folder / SOCKET_NAME)
+                return ControlSocket(path)
             except GpuledgerError as error:
                 log.warning("gpuledger pause will not work: %s", error)
                 return None
@@ -85,15 +85,9 @@ def default_socket_paths(
     environment: Mapping[str, str], state_dir: Path | None, system: Path = RUN_DIR
 ) -> list[Path]:
     """Default paths of the control socket of a running gpuledger, the most likely first."""
-    return [folder / SOCKET_NAME for folder in _folders(environment, state_dir, system)]
-
-
-def _folders(environment: Mapping[str, str], state_dir: Path | None, system: Path) -> Iterator[Path]:
-    yield system
-    if environment.get("XDG_RUNTIME_DIR"):
-        yield Path(environment["XDG_RUNTIME_DIR"], "gpuledger")
-    if state_dir is not None:
-        yield state_dir
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    folders = (system, Path(runtime, "gpuledger") if runtime else None, state_dir)
+    return [folder / SOCKET_NAME for folder in folders if folder is not None]
 
 
 def _usable(folder: Path) -> bool:
@@ -117,13 +111,12 @@ def _bind(path: Path) -> socket.socket:
             _remove_stale_socket(path)
             made.bind(str(path))
         made.listen(8)
-    except OSError as error:
+    except (OSError, GpuledgerError) as error:
         made.close()
+        if isinstance(error, GpuledgerError):
+            raise
         reason = error.strerror or str(error)
         raise GpuledgerError(f"cannot listen on {path}: {reason}; see --control.socket") from None
-    except GpuledgerError:
-        made.close()
-        raise
     return made
 
 
@@ -144,8 +137,6 @@ def _remove_stale_socket(path: Path) -> None:
 
 # Seconds. The server waits up to 30 s for a reading in progress and, after a resume, for the next reading.
 _RESPONSE_TIMEOUT: Final = 90.0
-_NOT_LISTENING: Final = frozenset({errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR})
-_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM})
 
 
 def send_request(values: Mapping[str, Any], request: Mapping[str, object]) -> str:
@@ -158,10 +149,12 @@ def send_request(values: Mapping[str, Any], request: Mapping[str, object]) -> st
         raise UsageError(
             "--control.socket none: gpuledger has no control socket; name the socket of the running gpuledger"
         )
-    paths = (
-        [Path(settings.socket)] if settings.socket else _default_paths(build_settings(StoreSettings, values))
-    )
-    return send_request_to(paths, request)
+    if settings.socket:
+        return send_request_to([Path(settings.socket)], request)
+    state_dir = build_settings(StoreSettings, values).state_dir
+    state_dirs = [None] if state_dir == MEMORY_ONLY else candidate_dirs(state_dir, environ)
+    paths = [path for folder in state_dirs for path in default_socket_paths(environ, folder)]
+    return send_request_to(dict.fromkeys(paths), request)
 
 
 def send_request_to(
@@ -176,11 +169,12 @@ def send_request_to(
             raise GpuledgerError(
                 f"no answer on {path} within {timeout:g} s: check `/health` and the log of gpuledger"
             ) from None
+        except PermissionError:
+            forbidden.append(path)
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            continue
         except OSError as error:
-            if error.errno in _FORBIDDEN:
-                forbidden.append(path)
-            elif error.errno not in _NOT_LISTENING:
-                raise GpuledgerError(f"cannot connect to {path}: {error.strerror or error}") from None
+            raise GpuledgerError(f"cannot connect to {path}: {error.strerror or error}") from None
     if forbidden:
         raise GpuledgerError(
             f"no permission to connect to {forbidden[0]}: run this as root, or as the user of gpuledger serve"
@@ -189,13 +183,6 @@ def send_request_to(
         f"no gpuledger is running here: nothing listens on {' or '.join(map(str, paths))}; run this where"
         " `gpuledger serve` runs (on that node, in its container: kubectl exec POD -- gpuledger ..., as its"
         " user), with the same --control.socket or --config"
-    )
-
-
-def _default_paths(store: StoreSettings) -> list[Path]:
-    state_dirs = [None] if store.state_dir == MEMORY_ONLY else candidate_dirs(store.state_dir, environ)
-    return list(
-        dict.fromkeys(path for folder in state_dirs for path in default_socket_paths(environ, folder))
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import select
 import socket
 from contextlib import suppress
@@ -12,6 +11,7 @@ from threading import Thread
 from typing import Any, Final, Protocol
 
 from gpuledger.app.control_socket import ControlSocket
+from gpuledger.app.stop_signals import WakePipe
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
 from gpuledger.node.health import LONGEST_PAUSE
@@ -50,7 +50,7 @@ class ControlThread:
         self._control_socket = control_socket
         self._watcher: SettingsWatcher | None = None
         self._stopping = self._reload_requested = False
-        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipe = WakePipe()
         # A daemon thread: a driver call that hangs during a pause must not keep the process from exiting.
         self._thread = Thread(target=self._run, name="control", daemon=True)
 
@@ -66,7 +66,7 @@ class ControlThread:
     def stop(self, timeout: float = 2.0) -> None:
         """Stop the thread and close the control socket; abandon a thread that hangs for `timeout` seconds."""
         self._stopping = True
-        self._wake()
+        self._pipe.wake()
         if self._thread.is_alive():
             self._thread.join(timeout)
         if self._control_socket is not None:
@@ -75,15 +75,10 @@ class ControlThread:
     def request_reload(self) -> None:
         """Request a reload of the settings. Callable from any thread and from a signal handler."""
         self._reload_requested = True
-        self._wake()
-
-    def _wake(self) -> None:
-        # A full pipe already holds wake-ups that are not handled yet.
-        with suppress(BlockingIOError):
-            os.write(self._writer, b"\0")
+        self._pipe.wake()
 
     def _run(self) -> None:
-        sources: list[Any] = [self._reader]
+        sources: list[Any] = [self._pipe]
         if self._control_socket is not None:
             sources.append(self._control_socket.socket)
         while not self._stopping:
@@ -95,15 +90,13 @@ class ControlThread:
                 log.exception("cannot handle a control request")
 
     def _handle_ready(self, ready: list[Any]) -> None:
-        if self._reader in ready:
-            with suppress(BlockingIOError):
-                os.read(self._reader, _LONGEST_REQUEST)
+        if self._pipe in ready:
+            self._pipe.drain()
         if self._stopping:
             return
-        if self._reload_requested:
-            self._reload_requested = False
-            if self._watcher is not None:
-                self._watcher.reload()
+        requested, self._reload_requested = self._reload_requested, False
+        if requested and self._watcher is not None:
+            self._watcher.reload()
         if self._control_socket is not None and self._control_socket.socket in ready:
             self._serve_client(self._control_socket.socket)
         if not ready and self._watcher is not None:

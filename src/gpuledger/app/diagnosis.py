@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from threading import Thread
 from typing import Any, Final, TextIO
 
-from gpuledger.config.node import owner_index_settings
+from gpuledger.config.node import configured_node_name
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.settings import HostSettings
 from gpuledger.http.settings import HttpSettings
-from gpuledger.kubernetes.settings import is_kubernetes_enabled
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
-from gpuledger.model.checks import Check, Finding, Verdict, caused_by, fails, skipped, unknown
-from gpuledger.model.devices import Device
+from gpuledger.model.checks import Check, Finding, Verdict, caused_by, fails, skipped, split_remedy, unknown
+from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import build_settings
 from gpuledger.model.text import is_utf8
 from gpuledger.outputs.checks import web_config_checks
-from gpuledger.workloads.checks import container_checks, job_map_checks
-from gpuledger.workloads.owner_index_setup import OwnerIndexSettings
-from gpuledger.workloads.pod_resources.checks import pod_resources_checks
-from gpuledger.workloads.pods.checks import device_uuids, kubernetes_checks
-from gpuledger.workloads.slurm.checks import slurm_checks
+from gpuledger.workloads.owner_index_setup import owner_index_checks
 
 _SYMBOLS: Final = {
     Verdict.WORKS: ("✓", "+", "32"),
@@ -63,32 +59,25 @@ def _cause(check: Check, found: Sequence[Finding]) -> str:
 
 def _run_check(check: Check) -> list[Finding]:
     found: list[Finding] = []
-    broken: list[Exception] = []
 
     def run() -> None:
         try:
-            found.extend(check.run())
+            for finding in check.run():
+                found.append(finding)  # noqa: PERF402  (a check that hangs keeps what it has found)
+        except GpuledgerError as error:
+            found.append(fails(check.name, check.what, *split_remedy(error)))
         except Exception as error:  # noqa: BLE001  (a failing check is a finding; the other checks still run)
-            broken.append(error)
+            why = f"the check itself failed: {type(error).__name__}: {error}"
+            found.append(unknown(check.name, check.what, why, "please report this line"))
 
     thread = Thread(target=run, name=f"check {check.name}", daemon=True)
     thread.start()
     thread.join(check.limit)
-    if thread.is_alive():
-        why = f"the check did not finish within {check.limit:g} s"
-        return [
-            fails(
-                check.name,
-                check.what,
-                why,
-                "a read hangs: look for errors in `dmesg`, and check network mounts",
-            )
-        ]
-    if broken:
-        error = broken[0]
-        why = f"the check itself failed: {type(error).__name__}: {error}"
-        return [*found, unknown(check.name, check.what, why, "please report this line")]
-    return found
+    if not thread.is_alive():
+        return found
+    why = f"the check did not finish within {check.limit:g} s"
+    remedy = "a read hangs: look for errors in `dmesg`, and check network mounts"
+    return [*found, fails(check.name, check.what, why, remedy)]
 
 
 def exit_code(findings: Iterable[Finding]) -> int:
@@ -101,16 +90,7 @@ def findings_json(findings: Sequence[Finding], version: str) -> str:
     counts = Counter(finding.verdict for finding in findings)
     document = {
         "version": version,
-        "findings": [
-            {
-                "check": finding.check,
-                "verdict": finding.verdict.value,
-                "what": finding.what,
-                "why": finding.why,
-                "remedy": finding.remedy,
-            }
-            for finding in findings
-        ],
+        "findings": [asdict(finding) | {"verdict": finding.verdict.value} for finding in findings],
         "summary": {
             "ok": not exit_code(findings),
             **{verdict.value: counts[verdict] for verdict in Verdict},
@@ -171,10 +151,6 @@ def _summary(findings: Sequence[Finding]) -> str:
     return f"{parts}. Start with: {first.what}." if first else f"{parts}."
 
 
-# Without these there are no processes to find owners for.
-OWNER_NEEDS = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
-
-
 def diagnose_serving(
     values: Mapping[str, Any], environment: Mapping[str, str], *, simulated: bool
 ) -> list[Finding]:
@@ -184,30 +160,8 @@ def diagnose_serving(
     and checks of the listen addresses, which this program occupies itself.
     """
     host = build_settings(HostSettings, values)
-    owner_indexes = () if simulated else owner_index_checks(owner_index_settings(values), host, environment)
+    node = configured_node_name(values, environment)
+    owner_indexes = () if simulated else owner_index_checks(values, node, environment, SystemClock())
     web = web_config_checks(build_settings(HttpSettings, values))
     ledger = ledger_checks(build_settings(StoreSettings, values), environment, made_up=simulated)
     return run_checks((*host_checks(host, environment, local=not simulated), *owner_indexes, *ledger, *web))
-
-
-def owner_index_checks(
-    settings: OwnerIndexSettings,
-    host: HostSettings,
-    environment: Mapping[str, str],
-    devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
-) -> tuple[Check, ...]:
-    """Checks whether each owner index can be read here. `devices` returns the source's, None where unread."""
-    node = settings.node_name(environment)
-    return (
-        *kubernetes_checks(settings.kubernetes, node, environment),
-        *pod_resources_checks(
-            settings.pod_resources,
-            devices,
-            lambda: device_uuids(settings.kubernetes, node, environment),
-            enabled=is_kubernetes_enabled(settings.kubernetes, environment),
-            needs=OWNER_NEEDS,
-        ),
-        *slurm_checks(settings.slurm, sysfs=host.sysfs, procfs=host.procfs),
-        *job_map_checks(settings.job_map, SystemClock()),
-        *container_checks(settings.containers),
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -81,7 +82,8 @@ def build_parser(
         add_help=False,
         formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=_FLAG_COLUMNS),
     )
-    pages = {_page_of(group) for group in groups.values()} | {HelpPage.COMMON}
+    page_of = {group: HELP_PAGES.get(group, HelpPage.COMMON) for group in groups.values()}
+    pages = {*page_of.values(), HelpPage.COMMON}
     for page in (page for page in HelpPage if page in pages):
         names = ("-h", page.value) if page is HelpPage.COMMON else (page.value,)
         text = _PAGES[page][0] if len(pages) > 1 else "show this help and exit"
@@ -96,12 +98,8 @@ def build_parser(
                 action="append",
                 metavar=item.metavar or ("BOOL" if item.boolean else "VALUE"),
             )
-            made.declared.append((action, _page_of(group), item, default))
+            made.declared.append((action, page_of[group], item, default))
     return made
-
-
-def _page_of(group: type) -> HelpPage:
-    return HELP_PAGES.get(group, HelpPage.COMMON)
 
 
 def _help(item: Setting, default: object, names: Sequence[str]) -> str:
@@ -157,30 +155,18 @@ def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]
     for word in arguments:
         if normal and normal[-1].endswith("=true"):
             flag = normal[-1].removesuffix("=true")
-            if flag in known and known[flag].boolean and word.lower() in _values(known[flag]):
+            # Other words are not the value of a boolean flag.
+            values = ("true", "false", *known[flag].metavar.split("|")) if flag in known else ()
+            if word.lower() in values and known[flag].boolean:
                 normal[-1] = f"{flag}={word}"
                 continue
-        normal.append(_normal_word(word, known))
+        name, equals, value = word.partition("=")
+        if re.fullmatch("-[^-].+", name) and f"-{name}" in (*known, "--config", *HELP_FLAGS):
+            name = f"-{name}"
+        if not equals and name in known and known[name].boolean:
+            equals, value = "=", "true"
+        normal.append(f"{name}{equals}{value}")
     return normal
-
-
-def _values(item: Setting) -> tuple[str, ...]:
-    """The words that are the value of a preceding boolean flag; other words are not."""
-    return ("true", "false", *item.metavar.split("|"))
-
-
-def _normal_word(word: str, known: Mapping[str, Setting]) -> str:
-    name, equals, value = word.partition("=")
-    if (
-        len(name) > 2
-        and name[0] == "-"
-        and name[1] != "-"
-        and f"-{name}" in (*known, "--config", *HELP_FLAGS)
-    ):
-        name = f"-{name}"
-    if not equals and name in known and known[name].boolean:
-        return f"{name}=true"
-    return f"{name}{equals}{value}"
 
 
 def reject_words(command: str, words: Sequence[str]) -> None:
@@ -199,13 +185,22 @@ def parse_command(
     groups: Mapping[str, type],
     arguments: Sequence[str],
     also: Iterable[type] = (),
+    argument: str = "",
 ) -> tuple[CommandLine, ReadSettings]:
-    """Parse the command line of a command without positional arguments.
+    """Parse the command line of a command.
 
     Returns it, and a function that reads all settings by key; each call reads the file and the environment
-    again. `groups` by title have flags, the groups in `also` have none. Both functions raise UsageError.
+    again. `groups` by title have flags, the groups in `also` have none. `argument` is the name of the one
+    positional argument, maybe with its meaning after a colon; empty for none. Both functions raise
+    UsageError.
     """
-    given = parse_flags(build_parser(command, about, examples, groups), groups.values(), arguments, environ)
-    reject_words(command, given.arguments)
+    made = build_parser(command, about, examples, groups)
+    if argument:
+        made.usage = f"gpuledger {command} {argument.partition(':')[0]} [FLAGS]"
+    given = parse_flags(made, groups.values(), arguments, environ)
+    if not argument:
+        reject_words(command, given.arguments)
+    elif len(given.arguments) != 1:
+        raise UsageError(f"{command} needs one {argument}; see gpuledger {command} --help")
     wanted = (*groups.values(), *also)
     return given, lambda: load_values(wanted, given.flags, environ, given.config, ALL_GROUPS)

@@ -54,50 +54,42 @@ class FleetQueries:
 
     def __init__(self, client: PrometheusClient, match: str, by: str) -> None:
         self._client = client
+        self._query = client.query_vector
         self._match = match.strip().strip("{}").strip().strip(",")
         self._by = by
-        self._interval = _DEFAULT_INTERVAL
+        # The longest time between scrapes, in seconds.
+        self.interval = _DEFAULT_INTERVAL
 
     def scrape_intervals(self, ends: list[float]) -> dict[Target, float]:
         """Seconds between scrapes by target, at the latest of these times that has samples."""
         for at in reversed(ends):
-            series = self._client.query_sample_times(
-                f"{self._of('gpuledger_ticks_total')}[{_span(_SAMPLED)}]", at
-            )
+            ticks = f"{self._of('gpuledger_ticks_total')}[{_span(_SAMPLED)}]"
+            series = self._client.query_sample_times(ticks, at)
             found: dict[Target, float] = {}
             for labels, times in series:
                 gaps = [after - before for before, after in pairwise(times) if after > before]
                 if gaps:
                     found[target_of(labels)] = median(gaps)
             if found:
-                self._interval = max(found.values())
+                self.interval = max(found.values())
                 return found
         return {}
 
-    @property
-    def interval(self) -> float:
-        """The longest time between scrapes, in seconds."""
-        return self._interval
-
     def has_data(self, begins: float, ends: float) -> bool:
         """Whether there are metrics of gpuledger in this period."""
-        return bool(
-            self._client.query_vector(
-                f"count(last_over_time({self._of(DEVICES)}[{_span(ends - begins)}]))", ends
-            )
-        )
+        return bool(self._query(f"count(last_over_time({self._of(DEVICES)}[{_span(ends - begins)}]))", ends))
 
     def is_simulated(self, ends: float) -> bool:
         """Whether any node is simulated or replays a recording."""
         selector = self._of("gpuledger_source_info", 'simulated="true"')
-        return bool(self._client.query_vector(f"count(last_over_time({selector}[{_span(DAY)}]))", ends))
+        return bool(self._query(f"count(last_over_time({selector}[{_span(DAY)}]))", ends))
 
     def query_range(self, begins: float, ends: float) -> ScrapedRange:
         """All data of one part of the period."""
-        ask, within = self._client.query_vector, f"[{_span(ends - begins)}]"
+        within = f"[{_span(ends - begins)}]"
         devices = self._rises(DEVICES, begins, ends)
         if devices["last"]:
-            devices["still"] = ask(self._of(DEVICES), ends)
+            devices["still"] = self._query(self._of(DEVICES), ends)
         limit, power = (
             f"max by (uuid) (max_over_time({self._of(name)}{within}))"
             for name in ("gpuledger_device_power_limit_watts", "gpuledger_device_power_watts")
@@ -108,11 +100,11 @@ class FleetQueries:
             ends,
             devices,
             self._rises(ENERGY, begins, ends),
-            counts=ask(f"count_over_time({self._of(DEVICES)}{within})", ends),
+            counts=self._query(f"count_over_time({self._of(DEVICES)}{within})", ends),
             seconds={word: self._rises(name, begins, ends) for word, name in _SECONDS.items()},
-            ratios=ask(f"last_over_time({self._of('gpuledger_device_sm_ratio')}{within})", ends),
-            watts=ask(f"{limit} or {power}", ends),
-            infos=ask(f"last_over_time({info}{within})", ends),
+            ratios=self._query(f"last_over_time({self._of('gpuledger_device_sm_ratio')}{within})", ends),
+            watts=self._query(f"{limit} or {power}", ends),
+            infos=self._query(f"last_over_time({info}{within})", ends),
             pods=self._pods(within, ends),
             pod_labels=self._pod_labels(within, ends),
         )
@@ -126,20 +118,20 @@ class FleetQueries:
             ends,
             self._levels(DEVICES, begins, ends),
             self._levels(ENERGY, begins, ends),
-            counts=self._client.query_vector(counts, ends),
+            counts=self._query(counts, ends),
             seconds={word: self._levels(name, begins, ends) for word, name in times.items()},
         )
 
     def query_ending(self, begins: float, ends: float, until: float) -> PeriodEnd:
         """Data about both ends of the period, and about the time after it, as far as it has passed."""
         pending = f"max by (uuid) (last_over_time({self._of(_PENDING)}[{_span(_LOOKBACK)}]))"
-        recent = _span(scrape_delay(self._interval))
+        recent = _span(scrape_delay(self.interval))
         return PeriodEnd(
-            [labels for labels, _ in self._client.query_vector(self._of(ENERGY), ends)],
-            self._client.query_vector(pending, begins),
-            self._client.query_vector(pending, ends),
-            self._client.query_vector(f"max by (uuid) (rate({self._of(DEVICES)}[{recent}]))", ends),
-            self._kept(begins, scrape_delay(self._interval)),
+            [labels for labels, _ in self._query(self._of(ENERGY), ends)],
+            self._query(pending, begins),
+            self._query(pending, ends),
+            self._query(f"max by (uuid) (rate({self._of(DEVICES)}[{recent}]))", ends),
+            self._kept(begins, scrape_delay(self.interval)),
             self._kept(ends, until - ends),
         )
 
@@ -148,15 +140,15 @@ class FleetQueries:
         if seconds < 1:
             return []
         least = f"min_over_time({self._of(_PENDING)}[{_span(seconds)}])"
-        return self._client.query_vector(f"max by (uuid) ({least})", begins + seconds)
+        return self._query(f"max by (uuid) ({least})", begins + seconds)
 
     def _levels(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
         within = f"({self._of(name)}[{_span(ends - begins)}])"
-        last = self._client.query_vector(f"last_over_time{within}", ends)
+        last = self._query(f"last_over_time{within}", ends)
         if not last:
             return {"last": last, "least": []}
-        least = self._client.query_vector(f"min_over_time{within}", ends)
-        return {"last": last, "least": least, "alive": self._client.query_vector(self._of(name), begins)}
+        least = self._query(f"min_over_time{within}", ends)
+        return {"last": last, "least": least, "alive": self._query(self._of(name), begins)}
 
     def _rises(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
         answers = self._levels(name, begins, ends)
@@ -164,9 +156,9 @@ class FleetQueries:
             return answers
         within = f"({self._of(name)}[{_span(ends - begins)}])"
         # 1.5 scrape intervals more, so that the range includes the last value before it.
-        wider = f"({self._of(name)}[{_span(ends - begins + 1.5 * self._interval)}])"
+        wider = f"({self._of(name)}[{_span(ends - begins + 1.5 * self.interval)}])"
         fell = f"resets{wider} > 0"
-        answers["resets"] = self._client.query_vector(fell, ends)
+        answers["resets"] = self._query(fell, ends)
         if answers["resets"]:
             for word, function in (
                 ("highest", f"max_over_time{within}"),
@@ -175,19 +167,19 @@ class FleetQueries:
                 ("wider", f"increase{wider}"),
                 ("wider_samples", f"count_over_time{wider}"),
             ):
-                answers[word] = self._client.query_vector(f"{function} and ({fell})", ends)
+                answers[word] = self._query(f"{function} and ({fell})", ends)
         return answers
 
     def _pods(self, within: str, ends: float) -> list[tuple[Labels, float]]:
         if self._by != "job":
             return []
-        return self._client.query_vector(f"last_over_time({self._of('gpuledger_pod_info')}{within})", ends)
+        return self._query(f"last_over_time({self._of('gpuledger_pod_info')}{within})", ends)
 
     def _pod_labels(self, within: str, ends: float) -> list[tuple[Labels, float]]:
         if not self._by.startswith(LABEL):
             return []
         selector = self._of("gpuledger_pod_label_info", f"label={json.dumps(self._by.removeprefix(LABEL))}")
-        return self._client.query_vector(f"last_over_time({selector}{within})", ends)
+        return self._query(f"last_over_time({selector}{within})", ends)
 
     def _of(self, name: str, more: str = "") -> str:
         matchers = ",".join(part for part in (self._match, more) if part)

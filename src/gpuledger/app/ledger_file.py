@@ -6,7 +6,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import environ
 from pathlib import Path
 from typing import Any
@@ -43,13 +43,10 @@ def open_history(values: Mapping[str, Any]) -> Iterator[History]:
             " serve`"
         ) from None
     try:
-        history = History(file)
-        try:
+        with closing(History(file)) as history:
             if is_simulated(history):
                 sys.stderr.write(f"{file}: data of a simulator or a recording, not of hardware\n")
             yield history
-        finally:
-            history.close()
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
         raise GpuledgerError(
             f"{file} is damaged ({type(error).__name__}: {error}): `gpuledger serve` moves a damaged ledger "

@@ -5,45 +5,39 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import Any, TextIO
 
 from gpuledger.config.settings import LogSettings
+from gpuledger.model.settings import build_settings
 from gpuledger.model.snapshot import SourceInfo
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _NAMES = {logging.WARNING: "warn", logging.CRITICAL: "error"}
 
 
-def record_fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, str]:
-    """The fields of one log line, in order."""
-    parts = {
-        "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-        "level": _NAMES.get(record.levelno, record.levelname.lower()),
-        "logger": record.name,
-        "msg": record.getMessage(),
-    }
-    if record.exc_info:
-        parts["error"] = formatter.formatException(record.exc_info)
-    return parts
+class _LineFormatter(logging.Formatter):
+    """Formats a record as one line: a JSON object, or `ts=... level=info logger=gpuledger.node msg="..."`."""
 
-
-class LogfmtFormatter(logging.Formatter):
-    """Formats a record as `ts=... level=info logger=gpuledger.node msg="..."`, always on one line."""
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
         """Format one record as one line."""
-        return " ".join(f"{key}={_quoted(value)}" for key, value in record_fields(record, self).items())
-
-
-class JsonFormatter(logging.Formatter):
-    """Formats a record as one JSON object on one line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Format one record as one line."""
-        return _json(record_fields(record, self))
+        fields = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": _NAMES.get(record.levelno, record.levelname.lower()),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        if self._as_json:
+            return _json(fields)
+        return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
 
 
 def _quoted(value: str) -> str:
@@ -58,10 +52,11 @@ def _json(value: object) -> str:
     return written if written.isprintable() else json.dumps(value)
 
 
-def configure_logging(settings: LogSettings, stream: TextIO | None = None) -> None:
-    """Send the program's log to `stream`; stderr by default."""
+def configure_logging(values: Mapping[str, Any], stream: TextIO | None = None) -> None:
+    """Send the program's log to `stream`, stderr by default, as the settings in `values` say."""
+    settings = build_settings(LogSettings, values)
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if settings.format == "json" else LogfmtFormatter())
+    handler.setFormatter(_LineFormatter(as_json=settings.format == "json"))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(_LEVELS[settings.level])

@@ -62,7 +62,7 @@ class NodeApiClient:
         if answer.status == 304 and self._newest:
             return self._newest
         if answer.status != 200:
-            raise self._status_error(answer)
+            raise GpuledgerError(self._describe_status(answer))
         try:
             found = json.loads(answer.body)
         except (ValueError, RecursionError):
@@ -109,6 +109,8 @@ class NodeApiClient:
         return response
 
     def _connect(self) -> socket.socket:
+        # Raises ValueError for an invalid host name, for which `wrap_socket` would leave its socket open.
+        self.host.encode("idna")
         connected = socket.create_connection((self.host, self._port), self._timeout)
         if self._context is None:
             return connected
@@ -139,24 +141,20 @@ class NodeApiClient:
             return f"{self.url} cannot be reached ({to_short_line(error.strerror or error)}): {_ADVICE}"
         return f"cannot read the answer of {self.url}: {to_short_line(error)}"
 
-    def _status_error(self, answer: HttpResponse) -> GpuledgerError:
+    def _describe_status(self, answer: HttpResponse) -> str:
         if answer.status == 401:
-            return GpuledgerError(
-                f"{self.url} requires a login (401): give --user and --password-file, or user:password@ in"
-                " --url"
-            )
+            remedy = "give --user and --password-file, or user:password@ in --url"
+            return f"{self.url} requires a login (401): {remedy}"
         if answer.status == 403:
-            return GpuledgerError(f"{self.url} denies access to this user (403)")
+            return f"{self.url} denies access to this user (403)"
         location = answer.headers.get("location")
         if 300 <= answer.status < 400 and location:
-            return GpuledgerError(
-                f"{self.url} redirects to {to_short_line(location)}: give that URL as --url"
-            )
+            return f"{self.url} redirects to {to_short_line(location)}: give that URL as --url"
         if answer.status == 404:
-            return GpuledgerError(self._describe_not_found())
+            return self._describe_not_found()
         if answer.status == 400 and not self._secure:
-            return GpuledgerError(f"{self.url} rejects the request (400): try https:// in --url")
-        return GpuledgerError(f"{self.url} answers {answer.status} to {SNAPSHOT}{_message(answer)}")
+            return f"{self.url} rejects the request (400): try https:// in --url"
+        return f"{self.url} answers {answer.status} to {SNAPSHOT}{_message(answer)}"
 
     def _describe_not_found(self) -> str:
         """A node without the web API, an older version, or a wrong path: the metrics page shows which."""

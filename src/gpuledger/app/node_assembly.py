@@ -5,22 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from os import environ
 from pathlib import Path
-from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from gpuledger import __version__
 from gpuledger.app.control_socket import open_control_socket
 from gpuledger.app.control_thread import ControlThread
-from gpuledger.app.profiling import ProfilingPoller, open_profiling_poller
 from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
-from gpuledger.config.node import owner_index_settings
+from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.settings import DialectSettings, SmiDialectSettings
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.owner_index import PolledIndex
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
@@ -30,11 +30,9 @@ from gpuledger.http.hosts import HostNameSettings, allowed_hosts
 from gpuledger.http.limits import HttpLimits
 from gpuledger.http.routes import Routes
 from gpuledger.http.settings import HttpSettings
-from gpuledger.kubernetes.settings import node_name
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
-from gpuledger.ledger.store.store import Store
 from gpuledger.ledger.store.store_factory import open_store
 from gpuledger.model.checks import Finding
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
@@ -48,6 +46,11 @@ from gpuledger.node.loop import Namer, Node
 from gpuledger.node.settings import ControlSettings, GpuCountSettings, NodeSettings
 from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.outputs.responses import health_routes
+from gpuledger.sources.dcgm_exporter.profiling import (
+    ProfilingValues,
+    add_profiling,
+    fetch_profiling_values,
+)
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
@@ -64,13 +67,13 @@ from gpuledger.web.routes import (
     plain_page_handler,
 )
 from gpuledger.web.settings import Links, WebSettings
-from gpuledger.workloads.owner_index_setup import HostView, open_owner_indexes
+from gpuledger.workloads.owner_index_setup import open_owner_indexes
 from gpuledger.workloads.owner_indexes import OwnerIndexes
 from gpuledger.workloads.owner_lookup import OwnerLookup
 
 if TYPE_CHECKING:
-    from gpuledger.http.web_config.security import WebSecurity
     from gpuledger.ledger.store.history import History
+    from gpuledger.ledger.store.store import Store
 
 
 log = logging.getLogger("gpuledger.dcgm")
@@ -88,7 +91,6 @@ class HostContext:
     procfs: ProcFs
     pci: PciBus
     users: PasswdUsers
-    machine: HostView
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> HostContext:
@@ -97,13 +99,8 @@ class HostContext:
         if not Path(settings.procfs, "stat").exists():
             raise UsageError(f"--procfs: {settings.procfs} is not a proc filesystem: it has no file 'stat'")
         users = PasswdUsers(settings.passwd)
-        return cls(
-            SystemClock(),
-            ProcFs(settings.procfs, pids=settings.pids, users=users),
-            PciBus(settings.sysfs),
-            users,
-            HostView(settings.procfs, settings.sysfs, users.name),
-        )
+        procfs = ProcFs(settings.procfs, pids=settings.pids, users=users)
+        return cls(SystemClock(), procfs, PciBus(settings.sysfs), users)
 
     def open_source(self, settings: SourceSettings, smi: SmiSettings) -> Source:
         """Open the Source of these settings; raises UsageError for one that does not exist."""
@@ -113,7 +110,8 @@ class HostContext:
         """Open the owner indexes; empty for simulated, recorded and remote sources, which have other pids."""
         if not source.has_local_pids:
             return OwnerIndexes()
-        return open_owner_indexes(owner_index_settings(values), self.machine, environ, self.clock)
+        node = configured_node_name(values, environ)
+        return open_owner_indexes(values, node, environ, self.clock, self.users.name)
 
     def namer(self, owner_indexes: OwnerIndexes) -> Namer:
         """The function that assigns owners to a Snapshot from these owner indexes."""
@@ -135,7 +133,7 @@ class NodeParts:
     store: Store | None
     owner_indexes: OwnerIndexes
     control: ControlThread
-    profiling: ProfilingPoller | None = None
+    profiling: PolledIndex[ProfilingValues] | None = None
     api: Api | None = None
 
     @property
@@ -176,7 +174,6 @@ class AssembledNode:
 
     parts: NodeParts
     listeners: Listeners
-    web: WebSecurity | None = None
 
 
 def build_dialects(values: Mapping[str, Any]) -> dict[str, Dialect]:
@@ -188,9 +185,8 @@ def build_dialects(values: Mapping[str, Any]) -> dict[str, Dialect]:
     collectors = read_collectors(dcgm.collectors)
     for warning in collectors.warnings:
         log.warning("%s", warning)
-    node = node_name(settings.node_name, environ, gethostname())
-    smi = build_settings(SmiDialectSettings, values)
-    return create_dialects(settings, __version__, DcgmDialect(dcgm, collectors, node), smi)
+    dcgm_dialect = DcgmDialect(dcgm, collectors, configured_node_name(values, environ))
+    return create_dialects(settings, __version__, dcgm_dialect, build_settings(SmiDialectSettings, values))
 
 
 def assemble_parts(
@@ -213,7 +209,8 @@ def assemble_parts(
     clock = host.clock
     source = host.open_source(build_settings(SourceSettings, values), build_settings(SmiSettings, values))
     owner_indexes = host.open_owner_indexes(values, source)
-    profiling = open_profiling_poller(build_settings(DcgmExporterSourceSettings, values), clock)
+    exporter = build_settings(DcgmExporterSourceSettings, values)
+    profiling = open_profiling_index(exporter, clock) if exporter.url else None
     pages = MetricsPages(
         available, clock, NodeState(unix=clock.unix(), source=source.info), served, extra_quantities
     )
@@ -239,7 +236,9 @@ def assemble_parts(
         gpu_count_log.update(state.snapshot)
         instance_log.update(state.snapshot)
         # After booking: metrics of another program are late and must not enter the ledger.
-        parts.pages.publish(state if profiling is None else profiling.add_to(state))
+        if profiling is not None:
+            state = add_profiling(state, profiling.value, profiling.health, exporter.period)
+        parts.pages.publish(state)
         on_publish()
 
     ledger = Ledger(build_settings(LedgerSettings, values), store)
@@ -258,6 +257,13 @@ def assemble_parts(
     control = ControlThread(node, control_socket)
     parts = NodeParts(host, source, node, pages, ledger, store, owner_indexes, control, profiling)
     return parts
+
+
+def open_profiling_index(settings: DcgmExporterSourceSettings, clock: Clock) -> PolledIndex[ProfilingValues]:
+    """The last profiling metrics of the configured dcgm-exporter, polled in a thread; not started."""
+    nothing: ProfilingValues = {}
+    read = partial(fetch_profiling_values, settings.url)
+    return PolledIndex("dcgm_exporter", read, nothing, period=settings.period, clock=clock)
 
 
 def no_reading_error(source: SourceInfo, seconds: float) -> SourceUnavailable:
@@ -284,10 +290,8 @@ def read_snapshot(values: Mapping[str, Any]) -> Snapshot | None:
 def assemble_node(values: Mapping[str, Any]) -> AssembledNode:
     """Assemble a serving node from parsed values by key (`config.load`).
 
-    Raises as `assemble_parts` does, and UsageError for a web config that cannot be used.
+    Raises as `assemble_parts` does.
     """
-    http = build_settings(HttpSettings, values)
-    web = _open_web(http.web_config) if http.web_config else None
     available = build_dialects(values)
 
     def on_publish() -> None:
@@ -296,7 +300,7 @@ def assemble_node(values: Mapping[str, Any]) -> AssembledNode:
     served = default_page_dialects(values, available)
     parts = assemble_parts(values, available, served, on_publish, extra_quantities=web_quantities(values))
     api = parts.api = _build_api(parts, values)
-    return AssembledNode(parts, build_listeners(values, available, parts.pages, parts), web)
+    return AssembledNode(parts, build_listeners(values, available, parts.pages, parts))
 
 
 def default_page_dialects(values: Mapping[str, Any], available: Mapping[str, Dialect]) -> frozenset[str]:
@@ -385,12 +389,5 @@ def _api_options(values: Mapping[str, Any], source: SourceInfo) -> ApiOptions:
 
         return diagnose_serving(values, environ, simulated=source.simulated)
 
-    node = node_name(build_settings(DialectSettings, values).node_name, environ, gethostname())
+    node = configured_node_name(values, environ)
     return ApiOptions(node, build_settings(Prices, values), diagnose, build_settings(HttpLimits, values))
-
-
-def _open_web(file: str) -> WebSecurity:
-    # Imported lazily: only needed with a web config file.
-    from gpuledger.http.web_config.security import WebSecurity
-
-    return WebSecurity(Path(file), SystemClock())

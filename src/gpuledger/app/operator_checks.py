@@ -7,7 +7,7 @@ content to the author of the resource.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -53,44 +53,42 @@ class _Rejected(Exception):
 
 def check_exporter(run: ProgramRun) -> ProgramProblem | None:
     """The Complaint of `gpuledger serve` about its input; None when it would start to read GPUs."""
-    try:
-        with _with_local_files(run) as (here, file):
-            flags = _flags("serve", NODE_GROUPS, here)
-            with _part("environment"):
-                load_values(NODE_GROUPS.values(), {}, here.environment, None)
-            with _part("configuration"):
-                load_values(NODE_GROUPS.values(), {}, {}, file, ALL_GROUPS)
-                values = load_values(NODE_GROUPS.values(), flags, here.environment, file, ALL_GROUPS)
-            with _part("dialect"):
-                dialect_settings = build_settings(DialectSettings, values)
-                available = create_dialects(dialect_settings, __version__)
-                for listen in build_settings(HttpSettings, values).listen_address:
-                    check_dialect_names(listen.dialects or dialect_settings.dialect, available)
-            collectors = Path(dcgm_settings(values).collectors)
-            if collectors.parent == file.parent:
-                with _part("collectors"):
-                    read_collectors(str(collectors))
-            _check_simulator(build_settings(SourceSettings, values))
-    except _Rejected as error:
-        return error.complaint
-    return None
+    return _first_problem(run, _check_exporter)
+
+
+def _check_exporter(run: ProgramRun, file: Path) -> None:
+    flags = _flags("serve", NODE_GROUPS, run)
+    with _part("environment"):
+        load_values(NODE_GROUPS.values(), {}, run.environment, None)
+    with _part("configuration"):
+        load_values(NODE_GROUPS.values(), {}, {}, file, ALL_GROUPS)
+        values = load_values(NODE_GROUPS.values(), flags, run.environment, file, ALL_GROUPS)
+    with _part("dialect"):
+        dialect_settings = build_settings(DialectSettings, values)
+        available = create_dialects(dialect_settings, __version__)
+        for listen in build_settings(HttpSettings, values).listen_address:
+            check_dialect_names(listen.dialects or dialect_settings.dialect, available)
+    collectors = Path(dcgm_settings(values).collectors)
+    if collectors.parent == file.parent:
+        with _part("collectors"):
+            read_collectors(str(collectors))
+    _check_simulator(build_settings(SourceSettings, values))
 
 
 def check_agent(run: ProgramRun) -> ProgramProblem | None:
     """The Complaint of `gpuledger agent` about its input; None when it would start."""
-    try:
-        with _with_local_files(run) as (here, file):
-            flags = _flags("agent", AGENT_GROUPS, here)
-            with _part("environment"):
-                values = load_values(AGENT_GROUPS.values(), flags, here.environment, None)
-            with _part("configuration"):
-                config = read_agent_config(file, {})
-                if build_settings(AgentSettings, values).engine == "prometheus":
-                    shard = parse_shard(build_settings(ClusterSettings, values).shard)
-                    prometheus_config(config, here.configuration, None, shard)
-    except _Rejected as error:
-        return error.complaint
-    return None
+    return _first_problem(run, _check_agent)
+
+
+def _check_agent(run: ProgramRun, file: Path) -> None:
+    flags = _flags("agent", AGENT_GROUPS, run)
+    with _part("environment"):
+        values = load_values(AGENT_GROUPS.values(), flags, run.environment, None)
+    with _part("configuration"):
+        config = read_agent_config(file, {})
+        if build_settings(AgentSettings, values).engine == "prometheus":
+            shard = parse_shard(build_settings(ClusterSettings, values).shard)
+            prometheus_config(config, run.configuration, None, shard)
 
 
 def _flags(command: str, groups: Mapping[str, type], run: ProgramRun) -> Mapping[str, Any]:
@@ -131,11 +129,10 @@ def _part(part: Part) -> Iterator[None]:
         raise _Rejected(ProgramProblem(part, str(error))) from None
 
 
-@contextmanager
-def _with_local_files(run: ProgramRun) -> Iterator[tuple[ProgramRun, Path]]:
-    """Write the files of `run` to a temporary folder; yield `run` with these paths, and its config file.
+def _first_problem(run: ProgramRun, check: Callable[[ProgramRun, Path], None]) -> ProgramProblem | None:
+    """The Complaint with which `check` rejects `run`, if any. It names the pod's paths.
 
-    Errors raised inside the block name the pod's paths.
+    Writes the files of `run` to a temporary folder, and calls `check` with these paths and the config file.
     """
     with TemporaryDirectory(prefix="gpuledger-operator-") as folder:
         # Longest first: one path may be a prefix of another.
@@ -159,9 +156,10 @@ def _with_local_files(run: ProgramRun) -> Iterator[tuple[ProgramRun, Path]]:
             json.loads(written),
         )
         try:
-            yield here, file
+            check(here, file)
         except _Rejected as error:
             text = error.complaint.text.replace(f"{file}: ", "").replace(str(file), "it")
             for path, place in places.items():
                 text = text.replace(place, path)
-            raise _Rejected(replace(error.complaint, text=text)) from None
+            return replace(error.complaint, text=text)
+    return None

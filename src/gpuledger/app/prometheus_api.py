@@ -97,17 +97,14 @@ class PrometheusClient:
             status, received, body = self._exchange(request)
         except URLError as error:
             reason = getattr(error.reason, "strerror", None) or error.reason
-            raise GpuledgerError(
-                f"Prometheus at {self.url} cannot be reached: {to_short_line(reason)}"
-            ) from None
+            why = f"Prometheus at {self.url} cannot be reached: {to_short_line(reason)}"
+            raise GpuledgerError(why) from None
         except TimeoutError:
-            raise GpuledgerError(
-                f"Prometheus at {self.url} did not answer within {self._timeout:g} s"
-            ) from None
+            why = f"Prometheus at {self.url} did not answer within {self._timeout:g} s"
+            raise GpuledgerError(why) from None
         except (OSError, HTTPException) as error:
-            raise GpuledgerError(
-                f"the connection to Prometheus at {self.url} broke: {to_short_line(error)}"
-            ) from None
+            why = f"the connection to Prometheus at {self.url} broke: {to_short_line(error)}"
+            raise GpuledgerError(why) from None
         except (ValueError, OverflowError) as error:
             # An invalid host name, an invalid proxy URL, or an invalid query.
             raise GpuledgerError(f"cannot query Prometheus at {self.url}: {to_short_line(error)}") from None
@@ -173,13 +170,10 @@ def _header(text: str) -> tuple[str, str]:
     name, _, value = (part.strip() for part in text.partition(":"))
     # Headers that urllib sets itself.
     own = name.lower() in ("content-length", "transfer-encoding", "connection")
-    if not _TOKEN.fullmatch(name) or own or not value or not _sendable(text):
+    sendable = all(sign.isprintable() and sign <= "\xff" for sign in text)
+    if not _TOKEN.fullmatch(name) or own or not value or not sendable:
         raise UsageError("--prometheus.header: expected a header such as 'Authorization: Bearer TOKEN'")
     return name, value
-
-
-def _sendable(text: str) -> bool:
-    return all(sign.isprintable() and sign <= "\xff" for sign in text)
 
 
 def _labels(row: Any) -> Labels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from os import environ
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from gpuledger.app.node_assembly import (
     default_page_dialects,
     web_quantities,
 )
-from gpuledger.config.node import owner_index_settings
+from gpuledger.config.node import configured_node_name
 from gpuledger.config.settings import LogSettings
-from gpuledger.host.files import FileStates, FileWatch
+from gpuledger.host.files import FileStates, FileWatch, file_states
+from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.store_factory import retention_limits
 from gpuledger.model.errors import GpuledgerError
@@ -95,6 +97,7 @@ def files_named_in(groups: Iterable[type], values: Mapping[str, Any]) -> tuple[P
 log = logging.getLogger("gpuledger.reload")
 
 _SOURCE_GROUPS = (SourceSettings, SmiSettings)
+_OWNER_GROUPS = (KubernetesSettings, *OWNER_INDEX_GROUPS.values())
 
 
 class Reloader:
@@ -123,7 +126,7 @@ class Reloader:
         self._listeners = listeners
         self._watch = FileWatch(self._all_files(values))
         # States of the files when the current settings were read.
-        self._good = self._watch.current_states(self._all_files(values))
+        self._good = file_states(self._all_files(values))
         self._health = ReloadHealth(success=True, last_success=parts.clock.unix())
         self._pending: Mapping[str, Any] = {}
         self._retry = False
@@ -141,11 +144,13 @@ class Reloader:
 
     def reload(self) -> None:
         """Read the settings and apply the changes. After an error the last good settings stay in force."""
-        states = self._watch.current_states(self._all_files(self._values))
+        states = file_states(self._all_files(self._values))
         try:
             after = self._read()
-            states |= self._watch.current_states(self._all_files(after))
-            found = compare_settings(self._groups, self._values, after, self._fixed())
+            states |= file_states(self._all_files(after))
+            # A new simulator or replay source would restart its data from the beginning.
+            fixed = _SOURCE_GROUPS if self._parts.source.info.simulated else ()
+            found = compare_settings(self._groups, self._values, after, fixed)
             self._apply(found, states)
         except TickHangs as error:
             # The settings are valid: retry at the next check, when the tick may have ended.
@@ -171,10 +176,6 @@ class Reloader:
     def _all_files(self, values: Mapping[str, Any]) -> list[Path]:
         return list(dict.fromkeys((*self._files, *files_named_in(self._groups, values))))
 
-    def _fixed(self) -> tuple[type, ...]:
-        # A new simulator or replay source would restart its data from the beginning.
-        return _SOURCE_GROUPS if self._parts.source.info.simulated else ()
-
     def _apply(self, found: SettingsChanges, states: FileStates) -> None:
         values, parts = found.values, self._parts
         dialects = build_dialects(values)
@@ -196,7 +197,7 @@ class Reloader:
                 parts.node.apply_change(self._node_change(values, source, owner_indexes))
                 parts.ledger.apply_settings(build_settings(LedgerSettings, values))
                 if parts.store is not None:
-                    parts.store.set_limits(retention_limits(build_settings(StoreSettings, values)))
+                    parts.store.limits = retention_limits(build_settings(StoreSettings, values))
                 parts.source, parts.pages = source or parts.source, pages
                 # OwnerIndexes without an index is falsy: compare with None.
                 parts.owner_indexes = before if owner_indexes is None else owner_indexes
@@ -211,7 +212,7 @@ class Reloader:
         if owner_indexes is not None:
             before.stop()
         if build_settings(LogSettings, values) != build_settings(LogSettings, self._values):
-            configure_logging(build_settings(LogSettings, values))
+            configure_logging(values)
         self._values = values
 
     def _node_change(
@@ -224,18 +225,23 @@ class Reloader:
             interval=None if interval == build_settings(NodeSettings, self._values).interval else interval,
         )
 
+    def _differ(self, groups: Collection[type], values: Mapping[str, Any], touched: set[Path]) -> bool:
+        """Whether `values` have other settings of these groups, or name a file in `touched`."""
+        changed = any(
+            build_settings(group, values) != build_settings(group, self._values) for group in groups
+        )
+        return changed or not touched.isdisjoint(files_named_in(groups, values))
+
     def _new_source(self, values: Mapping[str, Any], touched: set[Path]) -> Source | None:
-        before = [build_settings(group, self._values) for group in _SOURCE_GROUPS]
-        same = before == [build_settings(group, values) for group in _SOURCE_GROUPS]
-        if same and touched.isdisjoint(files_named_in(_SOURCE_GROUPS, values)):
+        if not self._differ(_SOURCE_GROUPS, values, touched):
             return None
         # The source found at start: `auto` could choose another one during a driver upgrade.
         settings = replace(build_settings(SourceSettings, values), source=self._parts.source.info.name)
         return self._parts.host_context.open_source(settings, build_settings(SmiSettings, values))
 
     def _new_owner_indexes(self, values: Mapping[str, Any], touched: set[Path]) -> OwnerIndexes | None:
-        same = owner_index_settings(values) == owner_index_settings(self._values)
-        if same and touched.isdisjoint(files_named_in(OWNER_INDEX_GROUPS.values(), values)):
+        renamed = configured_node_name(values, environ) != configured_node_name(self._values, environ)
+        if not renamed and not self._differ(_OWNER_GROUPS, values, touched):
             return None
         owner_indexes = self._parts.host_context.open_owner_indexes(values, self._parts.source)
         owner_indexes.read_once()

@@ -6,18 +6,31 @@ import asyncio
 import logging
 import resource
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpuledger.config.node import ignored_flags
+from gpuledger.host.clock import SystemClock
+from gpuledger.http.addresses import Address
+from gpuledger.http.connection import ClientConnection
 from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
+from gpuledger.http.routes import Routes
 from gpuledger.http.server import HttpServer
+from gpuledger.model.settings import build_settings
+
+if TYPE_CHECKING:
+    from gpuledger.http.web_config.security import WebSecurity
 
 
-def install_stop_handlers() -> asyncio.Event:
-    """An event that SIGTERM and SIGINT set. Without handlers, pid 1 of a container ignores both signals."""
+def prepare_loop(log: logging.Logger) -> asyncio.Event:
+    """Prepare the running loop: errors are logged once, SIGTERM and SIGINT set the returned event.
+
+    Without handlers, pid 1 of a container ignores both signals.
+    """
+    log_loop_errors_once(log)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -49,8 +62,9 @@ def warn_about_ignored_flags(values: Mapping[str, Any]) -> None:
         log.warning("no effect: %s; gpuledger serve --help-compat has the reasons", ", ".join(ignored))
 
 
-def log_addresses(log: logging.Logger, server: HttpServer, scheme: str = "http") -> None:
+def log_addresses(log: logging.Logger, server: HttpServer, web: WebSecurity | None = None) -> None:
     """Log the listen addresses, with the real port where port 0 was configured."""
+    scheme = web.scheme if web else "http"
     for address in server.addresses:
         log.info("listening on %s port %d (%s)", address.host or "all addresses", address.port, scheme)
 
@@ -59,6 +73,28 @@ log = logging.getLogger("gpuledger")
 
 # File descriptors for the ledger, owner indexes, watches, outgoing connections, libraries. Measured: < 60.
 _OWN = 128
+
+
+def open_web_security(file: str) -> WebSecurity | None:
+    """The web config in `file`, None without one. Raises UsageError for one that cannot be used."""
+    if not file:
+        return None
+    # Imported lazily: only needed with a web config file.
+    from gpuledger.http.web_config.security import WebSecurity
+
+    return WebSecurity(Path(file), SystemClock())
+
+
+def create_server(
+    listeners: Sequence[tuple[Address, Routes]],
+    values: Mapping[str, Any],
+    web: WebSecurity | None = None,
+    reserved: int | None = _OWN,
+) -> HttpServer:
+    """A server with the limits of the settings in `values`; see `limit_to_descriptors` for `reserved`."""
+    limits = limit_to_descriptors(build_settings(HttpLimits, values), reserved)
+    factory = web.protocol_factory if web else ClientConnection
+    return HttpServer(listeners, limits, protocol_factory=factory)
 
 
 def limit_to_descriptors(limits: HttpLimits, reserved: int | None = _OWN) -> HttpLimits:

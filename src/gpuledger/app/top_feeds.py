@@ -12,7 +12,6 @@ from gpuledger.app.node_api import NodeApiClient
 from gpuledger.app.node_assembly import READING_TIMEOUT, NodeParts, assemble_parts, no_reading_error
 from gpuledger.kubernetes.settings import node_name
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.terminal.settings import NodeAccessSettings
 from gpuledger.terminal.top_view import SnapshotOrigin, format_clock
 from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES, build_snapshot
 
@@ -36,13 +35,8 @@ class LocalFeed:
             keep_ledger=False,
         )
         self._node = node_name("", environ, gethostname())
-        self._origin = SnapshotOrigin("this machine", began=format_clock(self._parts.clock.unix()))
+        self.origin = SnapshotOrigin("this machine", began=format_clock(self._parts.clock.unix()))
         self._closed = False
-
-    @property
-    def origin(self) -> SnapshotOrigin:
-        """This machine, since this feed was created."""
-        return self._origin
 
     def start(self) -> None:
         """Start reading, and wait for the first reading. Raises SourceUnavailable when there is none."""
@@ -87,27 +81,14 @@ class LocalFeed:
                 raise no_reading_error(self._parts.source.info, READING_TIMEOUT)
 
 
-class RemoteFeed:
-    """A node that serves its API at a URL."""
-
-    def __init__(self, url: str, access: NodeAccessSettings) -> None:
-        """Raises UsageError as `NodeApiClient` does."""
-        self._api = NodeApiClient(url, access)
-        self._origin = SnapshotOrigin(self._api.url, remote=True)
+class RemoteFeed(NodeApiClient):
+    """A node that serves its API at a URL. Raises UsageError as `NodeApiClient` does."""
 
     @property
     def origin(self) -> SnapshotOrigin:
         """The URL, without credentials."""
-        return self._origin
-
-    def snapshot(self) -> Mapping[str, Any]:
-        """The node's current snapshot. Raises GpuledgerError."""
-        return self._api.snapshot()
+        return SnapshotOrigin(self.url, remote=True)
 
     def remarks(self) -> list[str]:
         """None: the node's snapshot is complete."""
         return []
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._api.close()

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from os import environ
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpuledger import __version__
 from gpuledger.agent.agent import Agent
@@ -23,32 +23,26 @@ from gpuledger.agent.discovery.sharding import Shard
 from gpuledger.agent.scrape.state import PageMemoryBudget
 from gpuledger.agent.settings import AgentSettings
 from gpuledger.agent.status_page import agent_routes
-from gpuledger.app.flags import build_parser, parse_flags, reject_words
+from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging
 from gpuledger.app.serving import (
-    install_stop_handlers,
-    limit_to_descriptors,
+    create_server,
     log_addresses,
-    log_loop_errors_once,
+    open_web_security,
+    prepare_loop,
     warn_about_ignored_flags,
 )
 from gpuledger.config.cluster import AGENT_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.settings import LogSettings
 from gpuledger.host.clock import SystemClock
-from gpuledger.host.files import FileWatch
+from gpuledger.host.files import FileWatch, file_states
 from gpuledger.host.yaml_documents import read_yaml
-from gpuledger.http.connection import ClientConnection
 from gpuledger.http.hosts import HostNameSettings, allowed_hosts
-from gpuledger.http.limits import HttpLimits
-from gpuledger.http.server import HttpServer
 from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.kubernetes.cluster_access import find_access, own_namespace
 from gpuledger.ledger.store.state_directory import create_state_dir
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
-
-if TYPE_CHECKING:
-    from gpuledger.http.web_config.security import WebSecurity
 
 log = logging.getLogger("gpuledger.agent")
 
@@ -86,16 +80,14 @@ then:
 
 def run(arguments: Sequence[str]) -> int:
     """Scrape and send until SIGTERM or SIGINT."""
-    groups = AGENT_GROUPS.values()
-    given = parse_flags(build_parser("agent", _ABOUT, _EXAMPLES, AGENT_GROUPS), groups, arguments, environ)
-    reject_words("agent", given.arguments)
+    given, _ = parse_command("agent", _ABOUT, _EXAMPLES, AGENT_GROUPS, arguments)
     if given.config is None:
         raise UsageError(
             "the agent needs --config FILE with its targets and receivers; see gpuledger agent --help"
         )
     # The file has the agent's own format: settings of the program come from flags and variables only.
-    values = load_values(groups, given.flags, environ, None)
-    configure_logging(build_settings(LogSettings, values))
+    values = load_values(AGENT_GROUPS.values(), given.flags, environ, None)
+    configure_logging(values)
     warn_about_ignored_flags(values)
     if build_settings(AgentSettings, values).engine == "prometheus":
         return _print_prometheus(given.config, build_settings(ClusterSettings, values))
@@ -112,20 +104,19 @@ def _print_prometheus(file: Path, settings: ClusterSettings) -> int:
     if isinstance(share, StatefulSetMember):
         raise UsageError("--engine prometheus needs a fixed number of shards; give --shard INDEX/COUNT")
     # In a pod Prometheus finds the API server automatically.
-    access = settings.access(environ) if settings.api or settings.kubeconfig else None
+    access = find_access(settings, environ) if settings.api or settings.kubeconfig else None
     written = read_yaml(file)
     sys.stdout.write(yaml.safe_dump(prometheus_config(config, written, access, share), sort_keys=False))
     return 0
 
 
 async def _serve(file: Path, values: Mapping[str, Any]) -> int:
-    stop = install_stop_handlers()
-    log_loop_errors_once(log)
+    stop = prepare_loop(log)
     settings, cluster = build_settings(AgentSettings, values), build_settings(ClusterSettings, values)
     clock = SystemClock()
     watch = FileWatch((file,))
-    access = cluster.access(environ)
-    vault = ClusterSecrets(access, cluster.own_namespace(environ), clock)
+    access = find_access(cluster, environ)
+    vault = ClusterSecrets(access, own_namespace(cluster.namespace, environ), clock)
 
     def read() -> AgentConfig:
         found = read_agent_config(file, environ, vault)
@@ -141,14 +132,11 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
     memory = PageMemoryBudget(settings.page_memory)
     discovery = _discovery(access, cluster.own_shard(environ), clock)
     agent = Agent(config, _queues(settings, environ), clock, discovery, memory)
-    # Each target keeps a connection open.
-    limits = limit_to_descriptors(build_settings(HttpLimits, values), reserved=None)
     hosts = allowed_hosts(build_settings(HostNameSettings, values).names, settings.listen_address)
     listener = (settings.listen_address, agent_routes(agent.view, hosts))
-    web = _web(settings, clock)
-    server = HttpServer(
-        [listener], limits, protocol_factory=web.protocol_factory if web else ClientConnection
-    )
+    web = open_web_security(settings.web_config)
+    # Each target keeps a connection open.
+    server = create_server([listener], values, web, reserved=None)
     reload_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_THREADS, "agent"))
@@ -161,7 +149,7 @@ async def _serve(file: Path, values: Mapping[str, Any]) -> int:
         log.info(
             "gpuledger %s, targets: %d, receivers: %d", __version__, len(view.loops), len(view.receivers)
         )
-        log_addresses(log, server, web.scheme if web else "http")
+        log_addresses(log, server, web)
         reloading = asyncio.create_task(
             _reload(file, read, vault, agent, watch, settings.look_interval, reload_requested)
         )
@@ -193,7 +181,7 @@ async def _reload(
         if not reload_requested.is_set() and not watch.has_changed():
             continue
         reload_requested.clear()
-        states = watch.current_states((file,))
+        states = file_states((file,))
         try:
             if file.exists() and not file.is_file():
                 # A second read of a pipe blocks until something is written into it.
@@ -215,13 +203,13 @@ async def _reload(
 
 def _discovery(
     access: ApiServerAccess | None, share: Shard | StatefulSetMember, clock: SystemClock
-) -> Discovery | None:
-    """Discovery of targets in a cluster and their sharding; None when neither is needed."""
+) -> Discovery:
+    """Discovery of targets in a cluster, and the sharding of all targets."""
     if isinstance(share, StatefulSetMember):
         if access is None:
             raise _no_cluster()
         return Discovery(access, clock, scale=share)
-    return None if access is None and share == Shard() else Discovery(access, clock, shard=share)
+    return Discovery(access, clock, shard=share)
 
 
 def _no_cluster() -> UsageError:
@@ -243,11 +231,3 @@ def _queues(settings: AgentSettings, environment: Mapping[str, str]) -> Path:
         raise UsageError(
             f"no directory for the queue of unsent samples ({error.strerror}): give --queue-directory"
         ) from None
-
-
-def _web(settings: AgentSettings, clock: SystemClock) -> WebSecurity | None:
-    if not settings.web_config:
-        return None
-    from gpuledger.http.web_config.security import WebSecurity
-
-    return WebSecurity(Path(settings.web_config), clock)

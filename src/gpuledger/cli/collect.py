@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from threading import Thread
@@ -20,9 +21,8 @@ from gpuledger.app.node_assembly import (
     build_dialects,
     no_reading_error,
 )
-from gpuledger.app.stop_signals import WakePipe
+from gpuledger.app.stop_signals import SignalPipe
 from gpuledger.config.node import COLLECT_GROUPS
-from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.catalogue import check_dialect_names
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_family_specs
@@ -72,21 +72,26 @@ def run(arguments: Sequence[str]) -> int:
     """Write once, or repeatedly until SIGTERM or SIGINT."""
     _, read = parse_command("collect", _ABOUT, _EXAMPLES, COLLECT_GROUPS, arguments)
     values = read()
-    configure_logging(build_settings(LogSettings, values))
+    configure_logging(values)
     settings = build_settings(TextfileSettings, values)
     _check(settings, values)
     every = build_dialects(values)
     names = _names(settings, values, every)
-    if settings.stdout:
-        return _print(assemble_parts(values, every, names, keep_ledger=False), names)
     families = {spec.name for name in names for spec in every[name].specs}
     file = Textfile(Path(settings.directory), settings.file)
     neighbours = NeighbourFiles(file.path, families)
-    if settings.every is None:
-        return _write_once(assemble_parts(values, every, names, keep_ledger=False), names, file, neighbours)
-    wake = WakePipe()
-    parts = assemble_parts(values, every, names, on_publish=wake.wake)
-    return _keep_writing(parts, names, file, neighbours, settings.every, wake)
+    if settings.every is not None:
+        wake = SignalPipe()
+        parts = assemble_parts(values, every, names, on_publish=wake.wake)
+        _Writer(parts, names, file, neighbours, settings.every, wake).run()
+        return 0
+    parts = assemble_parts(values, every, names, keep_ledger=False)
+    if settings.stdout:
+        _print(parts, names)
+    else:
+        _write_once(parts, names, file, neighbours)
+    warn_if_simulated(parts.source.info)
+    return 0
 
 
 def _check(settings: TextfileSettings, values: Mapping[str, Any]) -> None:
@@ -119,7 +124,7 @@ def _names(
     return names
 
 
-def _print(parts: NodeParts, names: tuple[str, ...]) -> int:
+def _print(parts: NodeParts, names: tuple[str, ...]) -> None:
     body = _read_once(parts, names)
     sys.stdout.flush()
     try:
@@ -129,11 +134,9 @@ def _print(parts: NodeParts, names: tuple[str, ...]) -> int:
         raise
     except OSError as error:
         raise GpuledgerError(f"cannot write to stdout: {error.strerror}; check its redirection") from None
-    warn_if_simulated(parts.source.info)
-    return 0
 
 
-def _write_once(parts: NodeParts, names: tuple[str, ...], file: Textfile, neighbours: NeighbourFiles) -> int:
+def _write_once(parts: NodeParts, names: tuple[str, ...], file: Textfile, neighbours: NeighbourFiles) -> None:
     # Open the file first: a command that cannot write must not use the driver.
     with file:
         _warn_of_clashes(neighbours)
@@ -144,8 +147,6 @@ def _write_once(parts: NodeParts, names: tuple[str, ...], file: Textfile, neighb
                 raise
             raise SourceUnavailable(f"{error} (removed {file.path}, which had older readings)") from None
         file.write(body)
-    warn_if_simulated(parts.source.info)
-    return 0
 
 
 def _read_once(parts: NodeParts, names: tuple[str, ...]) -> bytes:
@@ -174,72 +175,67 @@ def _check_read(state: NodeState) -> None:
         log.warning("%s", state.health.status)
 
 
-def _keep_writing(
-    parts: NodeParts,
-    names: tuple[str, ...],
-    file: Textfile,
-    neighbours: NeighbourFiles,
-    every: float,
-    wake: WakePipe,
-) -> int:
-    with wake, file:
-        log.info(
-            "gpuledger %s, source %s, writing %s every %g s",
-            __version__,
-            parts.source.info.name,
-            file.path,
-            every,
-        )
-        warn_if_simulated(parts.source.info)
-        parts.start()
+@dataclass(slots=True)
+class _Writer:
+    """Writes the file repeatedly. `wake` ends each wait when there is a new state."""
+
+    parts: NodeParts
+    names: tuple[str, ...]
+    file: Textfile
+    neighbours: NeighbourFiles
+    every: float
+    wake: SignalPipe
+    # The error of the last write, empty after a successful one.
+    refused: str = ""
+
+    def run(self) -> None:
+        """Write until a signal requests a stop."""
+        parts, file = self.parts, self.file
+        with self.wake, file:
+            name = parts.source.info.name
+            log.info(
+                "gpuledger %s, source %s, writing %s every %g s", __version__, name, file.path, self.every
+            )
+            warn_if_simulated(parts.source.info)
+            parts.start()
+            try:
+                self._write_until_stopped()
+                log.info("stopping: removing %s", file.path)
+                # Without this program the file would become stale.
+                file.remove()
+            finally:
+                parts.stop()
+
+    def _write_until_stopped(self) -> None:
+        due = self.parts.clock.elapsed()
+        readable: bool | None = None
+        while not self.wake.requested:
+            wait = None
+            state = self.parts.pages.state
+            if state.health.attempted:
+                now = self.parts.clock.elapsed()
+                # Write immediately when readings stop or return, so that the file never exposes old readings.
+                if now >= due or (state.snapshot is not None) is not readable:
+                    _warn_of_clashes(self.neighbours)
+                    state, body = self.parts.pages.encode_text(self.names)
+                    self._put(body)
+                    readable = state.snapshot is not None
+                    due = now + (min(self.every, _AGAIN) if self.refused else self.every)
+                wait = max(0.0, due - self.parts.clock.elapsed())
+            self.wake.wait(wait)
+
+    def _put(self, body: bytes) -> None:
+        """Write the file. Logs an error that differs from the last one."""
         try:
-            _write_until_stopped(parts, names, file, neighbours, every, wake)
-            log.info("stopping: removing %s", file.path)
-            # Without this program the file would become stale.
-            file.remove()
-        finally:
-            parts.stop()
-    return 0
-
-
-def _write_until_stopped(
-    parts: NodeParts,
-    names: tuple[str, ...],
-    file: Textfile,
-    neighbours: NeighbourFiles,
-    every: float,
-    wake: WakePipe,
-) -> None:
-    due = parts.clock.elapsed()
-    readable: bool | None = None
-    refused = ""
-    while not wake.requested:
-        wait = None
-        state = parts.pages.state
-        if state.health.attempted:
-            now = parts.clock.elapsed()
-            # Write immediately when readings stop or return, so that the file never exposes old readings.
-            if now >= due or (state.snapshot is not None) is not readable:
-                _warn_of_clashes(neighbours)
-                state, body = parts.pages.encode_text(names)
-                refused = _put(file, body, refused)
-                readable = state.snapshot is not None
-                due = now + (min(every, _AGAIN) if refused else every)
-            wait = max(0.0, due - parts.clock.elapsed())
-        wake.wait(wait)
-
-
-def _put(file: Textfile, body: bytes, before: str) -> str:
-    """Write the file; returns the error, empty on success. Logs it if it differs from the last one."""
-    try:
-        file.write(body)
-    except GpuledgerError as error:
-        if str(error) != before:
-            log.error("%s; will retry; the ledger is not affected", error)
-        return str(error)
-    if before:
-        log.info("writing %s again", file.path)
-    return ""
+            self.file.write(body)
+        except GpuledgerError as error:
+            if str(error) != self.refused:
+                log.error("%s; will retry; the ledger is not affected", error)
+            self.refused = str(error)
+        else:
+            if self.refused:
+                log.info("writing %s again", self.file.path)
+            self.refused = ""
 
 
 def _warn_of_clashes(neighbours: NeighbourFiles) -> None:

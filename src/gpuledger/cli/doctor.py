@@ -11,17 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.app.diagnosis import (
-    OWNER_NEEDS,
-    exit_code,
-    findings_json,
-    findings_table,
-    owner_index_checks,
-    run_checks,
-)
+from gpuledger.app.diagnosis import exit_code, findings_json, findings_table, run_checks
 from gpuledger.app.flags import parse_command
 from gpuledger.app.node_assembly import read_snapshot
-from gpuledger.config.node import NODE_GROUPS, owner_index_settings
+from gpuledger.config.node import NODE_GROUPS, configured_node_name
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.procfs import RemoteHost
@@ -40,6 +33,7 @@ from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.source_factory import open_source
 from gpuledger.workloads.checks import owner_checks
+from gpuledger.workloads.owner_index_setup import owner_index_checks
 
 _ABOUT = """\
 Check everything that `gpuledger serve` with the same flags uses. For each item it prints whether it works
@@ -64,6 +58,10 @@ examples:
   docker exec CONTAINER gpuledger doctor
   kubectl exec POD -- gpuledger doctor
 """
+
+
+# Without these there are no processes to find owners for.
+_OWNER_NEEDS = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +96,17 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     opened.close()
     # The first check that needs the snapshot reads it; the others reuse it.
     once = cache(lambda: read_snapshot(values))
-    owner_indexes = (
-        ()
-        if simulated
-        else owner_index_checks(owner_index_settings(values), host, environment, lambda: _devices_of(once()))
-    )
+    node = configured_node_name(values, environment)
+    owner_indexes: tuple[Check, ...] = ()
+    if not simulated:
+        owner_indexes = owner_index_checks(
+            values, node, environment, SystemClock(), lambda: _devices_of(once()), _OWNER_NEEDS
+        )
     return (
         *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
         *owner_indexes,
-        *owner_checks(once, OWNER_NEEDS),
+        *owner_checks(once, _OWNER_NEEDS),
         *ledger_checks(build_settings(StoreSettings, values), environment, made_up=simulated),
         *output_checks(http, textfile, procfs=procfs),
     )

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from os import environ
+from typing import Any
 
-from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.app.flags import parse_command
 from gpuledger.app.ledger_file import current_time_of, open_history
-from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, EXPLAIN_GROUPS
+from gpuledger.config.node import EXPLAIN_GROUPS
 from gpuledger.config.report import ExplainSettings
 from gpuledger.ledger.report.explain import (
     AllocationLine,
@@ -26,7 +25,6 @@ from gpuledger.ledger.report.moments import parse_period
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.ledger.store.explain_query import explain_energy
 from gpuledger.ledger.watched_time import HOUR
-from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.model.text import escape_to_one_line
 
@@ -50,12 +48,9 @@ _SMALL = MILLIJOULES_PER_KWH // 10
 
 def run(arguments: Sequence[str]) -> int:
     """Print the explanation."""
-    made = build_parser("explain", _ABOUT, _EXAMPLES, EXPLAIN_GROUPS)
-    made.usage = "gpuledger explain WHO [FLAGS]"
-    given = parse_flags(made, EXPLAIN_GROUPS.values(), arguments, environ)
-    if len(given.arguments) != 1:
-        raise UsageError("explain needs one WHO: a pod, a process id or a job; see gpuledger explain --help")
-    values = load_values(EXPLAIN_GROUPS.values(), given.flags, environ, given.config, ALL_GROUPS)
+    who = "WHO: a pod, a process id or a job"
+    given, read = parse_command("explain", _ABOUT, _EXAMPLES, EXPLAIN_GROUPS, arguments, argument=who)
+    values = read()
     settings = build_settings(ExplainSettings, values)
     with open_history(values) as history:
         since, until = parse_period(settings.since or "1970-01-02", settings.until, current_time_of(history))
@@ -73,35 +68,20 @@ def explanation_json(found: Explanation) -> str:
         "low_millijoules": found.measured,
         "high_millijoules": found.high,
         "millijoules_without_detail": found.lost.millijoules,
-        "sessions": [_session(session) for session in found.sessions],
-        "handovers": [
-            {
-                **allocation._asdict(),
-                "begins": format_time(allocation.begins),
-                "ends": format_time(allocation.ends),
-            }
-            for allocation in found.allocations
-        ],
+        "sessions": [_with_times(one._asdict(), "first_seen", "last_seen") for one in found.sessions],
+        "handovers": [_with_times(one._asdict(), "begins", "ends") for one in found.allocations],
         "intervals": [_interval(interval) for interval in found.intervals],
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _session(session: SessionLine) -> dict[str, object]:
-    return {
-        **session._asdict(),
-        "first_seen": format_time(session.first_seen),
-        "last_seen": format_time(session.last_seen),
-    }
+def _with_times(fields: dict[str, Any], *names: str) -> dict[str, Any]:
+    return fields | {name: format_time(fields[name]) for name in names}
 
 
-def _interval(interval: Interval) -> dict[str, object]:
-    fields = asdict(interval) | {
-        "begins": format_time(interval.begins),
-        "ends": format_time(interval.ends),
-        "why": interval.why,
-    }
-    fields["others"] = [other._asdict() for other in interval.others]
+def _interval(interval: Interval) -> dict[str, Any]:
+    others = [other._asdict() for other in interval.others]
+    fields = _with_times(asdict(interval), "begins", "ends") | {"why": interval.why, "others": others}
     return fields | {"high_millijoules": interval.high}
 
 
@@ -119,11 +99,8 @@ def explanation_text(found: Explanation) -> str:
         f"intervals, and the share of the GPU's {unit.name}:",
     ]
     shown = merge_intervals(found.intervals)
-    clues: list[str] = []
-    for interval in shown:
-        if interval.why not in clues:
-            clues.append(interval.why)
-        lines += [_interval_text(interval, unit, clues.index(interval.why) + 1)]
+    clues = list(dict.fromkeys(interval.why for interval in shown))
+    lines += [_interval_text(interval, unit, clues.index(interval.why) + 1) for interval in shown]
     if found.lost.millijoules:
         without = unit.text(found.lost.millijoules)
         lines.append(f"  {without} are older than store.detail: known by hour only")

@@ -12,25 +12,16 @@ from secrets import token_hex
 from typing import Any
 
 from gpuledger import __version__
-from gpuledger.app.flags import build_parser, parse_flags, reject_words
+from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging
 from gpuledger.app.operator_checks import EXPORTER_RESTARTS, check_agent, check_exporter
-from gpuledger.app.serving import (
-    install_stop_handlers,
-    limit_to_descriptors,
-    log_addresses,
-    log_loop_errors_once,
-    warn_about_ignored_flags,
-)
+from gpuledger.app.serving import create_server, log_addresses, prepare_loop, warn_about_ignored_flags
 from gpuledger.config.cluster import OPERATOR_GROUPS
 from gpuledger.config.load import load_values
-from gpuledger.config.settings import LogSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.http.addresses import Address
 from gpuledger.http.hosts import HostNameSettings, allowed_hosts
-from gpuledger.http.limits import HttpLimits
 from gpuledger.http.routes import Routes
-from gpuledger.http.server import HttpServer
 from gpuledger.kubernetes.cluster_access import find_access
 from gpuledger.kubernetes.settings import ApiServerSettings
 from gpuledger.model.errors import UsageError
@@ -38,7 +29,6 @@ from gpuledger.model.settings import build_settings
 from gpuledger.operator.families import operator_families
 from gpuledger.operator.operator import GpuMonitorOperator
 from gpuledger.operator.render_context import (
-    MonitorReference,
     OperatorIdentity,
     RenderContext,
     read_operator_file,
@@ -75,14 +65,10 @@ Several replicas can run: a Lease elects the leader, and another replica takes o
 
 def run(arguments: Sequence[str]) -> int:
     """Run the operator until SIGTERM or SIGINT."""
-    groups = OPERATOR_GROUPS.values()
-    given = parse_flags(
-        build_parser("operator", _ABOUT, _EXAMPLES, OPERATOR_GROUPS), groups, arguments, environ
-    )
-    reject_words("operator", given.arguments)
+    given, _ = parse_command("operator", _ABOUT, _EXAMPLES, OPERATOR_GROUPS, arguments)
     # The file configures only the deployed objects; settings of this program come from flags and variables.
-    values = load_values(groups, given.flags, environ, None)
-    configure_logging(build_settings(LogSettings, values))
+    values = load_values(OPERATOR_GROUPS.values(), given.flags, environ, None)
+    configure_logging(values)
     warn_about_ignored_flags(values)
 
     settings = build_settings(OperatorSettings, values)
@@ -90,11 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     if access is None:
         raise UsageError("no Kubernetes API server found; name one with --kubernetes-api or --kubeconfig")
     namespace = settings.own_namespace(environ)
-    context = (
-        read_operator_file(given.config)
-        if given.config
-        else RenderContext(MonitorReference("", "", "", ""), namespace)
-    )
+    context = read_operator_file(given.config) if given.config else RenderContext(namespace=namespace)
     context = replace(
         context,
         check_agent=check_agent,
@@ -109,9 +91,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 async def _serve(operator: GpuMonitorOperator, address: Address, values: Mapping[str, Any]) -> int:
-    stop = install_stop_handlers()
-    log_loop_errors_once(log)
-    limits = limit_to_descriptors(build_settings(HttpLimits, values))
+    stop = prepare_loop(log)
     # The probes succeed for an operator that is not the leader, too.
     routes = Routes(
         {
@@ -120,7 +100,7 @@ async def _serve(operator: GpuMonitorOperator, address: Address, values: Mapping
         },
         hosts=allowed_hosts(build_settings(HostNameSettings, values).names, address),
     )
-    server = HttpServer([(address, routes)], limits)
+    server = create_server([(address, routes)], values)
     await server.start()
     try:
         log.info("gpuledger %s", __version__)

@@ -5,27 +5,24 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from os import environ
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
 from gpuledger import __version__
-from gpuledger.app.flags import build_parser, parse_flags
+from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging
 from gpuledger.app.stop_signals import StopRequest
-from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, RECORD_GROUPS
-from gpuledger.config.settings import LogSettings
+from gpuledger.config.node import RECORD_GROUPS
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers
-from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
+from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.settings import boolean, build_settings, duration, option
-from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.source import Clock, Source
 from gpuledger.sources.replay.masking import Masker, strip_arguments
 from gpuledger.sources.replay.recording import Outage, RecordingEntry, RecordingWriter
@@ -83,13 +80,9 @@ class RecordSettings:
 def run(arguments: Sequence[str]) -> int:
     """Record until the time is over or a signal requests a stop."""
     groups = {"recording": RecordSettings, **RECORD_GROUPS}
-    made = build_parser("record", _ABOUT, _EXAMPLES, groups)
-    made.usage = "gpuledger record FILE [FLAGS]"
-    given = parse_flags(made, groups.values(), arguments, environ)
-    if len(given.arguments) != 1:
-        raise UsageError("record needs one FILE; see gpuledger record --help")
-    values = load_values(groups.values(), given.flags, environ, given.config, ALL_GROUPS)
-    configure_logging(build_settings(LogSettings, values))
+    given, read = parse_command("record", _ABOUT, _EXAMPLES, groups, arguments, argument="FILE")
+    values = read()
+    configure_logging(values)
     _record(given.arguments[0], build_settings(RecordSettings, values), values)
     return 0
 
@@ -106,16 +99,18 @@ def _record(name: str, settings: RecordSettings, values: Mapping[str, Any]) -> N
     )
     try:
         with StopRequest() as stop:
-            ticks = _Ticks(source, OwnerLookup(users.name), clock)
+            entries = _read_entries(source, OwnerLookup(users.name), clock, settings, stop)
             # Read before creating the file: a machine that cannot be read leaves no empty file.
-            first = ticks.first()
-            with _opened(name, settings.force) as stream:
+            first = next(entries)
+            with _open(name, settings.force) as stream:
                 packed = name.endswith(".gz")
                 program = f"gpuledger {__version__}"
                 writer = RecordingWriter(
                     stream, compressed=packed, masked=not settings.unmask, program=program
                 )
-                _write(writer, first, ticks, settings, clock, stop)
+                mask = (lambda entry: entry) if settings.unmask else Masker()
+                for entry in chain([first], entries):
+                    writer.write(mask(strip_arguments(entry)))
                 writer.write_trailer()
     except OSError as error:
         raise GpuledgerError(f"cannot write {name}: {error.strerror or error}") from None
@@ -127,62 +122,39 @@ def _record(name: str, settings: RecordSettings, values: Mapping[str, Any]) -> N
     output.write(f"{name}: {writer.snapshots} snapshots, {writer.size} bytes, identifiers {masked}\n")
 
 
-def _write(
-    writer: RecordingWriter,
-    first: Snapshot,
-    ticks: _Ticks,
-    settings: RecordSettings,
-    clock: Clock,
-    stop: StopRequest,
-) -> None:
-    mask = (lambda entry: entry) if settings.unmask else Masker()
-    began = due = clock.elapsed()
-    entry: RecordingEntry = first
+def _read_entries(
+    source: Source, workloads: OwnerLookup, clock: Clock, settings: RecordSettings, stop: StopRequest
+) -> Iterator[RecordingEntry]:
+    """Snapshots with owners, and an Outage where reading failed. The first failure is raised."""
+    # The source's elapsed time minus the clock's, to compute the time of an Outage.
+    ahead: float | None = None
+    lost = ""
+    began = due = 0.0
     while True:
-        writer.write(mask(strip_arguments(entry)))
+        entry: RecordingEntry
+        try:
+            entry = workloads.assign_owners(source.read(_ALL))
+        except SourceUnavailable as error:
+            if ahead is None:
+                raise
+            if str(error) != lost:
+                log.error("%s", error)
+            lost = str(error)
+            entry = Outage(clock.unix(), clock.elapsed() + ahead, error.reason, lost)
+        else:
+            if ahead is None:
+                began = due = clock.elapsed()
+            ahead, lost = entry.elapsed - clock.elapsed(), ""
+        yield entry
         now = clock.elapsed()
         due = max(due + settings.every, now)
         if settings.lasting and due - began > settings.lasting:
             return
         if stop.wait(due - now):
             return
-        entry = ticks.read()
 
 
-class _Ticks:
-    """Snapshots of a source with owners, and an Outage where reading failed."""
-
-    def __init__(self, source: Source, workloads: OwnerLookup, clock: Clock) -> None:
-        self._source = source
-        self._workloads = workloads
-        self._clock = clock
-        # The source's elapsed time minus the clock's, to compute the time of an Outage.
-        self._ahead = 0.0
-        self._lost = ""
-
-    def first(self) -> Snapshot:
-        """The next Snapshot; raises SourceUnavailable when reading fails."""
-        snapshot = self._workloads.assign_owners(self._source.read(_ALL))
-        self._ahead = snapshot.elapsed - self._clock.elapsed()
-        self._lost = ""
-        return snapshot
-
-    def read(self) -> RecordingEntry:
-        """The next Snapshot or Outage."""
-        try:
-            return self.first()
-        except SourceUnavailable as error:
-            if str(error) != self._lost:
-                self._lost = str(error)
-                log.error("%s", error)
-            elapsed = self._clock.elapsed() + self._ahead
-            return Outage(self._clock.unix(), elapsed, error.reason, str(error))
-
-
-@contextmanager
-def _opened(name: str, force: bool) -> Iterator[IO[bytes]]:
+def _open(name: str, force: bool) -> AbstractContextManager[IO[bytes]]:
     if name == _STDOUT:
-        yield sys.stdout.buffer
-    else:
-        with Path(name).open("wb" if force else "xb") as stream:
-            yield stream
+        return nullcontext(sys.stdout.buffer)
+    return Path(name).open("wb" if force else "xb")

@@ -6,7 +6,8 @@ import json
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -23,7 +24,7 @@ from gpuledger.ledger.report.grouping import NODE
 from gpuledger.ledger.report.moments import parse_period
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport, sum_lines
-from gpuledger.ledger.store.history import build_report
+from gpuledger.ledger.store.history import Progress, build_report
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
@@ -217,14 +218,14 @@ def report_from_fleet(
     """The report from a Prometheus server. Raises GpuledgerError."""
     now = time.time()
     between = parse_period(settings.since, settings.until, now)
-    with Progress() as progress:
+    with _progress() as progress:
         return report_from_prometheus(
             fleet,
             settings.by,
             build_settings(Prices, values),
             between,
             now,
-            progress.show,
+            progress,
             lambda text: print(text, file=sys.stderr),  # noqa: T201  (like the warning of open_history)
         )
 
@@ -233,14 +234,12 @@ def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> U
     """The report from this machine's ledger. Raises GpuledgerError."""
     if settings.by == NODE:
         raise UsageError("--by node needs --prometheus: a ledger is of one node")
-    with open_history(values) as history, Progress() as progress:
+    with open_history(values) as history, _progress() as progress:
         since, until = parse_period(settings.since, settings.until, current_time_of(history))
         if settings.until == "now":
             # After the clock was set back, include the hours booked before.
             until = max(until, history.end_hour * HOUR)
-        found = build_report(
-            history, settings.by, build_settings(Prices, values), (since, until), progress.show
-        )
+        found = build_report(history, settings.by, build_settings(Prices, values), (since, until), progress)
     if settings.format != "table":
         for note in found.notes:
             sys.stderr.write(f"{note}\n")
@@ -258,25 +257,20 @@ def format_report(found: UsageReport, settings: ReportSettings, account: str) ->
     return report_table(found, settings.top, plain=not is_utf8(sys.stdout.encoding))
 
 
-class Progress:
-    """Shows progress on stderr if that is a terminal and the work takes longer than a second."""
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """Show progress, from 0 to 1, on stderr if that is a terminal and the work takes longer than a second."""
+    interactive, due, shown = sys.stderr.isatty(), time.monotonic() + 1.0, False
 
-    def __init__(self) -> None:
-        self._due = time.monotonic() + 1.0
-        self._shown = False
-        self._interactive = sys.stderr.isatty()
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def show(self, what: str, done: float) -> None:
-        """Show the fraction `done`, from 0 to 1."""
-        if self._interactive and time.monotonic() >= self._due:
-            self._due = time.monotonic() + 0.2
-            self._shown = True
+    def show(what: str, done: float) -> None:
+        nonlocal due, shown
+        if interactive and time.monotonic() >= due:
+            due, shown = time.monotonic() + 0.2, True
             sys.stderr.write(f"\rreading {what}: {done:4.0%} ")
             sys.stderr.flush()
 
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
+    try:
+        yield show
+    finally:
+        if shown:
             sys.stderr.write("\r\033[K")

@@ -16,17 +16,14 @@ from gpuledger.app.logs import configure_logging, warn_if_simulated
 from gpuledger.app.node_assembly import NodeParts, assemble_node
 from gpuledger.app.reload import Reloader
 from gpuledger.app.serving import (
-    install_stop_handlers,
-    limit_to_descriptors,
+    create_server,
     log_addresses,
-    log_loop_errors_once,
+    open_web_security,
+    prepare_loop,
     warn_about_ignored_flags,
 )
 from gpuledger.config.node import NODE_GROUPS
-from gpuledger.config.settings import LogSettings
-from gpuledger.http.connection import ClientConnection
-from gpuledger.http.limits import HttpLimits
-from gpuledger.http.server import HttpServer
+from gpuledger.http.settings import HttpSettings
 from gpuledger.model.settings import build_settings
 
 log = logging.getLogger("gpuledger.serve")
@@ -55,7 +52,7 @@ def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
     given, read = parse_command("serve", _ABOUT, _EXAMPLES, NODE_GROUPS, arguments)
     values = read()
-    configure_logging(build_settings(LogSettings, values))
+    configure_logging(values)
     warn_about_ignored_flags(values)
     # A tick computes for a few milliseconds: with the default switch interval of 5 ms a scrape would wait for
     # the interpreter that long.
@@ -64,13 +61,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 async def _serve(values: Mapping[str, Any], read: ReadSettings, files: Iterable[Path]) -> int:
-    stop = install_stop_handlers()
+    stop = prepare_loop(log)
+    web = open_web_security(build_settings(HttpSettings, values).web_config)
     node = assemble_node(values)
-    log_loop_errors_once(log)
-    limits = limit_to_descriptors(build_settings(HttpLimits, values))
-    server = HttpServer(
-        node.listeners, limits, protocol_factory=node.web.protocol_factory if node.web else ClientConnection
-    )
+    server = create_server(node.listeners, values, web)
     node.parts.control.set_watcher(
         Reloader(read, values, NODE_GROUPS.values(), files, node.parts, node.listeners)
     )
@@ -78,7 +72,8 @@ async def _serve(values: Mapping[str, Any], read: ReadSettings, files: Iterable[
     try:
         # Bind the port first: a program that cannot listen must not use the driver.
         await server.start()
-        _log_start(node.parts, server, node.web.scheme if node.web else "http")
+        _log_start(node.parts)
+        log_addresses(log, server, web)
         node.parts.start()
         await stop.wait()
         log.info("stopping")
@@ -88,11 +83,10 @@ async def _serve(values: Mapping[str, Any], read: ReadSettings, files: Iterable[
     return 0
 
 
-def _log_start(parts: NodeParts, server: HttpServer, scheme: str) -> None:
+def _log_start(parts: NodeParts) -> None:
     log.info("gpuledger %s, source %s", __version__, parts.source.info.name)
     warn_if_simulated(parts.source.info)
     if parts.store is None:
         log.info("ledger in memory only: it is lost when this program stops")
     elif parts.store.on_disk:
         log.info("ledger in %s", parts.store.file)
-    log_addresses(log, server, scheme)

@@ -6,18 +6,17 @@ import json
 import logging
 import shutil
 import sys
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from os import environ
 from typing import Any
 
-from gpuledger.app.flags import build_parser, parse_flags, reject_words
+from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging, silence_node_log
 from gpuledger.app.stop_signals import StopRequest
 from gpuledger.app.top_feeds import LocalFeed, RemoteFeed
-from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, TOP_GROUPS
-from gpuledger.config.settings import LogSettings
+from gpuledger.config.node import TOP_GROUPS
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.node.settings import NodeSettings
@@ -63,11 +62,9 @@ _KEPT_LOG_LINES = 10
 
 def run(arguments: Sequence[str]) -> int:
     """Show GPU usage, live or once; returns the exit code."""
-    made = build_parser("top", _ABOUT, _EXAMPLES, TOP_GROUPS)
-    given = parse_flags(made, TOP_GROUPS.values(), arguments, environ)
-    reject_words("top", given.arguments)
-    values = load_values(TOP_GROUPS.values(), given.flags, environ, given.config, ALL_GROUPS)
-    configure_logging(build_settings(LogSettings, values))
+    given, read = parse_command("top", _ABOUT, _EXAMPLES, TOP_GROUPS, arguments)
+    values = read()
+    configure_logging(values)
     settings = build_settings(TopSettings, values)
     access = build_settings(NodeAccessSettings, values)
     view = TopView(settings.sort, ProcessFilter.of(settings.filter), settings.gpu)
@@ -77,7 +74,8 @@ def run(arguments: Sequence[str]) -> int:
     # Only the flag repeats the output: an interval in the configuration is for `serve`.
     repeated = interval if "interval" in given.flags and not settings.once else None
     with silence_node_log(), closing(_feed(values, access)) as feed, StopRequest() as stop:
-        _settle(feed)
+        if isinstance(feed, LocalFeed):
+            feed.settle()
         _print_all(feed, settings, view, repeated, stop)
     return 0
 
@@ -93,11 +91,6 @@ def _feed(values: Mapping[str, Any], access: NodeAccessSettings) -> Feed:
         feed.start()
         return feed
     return RemoteFeed(access.url, access)
-
-
-def _settle(feed: Feed) -> None:
-    if isinstance(feed, LocalFeed):
-        feed.settle()
 
 
 def _live(values: Mapping[str, Any], access: NodeAccessSettings, view: TopView, interval: float) -> int:
@@ -162,7 +155,7 @@ def _as_text(feed: Feed, picture: NodeSnapshot, view: TopView) -> str:
 def _as_json(body: Mapping[str, Any], picture: NodeSnapshot, view: TopView) -> str:
     """The snapshot, reduced to the shown GPUs and processes, these in the shown order."""
     devices = select_devices(picture.devices, view.gpus)
-    shown = {(row.uuid, row.instance) for row in devices}
+    shown = {row.device_key for row in devices}
     by_row = dict(zip(map(id, picture.processes), body["processes"], strict=True))
     rows = view.processes(picture)
     narrowed = {
@@ -174,25 +167,23 @@ def _as_json(body: Mapping[str, Any], picture: NodeSnapshot, view: TopView) -> s
 
 
 @contextmanager
-def _buffered_log() -> Iterator[list[str]]:
-    """Buffer log lines while the live display uses the terminal."""
-    lines: list[str] = []
+def _buffered_log() -> Iterator[deque[str]]:
+    """Buffer the last log lines while the live display uses the terminal."""
     root = logging.getLogger()
     before = root.handlers
-    handler = _BufferHandler(lines)
+    handler = _BufferHandler(logging.WARNING)
     handler.setFormatter(before[0].formatter if before else None)
     root.handlers = [handler]
     try:
-        yield lines
+        yield handler.lines
     finally:
         root.handlers = before
 
 
 class _BufferHandler(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._lines = lines
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.lines: deque[str] = deque(maxlen=_KEPT_LOG_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.append(self.format(record))
-        del self._lines[:-_KEPT_LOG_LINES]
+        self.lines.append(self.format(record))

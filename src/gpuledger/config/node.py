@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from socket import gethostname
 from typing import Any
 
 from gpuledger.config.compatibility import NO_EFFECT, FlagsWithoutEquivalent, RemovedSettings
@@ -16,7 +17,7 @@ from gpuledger.host.settings import HostSettings
 from gpuledger.http.hosts import HostNameSettings
 from gpuledger.http.limits import HttpLimits
 from gpuledger.http.settings import HttpSettings
-from gpuledger.kubernetes.settings import KubernetesSettings
+from gpuledger.kubernetes.settings import KubernetesSettings, node_name
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.model.settings import build_settings, declared_settings
@@ -27,11 +28,7 @@ from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.terminal.settings import NodeAccessSettings, TopSettings
 from gpuledger.web.settings import WebSettings
-from gpuledger.workloads.containers.settings import ContainerSettings
-from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.owner_index_setup import OWNER_INDEX_GROUPS, OwnerIndexSettings
-from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.slurm.settings import SlurmSettings
+from gpuledger.workloads.owner_index_setup import OWNER_INDEX_GROUPS
 
 
 class HelpPage(Enum):
@@ -74,10 +71,7 @@ GROUPS: tuple[tuple[str, type, tuple[str, ...], HelpPage], ...] = (
     ("metrics of the dialect smi", SmiDialectSettings, _EXPORT, HelpPage.RARE),
     ("number of series", LedgerSettings, _READ, HelpPage.RARE),
     ("this machine", HostSettings, _RECORD, HelpPage.RARE),
-    ("GPUs allocated to pods", PodResourcesSettings, _READ, HelpPage.RARE),
-    ("Slurm jobs", SlurmSettings, _READ, HelpPage.RARE),
-    ("job mapping files", JobMapSettings, _READ, HelpPage.RARE),
-    ("containers", ContainerSettings, _READ, HelpPage.RARE),
+    *((title, group, _READ, HelpPage.RARE) for title, group in OWNER_INDEX_GROUPS.items()),
     ("reload of settings", ReloadSettings, _SERVE, HelpPage.RARE),
     ("profiling metrics of older GPUs", DcgmExporterSourceSettings, _EXPORT, HelpPage.RARE),
     ("dcgm-exporter flags and equivalents", DcgmExporterSettings, _SERVE, HelpPage.COMPATIBILITY),
@@ -114,9 +108,6 @@ def ignored_flags(values: Mapping[str, Any]) -> list[str]:
     return [item.flags[0] for item in items if item.key in values and item.help.startswith(NO_EFFECT)]
 
 
-def owner_index_settings(values: Mapping[str, Any]) -> OwnerIndexSettings:
-    """The settings of the owner indexes from parsed values (`config.load`)."""
-    return OwnerIndexSettings(
-        **{field: build_settings(group, values) for field, group in OWNER_INDEX_GROUPS.items()},
-        node=build_settings(DialectSettings, values).node_name,
-    )
+def configured_node_name(values: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """The name under which Kubernetes knows this machine, from parsed values (`config.load`)."""
+    return node_name(build_settings(DialectSettings, values).node_name, environment, gethostname())

@@ -19,7 +19,31 @@ from gpuledger.model.session import EnergyRow
 
 _LABELS = ("pid", "gpu", "process_name", "pod", "namespace", "container", "pod_uid", "container_id")
 _OTHER = "other"
+_ENERGY = "ledger, from the GPU's energy counter"
 _UTILIZATION = "nvmlDeviceGetProcessesUtilizationInfo"
+
+# Name without prefix, help text and source, in page order.
+_FAMILIES = (
+    ("energy_joules", "Energy booked to the process, measured and apportioned.", _ENERGY),
+    (
+        "energy_measured_joules",
+        "Energy booked to the process while no other process shared the GPU.",
+        _ENERGY,
+    ),
+    (
+        "sm_utilization_ratio",
+        "Fraction of time for which the process kept the SMs busy.",
+        _UTILIZATION,
+    ),
+    (
+        "memory_utilization_ratio",
+        "Fraction of time for which the process read or wrote device memory; not its amount of memory.",
+        _UTILIZATION,
+    ),
+    ("memory_used_bytes", "Device memory used by the process.", "process lists usedGpuMemory"),
+    ("start_time_seconds", "Unix time at which the process started.", "/proc/PID/stat field 22"),
+    ("active", "1 while the process runs, 0 after it has ended.", "process lists"),
+)
 
 
 class EnergyDialect:
@@ -30,48 +54,15 @@ class EnergyDialect:
 
     def __init__(self, settings: DialectSettings) -> None:
         self._settings = settings
-        prefix = settings.metric_prefix
-
-        def spec(name: str, help_text: str, source: str, *, counter: bool = False) -> FamilySpec:
-            return FamilySpec(
-                f"{prefix}_{name}", "counter" if counter else "gauge", help_text, _LABELS, source=source
+        self.specs = tuple(
+            FamilySpec(
+                f"{settings.metric_prefix}_{name}",
+                "counter" if name.startswith("energy") else "gauge",
+                help_text,
+                _LABELS,
+                source=source,
             )
-
-        self._energy = spec(
-            "energy_joules",
-            "Energy booked to the process, measured and apportioned.",
-            "ledger, from the GPU's energy counter",
-            counter=True,
-        )
-        self._measured = spec(
-            "energy_measured_joules",
-            "Energy booked to the process while no other process shared the GPU.",
-            "ledger, from the GPU's energy counter",
-            counter=True,
-        )
-        self._sm = spec(
-            "sm_utilization_ratio", "Fraction of time for which the process kept the SMs busy.", _UTILIZATION
-        )
-        self._bandwidth = spec(
-            "memory_utilization_ratio",
-            "Fraction of time for which the process read or wrote device memory; not its amount of memory.",
-            _UTILIZATION,
-        )
-        self._memory = spec(
-            "memory_used_bytes", "Device memory used by the process.", "process lists usedGpuMemory"
-        )
-        self._start = spec(
-            "start_time_seconds", "Unix time at which the process started.", "/proc/PID/stat field 22"
-        )
-        self._active = spec("active", "1 while the process runs, 0 after it has ended.", "process lists")
-        self.specs = (
-            self._energy,
-            self._measured,
-            self._sm,
-            self._bandwidth,
-            self._memory,
-            self._start,
-            self._active,
+            for name, help_text, source in _FAMILIES
         )
 
     def families(self, state: NodeState) -> Iterable[Family]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 
 from gpuledger.dialects.labels import gpu_label
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.model.devices import Device
 from gpuledger.model.family import Family, FamilySpec, LabelValues
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import GpuProcess
@@ -33,33 +32,31 @@ class ProcessRows:
         self.node = (settings.node_name,) if settings.node_name else ()
         self.node_label = ("node",) if settings.node_name else ()
         memory = ("gpu_memory",) if settings.memory_label else ()
-        self._info = FamilySpec(
-            "gpu_process_info",
-            "gauge",
-            'A process on the GPU (1, status="active"), or a GPU without processes (0, status="idle").',
-            (*self.node_label, *_PROCESS_LABELS, "status", *memory),
-            source="process lists; host; workload",
+        labels = (*self.node_label, *_PROCESS_LABELS)
+        self.specs = (
+            FamilySpec(
+                "gpu_process_info",
+                "gauge",
+                'A process on the GPU (1, status="active"), or a GPU without processes (0, status="idle").',
+                (*labels, "status", *memory),
+                source="process lists; host; workload",
+            ),
+            FamilySpec(
+                "gpu_process_utilization",
+                "gauge",
+                "Percentage of time for which the process kept the SMs busy.",
+                labels,
+                source="nvmlDeviceGetProcessesUtilizationInfo smUtil",
+            ),
+            FamilySpec(
+                "gpu_process_memory_utilization",
+                "gauge",
+                "Percentage of the GPU's memory used by the process.",
+                labels,
+                source="process lists usedGpuMemory; nvmlDeviceGetMemoryInfo_v2 total",
+            ),
         )
-        self._utilization = FamilySpec(
-            "gpu_process_utilization",
-            "gauge",
-            "Percentage of time for which the process kept the SMs busy.",
-            (*self.node_label, *_PROCESS_LABELS),
-            source="nvmlDeviceGetProcessesUtilizationInfo smUtil",
-        )
-        self._memory_utilization = FamilySpec(
-            "gpu_process_memory_utilization",
-            "gauge",
-            "Percentage of the GPU's memory used by the process.",
-            (*self.node_label, *_PROCESS_LABELS),
-            source="process lists usedGpuMemory; nvmlDeviceGetMemoryInfo_v2 total",
-        )
-        self.specs = (self._info, self._utilization, self._memory_utilization)
         self._last: tuple[NodeState, ProcessFamilies] | None = None
-
-    def gpu(self, device: Device) -> str:
-        """Returns the `gpu` label of a Device."""
-        return gpu_label(device, self.settings)
 
     def counted_processes(self, processes: Iterable[GpuProcess]) -> Iterator[GpuProcess]:
         """Yields the processes to count; includes graphics-only ones if `process.graphics` is set."""
@@ -70,7 +67,8 @@ class ProcessRows:
         last = self._last
         if last is not None and last[0] is state:
             return last[1]
-        families = (Family(self._info), Family(self._utilization), Family(self._memory_utilization))
+        info, utilization, memory_utilization = self.specs
+        families = (Family(info), Family(utilization), Family(memory_utilization))
         for reading in state.snapshot.process_readings if state.snapshot is not None else ():
             if reading.processes is not None:
                 self._add_device(reading, reading.processes, state, families)
@@ -81,7 +79,7 @@ class ProcessRows:
         self, reading: Reading, processes: tuple[GpuProcess, ...], state: NodeState, families: ProcessFamilies
     ) -> None:
         info, utilization, memory_utilization = families
-        gpu = self.gpu(reading.device)
+        gpu = gpu_label(reading.device, self.settings)
         omitted = state.ledger.omitted.get(reading.device.uuid, frozenset())
         total = reading.get(MEMORY_TOTAL)
         is_idle = True
@@ -116,18 +114,33 @@ Count = Callable[[NodeState, Reading], int | None]
 
 
 class CountedDialect:
-    """Exports a count per Device and the total. If `count` returns None (unknown), there is no sample."""
+    """Exports a count per Device and the total. If `count` returns None (unknown), there is no sample.
+
+    `total` is the name of the family of the total, `counted` says what is counted.
+    """
 
     required_quantities = REQUIRED_QUANTITIES
 
     def __init__(
-        self, name: str, rows: ProcessRows, per_gpu: FamilySpec, total: FamilySpec, count: Count
+        self, name: str, total: str, counted: str, source: str, rows: ProcessRows, count: Count
     ) -> None:
         self.name = name
-        self.specs = (per_gpu, total, *rows.specs)
+        self._per_gpu = FamilySpec(
+            f"gpu_{name}_count",
+            "gauge",
+            f"Number of {counted} on the GPU.",
+            (*rows.node_label, "gpu"),
+            source=source,
+        )
+        self._total = FamilySpec(
+            total,
+            "gauge",
+            f"Number of {counted} on all GPUs; absent if a GPU could not be read.",
+            rows.node_label,
+            source=source,
+        )
+        self.specs = (self._per_gpu, self._total, *rows.specs)
         self._rows = rows
-        self._per_gpu = per_gpu
-        self._total = total
         self._count = count
 
     def families(self, state: NodeState) -> Iterable[Family]:
@@ -136,7 +149,8 @@ class CountedDialect:
         if state.snapshot is not None:
             node = self._rows.node
             for reading in state.snapshot.process_readings:
-                by_gpu.add(self._count(state, reading), *node, self._rows.gpu(reading.device))
+                gpu = gpu_label(reading.device, self._rows.settings)
+                by_gpu.add(self._count(state, reading), *node, gpu)
             if _is_complete(state.snapshot):
                 total.add(sum(by_gpu.samples.values()), *node)
         return (by_gpu, total, *self._rows.families(state))
@@ -157,21 +171,7 @@ def process_dialect(rows: ProcessRows) -> CountedDialect:
             return None
         return sum(1 for _ in rows.counted_processes(reading.processes))
 
-    per_gpu = FamilySpec(
-        "gpu_process_count",
-        "gauge",
-        "Number of processes on the GPU.",
-        (*rows.node_label, "gpu"),
-        source="process lists",
-    )
-    total = FamilySpec(
-        "gpu_total_processes",
-        "gauge",
-        "Number of processes on all GPUs; absent if a GPU could not be read.",
-        rows.node_label,
-        source="process lists",
-    )
-    return CountedDialect("process", rows, per_gpu, total, count)
+    return CountedDialect("process", "gpu_total_processes", "processes", "process lists", rows, count)
 
 
 def session_dialect(rows: ProcessRows) -> CountedDialect:
@@ -183,18 +183,4 @@ def session_dialect(rows: ProcessRows) -> CountedDialect:
             return computing
         return computing + state.ledger.graphics_sessions[reading.device.uuid]
 
-    per_gpu = FamilySpec(
-        "gpu_session_count",
-        "gauge",
-        "Number of open sessions on the GPU.",
-        (*rows.node_label, "gpu"),
-        source="ledger",
-    )
-    total = FamilySpec(
-        "gpu_total_sessions",
-        "gauge",
-        "Number of open sessions on all GPUs; absent if a GPU could not be read.",
-        rows.node_label,
-        source="ledger",
-    )
-    return CountedDialect("session", rows, per_gpu, total, count)
+    return CountedDialect("session", "gpu_total_sessions", "open sessions", "ledger", rows, count)

@@ -31,27 +31,6 @@ OPENMETRICS = Format(
 FORMATS = (TEXT, OPENMETRICS)
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """One element of an Accept header."""
-
-    media_type: str
-    version: str
-    quality: float
-    position: int
-
-    def specificity(self, offered: Format) -> int | None:
-        """Returns how specifically the range matches the format, 0 to 3, or None if it does not match."""
-        major = offered.media_type.partition("/")[0]
-        if self.media_type == offered.media_type:
-            if not self.version:
-                return 2
-            return 3 if self.version in offered.versions else None
-        if self.version:
-            return None
-        return {"*/*": 0, f"{major}/*": 1}.get(self.media_type)
-
-
 # A small cache is enough: scrapers send few different headers, and headers have a limited length.
 @lru_cache(maxsize=16)
 def choose_format(accept: str) -> Format:
@@ -60,34 +39,34 @@ def choose_format(accept: str) -> Format:
     The most specific range determines the quality of a format. For equal qualities, the more specific range
     wins, then the first one, then text. Never raises.
     """
-    ranges = [_Range(*element, position) for position, element in enumerate(_elements(accept))]
     best, best_rank = TEXT, (0.0, 0, 0)
     for offered in FORMATS:
-        rank = _rank(offered, ranges)
-        if rank[0] > 0 and rank > best_rank:
-            best, best_rank = offered, rank
+        matches = [
+            (specificity, quality, -position)
+            for position, (media_type, version, quality) in enumerate(_elements(accept))
+            if (specificity := _specificity(offered, media_type, version)) is not None
+        ]
+        specificity, quality, position = max(matches, default=(0, 0.0, 0))
+        if quality > 0 and (quality, specificity, position) > best_rank:
+            best, best_rank = offered, (quality, specificity, position)
     return best
 
 
-def _rank(offered: Format, ranges: list[_Range]) -> tuple[float, int, int]:
-    """Returns quality, specificity and negative position of the range that determines this format."""
-    matches = [
-        (specificity, item.quality, -item.position)
-        for item in ranges
-        if (specificity := item.specificity(offered)) is not None
-    ]
-    specificity, quality, position = max(matches, default=(0, 0.0, 0))
-    return quality, specificity, position
+def _specificity(offered: Format, media_type: str, version: str) -> int | None:
+    """Returns how specifically a range matches the format, 0 to 3, or None if it does not match."""
+    if media_type == offered.media_type:
+        if not version:
+            return 2
+        return 3 if version in offered.versions else None
+    major = offered.media_type.partition("/")[0]
+    return None if version else {"*/*": 0, f"{major}/*": 1}.get(media_type)
 
 
 @lru_cache(maxsize=16)
 def accepts_gzip(accept_encoding: str) -> bool:
     """Returns whether the header allows gzip, by name or by `*`, with a quality above zero. Never raises."""
     qualities = {coding: quality for coding, _, quality in _elements(accept_encoding)}
-    for name in ("gzip", "x-gzip", "*"):
-        if name in qualities:
-            return qualities[name] > 0
-    return False
+    return next((qualities[name] > 0 for name in ("gzip", "x-gzip", "*") if name in qualities), False)
 
 
 def _elements(header: str) -> Iterator[tuple[str, str, float]]:

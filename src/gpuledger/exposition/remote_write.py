@@ -18,7 +18,8 @@ from typing import Final
 # Prometheus's staleness marker, which ends a series: the NaN with these bits.
 STALE: Final = (0x7FF0000000000002).to_bytes(8, "little")
 
-_DOUBLE: Final = Struct("<d")
+# The little-endian double of a value.
+encode_value: Final = Struct("<d").pack
 _VARINT_64: Final = (1 << 64) - 1
 # Timestamps in milliseconds from February 1971 to May 2109, which have six bytes.
 _SIX_BYTES: Final = range(1 << 35, 1 << 42)
@@ -66,11 +67,6 @@ def encode_series(labels: bytes, value: bytes, milliseconds: int) -> bytes:
     """Encodes a complete `timeseries` field with eight value bytes and any signed 64-bit timestamp."""
     sample = b"\x09%b\x10%b" % (value, encode_varint(milliseconds & _VARINT_64))
     return _bytes_field(1, labels + _bytes_field(2, sample))
-
-
-def encode_value(value: float) -> bytes:
-    """Encodes a little-endian double."""
-    return _DOUBLE.pack(value)
 
 
 def encode_varint(number: int) -> bytes:

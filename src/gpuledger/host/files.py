@@ -8,6 +8,8 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from gpuledger.model.text import decode_utf8
+
 ReadFile = Callable[[str], bytes]
 
 _CHUNK = 16 * 1024
@@ -35,6 +37,20 @@ def read_or_none(path: str, read: ReadFile = read_whole) -> bytes | None:
         return read(path)
     except OSError:
         return None
+
+
+def read_text(path: str) -> str:
+    """The text of a file; empty if it cannot be read."""
+    return decode_utf8(read_or_none(path) or b"")
+
+
+def folder_names(parent: str) -> list[str]:
+    """The names of the directories in a directory, without links; none if it cannot be read."""
+    try:
+        with os.scandir(parent) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
 
 
 def read_at_most(file: Path | str, longest: int) -> bytes:
@@ -97,28 +113,29 @@ class FileWatch:
     """
 
     def __init__(self, files: Iterable[Path] = ()) -> None:
-        self._known = self._seen = {file: _state(file) for file in files}
+        self._known = self._seen = file_states(files)
 
     def set_baseline(self, states: FileStates) -> None:
         """Compare with these files and states from now on."""
         self._known = self._seen = states
 
-    def current_states(self, files: Iterable[Path]) -> FileStates:
-        """The current states of files. Call it before reading them, and `set_baseline` after."""
-        return {file: _state(file) for file in files}
-
     def has_changed(self) -> bool:
         """Whether a file has changed, and none since the previous call: a file that is being written must not
         be read halfway.
         """
-        now = {file: _state(file) for file in self._known}
+        now = file_states(self._known)
         still, self._seen = now == self._seen, now
         return still and now != self._known
 
 
-def _state(file: Path) -> _State:
-    try:
-        found = file.stat()
-        return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, os.path.realpath(file))
-    except OSError:
-        return None
+def file_states(files: Iterable[Path]) -> FileStates:
+    """The current states of files. Call it before reading them, and `FileWatch.set_baseline` after."""
+    states: FileStates = {}
+    for file in files:
+        try:
+            found = file.stat()
+            target = os.path.realpath(file)
+            states[file] = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, target)
+        except OSError:
+            states[file] = None
+    return states

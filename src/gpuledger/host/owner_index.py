@@ -11,7 +11,7 @@ from collections.abc import Callable, Sized
 from dataclasses import replace
 from random import Random
 from threading import Condition, Thread
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_state import IndexHealth
@@ -29,23 +29,6 @@ _LONGEST_BACKOFF = 60.0
 _LEAST_GAP = 1.0
 
 
-class OwnerIndex(Protocol):
-    """The common interface of all owner indexes. Each type adds the access to its values."""
-
-    @property
-    def health(self) -> IndexHealth:
-        """The current health."""
-
-    def start(self) -> None:
-        """Start the background thread."""
-
-    def stop(self, patience: float = 2.0) -> None:
-        """Stop the thread; abandon it if it hangs for `patience` seconds."""
-
-    def nudge(self) -> None:
-        """Request a new reading soon, because a process has no owner yet. Cheap: may be called every tick."""
-
-
 def is_tried(health: IndexHealth) -> bool:
     """Whether a first reading was attempted."""
     return health.success or health.error != NOT_READ
@@ -57,7 +40,7 @@ def internal_error(error: Exception) -> str:
 
 
 class BackgroundIndex:
-    """An owner index with its own thread: health, start and stop.
+    """An owner index with its own thread: health, start and stop. Each type adds the access to its values.
 
     Subclasses implement `_run`, which waits for `_changed` and returns when `_stopping` is set.
     """
@@ -90,6 +73,12 @@ class BackgroundIndex:
         if self._thread.is_alive():
             self._thread.join(patience)
 
+    def nudge(self) -> None:
+        """Request a new reading soon, because a process has no owner yet. Cheap: may be called every tick.
+
+        Does nothing here: an index that receives each change needs no request.
+        """
+
     def _interrupt(self) -> None:
         """Unblock the thread, if it waits for anything but `_changed`."""
 
@@ -109,7 +98,8 @@ class PolledIndex(BackgroundIndex, Generic[T]):
     """An owner index that reads its whole value every `period` seconds in its thread.
 
     `read` raises GpuledgerError (or OSError) with one line that names the object and the remedy. `value` is
-    replaced as a whole, so that a caller who keeps it has a consistent state.
+    replaced as a whole, so that a caller who keeps it has a consistent state. It is the same object while it
+    does not change.
     """
 
     def __init__(
@@ -146,7 +136,8 @@ class PolledIndex(BackgroundIndex, Generic[T]):
             log.exception("cannot read %s", self.name)
             self._fail(internal_error(error))
             return False
-        self.value = value
+        if value != self.value:
+            self.value = value
         if self._failures:
             log.info("%s is readable again", self.name)
         self._failures = 0

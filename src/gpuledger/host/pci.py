@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from gpuledger.host.files import ReadFile, read_whole
-
-ReadLink = Callable[[str], str]
 
 _NVIDIA: Final = b"0x10de"
 _DISPLAY: Final = b"0x03"
@@ -30,28 +28,25 @@ class PciBus:
         dev: str = "/dev",
         *,
         read: ReadFile = read_whole,
-        names: Callable[[str], Iterable[str]] = os.listdir,
-        link: ReadLink = os.readlink,
         usable: Callable[[str], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
     ) -> None:
         self._devices = f"{sysfs.rstrip('/')}/bus/pci/devices"
         self._dev = dev.rstrip("/")
         self._read = read
-        self._names = names
-        self._link = link
         self._usable = usable
         self._seen: frozenset[str] = frozenset()
         self._display: tuple[str, ...] = ()
 
     def gpus(self) -> tuple[str, ...]:
         """PCI bus ids as nvidia-smi prints them, `00000000:3B:00.0`; none where sysfs is not readable."""
-        names = frozenset(self._list(self._devices))
+        names = frozenset(_list(self._devices))
         if names != self._seen:
             self._seen = names
             folders = ((name, f"{self._devices}/{name}") for name in names)
-            found = (name for name, folder in folders if is_nvidia_gpu(folder, self._read, self._link))
+            found = (name for name, folder in folders if is_nvidia_gpu(folder, self._read))
             self._display = tuple(sorted(found))
-        return tuple(_as_nvml(name) for name in self._display if self._bound_to(name) in ("", _DRIVER))
+        drivers = {name: driver_of(f"{self._devices}/{name}") for name in self._display}
+        return tuple(_as_nvml(name) for name, driver in drivers.items() if driver in ("", _DRIVER))
 
     def all_usable(self) -> bool:
         """Whether there are as many `/dev/nvidiaN` as GPUs, and this process may use all of them.
@@ -59,36 +54,34 @@ class PciBus:
         In a container or Slurm job with some of the GPUs, device nodes are missing or the device cgroup
         denies access, which access(2) reports; the driver then rightly counts fewer GPUs.
         """
-        nodes = [name for name in self._list(self._dev) if _NODE.fullmatch(name)]
+        nodes = [name for name in _list(self._dev) if _NODE.fullmatch(name)]
         return len(nodes) >= len(self.gpus()) and all(self._usable(f"{self._dev}/{name}") for name in nodes)
 
-    def _bound_to(self, name: str) -> str:
-        return driver_of(f"{self._devices}/{name}", self._link)
 
-    def _list(self, folder: str) -> list[str]:
-        try:
-            return list(self._names(folder))
-        except OSError:
-            return []
+def _list(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208  (avoids a Path object per device and tick)
+    except OSError:
+        return []
 
 
-def is_nvidia_gpu(folder: str, read: ReadFile = read_whole, link: ReadLink = os.readlink) -> bool:
+def is_nvidia_gpu(folder: str, read: ReadFile = read_whole) -> bool:
     """Whether a device in sysfs is an NVIDIA GPU and not a virtual function (used by a virtual machine)."""
     try:
         vendor, kind = read(f"{folder}/vendor"), read(f"{folder}/class")
     except OSError:
         return False
-    return vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY) and not _target(f"{folder}/physfn", link)
+    return vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY) and not _target(f"{folder}/physfn")
 
 
-def driver_of(folder: str, link: ReadLink = os.readlink) -> str:
+def driver_of(folder: str) -> str:
     """The kernel driver to which a device in sysfs is bound; empty without one."""
-    return _target(f"{folder}/driver", link).rpartition("/")[2]
+    return _target(f"{folder}/driver").rpartition("/")[2]
 
 
-def _target(path: str, link: ReadLink) -> str:
+def _target(path: str) -> str:
     try:
-        return link(path)
+        return os.readlink(path)  # noqa: PTH115  (avoids a Path object per device and tick)
     except OSError:
         return ""
 

@@ -40,8 +40,7 @@ class RemoteHost:
         return "", ""
 
 
-_GONE = frozenset({errno.ENOENT, errno.ESRCH})
-_FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_GONE = (FileNotFoundError, ProcessLookupError)
 _LONGEST_PATH = 4096
 
 # The fixed inode number of the first pid namespace (PROC_PID_INIT_INO).
@@ -228,7 +227,7 @@ class ProcFs:
         try:
             return decode_utf8(self._read(f"{self._root}/{pid}/cgroup")), ""
         except OSError as error:
-            return "", "exited" if error.errno in _GONE else ""
+            return "", "exited" if isinstance(error, _GONE) else ""
 
     def _executable(self, pid: int) -> str:
         try:
@@ -264,7 +263,7 @@ def _without_stat(known: _Known | None, error: OSError, unix: float) -> tuple[_K
     """Facts of a pid without a readable stat: the known ones, else by first sight."""
     if known is None:
         known = _Known(None, first_seen_facts(unix, _reason(error)))
-    if known.ticks is None or error.errno not in _GONE:
+    if known.ticks is None or not isinstance(error, _GONE):
         return known, known.facts
     # The driver still lists the old process: first-sight facts would make it a new one.
     known.gone = known.gone or replace(known.facts, missing="exited")
@@ -272,9 +271,9 @@ def _without_stat(known: _Known | None, error: OSError, unix: float) -> tuple[_K
 
 
 def _reason(error: OSError) -> str:
-    if error.errno in _GONE:
+    if isinstance(error, _GONE):
         return "not_found"
-    return "permission" if error.errno in _FORBIDDEN else "unreadable"
+    return "permission" if isinstance(error, PermissionError) else "unreadable"
 
 
 def _only_roots(cgroup: str) -> bool:

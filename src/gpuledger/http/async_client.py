@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 import ssl
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, cast
 
 from gpuledger.http.client_messages import ConnectionClosed, HttpRequestFailed, HttpResponse, ResponseParser
@@ -19,6 +20,7 @@ from gpuledger.http.openssl import ssl_reason
 _NOT_TLS: Final = frozenset({"wrong version number", "record layer failure", "packet length too long"})
 
 
+@dataclass(eq=False, slots=True)
 class HttpClient:
     """Client of one server, on one event loop. Each request uses an idle connection or opens another.
 
@@ -27,27 +29,16 @@ class HttpClient:
     `connect_timeout` is in seconds, as is `max_idle`: connections that were idle longer are not reused.
     """
 
-    def __init__(
-        self,
-        host: str,
-        port: int,
-        context: ssl.SSLContext | None = None,
-        *,
-        server_name: str = "",
-        body_limit: int = 0,
-        truncate: bool = False,
-        connect_timeout: float | None = None,
-        max_idle: float = float("inf"),
-    ) -> None:
-        self._host = host
-        self._port = port
-        self._context = context
-        self._server_name = server_name or host
-        self._body_limit = body_limit
-        self._truncate = truncate
-        self._connect_timeout = connect_timeout
-        self._max_idle = max_idle
-        self._idle: list[HttpClientConnection] = []
+    host: str
+    port: int
+    context: ssl.SSLContext | None = None
+    _: KW_ONLY
+    server_name: str = ""
+    body_limit: int = 0
+    truncate: bool = False
+    connect_timeout: float | None = None
+    max_idle: float = float("inf")
+    _idle: list[HttpClientConnection] = field(default_factory=list, init=False)
 
     async def exchange(self, request: bytes, *, retry: bool = True) -> HttpResponse:
         """Send an encoded request and return its response. Raises HttpRequestFailed.
@@ -75,7 +66,7 @@ class HttpClient:
         while self._idle:
             # The oldest first: connections that are not needed any more reach `max_idle`.
             connection = self._idle.pop(0)
-            if connection.usable and connection.idle_seconds() < self._max_idle:
+            if connection.usable and connection.idle_seconds() < self.max_idle:
                 return connection
             connection.close()
         return None
@@ -83,7 +74,7 @@ class HttpClient:
     async def _send(
         self, connection: HttpClientConnection, idle: list[HttpClientConnection], request: bytes
     ) -> HttpResponse:
-        response = await connection.send_request(request, self._body_limit, truncate=self._truncate)
+        response = await connection.send_request(request, self.body_limit, truncate=self.truncate)
         if idle is self._idle and connection.usable:
             idle.append(connection)
         else:
@@ -92,13 +83,13 @@ class HttpClient:
         return response
 
     async def _connect(self) -> HttpClientConnection:
-        host = self._host
+        host = self.host
         try:
-            async with asyncio.timeout(self._connect_timeout):
+            async with asyncio.timeout(self.connect_timeout):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: HttpClientConnection(self._context, self._server_name),
+                    lambda: HttpClientConnection(self.context, self.server_name or host),
                     host,
-                    self._port,
+                    self.port,
                     happy_eyeballs_delay=connection_attempt_delay(host),
                 )
         except (socket.gaierror, UnicodeError):
@@ -116,12 +107,14 @@ def _connect_failure_reason(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
-def _tls_failure_reason(error: ssl.SSLError) -> str:
-    """Return OpenSSL's reason, with a hint when the server does not speak TLS."""
+def _tls_failure(error: ssl.SSLError) -> HttpRequestFailed:
+    """The failure with OpenSSL's reason, and a hint when the server does not speak TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return HttpRequestFailed(f"cannot verify the server's certificate: {error.verify_message}", "tls")
     reason = ssl_reason(error, str(error))
     if reason in _NOT_TLS:
-        return f"the server does not speak TLS ({reason}); does it use http?"
-    return reason
+        reason = f"the server does not speak TLS ({reason}); does it use http?"
+    return HttpRequestFailed(f"TLS with the server failed: {reason}", "tls")
 
 
 class HttpClientConnection(asyncio.Protocol):
@@ -200,12 +193,8 @@ class HttpClientConnection(asyncio.Protocol):
                 self.close()
             elif self._reader.feed(data):
                 self._finish()
-        except ssl.SSLCertVerificationError as error:
-            self._fail(
-                HttpRequestFailed(f"cannot verify the server's certificate: {error.verify_message}", "tls")
-            )
         except ssl.SSLError as error:
-            self._fail(HttpRequestFailed(f"TLS with the server failed: {_tls_failure_reason(error)}", "tls"))
+            self._fail(_tls_failure(error))
         except HttpRequestFailed as error:
             self._fail(error)
 
@@ -245,7 +234,7 @@ class HttpClientConnection(asyncio.Protocol):
         try:
             self._handshake(self._tls)
         except ssl.SSLError as error:
-            self._fail(HttpRequestFailed(f"TLS with the server failed: {_tls_failure_reason(error)}", "tls"))
+            self._fail(_tls_failure(error))
 
     def _decrypt(self, tls: ssl.SSLObject) -> bytes:
         """Return the decrypted bytes. Continues the handshake, after which the request is sent."""

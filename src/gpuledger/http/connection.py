@@ -226,7 +226,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 if self._received and not self._writer.busy:
                     # More pipelined requests have arrived: serve other clients first.
                     self._pause_reading()
-                    self._registry.loop.call_soon(self._advance)
+                    asyncio.get_running_loop().call_soon(self._advance)
                     return
             elif isinstance(event, h11.ConnectionClosed):
                 self.close()
@@ -310,8 +310,10 @@ class ClientConnection(asyncio.BufferedProtocol):
         """Write more when the client has read enough or its stream has more; then handle the next request."""
         if self._closing:
             return
-        if self._writer.streaming and self._outdated:
-            # Close the connection, too: only a new handshake requests the client's certificate again.
+        gate = self._gate
+        if self._writer.streaming and gate is not None and gate.generation != self._generation:
+            # Clients must authenticate again. Close the connection, too: only a new handshake requests the
+            # client's certificate.
             self._writer.end_stream()
             self.deadline = self._registry.now + self._registry.limits.response_seconds
             self.close()
@@ -323,11 +325,6 @@ class ClientConnection(asyncio.BufferedProtocol):
     def _closing(self) -> bool:
         """Whether the connection is closed or closing."""
         return self._transport is None or self._transport.is_closing()
-
-    @property
-    def _outdated(self) -> bool:
-        """Whether the gate requires a new authentication since this response began."""
-        return self._gate is not None and self._gate.generation != self._generation
 
     def _next_request(self) -> None:
         self._registry.backlog.release(self)

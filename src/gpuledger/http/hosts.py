@@ -35,6 +35,19 @@ def host_field(netloc: str) -> str:
     return f"{host.encode('idna').decode()}{colon}{port}"
 
 
+def parse_server_name(value: object) -> str:
+    """Parse the host name or address that a server's certificate must match. Raises ValueError."""
+    name = text(value)
+    try:
+        # Longer names, a leading dot and control characters are refused by OpenSSL.
+        usable = len(name.encode("idna")) < 256 and name.isprintable() and not name.startswith(".")
+    except UnicodeError:
+        usable = False
+    if not usable:
+        raise ValueError("expected a host name such as gpu-1.example.com, or an IP address")
+    return name
+
+
 def is_address(host: str) -> bool:
     """Whether the host is an IPv4 address or an IPv6 address (no brackets, optional zone), not a name."""
     try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuledger.model.settings import duration, integer, setting, size
+from gpuledger.model.settings import NamedParser, duration, integer, setting, size
 
 # Connections beyond the limit that may query health; other requests get 503.
 RESERVE_CONNECTIONS: Final = 64
@@ -19,11 +19,10 @@ def _at_least(lowest: int) -> Callable[[object], int]:
             raise ValueError(f"expected a size of at least {lowest} bytes, such as 64KiB")
         return found
 
-    return parse
+    return NamedParser(parse, "SIZE")
 
 
-def _timeout(value: object) -> float:
-    return duration(lowest=0.01, highest=86_400.0)(value)
+_timeout: Final = duration(lowest=0.01, highest=86_400.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +66,12 @@ class HttpLimits:
         _at_least(1 << 20),
         64 << 20,
         "maximum memory of partly read responses; beyond it the slowest connection is closed",
-        metavar="SIZE",
     )
     header_bytes: int = setting(
         "web.limits.header_size",
         _at_least(1024),
         16 << 10,
         "maximum size of request line and headers; beyond it 431",
-        metavar="SIZE",
     )
     headers: int = setting(
         "web.limits.headers", integer(1, 100_000), 100, "maximum number of headers; beyond it 431"
@@ -84,35 +81,30 @@ class HttpLimits:
         _at_least(0),
         64 << 10,
         "maximum size of a request body, which is ignored; beyond it 413",
-        metavar="SIZE",
     )
     request_seconds: float = setting(
         "web.limits.request_timeout",
         _timeout,
         10.0,
         "timeout to receive a request or a TLS handshake; then 408",
-        metavar="DURATION",
     )
     idle_seconds: float = setting(
         "web.limits.idle_timeout",
         _timeout,
         150.0,
         "timeout of an idle connection between two requests",
-        metavar="DURATION",
     )
     response_seconds: float = setting(
         "web.limits.response_timeout",
         _timeout,
         30.0,
         "timeout for the client to read a response; then the connection is closed",
-        metavar="DURATION",
     )
     answer_seconds: float = setting(
         "web.limits.answer_timeout",
         _timeout,
         120.0,
         "timeout to compute a response; then 503",
-        metavar="DURATION",
     )
     linger_seconds: float = 2.0
 

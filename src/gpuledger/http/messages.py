@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import Final
+from urllib.parse import unquote
 
 import h11
 
@@ -44,7 +45,7 @@ def parse_request(message: h11.Request) -> Request:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if host is not None:
         headers["host"] = host
-    return Request(message.method.decode("ascii"), _decoded(path), query, headers)
+    return Request(message.method.decode("ascii"), unquote(path), query, headers)
 
 
 def response_head(response: Response, *, close: bool) -> h11.Response:
@@ -91,15 +92,6 @@ def _split_absolute_target(rest: str) -> tuple[str, str]:
     ends = min((at for at in map(rest.find, "/?") if at >= 0), default=len(rest))
     target = rest[ends:]
     return rest[:ends], target if target.startswith("/") else "/" + target
-
-
-def _decoded(path: str) -> str:
-    if "%" not in path:
-        return path
-    # Imported lazily: no path of ours is percent-encoded.
-    from urllib.parse import unquote
-
-    return unquote(path)
 
 
 _SUPPORTED_VERSIONS: Final = (b"1.0", b"1.1")

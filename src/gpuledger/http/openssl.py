@@ -9,6 +9,17 @@ from typing import Final
 VERSIONS: Final = {12: ssl.TLSVersion.TLSv1_2, 13: ssl.TLSVersion.TLSv1_3}
 
 
+def client_context(*, verify: bool) -> ssl.SSLContext:
+    """A client context for TLS 1.2 and newer. With `verify`, the caller loads the CAs."""
+    # Not create_default_context: from Python 3.13 on it rejects CA certificates of real clusters.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 def load_cert_chain(context: ssl.SSLContext, certificate: str, key: str) -> None:
     """Load a certificate and its key, both PEM texts. Raises OSError (ssl.SSLError is a subclass).
 

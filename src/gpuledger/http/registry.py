@@ -10,58 +10,6 @@ from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
 from gpuledger.http.routes import PROBES, Response, text_response
 
 
-class BodyReader(Protocol):
-    """A connection that receives a response body."""
-
-    def abort(self) -> None:
-        """Close immediately, without sending the rest."""
-
-
-class ResponseBacklog:
-    """The response bodies that some client has not fully read. A body that several clients share counts once.
-
-    The next tick replaces a metrics page, but slow clients keep the old body in memory. When these bodies
-    exceed `most` bytes, the connections that have been reading for the longest time are aborted until they
-    fit. Fast and new clients are unaffected. The last body is kept, however large it is.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        # In the order in which they began to read.
-        self._readers: dict[BodyReader, bytes] = {}
-        # By id() of the body, which `_readers` keeps alive.
-        self._shared: Counter[int] = Counter()
-        self.bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._readers)
-
-    def hold(self, reader: BodyReader, body: bytes) -> None:
-        """Count a body that the reader has not fully received."""
-        self.release(reader)
-        self._readers[reader] = body
-        self._shared[id(body)] += 1
-        if self._shared[id(body)] == 1:
-            self.bytes += len(body)
-        while self.bytes > self._most and len(self._readers) > 1:
-            slowest = next(iter(self._readers))
-            self.release(slowest)
-            slowest.abort()
-
-    def release(self, reader: BodyReader) -> None:
-        """The reader has received its body, or has closed. Idempotent."""
-        body = self._readers.pop(reader, None)
-        if body is None:
-            return
-        self._shared[id(body)] -= 1
-        if not self._shared[id(body)]:
-            del self._shared[id(body)]
-            self.bytes -= len(body)
-
-
-_TOO_MANY: Final = text_response("too many connections; try again", 503, (("Retry-After", "1"),))
-
-
 class RegisteredConnection(Protocol):
     """The methods of a connection that the registry calls."""
 
@@ -82,6 +30,51 @@ class RegisteredConnection(Protocol):
 
     def abort(self) -> None:
         """Close immediately."""
+
+
+class ResponseBacklog:
+    """The response bodies that some client has not fully read. A body that several clients share counts once.
+
+    The next tick replaces a metrics page, but slow clients keep the old body in memory. When these bodies
+    exceed `most` bytes, the connections that have been reading for the longest time are aborted until they
+    fit. Fast and new clients are unaffected. The last body is kept, however large it is.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        # In the order in which they began to read.
+        self._readers: dict[RegisteredConnection, bytes] = {}
+        # By id() of the body, which `_readers` keeps alive.
+        self._shared: Counter[int] = Counter()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def hold(self, reader: RegisteredConnection, body: bytes) -> None:
+        """Count a body that the reader has not fully received."""
+        self.release(reader)
+        self._readers[reader] = body
+        self._shared[id(body)] += 1
+        if self._shared[id(body)] == 1:
+            self.bytes += len(body)
+        while self.bytes > self._most and len(self._readers) > 1:
+            slowest = next(iter(self._readers))
+            self.release(slowest)
+            slowest.abort()
+
+    def release(self, reader: RegisteredConnection) -> None:
+        """The reader has received its body, or has closed. Idempotent."""
+        body = self._readers.pop(reader, None)
+        if body is None:
+            return
+        self._shared[id(body)] -= 1
+        if not self._shared[id(body)]:
+            del self._shared[id(body)]
+            self.bytes -= len(body)
+
+
+_TOO_MANY: Final = text_response("too many connections; try again", 503, (("Retry-After", "1"),))
 
 
 class ConnectionRegistry:
@@ -105,34 +98,22 @@ class ConnectionRegistry:
         self._seated: set[RegisteredConnection] = set()
         # In order of arrival.
         self._reserve: dict[RegisteredConnection, None] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the event loop of the connections."""
-        self._loop = loop
-
     @property
     def now(self) -> float:
         """The time of the loop's clock in seconds."""
-        return self.loop.time()
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop set by `attach`."""
-        if self._loop is None:
-            raise RuntimeError("the server was not started")
-        return self._loop
+        return asyncio.get_running_loop().time()
 
     def admit(self, connection: RegisteredConnection) -> None:
         """Register a connection on a seat or in the reserve. A full reserve aborts its oldest connection."""
         self._open.add(connection)
         if self._sweeper is None:
-            self._sweeper = self.loop.call_later(self.limits.sweep_seconds, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(self.limits.sweep_seconds, self._sweep)
         if self._seat(connection):
             return
         self._reserve[connection] = None
@@ -146,12 +127,11 @@ class ConnectionRegistry:
 
         Health queries are always accepted.
         """
-        if path in PROBES:
+        if path in PROBES or connection in self._seated:
             return None
-        if connection not in self._seated:
-            if not self._seat(connection):
-                return _TOO_MANY
-            self._reserve.pop(connection, None)
+        if not self._seat(connection):
+            return _TOO_MANY
+        self._reserve.pop(connection, None)
         return None
 
     def forget(self, connection: RegisteredConnection) -> None:
@@ -191,8 +171,8 @@ class ConnectionRegistry:
         if not self._open:
             return
         if self._emptied is None:
-            self._emptied = self.loop.create_future()
-        cut = self.loop.call_later(grace, self._abort_all)
+            self._emptied = asyncio.get_running_loop().create_future()
+        cut = asyncio.get_running_loop().call_later(grace, self._abort_all)
         await self._emptied
         cut.cancel()
 
@@ -207,4 +187,4 @@ class ConnectionRegistry:
                 connection.expire()
         self._sweeper = None
         if self._open:
-            self._sweeper = self.loop.call_later(self.limits.sweep_seconds, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(self.limits.sweep_seconds, self._sweep)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import h11
 
@@ -14,6 +15,7 @@ from gpuledger.http.routes import Response, ResponseStream
 _PIECE = 32 * 1024
 
 
+@dataclass(eq=False, slots=True)
 class ResponseWriter:
     """Writes one response after the other. `write` passes bytes to the transport; `woken` is called when a
     stream has more data.
@@ -22,18 +24,12 @@ class ResponseWriter:
     skip data that are outdated by then.
     """
 
-    def __init__(
-        self,
-        http: h11.Connection,
-        write: Callable[[bytes | memoryview], None],
-        woken: Callable[[], None],
-    ) -> None:
-        self.blocked = False
-        self._http = http
-        self._write = write
-        self._woken = woken
-        self._unsent: memoryview | None = None
-        self._stream: ResponseStream | None = None
+    http: h11.Connection
+    write: Callable[[bytes | memoryview], None]
+    woken: Callable[[], None]
+    blocked: bool = field(default=False, init=False)
+    _unsent: memoryview | None = field(default=None, init=False)
+    _stream: ResponseStream | None = field(default=None, init=False)
 
     @property
     def busy(self) -> bool:
@@ -47,18 +43,18 @@ class ResponseWriter:
 
     def begin(self, response: Response, *, close: bool, head_only: bool) -> bool:
         """Start to write a response; True when all of it was passed to the transport."""
-        head = self._http.send(response_head(response, close=close)) or b""
+        head = self.http.send(response_head(response, close=close)) or b""
         if response.stream is not None and not head_only:
-            self._write(head)
+            self.write(head)
             self._stream = response.stream()
-            self._stream.begin(self._woken)
+            self._stream.begin(self.woken)
             return self.continue_writing()
         body = b"" if head_only else response.body
         if body:
-            self._http.send(h11.Data(data=body))
-        self._http.send(h11.EndOfMessage())
+            self.http.send(h11.Data(data=body))
+        self.http.send(h11.EndOfMessage())
         first = _PIECE - len(head)
-        self._write(head + body[:first])
+        self.write(head + body[:first])
         self._unsent = memoryview(body)[first:]
         return self.continue_writing()
 
@@ -70,7 +66,7 @@ class ResponseWriter:
         if unsent is None:
             return False
         while unsent and not self.blocked:
-            self._write(unsent[:_PIECE])
+            self.write(unsent[:_PIECE])
             unsent = unsent[_PIECE:]
         self._unsent = unsent if self.blocked else None
         return not self.blocked
@@ -81,7 +77,7 @@ class ResponseWriter:
         if stream is None:
             return False
         stream.end()
-        self._write(self._http.send(h11.EndOfMessage()) or b"")
+        self.write(self.http.send(h11.EndOfMessage()) or b"")
         return True
 
     def discard(self) -> None:
@@ -98,5 +94,5 @@ class ResponseWriter:
                 return self.end_stream()
             if not chunk:
                 break
-            self._write(self._http.send(h11.Data(data=chunk)) or b"")
+            self.write(self.http.send(h11.Data(data=chunk)) or b"")
         return False

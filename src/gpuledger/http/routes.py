@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from gpuledger.http.hosts import AllowedHosts
+
 _LOG = logging.getLogger(__name__)
 
 PLAIN = "text/plain; charset=utf-8"
@@ -31,13 +33,6 @@ class Request:
         bare = tag.removeprefix("W/")
         known = (tag.strip().removeprefix("W/") for tag in self.headers.get("if-none-match", "").split(","))
         return any(candidate in (bare, "*") for candidate in known)
-
-
-class HostFilter(Protocol):
-    """The host names under which routes are served."""
-
-    def allow(self, authority: str) -> bool:
-        """Whether the value of a Host header, with or without a port, is allowed."""
 
 
 class ResponseStream(Protocol):
@@ -104,7 +99,7 @@ class Routes:
         self,
         exact: Mapping[str, Handler],
         prefixes: Mapping[str, Handler] | None = None,
-        hosts: HostFilter | None = None,
+        hosts: AllowedHosts | None = None,
     ) -> None:
         self._table = (dict(exact), dict(prefixes or {}), hosts)
 

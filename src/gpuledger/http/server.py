@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -23,6 +24,7 @@ _AT_A_TIME: Final = RESERVE_CONNECTIONS // 2
 ProtocolFactory = Callable[[ConnectionRegistry, Routes], asyncio.BaseProtocol]
 
 
+@dataclass(eq=False)
 class HttpServer:
     """HTTP/1.1 on one or more addresses, each with its own routes, in the running event loop.
 
@@ -31,24 +33,16 @@ class HttpServer:
     `WebSecurity.protocol_factory` with a web config.
     """
 
-    def __init__(
-        self,
-        listeners: Sequence[tuple[Address, Routes]],
-        limits: HttpLimits | None = None,
-        grace: float = 5.0,
-        protocol_factory: ProtocolFactory = ClientConnection,
-    ) -> None:
-        self._listeners = tuple(listeners)
-        self._protocol_factory = protocol_factory
-        self._grace = grace
-        self._registry = ConnectionRegistry(limits or HttpLimits())
-        self._servers: list[asyncio.Server] = []
-        self._addresses: list[Address] = []
+    listeners: Sequence[tuple[Address, Routes]]
+    limits: HttpLimits = field(default_factory=HttpLimits)
+    grace: float = 5.0
+    protocol_factory: ProtocolFactory = ClientConnection
+    # The listen addresses in the given order, with the real port instead of 0.
+    addresses: tuple[Address, ...] = field(default=(), init=False)
 
-    @property
-    def addresses(self) -> tuple[Address, ...]:
-        """The listen addresses in the given order, with the real port instead of 0."""
-        return tuple(self._addresses)
+    def __post_init__(self) -> None:
+        self._registry = ConnectionRegistry(self.limits)
+        self._servers: list[asyncio.Server] = []
 
     @property
     def connections(self) -> int:
@@ -64,20 +58,20 @@ class HttpServer:
         """Listen. Raises GpuledgerError, and closes all sockets, when one address cannot be opened."""
         self._check_distinct()
         loop = asyncio.get_running_loop()
-        self._registry.attach(loop)
         opened: list[tuple[socket.socket, Routes]] = []
+        bound: list[Address] = []
         try:
-            for address, routes in self._listeners:
+            for address, routes in self.listeners:
                 sockets = open_listening_sockets(address)
                 opened += [(listening, routes) for listening in sockets]
-                self._addresses.append(with_bound_port(address, sockets[0]))
+                bound.append(with_bound_port(address, sockets[0]))
         except BaseException:
             for listening, _ in opened:
                 listening.close()
-            self._addresses.clear()
             raise
+        self.addresses = tuple(bound)
         for listening, routes in opened:
-            factory = partial(self._protocol_factory, self._registry, routes)
+            factory = partial(self.protocol_factory, self._registry, routes)
             self._servers.append(await loop.create_server(factory, sock=listening, backlog=_AT_A_TIME))
             # asyncio uses `backlog` for accepts per iteration and as the listen backlog: reset the latter.
             listening.listen(BACKLOG)
@@ -87,10 +81,10 @@ class HttpServer:
         servers, self._servers = self._servers, []
         for server in servers:
             server.close()
-        await self._registry.drain(self._grace)
+        await self._registry.drain(self.grace)
 
     def _check_distinct(self) -> None:
-        addresses = [address for address, _ in self._listeners]
+        addresses = [address for address, _ in self.listeners]
         for address in addresses:
             if address.port and addresses.count(address) > 1:
                 raise UsageError(f"the address {address} is given twice with --listen-address")

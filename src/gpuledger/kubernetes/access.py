@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
+from gpuledger.http.client_messages import DEFAULT_PORTS, encode_request
 from gpuledger.http.hosts import is_loopback
 from gpuledger.model.errors import GpuledgerError, UsageError
-
-_PORTS: Final = {"http": 80, "https": 443}
+from gpuledger.model.text import join_host_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class ApiServerAccess:
     def port(self) -> int:
         """Port of the URL, or the default port of its scheme."""
         parts = urlsplit(self.url)
-        return parts.port or _PORTS[parts.scheme]
+        return parts.port or DEFAULT_PORTS[parts.scheme]
 
     @property
     def secure(self) -> bool:
@@ -69,6 +70,22 @@ class ApiServerAccess:
         if not token.isprintable() or " " in token or not token:
             raise GpuledgerError(f"{self.token_file} holds no token; expected one line with only the token")
         return token
+
+
+def encode_api_request(
+    access: ApiServerAccess,
+    method: str,
+    path: str,
+    query: Mapping[str, str],
+    headers: Iterable[tuple[str, str]],
+    body: bytes = b"",
+) -> bytes:
+    """A request with the current token. `path` is below the server's URL. Raises GpuledgerError."""
+    every = [("Host", join_host_port(access.host, access.port)), ("Accept", "application/json"), *headers]
+    if token := access.read_token():
+        every.append(("Authorization", f"Bearer {token}"))
+    target = f"{access.prefix}{path}?{urlencode(query)}" if query else f"{access.prefix}{path}"
+    return encode_request(method, target, every, body)
 
 
 def checked_access(access: ApiServerAccess) -> ApiServerAccess:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlencode
 
 from gpuledger import __version__
 from gpuledger.http.blocking_client import BlockingConnection
-from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request
-from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse
+from gpuledger.kubernetes.access import ApiServerAccess, encode_api_request
+from gpuledger.kubernetes.json_stream import ListReader
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.text import clean_name, join_host_port
+from gpuledger.model.text import clean_name
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -43,11 +43,6 @@ class ApiServerRefused(GpuledgerError):
         super().__init__(text)
         self.status = status
         self.retry_after = retry_after
-
-    @property
-    def is_expired(self) -> bool:
-        """Whether the requested resourceVersion has expired: everything must be listed again."""
-        return self.status == 410
 
 
 def refusal_from_response(
@@ -105,6 +100,7 @@ def _retry_after(response: HttpResponse) -> float:
 
 # At most this much of the body of an error is read.
 _MAX_ERROR_BYTES: Final = 64 * 1024
+_PAGE_SIZE: Final = "500"
 
 
 def node_selector_query(node: str) -> dict[str, str]:
@@ -146,8 +142,16 @@ class ApiClient:
         credentials. The chunks raise ApiResponseInterrupted if the response breaks off. A 401 is retried once
         with the token read again.
         """
+        wait = timeout or self._timeout
         try:
-            yield self._request(path, query, timeout or self._timeout)
+            try:
+                chunks = self._request(path, query, wait)
+            except ApiServerRefused as error:
+                if error.status != 401:
+                    raise
+                self._close()
+                chunks = self._request(path, query, wait)
+            yield chunks
         finally:
             self._close()
 
@@ -155,43 +159,35 @@ class ApiClient:
         """End the current request, and let all further ones fail. Thread-safe."""
         self._aborted = True
         if (connected := self._socket) is not None:
-            try:
-                # Not SSLSocket.shutdown, which drops its TLS state while another thread reads.
+            # Not SSLSocket.shutdown, which drops its TLS state while another thread reads.
+            with suppress(OSError):
                 socket.socket.shutdown(connected, socket.SHUT_RDWR)
-            except OSError:
-                return
 
     def _request(self, path: str, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
-        try:
-            return self._request_once(path, query, timeout)
-        except ApiServerRefused as error:
-            if error.status != 401:
-                raise
-        self._close()
-        return self._request_once(path, query, timeout)
-
-    def _request_once(self, path: str, query: Mapping[str, str], timeout: float) -> Iterator[bytes]:
         access = self.access
-        headers = [
-            ("Host", join_host_port(access.host, access.port)),
-            ("User-Agent", f"gpuledger/{__version__}"),
-            ("Accept", "application/json"),
-            ("Connection", "close"),
-        ]
-        if token := access.read_token():
-            headers.append(("Authorization", f"Bearer {token}"))
-        target = f"{access.prefix}{path}?{urlencode(query)}" if query else f"{access.prefix}{path}"
-        exchange = _HttpExchange(self._connect(), access.url)
-        response = exchange.request(encode_request("GET", target, headers), timeout)
+        headers = (("User-Agent", f"gpuledger/{__version__}"), ("Connection", "close"))
+        request = encode_api_request(access, "GET", path, query, headers)
+        connected = self._connect()
+        connected.settimeout(timeout)
+        connection = BlockingConnection(connected)
+        try:
+            connection.send_request(request)
+        except OSError as error:
+            raise ApiServerUnreachable(
+                f"{access.url} closed the connection ({_error_text(error)}); retrying"
+            ) from None
+        with _described_errors(access.url, timeout, responded=False):
+            response = connection.receive_head()
+        chunks = _chunks(connection, access.url, timeout)
         if response.status != 200:
-            raise refusal_from_response(access, path, response, exchange.read_error_body(_MAX_ERROR_BYTES))
+            raise refusal_from_response(access, path, response, _error_body(chunks))
         encoding = response.headers.get("content-encoding", "identity")
         if encoding != "identity":
             raise ApiServerUnreachable(
                 f"{access.url} responds with content-encoding {encoding}, which was not requested; check the "
                 "proxy in front of it"
             )
-        return exchange.chunks()
+        return chunks
 
     def _connect(self) -> socket.socket:
         access = self.access
@@ -241,60 +237,53 @@ class ApiClient:
             closing.close()
 
 
-class _HttpExchange:
-    """One request and its response on a connection."""
+def list_pages(
+    client: ApiClient, path: str, query: Mapping[str, str], *, cached: bool = True
+) -> Generator[ListReader, None, None]:
+    """Yield each page of a list, to be read before the next. `cached`: from the server's cache.
 
-    def __init__(self, connected: socket.socket, url: str) -> None:
-        self._socket = connected
-        self._connection = BlockingConnection(connected)
-        self._url = url
-        self._responded = False
+    The caller closes the generator, which ends the request.
+    """
+    page = {"limit": _PAGE_SIZE, "resourceVersion": "0"} if cached else {"limit": _PAGE_SIZE}
+    while page:
+        with client.get(path, {**query, **page}) as chunks:
+            reader = ListReader(chunks)
+            yield reader
+        # The token includes the version; sending resourceVersion too is an error.
+        page = {"limit": _PAGE_SIZE, "continue": reader.next_page} if reader.next_page else {}
 
-    def request(self, request: bytes, timeout: float) -> HttpResponse:
-        self._socket.settimeout(timeout)
-        try:
-            self._connection.send_request(request)
-        except OSError as error:
-            raise ApiServerUnreachable(
-                f"{self._url} closed the connection ({_error_text(error)}); retrying"
-            ) from None
-        with self._described_errors():
-            response = self._connection.receive_head()
-        self._responded = True
-        return response
 
-    def chunks(self) -> Iterator[bytes]:
-        with self._described_errors():
-            yield from self._connection.receive_chunks()
+def _chunks(connection: BlockingConnection, url: str, timeout: float) -> Iterator[bytes]:
+    with _described_errors(url, timeout, responded=True):
+        yield from connection.receive_chunks()
 
-    def read_error_body(self, max_bytes: int) -> bytes:
-        """The available body of an error, cut at the first chunk after `max_bytes`."""
-        body = bytearray()
-        with suppress(GpuledgerError):
-            for chunk in self.chunks():
-                body += chunk
-                if len(body) > max_bytes:
-                    break
-        return bytes(body)
 
-    @contextmanager
-    def _described_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except TimeoutError:
-            waited = self._socket.gettimeout() or 0.0
-            raise ApiServerUnreachable(
-                f"{self._url}: no response within {waited:.0f} s; check the API server and the network"
-            ) from None
-        except (OSError, HttpRequestFailed) as error:
-            if self._responded:
-                raise ApiResponseInterrupted(
-                    f"{self._url}: the response broke off ({_error_text(error)})"
-                ) from None
-            raise ApiServerUnreachable(
-                f"{self._url}: no response ({_error_text(error)}); check that it is an API server, and "
-                "whether it speaks http or https"
-            ) from None
+def _error_body(chunks: Iterator[bytes]) -> bytes:
+    """The available body of an error, cut at the first chunk after _MAX_ERROR_BYTES."""
+    body = bytearray()
+    with suppress(GpuledgerError):
+        for chunk in chunks:
+            body += chunk
+            if len(body) > _MAX_ERROR_BYTES:
+                break
+    return bytes(body)
+
+
+@contextmanager
+def _described_errors(url: str, timeout: float, *, responded: bool) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise ApiServerUnreachable(
+            f"{url}: no response within {timeout:.0f} s; check the API server and the network"
+        ) from None
+    except (OSError, HttpRequestFailed) as error:
+        if responded:
+            raise ApiResponseInterrupted(f"{url}: the response broke off ({_error_text(error)})") from None
+        raise ApiServerUnreachable(
+            f"{url}: no response ({_error_text(error)}); check that it is an API server, and whether it "
+            "speaks http or https"
+        ) from None
 
 
 def _not_connected(access: ApiServerAccess, error: Exception) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gpuledger.host.yaml_documents import InvalidYaml, parse_yaml, read_utf8
+from gpuledger.http.hosts import parse_server_name
 from gpuledger.kubernetes.access import ApiServerAccess, checked_access
 from gpuledger.kubernetes.settings import IN_CLUSTER_VARIABLE, ApiServerSettings
 from gpuledger.model.errors import GpuledgerError
@@ -42,7 +43,7 @@ def read_kubeconfig(file: Path) -> ApiServerAccess:
             key_file=_file(folder, user.get("client-key")),
             certificate_data=_data(file, user, "client-certificate-data"),
             key_data=_data(file, user, "client-key-data"),
-            server_name=str(cluster.get("tls-server-name", "")),
+            server_name=_server_name(file, cluster.get("tls-server-name") or ""),
             verify=cluster.get("insecure-skip-tls-verify") is not True,
         )
     )
@@ -82,6 +83,13 @@ def _data(file: Path, entry: dict[str, Any], key: str) -> str:
         raise GpuledgerError(f"--kubeconfig: {file}: {key} is not base64 of PEM") from None
 
 
+def _server_name(file: Path, name: object) -> str:
+    try:
+        return parse_server_name(str(name)) if name else ""
+    except ValueError as error:
+        raise GpuledgerError(f"--kubeconfig: {file}: tls-server-name: {error}") from None
+
+
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -94,7 +102,15 @@ def find_access(
     contradicting settings, GpuledgerError for an unusable kubeconfig.
     """
     if settings.api:
-        return _by_url(settings, account)
+        # In a pod, a URL is assumed to be the cluster's own server: use the ServiceAccount's token and CA.
+        mounted = account if settings.api.startswith("https://") else None
+        return checked_access(
+            ApiServerAccess(
+                settings.api,
+                token_file=_given_or_mounted(settings.token_file, mounted, "token"),
+                ca_file=_given_or_mounted(settings.ca_file, mounted, "ca.crt"),
+            )
+        )
     if settings.kubeconfig:
         return read_kubeconfig(Path(settings.kubeconfig))
     host = environment.get(IN_CLUSTER_VARIABLE, "")
@@ -121,15 +137,7 @@ def own_namespace(configured: str, environment: Mapping[str, str], account: Path
         return ""
 
 
-def _by_url(settings: ApiServerSettings, account: Path) -> ApiServerAccess:
-    secure = settings.api.startswith("https://")
-    # In a pod, a URL is assumed to be the cluster's own server: use the token and CA of the ServiceAccount.
-    token = settings.token_file or (str(account / "token") if secure and (account / "token").exists() else "")
-    ca = settings.ca_file or (str(account / "ca.crt") if secure and (account / "ca.crt").exists() else "")
-    return checked_access(
-        ApiServerAccess(
-            settings.api,
-            token_file=Path(token) if token else None,
-            ca_file=Path(ca) if ca else None,
-        )
-    )
+def _given_or_mounted(given: str, mounted: Path | None, name: str) -> Path | None:
+    if given:
+        return Path(given)
+    return mounted / name if mounted is not None and (mounted / name).exists() else None

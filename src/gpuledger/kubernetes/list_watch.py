@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from random import Random
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from gpuledger.host.owner_index import BackgroundIndex, internal_error
-from gpuledger.kubernetes.api_client import ApiClient, ApiResponseInterrupted, ApiServerRefused
+from gpuledger.kubernetes.api_client import ApiClient, ApiResponseInterrupted, ApiServerRefused, list_pages
 from gpuledger.kubernetes.fields import mapping_at
-from gpuledger.kubernetes.json_stream import ListReader, NotJson, split_lines
+from gpuledger.kubernetes.json_stream import NotJson, split_lines
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 
@@ -69,7 +70,6 @@ def _error(status: dict[str, Any]) -> GpuledgerError:
 
 log = logging.getLogger("gpuledger.workloads")
 
-_PAGE_SIZE: Final = "500"
 _MIN_PAUSE: Final = 1.0
 # A watch that breaks off after this many seconds counts as a success.
 _HEALTHY_WATCH_SECONDS: Final = 10.0
@@ -118,14 +118,13 @@ class ListWatch(BackgroundIndex, Generic[T]):
         # old, and the next list bypasses it.
         self._stale_list = False
         self._watch_started = 0.0
+        # Whether the server refused the last list: the API or a permission is missing.
+        self.refused = False
         # The last logged error. It is cleared once a watch works, not when it starts.
         self._logged_error = ""
 
     def _interrupt(self) -> None:
         self._client.abort()
-
-    def nudge(self) -> None:
-        """Does nothing: the server sends changes, and failed attempts are not retried earlier."""
 
     def _run(self) -> None:
         self._wait(self._random.uniform(0.0, self._jitter))
@@ -147,9 +146,10 @@ class ListWatch(BackgroundIndex, Generic[T]):
         except WatchExpired:
             return self._on_expired()
         except ApiServerRefused as error:
-            if error.is_expired:
+            if error.status == 410:
                 return self._on_expired()
             if error.status in (403, 404):
+                self.refused = not self._version
                 # List again: without permission to watch, lists still give a late but correct state, and an
                 # API that has vanished may have moved to another path.
                 self._version = ""
@@ -168,19 +168,13 @@ class ListWatch(BackgroundIndex, Generic[T]):
 
     def _list(self) -> None:
         cached = not self._stale_list
-        query = {"limit": _PAGE_SIZE, "resourceVersion": "0"} if cached else {"limit": _PAGE_SIZE}
         found: dict[str, T] = {}
-        while True:
-            with self._client.get(self._path, {**self._query, **query}) as chunks:
-                reader = ListReader(chunks)
-                for data in reader.items():
+        with closing(list_pages(self._client, self._path, self._query, cached=cached)) as pages:
+            for page in pages:
+                for data in page.items():
                     if (item := self._parse_object(data)) is not None:
                         self._store(found, item)
-            if not reader.next_page:
-                break
-            # The token includes the version; sending resourceVersion too is an error.
-            query = {"limit": _PAGE_SIZE, "continue": reader.next_page}
-        version = reader.metadata.get("resourceVersion")
+        version = page.metadata.get("resourceVersion")
         if not isinstance(version, str) or not version:
             raise NotJson("a list without a resourceVersion")
         self._objects, self._version = found, version
@@ -239,6 +233,7 @@ class ListWatch(BackgroundIndex, Generic[T]):
         raise NotImplementedError
 
     def _record_success(self) -> None:
+        self.refused = False
         self._succeeded(len(self._objects))
 
     def _record_recovery(self) -> None:

@@ -7,15 +7,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
-from urllib.parse import urlencode
 
 from gpuledger import __version__
 from gpuledger.http.async_client import HttpClient
-from gpuledger.http.client_messages import HttpRequestFailed, encode_request
-from gpuledger.kubernetes.access import FIELD_MANAGER, ApiServerAccess
+from gpuledger.http.client_messages import HttpRequestFailed
+from gpuledger.kubernetes.access import FIELD_MANAGER, ApiServerAccess, encode_api_request
 from gpuledger.kubernetes.tls import tls_context
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.text import clean_name, join_host_port
+from gpuledger.model.text import clean_name
 
 Json = dict[str, Any]
 
@@ -23,6 +22,8 @@ JSON_TYPE: Final = "application/json"
 APPLY_PATCH_TYPE: Final = "application/apply-patch+yaml"
 MERGE_PATCH_TYPE: Final = "application/merge-patch+json"
 
+_FIXED_HEADERS: Final = (("User-Agent", f"{FIELD_MANAGER}/{__version__}"), ("Accept-Encoding", "gzip"))
+_MANAGED: Final = {"fieldManager": FIELD_MANAGER}
 _TIMEOUT: Final = 30.0
 _CONNECT_TIMEOUT: Final = 5.0
 # Load balancers drop idle connections without notice, often after a minute.
@@ -47,9 +48,8 @@ class WriteRefused(GpuledgerError):
         self.status = status
         self.reason = reason
         self.message = message
-        remedy = ""
-        if self.is_permission_denied:
-            remedy = "; reinstall the chart, which contains the operator's ClusterRole and Roles"
+        denied = "; reinstall the chart, which contains the operator's ClusterRole and Roles"
+        remedy = denied if self.is_permission_denied else ""
         super().__init__(f"{status} to {request}: {message or 'no reason given'}{remedy}")
 
     @property
@@ -104,11 +104,23 @@ class HttpApiTransport:
 
     async def send(self, request: ApiRequest) -> tuple[int, bytes]:
         """See ApiTransport."""
-        encoded = self._encode(request)
-        client = self._current_client()
+        headers = (*_FIXED_HEADERS, ("Content-Type", request.content_type))
+        access = self._access
+        encoded = encode_api_request(
+            access, request.method, request.path, request.query, headers, request.body
+        )
+        if self._client is None:
+            self._client = HttpClient(
+                access.host,
+                access.port,
+                tls_context(access) if access.secure else None,
+                server_name=access.server_name,
+                connect_timeout=_CONNECT_TIMEOUT,
+                max_idle=_MAX_IDLE,
+            )
         try:
             async with asyncio.timeout(self._timeout):
-                response = await client.exchange(encoded, retry=request.method not in _NOT_IDEMPOTENT)
+                response = await self._client.exchange(encoded, retry=request.method not in _NOT_IDEMPOTENT)
             return response.status, response.decoded_body()
         except (HttpRequestFailed, TimeoutError) as error:
             # The CA may have changed: read it again.
@@ -121,33 +133,6 @@ class HttpApiTransport:
         if self._client is not None:
             self._client.close()
             self._client = None
-
-    def _encode(self, request: ApiRequest) -> bytes:
-        access = self._access
-        headers = [
-            ("Host", join_host_port(access.host, access.port)),
-            ("User-Agent", f"{FIELD_MANAGER}/{__version__}"),
-            ("Accept", "application/json"),
-            ("Accept-Encoding", "gzip"),
-            ("Content-Type", request.content_type),
-        ]
-        if token := access.read_token():
-            headers.append(("Authorization", f"Bearer {token}"))
-        query = f"?{urlencode(request.query)}" if request.query else ""
-        return encode_request(request.method, f"{access.prefix}{request.path}{query}", headers, request.body)
-
-    def _current_client(self) -> HttpClient:
-        if self._client is None:
-            access = self._access
-            self._client = HttpClient(
-                access.host,
-                access.port,
-                tls_context(access) if access.secure else None,
-                server_name=access.server_name,
-                connect_timeout=_CONNECT_TIMEOUT,
-                max_idle=_MAX_IDLE,
-            )
-        return self._client
 
 
 # Called with method and status for every response.
@@ -166,29 +151,27 @@ class ObjectClient:
 
     async def get(self, path: str, **query: str) -> Json:
         """Get an object or a list of objects."""
-        return await self._request(ApiRequest("GET", path, query))
+        return await self._request("GET", path, query)
 
     async def create(self, path: str, body: Json) -> Json:
         """Create an object and return it. Refused with AlreadyExists if it exists."""
-        return await self._request(ApiRequest("POST", path, {"fieldManager": FIELD_MANAGER}, _bytes(body)))
+        return await self._request("POST", path, _MANAGED, body)
 
     async def apply(self, path: str, body: Json, *, dry: bool = False) -> Json:
         """Server-side apply: set the fields of `body`, and remove fields of our field manager that it lacks.
 
         Takes over fields of other managers. `dry` is a dry run: returns the result without changing anything.
         """
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry else {})
-        return await self._request(ApiRequest("PATCH", path, query, _bytes(body), APPLY_PATCH_TYPE))
+        query = {**_MANAGED, "force": "true"} | ({"dryRun": "All"} if dry else {})
+        return await self._request("PATCH", path, query, body, APPLY_PATCH_TYPE)
 
     async def merge(self, path: str, patch: Json) -> Json:
         """JSON merge patch (RFC 7386). With a resourceVersion: refused with Conflict if it is not current."""
-        return await self._request(
-            ApiRequest("PATCH", path, {"fieldManager": FIELD_MANAGER}, _bytes(patch), MERGE_PATCH_TYPE)
-        )
+        return await self._request("PATCH", path, _MANAGED, patch, MERGE_PATCH_TYPE)
 
     async def replace(self, path: str, body: Json) -> Json:
         """PUT: refused with Conflict if the object has changed meanwhile."""
-        return await self._request(ApiRequest("PUT", path, {"fieldManager": FIELD_MANAGER}, _bytes(body)))
+        return await self._request("PUT", path, _MANAGED, body)
 
     async def delete(self, path: str, uid: str, *, orphan: bool = False) -> None:
         """Delete the object with this UID, and its dependents unless `orphan`.
@@ -198,7 +181,7 @@ class ObjectClient:
         policy = "Orphan" if orphan else "Background"
         options = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
         try:
-            await self._request(ApiRequest("DELETE", path, {}, _bytes(options)))
+            await self._request("DELETE", path, {}, options)
         except WriteRefused as error:
             # 409: the name now belongs to an object with another UID.
             if error.status not in (404, 409):
@@ -208,25 +191,24 @@ class ObjectClient:
         """Close the connections."""
         await self._transport.close()
 
-    async def _request(self, request: ApiRequest) -> Json:
-        status, body = await self._transport.send(request)
-        self._on_response(request.method, status)
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        content: Json | None = None,
+        content_type: str = JSON_TYPE,
+    ) -> Json:
+        body = b"" if content is None else json.dumps(content, separators=(",", ":")).encode()
+        status, response = await self._transport.send(ApiRequest(method, path, query, body, content_type))
+        self._on_response(method, status)
         try:
-            found = json.loads(body) if body else {}
+            found = json.loads(response) if response else {}
         except ValueError:
             found = {}
         if not isinstance(found, dict):
             found = {}
         if 200 <= status < 300:
             return found
-        raise _refusal(request, status, found)
-
-
-def _refusal(request: ApiRequest, status: int, details: Json) -> WriteRefused:
-    reason = str(details.get("reason") or "")
-    message = clean_name(str(details.get("message") or "").replace("\n", " "), _MAX_MESSAGE_LENGTH)
-    return WriteRefused(f"{request.method} {request.path}", status, reason, message)
-
-
-def _bytes(body: Json) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
+        message = clean_name(str(found.get("message") or "").replace("\n", " "), _MAX_MESSAGE_LENGTH)
+        raise WriteRefused(f"{method} {path}", status, str(found.get("reason") or ""), message)

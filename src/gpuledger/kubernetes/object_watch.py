@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import ClassVar, Final, Protocol
@@ -11,9 +11,9 @@ from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.kubernetes.api_client import ApiClient, ApiServerRefused
 from gpuledger.kubernetes.list_watch import ListWatch
 from gpuledger.kubernetes.objects import (
+    LabeledObject,
     LabelSelector,
     ObjectMeta,
-    UnselectedObject,
     parse_endpoint_slice,
     parse_endpoints,
     parse_labeled,
@@ -136,7 +136,7 @@ class ObjectWatch(ListWatch[KubernetesObject]):
         if selectors is not None:
             labels = dict(meta.labels)
             if not any(selector.matches(labels) for selector in selectors):
-                return UnselectedObject(ObjectMeta(meta.namespace, meta.name))
+                return LabeledObject(ObjectMeta(meta.namespace, meta.name))
         return _API_PATHS[self.scope.resource][self._path_index][2](data, meta)
 
     def _object_key(self, item: KubernetesObject) -> str:
@@ -151,13 +151,3 @@ class ObjectWatch(ListWatch[KubernetesObject]):
         super()._failed(error)
         if self._health.error != before:
             self._on_change()
-
-
-def objects_of_all(watches: Iterable[ObjectWatch]) -> list[KubernetesObject] | None:
-    """The objects of several watches; None while one of them has no list yet."""
-    found: dict[str, KubernetesObject] = {}
-    for watch in watches:
-        if watch.objects is None:
-            return None
-        found.update(watch.objects)
-    return list(found.values())

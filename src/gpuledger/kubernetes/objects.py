@@ -6,7 +6,7 @@ Only fields that target labels can use are kept. A field of an undocumented type
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any
 
@@ -30,13 +30,6 @@ class ObjectMeta:
     def key(self) -> str:
         """The key that identifies the object among its kind."""
         return f"{self.namespace}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class UnselectedObject:
-    """An object that no selector matches: only its namespace and name are kept."""
-
-    meta: ObjectMeta
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +121,7 @@ class EndpointsObject:
 
 @dataclass(frozen=True, slots=True)
 class LabeledObject:
-    """A node or a namespace, of which only the metadata is kept."""
+    """A node, a namespace, or an object that no selector matches: only the metadata is kept."""
 
     meta: ObjectMeta
 
@@ -230,7 +223,7 @@ def parse_endpoints(data: object, meta: ObjectMeta) -> EndpointsObject:
                 "",
                 tuple(_ports(subset, "port")),
                 tuple(
-                    _address(item, ready)
+                    replace(_endpoint(item), addresses=(text_at(item, "ip"),), ready=ready)
                     for kind, ready in (("addresses", "true"), ("notReadyAddresses", "false"))
                     for item in mappings_at(subset, kind)
                 ),
@@ -285,19 +278,6 @@ def _endpoint(data: Mapping[str, Any]) -> ServiceEndpoint:
 def _condition(data: Mapping[str, Any], key: str) -> str:
     value = data.get(key)
     return str(value).lower() if isinstance(value, bool) else ""
-
-
-def _address(data: Mapping[str, Any], ready: str) -> ServiceEndpoint:
-    target = mapping_at(data, "targetRef")
-    return ServiceEndpoint(
-        (text_at(data, "ip"),),
-        ready,
-        hostname=text_at(data, "hostname"),
-        node_name=intern(text_at(data, "nodeName")),
-        target_kind=text_at(target, "kind"),
-        target_namespace=text_at(target, "namespace"),
-        target_name=text_at(target, "name"),
-    )
 
 
 def _ports(data: object, number: str) -> Iterator[ObjectPort]:

@@ -39,6 +39,8 @@ class Accounts:
     """
 
     def __init__(self, hold: float, retention: float) -> None:
+        self._now = 0.0
+        self._omitted: frozenset[ProcessKey] = frozenset()
         self._owners = ExportedCounters(hold, retention)
         self._rows = ExportedCounters(hold, retention)
         self._known: dict[ProcessKey, Ownership] = {}
@@ -63,115 +65,100 @@ class Accounts:
         Earlier processes are booked first: a new process with a reused pid must not get the energy or the row
         of the old one.
         """
+        self._now, self._omitted = now, omitted
         for posting in postings:
-            self._book_gpu_accounts(posting, now)
-            self._post_residents(
-                posting,
-                [one for one in posting.residents if one.key not in alive],
-                omitted,
-                now,
-            )
+            self._book_gpu_accounts(posting)
+            self._post_residents(posting, [one for one in posting.residents if one.key not in alive])
         for key in [key for key in self._known if key not in alive]:
-            self._end_process(key, omitted, now)
+            self._end_process(key)
         for key, process in alive.items():
-            self._update_owner(key, process, omitted, now)
+            self._update_owner(key, process)
         for posting in postings:
-            self._post_residents(
-                posting, [one for one in posting.residents if one.key in alive], omitted, now
-            )
+            self._post_residents(posting, [one for one in posting.residents if one.key in alive])
         self._owners.end(now)
         for labels in self._rows.end(now):
             self._row_of.pop(labels, None)
 
-    def _post_residents(
-        self, posting: Posting, residents: list[Residence], omitted: frozenset[ProcessKey], now: float
-    ) -> None:
+    def _post_residents(self, posting: Posting, residents: list[Residence]) -> None:
         for resident in residents:
             if resident.key not in self._known:
-                self._update_owner(resident.key, resident.process, omitted, now)
+                self._update_owner(resident.key, resident.process)
             joules = posting.booked.processes.get(resident.key, 0)
             if joules:
-                self._book(self._known[resident.key], posting.booked.method, joules, omitted, now)
+                self._book(self._known[resident.key], posting.booked.method, joules)
 
-    def _update_owner(
-        self, key: ProcessKey, process: GpuProcess, omitted: frozenset[ProcessKey], now: float
-    ) -> None:
+    def _update_owner(self, key: ProcessKey, process: GpuProcess) -> None:
+        now = self._now
         ownership = self._known.get(key)
         if ownership is None:
             ownership = self._known[key] = Ownership(process, now)
         if ownership.update(process, now):
-            self._open_row(ownership, omitted, now)
+            self._open_row(ownership)
         if ownership.owner is not None:
             for method in ownership.methods:
                 self._owners.keep_alive(_owner_labels(ownership, method), now)
-            self._rows.keep_alive(_row_labels(ownership, omitted), now)
+            self._rows.keep_alive(_row_labels(ownership, self._omitted), now)
 
-    def _open_row(self, ownership: Ownership, omitted: frozenset[ProcessKey], now: float) -> None:
+    def _open_row(self, ownership: Ownership) -> None:
         """Open the row of a process with a known owner and book the energy that waited for it."""
-        labels = _row_labels(ownership, omitted)
+        labels = _row_labels(ownership, self._omitted)
         before = self._row_of.get(labels)
         if labels[2] != OTHER and before is not None and before[0].process.key != ownership.process.key:
             self._rows.replace(labels)
-        self._rows.open(labels, now)
+        self._rows.open(labels, self._now)
         if before is None or before[0] is not ownership:
             self._set_row_process(labels, ownership)
         for method, joules in ownership.waiting.items():
-            self._book(ownership, method, joules, omitted, now)
+            self._book(ownership, method, joules)
         ownership.waiting.clear()
 
     def _set_row_process(self, labels: Labels, ownership: Ownership) -> None:
         self._row_of[labels] = (ownership, ownership.shown or ownership.process)
         self._rows.rename(labels)
 
-    def _book(
-        self,
-        ownership: Ownership,
-        method: str,
-        joules: int,
-        omitted: frozenset[ProcessKey],
-        now: float,
-    ) -> None:
+    def _book(self, ownership: Ownership, method: str, joules: int) -> None:
         if ownership.owner is None:
-            ownership.wait(method, joules)
+            ownership.waiting[method] += joules
+            ownership.changed = True
             return
-        self._owners.add(_owner_labels(ownership, method), joules, now)
-        ownership.add_method(method)
+        self._owners.add(_owner_labels(ownership, method), joules, self._now)
+        if method not in ownership.methods:
+            ownership.methods.add(method)
+            ownership.changed = True
         measured = joules if method == MEASURED else 0
-        labels = _row_labels(ownership, omitted)
-        self._rows.add(labels, joules, now, measured)
+        labels = _row_labels(ownership, self._omitted)
+        self._rows.add(labels, joules, self._now, measured)
         if labels not in self._row_of:
             self._set_row_process(labels, ownership)
 
-    def _end_process(self, key: ProcessKey, omitted: frozenset[ProcessKey], now: float) -> None:
+    def _end_process(self, key: ProcessKey) -> None:
         ownership = self._known.pop(key)
         if ownership.owner is None:
-            ownership.give_up()
-            self._open_row(ownership, omitted, now)
+            # No better answer will arrive.
+            ownership.freeze_best_known()
+            self._open_row(ownership)
         self._ended[key] = ownership.stored
 
-    def _book_gpu_accounts(self, posting: Posting, now: float) -> None:
-        uuid, method = posting.gpu.uuid, posting.booked.method
-        own = (
-            (IDLE, method, posting.booked.idle),
-            (UNATTRIBUTED, method, posting.booked.unattributed),
-            (UNOBSERVED, INTEGRATED if posting.integrated else MEASURED, posting.unobserved),
-        )
-        for account, account_method, joules in own:
-            if joules:
-                self._book_gpu_account(uuid, account, account_method, joules, now)
+    def _book_gpu_accounts(self, posting: Posting) -> None:
+        uuid, booked = posting.gpu.uuid, posting.booked
+        self._book_gpu_account(uuid, IDLE, booked.method, booked.idle)
+        self._book_gpu_account(uuid, UNATTRIBUTED, booked.method, booked.unattributed)
+        method = INTEGRATED if posting.integrated else MEASURED
+        self._book_gpu_account(uuid, UNOBSERVED, method, posting.unobserved)
 
-    def _book_gpu_account(self, uuid: str, account: str, method: str, joules: int, now: float) -> None:
-        labels = (uuid, account, method, *_NO_OWNER)
-        self._owners.add(labels, joules, now)
-        # A Gpu's own accounts never end.
-        self._owners.series[labels].alive = inf
+    def _book_gpu_account(self, uuid: str, account: str, method: str, joules: int) -> None:
+        if joules:
+            labels = (uuid, account, method, *_NO_OWNER)
+            self._owners.add(labels, joules, self._now)
+            # A Gpu's own accounts never end.
+            self._owners.series[labels].alive = inf
 
-    def balance(self, totals: Mapping[str, int], now: float) -> None:
+    def balance(self, totals: Mapping[str, int]) -> None:
         """Book energy that a failed posting left in no account as unobserved."""
-        for uuid, missing in self.state(totals, now).imbalance.items():
+        for uuid, missing in self.state(totals).imbalance.items():
             if missing > 0:
                 log.error("GPU %s: a posting failed; its %d mJ are booked as unobserved", uuid, missing)
-                self._book_gpu_account(uuid, UNOBSERVED, MEASURED, missing, now)
+                self._book_gpu_account(uuid, UNOBSERVED, MEASURED, missing)
 
     def resume(self, gpu: StoredGpu, now: float) -> None:
         """Continue the series and owners that an earlier run stored for a Gpu."""
@@ -188,7 +175,7 @@ class Accounts:
                 stored=True,
             )
             self._known[stored.process.key] = owner
-        self._owners.closed[gpu.uuid] += gpu.closed
+        self._owners.closed[gpu.entry.uuid] += gpu.entry.closed
         for one in gpu.series:
             counter = ExportedCounter(
                 now - one.age, inf if one.lasting else now, one.millijoules, one.measured, one.number
@@ -247,8 +234,9 @@ class Accounts:
         """Millijoules of series that have ended, by Gpu uuid."""
         return self._owners.closed
 
-    def state(self, totals: Mapping[str, int], now: float) -> EnergyState:
-        """The exported state. `totals` are millijoules by Gpu uuid since the ledger was created."""
+    def state(self, totals: Mapping[str, int]) -> EnergyState:
+        """The exported state after a posting. `totals` are all millijoules of each Gpu, by uuid."""
+        now = self._now
         owners = tuple(AccountRow(labels, joules) for labels, joules, _ in self._owners.exported(now))
         pending = Counter(self._owners.pending(now))
         for ownership in self._known.values():

@@ -6,14 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.watched_time import observed_seconds
+from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
-from gpuledger.model.process import GpuProcess, Usage
-from gpuledger.model.quantities import (
-    DECODER_UTILIZATION,
-    ENCODER_UTILIZATION,
-    ENGINE_ACTIVITY,
-    UTILIZATION,
-)
+from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Reading, Snapshot
 
 ACTIVE, HELD, IDLE, UNKNOWN = "active", "held", "idle", "unknown"
@@ -47,10 +42,6 @@ class DeviceStates:
         """Count no time until the next tick: it is not observed."""
         self._elapsed = None
 
-    def values(self) -> tuple[Mapping[DeviceKey, str], Mapping[tuple[str, str, str], float]]:
-        """Current states and seconds per state as of this tick."""
-        return dict(self.now), dict(self.seconds)
-
 
 def sm_ratios(snapshot: Snapshot) -> Mapping[DeviceKey, float]:
     """Each Device's part of its Gpu's multiprocessors; 1 for the Gpu itself."""
@@ -65,7 +56,7 @@ def _state(reading: Reading, *, allocated: bool) -> str:
     processes = reading.processes
     if not reading.up or processes is None:
         return UNKNOWN
-    share = reading.get(ENGINE_ACTIVITY if isinstance(reading.device, Instance) else UTILIZATION)
+    share = reading.get(q.ENGINE_ACTIVITY if isinstance(reading.device, Instance) else q.UTILIZATION)
     shares = [process.usage.sm for process in processes]
     if share or any(shares):
         return ACTIVE
@@ -81,9 +72,9 @@ def is_device_inactive(reading: Reading) -> bool:
     Under MIG the driver reports no utilization per process, and of an Instance only that of its SMs.
     """
     if isinstance(reading.device, Instance):
-        return reading.get(ENGINE_ACTIVITY) == 0
-    media = reading.get(ENCODER_UTILIZATION) or reading.get(DECODER_UTILIZATION)
-    return reading.get(UTILIZATION) == 0 and not media
+        return reading.get(q.ENGINE_ACTIVITY) == 0
+    media = reading.get(q.ENCODER_UTILIZATION) or reading.get(q.DECODER_UTILIZATION)
+    return reading.get(q.UTILIZATION) == 0 and not media
 
 
 def is_inactive(process: GpuProcess, *, device_inactive: bool) -> bool:
@@ -92,7 +83,8 @@ def is_inactive(process: GpuProcess, *, device_inactive: bool) -> bool:
     `device_inactive` is the result of `is_device_inactive` for its Device.
     """
     usage = process.usage
-    return not _has_engine_activity(usage) and (device_inactive or usage.sm is not None)
+    engines = usage.sm or usage.encoder or usage.decoder or usage.jpeg or usage.ofa
+    return not engines and (device_inactive or usage.sm is not None)
 
 
 def are_inactive(processes: Iterable[GpuProcess], reading: Reading) -> bool:
@@ -104,7 +96,3 @@ def are_inactive(processes: Iterable[GpuProcess], reading: Reading) -> bool:
         return False
     device_inactive = is_device_inactive(reading)
     return all(is_inactive(process, device_inactive=device_inactive) for process in processes)
-
-
-def _has_engine_activity(usage: Usage) -> bool:
-    return bool(usage.sm or usage.encoder or usage.decoder or usage.jpeg or usage.ofa)

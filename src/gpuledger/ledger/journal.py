@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import NamedTuple, Protocol
 
 from gpuledger.ledger.allocation_times import AllocationPeriod
@@ -48,21 +48,27 @@ class StoredOwner:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredGpu:
-    """The stored energy ledger of one Gpu.
+class GpuEntry:
+    """The energy ledger of one Gpu.
 
     `total` is all millijoules since the ledger was created, `base` the total when exported counters last
-    began at 0, `closed` the energy of series that have ended since then. `floors` are those without and with
-    residents, by driver version.
+    began at 0, `closed` the energy of series that have ended since then.
     """
 
     uuid: str
     counter: EnergyCounter
-    floors: Mapping[str, tuple[QuietPower, QuietPower]]
     last_unix: float | None
     total: int
     base: int
     closed: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGpu:
+    """What is stored of one Gpu. `floors` are those without and with residents, by driver version."""
+
+    entry: GpuEntry
+    floors: Mapping[str, tuple[QuietPower, QuietPower]]
     series: tuple[StoredSeries, ...] = ()
     owners: tuple[StoredOwner, ...] = ()
 
@@ -85,26 +91,11 @@ class StoredLedger:
     next_allocation: int = 1
 
 
-NOTHING_STORED = StoredLedger()
-
-
 OWNERS, ROWS = "owner", "row"
 # Limits while the store is unavailable: beyond them, Spans are folded and the Sessions that ended first are
 # discarded.
 _MAX_SPANS = 20_000
 _MAX_SESSIONS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class GpuEntry:
-    """The current energy ledger of one Gpu; see `StoredGpu`."""
-
-    uuid: str
-    counter: EnergyCounter
-    last_unix: float | None
-    total: int
-    base: int
-    closed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +246,11 @@ class Journal:
         for owner in self.owners.values():
             owner.stored = True
         self.shift = 0.0
-        for part in (self.devices, self.gpus, self.epochs, self.floors, self.sessions, self.spans):
-            part.clear()
-        for other in (
-            self.series,
-            self.dropped,
-            self.owners,
-            self.ended_owners,
-            self.forgotten,
-            self.allocations,
-        ):
-            other.clear()
+        for name in _COLLECTIONS:
+            getattr(self, name).clear()
+
+
+_COLLECTIONS = tuple(item.name for item in fields(Journal) if item.default_factory is not MISSING)
 
 
 class LedgerStore(Protocol):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from itertools import accumulate
 
 from gpuledger.ledger.accounts import Accounts
 from gpuledger.ledger.allocation_times import AllocationTimes
@@ -18,7 +16,7 @@ from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.journal import LedgerStore
 from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.persistence import LedgerPersistence
-from gpuledger.ledger.sessions import Sessions
+from gpuledger.ledger.sessions import OpenSession, Sessions
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
@@ -30,28 +28,12 @@ from gpuledger.model.snapshot import Snapshot
 BOUNDS = (10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 
 
-class SessionDurations:
-    """Session durations as a histogram per Gpu uuid, since the program started."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
-        self._sums: dict[str, float] = {}
-        self._distributions: dict[str, Distribution] = {}
-
-    def add(self, uuid: str, seconds: float) -> None:
-        """Add an ended Session; 0 s if the wall clock was set back during it."""
-        seconds = max(seconds, 0.0)
-        counts = self._counts.setdefault(uuid, [0] * (len(BOUNDS) + 1))
-        counts[bisect_left(BOUNDS, seconds)] += 1
-        self._sums[uuid] = self._sums.get(uuid, 0.0) + seconds
-        running = tuple(accumulate(counts))
-        distribution = Distribution(BOUNDS, running[:-1], running[-1], self._sums[uuid])
-        # Copied on write: NodeStates reference the old mappings.
-        self._distributions = {**self._distributions, uuid: distribution}
-
-    def by_gpu(self) -> Mapping[str, Distribution]:
-        """The current histograms by Gpu uuid."""
-        return self._distributions
+def _add_duration(before: Distribution | None, session: OpenSession) -> Distribution:
+    """Add an ended Session to a histogram of durations; 0 s if the wall clock was set back during it."""
+    seconds = max(session.last_seen - session.first_seen, 0.0)
+    before = before or Distribution(BOUNDS, (0,) * len(BOUNDS), 0, 0.0)
+    counts = (count + (seconds <= bound) for bound, count in zip(BOUNDS, before.counts, strict=True))
+    return Distribution(BOUNDS, tuple(counts), before.count + 1, before.sum + seconds)
 
 
 class ProcessCap:
@@ -91,9 +73,8 @@ class ProcessCap:
         self, processes: tuple[GpuProcess, ...], before: frozenset[ProcessKey]
     ) -> frozenset[ProcessKey]:
         keys = {process.key: process for process in processes}
-        staying = sorted((keys[key] for key in before if key in keys), key=_rank)
-        waiting = sorted((process for key, process in keys.items() if key not in before), key=_rank)
-        return frozenset(process.key for process in (staying + waiting)[: self._most])
+        ranked = sorted(keys, key=lambda key: (key not in before, _rank(keys[key])))
+        return frozenset(ranked[: self._most])
 
 
 def _rank(process: GpuProcess) -> tuple[bool, float, float, int]:
@@ -120,29 +101,24 @@ class Ledger:
         self._owners = OwnerTimes(settings.retention)
         self._allocations = AllocationTimes()
         self._totals: Counter[str] = Counter()
-        self._durations = SessionDurations()
         self._persistence: LedgerPersistence | None = None
         if store is not None:
             self._persistence = LedgerPersistence(
                 store, self.sessions, self._allocations, self.energy, self._accounts
             )
-        self._state = LedgerState()
+        # After the last posting.
+        self.state = LedgerState()
         # Postings that were taken from the counters and are not in all accounts yet. `_failed` are those of a
         # posting that raised.
         self._posted: list[Posting] = []
         self._failed: list[Posting] = []
-
-    @property
-    def state(self) -> LedgerState:
-        """The state after the last posting."""
-        return self._state
 
     def apply_settings(self, settings: LedgerSettings) -> None:
         """Use these settings from the next posting on, except those that need a restart."""
         floors = configured_floors(settings.empty_watts, settings.resident_watts)
         self.energy.apply_settings(floors, EnergyPolicy(settings.policy))
         self._accounts.set_retention(settings.retention)
-        self._owners.set_retention(settings.retention)
+        self._owners.retention = settings.retention
 
     def interrupt(self) -> None:
         """Stop observation until the next posting, on request (such as a pause).
@@ -181,10 +157,10 @@ class Ledger:
             self._allocations.post(snapshot)
         energy = self._post_energy(snapshot, posted, omitted)
         self._states.post(snapshot)
-        states, seconds = self._states.values()
+        durations = self.state.session_durations
         for session in self.sessions.ended:
-            self._durations.add(session.process.device.gpu.uuid, session.last_seen - session.first_seen)
-        durations = self._durations.by_gpu()
+            uuid = session.process.device.gpu.uuid
+            durations = {**durations, uuid: _add_duration(durations.get(uuid), session)}
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._count_xids(snapshot)
         state = LedgerState(
@@ -193,26 +169,25 @@ class Ledger:
             omitted=omitted,
             xids=xids,
             xid_times=times,
-            invalid=self._state.invalid + snapshot.invalid,
+            invalid=self.state.invalid + snapshot.invalid,
             energy=energy,
             sessions_closed={uuid: duration.count for uuid, duration in durations.items()},
             session_durations=durations,
-            device_states=states,
-            state_seconds=seconds,
+            device_states=self._states.now,
+            state_seconds=dict(self._states.seconds),
             sm_ratios=sm_ratios(snapshot),
             owners=self._owners.post(snapshot),
             sessions=self.sessions.rows(),
         )
-        self._state = state if self._persistence is None else self._save(self._persistence, snapshot, state)
+        self.state = state if self._persistence is None else self._save(self._persistence, snapshot, state)
         self._posted, self._failed = [], []
-        return self._state
+        return self.state
 
     def _save(self, persistence: LedgerPersistence, snapshot: Snapshot, state: LedgerState) -> LedgerState:
-        if self._failed:
-            self._posted = self._failed + self._posted
-            self._failed = []
+        self._posted = self._failed + self._posted
+        self._failed = []
         part, may_be_shown = persistence.save(snapshot, self._posted, self._totals)
-        energy = state.energy if may_be_shown else self._state.energy
+        energy = state.energy if may_be_shown else self.state.energy
         return replace(state, energy=energy, parts=(part,))
 
     def _post_energy(
@@ -229,15 +204,15 @@ class Ledger:
                 self._totals.setdefault(gpu_ledger.gpu.uuid, 0)
         self._accounts.post(posted, alive, omitted_keys, snapshot.elapsed)
         if self._failed:
-            self._accounts.balance(self._totals, snapshot.elapsed)
+            self._accounts.balance(self._totals)
         if self._persistence is None:
             self._accounts.discard_changes()
-        return self._accounts.state(self._totals, snapshot.elapsed)
+        return self._accounts.state(self._totals)
 
     def _count_xids(
         self, snapshot: Snapshot
     ) -> tuple[Mapping[tuple[str, int], int], Mapping[tuple[str, int], float]]:
-        xids, times = self._state.xids, self._state.xid_times
+        xids, times = self.state.xids, self.state.xid_times
         if snapshot.xids:
             xids, times = dict(xids), dict(times)
             for event in sorted(snapshot.xids, key=lambda event: event.at):

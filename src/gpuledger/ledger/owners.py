@@ -54,15 +54,12 @@ class OwnerTimes:
     """
 
     def __init__(self, retention: float) -> None:
-        self._retention = retention
+        # Export owners that are gone for this many seconds.
+        self.retention = retention
         self._entries: dict[tuple[str, Labels], _DeviceOwner] = {}
         # By Device and the ids of pod and container.
         self._waiting: dict[tuple[str, Labels], _DeviceOwner] = {}
         self._elapsed: float | None = None
-
-    def set_retention(self, seconds: float) -> None:
-        """Export owners that are gone for this many seconds from now on."""
-        self._retention = seconds
 
     def interrupt(self) -> None:
         """Count no time until the next tick: it is not observed."""
@@ -80,7 +77,8 @@ class OwnerTimes:
             for entry, presence in self._present(reading, allocated.get(reading.device.uuid, []), now):
                 _add_time(entry, presence, reading, now, since)
         self._expire_waiting(now)
-        self._end(now)
+        for key in [key for key, entry in self._entries.items() if now - entry.alive > self.retention]:
+            del self._entries[key]
         return tuple([self._row(entry, now) for entry in self._entries.values()])
 
     def _present(
@@ -131,11 +129,6 @@ class OwnerTimes:
             gathered = waiting.allocated or waiting.held or waiting.resident
             if gathered and (waiting.alive != now or now - waiting.since >= OWNER_TIMEOUT):
                 self._known(waiting.device, _UNKNOWN_OWNER, waiting.alive).add_from(waiting)
-
-    def _end(self, now: float) -> None:
-        gone = [key for key, entry in self._entries.items() if now - entry.alive > self._retention]
-        for key in gone:
-            del self._entries[key]
 
     def _row(self, entry: _DeviceOwner, now: float) -> OwnerRow:
         present = entry.alive == now

@@ -60,17 +60,6 @@ class Ownership:
     labels: tuple[str, ...] | None = None
     owner_labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def wait(self, method: str, millijoules: int) -> None:
-        """Hold energy until the owner is known."""
-        self.waiting[method] += millijoules
-        self.changed = True
-
-    def add_method(self, method: str) -> None:
-        """Record that a series of this method exists."""
-        if method not in self.methods:
-            self.methods.add(method)
-            self.changed = True
-
     def update(self, process: GpuProcess, now: float) -> bool:
         """Apply the latest owner lookup; return True if the owner became known or better known."""
         self.process = process
@@ -80,18 +69,13 @@ class Ownership:
             self.resolved = True
             return self._freeze(process.workload)
         if self.owner is None and now - self.since >= OWNER_TIMEOUT:
-            return self._freeze(self._best_known())
+            return self.freeze_best_known()
         return False
 
-    def give_up(self) -> None:
-        """Freeze the owner: the process has ended, so no better answer will arrive."""
-        if self.owner is None:
-            self._freeze(self._best_known())
-
-    def _best_known(self) -> Workload:
-        """The known part of the owner: a user alone counts as an owner, an id without its name does not."""
+    def freeze_best_known(self) -> bool:
+        """Freeze the known part of the owner: a user alone counts, an id without its name does not."""
         found = self.process.workload
-        return UNKNOWN if found.missing in PENDING_NAMES else found
+        return self._freeze(UNKNOWN if found.missing in PENDING_NAMES else found)
 
     def _freeze(self, owner: Workload) -> bool:
         self.owner, self.shown = owner, self.process

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from gpuledger.ledger.accounts import Accounts
@@ -19,30 +19,25 @@ from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.snapshot import CollectorRun, Snapshot
 
 
+@dataclass(slots=True)
 class LedgerPersistence:
-    """Connects the ledger in memory with its store. Exported totals count from a Gpu's `base`."""
+    """Connects the ledger in memory with its store. Exported totals count from a Gpu's `base`.
 
-    def __init__(
-        self,
-        store: LedgerStore,
-        sessions: Sessions,
-        allocations: AllocationTimes,
-        energy: EnergyLedger,
-        accounts: Accounts,
-    ) -> None:
-        self._ledger_store = store
-        self._sessions = sessions
-        self._allocations = allocations
-        self._energy = energy
-        self._accounts = accounts
-        self._spans = SpanRecorder()
-        self._unseen: dict[str, StoredGpu] | None = None
-        self._base: Counter[str] = Counter()
-        self._devices: dict[str, Device] = {}
-        self._entries: dict[str, GpuEntry] = {}
-        # Millijoules in Spans since a Gpu's last entry, by uuid and epoch of its counter.
-        self._booked: Counter[tuple[str, int]] = Counter()
-        self.journal = Journal()
+    `_booked` are the millijoules in Spans since a Gpu's last entry, by uuid and epoch of its counter.
+    """
+
+    _ledger_store: LedgerStore
+    _sessions: Sessions
+    _allocations: AllocationTimes
+    _energy: EnergyLedger
+    _accounts: Accounts
+    _spans: SpanRecorder = field(default_factory=SpanRecorder)
+    _unseen: dict[str, StoredGpu] | None = None
+    _base: Counter[str] = field(default_factory=Counter)
+    _devices: dict[str, Device] = field(default_factory=dict)
+    _entries: dict[str, GpuEntry] = field(default_factory=dict)
+    _booked: Counter[tuple[str, int]] = field(default_factory=Counter)
+    journal: Journal = field(default_factory=Journal)
 
     def resume(self, snapshot: Snapshot, totals: Counter[str]) -> None:
         """Restore stored Gpus that are in the Snapshot, before its posting. `totals` are exported totals."""
@@ -52,8 +47,9 @@ class LedgerPersistence:
             for reading in snapshot.readings:
                 stored = self._unseen.pop(reading.device.uuid, None)
                 if stored is not None:
-                    totals[stored.uuid] = stored.total - stored.base
-                    self._base[stored.uuid] = stored.base
+                    entry = stored.entry
+                    totals[entry.uuid] = entry.total - entry.base
+                    self._base[entry.uuid] = entry.base
                     self._accounts.resume(stored, snapshot.elapsed)
 
     @property
@@ -70,14 +66,13 @@ class LedgerPersistence:
         self.journal.shift = snapshot.elapsed - stored.elapsed
         self._energy.resume(
             {
-                gpu.uuid: StoredGpuEnergy(_rebased_counter(gpu, stored, snapshot), gpu.floors, gpu.last_unix)
-                for gpu in stored.gpus.values()
+                uuid: StoredGpuEnergy(
+                    _rebased_counter(gpu.entry.counter, stored, snapshot), gpu.floors, gpu.entry.last_unix
+                )
+                for uuid, gpu in stored.gpus.items()
             }
         )
-        self._entries = {
-            gpu.uuid: GpuEntry(gpu.uuid, gpu.counter, gpu.last_unix, gpu.total, gpu.base, gpu.closed)
-            for gpu in stored.gpus.values()
-        }
+        self._entries = {uuid: gpu.entry for uuid, gpu in stored.gpus.items()}
 
     def save(
         self, snapshot: Snapshot, posted: list[Posting], totals: Counter[str]
@@ -87,14 +82,12 @@ class LedgerPersistence:
         Consumes `posted` one by one, so that nothing is stored twice if something fails.
         """
         was_replaced = self._ledger_store.was_replaced
-        result = self._save_changes(snapshot, posted, totals)
+        part, may_be_shown = self._save_changes(snapshot, posted, totals)
         if self._ledger_store.was_replaced and not was_replaced:
             # The file was damaged. Write everything to the new one at once, so that it is complete if the
             # program stops.
-            part, _ = result
             _, may_be_shown = self._save_changes(snapshot, posted, totals)
-            return part, may_be_shown
-        return result
+        return part, may_be_shown
 
     def _save_changes(
         self, snapshot: Snapshot, posted: list[Posting], totals: Counter[str]
@@ -134,14 +127,8 @@ class LedgerPersistence:
     def _record_gpu(self, gpu_ledger: GpuEnergyLedger, exported: int, unix: float) -> None:
         uuid, before = gpu_ledger.gpu.uuid, self._entries.get(gpu_ledger.gpu.uuid)
         base = self._base[uuid]
-        entry = GpuEntry(
-            uuid,
-            gpu_ledger.counter,
-            gpu_ledger.seen_unix,
-            base + exported,
-            base,
-            self._accounts.closed.get(uuid, 0),
-        )
+        closed = self._accounts.closed.get(uuid, 0)
+        entry = GpuEntry(uuid, gpu_ledger.counter, gpu_ledger.seen_unix, base + exported, base, closed)
         if before == entry:
             return
         if before is not None and before.counter.epoch_number != gpu_ledger.counter.epoch_number:
@@ -186,12 +173,12 @@ class LedgerPersistence:
                 self.journal.forgotten[uuid, epoch_number] = counter.booked - counter.opening - known
 
 
-def _rebased_counter(gpu: StoredGpu, stored: StoredLedger, snapshot: Snapshot) -> EnergyCounter:
+def _rebased_counter(counter: EnergyCounter, stored: StoredLedger, snapshot: Snapshot) -> EnergyCounter:
     """The stored counter, with its last reading on the clock of this run."""
-    if snapshot.boot_id and gpu.counter.epoch.boot_id == snapshot.boot_id:
-        return gpu.counter
-    age = stored.elapsed - gpu.counter.last_at + max(snapshot.unix - stored.unix, 0.0)
-    return replace(gpu.counter, last_at=snapshot.elapsed - age)
+    if snapshot.boot_id and counter.epoch.boot_id == snapshot.boot_id:
+        return counter
+    age = stored.elapsed - counter.last_at + max(snapshot.unix - stored.unix, 0.0)
+    return replace(counter, last_at=snapshot.elapsed - age)
 
 
 def _device_facts(device: Device) -> tuple[object, ...]:

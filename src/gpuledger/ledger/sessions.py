@@ -184,8 +184,7 @@ class Sessions:
         here = set()
         for reading in snapshot.process_readings:
             here.add(reading.device.uuid)
-            if reading.processes is not None:
-                self._post_device(reading, reading.processes, snapshot, seconds, gone)
+            self._post_device(reading, snapshot, seconds, gone)
         if not snapshot.devices_failed:
             for uuid in self._open.keys() - here:
                 gone |= self._open.pop(uuid)
@@ -197,27 +196,21 @@ class Sessions:
         for session in gone.values():
             session.end()
         self.ended = list(gone.values())
-        self._remember(gone, snapshot.elapsed)
-
-    def _remember(self, gone: Mapping[ProcessKey, OpenSession], now: float) -> None:
-        # Oldest first: expired entries come first.
-        for key in [key for key, (_, since) in self._late.items() if now - since > 2 * LONGEST_INTERVAL]:
+        oldest = snapshot.elapsed - 2 * LONGEST_INTERVAL
+        for key in [key for key, (_, since) in self._late.items() if since < oldest]:
             del self._late[key]
-        self._late |= {key: (session, now) for key, session in gone.items()}
+        self._late |= {key: (session, snapshot.elapsed) for key, session in gone.items()}
 
     def _post_device(
-        self,
-        reading: Reading,
-        processes: tuple[GpuProcess, ...],
-        snapshot: Snapshot,
-        seconds: float,
-        gone: dict[ProcessKey, OpenSession],
+        self, reading: Reading, snapshot: Snapshot, seconds: float, gone: dict[ProcessKey, OpenSession]
     ) -> None:
+        if reading.processes is None:
+            return
         unix, elapsed = snapshot.unix, snapshot.elapsed
         before = self._open.get(reading.device.uuid, {})
         now: dict[ProcessKey, OpenSession] = {}
         device_inactive = is_device_inactive(reading)
-        for process in processes:
+        for process in reading.processes:
             key = process.key
             session = before.pop(key, None)
             if session is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class Verdict(Enum):
@@ -19,6 +20,16 @@ class Verdict(Enum):
     WARNING = "warning"
     UNKNOWN = "unknown"
     SKIPPED = "skipped"
+
+
+class Subject(NamedTuple):
+    """The object of a check. The first two arguments of a Check and of its Findings: `works(*DISK, why)`.
+
+    `check` and `what` are as in Finding.
+    """
+
+    check: str
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

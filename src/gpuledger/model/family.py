@@ -33,6 +33,26 @@ class FamilySpec:
             raise ValueError(f"family {self.name}: repeated label")
 
 
+_UNITS = ("bytes", "celsius", "hertz", "joules", "ratio", "seconds", "watts")
+
+
+def declare_family(
+    name: str,
+    help_text: str,
+    labels: tuple[str, ...] = (),
+    source: str = "",
+    kind: MetricType | None = None,
+) -> FamilySpec:
+    """Declares a family with a name that implies its unit and type, as in OpenMetrics.
+
+    `kind` is the type if it is neither counter (`_total`), info (`_info`) nor gauge.
+    """
+    bare = name.removesuffix("_total")
+    unit = bare.rpartition("_")[2]
+    implied: MetricType = "info" if name.endswith("_info") else "gauge" if bare == name else "counter"
+    return FamilySpec(name, kind or implied, help_text, labels, unit if unit in _UNITS else "", source)
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """A histogram value: cumulative `counts` up to each of `bounds`, the total `count` and the `sum`."""

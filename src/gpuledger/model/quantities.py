@@ -20,15 +20,17 @@ class Quantity:
 
     Values above `highest` are physically impossible: drivers have returned 4294967295 % and 1.4e16 % (DCGM
     issue 199). Such a value is dropped and counted, never clamped. `slow` quantities change rarely and are
-    read less often.
+    read less often. NVML provides `profiling` quantities only through GPM (Hopper and newer); older GPUs need
+    DCGM's profiling module.
     """
 
     key: str
     unit: str
-    level: Level
+    level: Level = Level.GPU
     highest: float = inf
     lowest: float = 0.0
     slow: bool = False
+    profiling: bool = False
 
     def is_possible(self, value: float) -> bool:
         """Returns whether `value` (in base units) is finite and physically possible."""
@@ -40,148 +42,128 @@ class Quantity:
 
 _TERA = 1e12
 
-UTILIZATION = Quantity("utilization", "ratio", Level.GPU, highest=1.0)
-MEMORY_UTILIZATION = Quantity("memory_utilization", "ratio", Level.GPU, highest=1.0)
-ENCODER_UTILIZATION = Quantity("encoder_utilization", "ratio", Level.GPU, highest=1.0)
-DECODER_UTILIZATION = Quantity("decoder_utilization", "ratio", Level.GPU, highest=1.0)
+UTILIZATION = Quantity("utilization", "ratio", highest=1.0)
+MEMORY_UTILIZATION = Quantity("memory_utilization", "ratio", highest=1.0)
+ENCODER_UTILIZATION = Quantity("encoder_utilization", "ratio", highest=1.0)
+DECODER_UTILIZATION = Quantity("decoder_utilization", "ratio", highest=1.0)
 
 # Means over the time between two ticks, from GPM (Hopper and newer). Engine: time for which the graphics or
 # compute engine was busy. SM: time with at least one warp, averaged over all SMs. Occupancy: resident warps
 # as a fraction of the maximum. Tensor, FP64, FP32, FP16: time for which the pipe was busy. DRAM: fraction of
 # the peak bandwidth, per GPU instance.
-ENGINE_ACTIVITY = Quantity("engine_activity", "ratio", Level.INSTANCE, highest=1.0)
-SM_ACTIVITY = Quantity("sm_activity", "ratio", Level.INSTANCE, highest=1.0)
-SM_OCCUPANCY = Quantity("sm_occupancy", "ratio", Level.INSTANCE, highest=1.0)
-TENSOR_ACTIVITY = Quantity("tensor_activity", "ratio", Level.INSTANCE, highest=1.0)
-DRAM_ACTIVITY = Quantity("dram_activity", "ratio", Level.INSTANCE, highest=1.0)
-FP64_ACTIVITY = Quantity("fp64_activity", "ratio", Level.INSTANCE, highest=1.0)
-FP32_ACTIVITY = Quantity("fp32_activity", "ratio", Level.INSTANCE, highest=1.0)
-FP16_ACTIVITY = Quantity("fp16_activity", "ratio", Level.INSTANCE, highest=1.0)
+ENGINE_ACTIVITY = Quantity("engine_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
+SM_ACTIVITY = Quantity("sm_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
+SM_OCCUPANCY = Quantity("sm_occupancy", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
+TENSOR_ACTIVITY = Quantity("tensor_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
+DRAM_ACTIVITY = Quantity("dram_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
+FP64_ACTIVITY = Quantity("fp64_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
+FP32_ACTIVITY = Quantity("fp32_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
+FP16_ACTIVITY = Quantity("fp16_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 
 MEMORY_TOTAL = Quantity("memory_total", "bytes", Level.INSTANCE, highest=1024 * _TERA)
 MEMORY_USED = Quantity("memory_used", "bytes", Level.INSTANCE, highest=1024 * _TERA)
 MEMORY_FREE = Quantity("memory_free", "bytes", Level.INSTANCE, highest=1024 * _TERA)
 MEMORY_RESERVED = Quantity("memory_reserved", "bytes", Level.INSTANCE, highest=1024 * _TERA)
 # The window through which the CPU reaches the card's memory.
-BAR1_TOTAL = Quantity("bar1_total", "bytes", Level.GPU, highest=1024 * _TERA, slow=True)
-BAR1_USED = Quantity("bar1_used", "bytes", Level.GPU, highest=1024 * _TERA, slow=True)
-BAR1_FREE = Quantity("bar1_free", "bytes", Level.GPU, highest=1024 * _TERA, slow=True)
+BAR1_TOTAL = Quantity("bar1_total", "bytes", highest=1024 * _TERA, slow=True)
+BAR1_USED = Quantity("bar1_used", "bytes", highest=1024 * _TERA, slow=True)
+BAR1_FREE = Quantity("bar1_free", "bytes", highest=1024 * _TERA, slow=True)
 
-POWER = Quantity("power", "watts", Level.GPU, highest=100_000.0)
-POWER_INSTANT = Quantity("power_instant", "watts", Level.GPU, highest=100_000.0)
+POWER = Quantity("power", "watts", highest=100_000.0)
+POWER_INSTANT = Quantity("power_instant", "watts", highest=100_000.0)
 # The enforced limit; the requested limit; the range that can be requested; the limit after a reset.
-POWER_LIMIT = Quantity("power_limit", "watts", Level.GPU, highest=100_000.0, slow=True)
-POWER_LIMIT_MANAGEMENT = Quantity("power_limit_management", "watts", Level.GPU, highest=100_000.0, slow=True)
-POWER_LIMIT_MIN = Quantity("power_limit_min", "watts", Level.GPU, highest=100_000.0, slow=True)
-POWER_LIMIT_MAX = Quantity("power_limit_max", "watts", Level.GPU, highest=100_000.0, slow=True)
-POWER_LIMIT_DEFAULT = Quantity("power_limit_default", "watts", Level.GPU, highest=100_000.0, slow=True)
+POWER_LIMIT = Quantity("power_limit", "watts", highest=100_000.0, slow=True)
+POWER_LIMIT_MANAGEMENT = Quantity("power_limit_management", "watts", highest=100_000.0, slow=True)
+POWER_LIMIT_MIN = Quantity("power_limit_min", "watts", highest=100_000.0, slow=True)
+POWER_LIMIT_MAX = Quantity("power_limit_max", "watts", highest=100_000.0, slow=True)
+POWER_LIMIT_DEFAULT = Quantity("power_limit_default", "watts", highest=100_000.0, slow=True)
 # Hardware counter in integer millijoules since the driver was loaded. The accounts of the ledger sum to it.
-ENERGY = Quantity("energy", "millijoules", Level.GPU)
+ENERGY = Quantity("energy", "millijoules")
 
-TEMPERATURE = Quantity("temperature", "celsius", Level.GPU, highest=200.0, lowest=-60.0)
-MEMORY_TEMPERATURE = Quantity("memory_temperature", "celsius", Level.GPU, highest=200.0, lowest=-60.0)
-TEMPERATURE_SLOWDOWN = Quantity(
-    "temperature_slowdown", "celsius", Level.GPU, highest=200.0, lowest=-60.0, slow=True
-)
-TEMPERATURE_SHUTDOWN = Quantity(
-    "temperature_shutdown", "celsius", Level.GPU, highest=200.0, lowest=-60.0, slow=True
-)
-FAN_SPEED = Quantity("fan_speed", "ratio", Level.GPU, highest=2.0, slow=True)
+TEMPERATURE = Quantity("temperature", "celsius", highest=200.0, lowest=-60.0)
+MEMORY_TEMPERATURE = Quantity("memory_temperature", "celsius", highest=200.0, lowest=-60.0)
+TEMPERATURE_SLOWDOWN = Quantity("temperature_slowdown", "celsius", highest=200.0, lowest=-60.0, slow=True)
+TEMPERATURE_SHUTDOWN = Quantity("temperature_shutdown", "celsius", highest=200.0, lowest=-60.0, slow=True)
+FAN_SPEED = Quantity("fan_speed", "ratio", highest=2.0, slow=True)
 
-GRAPHICS_CLOCK = Quantity("graphics_clock", "hertz", Level.GPU, highest=_TERA)
-SM_CLOCK = Quantity("sm_clock", "hertz", Level.GPU, highest=_TERA)
-MEMORY_CLOCK = Quantity("memory_clock", "hertz", Level.GPU, highest=_TERA)
-VIDEO_CLOCK = Quantity("video_clock", "hertz", Level.GPU, highest=_TERA)
+GRAPHICS_CLOCK = Quantity("graphics_clock", "hertz", highest=_TERA)
+SM_CLOCK = Quantity("sm_clock", "hertz", highest=_TERA)
+MEMORY_CLOCK = Quantity("memory_clock", "hertz", highest=_TERA)
+VIDEO_CLOCK = Quantity("video_clock", "hertz", highest=_TERA)
 # Application clock settings, and the maximum clocks of the card.
-APP_SM_CLOCK = Quantity("app_sm_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
-APP_MEMORY_CLOCK = Quantity("app_memory_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
-MAX_GRAPHICS_CLOCK = Quantity("max_graphics_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
-MAX_SM_CLOCK = Quantity("max_sm_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
-MAX_MEMORY_CLOCK = Quantity("max_memory_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
-MAX_VIDEO_CLOCK = Quantity("max_video_clock", "hertz", Level.GPU, highest=_TERA, slow=True)
-PERFORMANCE_STATE = Quantity("performance_state", "", Level.GPU, highest=15)
+APP_SM_CLOCK = Quantity("app_sm_clock", "hertz", highest=_TERA, slow=True)
+APP_MEMORY_CLOCK = Quantity("app_memory_clock", "hertz", highest=_TERA, slow=True)
+MAX_GRAPHICS_CLOCK = Quantity("max_graphics_clock", "hertz", highest=_TERA, slow=True)
+MAX_SM_CLOCK = Quantity("max_sm_clock", "hertz", highest=_TERA, slow=True)
+MAX_MEMORY_CLOCK = Quantity("max_memory_clock", "hertz", highest=_TERA, slow=True)
+MAX_VIDEO_CLOCK = Quantity("max_video_clock", "hertz", highest=_TERA, slow=True)
+PERFORMANCE_STATE = Quantity("performance_state", "", highest=15)
 # Reasons for the current clocks: bits of nvmlClocksEventReasons.
-CLOCK_EVENT_REASONS = Quantity("clock_event_reasons", "", Level.GPU)
+CLOCK_EVENT_REASONS = Quantity("clock_event_reasons", "")
 
 # Time for which the clocks were reduced, by reason, since the driver was loaded.
-POWER_VIOLATION = Quantity("power_violation", "nanoseconds", Level.GPU)
-THERMAL_VIOLATION = Quantity("thermal_violation", "nanoseconds", Level.GPU)
-SYNC_BOOST_VIOLATION = Quantity("sync_boost_violation", "nanoseconds", Level.GPU)
-BOARD_LIMIT_VIOLATION = Quantity("board_limit_violation", "nanoseconds", Level.GPU)
-LOW_UTILIZATION_VIOLATION = Quantity("low_utilization_violation", "nanoseconds", Level.GPU)
-RELIABILITY_VIOLATION = Quantity("reliability_violation", "nanoseconds", Level.GPU)
+POWER_VIOLATION = Quantity("power_violation", "nanoseconds")
+THERMAL_VIOLATION = Quantity("thermal_violation", "nanoseconds")
+SYNC_BOOST_VIOLATION = Quantity("sync_boost_violation", "nanoseconds")
+BOARD_LIMIT_VIOLATION = Quantity("board_limit_violation", "nanoseconds")
+LOW_UTILIZATION_VIOLATION = Quantity("low_utilization_violation", "nanoseconds")
+RELIABILITY_VIOLATION = Quantity("reliability_violation", "nanoseconds")
 
 # nvmlComputeMode_t (0 default, 2 prohibited, 3 exclusive process); 0 or 1; nvmlGpuVirtualizationMode_t (0
 # none to 4).
-COMPUTE_MODE = Quantity("compute_mode", "", Level.GPU, highest=3, slow=True)
-PERSISTENCE_MODE = Quantity("persistence_mode", "", Level.GPU, highest=1, slow=True)
-VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", Level.GPU, highest=4, slow=True)
+COMPUTE_MODE = Quantity("compute_mode", "", highest=3, slow=True)
+PERSISTENCE_MODE = Quantity("persistence_mode", "", highest=1, slow=True)
+VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", highest=4, slow=True)
 # nvmlDeviceGpuRecoveryAction_t: the action that the card needs to recover, 0 for none.
-RECOVERY_ACTION = Quantity("recovery_action", "", Level.GPU, highest=255, slow=True)
+RECOVERY_ACTION = Quantity("recovery_action", "", highest=255, slow=True)
 # nvmlGpuFabricState_t: 0 not supported, 1 not registered with the NVLink fabric, 2 in progress, 3 completed.
-FABRIC_STATE = Quantity("fabric_state", "", Level.GPU, highest=3, slow=True)
+FABRIC_STATE = Quantity("fabric_state", "", highest=3, slow=True)
 # 0 or 1; then the maximum number of Instances, 0 with MIG off.
-MIG_MODE = Quantity("mig_mode", "", Level.GPU, highest=1)
-MIG_MAX_SLICES = Quantity("mig_max_slices", "", Level.GPU, highest=1024)
+MIG_MODE = Quantity("mig_mode", "", highest=1)
+MIG_MAX_SLICES = Quantity("mig_max_slices", "", highest=1024)
 
 # Cumulative since driver load; they can wrap (nvml.h, fields 197 and 198).
-PCIE_TX = Quantity("pcie_tx", "bytes", Level.GPU)
-PCIE_RX = Quantity("pcie_rx", "bytes", Level.GPU)
-PCIE_REPLAYS = Quantity("pcie_replays", "", Level.GPU, slow=True)
+PCIE_TX = Quantity("pcie_tx", "bytes")
+PCIE_RX = Quantity("pcie_rx", "bytes")
+PCIE_REPLAYS = Quantity("pcie_replays", "", slow=True)
 # Means over the time between two ticks, from GPM.
-PCIE_TX_RATE = Quantity("pcie_tx_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
-PCIE_RX_RATE = Quantity("pcie_rx_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
+PCIE_TX_RATE = Quantity("pcie_tx_rate", "bytes per second", highest=1024 * _TERA, profiling=True)
+PCIE_RX_RATE = Quantity("pcie_rx_rate", "bytes per second", highest=1024 * _TERA, profiling=True)
 
 # Payload of all links together, cumulative since driver load.
-NVLINK_TX = Quantity("nvlink_tx", "bytes", Level.GPU)
-NVLINK_RX = Quantity("nvlink_rx", "bytes", Level.GPU)
+NVLINK_TX = Quantity("nvlink_tx", "bytes")
+NVLINK_RX = Quantity("nvlink_rx", "bytes")
 # Both directions together, from two reads of the counters; by direction, from GPM.
-NVLINK_RATE = Quantity("nvlink_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
-NVLINK_TX_RATE = Quantity("nvlink_tx_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
-NVLINK_RX_RATE = Quantity("nvlink_rx_rate", "bytes per second", Level.GPU, highest=1024 * _TERA)
-NVLINK_CRC_FLIT_ERRORS = Quantity("nvlink_crc_flit_errors", "", Level.GPU, slow=True)
-NVLINK_CRC_DATA_ERRORS = Quantity("nvlink_crc_data_errors", "", Level.GPU, slow=True)
-NVLINK_REPLAY_ERRORS = Quantity("nvlink_replay_errors", "", Level.GPU, slow=True)
-NVLINK_RECOVERY_ERRORS = Quantity("nvlink_recovery_errors", "", Level.GPU, slow=True)
+NVLINK_RATE = Quantity("nvlink_rate", "bytes per second", highest=1024 * _TERA)
+NVLINK_TX_RATE = Quantity("nvlink_tx_rate", "bytes per second", highest=1024 * _TERA, profiling=True)
+NVLINK_RX_RATE = Quantity("nvlink_rx_rate", "bytes per second", highest=1024 * _TERA, profiling=True)
+NVLINK_CRC_FLIT_ERRORS = Quantity("nvlink_crc_flit_errors", "", slow=True)
+NVLINK_CRC_DATA_ERRORS = Quantity("nvlink_crc_data_errors", "", slow=True)
+NVLINK_REPLAY_ERRORS = Quantity("nvlink_replay_errors", "", slow=True)
+NVLINK_RECOVERY_ERRORS = Quantity("nvlink_recovery_errors", "", slow=True)
 
 # Over the card's life; since the driver was loaded.
-ECC_CORRECTED = Quantity("ecc_corrected", "", Level.GPU, slow=True)
-ECC_UNCORRECTED = Quantity("ecc_uncorrected", "", Level.GPU, slow=True)
-ECC_CORRECTED_VOLATILE = Quantity("ecc_corrected_volatile", "", Level.GPU, slow=True)
-ECC_UNCORRECTED_VOLATILE = Quantity("ecc_uncorrected_volatile", "", Level.GPU, slow=True)
+ECC_CORRECTED = Quantity("ecc_corrected", "", slow=True)
+ECC_UNCORRECTED = Quantity("ecc_uncorrected", "", slow=True)
+ECC_CORRECTED_VOLATILE = Quantity("ecc_corrected_volatile", "", slow=True)
+ECC_UNCORRECTED_VOLATILE = Quantity("ecc_uncorrected_volatile", "", slow=True)
 
 # Memory taken out of use after errors: pages up to Turing, rows since Ampere. Pending: takes effect at the
 # next reset (0 or 1). Failure: a row could not be remapped (0 or 1).
-RETIRED_PAGES_CORRECTABLE = Quantity("retired_pages_correctable", "", Level.GPU, slow=True)
-RETIRED_PAGES_UNCORRECTABLE = Quantity("retired_pages_uncorrectable", "", Level.GPU, slow=True)
-RETIRED_PAGES_PENDING = Quantity("retired_pages_pending", "", Level.GPU, highest=1, slow=True)
-REMAPPED_ROWS_CORRECTABLE = Quantity("remapped_rows_correctable", "", Level.GPU, slow=True)
-REMAPPED_ROWS_UNCORRECTABLE = Quantity("remapped_rows_uncorrectable", "", Level.GPU, slow=True)
-ROW_REMAP_PENDING = Quantity("row_remap_pending", "", Level.GPU, highest=1, slow=True)
-ROW_REMAP_FAILURE = Quantity("row_remap_failure", "", Level.GPU, highest=1, slow=True)
-
-# Quantities that NVML provides only through GPM (Hopper and newer). Older GPUs need DCGM's profiling module.
-PROFILING = frozenset(
-    {
-        ENGINE_ACTIVITY,
-        SM_ACTIVITY,
-        SM_OCCUPANCY,
-        TENSOR_ACTIVITY,
-        DRAM_ACTIVITY,
-        FP64_ACTIVITY,
-        FP32_ACTIVITY,
-        FP16_ACTIVITY,
-        PCIE_TX_RATE,
-        PCIE_RX_RATE,
-        NVLINK_TX_RATE,
-        NVLINK_RX_RATE,
-    }
-)
+RETIRED_PAGES_CORRECTABLE = Quantity("retired_pages_correctable", "", slow=True)
+RETIRED_PAGES_UNCORRECTABLE = Quantity("retired_pages_uncorrectable", "", slow=True)
+RETIRED_PAGES_PENDING = Quantity("retired_pages_pending", "", highest=1, slow=True)
+REMAPPED_ROWS_CORRECTABLE = Quantity("remapped_rows_correctable", "", slow=True)
+REMAPPED_ROWS_UNCORRECTABLE = Quantity("remapped_rows_uncorrectable", "", slow=True)
+ROW_REMAP_PENDING = Quantity("row_remap_pending", "", highest=1, slow=True)
+ROW_REMAP_FAILURE = Quantity("row_remap_failure", "", highest=1, slow=True)
 
 QUANTITIES: dict[str, Quantity] = {
     value.key: value for value in tuple(globals().values()) if isinstance(value, Quantity)
 }
 
+PROFILING = frozenset(value for value in QUANTITIES.values() if value.profiling)
+
 # A pseudo quantity that requests every column of the local nvidia-smi in `Reading.raw`. The collector that
 # queries the columns has the same name.
-COLUMNS = Quantity("columns", "", Level.GPU)
+COLUMNS = Quantity("columns", "")

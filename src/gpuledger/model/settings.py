@@ -17,12 +17,12 @@ Parser = Callable[[object], Any]
 Meaning = Callable[[Any], Mapping[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
 class NamedParser(Generic[T]):
     """A parser with the default metavar of its settings."""
 
-    def __init__(self, parse: Callable[[object], T], metavar: str) -> None:
-        self._parse = parse
-        self.metavar = metavar
+    _parse: Callable[[object], T]
+    metavar: str
 
     def __call__(self, value: object) -> T:
         """Parses a text or a YAML value. Raises ValueError."""
@@ -118,12 +118,8 @@ def declared_settings(group: type) -> Iterator[tuple[str, Setting, Any]]:
 
 def reload_policy(group: type) -> ReloadPolicy:
     """Returns how the running program applies changes to the group."""
-    policy = getattr(group, "reload", None)
-    return (
-        policy
-        if isinstance(policy, ReloadPolicy)
-        else ReloadPolicy(tuple(item.key for _, item, _ in declared_settings(group)))
-    )
+    policy: ReloadPolicy | None = getattr(group, "reload", None)
+    return policy or ReloadPolicy(tuple(item.key for _, item, _ in declared_settings(group)))
 
 
 def build_settings(group: type[S], values: Mapping[str, Any]) -> S:
@@ -217,6 +213,7 @@ def comma_separated(item: Callable[[object], T]) -> Callable[[object], tuple[T, 
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SECONDS |= {"d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
+_PART = rf"(\d+(?:\.\d+)?)({'|'.join(_SECONDS)})"
 
 
 def duration(
@@ -234,26 +231,18 @@ def duration(
             raise ValueError("expected a duration such as 500ms, 10s or 1m30s")
         if fullmatch(r"\d+(\.\d+)?", written):
             seconds = float(written) * _SECONDS[bare]
-        elif fullmatch(r"(\d+(\.\d+)?(ns|us|µs|ms|s|m|h|d|w|y))+", written):
-            seconds = _sum_of_parts(written)
+        elif fullmatch(rf"({_PART})+", written):
+            seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in findall(_PART, written))
         else:
             raise ValueError("expected a duration such as 500ms, 10s or 1m30s")
         if seconds < lowest:
             raise ValueError(f"expected a duration of at least {lowest:g} s")
         if seconds > highest:
-            raise ValueError(f"expected a duration of at most {_format_limit(highest)}")
+            limit = f"{highest:g} s" if highest % 86400.0 else f"{highest / 86400.0:g}d"
+            raise ValueError(f"expected a duration of at most {limit}")
         return seconds
 
     return NamedParser(parse, "DURATION")
-
-
-def _format_limit(seconds: float) -> str:
-    return f"{seconds / 86400.0:g}d" if seconds % 86400.0 == 0 else f"{seconds:g} s"
-
-
-def _sum_of_parts(written: str) -> float:
-    parts = findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h|d|w|y)", written)
-    return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
 
 
 _PREFIXES: Final = " kmgtpe"

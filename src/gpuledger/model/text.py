@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from re import Match
 from re import compile as pattern
 from typing import Final
 
@@ -35,11 +34,7 @@ def clean_name(text: str, longest: int = MAX_NAME_LENGTH) -> str:
 
 def unescape_unit_name(name: str) -> str:
     r"""Decodes the `\xNN` escapes of systemd-escape(1) in a part of a unit name."""
-    return _ESCAPES.sub(_bytes_of, name)
-
-
-def _bytes_of(run: Match[str]) -> str:
-    return decode_utf8(bytes.fromhex(run[0].replace("\\x", "")))
+    return _ESCAPES.sub(lambda run: decode_utf8(bytes.fromhex(run[0].replace("\\x", ""))), name)
 
 
 def escape_to_one_line(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
@@ -44,7 +44,7 @@ class HealthTracker:
         """Health after a finished tick: `parts` are those that ran, `status` says what is wrong."""
         self._ticks += 1
         if snapshot is None:
-            self._fail_source(status)
+            self._collectors = self._with_failed_source(status)
         else:
             self._source_parts |= {part.name for part in snapshot.collected}
         for part in parts:
@@ -64,20 +64,16 @@ class HealthTracker:
 
     def while_stalled(self, status: str, interval: float) -> Health:
         """Health while a tick hangs: the parts that read the driver count as failed."""
-        shown = [
-            CollectorHealth(name, False, None, part.last_success, status, part.failures)
+        return self._build(status, interval, self._with_failed_source(status).values(), stalled=True)
+
+    def _with_failed_source(self, error: str) -> dict[str, CollectorHealth]:
+        """The collectors, with those of the source failed."""
+        return {
+            name: replace(part, success=False, seconds=None, error=error)
             if name in self._source_parts
             else part
             for name, part in self._collectors.items()
-        ]
-        return self._build(status, interval, shown, stalled=True)
-
-    def _fail_source(self, error: str) -> None:
-        for name in self._source_parts:
-            before = self._collectors[name]
-            self._collectors[name] = CollectorHealth(
-                name, False, None, before.last_success, error, before.failures
-            )
+        }
 
     def _build(
         self, status: str, interval: float, parts: Iterable[CollectorHealth], *, stalled: bool

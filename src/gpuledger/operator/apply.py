@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
 from gpuledger.model.errors import GpuledgerError
@@ -23,7 +23,7 @@ from gpuledger.operator.kinds import (
     uid_of,
 )
 from gpuledger.operator.managed_objects import ManagedObjects, foreign_entries_patch
-from gpuledger.operator.object_lists import list_managed_objects, list_objects
+from gpuledger.operator.object_lists import get_if_exists, list_managed_objects, list_objects
 from gpuledger.operator.render.naming import owned_by
 from gpuledger.operator.render_context import MonitorReference
 
@@ -54,18 +54,16 @@ class _Step:
     recreate: bool = False
 
 
+@dataclass(eq=False, slots=True)
 class Applier:
     """Writes the objects of monitors. `namespaces` are all namespaces that can contain such objects."""
 
-    def __init__(
-        self, api: ObjectClient, owned: ManagedObjects, namespaces: Sequence[str], counts: OperatorCounts
-    ) -> None:
-        self._api = api
-        self._owned = owned
-        self._namespaces = tuple(namespaces)
-        self._counts = counts
-        # Keys of seeds that other clients created.
-        self._foreign_seeds: set[ObjectKey] = set()
+    api: ObjectClient
+    owned: ManagedObjects
+    namespaces: Sequence[str]
+    counts: OperatorCounts
+    # Keys of seeds that other clients created.
+    _foreign_seeds: set[ObjectKey] = field(default_factory=set, init=False)
 
     async def converge(self, owner: str, desired: Sequence[Json], seeds: Sequence[Json] = ()) -> ApplyOutcome:
         """Make these the only objects of the monitor with the uid `owner`; they are applied in this order.
@@ -77,9 +75,9 @@ class Applier:
         WriteUnreachable or WriteRefused; then a part may be applied, and the next call completes it.
         """
         steps = [
-            _Step(body, repair=not self._owned.is_new_content(body))
+            _Step(body, repair=not self.owned.is_new_content(body))
             for body in desired
-            if self._owned.needs_apply(body)
+            if self.owned.needs_apply(body)
         ]
         accepted = [await self._dry_run(step, owner) for step in steps]
         outcome = ApplyOutcome()
@@ -89,11 +87,11 @@ class Applier:
             if step is not None:
                 await self._apply_step(step, outcome)
         keys = {object_key(body) for body in (*desired, *seeds)}
-        for key, body in reversed(list(self._owned.objects_of(owner))):
+        for key, body in reversed(list(self.owned.objects_of(owner))):
             if key not in keys and not is_being_deleted(body):
                 await self._delete(body)
                 outcome.pruned.append(key)
-                self._counts.pruned += 1
+                self.counts.pruned += 1
                 log.info("deleted %s: the resource no longer needs it", key)
         return outcome
 
@@ -105,7 +103,8 @@ class Applier:
         deleted = 0
         claimed = {"metadata": {"labels": owned_by(owner_reference_of(monitor))}}
         for kind in reversed(KINDS):
-            for body in (await list_managed_objects(self._api, kind, self._namespaces)).bodies:
+            bodies, _ = await list_managed_objects(self.api, kind, self.namespaces)
+            for body in bodies:
                 if is_being_deleted(body) or not belongs_to(body, uid_of(monitor), claimed):
                     continue
                 await self._delete(body)
@@ -117,10 +116,10 @@ class Applier:
         labels = {name: value for name, value in owned_by(owner).items() if name != MANAGED_BY}
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         deleted = 0
-        for namespace in self._namespaces:
-            listed = await list_objects(self._api, VOLUME_CLAIM_KIND, namespace, labelSelector=selector)
-            for body in (claim for claim in listed.bodies if not is_being_deleted(claim)):
-                await self._api.delete(
+        for namespace in self.namespaces:
+            claims, _ = await list_objects(self.api, VOLUME_CLAIM_KIND, namespace, labelSelector=selector)
+            for body in (claim for claim in claims if not is_being_deleted(claim)):
+                await self.api.delete(
                     VOLUME_CLAIM_KIND.path(namespace, body["metadata"]["name"]), uid_of(body)
                 )
                 deleted += 1
@@ -136,7 +135,7 @@ class Applier:
         None while the object is being deleted: the watch reports the end of the deletion.
         """
         path, key = object_path(step.desired), object_key(step.desired)
-        existing = self._owned.get(key) or await self._get_or_none(path)
+        existing = self.owned.get(key) or await get_if_exists(self.api, path)
         if existing is not None and not belongs_to(existing, owner, step.desired):
             raise ObjectRejected(
                 f"{key} already exists and was not created for this resource; delete it, or the resource "
@@ -147,36 +146,24 @@ class Applier:
         if step.repair:
             return step
         try:
-            await self._api.apply(path, step.desired, dry=True)
+            await self.api.apply(path, step.desired, dry=True)
         except WriteRefused as error:
             if error.is_dry_run_unsupported:
                 return step
             if not error.is_invalid_content:
                 raise
-            can_recreate = (
-                error.reason == "Invalid"
-                and existing is not None
-                and await self._is_valid_new_object(step.desired)
-            )
-            if not can_recreate:
+            is_change = error.reason == "Invalid" and existing is not None
+            if not is_change or not await self._is_valid_new_object(step.desired):
                 raise ObjectRejected(f"{key} is refused by the API server: {error}") from None
-            return _Step(step.desired, repair=False, recreate=True)
+            return replace(step, recreate=True)
         return step
-
-    async def _get_or_none(self, path: str) -> Json | None:
-        try:
-            return await self._api.get(path)
-        except WriteRefused as error:
-            if error.status != 404:
-                raise
-            return None
 
     async def _is_valid_new_object(self, desired: Json) -> bool:
         """Whether the server accepts the object under an unused name; then it refuses only the change."""
         name = f"{desired['metadata']['name'][:240]}-tried"
         other = {**desired, "metadata": {**desired["metadata"], "name": name}}
         try:
-            await self._api.apply(object_path(other), other, dry=True)
+            await self.api.apply(object_path(other), other, dry=True)
         except WriteRefused as error:
             if not error.is_invalid_content:
                 raise
@@ -185,56 +172,55 @@ class Applier:
 
     async def _create_seed(self, seed: Json, outcome: ApplyOutcome) -> None:
         key = object_key(seed)
-        if self._owned.get(key) is not None or key in self._foreign_seeds:
+        if self.owned.get(key) is not None or key in self._foreign_seeds:
             return
-        if await self._get_or_none(object_path(seed)) is not None:
+        if await get_if_exists(self.api, object_path(seed)) is not None:
             self._foreign_seeds.add(key)
             return
         kind = kind_of(seed)
         try:
-            created = await self._api.create(kind.path(seed["metadata"].get("namespace") or ""), seed)
+            created = await self.api.create(kind.path(seed["metadata"].get("namespace") or ""), seed)
         except WriteRefused as error:
             if error.status != 409:
                 raise
             return
-        self._owned.record_object(created)
+        self.owned.record_object(created)
         outcome.changed.append(key)
-        self._counts.applied += 1
+        self.counts.applied += 1
         log.info("created %s", key)
 
     async def _apply_step(self, step: _Step, outcome: ApplyOutcome) -> None:
         key = object_key(step.desired)
-        before = self._owned.get(key)
+        before = self.owned.get(key)
         if step.recreate:
             log.info("recreating %s: an immutable field changed", key)
-            if (existing := before or await self._get_or_none(object_path(step.desired))) is not None:
+            if (existing := before or await get_if_exists(self.api, object_path(step.desired))) is not None:
                 await self._delete(existing, orphan=_can_orphan_pods(existing, step.desired))
-            if await self._get_or_none(object_path(step.desired)) is not None:
+            if await get_if_exists(self.api, object_path(step.desired)) is not None:
                 # Kubernetes first orphans its dependents; the watch reports the end of the deletion.
                 return
-        result = await self._api.apply(object_path(step.desired), step.desired)
+        result = await self.api.apply(object_path(step.desired), step.desired)
         if surplus := foreign_entries_patch(result, step.desired):
-            result = await self._api.merge(object_path(step.desired), surplus)
-        self._owned.record_apply(step.desired, result)
+            result = await self.api.merge(object_path(step.desired), surplus)
+        self.owned.record_apply(step.desired, result)
         if step.repair:
             outcome.repaired.append(key)
-            self._counts.repaired += 1
+            self.counts.repaired += 1
             log.info("restored %s, which another client had changed", key)
         elif before is None or before["metadata"].get("resourceVersion") != result["metadata"].get(
             "resourceVersion"
         ):
             outcome.changed.append(key)
-            self._counts.applied += 1
+            self.counts.applied += 1
             log.info("%s %s", "created" if before is None or step.recreate else "changed", key)
 
     async def _delete(self, body: Json, *, orphan: bool = False) -> None:
-        await self._api.delete(object_path(body), uid_of(body), orphan=orphan)
-        self._owned.remove_object(body)
-        self._owned.forget_apply(object_key(body))
+        await self.api.delete(object_path(body), uid_of(body), orphan=orphan)
+        self.owned.remove_object(body)
+        self.owned.forget_apply(object_key(body))
 
 
 def _can_orphan_pods(existing: Json, desired: Json) -> bool:
     """Whether the pods can keep running until the new set, which adopts them, has replaced them."""
-    if existing["kind"] not in ("StatefulSet", "DaemonSet"):
-        return False
-    return bool(existing["spec"]["selector"] == desired["spec"]["selector"])
+    is_set = existing["kind"] in ("StatefulSet", "DaemonSet")
+    return is_set and bool(existing["spec"]["selector"] == desired["spec"]["selector"])

@@ -11,7 +11,7 @@ class OperatorCounts:
     """Totals since the start of this process."""
 
     # By HTTP method and status code.
-    requests: Counter[tuple[str, str]] = field(default_factory=Counter)
+    requests: Counter[tuple[str, ...]] = field(default_factory=Counter)
     # By result: success, refused (the resource is at fault), error.
     reconciles: Counter[str] = field(default_factory=Counter)
     reconcile_seconds: float = 0.0

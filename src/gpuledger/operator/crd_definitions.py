@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gpuledger.operator.kinds import GPU_MONITOR_KIND, WHATAP_AGENT_KIND, ObjectKind
 from gpuledger.operator.schema.nodes import (
     INT64,
     IntegerNode,
@@ -61,7 +62,7 @@ _COLUMNS: Final = (
 def gpu_monitor_crd() -> OpenApiSchema:
     """The CRD gpumonitors.gpuledger.dev."""
     description = "GPU nodes to monitor, and the agent that scrapes their exporters and sends the samples."
-    return _crd("gpuledger.dev", "GpuMonitor", "gpumonitors", "v1alpha1", description, METADATA_NAME, SPEC)
+    return _crd(GPU_MONITOR_KIND, description, METADATA_NAME, SPEC)
 
 
 def whatap_agent_crd() -> OpenApiSchema:
@@ -70,15 +71,13 @@ def whatap_agent_crd() -> OpenApiSchema:
         "The resource of Whatap's operator. Fields about GPU monitoring are honored; all others are stored "
         "and reported as ignored."
     )
-    group, plural = "monitoring.whatap.com", "whatapagents"
-    return _crd(group, "WhatapAgent", plural, "v2alpha1", description, WHATAP_NAME, WHATAP_SPEC)
+    return _crd(WHATAP_AGENT_KIND, description, WHATAP_NAME, WHATAP_SPEC)
 
 
 def foreign_definition(definition: Mapping[str, Any]) -> str:
     """Why an existing CRD cannot be used: it is another operator's. Empty for our own."""
     metadata = definition.get("metadata") or {}
-    labels = metadata.get("labels") or {}
-    if labels.get(PART_OF) == OURS:
+    if (metadata.get("labels") or {}).get(PART_OF) == OURS:
         return ""
     return (
         f"the CRD {metadata.get('name', '')} belongs to another operator and is left unchanged: "
@@ -86,9 +85,9 @@ def foreign_definition(definition: Mapping[str, Any]) -> str:
     )
 
 
-def _crd(
-    group: str, kind: str, plural: str, version: str, description: str, name: TextNode, spec: SchemaNode
-) -> OpenApiSchema:
+def _crd(resource: ObjectKind, description: str, name: TextNode, spec: SchemaNode) -> OpenApiSchema:
+    kind, plural = resource.kind, resource.plural
+    group, _, version = resource.api_version.partition("/")
     status = ObjectNode(_STATUS, "The observed state, written by the operator.").described()
     # Allows server-side apply to write a single condition.
     status["properties"]["conditions"] |= {

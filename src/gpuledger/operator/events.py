@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gpuledger.kubernetes.access import FIELD_MANAGER
@@ -19,6 +20,7 @@ log = logging.getLogger("gpuledger.operator")
 _EVENT_NAMESPACE = "default"
 
 
+@dataclass(eq=False, slots=True)
 class EventRecorder:
     """Posts events; the name of an event is a digest of its content.
 
@@ -26,12 +28,11 @@ class EventRecorder:
     a restart nor a lasting problem repeats an event. A failed post is logged and otherwise ignored.
     """
 
-    def __init__(self, api: ObjectClient, identity: str, clock: Clock, counts: OperatorCounts) -> None:
-        self._api = api
-        self._identity = identity
-        self._clock = clock
-        self._counts = counts
-        self._last: dict[tuple[str, str], str] = {}
+    api: ObjectClient
+    identity: str
+    clock: Clock
+    counts: OperatorCounts
+    _last: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
 
     async def post_event(self, about: Json, kind: str, reason: str, message: str) -> None:
         """Post an event of type `kind` (Normal or Warning), unless it repeats the last one of its reason."""
@@ -39,11 +40,9 @@ class EventRecorder:
         if self._last.get((metadata["uid"], reason)) == message:
             return
         self._last[metadata["uid"], reason] = message
-        now = datetime.fromtimestamp(self._clock.unix(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = datetime.fromtimestamp(self.clock.unix(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         name = content_digest([metadata["uid"], metadata.get("generation"), reason, message])[:16]
         body = {
-            "apiVersion": EVENT_KIND.api_version,
-            "kind": EVENT_KIND.kind,
             "metadata": {"name": f"{metadata['name']}.{name}", "namespace": _EVENT_NAMESPACE},
             "involvedObject": {
                 "apiVersion": about["apiVersion"],
@@ -55,20 +54,20 @@ class EventRecorder:
             "type": kind,
             "reason": reason,
             "message": message,
-            "source": {"component": FIELD_MANAGER, "host": self._identity},
+            "source": {"component": FIELD_MANAGER, "host": self.identity},
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,
         }
         try:
-            await self._api.create(EVENT_KIND.path(_EVENT_NAMESPACE), body)
+            await self.api.create(EVENT_KIND.path(_EVENT_NAMESPACE), EVENT_KIND.typed(body))
         except WriteRefused as error:
             if error.status != 409:
                 log.warning("%s", error)
         except GpuledgerError as error:
             log.debug("%s", error)
         else:
-            self._counts.events += 1
+            self.counts.events += 1
 
     def forget_monitor(self, uid: str) -> None:
         """Forget the events of a resource that was deleted."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,15 +51,14 @@ KINDS: Final = (
     ObjectKind("apps/v1", "DaemonSet", "daemonsets"),
     ObjectKind("apps/v1", "StatefulSet", "statefulsets"),
 )
-_BY_NAME: Final[Mapping[tuple[str, str], ObjectKind]] = {
-    (kind.api_version, kind.kind): kind for kind in KINDS
-}
 
 # The kinds that users write.
 GPU_MONITOR_KIND: Final = ObjectKind("gpuledger.dev/v1alpha1", GPU_MONITOR, "gpumonitors", namespaced=False)
 WHATAP_AGENT_KIND: Final = ObjectKind(
     "monitoring.whatap.com/v2alpha1", WHATAP_AGENT, "whatapagents", namespaced=False
 )
+_RESOURCE_KINDS: Final = (GPU_MONITOR_KIND, WHATAP_AGENT_KIND)
+_BY_NAME: Final = {(kind.api_version, kind.kind): kind for kind in (*KINDS, *_RESOURCE_KINDS)}
 EVENT_KIND: Final = ObjectKind("v1", "Event", "events")
 POD_KIND: Final = ObjectKind("v1", "Pod", "pods")
 VOLUME_CLAIM_KIND: Final = ObjectKind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
@@ -84,7 +82,7 @@ class ObjectKey:
 
 
 def kind_of(body: Json) -> ObjectKind:
-    """The kind of an object. Raises KeyError for kinds that the operator does not create."""
+    """The kind of an object. Raises KeyError for kinds that neither users nor the operator create."""
     return _BY_NAME[body["apiVersion"], body["kind"]]
 
 
@@ -96,14 +94,9 @@ def object_key(body: Json) -> ObjectKey:
 
 
 def object_path(body: Json) -> str:
-    """The URL path of an object."""
+    """The URL path of an object or of a user's resource."""
     metadata = body["metadata"]
     return kind_of(body).path(metadata.get("namespace") or "", metadata["name"])
-
-
-def resource_path(body: Json) -> str:
-    """The URL path of a user's resource."""
-    return _RESOURCES[body["kind"]].path(name=body["metadata"]["name"])
 
 
 def uid_of(body: Json) -> str:
@@ -157,9 +150,5 @@ def _owner_uids(body: Json) -> list[str]:
     return [
         str(reference.get("uid") or "")
         for reference in references
-        if (reference.get("apiVersion"), reference.get("kind")) in _OWNERS
+        if _BY_NAME.get((reference.get("apiVersion"), reference.get("kind"))) in _RESOURCE_KINDS
     ]
-
-
-_RESOURCES: Final = {kind.kind: kind for kind in (GPU_MONITOR_KIND, WHATAP_AGENT_KIND)}
-_OWNERS: Final = {(kind.api_version, kind.kind) for kind in (GPU_MONITOR_KIND, WHATAP_AGENT_KIND)}

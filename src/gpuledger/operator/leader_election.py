@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,6 +12,7 @@ from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.operator.kinds import LEASE_KIND
+from gpuledger.operator.object_lists import get_if_exists
 
 log = logging.getLogger("gpuledger.operator")
 
@@ -21,6 +23,7 @@ _RENEW_INTERVAL: Final = 1 / 5
 _RENEW_DEADLINE: Final = 2 / 3
 
 
+@dataclass(eq=False, slots=True)
 class LeaderElection:
     """Acquires and renews a Lease as `identity`.
 
@@ -28,21 +31,18 @@ class LeaderElection:
     process last observed a change of the Lease, as in client-go.
     """
 
-    def __init__(
-        self, api: ObjectClient, namespace: str, name: str, identity: str, duration: float, clock: Clock
-    ) -> None:
-        self._api = api
-        self._namespace = namespace
-        self._name = name
-        self.identity = identity
-        self._duration = duration
-        self._clock = clock
-        self._lease: Json = {}
-        self._changed_at = 0.0
-        # When the request of the last successful acquisition or renewal was sent.
-        self._renewed_at = 0.0
-        self._last_error = ""
-        self.holder = ""
+    api: ObjectClient
+    namespace: str
+    name: str
+    identity: str
+    duration: float
+    clock: Clock
+    _lease: Json = field(default_factory=dict, init=False)
+    _changed_at: float = field(default=0.0, init=False)
+    # When the request of the last successful acquisition or renewal was sent.
+    _renewed_at: float = field(default=0.0, init=False)
+    _last_error: str = field(default="", init=False)
+    holder: str = field(default="", init=False)
 
     @property
     def is_leader(self) -> bool:
@@ -52,18 +52,18 @@ class LeaderElection:
     async def acquire(self) -> None:
         """Wait until this process holds the Lease."""
         while True:
-            requested_at = self._clock.elapsed()
+            requested_at = self.clock.elapsed()
             if await self.try_acquire():
                 break
-            await asyncio.sleep(self._duration * _RENEW_INTERVAL)
+            await asyncio.sleep(self.duration * _RENEW_INTERVAL)
         self._renewed_at = requested_at
-        log.info("%s is now the leader (Lease %s/%s)", self.identity, self._namespace, self._name)
+        log.info("%s is now the leader (Lease %s/%s)", self.identity, self.namespace, self.name)
 
     async def keep_renewing(self) -> None:
         """Renew the Lease until it is lost; returns before another operator can have acquired it."""
         while (left := self._time_left()) > 0:
-            await asyncio.sleep(min(self._duration * _RENEW_INTERVAL, left))
-            requested_at = self._clock.elapsed()
+            await asyncio.sleep(min(self.duration * _RENEW_INTERVAL, left))
+            requested_at = self.clock.elapsed()
             try:
                 held = await asyncio.wait_for(self.try_acquire(), max(self._time_left(), 0.0))
             except TimeoutError:
@@ -78,7 +78,7 @@ class LeaderElection:
 
     def _time_left(self) -> float:
         """Seconds until this process must step down unless the Lease is renewed."""
-        return self._duration * _RENEW_DEADLINE - (self._clock.elapsed() - self._renewed_at)
+        return self.duration * _RENEW_DEADLINE - (self.clock.elapsed() - self._renewed_at)
 
     async def release(self) -> None:
         """Clear the holder, so that another operator takes over at once.
@@ -95,18 +95,18 @@ class LeaderElection:
 
     async def _clear_holder(self) -> None:
         try:
-            await self._write(self._released_spec())
+            await self._write_released()
         except WriteRefused as error:
             if error.status != 409:
                 raise
             # A renewal that was in flight when this process stopped has changed the Lease.
-            found = await self._api.get(LEASE_KIND.path(self._namespace, self._name))
+            found = await self.api.get(self._path)
             if (found.get("spec") or {}).get("holderIdentity") == self.identity:
                 self._observe(found)
-                await self._write(self._released_spec())
+                await self._write_released()
 
-    def _released_spec(self) -> Json:
-        return {**self._spec(), "holderIdentity": "", "leaseDurationSeconds": 1}
+    async def _write_released(self) -> None:
+        await self._write({**self._spec(), "holderIdentity": "", "leaseDurationSeconds": 1})
 
     async def try_acquire(self) -> bool:
         """Acquire or renew the Lease; returns whether this process holds it now."""
@@ -123,11 +123,8 @@ class LeaderElection:
     async def _acquire_or_renew(self) -> bool:
         if self.is_leader and await self._renew():
             return True
-        try:
-            found = await self._api.get(LEASE_KIND.path(self._namespace, self._name))
-        except WriteRefused as error:
-            if error.status != 404:
-                raise
+        found = await get_if_exists(self.api, self._path)
+        if found is None:
             return await self._create()
         self._observe(found)
         spec = found.get("spec") or {}
@@ -143,7 +140,7 @@ class LeaderElection:
     async def _renew(self) -> bool:
         """Write the last observed Lease with a new renewal time; False if it has changed meanwhile."""
         try:
-            await self._write(self._renewed_spec(self._lease.get("spec") or {}))
+            await self._write(self._renewed_spec())
         except WriteRefused as error:
             if error.status not in (404, 409):
                 raise
@@ -153,43 +150,36 @@ class LeaderElection:
     def _observe(self, found: Json) -> None:
         version = found["metadata"].get("resourceVersion")
         if not self._lease or version != self._lease["metadata"].get("resourceVersion"):
-            self._changed_at = self._clock.elapsed()
+            self._changed_at = self.clock.elapsed()
         self._lease = found
 
     def _is_expired(self, spec: Json) -> bool:
         """Whether the holder has not renewed the Lease for its duration."""
         duration = spec.get("leaseDurationSeconds")
-        held_for = float(duration) if isinstance(duration, int) else self._duration
-        return self._clock.elapsed() - self._changed_at > held_for
+        held_for = float(duration) if isinstance(duration, int) else self.duration
+        return self.clock.elapsed() - self._changed_at > held_for
 
-    def _renewed_spec(self, spec: Json) -> Json:
-        now = _micro_time(self._clock.unix())
-        if spec.get("holderIdentity") == self.identity:
-            return {**self._spec(), "renewTime": now}
-        return {
-            **self._spec(),
-            "acquireTime": now,
-            "renewTime": now,
-            "leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1,
-        }
+    def _renewed_spec(self) -> Json:
+        before = self._lease.get("spec") or {}
+        renewed = {**self._spec(), "renewTime": self._micro_time()}
+        if before.get("holderIdentity") == self.identity:
+            return renewed
+        transitions = int(before.get("leaseTransitions") or 0) + 1
+        return {**renewed, "acquireTime": renewed["renewTime"], "leaseTransitions": transitions}
 
     def _spec(self) -> Json:
         known: Json = self._lease.get("spec") or {}
         # The API allows only whole seconds.
-        seconds = max(1, round(self._duration))
+        seconds = max(1, round(self.duration))
         return {**known, "holderIdentity": self.identity, "leaseDurationSeconds": seconds}
 
     async def _create(self) -> bool:
-        now = _micro_time(self._clock.unix())
+        now = self._micro_time()
         spec = {**self._spec(), "acquireTime": now, "renewTime": now, "leaseTransitions": 0}
-        body = {
-            "apiVersion": LEASE_KIND.api_version,
-            "kind": LEASE_KIND.kind,
-            "metadata": {"name": self._name, "namespace": self._namespace},
-            "spec": spec,
-        }
+        metadata = {"name": self.name, "namespace": self.namespace}
+        body = LEASE_KIND.typed({"metadata": metadata, "spec": spec})
         try:
-            self._observe(await self._api.create(LEASE_KIND.path(self._namespace), body))
+            self._observe(await self.api.create(LEASE_KIND.path(self.namespace), body))
         except WriteRefused as error:
             if error.status != 409:
                 raise
@@ -198,10 +188,12 @@ class LeaderElection:
         return True
 
     async def _write(self, spec: Json) -> None:
-        path = LEASE_KIND.path(self._namespace, self._name)
         # PUT with the observed resource version: of two concurrent writes, one is refused.
-        self._observe(await self._api.replace(path, {**self._lease, "spec": spec}))
+        self._observe(await self.api.replace(self._path, {**self._lease, "spec": spec}))
 
+    @property
+    def _path(self) -> str:
+        return LEASE_KIND.path(self.namespace, self.name)
 
-def _micro_time(unix: float) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _micro_time(self) -> str:
+        return datetime.fromtimestamp(self.clock.unix(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from gpuledger.kubernetes.object_client import Json, ObjectClient
 from gpuledger.model.errors import GpuledgerError
@@ -20,9 +21,8 @@ from gpuledger.operator.object_lists import list_managed_objects, list_objects
 from gpuledger.operator.reconcile import DelayQueue, Reconciler
 from gpuledger.operator.render_context import OperatorIdentity
 from gpuledger.operator.settings import OperatorSettings
-from gpuledger.operator.status_writer import StatusWriter
 from gpuledger.operator.targets import FetchPage, TargetCounter, agent_pods
-from gpuledger.operator.watches import ClusterWatch, WatchedKinds
+from gpuledger.operator.watches import ClusterWatch
 
 log = logging.getLogger("gpuledger.operator")
 
@@ -30,97 +30,78 @@ log = logging.getLogger("gpuledger.operator")
 _BURST_DELAY: Final = 0.2
 
 
+@dataclass(eq=False)
 class LeaderTerm:
     """Starts with empty state and keeps none afterwards: all persistent state is in the API server."""
 
-    def __init__(
-        self,
-        api: ObjectClient,
-        identity: OperatorIdentity,
-        kinds: Sequence[ObjectKind],
-        namespaces: Sequence[str],
-        render: RenderObjects,
-        settings: OperatorSettings,
-        clock: Clock,
-        counts: OperatorCounts,
-    ) -> None:
-        self._api = api
-        self._kinds = kinds
-        self._namespaces = namespaces
-        self._settings = settings
-        self._counts = counts
+    api: ObjectClient
+    identity: OperatorIdentity
+    kinds: Sequence[ObjectKind]
+    namespaces: Sequence[str]
+    render: RenderObjects
+    settings: OperatorSettings
+    clock: Clock
+    counts: OperatorCounts
+
+    def __post_init__(self) -> None:
         self._due = DelayQueue()
         self.owned = ManagedObjects(self._wake)
-        self.monitors = Monitors(render, settings.progress_deadline, self._wake)
-        self._applier = Applier(api, self.owned, namespaces, counts)
-        events = EventRecorder(api, identity.holder_identity, clock, counts)
-        status_writer = StatusWriter(
-            api, self.monitors, self.owned, events, clock, counts, settings.status_interval
-        )
+        self.monitors = Monitors(self.render, self.settings.progress_deadline, self._wake)
+        self._applier = Applier(self.api, self.owned, self.namespaces, self.counts)
+        events = EventRecorder(self.api, self.identity.holder_identity, self.clock, self.counts)
         self._reconciler = Reconciler(
-            api, self.monitors, self.owned, self._applier, events, status_writer, self._due, counts
+            self.api,
+            self.monitors,
+            self.owned,
+            self._applier,
+            events,
+            self._due,
+            self.clock,
+            self.counts,
+            self.settings.status_interval,
         )
-        self._watch = ClusterWatch(
-            identity.access,
-            WatchedKinds(kinds, namespaces),
+        self.watch = ClusterWatch(
+            self.identity.access,
+            self.kinds,
+            self.namespaces,
             self._on_monitor_change,
             self._on_object_change,
-            clock,
+            self.clock,
         )
 
     async def run(
-        self, stop: asyncio.Event, keep_lease: Callable[[], Awaitable[None]], fetch: FetchPage
+        self, stop: asyncio.Event, keep_lease: Callable[[], Coroutine[Any, Any, None]], fetch: FetchPage
     ) -> None:
         """Reconcile until `stop` is set or `keep_lease` returns. Raises the error of the task that failed."""
-        tasks = [
-            asyncio.create_task(coroutine, name=name)
-            for name, coroutine in (
-                ("stop", _wait_for_stop(stop)),
-                ("lease", _wait_until_lost(keep_lease)),
-                ("work", self._reconcile_all()),
-                ("targets", self._count_targets(fetch)),
-                ("watch", self._watch.run()),
-            )
-        ]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
-            task.result()
+        await run_until_first_ends(
+            stop.wait(), keep_lease(), self._reconcile_all(), self._count_targets(fetch), self.watch.run()
+        )
 
     async def _reconcile_all(self) -> None:
         """List everything before the first reconciliation, then at intervals: watches can miss deletions."""
         await self._list_all()
-        reconciling = asyncio.create_task(self._reconciler.run())
-        try:
-            while True:
-                await asyncio.wait((reconciling,), timeout=self._settings.resync_interval)
-                if reconciling.done():
-                    reconciling.result()
-                try:
-                    await self._list_all()
-                except GpuledgerError as error:
-                    log.warning("could not list objects and resources: %s", error)
-        finally:
-            reconciling.cancel()
-            await asyncio.gather(reconciling, return_exceptions=True)
+        await run_until_first_ends(self._reconciler.run(), self._keep_listing())
+
+    async def _keep_listing(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.resync_interval)
+            try:
+                await self._list_all()
+            except GpuledgerError as error:
+                log.warning("could not list objects and resources: %s", error)
 
     async def _list_all(self) -> None:
         self._applier.forget_foreign_seeds()
         for kind in KINDS:
-            objects = await list_managed_objects(self._api, kind, self._namespaces)
-            self.owned.apply_listing(kind.kind, objects.bodies, objects.version)
-        for kind in self._kinds:
-            resources = await list_objects(self._api, kind)
-            self.monitors.apply_listing(kind.kind, resources.bodies, resources.version)
+            listed = await list_managed_objects(self.api, kind, self.namespaces)
+            self.owned.apply_listing(kind.kind, *listed)
+        for kind in self.kinds:
+            self.monitors.apply_listing(kind.kind, *await list_objects(self.api, kind))
 
     async def _count_targets(self, fetch: FetchPage) -> None:
-        counter = TargetCounter(self._api, fetch)
+        counter = TargetCounter(self.api, fetch)
         while True:
-            await asyncio.sleep(self._settings.agent_interval)
+            await asyncio.sleep(self.settings.agent_interval)
             for monitor in self.monitors:
                 objects = self.owned.objects_of(monitor.uid)
                 agents = [agent_pods(body) for key, body in objects if key.kind == "StatefulSet"]
@@ -130,20 +111,25 @@ class LeaderTerm:
                     self._wake(monitor.uid)
 
     def _on_monitor_change(self, body: Json, deleted: bool) -> None:
-        self._counts.watched += 1
+        self.counts.watched += 1
         (self.monitors.remove_monitor if deleted else self.monitors.record_monitor)(body)
 
     def _on_object_change(self, body: Json, deleted: bool) -> None:
-        self._counts.watched += 1
+        self.counts.watched += 1
         (self.owned.remove_object if deleted else self.owned.record_object)(body)
 
     def _wake(self, uid: str) -> None:
         self._due.schedule(uid, _BURST_DELAY)
 
 
-async def _wait_for_stop(stop: asyncio.Event) -> None:
-    await stop.wait()
-
-
-async def _wait_until_lost(keep_lease: Callable[[], Awaitable[None]]) -> None:
-    await keep_lease()
+async def run_until_first_ends(*coroutines: Coroutine[Any, Any, object]) -> None:
+    """Run all until one ends, then cancel the others. Raises its error."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
 from hashlib import sha256
 from typing import Any, Final
 
+from gpuledger.kubernetes.fields import mapping_at
 from gpuledger.kubernetes.object_client import Json
 from gpuledger.operator.kinds import ObjectKey, object_key, owner_uid, resource_version, uid_of
 
@@ -20,6 +22,7 @@ class _AppliedContent:
     result: str
 
 
+@dataclass(eq=False, slots=True)
 class ManagedObjects:
     """The newest known state of every object with the operator's label, by key.
 
@@ -33,12 +36,11 @@ class ManagedObjects:
     changes the meaning: see `foreign_entries_patch`.
     """
 
-    def __init__(self, on_change: Callable[[str], None] = lambda _: None) -> None:
-        self._on_change = on_change
-        self._objects: dict[ObjectKey, Json] = {}
-        # Uid and last version of deleted objects, to ignore older states that arrive late.
-        self._deleted: dict[ObjectKey, tuple[str, int]] = {}
-        self._applied: dict[ObjectKey, _AppliedContent] = {}
+    on_change: Callable[[str], None] = lambda _: None
+    _objects: dict[ObjectKey, Json] = field(default_factory=dict, init=False)
+    # Uid and last version of deleted objects, to ignore older states that arrive late.
+    _deleted: dict[ObjectKey, tuple[str, int]] = field(default_factory=dict, init=False)
+    _applied: dict[ObjectKey, _AppliedContent] = field(default_factory=dict, init=False)
 
     def __iter__(self) -> Iterator[ObjectKey]:
         return iter(tuple(self._objects))
@@ -58,7 +60,7 @@ class ManagedObjects:
             return
         self._deleted.pop(key, None)
         self._objects[key] = body
-        self._on_change(owner)
+        self.on_change(owner)
 
     def remove_object(self, body: Json) -> None:
         """Record that an object was deleted; `body` is its last state."""
@@ -71,7 +73,7 @@ class ManagedObjects:
             return
         del self._objects[key]
         self._deleted[key] = (uid_of(body), resource_version(body))
-        self._on_change(owner_uid(before))
+        self.on_change(owner_uid(before))
 
     def apply_listing(self, kind: str, listed: Iterable[Json], version: int) -> None:
         """Record all objects of a kind as of a version; older known objects that are not listed are gone."""
@@ -111,12 +113,11 @@ class ManagedObjects:
     def needs_apply(self, desired: Json) -> bool:
         """Whether the object must be applied: its content is new, or it was deleted or changed."""
         key = object_key(desired)
-        agreed, live = self._applied.get(key), self._objects.get(key)
-        if agreed is None or live is None or agreed.desired != content_digest(desired):
+        live = self._objects.get(key)
+        if live is None or self.is_new_content(desired):
             return True
-        return agreed.result != content_digest(_select_fields(live, desired)) or bool(
-            foreign_entries_patch(live, desired)
-        )
+        result = content_digest(_select_fields(live, desired))
+        return self._applied[key].result != result or bool(foreign_entries_patch(live, desired))
 
 
 def content_digest(value: object) -> str:
@@ -136,14 +137,14 @@ def _select_fields(live: Any, desired: Any) -> Any:
 _EXCLUSIVE_MAPS: Final = (("spec", "selector"), ("spec", "template", "spec", "nodeSelector"), ("data",))
 
 
-def foreign_entries_patch(live: Json, desired: Json) -> Json:
+def foreign_entries_patch(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Json:
     """A merge patch that deletes entries of other clients from mappings that must be exclusively ours.
 
     Empty if there are none. Server-side apply keeps such entries, because other field managers own them.
     """
     patch: Json = {}
     for path in _EXCLUSIVE_MAPS:
-        current, ours = _mapping_at(live, path), _mapping_at(desired, path)
+        current, ours = reduce(mapping_at, path, live), reduce(mapping_at, path, desired)
         if path == ("spec", "selector") and "matchLabels" in ours:
             # The selector of a DaemonSet or StatefulSet is immutable.
             continue
@@ -153,10 +154,3 @@ def foreign_entries_patch(live: Json, desired: Json) -> Json:
                 inner = inner.setdefault(key, {})
             inner[path[-1]] = dict.fromkeys(surplus)
     return patch
-
-
-def _mapping_at(body: Json, path: Sequence[str]) -> Mapping[str, Any]:
-    found: Any = body
-    for key in path:
-        found = (found or {}).get(key)
-    return found or {}

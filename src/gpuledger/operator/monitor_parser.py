@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from re import fullmatch, split
 from typing import Any, Final
 
-from gpuledger.operator.render.naming import ENGINE, naming_of
+from gpuledger.kubernetes.fields import mapping_at
+from gpuledger.operator.render.exporter import TOLERATIONS
+from gpuledger.operator.render.naming import ENGINE, Naming
 from gpuledger.operator.render_context import MonitorReference, RenderContext
-from gpuledger.operator.schema.nodes import Problem, ignored_keys
+from gpuledger.operator.schema.nodes import ObjectNode, Problem, TextNode, ignored_keys
 from gpuledger.operator.schema.sections import read_section, section_values
 from gpuledger.operator.spec import (
     GPU_MONITOR,
@@ -27,6 +29,10 @@ _OPEN_AGENT: Final = "spec.features.openAgent"
 NODE_AGENT: Final = "spec.features.k8sAgent.nodeAgent"
 _GPU_MONITORING: Final = "spec.features.k8sAgent.gpuMonitoring"
 
+_SCHEMAS: Final[Mapping[str, tuple[TextNode, ObjectNode]]] = {
+    GPU_MONITOR: (METADATA_NAME, SPEC),
+    WHATAP_AGENT: (WHATAP_NAME, WHATAP_SPEC),
+}
 # GPUs of control-plane nodes are monitored, too, as by Whatap's operator.
 _CONTROL_PLANE: Final[tuple[Plain, ...]] = tuple(
     {"key": f"node-role.kubernetes.io/{role}", "operator": "Exists", "effect": "NoSchedule"}
@@ -40,46 +46,48 @@ _NODE_KEYS: Final = (
     "hostPID",
     "runtimeClassName",
 )
-_GPU_NODES: Final[tuple[Plain, ...]] = (
-    {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
-)
 
 
-def parse_whatap_agent(
-    name: str, created: str, spec: object
-) -> tuple[GpuMonitor | None, list[Problem], list[Problem]]:
-    """The monitor (None if the resource is invalid), the problems, and the ignored fields."""
-    problems = [*WHATAP_NAME.check(name, "metadata.name"), *WHATAP_SPEC.check(spec, "spec")]
-    if problems or not isinstance(spec, Mapping):
-        return None, problems, []
+@dataclass(frozen=True, slots=True)
+class ParsedMonitor:
+    """A parsed resource: the monitor is None if it has `problems`. `ignored` fields have no effect."""
+
+    monitor: GpuMonitor | None
+    problems: tuple[Problem, ...] = ()
+    ignored: tuple[Problem, ...] = ()
+
+
+def _parse_whatap_agent(name: str, created: str, spec: Plain) -> ParsedMonitor:
+    """Parse a specification that the schema allows."""
     features = spec.get("features") or {}
-    k8s = features.get("k8sAgent") or {}
-    scraping = features.get("openAgent") or {}
-    problems = list(_find_inline_secrets(scraping))
-    if problems:
-        return None, problems, []
+    k8s, scraping = features.get("k8sAgent") or {}, features.get("openAgent") or {}
+    gpu, node = k8s.get("gpuMonitoring") or {}, k8s.get("nodeAgent") or {}
+    if problems := tuple(_find_inline_secrets(scraping)):
+        return ParsedMonitor(None, problems)
     monitor = GpuMonitor(
         WHATAP_AGENT,
         name,
         created,
-        _exporter(k8s.get("gpuMonitoring") or {}, k8s.get("nodeAgent") or {}),
-        _agent(scraping, k8s.get("gpuMonitoring") or {}),
-        _pull_secrets(k8s, k8s.get("nodeAgent") or {}, scraping),
+        _exporter(gpu, node),
+        _agent(scraping, gpu),
+        _pull_secrets(k8s, node, scraping),
         _OPEN_AGENT,
         _GPU_MONITORING,
     )
-    return monitor, [], list(_find_ignored(spec, k8s))
+    ignored = (
+        *ignored_keys(WHATAP_SPEC, spec, "spec"),
+        *_find_ignored(k8s.get("namespace"), gpu),
+        *_find_overridden_labels(monitor, NODE_AGENT),
+    )
+    return ParsedMonitor(monitor, ignored=ignored)
 
 
-def _find_ignored(spec: Plain, k8s: Plain) -> Iterator[Problem]:
-    yield from ignored_keys(WHATAP_SPEC, spec, "spec")
-    namespace = k8s.get("namespace")
+def _find_ignored(namespace: object, gpu: Plain) -> Iterator[Problem]:
     if namespace:
         yield Problem(
             "spec.features.k8sAgent.namespace",
             "objects are created in the namespace of the chart's whatapCompat.namespace",
         )
-    gpu = k8s.get("gpuMonitoring") or {}
     if gpu.get("groupLabelAllowlistRegex") and not _label_patterns(gpu):
         yield Problem(
             f"{_GPU_MONITORING}.groupLabelAllowlistRegex",
@@ -110,7 +118,7 @@ def _exporter(gpu: Plain, node: Plain) -> ExporterSpec:
     # A nodeSelector in gpuMonitoring replaces the node agent's affinity, too.
     if gpu.get("nodeSelector") and not gpu.get("affinity"):
         placement["affinity"] = None
-    tolerations = node.get("tolerations") or _GPU_NODES
+    tolerations = node.get("tolerations") or TOLERATIONS
     exporter = read_section(
         ExporterSpec,
         {
@@ -138,8 +146,7 @@ def _service(section: Plain) -> ExporterService | None:
 
 def _variables(gpu: Plain) -> Iterator[Plain]:
     """The environment variables that Whatap's operator sets for dcgm-exporter."""
-    allowed = ",".join(_label_patterns(gpu))
-    if allowed:
+    if allowed := ",".join(_label_patterns(gpu)):
         yield {"name": "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", "value": "true"}
         yield {"name": "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX", "value": allowed}
 
@@ -171,39 +178,27 @@ def _agent(section: Plain, gpu: Plain) -> AgentSpec:
     return replace(agent, auto=auto)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedMonitor:
-    """A parsed resource: the monitor is None if it has `problems`. `ignored` fields have no effect."""
-
-    monitor: GpuMonitor | None
-    problems: tuple[Problem, ...] = ()
-    ignored: tuple[Problem, ...] = ()
-
-
 def parse_monitor(resource: Mapping[str, Any]) -> ParsedMonitor:
     """Parse a GpuMonitor or a WhatapAgent, according to its kind. Never raises, whatever the content."""
-    kind = resource.get("kind")
-    metadata = resource.get("metadata")
-    found: Mapping[str, Any] = metadata if isinstance(metadata, Mapping) else {}
-    name, created = found.get("name", ""), str(found.get("creationTimestamp") or "")
+    kind = str(resource.get("kind"))
+    metadata = mapping_at(resource, "metadata")
+    name, created = metadata.get("name", ""), str(metadata.get("creationTimestamp") or "")
     spec = {} if resource.get("spec") is None else resource.get("spec")
-    if kind == WHATAP_AGENT:
-        monitor, problems, ignored = parse_whatap_agent(name, created, spec)
-        if monitor is not None:
-            ignored += _find_overridden_labels(monitor, NODE_AGENT)
-        return ParsedMonitor(monitor, tuple(problems), tuple(ignored))
-    if kind != GPU_MONITOR:
+    if kind not in _SCHEMAS:
         return ParsedMonitor(None, (Problem("kind", f"expected {GPU_MONITOR} or {WHATAP_AGENT}"),))
-    problems = [*METADATA_NAME.check(name, "metadata.name"), *SPEC.check(spec, "spec")]
+    name_schema, schema = _SCHEMAS[kind]
+    problems = (*name_schema.check(name, "metadata.name"), *schema.check(spec, "spec"))
     if problems or not isinstance(spec, Mapping):
-        return ParsedMonitor(None, tuple(problems))
+        return ParsedMonitor(None, problems)
+    if kind == WHATAP_AGENT:
+        return _parse_whatap_agent(name, created, spec)
     monitor = GpuMonitor(GPU_MONITOR, name, created, **section_values(GpuMonitor, spec))
     return ParsedMonitor(monitor, ignored=tuple(_find_overridden_labels(monitor, monitor.exporter_path)))
 
 
 def _find_overridden_labels(monitor: GpuMonitor, exporter_path: str) -> Iterator[Problem]:
     """Pod labels that the operator sets to another value."""
-    naming = naming_of(monitor, RenderContext(MonitorReference("", monitor.kind, monitor.name, "")))
+    naming = Naming(monitor, RenderContext(MonitorReference("", monitor.kind, monitor.name, "")))
     parts = (
         (exporter_path, monitor.exporter, naming.labels("exporter")),
         (monitor.agent_path, monitor.agent, {**naming.labels("agent"), ENGINE: monitor.agent.engine}),

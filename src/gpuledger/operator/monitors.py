@@ -128,16 +128,16 @@ class Decision:
     displaced: bool
 
 
+@dataclass(eq=False, slots=True)
 class Monitors:
     """All resources by uid. `wake` is called with the uid of each resource that must be reconciled."""
 
-    def __init__(self, render: RenderObjects, progress_deadline: float, wake: Callable[[str], None]) -> None:
-        self._render = render
-        self._deadline = progress_deadline
-        self._wake = wake
-        self._known: dict[str, Monitor] = {}
-        # Responses can arrive after the watch has reported the deletion.
-        self._deleted: set[str] = set()
+    render: RenderObjects
+    progress_deadline: float
+    wake: Callable[[str], None]
+    _known: dict[str, Monitor] = field(default_factory=dict, init=False)
+    # Responses can arrive after the watch has reported the deletion.
+    _deleted: set[str] = field(default_factory=set, init=False)
 
     def __iter__(self) -> Iterator[Monitor]:
         return iter(tuple(self._known.values()))
@@ -154,7 +154,7 @@ class Monitors:
             return
         if known is None:
             self._known[uid] = Monitor(
-                body, parse_monitor(body), ProgressDeadline(self._deadline), last_applied_spec(body)
+                body, parse_monitor(body), ProgressDeadline(self.progress_deadline), last_applied_spec(body)
             )
         elif resource_version(body) > resource_version(known.body):
             same = known.generation == _generation(body)
@@ -162,7 +162,7 @@ class Monitors:
             if not same:
                 known.parsed = parse_monitor(body)
             elif not is_being_deleted(body):
-                self._wake(uid)
+                self.wake(uid)
                 return
         else:
             return
@@ -195,7 +195,7 @@ class Monitors:
             requested, applied = monitor.parsed.monitor, monitor.applied_spec
             if requested is not None and monitor.current_rendering is None:
                 generation = monitor.generation
-                rendered = await asyncio.to_thread(self._render, monitor.body, requested)
+                rendered = await asyncio.to_thread(self.render, monitor.body, requested)
                 monitor.rendered = (generation, rendered)
                 if rendered.problems:
                     # An invalid spec claims no nodes.
@@ -203,7 +203,7 @@ class Monitors:
             elif applied is not None and applied.rendered is None:
                 same = applied.text == spec_text(monitor.body)
                 applied.rendered = (monitor.current_rendering if same else None) or await asyncio.to_thread(
-                    self._render, monitor.body, applied.monitor
+                    self.render, monitor.body, applied.monitor
                 )
             else:
                 # Nothing was awaited since the last check, so both are current.
@@ -231,7 +231,7 @@ class Monitors:
 
     def _wake_all(self) -> None:
         for uid in self._known:
-            self._wake(uid)
+            self.wake(uid)
 
 
 def _generation(body: Json) -> int:

@@ -17,6 +17,8 @@ from gpuledger.operator.spec_sections import Plain
 
 # Requirements by label, all of which a node must satisfy; those of a node's field have the key field:NAME.
 Term = Mapping[str, tuple[Plain, ...]]
+# A monitor and its nodes: those that satisfy at least one of the terms.
+_Claimed = tuple[GpuMonitor, tuple[Term, ...]]
 
 _FIELD: Final = "field:"
 
@@ -50,46 +52,33 @@ def find_overlaps(claims: Iterable[NodeClaim]) -> Overlaps:
     displaced only by running exporters of an older resource, not by its new spec, which may itself be
     refused. Rejected specs and displaced exporters claim no nodes.
     """
-    claimed: list[_ClaimedNodes] = []
-    running: list[_ClaimedNodes] = []
+    claimed: list[_Claimed] = []
+    running: list[_Claimed] = []
     found = Overlaps()
     for claim in sorted(claims, key=lambda claim: claim.age):
         before = tuple(claimed)
-        if (mine := _claimed_nodes(claim.running)) is not None:
-            if _find_overlap(mine, running) is None:
-                running.append(mine)
-                claimed.append(mine)
+        if (monitor := claim.running) is not None and monitor.exporter.enabled:
+            terms = _alternatives(monitor)
+            if _find_overlap(terms, running) is None:
+                running.append((monitor, terms))
+                claimed.append((monitor, terms))
             else:
-                found.displaced.add(mine.monitor.key)
-        if (mine := _claimed_nodes(claim.requested)) is not None:
-            if (other := _find_overlap(mine, before)) is None:
-                claimed.append(mine)
+                found.displaced.add(monitor.key)
+        if (monitor := claim.requested) is not None and monitor.exporter.enabled:
+            terms = _alternatives(monitor)
+            if (other := _find_overlap(terms, before)) is None:
+                claimed.append((monitor, terms))
             else:
-                found.rejected[mine.monitor.key] = (
+                found.rejected[monitor.key] = (
                     f"can select the same nodes as {other.kind} {other.name}, which is older; set "
-                    f"{mine.monitor.exporter_path}.nodeSelector in both, with different values of one label"
+                    f"{monitor.exporter_path}.nodeSelector in both, with different values of one label"
                 )
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _ClaimedNodes:
-    """The nodes of a monitor: those that satisfy at least one of the terms."""
-
-    monitor: GpuMonitor
-    terms: tuple[Term, ...]
-
-
-def _claimed_nodes(monitor: GpuMonitor | None) -> _ClaimedNodes | None:
-    """The nodes of the exporters; None without exporters."""
-    if monitor is None or not monitor.exporter.enabled:
-        return None
-    return _ClaimedNodes(monitor, _alternatives(monitor))
-
-
-def _find_overlap(mine: _ClaimedNodes, claimed: Iterable[_ClaimedNodes]) -> GpuMonitor | None:
+def _find_overlap(terms: Sequence[Term], claimed: Iterable[_Claimed]) -> GpuMonitor | None:
     """The monitor that already claims one of these nodes, None if there is none."""
-    return next((other.monitor for other in claimed if _can_share_node(mine.terms, other.terms)), None)
+    return next((other for other, theirs in claimed if _can_share_node(terms, theirs)), None)
 
 
 def _alternatives(monitor: GpuMonitor) -> tuple[Term, ...]:

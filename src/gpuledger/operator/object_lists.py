@@ -1,26 +1,31 @@
-"""Complete lists of objects from the API server, with their resource version."""
+"""Reads of the API server: an object that may not exist, and complete lists with their version."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from gpuledger.kubernetes.object_client import Json, ObjectClient
+from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
 from gpuledger.operator.kinds import MANAGED_SELECTOR, ObjectKind, resource_version
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectList:
-    """All objects of one kind as of a resource version."""
+async def get_if_exists(api: ObjectClient, path: str) -> Json | None:
+    """An object; None if it does not exist. Raises what ObjectClient.get raises for other reasons."""
+    try:
+        return await api.get(path)
+    except WriteRefused as error:
+        if error.status != 404:
+            raise
+        return None
 
-    bodies: list[Json]
-    version: int
+
+# All objects of one kind, and the resource version of this state.
+ObjectList = tuple[list[Json], int]
 
 
 async def list_objects(api: ObjectClient, kind: ObjectKind, namespace: str = "", **query: str) -> ObjectList:
     """All objects of a kind. Raises what ObjectClient.get raises."""
     found = await api.get(kind.path(namespace), **query)
-    return ObjectList([kind.typed(body) for body in found.get("items") or ()], resource_version(found))
+    return [kind.typed(body) for body in found.get("items") or ()], resource_version(found)
 
 
 async def list_managed_objects(api: ObjectClient, kind: ObjectKind, namespaces: Sequence[str]) -> ObjectList:
@@ -32,4 +37,4 @@ async def list_managed_objects(api: ObjectClient, kind: ObjectKind, namespaces: 
         await list_objects(api, kind, namespace, labelSelector=MANAGED_SELECTOR)
         for namespace in (namespaces if kind.namespaced else ("",))
     ]
-    return ObjectList([body for one in listed for body in one.bodies], min(one.version for one in listed))
+    return [body for bodies, _ in listed for body in bodies], min(version for _, version in listed)

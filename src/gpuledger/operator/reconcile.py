@@ -9,19 +9,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.source import Clock
 from gpuledger.operator.apply import Applier, ApplyOutcome, ObjectRejected
 from gpuledger.operator.counts import OperatorCounts
 from gpuledger.operator.events import EventRecorder
-from gpuledger.operator.kinds import ObjectKey, is_being_deleted, resource_path
+from gpuledger.operator.kinds import is_being_deleted, object_path
 from gpuledger.operator.managed_objects import ManagedObjects
 from gpuledger.operator.monitors import Monitor, Monitors
 from gpuledger.operator.render.objects import Rendered
-from gpuledger.operator.status import ReconcileProblem, join_messages
-from gpuledger.operator.status_writer import StatusWriter
+from gpuledger.operator.rollout import rollout_of
+from gpuledger.operator.status import (
+    MonitorConditions,
+    ReconcileProblem,
+    build_status,
+    is_urgent,
+    join_messages,
+    status_patch,
+)
 
 
 class DelayQueue:
@@ -48,10 +58,8 @@ class DelayQueue:
             if soonest is not None and left is not None and left <= 0:
                 del self._times[soonest]
                 return soonest
-            try:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), left)
-            except TimeoutError:
-                continue
 
 
 log = logging.getLogger("gpuledger.operator")
@@ -60,6 +68,8 @@ FINALIZER: Final = "gpuledger.dev/operator"
 # Seconds between retries.
 _MAX_PAUSE: Final = 60.0
 _STATUS_PAUSE: Final = 6.0
+# Added to a deadline, so that rounding does not schedule the check before it.
+_ROUNDING_MARGIN: Final = 0.2
 # Repairs per minute without delay; further ones are delayed exponentially.
 _FREE_REPAIRS: Final = 5
 _MINUTE: Final = 60.0
@@ -67,64 +77,57 @@ _MINUTE: Final = 60.0
 _FREE_FAILURES: Final = 2
 
 
+@dataclass(eq=False, slots=True)
 class Reconciler:
-    """Reconciles one resource after the other."""
+    """Reconciles one resource after the other.
 
-    def __init__(
-        self,
-        api: ObjectClient,
-        monitors: Monitors,
-        owned: ManagedObjects,
-        applier: Applier,
-        events: EventRecorder,
-        status_writer: StatusWriter,
-        due: DelayQueue,
-        counts: OperatorCounts,
-    ) -> None:
-        self._api = api
-        self._monitors = monitors
-        self._owned = owned
-        self._applier = applier
-        self._events = events
-        self._status_writer = status_writer
-        self._due = due
-        self._counts = counts
+    Changed conditions are written into the status at once, changed numbers at most every `status_interval`
+    seconds.
+    """
+
+    api: ObjectClient
+    monitors: Monitors
+    owned: ManagedObjects
+    applier: Applier
+    events: EventRecorder
+    due: DelayQueue
+    clock: Clock
+    counts: OperatorCounts
+    status_interval: float
 
     async def run(self) -> None:
         """Reconcile the resources that are due, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            uid = await self._due.next_key()
+            uid = await self.due.next_key()
             began = loop.time()
-            monitor = self._monitors.get(uid)
+            monitor = self.monitors.get(uid)
             if monitor is None:
                 continue
             after = await self.reconcile(monitor)
-            self._counts.reconcile_seconds += loop.time() - began
+            self.counts.reconcile_seconds += loop.time() - began
             if after is not None:
-                self._due.schedule(uid, after)
+                self.due.schedule(uid, after)
 
     async def reconcile(self, monitor: Monitor) -> float | None:
         """Apply a resource and write its status; returns the seconds to the next reconciliation, if any."""
         try:
             after = await self._reconcile_objects(monitor)
-            self._counts.reconciles["refused" if monitor.problem else "success"] += 1
+            self.counts.reconciles["refused" if monitor.problem else "success"] += 1
         except GpuledgerError as error:
             log.warning("%s: %s", monitor.name, error)
-            self._counts.reconciles["error"] += 1
-            after = self._record_failure(monitor, ReconcileProblem("ApplyFailed", (str(error),)))
+            self.counts.reconciles["error"] += 1
+            after = self._record_failure(monitor, "ApplyFailed", str(error))
             if _is_transient(error) and monitor.failures <= _FREE_FAILURES:
                 return after
         except Exception as error:
-            self._counts.reconciles["error"] += 1
-            after = self._record_failure(
-                monitor, ReconcileProblem("InternalError", (f"{type(error).__name__}: {error}",))
-            )
+            self.counts.reconciles["error"] += 1
+            after = self._record_failure(monitor, "InternalError", f"{type(error).__name__}: {error}")
             log.exception("%s: internal error", monitor.name)
         if self._is_gone(monitor) or is_being_deleted(monitor.body):
             return after
         try:
-            status_after = await self._status_writer.write_status(monitor)
+            status_after = await self._write_status(monitor)
         except GpuledgerError as error:
             log.warning("%s: could not write the status: %s", monitor.name, error)
             status_after = _STATUS_PAUSE
@@ -132,13 +135,13 @@ class Reconciler:
 
     async def _reconcile_objects(self, monitor: Monitor) -> float | None:
         if not is_being_deleted(monitor.body):
-            await self._monitors.prepare(monitor)
+            await self.monitors.prepare(monitor)
         if self._is_gone(monitor):
             return None
         if is_being_deleted(monitor.body):
             await self._finalize(monitor)
             return None
-        decision = self._monitors.decide(monitor)
+        decision = self.monitors.decide(monitor)
         if decision.desired is None or decision.desired.rendered is None:
             monitor.problem, monitor.failures = decision.problem, 0
             return await self._keep_applied(monitor, decision.displaced)
@@ -148,16 +151,16 @@ class Reconciler:
         try:
             pause = await self._converge(monitor, decision.desired.rendered)
         except ObjectRejected as error:
-            after = self._record_failure(monitor, ReconcileProblem("Rejected", (str(error),)))
+            after = self._record_failure(monitor, "Rejected", str(error))
             keep_after = await self._keep_applied(monitor, decision.displaced)
             return after if keep_after is None else min(after, keep_after)
         if pause is None:
             monitor.problem, monitor.failures = None, 0
-            self._monitors.record_applied(monitor, decision.desired)
+            self.monitors.record_applied(monitor, decision.desired)
         return pause
 
     def _is_gone(self, monitor: Monitor) -> bool:
-        return self._monitors.get(monitor.uid) is None
+        return self.monitors.get(monitor.uid) is None
 
     async def _keep_applied(self, monitor: Monitor, displaced: bool) -> float | None:
         """Keep the objects of the last applied spec, and restore them after changes by other clients."""
@@ -175,7 +178,7 @@ class Reconciler:
         desired = [dict(body) for body in rendered.objects]
         if (pause := self._repair_pause(monitor, desired)) > 0:
             return pause
-        outcome = await self._applier.converge(monitor.uid, desired, [dict(body) for body in rendered.seeds])
+        outcome = await self.applier.converge(monitor.uid, desired, [dict(body) for body in rendered.seeds])
         await self._post_events(monitor, outcome)
         return None
 
@@ -189,32 +192,32 @@ class Reconciler:
         finalizers = monitor.body["metadata"].get("finalizers") or []
         if FINALIZER not in finalizers:
             return
-        deleted = await self._applier.delete_all_of(monitor.body)
+        deleted = await self.applier.delete_all_of(monitor.body)
         log.info("%s was deleted, together with %d objects", monitor.name, deleted)
         await self._set_finalizers(monitor, [name for name in finalizers if name != FINALIZER])
-        self._events.forget_monitor(monitor.uid)
+        self.events.forget_monitor(monitor.uid)
 
     async def _set_finalizers(self, monitor: Monitor, finalizers: list[str]) -> None:
         version = monitor.body["metadata"]["resourceVersion"]
         patch: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
         try:
-            self._monitors.record_monitor(await self._api.merge(resource_path(monitor.body), patch))
+            self.monitors.record_monitor(await self.api.merge(object_path(monitor.body), patch))
         except WriteRefused as error:
             if error.status != 404:
                 raise
             # The resource is already deleted.
-            self._monitors.remove_monitor(monitor.body)
+            self.monitors.remove_monitor(monitor.body)
 
     async def _post_events(self, monitor: Monitor, outcome: ApplyOutcome) -> None:
         now = asyncio.get_running_loop().time()
         monitor.repairs.extend(now for _ in outcome.repaired)
-        if outcome.changed or outcome.pruned:
-            changed = _object_list_message("created or changed", outcome.changed)
-            message = f"{changed}{_object_list_message('deleted', outcome.pruned)}"
-            await self._events.post_event(monitor.body, "Normal", "Applied", message.strip())
+        actions = {"created or changed": outcome.changed, "deleted": outcome.pruned}
+        messages = [f"{action}: {join_messages(map(str, keys))}." for action, keys in actions.items() if keys]
+        if messages:
+            await self.events.post_event(monitor.body, "Normal", "Applied", " ".join(messages))
         if outcome.repaired:
             message = f"restored after changes by another client: {join_messages(map(str, outcome.repaired))}"
-            await self._events.post_event(monitor.body, "Normal", "Repaired", message)
+            await self.events.post_event(monitor.body, "Normal", "Repaired", message)
 
     def _repair_pause(self, monitor: Monitor, desired: Iterable[Json]) -> float:
         """Seconds to wait before the next repair, because another client keeps changing the objects."""
@@ -222,19 +225,62 @@ class Reconciler:
         while monitor.repairs and monitor.repairs[0] < now - _MINUTE:
             monitor.repairs.popleft()
         excess = len(monitor.repairs) - _FREE_REPAIRS
-        if excess < 0 or any(self._owned.is_new_content(body) for body in desired):
+        if excess < 0 or any(self.owned.is_new_content(body) for body in desired):
             return 0.0
         return monitor.repairs[-1] + min(_MAX_PAUSE, 2.0**excess) - now
 
-    def _record_failure(self, monitor: Monitor, problem: ReconcileProblem) -> float:
+    def _record_failure(self, monitor: Monitor, reason: str, message: str) -> float:
         """Record a failure; returns the seconds until the next try."""
-        monitor.problem = problem
+        monitor.problem = ReconcileProblem(reason, (message,))
         monitor.failures += 1
         return min(2.0 ** (monitor.failures - 1), _MAX_PAUSE)
 
+    async def _write_status(self, monitor: Monitor) -> float | None:
+        """Write the status if it changed; returns the seconds until the next call is needed, None if none is.
 
-def _object_list_message(action: str, keys: list[ObjectKey]) -> str:
-    return f"{action}: {join_messages(map(str, keys))}. " if keys else ""
+        Raises what ObjectClient.merge raises.
+        """
+        now = asyncio.get_running_loop().time()
+        conditions, stalled_in = self._conditions(monitor, now)
+        before = monitor.body.get("status") or {}
+        status = build_status(conditions, before, self.clock.unix())
+        if not (changed := status_patch(status, before)):
+            return stalled_in
+        left = monitor.status_written_at + self.status_interval - now
+        if left > 0 and not is_urgent(status, before):
+            return left if stalled_in is None else min(left, stalled_in)
+        monitor.status_written_at = now
+        self.monitors.record_monitor(
+            await self.api.merge(f"{object_path(monitor.body)}/status", {"status": changed})
+        )
+        self.counts.status_writes += 1
+        if conditions.problem is not None:
+            await self.events.post_event(
+                monitor.body, "Warning", conditions.problem.reason, str(conditions.problem)
+            )
+        return stalled_in
+
+    def _conditions(self, monitor: Monitor, now: float) -> tuple[MonitorConditions, float | None]:
+        """The state that the conditions describe, and the seconds until missing pods count as stalled."""
+        objects = dict(self.owned.objects_of(monitor.uid))
+        exporters, agents = (
+            rollout_of(body for key, body in objects.items() if key.kind == kind)
+            for kind in ("DaemonSet", "StatefulSet")
+        )
+        left = monitor.deadline.seconds_left((exporters, agents), monitor.generation, now)
+        rendered = monitor.current_rendering
+        conditions = MonitorConditions(
+            monitor.generation,
+            monitor.problem,
+            tuple(map(str, monitor.parsed.ignored)),
+            rendered.receiver_missing if rendered is not None else None,
+            exporters,
+            agents,
+            monitor.targets if agents is not None else None,
+            stalled=left == 0.0,
+            applied_spec=monitor.applied_spec.status_text if monitor.applied_spec is not None else None,
+        )
+        return conditions, left + _ROUNDING_MARGIN if left else None
 
 
 def _is_transient(error: GpuledgerError) -> bool:

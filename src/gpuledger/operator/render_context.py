@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +41,7 @@ class RenderContext:
     because this package must not import the programs.
     """
 
-    owner: MonitorReference
+    owner: MonitorReference = MonitorReference("", "", "", "")
     namespace: str = spec_field(_NAME, "gpuledger")
     whatap_namespace: str = spec_field(_NAME, "whatap-monitoring")
     image: str = spec_field(image_node(""), "gpuledger")
@@ -58,13 +58,6 @@ class RenderContext:
     check_exporter: ProgramCheck = accept_every_run
     exporter_restarts: frozenset[str] = frozenset()
 
-    def for_owner(self, owner: MonitorReference) -> RenderContext:
-        """A copy for another resource."""
-        return replace(self, owner=owner)
-
-
-_NO_OWNER: Final = MonitorReference("", "", "", "")
-
 
 def read_operator_file(file: Path) -> RenderContext:
     """Read the operator's configuration file, which the chart writes. The owner is empty.
@@ -75,7 +68,7 @@ def read_operator_file(file: Path) -> RenderContext:
     problem = next(section(RenderContext).check(content, str(file)), None)
     if problem is not None:
         raise UsageError(str(problem))
-    return RenderContext(_NO_OWNER, **section_values(RenderContext, content))
+    return RenderContext(**section_values(RenderContext, content))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 from gpuledger.kubernetes.object_client import Json
 
@@ -25,12 +27,7 @@ class Rollout:
     @property
     def complete(self) -> bool:
         """Whether all pods have the newest template and are ready."""
-        return (
-            self.observed
-            and self.observed_latest
-            and self.updated >= self.desired
-            and self.ready >= self.desired
-        )
+        return self.observed and self.observed_latest and min(self.updated, self.ready) >= self.desired
 
     def __add__(self, other: Rollout) -> Rollout:
         return Rollout(
@@ -44,40 +41,24 @@ class Rollout:
 
 def rollout_of(bodies: Iterable[Json]) -> Rollout | None:
     """The sum over DaemonSets and StatefulSets; None if there are none."""
-    total: Rollout | None = None
-    for body in bodies:
-        rollout = _daemon_set(body) if body["kind"] == "DaemonSet" else _stateful_set(body)
-        total = rollout if total is None else total + rollout
-    return total
+    rollouts = [_rollout(body) for body in bodies]
+    return reduce(add, rollouts) if rollouts else None
 
 
-def _daemon_set(body: Json) -> Rollout:
-    status = body.get("status") or {}
-    desired = int(status.get("desiredNumberScheduled") or 0)
-    # With OnDelete, users replace the pods; the rollout is complete without it.
-    on_delete = (body["spec"].get("updateStrategy") or {}).get("type") == "OnDelete"
-    return Rollout(
-        desired,
-        desired if on_delete else int(status.get("updatedNumberScheduled") or 0),
-        int(status.get("numberReady") or 0),
-        *_observation(body),
-    )
-
-
-def _stateful_set(body: Json) -> Rollout:
-    status = body.get("status") or {}
-    return Rollout(
-        int(body["spec"].get("replicas", 1)),
-        int(status.get("updatedReplicas") or 0),
-        int(status.get("readyReplicas") or 0),
-        *_observation(body),
-    )
-
-
-def _observation(body: Json) -> tuple[bool, bool]:
-    """`observed_latest` and `observed`."""
-    observed = int((body.get("status") or {}).get("observedGeneration") or 0)
-    return observed >= int(body["metadata"].get("generation") or 0), observed > 0
+def _rollout(body: Json) -> Rollout:
+    spec, status = body["spec"], body.get("status") or {}
+    observed = int(status.get("observedGeneration") or 0)
+    if body["kind"] == "DaemonSet":
+        desired = int(status.get("desiredNumberScheduled") or 0)
+        updated, ready = status.get("updatedNumberScheduled"), status.get("numberReady")
+        if (spec.get("updateStrategy") or {}).get("type") == "OnDelete":
+            # Users replace the pods; the rollout is complete without it.
+            updated = desired
+    else:
+        desired = int(spec.get("replicas", 1))
+        updated, ready = status.get("updatedReplicas"), status.get("readyReplicas")
+    is_latest = observed >= int(body["metadata"].get("generation") or 0)
+    return Rollout(desired, int(updated or 0), int(ready or 0), is_latest, observed > 0)
 
 
 @dataclass(slots=True)

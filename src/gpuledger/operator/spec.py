@@ -19,15 +19,15 @@ from gpuledger.operator.schema.nodes import (
     TextNode,
 )
 from gpuledger.operator.schema.pods import (
-    NAME,
     PLAIN,
     PULL_SECRETS,
     affinity_node,
     image_node,
     labels_node,
+    name_node,
 )
 from gpuledger.operator.schema.scraping import EXTERNAL_LABELS, REMOTE_WRITE, duration_node, targets_node
-from gpuledger.operator.schema.sections import section, sections, spec_field, texts
+from gpuledger.operator.schema.sections import section, spec_field, text_field
 from gpuledger.operator.spec_sections import (
     DIALECT,
     AutoTarget,
@@ -47,8 +47,6 @@ from gpuledger.operator.spec_sections import (
 GPU_MONITOR: Final = "GpuMonitor"
 WHATAP_AGENT: Final = "WhatapAgent"
 
-ENGINES: Final = ("builtin", "prometheus")
-
 
 @dataclass(frozen=True, slots=True)
 class ExporterSpec(PodSettings):
@@ -63,13 +61,11 @@ class ExporterSpec(PodSettings):
         {},
     )
     affinity: Plain = spec_field(affinity_node("Replaces the affinity to GPU nodes."), {})
-    source: str = spec_field(
-        TextNode(
-            "Where readings come from: auto, nvml, smi, or simulator, to try it without a GPU.",
-            "^(auto|nvml|smi|simulator(:.+)?)$",
-            expected="auto, nvml, smi or simulator",
-        ),
+    source: str = text_field(
         "auto",
+        "Where readings come from: auto, nvml, smi, or simulator, to try it without a GPU.",
+        pattern="^(auto|nvml|smi|simulator(:.+)?)$",
+        expected="auto, nvml, smi or simulator",
     )
     devices: tuple[str, ...] = spec_field(
         ListNode(
@@ -77,7 +73,7 @@ class ExporterSpec(PodSettings):
             "Only these GPUs: indexes, UUIDs or PCI bus ids.",
         ),
         (),
-        read=texts,
+        read=lambda stated: tuple(map(str, stated)),
     )
     gpu_count: int = spec_field(
         IntegerNode("How many GPUs a node should have; another number is logged.", 0, 4096), 0
@@ -86,12 +82,7 @@ class ExporterSpec(PodSettings):
         section(GpuAccess, "How the container gets the driver. It never requests a GPU."), GpuAccess()
     )
     runtime_class_name: str = spec_field(
-        TextNode(
-            "RuntimeClass of the pods: nvidia if it is not the default runtime.",
-            NAME,
-            expected="a RuntimeClass",
-        ),
-        "",
+        name_node("RuntimeClass of the pods: nvidia if it is not the default runtime.", "a RuntimeClass"), ""
     )
     follow_gpu_operator: FollowGpuOperator = spec_field(
         section(FollowGpuOperator, "Run beside NVIDIA's GPU Operator."), FollowGpuOperator()
@@ -103,39 +94,32 @@ class ExporterSpec(PodSettings):
         ListNode(DIALECT, "The dialects of the metrics page; native by default.", min_items=1), ("native",)
     )
     port: int = spec_field(IntegerNode("Port of the metrics page; 9400 by default.", 1, 65535), 9400)
-    metrics_path: str = spec_field(
-        TextNode(
-            "Path of the metrics page; /metrics by default.", r"^/[!-~]+$", expected="a path such as /metrics"
-        ),
+    metrics_path: str = text_field(
         "/metrics",
+        "Path of the metrics page; /metrics by default.",
+        pattern=r"^/[!-~]+$",
+        expected="a path such as /metrics",
     )
     extra_ports: tuple[ExtraPort, ...] = spec_field(
-        sections(ExtraPort, "Further ports, each with its own dialects.", ("name", "port", "dialects")), ()
+        ListNode(section(ExtraPort), "Further ports, each with its own dialects."), ()
     )
-    web_page: str = spec_field(
-        TextNode(
-            "The page at /: landing, full (shows personal data) or off; landing by default.",
-            choices=("landing", "full", "off"),
-        ),
+    web_page: str = text_field(
         "landing",
+        "The page at /: landing, full (shows personal data) or off; landing by default.",
+        choices=("landing", "full", "off"),
     )
     web_config: WebConfigSecret | None = spec_field(
         section(
             WebConfigSecret,
             "TLS and passwords of the page, in exporter-toolkit's format, from a Secret of the pods' "
             "namespace. These exporters then need a target in agent.targets, with tlsConfig or basicAuth.",
-            ("secret", "scheme"),
         ),
         None,
     )
-    collectors: str = spec_field(
-        TextNode("A collectors file in dcgm-exporter's format, for the dcgm dialect."), ""
-    )
-    pod_names: str = spec_field(
-        TextNode("Source of the pods' names.", choices=("auto", "api", "logs", "none")), "auto"
-    )
+    collectors: str = text_field("", "A collectors file in dcgm-exporter's format, for the dcgm dialect.")
+    pod_names: str = text_field("auto", "Source of the pods' names.", choices=("auto", "api", "logs", "none"))
     pod_label_allowlist: tuple[str, ...] = spec_field(
-        ListNode(PLAIN, "Labels of pods to export: app, team/*."), (), read=texts
+        ListNode(PLAIN, "Labels of pods to export: app, team/*."), ()
     )
     config: Plain = spec_field(
         ObjectNode(
@@ -148,13 +132,11 @@ class ExporterSpec(PodSettings):
         host_path("The node's directory with pods/ and containers/ of logs."), "/var/log"
     )
     passwd_file: str = spec_field(host_path("A passwd file on the node, for names of users."), "")
-    state_dir: str = spec_field(
-        TextNode(
-            "Where the ledger is stored on the node; empty: in memory. Default: /var/lib/gpuledger.",
-            r"^(/[^\s]+)?$",
-            expected="a path, or an empty string",
-        ),
+    state_dir: str = text_field(
         "/var/lib/gpuledger",
+        "Where the ledger is stored on the node; empty: in memory. Default: /var/lib/gpuledger.",
+        pattern=r"^(/[^\s]+)?$",
+        expected="a path, or an empty string",
     )
     host_pid: bool = spec_field(
         BooleanNode("Use the node's process ids, to identify processes; true by default."),
@@ -207,25 +189,21 @@ class AgentSpec(PodSettings):
     node_selector: Mapping[str, str] = spec_field(
         labels_node("Labels of the nodes to run on; it needs no GPU."), {}
     )
-    args: tuple[str, ...] = spec_field(ListNode(PLAIN, "Further flags of the engine."), (), read=texts)
-    engine: str = spec_field(
-        TextNode(
-            "builtin: gpuledger agent. prometheus: a Prometheus in agent mode scrapes the same targets, for "
-            "fleets that are too large for one process.",
-            choices=ENGINES,
-        ),
+    args: tuple[str, ...] = spec_field(ListNode(PLAIN, "Further flags of the engine."), ())
+    engine: str = text_field(
         "builtin",
+        "builtin: gpuledger agent. prometheus: a Prometheus in agent mode scrapes the same targets, for "
+        "fleets that are too large for one process.",
+        choices=("builtin", "prometheus"),
     )
     prometheus_image: str = spec_field(image_node("Image for engine prometheus, 2.42 or newer."), "")
     replicas: int = spec_field(IntegerNode("How many replicas share the targets.", 1, 1000), 1)
     global_interval: str = spec_field(duration_node("Interval of endpoints without one; 15s by default."), "")
-    global_path: str = spec_field(
-        TextNode(
-            "Path of endpoints without one; /metrics by default.",
-            r"^[^?#\s]+$",
-            expected="a path such as /metrics",
-        ),
+    global_path: str = text_field(
         "",
+        "Path of endpoints without one; /metrics by default.",
+        pattern=r"^[^?#\s]+$",
+        expected="a path such as /metrics",
     )
     extra_scrape_metrics: bool | None = spec_field(
         BooleanNode("Export scrape_timeout_seconds and the like as well; engine builtin."), None

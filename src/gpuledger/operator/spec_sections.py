@@ -25,15 +25,15 @@ from gpuledger.operator.schema.pods import (
     annotations_node,
     image_node,
     labels_node,
+    name_node,
     resources_node,
 )
-from gpuledger.operator.schema.sections import spec_field, texts
+from gpuledger.operator.schema.sections import spec_field, text_field
 
-_HOST_PATH: Final = r"^/[^\s]*$"
 _PORT_NAME: Final = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
 DIALECTS: Final = ("process", "session", "energy", "native", "dcgm", "smi")
 DIALECT: Final = TextNode(choices=DIALECTS)
-PRIORITY_CLASS: Final = TextNode("A PriorityClass.", NAME, expected="the name of a PriorityClass")
+PRIORITY_CLASS: Final = name_node("A PriorityClass.", "the name of a PriorityClass")
 
 # A part of a resource in Kubernetes' own form. It is never changed.
 Plain = Mapping[str, Any]
@@ -41,21 +41,19 @@ Plain = Mapping[str, Any]
 
 def host_path(description: str) -> TextNode:
     """A path on the node."""
-    return TextNode(description, _HOST_PATH, expected="a path")
+    return TextNode(description, r"^/[^\s]*$", expected="a path")
 
 
 @dataclass(frozen=True, slots=True)
 class GpuAccess:
     """How the container gets the driver; paths are those of the host, for mode host."""
 
-    mode: str = spec_field(
-        TextNode(
-            "env: NVIDIA's container toolkit, through NVIDIA_VISIBLE_DEVICES. volume-list: the same, through "
-            "a mount. cdi: the toolkit in CDI mode. host: no toolkit; the driver is mounted from the host, "
-            "and the container is privileged.",
-            choices=("env", "volume-list", "cdi", "host"),
-        ),
+    mode: str = text_field(
         "env",
+        "env: NVIDIA's container toolkit, through NVIDIA_VISIBLE_DEVICES. volume-list: the same, through "
+        "a mount. cdi: the toolkit in CDI mode. host: no toolkit; the driver is mounted from the host, "
+        "and the container is privileged.",
+        choices=("env", "volume-list", "cdi", "host"),
     )
     cdi_device: str = spec_field(
         TextNode("CDI device, for mode cdi.", r"^[^/=\s]+/[^/=\s]+=[^/=\s]+$", expected="a CDI device"),
@@ -79,13 +77,11 @@ class FollowGpuOperator:
         ),
         False,
     )
-    deploy_label: str = spec_field(
-        TextNode(
-            "Node label by which it schedules containers; nvidia.com/gpu.deploy.dcgm-exporter by default.",
-            LABEL_NAME.pattern,
-            expected=LABEL_NAME.expected,
-        ),
+    deploy_label: str = text_field(
         "nvidia.com/gpu.deploy.dcgm-exporter",
+        "Node label by which it schedules containers; nvidia.com/gpu.deploy.dcgm-exporter by default.",
+        pattern=LABEL_NAME.pattern,
+        expected=LABEL_NAME.expected,
     )
     validations_dir: str = spec_field(
         host_path("Where it stores its validations; /run/nvidia/validations by default."),
@@ -97,26 +93,19 @@ class FollowGpuOperator:
 class WebConfigSecret:
     """A Secret with a web config file, and one with certificates. `scheme` is what the file configures."""
 
-    secret: str = spec_field(TextNode("The Secret with the file.", NAME, expected="the name of a Secret"))
+    secret: str = spec_field(name_node("The Secret with the file.", "the name of a Secret"))
     scheme: str = spec_field(TextNode("Whether the file enables TLS.", choices=("http", "https")))
     key: str = spec_field(
         TextNode("Key in the Secret; web-config.yml by default.", SECRET_KEY, expected="a key"),
         "web-config.yml",
     )
     tls_secret: str = spec_field(
-        TextNode(
-            "A kubernetes.io/tls Secret, mounted at /etc/gpuledger/tls.",
-            NAME,
-            expected="the name of a Secret",
-        ),
-        "",
+        name_node("A kubernetes.io/tls Secret, mounted at /etc/gpuledger/tls.", "the name of a Secret"), ""
     )
-    probe: str = spec_field(
-        TextNode(
-            "How the kubelet probes: tcp if a client certificate is required, which the kubelet lacks.",
-            choices=("http", "tcp"),
-        ),
+    probe: str = text_field(
         "http",
+        "How the kubelet probes: tcp if a client certificate is required, which the kubelet lacks.",
+        choices=("http", "tcp"),
     )
 
 
@@ -133,12 +122,10 @@ class ExtraPort:
 class UpdateStrategy:
     """How pods are replaced."""
 
-    type: str = spec_field(
-        TextNode(
-            "RollingUpdate by default; OnDelete replaces pods only when they are deleted.",
-            choices=("RollingUpdate", "OnDelete"),
-        ),
+    type: str = text_field(
         "RollingUpdate",
+        "RollingUpdate by default; OnDelete replaces pods only when they are deleted.",
+        choices=("RollingUpdate", "OnDelete"),
     )
     max_unavailable: int | str = spec_field(
         IntOrStringNode(
@@ -182,7 +169,7 @@ class PodSettings:
     tolerations: tuple[Plain, ...] | None = spec_field(TOLERATIONS, None)
     resources: Plain = spec_field(resources_node("Requests and limits of the container."), {})
     env: tuple[Plain, ...] = spec_field(ENVIRONMENT, ())
-    args: tuple[str, ...] = spec_field(ListNode(PLAIN, "Further flags of the program."), (), read=texts)
+    args: tuple[str, ...] = spec_field(ListNode(PLAIN, "Further flags of the program."), ())
     pod_labels: Mapping[str, str] = spec_field(labels_node("Labels of the pods."), {})
     pod_annotations: Mapping[str, str] = spec_field(annotations_node("Annotations of the pods."), {})
     priority_class_name: str = spec_field(PRIORITY_CLASS, "")
@@ -201,11 +188,9 @@ class Persistence:
         "2Gi",
         read=lambda stated: str(stated or "2Gi"),
     )
-    storage_class: str = spec_field(
-        TextNode(
-            "StorageClass of the volume; the cluster's default if empty.",
-            f"{NAME}|^$",
-            expected="a StorageClass",
-        ),
+    storage_class: str = text_field(
         "",
+        "StorageClass of the volume; the cluster's default if empty.",
+        pattern=f"{NAME}|^$",
+        expected="a StorageClass",
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from gpuledger.kubernetes.fields import mappings_at
 from gpuledger.kubernetes.object_client import Json
 from gpuledger.model.text import clean_name
 from gpuledger.operator.rollout import Rollout
@@ -35,13 +36,17 @@ def join_messages(lines: Iterable[str]) -> str:
 
 
 def build_conditions(
-    conditions: Sequence[Condition], generation: int, before: object, unix: float
+    conditions: Iterable[Condition], generation: int, before: Mapping[str, object], unix: float
 ) -> list[Json]:
     """The conditions as JSON, for the spec of this generation.
 
-    A condition with the same status as in `before` (the resource's list) keeps its transition time.
+    A condition with the same status as in `before`, the resource's status, keeps its transition time.
     """
-    transition_times = _transition_times(before)
+    transition_times = {
+        (condition.get("type"), condition.get("status")): condition["lastTransitionTime"]
+        for condition in mappings_at(before, "conditions")
+        if isinstance(condition.get("lastTransitionTime"), str)
+    }
     now = datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return [
         {
@@ -55,14 +60,6 @@ def build_conditions(
         }
         for condition in conditions
     ]
-
-
-def _transition_times(before: object) -> dict[tuple[object, object], str]:
-    found = {}
-    for condition in before if isinstance(before, list) else ():
-        if isinstance(condition, dict) and isinstance(condition.get("lastTransitionTime"), str):
-            found[condition.get("type"), condition.get("status")] = condition["lastTransitionTime"]
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +104,9 @@ def build_status(state: MonitorConditions, before: Mapping[str, object], unix: f
     """The status as JSON; absent keys have the value None."""
     exporters, targets = state.exporters, state.targets
     error = str(state.problem) if state.problem else join_messages((targets.error,)) if targets else ""
-    conditions = list(_conditions(state))
     return {
         "observedGeneration": state.generation,
-        "conditions": build_conditions(conditions, state.generation, before.get("conditions"), unix),
+        "conditions": build_conditions(_conditions(state), state.generation, before, unix),
         "gpuNodes": exporters.desired if exporters and exporters.observed else None,
         "exportersReady": exporters.ready if exporters and exporters.observed else None,
         "targetsFound": targets.found if targets else None,
@@ -131,12 +127,9 @@ def is_urgent(status: Json, before: Mapping[str, object]) -> bool:
 
 
 def _transitions(status: Mapping[str, object]) -> object:
-    conditions = status.get("conditions")
-    listed = conditions if isinstance(conditions, list) else []
     summaries = [
         (condition.get("type"), condition.get("status"), condition.get("reason"))
-        for condition in listed
-        if isinstance(condition, dict)
+        for condition in mappings_at(status, "conditions")
     ]
     return status.get("observedGeneration"), summaries
 
@@ -206,9 +199,8 @@ def _rollouts(state: MonitorConditions) -> list[Rollout]:
 
 
 def _progress_message(state: MonitorConditions) -> str:
-    parts = []
-    if state.exporters and state.exporters.observed:
-        parts.append(f"{state.exporters.ready} of {state.exporters.desired} exporters are ready")
-    if state.agents and state.agents.observed:
-        parts.append(f"{state.agents.ready} of {state.agents.desired} agents are ready")
-    return ", ".join(parts)
+    return ", ".join(
+        f"{pods.ready} of {pods.desired} {name} are ready"
+        for pods, name in ((state.exporters, "exporters"), (state.agents, "agents"))
+        if pods is not None and pods.observed
+    )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -29,7 +31,7 @@ _CONNECT_TIMEOUT: Final = 3.0
 # Both engines serve it; `gpuledger agent` is queried only if a target is down.
 _ACTIVE_TARGETS_PATH: Final = "/api/v1/targets?state=active"
 _TARGETS_SAMPLE: Final = re.compile(
-    rb'^gpuledger_agent_targets\{[^}]*state="(\w+)"[^}]*\} ([0-9]{1,9})(?:[.]0)?$', re.MULTILINE
+    rb'^gpuledger_agent_targets\{[^}]*state="(up|down|unknown)"[^}]*\} ([0-9]{1,9})(?:[.]0)?$', re.MULTILINE
 )
 
 
@@ -44,11 +46,6 @@ class AgentPods:
     # Whether the pods run a Prometheus in agent mode instead of `gpuledger agent`.
     prometheus: bool = False
     version: str = ""
-
-    @property
-    def pods(self) -> list[str]:
-        """The names of the pods."""
-        return [f"{self.name}-{ordinal}" for ordinal in range(self.replicas)]
 
 
 def agent_pods(body: Json) -> AgentPods:
@@ -71,22 +68,26 @@ def agent_pods(body: Json) -> AgentPods:
     )
 
 
+@dataclass(eq=False, slots=True)
 class TargetCounter:
     """Queries agents. Addresses of pods are cached until the pod does not answer or its StatefulSet changes:
     then the address may belong to another agent.
     """
 
-    def __init__(self, api: ObjectClient, fetch: FetchPage) -> None:
-        self._api = api
-        self._fetch = fetch
-        # By namespace and pod: the version of the StatefulSet at the lookup, and the address.
-        self._addresses: dict[tuple[str, str], tuple[str, str]] = {}
-        self._slots = asyncio.Semaphore(_CONCURRENCY)
+    api: ObjectClient
+    fetch: FetchPage
+    # By namespace and pod: the version of the StatefulSet at the lookup, and the address.
+    _addresses: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict, init=False)
+    _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENCY), init=False)
 
     async def count_targets(self, agents: Iterable[AgentPods]) -> TargetCounts | None:
         """The sum over all agents; None if none of them answers."""
-        pods = [(agent, pod) for agent in agents for pod in agent.pods]
-        results = await asyncio.gather(*(self._query_agent(agent, pod) for agent, pod in pods))
+        queries = [
+            self._query_agent(agent, f"{agent.name}-{ordinal}")
+            for agent in agents
+            for ordinal in range(agent.replicas)
+        ]
+        results = await asyncio.gather(*queries)
         counts = [result for result in results if isinstance(result, TargetCounts)]
         if not counts:
             return None
@@ -108,8 +109,8 @@ class TargetCounter:
                     return f"{pod} has no address yet"
                 page = f"http://{Address(address, agents.port)}"
                 if agents.prometheus:
-                    return parse_prometheus_targets(await self._fetch(f"{page}{_ACTIVE_TARGETS_PATH}"))
-                counts = parse_agent_page(await self._fetch(f"{page}/metrics"))
+                    return parse_prometheus_targets(await self.fetch(f"{page}{_ACTIVE_TARGETS_PATH}"))
+                counts = parse_agent_page(await self.fetch(f"{page}/metrics"))
             except (GpuledgerError, OSError) as error:
                 self._addresses.pop((agents.namespace, pod), None)
                 return f"{pod} does not answer ({str(error) or type(error).__name__})"
@@ -118,7 +119,7 @@ class TargetCounter:
     async def _down_reason(self, page: str) -> str:
         """The error of a target that is down; empty if the agent does not report it."""
         try:
-            found = parse_prometheus_targets(await self._fetch(f"{page}{_ACTIVE_TARGETS_PATH}"))
+            found = parse_prometheus_targets(await self.fetch(f"{page}{_ACTIVE_TARGETS_PATH}"))
         except (HttpRequestFailed, OSError):
             return ""
         return found.error if isinstance(found, TargetCounts) else ""
@@ -126,7 +127,7 @@ class TargetCounter:
     async def _pod_address(self, agents: AgentPods, pod: str) -> str:
         version, known = self._addresses.get((agents.namespace, pod), ("", ""))
         if not known or version != agents.version:
-            status = (await self._api.get(POD_KIND.path(agents.namespace, pod))).get("status") or {}
+            status = (await self.api.get(POD_KIND.path(agents.namespace, pod))).get("status") or {}
             known = str(status.get("podIP") or "")
             self._addresses[agents.namespace, pod] = (agents.version, known)
         return known
@@ -134,12 +135,10 @@ class TargetCounter:
 
 def parse_agent_page(body: bytes) -> TargetCounts:
     """The targets on a metrics page of `gpuledger agent`."""
-    states = {"up": 0, "down": 0, "unknown": 0}
-    for label, value in _TARGETS_SAMPLE.findall(body):
-        state = label.decode()
-        if state in states:
-            states[state] += int(value)
-    return TargetCounts(sum(states.values()), states["up"], states["down"])
+    states: Counter[bytes] = Counter()
+    for state, number in _TARGETS_SAMPLE.findall(body):
+        states[state] += int(number)
+    return TargetCounts(states.total(), states[b"up"], states[b"down"])
 
 
 def parse_prometheus_targets(body: bytes) -> TargetCounts | str:
@@ -171,11 +170,9 @@ async def fetch_page(url: str) -> bytes:
         body_limit=_MAX_BODY_BYTES,
         connect_timeout=_CONNECT_TIMEOUT,
     )
-    try:
+    with closing(client):
         async with asyncio.timeout(_TIMEOUT):
             response = await client.exchange(request)
-    finally:
-        client.close()
     if response.status != 200:
         raise HttpRequestFailed(f"status {response.status}")
     return response.decoded_body(_MAX_BODY_BYTES)

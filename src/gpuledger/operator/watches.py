@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gpuledger.kubernetes.access import ApiServerAccess
@@ -15,15 +15,7 @@ from gpuledger.model.source import Clock
 from gpuledger.operator.kinds import KINDS, MANAGED_SELECTOR, ObjectKind
 
 # Handles a changed object; the second argument is True if it was deleted.
-ObjectHandler = Callable[[Json, bool], None]
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedKinds:
-    """The watched kinds: resources of users in the whole cluster, and created objects in some namespaces."""
-
-    resources: Sequence[ObjectKind]
-    namespaces: Sequence[str]
+ObjectHandler = Callable[[Json, bool], object]
 
 
 class KindWatch(ListWatch[Json]):
@@ -35,17 +27,12 @@ class KindWatch(ListWatch[Json]):
     max_pause: ClassVar[float] = 10.0
 
     def __init__(
-        self,
-        access: ApiServerAccess,
-        kind: ObjectKind,
-        namespace: str,
-        selector: str,
-        handle: ObjectHandler,
-        clock: Clock,
+        self, access: ApiServerAccess, kind: ObjectKind, namespace: str, handle: ObjectHandler, clock: Clock
     ) -> None:
-        self._kind = kind
+        self.kind = kind
         self._handle = handle
-        query = {"labelSelector": selector} if selector else {}
+        # Only objects of the operator have its label; resources of users do not.
+        query = {"labelSelector": MANAGED_SELECTOR} if kind in KINDS else {}
         where = f" of {namespace}" if namespace else ""
         super().__init__(
             ApiClient(access),
@@ -59,7 +46,7 @@ class KindWatch(ListWatch[Json]):
     def _parse_object(self, data: object) -> Json | None:
         if not isinstance(data, dict) or not isinstance(data.get("metadata"), dict):
             return None
-        return self._kind.typed(data)
+        return self.kind.typed(data)
 
     def _object_key(self, item: Json) -> str:
         metadata = item["metadata"]
@@ -76,47 +63,44 @@ class KindWatch(ListWatch[Json]):
             self._handle(body, False)
 
 
+@dataclass(eq=False, slots=True)
 class ClusterWatch:
-    """All watches of one term. Both handlers are called in the event loop of `run`: `on_monitor` for
-    resources of users, `on_object` for objects that the operator created.
+    """All watches of one term. Both handlers are called in the event loop of `run`: `on_monitor` for the
+    `resources` of users in the whole cluster, `on_object` for objects that the operator created in
+    `namespaces`.
     """
 
-    def __init__(
-        self,
-        access: ApiServerAccess,
-        watched: WatchedKinds,
-        on_monitor: ObjectHandler,
-        on_object: ObjectHandler,
-        clock: Clock,
-    ) -> None:
-        self._access = access
-        self._watched = watched
-        self._on_monitor = on_monitor
-        self._on_object = on_object
-        self._clock = clock
+    access: ApiServerAccess
+    resources: Sequence[ObjectKind]
+    namespaces: Sequence[str]
+    on_monitor: ObjectHandler
+    on_object: ObjectHandler
+    clock: Clock
+    _watches: list[KindWatch] = field(default_factory=list, init=False)
+
+    @property
+    def refused_kinds(self) -> set[str]:
+        """The kinds that the API server does not serve now: the CRD or a permission is missing."""
+        return {watch.kind.kind for watch in self._watches if watch.refused}
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        watches = list(self._watches(asyncio.get_running_loop()))
+        loop = asyncio.get_running_loop()
+
+        def in_loop(handle: ObjectHandler) -> ObjectHandler:
+            return lambda body, deleted: loop.call_soon_threadsafe(handle, body, deleted)
+
+        watched = [(kind, "", in_loop(self.on_monitor)) for kind in self.resources]
+        on_object = in_loop(self.on_object)
+        for kind in KINDS:
+            namespaces = sorted(set(self.namespaces)) if kind.namespaced else [""]
+            watched += [(kind, namespace, on_object) for namespace in namespaces]
+        for kind, namespace, handle in watched:
+            self._watches.append(KindWatch(self.access, kind, namespace, handle, self.clock))
         try:
-            for watch in watches:
+            for watch in self._watches:
                 watch.start()
             await asyncio.Event().wait()
         finally:
             # Stop them concurrently: a thread that waits for the API server must not delay the others.
-            await asyncio.gather(*(asyncio.to_thread(watch.stop) for watch in watches))
-
-    def _watches(self, loop: asyncio.AbstractEventLoop) -> Iterator[KindWatch]:
-        def in_loop(handle: ObjectHandler) -> ObjectHandler:
-            def schedule(body: Json, deleted: bool) -> None:
-                loop.call_soon_threadsafe(handle, body, deleted)
-
-            return schedule
-
-        for kind in self._watched.resources:
-            yield KindWatch(self._access, kind, "", "", in_loop(self._on_monitor), self._clock)
-        for kind in KINDS:
-            for namespace in sorted(set(self._watched.namespaces)) if kind.namespaced else [""]:
-                yield KindWatch(
-                    self._access, kind, namespace, MANAGED_SELECTOR, in_loop(self._on_object), self._clock
-                )
+            await asyncio.gather(*(asyncio.to_thread(watch.stop) for watch in self._watches))

@@ -18,11 +18,9 @@ from gpuledger.operator.schema.nodes import (
 )
 from gpuledger.operator.schema.pods import (
     ENVIRONMENT,
-    NAME,
     PULL_SECRETS,
     TOLERATIONS,
     affinity_node,
-    annotations_node,
     image_node,
     labels_node,
     resources_node,
@@ -34,7 +32,8 @@ from gpuledger.operator.schema.scraping import (
     relabel_node,
     targets_node,
 )
-from gpuledger.operator.spec import AGENT
+from gpuledger.operator.spec import AGENT, EXPORTER
+from gpuledger.operator.spec_sections import PRIORITY_CLASS
 
 _NODE_METRICS: Final = IgnoredNode("gpuledger does not export node metrics; use node_exporter")
 _RECEIVER: Final = IgnoredNode(
@@ -65,19 +64,15 @@ _OPEN_AGENT: Final = ObjectNode(
             ObjectNode({**AUTHORIZATION.keys, **INLINE_CREDENTIALS}, AUTHORIZATION.description)
         ),
         "resources": resources_node("Requests and limits of the agent."),
-        "podLabels": labels_node("Labels of the pods."),
-        "podAnnotations": annotations_node("Annotations of the pods."),
+        **{key: AGENT.keys[key] for key in ("podLabels", "podAnnotations")},
         "imagePullSecrets": PULL_SECRETS,
-        "priorityClassName": TextNode("A PriorityClass.", NAME, expected="the name of a PriorityClass"),
+        "priorityClassName": PRIORITY_CLASS,
         "nodeSelector": labels_node("Labels of the nodes to run on."),
         "affinity": affinity_node("Affinity of the pods."),
         "tolerations": TOLERATIONS,
         "envs": ENVIRONMENT,
-        "imageName": _OWN_IMAGE,
-        "imageVersion": _OWN_IMAGE,
-        "customImageFullName": _OWN_IMAGE,
-        "labels": _OBJECT,
-        "annotations": _OBJECT,
+        **dict.fromkeys(("imageName", "imageVersion", "customImageFullName"), _OWN_IMAGE),
+        **dict.fromkeys(("labels", "annotations"), _OBJECT),
         "nodeName": IgnoredNode("use nodeSelector"),
         "podSecurityContext": _SECURITY,
         "disableForeground": IgnoredNode("the agent has no such mode"),
@@ -103,11 +98,8 @@ _GPU_MONITORING: Final = ObjectNode(
         ),
         "resources": resources_node("Requests and limits of the exporter."),
         "envs": ENVIRONMENT,
-        "nodeSelector": labels_node(
-            "Labels of the nodes to run on; by default nodes with nvidia.com/gpu.present=true, "
-            "nvidia.com/gpu=true or a label accelerator."
-        ),
-        "affinity": affinity_node("Replaces the affinity to GPU nodes."),
+        "nodeSelector": EXPORTER.keys["nodeSelector"],
+        "affinity": EXPORTER.keys["affinity"],
         "interval": duration_node("Scrape interval of the exporters."),
         "relabelConfigs": relabel_node("Relabeling of the exporters' targets, before the scrape."),
         "metricRelabelConfigs": relabel_node("Relabeling after the scrape of the exporters."),
@@ -117,16 +109,14 @@ _GPU_MONITORING: Final = ObjectNode(
         ),
         "clusterName": TextNode("Value of the label cluster."),
         "devices": IgnoredNode("all GPUs and their instances are exported"),
-        "sysAdmin": BooleanNode(
-            "Add SYS_ADMIN: for drivers that restrict profiling counters to administrators."
-        ),
+        "sysAdmin": EXPORTER.keys["sysAdmin"],
         "collectors": TextNode(
             "The collectors file whatap-gpu.csv; by default the operator creates one that you can edit."
         ),
-        "remoteHostEngineInfo": IgnoredNode(
-            "there is no host engine: gpuledger reads the driver without DCGM"
+        **dict.fromkeys(
+            ("remoteHostEngineInfo", "hostEngine"),
+            IgnoredNode("there is no host engine: gpuledger reads the driver without DCGM"),
         ),
-        "hostEngine": IgnoredNode("there is no host engine: gpuledger reads the driver without DCGM"),
     },
     "The exporter on GPU nodes.",
     open=True,
@@ -138,19 +128,16 @@ _NODE_AGENT: Final[dict[str, SchemaNode]] = {
     "nodeSelector": labels_node("Labels of the nodes to run on, unless gpuMonitoring sets them."),
     "affinity": affinity_node("Affinity of the pods, unless gpuMonitoring sets it."),
     "imagePullSecrets": PULL_SECRETS,
-    "priorityClassName": TextNode("A PriorityClass.", NAME, expected="the name of a PriorityClass"),
-    "podLabels": labels_node("Labels of the pods."),
-    "podAnnotations": annotations_node("Annotations of the pods."),
-    "hostNetwork": BooleanNode("Use the node's network; false by default."),
-    "hostPID": BooleanNode("Use the node's process ids, to identify processes; true by default."),
-    "runtimeClassName": TextNode(
-        "RuntimeClass of the pods: nvidia if it is not the default runtime.", NAME, expected="a RuntimeClass"
-    ),
+    "priorityClassName": PRIORITY_CLASS,
+    **{key: EXPORTER.keys[key] for key in ("podLabels", "podAnnotations", "hostNetwork", "hostPID")},
+    "runtimeClassName": EXPORTER.keys["runtimeClassName"],
     "labels": _OBJECT,
     "annotations": _OBJECT,
     "podSecurityContext": _SECURITY,
-    **dict.fromkeys(("resources", "envs", "nodeAgentContainer", "nodeHelperContainer"), _NODE_METRICS),
-    **dict.fromkeys(("runtime", "runtimeSocketPath"), _NODE_METRICS),
+    **dict.fromkeys(
+        ("resources", "envs", "nodeAgentContainer", "nodeHelperContainer", "runtime", "runtimeSocketPath"),
+        _NODE_METRICS,
+    ),
 }
 
 _K8S_AGENT: Final = ObjectNode(
@@ -159,19 +146,14 @@ _K8S_AGENT: Final = ObjectNode(
         "nodeAgent": ObjectNode(_NODE_AGENT, "Settings of the exporter's pods.", open=True),
         "masterAgent": IgnoredNode("gpuledger does not export cluster metrics; use kube-state-metrics"),
         "namespace": TextNode("Ignored: whatapCompat.namespace of the chart names the namespace."),
-        **{
-            name: IgnoredNode("gpuledger does not export control-plane metrics")
-            for name in ("apiserverMonitoring", "etcdMonitoring", "schedulerMonitoring")
-        },
-        **{
-            name: IgnoredNode("it is the image of an agent that gpuledger does not run")
-            for name in (
-                "agentImageName",
-                "agentImageVersion",
-                "customImageFullName",
-                "customAgentImageFullName",
-            )
-        },
+        **dict.fromkeys(
+            ("apiserverMonitoring", "etcdMonitoring", "schedulerMonitoring"),
+            IgnoredNode("gpuledger does not export control-plane metrics"),
+        ),
+        **dict.fromkeys(
+            ("agentImageName", "agentImageVersion", "customImageFullName", "customAgentImageFullName"),
+            IgnoredNode("it is the image of an agent that gpuledger does not run"),
+        ),
         "imagePullSecrets": PULL_SECRETS,
     },
     "The agents on nodes.",
@@ -180,9 +162,7 @@ _K8S_AGENT: Final = ObjectNode(
 
 WHATAP_SPEC: Final = ObjectNode(
     {
-        "license": _RECEIVER,
-        "host": _RECEIVER,
-        "port": _RECEIVER,
+        **dict.fromkeys(("license", "host", "port"), _RECEIVER),
         "features": ObjectNode(
             {
                 "openAgent": _OPEN_AGENT,

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.files import folder_names, read_text
 from gpuledger.http.addresses import Address, open_listening_sockets
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.text import clean_name, decode_utf8
+from gpuledger.model.text import clean_name
 
 PORT: Final = "output.port"
 TEXTFILE: Final = "output.textfile"
@@ -112,10 +113,13 @@ def find_listener(procfs: Path, port: int) -> tuple[int, str] | None:
     sockets = {f"socket:[{inode}]" for inode in inodes}
     if not sockets:
         return None
-    for folder in _process_folders(procfs):
+    for pid in sorted(name for name in folder_names(str(procfs)) if name.isdigit()):
+        folder = procfs / pid
         try:
             if any(_link(descriptor) in sockets for descriptor in (folder / "fd").iterdir()):
-                return int(folder.name), _command(folder)
+                words = read_text(str(folder / "cmdline")).split("\0")
+                command = clean_name(" ".join(word for word in words if word))
+                return int(pid), command or "command not readable"
         except OSError:
             continue
     return None
@@ -123,21 +127,10 @@ def find_listener(procfs: Path, port: int) -> tuple[int, str] | None:
 
 def _listening_inodes(table: Path, port: int) -> Iterator[str]:
     """Yields inodes of listening sockets; address, state and inode are columns 2, 4 and 10 (proc(5))."""
-    try:
-        lines = table.read_text("ascii", "replace").splitlines()[1:]
-    except OSError:
-        return
-    for line in lines:
+    for line in read_text(str(table)).splitlines()[1:]:
         words = line.split()
         if len(words) > 9 and words[3] == _LISTEN and int(words[1].rpartition(":")[2], 16) == port:
             yield words[9]
-
-
-def _process_folders(procfs: Path) -> Sequence[Path]:
-    try:
-        return sorted(entry for entry in procfs.iterdir() if entry.name.isdigit())
-    except OSError:
-        return ()
 
 
 def _link(path: Path) -> str:
@@ -145,14 +138,6 @@ def _link(path: Path) -> str:
         return str(path.readlink())
     except OSError:
         return ""
-
-
-def _command(folder: Path) -> str:
-    try:
-        words = decode_utf8((folder / "cmdline").read_bytes()).split("\0")
-    except OSError:
-        words = []
-    return clean_name(" ".join(word for word in words if word)) or "command not readable"
 
 
 def _textfile(given: str, usual: Sequence[Path]) -> Iterator[Finding]:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from gpuledger.dialects.catalogue import check_dialect_names
 from gpuledger.exposition.merging import check_family_specs
 from gpuledger.exposition.negotiation import FORMATS, TEXT, Format, choose_format
 from gpuledger.http.routes import Handler, Request, Response
-from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.family import Family
 from gpuledger.model.node_state import Dialect, NodeState
 from gpuledger.model.quantities import Quantity
@@ -70,7 +70,7 @@ class MetricsPages:
         self._clock = clock
         self._listed = frozenset(listed)
         self._beside = beside
-        self._check_known(self._listed)
+        check_dialect_names(self._listed, self._dialects)
         self._current = _Current(state, 0)
         # Number of the state in which each variant, and time at which each dialect, was last requested.
         self._last_state_number: dict[_Variant, int] = {}
@@ -136,7 +136,7 @@ class MetricsPages:
 
     def handler(self, names: tuple[str, ...]) -> Handler:
         """Returns the handler of a page of these dialects. Raises like `routes`."""
-        self._check_known(names)
+        check_dialect_names(names, self._dialects)
         check_family_specs(chain.from_iterable(self._dialects[name].specs for name in names))
         responses = {
             _Variant(names, offered, gzip): page_response(offered, gzip=gzip)
@@ -155,11 +155,6 @@ class MetricsPages:
             return replace(responses[variant], body=self._body(current, variant, {}))
 
         return serve
-
-    def _check_known(self, names: Iterable[str]) -> None:
-        for name in names:
-            if name not in self._dialects:
-                raise unknown_name_error("dialect", name, self._dialects)
 
     def _body(self, current: _Current, variant: _Variant, families: dict[str, list[Family]]) -> bytes:
         body = current.bodies.get(variant)

@@ -101,6 +101,32 @@ def compress_gzip(body: bytes, level: int = _LEVEL) -> bytes:
     return zlib.compress(body, level, _GZIP_FRAME)
 
 
+# Bytes. Below this size gzip costs more than it saves.
+_GZIP_FROM = 1024
+
+
+def content_response(
+    request: Request,
+    body: bytes,
+    content_type: str,
+    headers: tuple[tuple[str, str], ...] = (),
+    tag: str = "",
+    level: int = _LEVEL,
+) -> Response:
+    """Returns a response with this body, compressed if the client accepts it and the body is large enough.
+
+    With a `tag` it has this ETag, and is a 304 for a client that has the body.
+    """
+    headers = (*headers, ("Vary", "Accept-Encoding"))
+    if tag:
+        headers = (*headers, ("ETag", tag))
+        if request.has_etag(tag):
+            return Response(304, b"", content_type, headers)
+    if wants_gzip(request) and len(body) >= _GZIP_FROM:
+        body, headers = compress_gzip(body, level), (*headers, ("Content-Encoding", "gzip"))
+    return Response(200, body, content_type, headers)
+
+
 def metrics_page_handler(families: Callable[[], Iterable[Family]]) -> Handler:
     """Returns the handler of a page of `families`, in the format and coding that the scraper prefers."""
 

@@ -6,12 +6,13 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpuledger.host.files import sync_directory
+from gpuledger.host.files import file_signature, sync_directory
 from gpuledger.model.errors import GpuledgerError
 
 _MODE = 0o644
@@ -183,7 +184,7 @@ class NeighbourFiles:
     def __init__(self, own: Path, families: Iterable[str]) -> None:
         self._own = own
         self._families = frozenset(name.encode() for name in families)
-        self._signatures: dict[str, tuple[int, int, int]] = {}
+        self._signatures: dict[Path, tuple[int, ...] | None] = {}
 
     def find_clashes(self) -> list[tuple[Path, tuple[str, ...]]]:
         """Returns new or changed files that contain families of this program, with their names.
@@ -191,34 +192,23 @@ class NeighbourFiles:
         A file that cannot be read is skipped: node_exporter most likely cannot read it either, and reports
         it.
         """
-        before, self._signatures = self._signatures, {}
+        before, self._signatures = self._signatures, {path: file_signature(path) for path in self._files()}
         clashes = []
-        for path, signature in self._files():
-            self._signatures[path.name] = signature
-            shared = self._families & _family_names(path) if before.get(path.name) != signature else None
+        for path, signature in self._signatures.items():
+            shared = self._families & _family_names(path) if before.get(path) != signature else None
             if shared:
                 clashes.append((path, tuple(sorted(name.decode() for name in shared))))
         return clashes
 
-    def _files(self) -> Iterator[tuple[Path, tuple[int, int, int]]]:
-        count = 0
+    def _files(self) -> list[Path]:
         try:
             with os.scandir(self._own.parent) as entries:
-                for entry in entries:
-                    # Regular files only: opening a pipe would block.
-                    if (
-                        not entry.name.endswith(".prom")
-                        or entry.name == self._own.name
-                        or not entry.is_file()
-                    ):
-                        continue
-                    count += 1
-                    if count > _MAX_FILES:
-                        return
-                    status = entry.stat()
-                    yield Path(entry.path), (status.st_ino, status.st_size, status.st_mtime_ns)
+                prom_files = (entry for entry in entries if entry.name.endswith(".prom"))
+                # Regular files only: opening a pipe would block.
+                others = (entry for entry in prom_files if entry.name != self._own.name and entry.is_file())
+                return [Path(entry.path) for entry in islice(others, _MAX_FILES)]
         except OSError:
-            return
+            return []
 
 
 def _family_names(path: Path) -> set[bytes]:

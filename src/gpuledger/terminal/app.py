@@ -11,7 +11,6 @@ from typing import ClassVar
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import Resize
-from textual.message import Message
 from textual.widgets import Input
 
 from gpuledger.model.errors import GpuledgerError
@@ -20,7 +19,7 @@ from gpuledger.terminal.feed import Feed
 from gpuledger.terminal.filters import ProcessFilter
 from gpuledger.terminal.header import Freshness, TextLines, head_lines, key_line, note_line
 from gpuledger.terminal.layout import Glyphs, Line
-from gpuledger.terminal.screens import GLOSSARY, HELP, Fact, FactScreen, process_facts
+from gpuledger.terminal.screens import GLOSSARY, HELP, FactScreen, ProcessScreen
 from gpuledger.terminal.snapshot import DeviceRow, NodeSnapshot, ProcessRow, parse_snapshot
 from gpuledger.terminal.sort_order import SORT_KEYS
 from gpuledger.terminal.table import Table
@@ -30,7 +29,7 @@ from gpuledger.terminal.top_view import TopView, caption_line, data_notes, no_pr
 _MAX_RETRY_DELAY = 5.0
 
 
-class SnapshotPoller:
+class SnapshotPoller(Thread):
     """Polls a feed in its own thread; passes snapshots to `on_snapshot`, failures to `on_error`."""
 
     def __init__(
@@ -41,38 +40,35 @@ class SnapshotPoller:
         on_error: Callable[[str], object],
     ) -> None:
         """`interval` is the seconds between two requests."""
+        # Daemon thread: a request that waits for its timeout must not delay the exit.
+        super().__init__(name="snapshot poller", daemon=True)
         self._feed, self._interval = feed, interval
         self._on_snapshot, self._on_error = on_snapshot, on_error
-        self._stopped = Event()
+        self._stopping = Event()
         self._wake = Event()
-        # Daemon thread: a request that waits for its timeout must not delay the exit.
-        self._thread = Thread(target=self._run, name="snapshot poller", daemon=True)
-
-    def start(self) -> None:
-        """Start polling; the first request is sent immediately."""
-        self._thread.start()
 
     def stop(self) -> None:
         """Stop polling, without waiting for a running request."""
-        self._stopped.set()
+        self._stopping.set()
         self._wake.set()
 
     def poll_now(self) -> None:
         """Send the next request immediately."""
         self._wake.set()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Poll until `stop`; the first request is sent immediately."""
         delay = self._interval
-        while not self._stopped.is_set():
+        while not self._stopping.is_set():
             try:
                 snapshot = parse_snapshot(self._feed.snapshot())
             except GpuledgerError as error:
                 delay = max(self._interval, min(_MAX_RETRY_DELAY, delay * 1.5))
-                if not self._stopped.is_set():
+                if not self._stopping.is_set():
                     self._on_error(str(error))
             else:
                 delay = self._interval
-                if not self._stopped.is_set():
+                if not self._stopping.is_set():
                     self._on_snapshot(snapshot)
             self._wake.wait(delay)
             self._wake.clear()
@@ -98,7 +94,8 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("q", "quit", show=False),
         Binding("space", "pause", show=False),
-        Binding("slash", "filter", show=False),
+        # With priority, so that keys typed immediately after it are received by the filter box.
+        Binding("slash", "filter", show=False, priority=True),
         Binding("escape", "everything", show=False),
         Binding("question_mark,h,f1", "help", show=False),
         Binding("n", "notes", show=False),
@@ -109,20 +106,6 @@ class TopApp(App[None]):
         *(Binding(key.letter, f"sort('{name}')", show=False) for name, key in SORT_KEYS.items()),
         *(Binding(str(digit), f"gpu('{digit}')", show=False) for digit in range(10)),
     ]
-
-    class SnapshotReceived(Message):
-        """A new snapshot."""
-
-        def __init__(self, snapshot: NodeSnapshot) -> None:
-            super().__init__()
-            self.snapshot = snapshot
-
-    class SnapshotFailed(Message):
-        """A failed request, with its error."""
-
-        def __init__(self, error: str) -> None:
-            super().__init__()
-            self.error = error
 
     def __init__(
         self,
@@ -135,20 +118,22 @@ class TopApp(App[None]):
         """`interval` is the seconds between two requests; `clock` returns monotonic seconds."""
         super().__init__()
         self.theme = "ansi-dark"
-        self._feed, self._glyphs, self._clock = feed, glyphs, clock
-        self._view = view
-        self._colored = not self.no_color
+        self._feed, self._view, self._glyphs, self._clock = feed, view, glyphs, clock
+        colored = not self.no_color
         self._watcher = SnapshotPoller(
             feed,
             interval,
-            lambda snapshot: self.post_message(self.SnapshotReceived(snapshot)),
-            lambda error: self.post_message(self.SnapshotFailed(error)),
+            lambda snapshot: self.call_later(self._show_snapshot, snapshot),
+            lambda error: self.call_later(self._show_error, error),
         )
         # Kept here: a timer may still fire after the screen has removed them.
-        self.head, self.caption = TextLines("head", glyphs), TextLines("caption", glyphs)
-        self.note, self.keys = TextLines("note", glyphs), TextLines("keys", glyphs)
-        self.devices = Table[DeviceRow](lambda row: (row.uuid, row.instance), glyphs, name="devices")
-        self.processes = Table[ProcessRow](lambda row: row.key, glyphs, letters=True, name="processes")
+        self.head, self.caption, self.note, self.keys = (
+            TextLines(name, glyphs, colored=colored) for name in ("head", "caption", "note", "keys")
+        )
+        self.devices = Table[DeviceRow](lambda row: row.device_key, glyphs, "devices", colored=colored)
+        self.processes = Table[ProcessRow](
+            lambda row: row.key, glyphs, "processes", letters=True, colored=colored
+        )
         self.filter = Input(id="filter", placeholder="words, !not, user:name; enter", compact=True)
         # The snapshot that is drawn, and the newest one.
         self._snapshot: NodeSnapshot | None = None
@@ -156,8 +141,6 @@ class TopApp(App[None]):
         self._changed = clock()
         self._error = ""
         self._frozen = False
-        self._fact_screen: FactScreen | None = None
-        self._subject: _ProcessDetails | None = None
         self._filter_before = view.filter
 
     def compose(self) -> ComposeResult:
@@ -166,7 +149,7 @@ class TopApp(App[None]):
 
     def on_mount(self) -> None:
         """Start polling."""
-        if not self._colored:
+        if self.no_color:
             # A scroll bar consists only of color.
             for table in (self.devices, self.processes):
                 table.styles.scrollbar_size_vertical = 0
@@ -178,21 +161,20 @@ class TopApp(App[None]):
         """Stop polling."""
         self._watcher.stop()
 
-    def on_top_app_snapshot_received(self, message: SnapshotReceived) -> None:
+    def _show_snapshot(self, snapshot: NodeSnapshot) -> None:
         """Show the new snapshot, unless the view is stopped."""
-        before = self.newest
-        self.newest, self._error = message.snapshot, ""
-        if before is None or before.unix != message.snapshot.unix:
+        if self.newest is None or self.newest.unix != snapshot.unix:
             self._changed = self._clock()
+        self.newest, self._error = snapshot, ""
         if not self._frozen:
             self._snapshot = self.newest
             self._draw()
         else:
             self.refresh_head()
 
-    def on_top_app_snapshot_failed(self, message: SnapshotFailed) -> None:
+    def _show_error(self, error: str) -> None:
         """Keep the last snapshot and mark it as stale."""
-        self._error = message.error
+        self._error = error
         self._draw()
 
     def on_resize(self, event: Resize) -> None:
@@ -207,23 +189,18 @@ class TopApp(App[None]):
         stale = bool(self._stale())
         devices, processes = self._view.devices(snapshot), self._view.processes(snapshot)
         self._share_height(len(devices), height or self.size.height)
-        self.devices.show(devices, device_columns(self._glyphs), faded=stale, colored=self._colored)
-        self.processes.show(
-            processes,
-            process_columns(self._glyphs, self._view.order, snapshot.unix),
-            by=self._view.order.by,
-            faded=stale,
-            colored=self._colored,
-        )
+        self.devices.show(devices, device_columns(self._glyphs), faded=stale)
+        columns = process_columns(self._glyphs, self._view.order, snapshot.unix)
+        self.processes.show(processes, columns, by=self._view.order.by, faded=stale)
         caption = (
             caption_line(snapshot, processes, self._view, self._glyphs)
             if processes
             else ((no_process_text(snapshot), "bold"),)
         )
         gap: list[Line] = [()] if (height or self.size.height) >= ROOMY_HEIGHT else []
-        self.caption.show([*gap, caption], colored=self._colored)
-        if self._fact_screen is not None and self._subject is not None:
-            self._fact_screen.show_facts(*self._subject.facts(snapshot))
+        self.caption.show([*gap, caption])
+        if isinstance(self.screen, ProcessScreen):
+            self.screen.update_from(snapshot)
 
     def _share_height(self, devices: int, height: int) -> None:
         """Show all GPUs in up to three fifths of the free lines; the processes get the rest."""
@@ -240,15 +217,14 @@ class TopApp(App[None]):
 
     def refresh_head(self) -> None:
         """Redraw the lines around the tables: the age grows without a new snapshot."""
-        colored = self._colored
         lines = head_lines(
             self._snapshot, self._stale(), self._freshness(), self._view, self._feed.origin, self._glyphs
         )
         if self.size.height >= ROOMY_HEIGHT:
             lines.append(())
-        self.head.show(lines, colored=colored)
-        self.keys.show([key_line(self.size.width)], colored=colored)
-        self.note.show(note_line(self._all_notes()), colored=colored)
+        self.head.show(lines)
+        self.keys.show([key_line(self.size.width)])
+        self.note.show(note_line(self._all_notes()))
 
     def _all_notes(self) -> list[str]:
         if self._snapshot is None:
@@ -278,7 +254,7 @@ class TopApp(App[None]):
 
     def action_everything(self) -> None:
         """Clear the filter, the GPU selection and the cursor."""
-        if self._filtering:
+        if self.filter.display:
             self._change_view(replace(self._view, filter=self._filter_before))
             self._end_filter()
             return
@@ -293,6 +269,10 @@ class TopApp(App[None]):
             self._snapshot = self.newest
         self._draw()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:  # noqa: ARG002  (as in App)
+        """In the filter box and in other screens, `/` is an ordinary key."""
+        return action != "filter" or self.focused in (self.devices, self.processes)
+
     def action_filter(self) -> None:
         """Open the filter box; typing filters immediately."""
         box = self.filter
@@ -300,7 +280,7 @@ class TopApp(App[None]):
         box.value = self._view.filter.text
         box.display = True
         self.keys.display = False
-        box.focus()
+        self.set_focus(box)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter with each typed character."""
@@ -310,40 +290,27 @@ class TopApp(App[None]):
         """Keep the filter and close its box."""
         self._end_filter()
 
-    @property
-    def _filtering(self) -> bool:
-        return bool(self.filter.display)
-
     def _end_filter(self) -> None:
         self.filter.display = False
         self.keys.display = True
-        self.processes.focus()
+        self.set_focus(self.processes)
 
     def action_help(self) -> None:
         """Show what the keys do and what the terms mean."""
-        self._open(FactScreen("keys and terms", [*HELP, ("", ""), *GLOSSARY]))
+        self.push_screen(FactScreen("keys and terms", [*HELP, ("", ""), *GLOSSARY]))
 
     def action_notes(self) -> None:
         """Show the notes about the data."""
         shown = self._all_notes() or ["Nothing is missing."]
-        self._open(FactScreen("notes", [(f"{number}.", note) for number, note in enumerate(shown, 1)]))
-
-    def _open(self, screen: FactScreen, subject: _ProcessDetails | None = None) -> None:
-        self._fact_screen, self._subject = screen, subject
-        self.push_screen(screen, lambda _: self._forget_fact_screen())
-
-    def _forget_fact_screen(self) -> None:
-        self._fact_screen = self._subject = None
+        self.push_screen(FactScreen("notes", [(f"{number}.", note) for number, note in enumerate(shown, 1)]))
 
     def on_table_chosen(self, message: Table.Chosen) -> None:
         """Show only the chosen GPU, or the details of the chosen process."""
         row = message.row
         if isinstance(row, DeviceRow):
             self._change_view(self._view.on_gpu(row.place))
-            return
-        if isinstance(row, ProcessRow) and self._snapshot is not None:
-            subject = _ProcessDetails(row)
-            self._open(FactScreen(*subject.facts(self._snapshot)), subject)
+        elif isinstance(row, ProcessRow) and self._snapshot is not None:
+            self.push_screen(ProcessScreen(row, self._snapshot))
 
     def on_table_heading_clicked(self, message: Table.HeadingClicked) -> None:
         """Sort by the clicked column."""
@@ -353,21 +320,3 @@ class TopApp(App[None]):
     def _change_view(self, view: TopView) -> None:
         self._view = view
         self._draw()
-
-
-class _ProcessDetails:
-    """The details of one process, followed across snapshots; kept when the process has ended."""
-
-    def __init__(self, row: ProcessRow) -> None:
-        self._row = row
-
-    def facts(self, snapshot: NodeSnapshot) -> tuple[str, list[Fact]]:
-        """The title and the facts."""
-        now = next((row for row in snapshot.processes if row.key == self._row.key), None)
-        self._row = now or self._row
-        ended = [] if now is not None else [("state", "has ended; these are its last values")]
-        pid = self._row.pid
-        return "several processes" if pid is None else f"process {pid}", [
-            *ended,
-            *process_facts(self._row, snapshot),
-        ]

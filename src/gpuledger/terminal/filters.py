@@ -31,8 +31,7 @@ class FilterWord:
 
     def matches(self, row: ProcessRow) -> bool:
         """Whether the row matches. Numbers must be equal; other texts match in part, ignoring case."""
-        found = self._found(row)
-        return found is not self.absent
+        return self._found(row) is not self.absent
 
     def _found(self, row: ProcessRow) -> bool:
         if self.field in ("gpu", "pid", "job"):

@@ -39,7 +39,7 @@ class Freshness:
         """Why the snapshot is stale, as text; empty when it is fresh."""
         if self.error:
             return f"STALE {number_format.lasting(self.age)}: {self.error}"
-        allowed = max(_STALE_SECONDS, _STALE_INTERVALS * newest.interval)
+        allowed = max(_STALE_SECONDS, _STALE_INTERVALS * newest.interval_seconds)
         if newest.paused or self.age <= allowed:
             return ""
         since = format_clock(newest.unix)
@@ -88,34 +88,33 @@ def key_line(width: int) -> Line:
     return tuple(spans)
 
 
+def line_strip(line: Line, width: int, *, colored: bool, role: str | None = None) -> Strip:
+    """The line as Textual draws it, `width` cells wide; `role` replaces the roles of all its spans."""
+    segments = [Segment(text, style(role or own, colored=colored)) for text, own in line]
+    return Strip(segments).adjust_cell_length(width, style(role or ""))
+
+
 class TextLines(Widget):
     """A widget of text lines: as high as its lines, each truncated at the edge."""
 
     DEFAULT_CSS = "TextLines { height: 1; background: ansi_default; }"
 
-    def __init__(self, name: str, glyphs: Glyphs) -> None:
+    def __init__(self, name: str, glyphs: Glyphs, *, colored: bool) -> None:
         super().__init__(id=name)
-        self._glyphs = glyphs
-        self._lines: list[Line] = []
-        self._colored = True
+        self._glyphs, self._colored = glyphs, colored
+        self.lines: list[Line] = []
         self.display = False
 
-    @property
-    def lines(self) -> list[Line]:
-        """The lines shown."""
-        return self._lines
-
-    def show(self, lines: list[Line], *, colored: bool) -> None:
+    def show(self, lines: list[Line]) -> None:
         """Replace the lines; without lines the widget takes no space."""
-        if len(lines) != len(self._lines):
+        if len(lines) != len(self.lines):
             self.styles.height = len(lines)
             self.display = bool(lines)
-        self._lines, self._colored = lines, colored
+        self.lines = lines
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """One line of the widget."""
         width = self.size.width
-        line = truncate_line(self._lines[y], width, self._glyphs) if y < len(self._lines) else ()
-        segments = [Segment(text, style(role, colored=self._colored)) for text, role in line]
-        return Strip(segments).adjust_cell_length(width, style(""))
+        line = truncate_line(self.lines[y], width, self._glyphs) if y < len(self.lines) else ()
+        return line_strip(line, width, colored=self._colored)

@@ -66,8 +66,8 @@ class TableColumn(Generic[R]):
 
 
 def text_cell(text: str) -> Line:
-    """A cell with one text, dimmed when the value is absent."""
-    return ((text, "dim" if text == ABSENT else ""),)
+    """A cell with one text; an absent value (also an empty text) is a dimmed `-`."""
+    return ((text, ""),) if text not in ("", ABSENT) else ((ABSENT, "dim"),)
 
 
 def ratio(part: float | None, whole: float | None) -> float | None:
@@ -137,14 +137,21 @@ def _preferred_width(column: TableColumn[R], rows: Sequence[R], most: int | None
     return longest if most is None else min(longest, max(most, column.least))
 
 
-def row_line(placed: Sequence[PlacedColumn[R]], row: R, glyphs: Glyphs, gap: int = 1) -> Line:
-    """The cells of a row, joined to one line."""
+def join_cells(
+    placed: Sequence[PlacedColumn[R]], cell: Callable[[TableColumn[R]], Line], glyphs: Glyphs, gap: int = 1
+) -> Line:
+    """One line of the table: the text that `cell` returns for each column, fitted into it."""
     spans: list[Span] = []
     for number, item in enumerate(placed):
         if number:
             spans.append((" " * gap, ""))
-        spans += fit_line(item.column.cell(row), item.width, glyphs, right=item.column.right)
+        spans += fit_line(cell(item.column), item.width, glyphs, right=item.column.right)
     return tuple(spans)
+
+
+def row_line(placed: Sequence[PlacedColumn[R]], row: R, glyphs: Glyphs, gap: int = 1) -> Line:
+    """The cells of a row, joined to one line."""
+    return join_cells(placed, lambda column: column.cell(row), glyphs, gap)
 
 
 def fit_line(line: Line, width: int, glyphs: Glyphs, *, right: bool = False) -> list[Span]:

@@ -92,7 +92,7 @@ def lasting(seconds: float | None, *, exact: bool = True) -> str:
     return text if exact else f">{text}"
 
 
-def bar(ratio: float | None, width: int, *, full: str, rest: str) -> tuple[str, str]:
+def bar_parts(ratio: float | None, width: int, *, full: str, rest: str) -> tuple[str, str]:
     """The filled and the unfilled part of a bar; both empty for an absent ratio. Only 0 fills nothing."""
     if ratio is None:
         return "", ""

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from rich.cells import cell_len
-
 from gpuledger.terminal.columns import device_columns, process_columns
-from gpuledger.terminal.layout import Glyphs, Line, PlacedColumn, Span, place_columns, row_line, truncate_line
+from gpuledger.terminal.layout import (
+    Glyphs,
+    Line,
+    PlacedColumn,
+    TableColumn,
+    join_cells,
+    place_columns,
+    row_line,
+    truncate_line,
+)
 from gpuledger.terminal.snapshot import NodeSnapshot
 from gpuledger.terminal.sort_order import SORT_KEYS
 from gpuledger.terminal.top_view import (
@@ -31,20 +38,20 @@ def column_gap(width: int | None) -> int:
     return 1 if width is not None and width < _WIDE else 2
 
 
-def heading_line(placed: Sequence[PlacedColumn[R]], gap: int, *, letters: bool = False, by: str = "") -> Line:
+def heading_line(
+    placed: Sequence[PlacedColumn[R]], glyphs: Glyphs, gap: int, *, letters: bool = False, by: str = ""
+) -> Line:
     """The column headings. `letters` marks the sort keys, `by` is the sort column."""
-    spans: list[Span] = []
-    for number, item in enumerate(placed):
-        if number:
-            spans.append((" " * gap, ""))
-        column, text = item.column, item.column.heading
-        role = "sorted" if column.key == by else "heading"
-        pad = (" " * (item.width - cell_len(text)), "")
-        cell: list[Span] = [(text, role)]
-        if letters and column.key in SORT_KEYS and column.key != by:
-            cell = [(text[:1], "letter"), (text[1:], role)]
-        spans += [pad, *cell] if column.right else [*cell, pad]
-    return tuple(spans)
+
+    def cell(column: TableColumn[R]) -> Line:
+        text = column.heading
+        if column.key == by:
+            return ((text, "sorted"),)
+        if letters and column.key in SORT_KEYS:
+            return ((text[:1], "letter"), (text[1:], "heading"))
+        return ((text, "heading"),)
+
+    return join_cells(placed, cell, glyphs, gap)
 
 
 def render_lines(
@@ -65,23 +72,20 @@ def render_lines(
     lines = [title_line(snapshot, origin, clock, glyphs), *banner_lines(snapshot)]
     if devices:
         placed = place_columns(device_columns(glyphs), devices, width, gap)
-        lines += [totals_line(devices, glyphs), (), heading_line(placed, gap)]
+        lines += [totals_line(devices, glyphs), (), heading_line(placed, glyphs, gap)]
         lines += [row_line(placed, row, glyphs, gap) for row in devices]
     if processes:
         columns = place_columns(process_columns(glyphs, view.order, snapshot.unix), processes, width, gap)
         lines += [
             (),
             caption_line(snapshot, processes, view, glyphs),
-            heading_line(columns, gap, by=view.order.by),
+            heading_line(columns, glyphs, gap, by=view.order.by),
         ]
         lines += [row_line(columns, row, glyphs, gap) for row in processes]
     else:
         lines += [(), ((no_process_text(snapshot), ""),)]
-    shown_notes = [*data_notes(snapshot, origin), *remarks]
-    lines += [(), *(((note, "dim"),) for note in shown_notes)] if shown_notes else []
+    if width is not None:
+        lines = [truncate_line(line, width, glyphs) for line in lines]
     # Notes are not truncated: the terminal wraps them.
-    last = len(lines) - len(shown_notes)
-    return [
-        line if width is None or number >= last else truncate_line(line, width, glyphs)
-        for number, line in enumerate(lines)
-    ]
+    notes = [*data_notes(snapshot, origin), *remarks]
+    return [*lines, *([()] if notes else []), *(((note, "dim"),) for note in notes)]

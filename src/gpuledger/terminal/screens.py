@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from datetime import datetime
 from typing import ClassVar
 
@@ -17,42 +18,33 @@ from textual.widgets import Static
 from gpuledger.terminal import number_format
 from gpuledger.terminal.palette import style
 from gpuledger.terminal.snapshot import DeviceRow, NodeSnapshot, ProcessRow
-from gpuledger.workloads.checks import REASONS
+from gpuledger.terminal.top_view import missing_owner_text
 
 Fact = tuple[str, str]
 
 _JOULES_PER_WH = 3600
+# The fields of Owner, in their order.
+_OWNER_NAMES = ("kind of owner", "namespace", "pod", "container", "job", "user")
 
 
 def process_facts(row: ProcessRow, snapshot: NodeSnapshot) -> list[Fact]:
     """Names and texts. Unknown owner names are omitted; absent quantities are shown as `-`."""
-    device = next(
-        (device for device in snapshot.devices if (device.uuid, device.instance) == (row.uuid, row.instance)),
-        None,
-    )
-    owner = row.owner
-    names = [
-        ("kind of owner", owner.kind),
-        ("namespace", owner.namespace),
-        ("pod", owner.pod),
-        ("container", owner.container),
-        ("job", owner.job),
-        ("user", owner.user),
-    ]
+    device = next((device for device in snapshot.devices if device.device_key == row.device_key), None)
+    unresolved = f"a process {missing_owner_text(row.unresolved)}" if row.unresolved else ""
+    names = zip((*_OWNER_NAMES, "owner missing"), (*astuple(row.owner), unresolved), strict=True)
     return [
         ("command", row.command or number_format.ABSENT),
         ("pid", number_format.count(row.pid)),
         ("on", _where(row, device)),
         *((name, text) for name, text in names if text),
-        *_unresolved(row),
         ("type", row.types or number_format.ABSENT),
         ("memory", _memory(row, device)),
-        ("SM", number_format.share(row.sm)),
-        ("memory bandwidth", number_format.share(row.bandwidth)),
-        ("power", _watts(row.watts)),
+        ("SM", number_format.share(row.sm_ratio)),
+        ("memory bandwidth", number_format.share(row.memory_bandwidth_ratio)),
+        ("power", _watts(row.power_watts)),
         ("energy", _energy(row.joules)),
-        ("measured", _energy(row.measured)),
-        ("apportioned", _energy(_difference(row.joules, row.measured))),
+        ("measured", _energy(row.measured_joules)),
+        ("apportioned", _energy(_difference(row.joules, row.measured_joules))),
         ("started", _started(row, snapshot.unix)),
     ]
 
@@ -62,19 +54,12 @@ def _where(row: ProcessRow, device: DeviceRow | None) -> str:
     return f"GPU {row.place}{named}, {row.uuid}"
 
 
-def _unresolved(row: ProcessRow) -> list[Fact]:
-    if not row.unresolved:
-        return []
-    why, remedy = REASONS.get(row.unresolved, ("without an owner", "run gpuledger doctor"))
-    return [("owner missing", f"a process {why} ({row.unresolved}): {remedy}")]
-
-
 def _memory(row: ProcessRow, device: DeviceRow | None) -> str:
-    used = number_format.size(row.memory)
-    total = None if device is None else device.memory_total
-    if row.memory is None or not total:
+    used = number_format.size(row.memory_bytes)
+    total = None if device is None else device.memory_total_bytes
+    if row.memory_bytes is None or not total:
         return used
-    return f"{used} of {number_format.size(total)} ({number_format.share(row.memory / total)})"
+    return f"{used} of {number_format.size(total)} ({number_format.share(row.memory_bytes / total)})"
 
 
 def _watts(number: float | None) -> str:
@@ -93,11 +78,11 @@ def _difference(whole: float | None, part: float | None) -> float | None:
 
 
 def _started(row: ProcessRow, now: float) -> str:
-    if row.start is None:
+    if row.start_unix is None:
         return number_format.ABSENT
-    at = datetime.fromtimestamp(row.start).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    lasting = number_format.lasting(now - row.start)
-    return f"{at}, {lasting} ago" if row.exact else f"before {at}: first seen {lasting} ago"
+    at = datetime.fromtimestamp(row.start_unix).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    lasting = number_format.lasting(now - row.start_unix)
+    return f"{at}, {lasting} ago" if row.start_exact else f"before {at}: first seen {lasting} ago"
 
 
 HELP: Sequence[Fact] = (
@@ -154,13 +139,6 @@ class FactScreen(ModalScreen[None]):
             box.border_subtitle = "esc"
             yield Static(self._text(), id="facts", markup=False)
 
-    def show_facts(self, title: str, facts: Sequence[Fact]) -> None:
-        """Replace the facts with those of the next snapshot."""
-        self._title, self.facts = title, facts
-        if self.is_mounted:
-            self.query_one(VerticalScroll).border_title = title
-            self.query_one("#facts", Static).update(self._text())
-
     def _text(self) -> RichTable:
         table = RichTable.grid(padding=(0, 2))
         for name, text in self.facts:
@@ -174,3 +152,21 @@ class FactScreen(ModalScreen[None]):
     def action_scroll(self, lines: int) -> None:
         """Scroll up or down."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
+
+
+class ProcessScreen(FactScreen):
+    """The details of one process, followed across snapshots; kept when the process has ended."""
+
+    def __init__(self, row: ProcessRow, snapshot: NodeSnapshot) -> None:
+        title = "several processes" if row.pid is None else f"process {row.pid}"
+        super().__init__(title, process_facts(row, snapshot))
+        self._row = row
+
+    def update_from(self, snapshot: NodeSnapshot) -> None:
+        """Show the values of this snapshot."""
+        now = next((row for row in snapshot.processes if row.key == self._row.key), None)
+        self._row = now or self._row
+        ended = [] if now is not None else [("state", "has ended; these are its last values")]
+        self.facts = [*ended, *process_facts(self._row, snapshot)]
+        if self.is_mounted:
+            self.query_one("#facts", Static).update(self._text())

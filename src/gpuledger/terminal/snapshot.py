@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from rich.cells import cell_len
 
@@ -47,18 +47,19 @@ def _safe(name: str) -> list[str]:
 
 
 VERSION = "v1"
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of a process or device; `kind` is the label `owner_kind`."""
+    """The owner of a process or device. Here and below, a field is named as its JSON key."""
 
-    kind: str = ""
+    owner_kind: str = ""
     namespace: str = ""
     pod: str = ""
     container: str = ""
-    user: str = ""
     job: str = ""
+    user: str = ""
 
     @property
     def text(self) -> str:
@@ -69,107 +70,105 @@ class Owner:
             return f"job {self.job} {self.user}".rstrip()
         return self.container or self.user
 
-    @property
-    def known(self) -> bool:
-        """Whether the owner has a name."""
-        return bool(self.text)
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceOwner:
     """An owner of a device, and the seconds for which it has held the device without work."""
 
     owner: Owner
-    present: bool
-    held: float | None
+    present: bool = False
+    held_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRow:
-    """One GPU or MIG instance. `gpu` is the index as text, `instance` is `GI_CI` or empty."""
+class _Row:
+    """A row for a device. `gpu` is the index as text, `instance` is `GI_CI` or empty."""
 
-    uuid: str
-    gpu: str
-    instance: str
-    name: str
-    profile: str
-    up: bool
-    holds: bool
-    state: str | None
-    utilization: float | None
-    memory_used: float | None
-    memory_total: float | None
-    power: float | None
-    power_limit: float | None
-    temperature: float | None
-    processes: int | None
-    joules: float | None
-    holders: tuple[DeviceOwner, ...] = ()
+    uuid: str = ""
+    gpu: str = ""
+    instance: str = ""
 
     @property
-    def present(self) -> tuple[DeviceOwner, ...]:
-        """The owners that are present now."""
-        return tuple(holder for holder in self.holders if holder.present)
+    def device_key(self) -> tuple[str, str]:
+        """Identifies the device."""
+        return (self.uuid, self.instance)
 
     @property
     def place(self) -> str:
         """`3`, or `1/2_0` under MIG."""
-        return _place(self.gpu, self.instance)
+        return f"{self.gpu}/{self.instance}" if self.instance else self.gpu
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow(_Row):
+    """One GPU or MIG instance."""
+
+    name: str = ""
+    profile: str = ""
+    up: bool = True
+    holds_processes: bool = True
+    state: str = ""
+    utilization_ratio: float | None = None
+    memory_used_bytes: float | None = None
+    memory_total_bytes: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature_celsius: float | None = None
+    processes: int | None = None
+    energy_joules: float | None = None
+    owners: tuple[DeviceOwner, ...] = ()
+
+    @property
+    def present(self) -> tuple[DeviceOwner, ...]:
+        """The owners that are present now."""
+        return tuple(holder for holder in self.owners if holder.present)
 
 
 RowKey = tuple[str, str, int | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessRow:
+class ProcessRow(_Row):
     """One process on one device, or with `count` all those of the device beyond its process limit."""
 
-    uuid: str
-    gpu: str
-    instance: str
-    pid: int | None
-    count: int | None
-    command: str
-    types: str
-    owner: Owner
-    memory: float | None
-    sm: float | None
-    bandwidth: float | None
-    watts: float | None
-    joules: float | None
-    measured: float | None
-    start: float | None
-    exact: bool
-    unresolved: str
+    owner: Owner = field(default_factory=Owner)
+    pid: int | None = None
+    count: int | None = None
+    command: str = ""
+    types: str = ""
+    memory_bytes: float | None = None
+    sm_ratio: float | None = None
+    memory_bandwidth_ratio: float | None = None
+    power_watts: float | None = None
+    joules: float | None = None
+    measured_joules: float | None = None
+    start_unix: float | None = None
+    start_exact: bool = True
+    unresolved: str = ""
 
     @property
     def key(self) -> RowKey:
         """Identifies the process across snapshots."""
-        return (self.uuid, self.instance, self.pid, self.start)
-
-    @property
-    def place(self) -> str:
-        """`3`, or `1/2_0` under MIG."""
-        return _place(self.gpu, self.instance)
+        return (self.uuid, self.instance, self.pid, self.start_unix)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
-    """A parsed snapshot. `unix` is the node's time, `interval` the seconds between its reads."""
+    """A parsed snapshot. `unix` is the node's time, `interval_seconds` the time between its reads."""
 
-    node: str
-    unix: float
     source: str
-    simulated: bool
-    detail: str
-    driver: str
-    cuda: str
     status: str
-    healthy: bool
-    readings: bool
-    paused: bool
-    interval: float
-    complete: bool
+    node: str = ""
+    unix: float = 0.0
+    simulated: bool = False
+    detail: str = ""
+    driver_version: str = ""
+    cuda_version: str = ""
+    healthy: bool = False
+    readings: bool = False
+    paused: bool = False
+    interval_seconds: float = 1.0
+    devices_complete: bool = True
     devices: tuple[DeviceRow, ...] = ()
     processes: tuple[ProcessRow, ...] = ()
 
@@ -184,99 +183,38 @@ def parse_snapshot(body: object) -> NodeSnapshot:
             f"this top reads snapshots of version {VERSION}, not '{version}': use the same gpuledger version"
         )
     try:
-        return _snapshot(body)
+        source, status = body["source"], body["status"]
+        return _parse(
+            NodeSnapshot,
+            {**source, **status, **body},
+            source=_text("name", source.get("name", "")),
+            status=_text("text", status.get("text", "")),
+            devices=tuple(_device(item) for item in _list(body, "devices")),
+            processes=tuple(_process(item) for item in _list(body, "processes")),
+        )
     except (LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise GpuledgerError(
             f"the response is not a gpuledger snapshot: {printable_name(str(error))[:80]}"
         ) from None
 
 
-def _snapshot(body: Mapping[str, Any]) -> NodeSnapshot:
-    source, status = body["source"], body["status"]
-    return NodeSnapshot(
-        node=_text(body, "node"),
-        unix=_number(body, "unix") or 0.0,
-        source=_text(source, "name"),
-        simulated=bool(source.get("simulated")),
-        detail=_text(source, "detail"),
-        driver=_text(source, "driver_version"),
-        cuda=_text(source, "cuda_version"),
-        status=_text(status, "text"),
-        healthy=bool(status.get("healthy")),
-        readings=bool(status.get("readings")),
-        paused=bool(status.get("paused")),
-        interval=_number(status, "interval_seconds") or 1.0,
-        complete=bool(body.get("devices_complete", True)),
-        devices=tuple(_device(item) for item in _list(body, "devices")),
-        processes=tuple(_process(item) for item in _list(body, "processes")),
-    )
-
-
 def _device(item: Mapping[str, Any]) -> DeviceRow:
-    return DeviceRow(
-        uuid=_text(item, "uuid"),
-        gpu=_text(item, "gpu"),
-        instance=_text(item, "instance"),
-        name=_text(item, "name"),
-        profile=_text(item, "profile"),
-        up=bool(item.get("up", True)),
-        holds=bool(item.get("holds_processes", True)),
-        state=_text(item, "state") or None,
-        utilization=_number(item, "utilization_ratio"),
-        memory_used=_number(item, "memory_used_bytes"),
-        memory_total=_number(item, "memory_total_bytes"),
-        power=_number(item, "power_watts"),
-        power_limit=_number(item, "power_limit_watts"),
-        temperature=_number(item, "temperature_celsius"),
-        processes=_whole(item, "processes"),
-        joules=_number(item, "energy_joules"),
-        holders=tuple(_holder(one) for one in _list(item, "owners")),
-    )
-
-
-def _holder(item: Mapping[str, Any]) -> DeviceOwner:
-    return DeviceOwner(
-        owner=_owner(item),
-        present=bool(item.get("present")),
-        held=_number(item, "held_seconds"),
-    )
-
-
-def _owner(item: Mapping[str, Any]) -> Owner:
-    return Owner(
-        kind=_text(item, "owner_kind"),
-        namespace=_text(item, "namespace"),
-        pod=_text(item, "pod"),
-        container=_text(item, "container"),
-        user=_text(item, "user"),
-        job=_text(item, "job"),
-    )
+    owners = (_parse(DeviceOwner, one, owner=_parse(Owner, one)) for one in _list(item, "owners"))
+    return _parse(DeviceRow, item, owners=tuple(owners))
 
 
 def _process(item: Mapping[str, Any]) -> ProcessRow:
-    return ProcessRow(
-        uuid=_text(item, "uuid"),
-        gpu=_text(item, "gpu"),
-        instance=_text(item, "instance"),
-        pid=_whole(item, "pid"),
-        count=_whole(item, "count"),
-        command=_text(item, "command"),
-        types="+".join(printable_name(str(kind)) for kind in _list(item, "types")),
-        owner=_owner(item),
-        memory=_number(item, "memory_bytes"),
-        sm=_number(item, "sm_ratio"),
-        bandwidth=_number(item, "memory_bandwidth_ratio"),
-        watts=_number(item, "power_watts"),
-        joules=_number(item, "joules"),
-        measured=_number(item, "measured_joules"),
-        start=_number(item, "start_unix"),
-        exact=bool(item.get("start_exact", True)),
-        unresolved=_text(item, "unresolved"),
-    )
+    types = "+".join(printable_name(str(kind)) for kind in _list(item, "types"))
+    return _parse(ProcessRow, item, types=types, owner=_parse(Owner, item))
 
 
-def _place(gpu: str, instance: str) -> str:
-    return f"{gpu}/{instance}" if instance else gpu
+def _parse(row: type[R], item: Mapping[str, Any], **parsed: object) -> R:
+    """The row of a JSON object; a field that is absent or null has its default."""
+    for one in fields(cast("type", row)):
+        found = item.get(one.name)
+        if one.name not in parsed and found is not None:
+            parsed[one.name] = _PARSERS[one.type](one.name, found)
+    return row(**parsed)
 
 
 def _list(item: Mapping[str, Any], key: str) -> Sequence[Any]:
@@ -286,28 +224,29 @@ def _list(item: Mapping[str, Any], key: str) -> Sequence[Any]:
     return found
 
 
-def _text(item: Mapping[str, Any], key: str) -> str:
-    found = item.get(key)
-    if found is None:
-        return ""
+def _text(key: str, found: object) -> str:
     if not isinstance(found, str):
         raise TypeError(f"{key} is not a string")
     return printable_name(found)
 
 
-def _number(item: Mapping[str, Any], key: str) -> float | None:
-    found = item.get(key)
-    if found is None:
-        return None
+def _number(key: str, found: object) -> float:
     if isinstance(found, bool) or not isinstance(found, int | float) or not isfinite(found):
         raise TypeError(f"{key} is not a number")
     return float(found)
 
 
-def _whole(item: Mapping[str, Any], key: str) -> int | None:
-    found = item.get(key)
-    if found is None:
-        return None
+def _whole(key: str, found: object) -> int:
     if isinstance(found, bool) or not isinstance(found, int):
         raise TypeError(f"{key} is not an integer")
     return found
+
+
+# By the type of the field.
+_PARSERS: Mapping[Any, Callable[[str, object], object]] = {
+    "str": _text,
+    "bool": lambda _, found: bool(found),
+    "float": _number,
+    "float | None": _number,
+    "int | None": _whole,
+}

@@ -42,12 +42,12 @@ SORT_KEYS = {
         SortKey("pid", "p", False, lambda row: row.pid),
         SortKey("owner", "o", False, lambda row: natural_key(row.owner.text) or None),
         SortKey("command", "c", False, lambda row: natural_key(row.command) or None),
-        SortKey("memory", "m", True, lambda row: row.memory),
-        SortKey("sm", "s", True, lambda row: row.sm),
-        SortKey("watts", "w", True, lambda row: row.watts),
+        SortKey("memory", "m", True, lambda row: row.memory_bytes),
+        SortKey("sm", "s", True, lambda row: row.sm_ratio),
+        SortKey("watts", "w", True, lambda row: row.power_watts),
         SortKey("joules", "j", True, lambda row: row.joules),
         # The oldest first: the lowest start.
-        SortKey("age", "a", False, lambda row: row.start),
+        SortKey("age", "a", False, lambda row: row.start_unix),
     )
 }
 
@@ -101,21 +101,14 @@ def parse_sort_order(text: object) -> SortOrder:
 def sort_processes(rows: Iterable[ProcessRow], order: SortOrder) -> list[ProcessRow]:
     """Sort processes, ties by GPU, memory and pid. Rows of several processes come last."""
     value = order.key.value
-    present: list[tuple[Any, ProcessRow]] = []
-    absent: list[ProcessRow] = []
-    several: list[ProcessRow] = []
-    for row in rows:
-        if row.count is not None:
-            several.append(row)
-        elif (found := value(row)) is None:
-            absent.append(row)
-        else:
-            present.append((found, row))
-    present.sort(key=lambda pair: _tie_break(pair[1]))
-    present.sort(key=lambda pair: pair[0], reverse=order.falling)
-    return [*(row for _, row in present), *sorted(absent, key=_tie_break), *sorted(several, key=_tie_break)]
+    every = sorted(rows, key=_tie_break)
+    single = [row for row in every if row.count is None]
+    present = [row for row in single if value(row) is not None]
+    absent = [row for row in single if value(row) is None]
+    several = [row for row in every if row.count is not None]
+    return [*sorted(present, key=value, reverse=order.falling), *absent, *several]
 
 
 def _tie_break(row: ProcessRow) -> tuple[Any, ...]:
-    memory = -1.0 if row.memory is None else row.memory
+    memory = -1.0 if row.memory_bytes is None else row.memory_bytes
     return (natural_key(row.place), -memory, row.pid or 0)

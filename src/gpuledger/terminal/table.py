@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from rich.segment import Segment
 from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.geometry import Size
@@ -14,7 +13,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpuledger.terminal.layout import Glyphs, Line, PlacedColumn, TableColumn, place_columns, row_line
+from gpuledger.terminal.header import line_strip
+from gpuledger.terminal.layout import Glyphs, PlacedColumn, TableColumn, place_columns, row_line
 from gpuledger.terminal.palette import style
 from gpuledger.terminal.plain_output import column_gap, heading_line
 
@@ -60,28 +60,22 @@ class Table(ScrollView, Generic[R], can_focus=True):
             self.table, self.column = table, column
 
     def __init__(
-        self, key: Callable[[R], Hashable], glyphs: Glyphs, *, letters: bool = False, name: str = ""
+        self, key: Callable[[R], Hashable], glyphs: Glyphs, name: str, *, letters: bool = False, colored: bool
     ) -> None:
-        super().__init__(id=name or None)
-        self._key, self._glyphs, self._letters = key, glyphs, letters
-        self._rows: Sequence[R] = ()
+        super().__init__(id=name)
+        self._key, self._glyphs, self._letters, self._colored = key, glyphs, letters, colored
+        self.rows: Sequence[R] = ()
         self._columns: Sequence[TableColumn[R]] = ()
         self._placed: list[PlacedColumn[R]] = []
         self._by = ""
         self._faded = False
-        self._colored = True
         self._cursor: Hashable = None
         self._index = 0
 
     @property
-    def rows(self) -> Sequence[R]:
-        """The rows shown."""
-        return self._rows
-
-    @property
     def current(self) -> R | None:
         """The row under the cursor; None before the cursor was first moved."""
-        return None if self._cursor is None or not self._rows else self._rows[self._index]
+        return None if self._cursor is None or not self.rows else self.rows[self._index]
 
     def show(
         self,
@@ -89,14 +83,12 @@ class Table(ScrollView, Generic[R], can_focus=True):
         columns: Sequence[TableColumn[R]],
         *,
         by: str = "",
-        faded: bool = False,
-        colored: bool = True,
+        faded: bool,
     ) -> None:
         """Replace the rows. The cursor remains on its row, and the row on its line of the screen."""
         before = self._index - self.scroll_offset.y
         visible = 0 <= before < self._height
-        self._rows, self._columns, self._by = rows, columns, by
-        self._faded, self._colored = faded, colored
+        self.rows, self._columns, self._by, self._faded = rows, columns, by, faded
         self._update_layout()
         if self._cursor is not None:
             self._find_cursor()
@@ -110,13 +102,13 @@ class Table(ScrollView, Generic[R], can_focus=True):
         self.refresh()
 
     def _find_cursor(self) -> None:
-        for index, row in enumerate(self._rows):
-            if self._key(row) == self._cursor:
-                self._index = index
-                return
-        # The process has ended: move to its neighbour.
-        self._index = min(self._index, max(0, len(self._rows) - 1))
-        self._cursor = self._key(self._rows[self._index]) if self._rows else None
+        keys = [self._key(row) for row in self.rows]
+        if self._cursor in keys:
+            self._index = keys.index(self._cursor)
+        else:
+            # The process has ended: move to its neighbour.
+            self._index = min(self._index, max(0, len(keys) - 1))
+            self._cursor = keys[self._index] if keys else None
 
     @property
     def _height(self) -> int:
@@ -125,12 +117,12 @@ class Table(ScrollView, Generic[R], can_focus=True):
 
     @property
     def _room(self) -> int:
-        return max(1, self.size.width - (_BAR if len(self._rows) > self._height else 0))
+        return max(1, self.size.width - (_BAR if len(self.rows) > self._height else 0))
 
     def _update_layout(self) -> None:
         room = self._room
-        self._placed = place_columns(self._columns, self._rows, room, column_gap(room))
-        self.virtual_size = Size(self.size.width, len(self._rows) + 1)
+        self._placed = place_columns(self._columns, self.rows, room, column_gap(room))
+        self.virtual_size = Size(self.size.width, len(self.rows) + 1)
 
     def on_resize(self) -> None:
         """Fit the columns again and keep the cursor visible."""
@@ -144,57 +136,48 @@ class Table(ScrollView, Generic[R], can_focus=True):
         width = self.size.width
         gap = column_gap(self._room)
         if y == 0:
-            return self._strip(heading_line(self._placed, gap, letters=self._letters, by=self._by), width)
+            heading = heading_line(self._placed, self._glyphs, gap, letters=self._letters, by=self._by)
+            return line_strip(heading, width, colored=self._colored)
         index = y - 1 + self.scroll_offset.y
-        if index >= len(self._rows):
+        if index >= len(self.rows):
             return Strip.blank(width, style(""))
-        line = row_line(self._placed, self._rows[index], self._glyphs, gap)
+        line = row_line(self._placed, self.rows[index], self._glyphs, gap)
+        role = "dim" if self._faded else None
         if self._cursor is not None and index == self._index and self.has_focus:
-            text = "".join(part for part, _ in line)
-            return Strip([Segment(text, style("cursor"))]).extend_cell_length(width, style("cursor"))
-        return self._strip(line, width, faded=self._faded)
-
-    def _strip(self, line: Line, width: int, *, faded: bool = False) -> Strip:
-        segments = [
-            Segment(text, style("dim" if faded else role, colored=self._colored)) for text, role in line
-        ]
-        return Strip(segments).adjust_cell_length(width, style(""))
+            role = "cursor"
+        return line_strip(line, width, colored=self._colored, role=role)
 
     def action_move(self, steps: int) -> None:
         """Move the cursor; the first move puts it on the first visible row."""
-        if self._rows:
-            start = self.scroll_offset.y if self._cursor is None else self._index + steps
-            self._move_cursor_to(start)
+        self._move_cursor_to(self.scroll_offset.y if self._cursor is None else self._index + steps)
 
     def action_page(self, pages: int) -> None:
         """Move up or down by the visible lines."""
-        if self._rows:
-            self._move_cursor_to(self._index + pages * self._height)
+        self._move_cursor_to(self._index + pages * self._height)
 
     def action_move_to(self, index: int) -> None:
         """Move to a row; -1 is the last one."""
-        if self._rows:
-            self._move_cursor_to(index if index >= 0 else len(self._rows) - 1)
+        self._move_cursor_to(index if index >= 0 else len(self.rows) - 1)
 
     def action_choose(self) -> None:
         """Post Chosen for the row under the cursor, or for the first row when there is no cursor."""
-        if self._rows:
+        if self.rows:
             if self._cursor is None:
                 self._move_cursor_to(self._index)
-            self.post_message(self.Chosen(self, self._rows[self._index]))
+            self.post_message(self.Chosen(self, self.rows[self._index]))
 
     def _move_cursor_to(self, index: int) -> None:
-        self._index = min(len(self._rows) - 1, max(0, index))
-        self._cursor = self._key(self._rows[self._index])
-        self._scroll_to_cursor()
-        self.refresh()
+        if self.rows:
+            self._index = min(len(self.rows) - 1, max(0, index))
+            self._cursor = self._key(self.rows[self._index])
+            self._scroll_to_cursor()
+            self.refresh()
 
     def _scroll_to_cursor(self) -> None:
         top = self.scroll_offset.y
-        if self._index < top:
-            self.scroll_to(y=self._index, animate=False, force=True, immediate=True)
-        elif self._index >= top + self._height:
-            self.scroll_to(y=self._index - self._height + 1, animate=False, force=True, immediate=True)
+        y = min(self._index, max(top, self._index - self._height + 1))
+        if y != top:
+            self.scroll_to(y=y, animate=False, force=True, immediate=True)
 
     def on_click(self, event: Click) -> None:
         """A click on a heading sorts, on a row moves the cursor; a double click chooses the row."""
@@ -202,7 +185,7 @@ class Table(ScrollView, Generic[R], can_focus=True):
             self._click_heading(event.x)
             return
         index = event.y - 1 + self.scroll_offset.y
-        if index < len(self._rows):
+        if index < len(self.rows):
             self._move_cursor_to(index)
             if event.chain == 2:
                 self.action_choose()

@@ -62,8 +62,8 @@ def title_line(snapshot: NodeSnapshot, origin: SnapshotOrigin, clock: str, glyph
     parts = [
         clock,
         origin.name if origin.remote else "",
-        f"driver {snapshot.driver}" if snapshot.driver else "",
-        f"CUDA {snapshot.cuda}" if snapshot.cuda else "",
+        f"driver {snapshot.driver_version}" if snapshot.driver_version else "",
+        f"CUDA {snapshot.cuda_version}" if snapshot.cuda_version else "",
         f"source {snapshot.source}",
     ]
     rest = f" {glyphs.dot} ".join(part for part in parts if part)
@@ -84,7 +84,7 @@ def banner_lines(snapshot: NodeSnapshot) -> list[Line]:
         lines.append(((f" {snapshot.status} ", "banner"),))
     elif not snapshot.healthy:
         lines.append((("Health: ", "bold"), (snapshot.status or "unknown", "alarm")))
-    if snapshot.readings and not snapshot.complete:
+    if snapshot.readings and not snapshot.devices_complete:
         lines.append((("Not all GPUs could be listed.", "alarm"),))
     return lines
 
@@ -93,7 +93,7 @@ def totals_line(devices: Iterable[DeviceRow], glyphs: Glyphs) -> Line:
     """The number of GPUs by state, and their power and memory. A quantity that a GPU lacks has no total."""
     rows = list(devices)
     gpus = [row for row in rows if not row.instance]
-    places = [row for row in rows if row.holds]
+    places = [row for row in rows if row.holds_processes]
     states = Counter("lost" if not row.up else row.state or "unknown" for row in places)
     parts = len(rows) - len(gpus)
     heading = _many(len(gpus), "GPU") + (f", {_many(parts, 'instance')}" if parts else "")
@@ -111,12 +111,12 @@ def totals_line(devices: Iterable[DeviceRow], glyphs: Glyphs) -> Line:
 def _sums(gpus: list[DeviceRow], glyphs: Glyphs) -> list[Span]:
     up = [row for row in gpus if row.up]
     parts = []
-    drawn, limit = _sum(row.power for row in up), _sum(row.power_limit for row in up)
+    drawn, limit = _sum(row.power_watts for row in up), _sum(row.power_limit_watts for row in up)
     if drawn is not None:
         parts.append(
             number_format.kilowatts(drawn) + ("" if limit is None else f"/{limit / 1000:.1f}") + " kW"
         )
-    used, total = _sum(row.memory_used for row in up), _sum(row.memory_total for row in up)
+    used, total = _sum(row.memory_used_bytes for row in up), _sum(row.memory_total_bytes for row in up)
     if used is not None:
         parts.append(number_format.sizes(used, total))
     return [(f" {glyphs.dot} {part}", "") for part in parts]
@@ -150,12 +150,18 @@ def no_process_text(snapshot: NodeSnapshot) -> str:
     if not snapshot.readings:
         return f"No readings: {snapshot.status or 'the node gives no reason'}"
     if not snapshot.devices:
-        return "This machine has no GPU." if snapshot.complete else "The GPUs could not be listed."
+        return "This machine has no GPU." if snapshot.devices_complete else "The GPUs could not be listed."
     if snapshot.processes:
         return "No process matches the filter."
-    if any(row.holds and row.processes is None for row in snapshot.devices):
+    if any(row.holds_processes and row.processes is None for row in snapshot.devices):
         return "The processes could not be listed."
     return "No process uses a GPU."
+
+
+def missing_owner_text(reason: str) -> str:
+    """Why the owner of a process is not fully known, and the remedy."""
+    why, remedy = REASONS.get(reason, ("without an owner", "run gpuledger doctor"))
+    return f"{why} ({reason}): {remedy}"
 
 
 def data_notes(snapshot: NodeSnapshot, origin: SnapshotOrigin) -> list[str]:
@@ -168,9 +174,8 @@ def data_notes(snapshot: NodeSnapshot, origin: SnapshotOrigin) -> list[str]:
         )
     missing = Counter(row.unresolved for row in snapshot.processes if row.unresolved)
     for reason, number in sorted(missing.items()):
-        why, remedy = REASONS.get(reason, ("without an owner", "run gpuledger doctor"))
-        lines.append(f"{_many(number, 'process')} {why} ({reason}): {remedy}.")
-    unlisted = [row for row in snapshot.devices if row.up and row.holds and row.processes is None]
+        lines.append(f"{_many(number, 'process')} {missing_owner_text(reason)}.")
+    unlisted = [row for row in snapshot.devices if row.up and row.holds_processes and row.processes is None]
     if unlisted:
         names = ", ".join(row.place for row in unlisted)
         lines.append(f"The processes of GPU {names} could not be listed.")

@@ -6,6 +6,7 @@ It names no process, user or pod.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterable
 from functools import cache
 from hashlib import sha256
 from html import escape
@@ -24,7 +25,7 @@ from gpuledger.model.quantities import (
 )
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.outputs.responses import health_verdict
-from gpuledger.web.settings import NO_REFRESH_QUERY, Links, PlainPageView
+from gpuledger.web.settings import NO_REFRESH_QUERY, Links
 
 _ABSENT = '<span title="not reported by the driver">\N{EN DASH}</span>'
 _COLUMNS = ("GPU", "Name", "Processes", "Utilization", "Memory", "Power", "Temperature")
@@ -33,19 +34,21 @@ _GIB = 2**30
 
 def gpu_table(snapshot: Snapshot) -> str:
     """An HTML table of a Snapshot's Readings, in their order."""
-    head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
     holders = {reading.device for reading in snapshot.process_readings}
-    rows = "\n".join(_row(reading, holds=reading.device in holders) for reading in snapshot.readings)
-    return f"""\
-<div class="wide" role="region" aria-label="GPUs" tabindex="0">
-<table>
-<caption>GPUs of this machine. \N{EN DASH}: the driver does not report the value; it is not zero.</caption>
-<thead><tr>{head}</tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-</div>"""
+    rows = (_row(reading, holds=reading.device in holders) for reading in snapshot.readings)
+    about = "GPUs of this machine. \N{EN DASH}: the driver does not report the value; it is not zero."
+    return html_table("GPUs", _COLUMNS, rows, f"<caption>{about}</caption>\n")
+
+
+def html_table(label: str, columns: Iterable[str], rows: Iterable[str], caption: str = "") -> str:
+    """A table that scrolls if it is too wide. `rows` and `caption` are HTML; the column State has words."""
+    words = {"State": ' class="words"'}
+    head = "".join(f'<th scope="col"{words.get(column, "")}>{column}</th>' for column in columns)
+    body = "\n".join(rows)
+    return (
+        f'<div class="wide" role="region" aria-label="{label}" tabindex="0">\n<table>\n{caption}'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
+    )
 
 
 def _row(reading: Reading, *, holds: bool) -> str:
@@ -60,8 +63,8 @@ def _row(reading: Reading, *, holds: bool) -> str:
     cells = (
         _processes(reading) if holds else "below",
         _share(reading),
-        _memory(reading),
-        _power(reading),
+        _pair(reading.get(MEMORY_USED), reading.get(MEMORY_TOTAL), "{:.1f}", "GiB", _GIB),
+        _pair(reading.get(POWER), reading.get(POWER_LIMIT), "{:.0f}", "W"),
         _format(reading.get(TEMPERATURE), "{:.0f} °C"),
     )
     return start + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
@@ -87,22 +90,12 @@ def _share(reading: Reading) -> str:
     return _format(None if ratio is None else ratio * 100, "{:.0f} %")
 
 
-def _memory(reading: Reading) -> str:
-    return _pair(_gibibytes(reading.get(MEMORY_USED)), _gibibytes(reading.get(MEMORY_TOTAL)), "{:.1f}", "GiB")
-
-
-def _power(reading: Reading) -> str:
-    return _pair(reading.get(POWER), reading.get(POWER_LIMIT), "{:.0f}", "W")
-
-
-def _pair(value: float | None, most: float | None, form: str, unit: str) -> str:
-    if most is None:
-        return _format(value, form + " " + unit)
-    return f"{_format(value, form)} / {form.format(most)} {unit}"
-
-
-def _gibibytes(size: float | None) -> float | None:
-    return None if size is None else size / _GIB
+def _pair(value: float | None, most: float | None, form: str, unit: str, scale: int = 1) -> str:
+    """The value and its limit in units of `scale`; only the value without a limit."""
+    shown = _format(None if value is None else value / scale, form)
+    if most is not None:
+        return f"{shown} / {form.format(most / scale)} {unit}"
+    return shown if value is None else f"{shown} {unit}"
 
 
 def _format(value: float | None, form: str) -> str:
@@ -167,38 +160,52 @@ def content_security_policy() -> str:
 
 
 # For people: slower than the tick, fast enough to see a job start.
-_REFRESH_SECONDS = 5
+REFRESH_SECONDS = 5
 
 
-def render_plain_page(state: NodeState, links: Links, view: PlainPageView) -> str:
-    """The HTML document. Every external text is escaped."""
-    refresh = f'<meta http-equiv="refresh" content="{_REFRESH_SECONDS}">\n' if view.refreshing else ""
+def html_document(title: str, header: str, main: str, footer: str, *, refreshing: bool) -> str:
+    """An HTML document with the version of the program after its title. The other texts are HTML."""
+    refresh = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">\n' if refreshing else ""
     return f"""\
 <!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-{refresh}<title>gpuledger</title>
+{refresh}<title>{title}</title>
 <style>{STYLE}</style>
 </head>
 <body>
 <header>
-<h1>gpuledger <small>{escape(__version__)}</small></h1>
-{_banner(state)}{_state(state, view)}
+<h1>{title} <small>{escape(__version__)}</small></h1>
+{header}
 </header>
 <main>
+{main}
+</main>
+<footer>{footer}</footer>
+</body>
+</html>
+"""
+
+
+def render_plain_page(
+    state: NodeState, links: Links, now: float, *, host: str = "", refreshing: bool = True, path: str = "/"
+) -> str:
+    """The HTML document, at the unix time `now`. Every external text is escaped.
+
+    `host` is the address of this node as requested, `path` that of the page.
+    """
+    main = f"""\
 {_devices(state)}
 <h2>Metrics and health</h2>
 {_link_list(links)}
 <h2>Prometheus</h2>
 <p>Add this target to <code>scrape_configs</code>:</p>
-<pre>{_scrape_config(links, view.host)}</pre>
-</main>
-<footer>{_refresh_link(view)}</footer>
-</body>
-</html>
-"""
+<pre>{_scrape_config(links, host)}</pre>"""
+    header = f"{_banner(state)}{_state(state, now)}"
+    footer = _refresh_link(path, refreshing=refreshing)
+    return html_document("gpuledger", header, main, footer, refreshing=refreshing)
 
 
 def _banner(state: NodeState) -> str:
@@ -210,13 +217,13 @@ def _banner(state: NodeState) -> str:
     return f'<p class="banner" role="note">{text}</p>\n'
 
 
-def _state(state: NodeState, view: PlainPageView) -> str:
+def _state(state: NodeState, now: float) -> str:
     source = state.source
     read_by = f"source {source.name}"
     if source.driver_version:
         read_by += f", driver {source.driver_version}"
     verdict = escape(health_verdict(state))
-    return f"<p>Health: <strong>{verdict}</strong>. {_age(state, view.now)} {escape(read_by)}.</p>"
+    return f"<p>Health: <strong>{verdict}</strong>. {_age(state, now)} {escape(read_by)}.</p>"
 
 
 def _age(state: NodeState, now: float) -> str:
@@ -257,8 +264,8 @@ def _scrape_config(links: Links, host: str) -> str:
     )
 
 
-def _refresh_link(view: PlainPageView) -> str:
-    if view.refreshing:
-        stop = f"{_href(view.path)}?{NO_REFRESH_QUERY}"
-        return f'Refreshed every {_REFRESH_SECONDS} s. <a href="{stop}">Stop refreshing</a>'
-    return f'<a href="{_href(view.path)}">Refresh automatically</a>'
+def _refresh_link(path: str, *, refreshing: bool) -> str:
+    if refreshing:
+        stop = f"{_href(path)}?{NO_REFRESH_QUERY}"
+        return f'Refreshed every {REFRESH_SECONDS} s. <a href="{stop}">Stop refreshing</a>'
+    return f'<a href="{_href(path)}">Refresh automatically</a>'

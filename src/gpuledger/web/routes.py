@@ -9,7 +9,7 @@ from gpuledger.http.routes import Handler, PendingResponse, Request, Response
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
 from gpuledger.web.api.api import Api, ApiOptions
-from gpuledger.web.settings import NO_REFRESH_QUERY, Links, PlainPageView
+from gpuledger.web.settings import NO_REFRESH_QUERY, Links
 
 if TYPE_CHECKING:
     from gpuledger.web.api.handlers import ApiHandlers
@@ -24,10 +24,9 @@ def plain_page_handler(
         # Imported lazily: without requests, html's entity table and OpenSSL stay out of memory.
         from gpuledger.web.plain_page import html_response, render_plain_page
 
-        view = PlainPageView(
-            clock.unix(), request.headers.get("host", ""), request.query != NO_REFRESH_QUERY, path
-        )
-        return html_response(render_plain_page(current(), links, view))
+        host, refreshing = request.headers.get("host", ""), request.query != NO_REFRESH_QUERY
+        page = render_plain_page(current(), links, clock.unix(), host=host, refreshing=refreshing, path=path)
+        return html_response(page)
 
     return serve
 

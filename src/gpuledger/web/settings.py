@@ -46,13 +46,3 @@ class Links:
             READY: "readiness: 200 after the first read was attempted",
             HEALTH: "health as text, always 200",
         }
-
-
-@dataclass(frozen=True, slots=True)
-class PlainPageView:
-    """What the plain page depends on besides the NodeState: the time in unix seconds, and the request."""
-
-    now: float
-    host: str = ""
-    refreshing: bool = True
-    path: str = "/"

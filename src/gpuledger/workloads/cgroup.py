@@ -238,13 +238,9 @@ def _parse_path(path: str) -> CgroupOwner:
                 offset = match.end() + 1
                 break
         else:
-            offset = _next_segment(path, offset)
+            separator = _SEPARATOR.search(path, offset)
+            offset = separator.end() if separator else len(path)
     return walk.result()
-
-
-def _next_segment(path: str, offset: int) -> int:
-    end = _SEPARATOR.search(path, offset)
-    return end.end() if end else len(path)
 
 
 class _PathWalk:

@@ -35,8 +35,8 @@ def parse_uuids(text: str) -> tuple[DeviceRef, ...]:
     return tuple(DeviceRef("uuid", word) for word in words)
 
 
-class DeviceIndex:
-    """The Devices of one Snapshot by UUID, minor number and index."""
+class DeviceTables:
+    """The Devices of one Snapshot by UUID in lower case, by minor number and by index."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self._uuids: dict[str, Device] = {}
@@ -53,6 +53,13 @@ class DeviceIndex:
                 self._indexes[device.index] = device
                 if device.minor is not None:
                     self._minors[device.minor] = device
+
+
+class DeviceIndex(DeviceTables):
+    """Finds the Devices of one Snapshot by DeviceRef."""
+
+    def __init__(self, devices: Iterable[Device]) -> None:
+        super().__init__(devices)
         # If minors and indexes are the same, a plain number is unambiguous.
         self._minors_equal_indexes = bool(self._indexes) and self._minors == self._indexes
 

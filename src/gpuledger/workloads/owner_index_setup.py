@@ -1,20 +1,21 @@
-"""Opens the owner indexes that the settings enable."""
+"""Registers the owner indexes: their groups of settings, the functions that open them, and their checks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from socket import gethostname
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING, Any
 
-from gpuledger.host.owner_index import OwnerIndex, PolledIndex
-from gpuledger.kubernetes.settings import KubernetesSettings, is_kubernetes_enabled, node_name
+from gpuledger.host.owner_index import BackgroundIndex, PolledIndex
+from gpuledger.host.settings import HostSettings
+from gpuledger.kubernetes.settings import KubernetesSettings, is_kubernetes_enabled
+from gpuledger.model.checks import Check
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError
+from gpuledger.model.settings import build_settings
 from gpuledger.model.source import Clock
-from gpuledger.model.workload import Allocation, Workload
+from gpuledger.model.workload import Allocation
 from gpuledger.workloads.containers.container_reader import open_container_indexes
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.device_index import IdentityCache
@@ -25,12 +26,11 @@ from gpuledger.workloads.job_map.job_map_reader import (
     job_map_allocations,
 )
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.owner_indexes import AllocationSource, OwnerIndexes
-from gpuledger.workloads.owner_resolution import enrich_owner
+from gpuledger.workloads.owner_indexes import AllocationSource, OwnerFacts, OwnerIndexes
 from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher
 from gpuledger.workloads.pod_resources.kubelet_index import open_kubelet_index
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.pods.pod import NO_PODS, Pods
+from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, Pods, ResourceSlices
 from gpuledger.workloads.pods.pod_cgroups import PodCgroups
 from gpuledger.workloads.slurm.job_reader import SlurmReader
 from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs, slurm_allocations
@@ -38,203 +38,171 @@ from gpuledger.workloads.slurm.settings import SlurmSettings, is_slurm_enabled
 
 if TYPE_CHECKING:
     from gpuledger.workloads.pods.pod_logs import PodIndexes
-    from gpuledger.workloads.pods.resource_slices import ResourceSlices
+
+# The settings of the owner indexes, beside KubernetesSettings, by the title that --help-all shows.
+OWNER_INDEX_GROUPS: dict[str, type] = {
+    "GPUs allocated to pods": PodResourcesSettings,
+    "Slurm jobs": SlurmSettings,
+    "job mapping files": JobMapSettings,
+    "containers": ContainerSettings,
+}
+
+_SLICE_PERIOD = 60.0
+_JOB_MAP_PERIOD = 5.0
+_SLURM_PERIOD = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class KubernetesIndexes:
-    """The indexes of pods and ResourceSlices, not started. `slices` is None without an API server."""
+def open_owner_indexes(
+    values: Mapping[str, Any],
+    node: str,
+    environment: Mapping[str, str],
+    clock: Clock,
+    user_name: Callable[[int], str] = str,
+) -> OwnerIndexes:
+    """The indexes that the settings enable, not started; empty if nothing is enabled or detected.
 
-    pods: PodIndexes
-    slices: PolledIndex[ResourceSlices] | None
+    `values` are parsed settings by key, `node` is the name under which Kubernetes knows this machine,
+    `user_name` maps a uid to a name. Raises UsageError for contradicting settings, GpuledgerError for an
+    unusable kubeconfig.
+    """
+    host = build_settings(HostSettings, values)
+    indexes: list[BackgroundIndex] = []
+    sources: list[AllocationSource] = []
+    pods: Callable[[], Pods] = lambda: NO_PODS  # noqa: E731  (replaced below)
+    if is_kubernetes_enabled(build_settings(KubernetesSettings, values), environment):
+        kubernetes_indexes, source, pods = _open_kubernetes(values, host, node, environment, clock)
+        indexes += kubernetes_indexes
+        sources.append(source)
+    slurm = open_slurm_index(build_settings(SlurmSettings, values), host, clock, user_name)
+    if slurm is not None:
+        of_slurm = IdentityCache(slurm_allocations)
+        indexes.append(slurm)
+        sources.append(lambda devices: of_slurm(slurm.value, devices))
+
+    def jobs() -> SlurmJobs:
+        return NO_JOBS if slurm is None else slurm.value
+
+    job_map_settings = build_settings(JobMapSettings, values)
+    job_map = open_job_map_index(job_map_settings, clock)
+    if job_map is not None:
+        of_job_map = IdentityCache(partial(job_map_allocations, kind=job_map_settings.kind))
+        indexes.append(job_map)
+        sources.append(lambda devices: of_job_map(job_map.value, devices, jobs()))
+    containers = open_container_indexes(build_settings(ContainerSettings, values), clock=clock)
+    indexes += containers
+
+    def facts() -> OwnerFacts:
+        return OwnerFacts(pods(), jobs(), tuple([index.value for index in containers]))
+
+    return OwnerIndexes(indexes, facts, sources)
 
 
 def open_kubernetes_indexes(
     settings: KubernetesSettings, node: str, environment: Mapping[str, str], clock: Clock
-) -> KubernetesIndexes:
-    """Indexes for the Kubernetes node `node`. Call it only if `is_kubernetes_enabled`.
+) -> tuple[PodIndexes, PolledIndex[ResourceSlices] | None]:
+    """Indexes of the pods on the Kubernetes node `node`, and of its ResourceSlices.
 
-    The modules of the indexes are imported lazily: machines without Kubernetes do not load them.
-
-    Raises UsageError if `kubernetes.names` is `api` without an API server, GpuledgerError for an unusable
-    kubeconfig.
+    The second is None without an API server. Call it only if `is_kubernetes_enabled`. The modules of the
+    indexes are imported lazily: machines without Kubernetes do not load them. Raises UsageError if
+    `kubernetes.names` is `api` without an API server, GpuledgerError for an unusable kubeconfig.
     """
     from gpuledger.kubernetes.api_client import ApiClient
     from gpuledger.kubernetes.cluster_access import find_access
-    from gpuledger.workloads.pods.label_allowlist import LabelAllowlist
-    from gpuledger.workloads.pods.pod_logs import (
-        PodIndexes,
-        open_fallback_log_index,
-        open_pod_log_index,
-    )
+    from gpuledger.workloads.pods.pod_logs import PodIndexes, open_pod_log_index
     from gpuledger.workloads.pods.pod_watch import PodWatch
-    from gpuledger.workloads.pods.resource_slices import open_slice_index
+    from gpuledger.workloads.pods.resource_slices import SliceReader
 
     root = Path(settings.pod_logs)
     access = find_access(settings, environment)
-    if settings.names == "api" and access is None:
+    slices = None
+    if access is not None:
+        # Only the API server knows the UUIDs of DRA devices, wherever pod names come from.
+        reader = SliceReader(ApiClient(access), node)
+        slices = PolledIndex("resource_slices", reader.read, NO_SLICES, period=_SLICE_PERIOD, clock=clock)
+    elif settings.names == "api":
         raise UsageError(
             "--kubernetes-names api needs an API server, and none is configured; set --kubernetes-api or "
             "--kubeconfig"
         )
-    # Only the API server knows the UUIDs of DRA devices, wherever pod names come from.
-    slices = None if access is None else open_slice_index(ApiClient(access), node, clock=clock)
     if settings.names == "none":
-        return KubernetesIndexes(PodIndexes(), slices)
+        return PodIndexes(), slices
     if settings.names == "logs" or access is None:
-        return KubernetesIndexes(PodIndexes(logs=open_pod_log_index(root, clock=clock)), slices)
-    allowed = LabelAllowlist(settings.pod_label_allowlist)
-    watch = PodWatch(ApiClient(access), node, clock=clock, allowed=allowed)
-    fallback = open_fallback_log_index(watch, root, clock=clock) if settings.names == "auto" else None
-    return KubernetesIndexes(PodIndexes(watch, fallback), slices)
+        return PodIndexes(logs=open_pod_log_index(root, clock=clock)), slices
+    allowed_labels = settings.pod_label_allowlist
+    watch = PodWatch(ApiClient(access), node, clock=clock, allowed_labels=allowed_labels)
+    logs = None if settings.names == "api" else open_pod_log_index(root, watch, clock=clock)
+    return PodIndexes(watch, logs), slices
 
 
-JOB_MAP_PERIOD = 5.0
+def _open_kubernetes(
+    values: Mapping[str, Any], host: HostSettings, node: str, environment: Mapping[str, str], clock: Clock
+) -> tuple[list[BackgroundIndex], AllocationSource, Callable[[], Pods]]:
+    """The indexes, the allocations of the kubelet, and a function that returns the known pods."""
+    kubernetes = build_settings(KubernetesSettings, values)
+    pods, slices = open_kubernetes_indexes(kubernetes, node, environment, clock)
+    settings = build_settings(PodResourcesSettings, values)
+    cgroups = PodCgroups(Path(host.sysfs) / "fs/cgroup", clock)
+    kubelet = open_kubelet_index(settings, clock=clock, before_read=cgroups.refresh)
+    indexes = [*pods.indexes, *([] if slices is None else [slices]), kubelet]
+    matcher = AllocationMatcher(settings, cgroups)
+
+    def kubelet_allocations(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
+        known = NO_SLICES if slices is None else slices.value
+        return matcher.match(kubelet.value, devices, pods.value, known)
+
+    return indexes, kubelet_allocations, lambda: pods.value
 
 
-def open_job_map_index(settings: JobMapSettings, *, clock: Clock) -> PolledIndex[JobMap] | None:
+def open_job_map_index(settings: JobMapSettings, clock: Clock) -> PolledIndex[JobMap] | None:
     """The index of the job-mapping directory, not started; None if no directory is set."""
     if not settings.directory:
         return None
     reader = JobMapReader(Path(settings.directory), clock=clock)
-    return PolledIndex("job_map", reader.read, EMPTY_JOB_MAP, period=JOB_MAP_PERIOD, clock=clock)
-
-
-SLURM_PERIOD = 10.0
+    return PolledIndex("job_map", reader.read, EMPTY_JOB_MAP, period=_JOB_MAP_PERIOD, clock=clock)
 
 
 def open_slurm_index(
-    settings: SlurmSettings,
-    *,
-    clock: Clock,
-    sysfs: str = "/sys",
-    procfs: str = "/proc",
-    user_name: Callable[[int], str] = str,
-) -> PolledIndex[SlurmJobs]:
-    """The index of Slurm jobs, not started. Call it only if `is_slurm_enabled`."""
-    reader = SlurmReader(settings.root(sysfs), procfs=procfs, gres=settings.gres(), user_name=user_name)
-    return PolledIndex("slurm", reader.read, NO_JOBS, period=SLURM_PERIOD, clock=clock)
+    settings: SlurmSettings, host: HostSettings, clock: Clock, user_name: Callable[[int], str] = str
+) -> PolledIndex[SlurmJobs] | None:
+    """The index of Slurm jobs, not started; None if Slurm is neither enabled nor detected."""
+    if not is_slurm_enabled(settings, host.sysfs):
+        return None
+    reader = SlurmReader(
+        settings.root(host.sysfs), procfs=host.procfs, gres=settings.gres(), user_name=user_name
+    )
+    return PolledIndex("slurm", reader.read, NO_JOBS, period=_SLURM_PERIOD, clock=clock)
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerIndexSettings:
-    """All settings of owner indexes. `node` is the configured node name, empty if not set."""
-
-    kubernetes: KubernetesSettings
-    pod_resources: PodResourcesSettings
-    slurm: SlurmSettings
-    job_map: JobMapSettings
-    containers: ContainerSettings
-    node: str = ""
-
-    def node_name(self, environment: Mapping[str, str]) -> str:
-        """The name under which Kubernetes knows this machine."""
-        return node_name(self.node, environment, gethostname())
-
-
-# Field -> Settings group.
-OWNER_INDEX_GROUPS: dict[str, type] = {
-    name: kind for name, kind in get_type_hints(OwnerIndexSettings).items() if kind is not str
-}
-
-
-@dataclass(frozen=True, slots=True)
-class HostView:
-    """Mount points of proc and sysfs on this machine, and the lookup of user names by uid."""
-
-    procfs: str
-    sysfs: str
-    user_name: Callable[[int], str]
-
-
-def open_owner_indexes(
-    settings: OwnerIndexSettings, host: HostView, environment: Mapping[str, str], clock: Clock
-) -> OwnerIndexes:
-    """The enabled indexes, not started; empty if nothing is enabled or detected.
-
-    Raises UsageError for contradicting settings, GpuledgerError for an unusable kubeconfig.
-    """
-    indexes: list[OwnerIndex] = []
-    allocation_sources: list[AllocationSource] = []
-    pods = _open_kubernetes(settings, host, environment, clock, indexes, allocation_sources)
-    jobs = _open_jobs(settings, host, clock, indexes, allocation_sources)
-    containers = open_container_indexes(settings.containers, clock=clock)
-    indexes += containers
-
-    def enrich(owner: Workload) -> Workload:
-        known = (index.value for index in containers)
-        return enrich_owner(owner, jobs.value if jobs is not None else None, known)
-
-    def enrich_inputs() -> tuple[object, ...]:
-        return (*(index.value for index in containers), None if jobs is None else jobs.value)
-
-    return OwnerIndexes(indexes, pods, allocation_sources, enrich, enrich_inputs)
-
-
-def _open_kubernetes(
-    settings: OwnerIndexSettings,
-    host: HostView,
+def owner_index_checks(
+    values: Mapping[str, Any],
+    node: str,
     environment: Mapping[str, str],
     clock: Clock,
-    indexes: list[OwnerIndex],
-    allocation_sources: list[AllocationSource],
-) -> Callable[[], Pods]:
-    """A function that returns the known pods. Appends to `indexes` and `allocation_sources`."""
-    if not is_kubernetes_enabled(settings.kubernetes, environment):
-        return lambda: NO_PODS
-    cluster = open_kubernetes_indexes(
-        settings.kubernetes, settings.node_name(environment), environment, clock
+    devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
+    needs: tuple[str, ...] = (),
+) -> tuple[Check, ...]:
+    """Checks whether each owner index can be read here.
+
+    `devices` returns the source's, None where unread; `needs` are the checks that must not fail before it is
+    called. The checks are imported lazily: only `doctor` and health queries need them.
+    """
+    from gpuledger.workloads.checks import container_checks, job_map_checks
+    from gpuledger.workloads.pod_resources.checks import pod_resources_checks
+    from gpuledger.workloads.pods.checks import kubernetes_checks, read_slices
+    from gpuledger.workloads.slurm.checks import slurm_checks
+
+    host = build_settings(HostSettings, values)
+    kubernetes = build_settings(KubernetesSettings, values)
+    return (
+        *kubernetes_checks(kubernetes, node, environment),
+        *pod_resources_checks(
+            build_settings(PodResourcesSettings, values),
+            devices,
+            partial(read_slices, kubernetes, node, environment),
+            enabled=is_kubernetes_enabled(kubernetes, environment),
+            needs=needs,
+        ),
+        *slurm_checks(build_settings(SlurmSettings, values), sysfs=host.sysfs, procfs=host.procfs),
+        *job_map_checks(build_settings(JobMapSettings, values), clock),
+        *container_checks(build_settings(ContainerSettings, values)),
     )
-    cgroups = PodCgroups(Path(host.sysfs) / "fs/cgroup", clock)
-    slices = cluster.slices
-    kubelet = open_kubelet_index(settings.pod_resources, clock=clock, before_read=cgroups.refresh)
-    indexes += [*cluster.pods.indexes, *([] if slices is None else [slices]), kubelet]
-    matcher = AllocationMatcher(
-        resources=settings.pod_resources.resources,
-        drivers=settings.pod_resources.drivers,
-        has_cgroup=cgroups,
-    )
-
-    def kubelet_allocations(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
-        if slices is None:
-            return matcher.match(kubelet.value, devices, cluster.pods.value)
-        known = slices.value
-        return matcher.match(kubelet.value, devices, cluster.pods.value, known.uuids, known.parents)
-
-    allocation_sources.append(kubelet_allocations)
-    return lambda: cluster.pods.value
-
-
-def _open_jobs(
-    settings: OwnerIndexSettings,
-    host: HostView,
-    clock: Clock,
-    indexes: list[OwnerIndex],
-    allocation_sources: list[AllocationSource],
-) -> PolledIndex[SlurmJobs] | None:
-    """The index of Slurm jobs, or None. Appends it and the job-mapping index to the lists."""
-    jobs = None
-    if is_slurm_enabled(settings.slurm, host.sysfs):
-        jobs = open_slurm_index(
-            settings.slurm,
-            clock=clock,
-            sysfs=host.sysfs,
-            procfs=host.procfs,
-            user_name=host.user_name,
-        )
-        indexes.append(jobs)
-        allocation_sources.append(_slurm_source(jobs))
-    mapped = open_job_map_index(settings.job_map, clock=clock)
-    if mapped is not None:
-        cache = IdentityCache(partial(job_map_allocations, kind=settings.job_map.kind))
-        users = jobs
-        indexes.append(mapped)
-        allocation_sources.append(
-            lambda devices: cache(mapped.value, devices, users.value if users else None)
-        )
-    return jobs
-
-
-def _slurm_source(jobs: PolledIndex[SlurmJobs]) -> AllocationSource:
-    cache = IdentityCache(slurm_allocations)
-    return lambda devices: cache(jobs.value, devices)

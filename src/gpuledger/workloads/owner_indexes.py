@@ -4,45 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from gpuledger.host.owner_index import OwnerIndex, is_tried
+from gpuledger.host.owner_index import BackgroundIndex, is_tried
 from gpuledger.model.devices import Device
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.containers.container import Containers
 from gpuledger.workloads.device_index import same_objects
-from gpuledger.workloads.owner_resolution import resolve_owner
+from gpuledger.workloads.owner_resolution import enrich_owner, resolve_owner
 from gpuledger.workloads.pods.pod import NO_PODS, Pods
+from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
 
 # The allocations that one index knows; the same object while neither the index nor the Devices change.
 AllocationSource = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
-# Adds what an index knows to an owner; returns the owner itself if there is nothing to add.
-EnrichOwner = Callable[[Workload], Workload]
+
+
+class OwnerFacts(NamedTuple):
+    """What the indexes know about owners at one moment; the same objects while nothing changes."""
+
+    pods: Pods = NO_PODS
+    jobs: SlurmJobs = NO_JOBS
+    containers: tuple[Containers, ...] = ()
+
 
 # Seconds. Covers the jitter before a watch, a kubelet that takes its whole deadline, and a slow disk.
 _READ_ONCE_TIMEOUT = 10.0
 
 
 class OwnerIndexes:
-    """The owner indexes of this machine as an OwnerDirectory; without indexes it knows nothing.
+    """The owner indexes of this machine; without indexes it knows nothing. The methods of a tick never block.
 
-    `pods` returns the pods known now. Each allocation source returns the allocations of one index. `enrich`
-    adds job numbers, users and container names to an owner; `enrich_inputs` returns the objects that its
-    results depend on.
+    `facts` returns what is known now. Each allocation source returns the allocations of one index.
     """
 
     def __init__(
         self,
-        indexes: Sequence[OwnerIndex] = (),
-        pods: Callable[[], Pods] = lambda: NO_PODS,
+        indexes: Sequence[BackgroundIndex] = (),
+        facts: Callable[[], OwnerFacts] = OwnerFacts,
         allocation_sources: Sequence[AllocationSource] = (),
-        enrich: EnrichOwner = lambda owner: owner,
-        enrich_inputs: Callable[[], tuple[object, ...]] = tuple,
     ) -> None:
         self._indexes = tuple(indexes)
-        self._pods = pods
+        self._facts = facts
         self._allocation_sources = tuple(allocation_sources)
-        self._enrich = enrich
-        self._enrich_inputs = enrich_inputs
         self._parts: tuple[tuple[Allocation, ...], ...] = ()
         self._joined: tuple[Allocation, ...] = ()
         self._started = False
@@ -80,8 +84,9 @@ class OwnerIndexes:
         return tuple([index.health for index in self._indexes])
 
     def identity_inputs(self) -> tuple[object, ...]:
-        """Objects that all results depend on."""
-        return (self._pods(), *self._enrich_inputs())
+        """Objects that all results depend on: results change only when one of these objects does."""
+        pods, jobs, containers = self._facts()
+        return (pods, jobs, *containers)
 
     def allocations(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         """All device allocations; the same object while nothing changes."""
@@ -94,11 +99,12 @@ class OwnerIndexes:
     def resolve_owner(
         self, found: Workload, allocations: Sequence[Allocation], *, computes: bool
     ) -> Workload:
-        """The owner `found`, completed with everything that the indexes know."""
-        return self._enrich(resolve_owner(found, self._pods(), allocations, computes=computes))
+        """The owner, from its cgroup (`found`), the allocations of its Device and all indexes."""
+        pods, jobs, containers = self._facts()
+        return enrich_owner(resolve_owner(found, pods, allocations, computes=computes), jobs, containers)
 
     def nudge(self) -> None:
-        """Request an early refresh of every index."""
+        """Request an early refresh of every index, because a process has an owner without a name."""
         for index in self._indexes:
             index.nudge()
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import PENDING_NAMES, Allocation, Workload
-from gpuledger.workloads.cgroup import CgroupOwner, parse_cgroup
+from gpuledger.workloads.cgroup import parse_cgroup
 from gpuledger.workloads.device_index import same_objects
+from gpuledger.workloads.owner_indexes import OwnerIndexes
 
 UserName = Callable[[int], str]
 
@@ -28,46 +28,49 @@ def owner_from_host(host: HostFacts, user_name: UserName = str) -> Workload:
     caller), else the user of the process. `user_name` maps a uid that the Host did not resolve to a name.
     """
     if host.workload is not None:
-        return host.workload if host.workload.user else _with_user(host.workload, host.user)
+        lacks_user = host.user and not host.workload.user
+        return replace(host.workload, user=host.user) if lacks_user else host.workload
     found = parse_cgroup(host.cgroup)
     user = host.user
     if found.uid is not None and found.uid != host.uid:
         user = user_name(found.uid)
-    if found.kind == "unknown":
-        return _from_user(user, host.missing or found.missing)
-    return _from_cgroup(found, user)
-
-
-class OwnerDirectory(Protocol):
-    """Owner facts beyond a process's own cgroup. No method may block."""
-
-    def identity_inputs(self) -> tuple[object, ...]:
-        """Objects that all results depend on: results change only when one of these objects does."""
-
-    def allocations(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
-        """All device allocations; the same object while nothing changes."""
-
-    def resolve_owner(
-        self, found: Workload, allocations: Sequence[Allocation], *, computes: bool
-    ) -> Workload:
-        """The owner, from its cgroup (`found`) and the allocations of its Device."""
-
-    def nudge(self) -> None:
-        """Request an early refresh: a process has an owner without a name."""
+    if found.kind != "unknown":
+        return Workload(
+            kind=found.kind,
+            container=found.container,
+            pod_uid=found.pod_uid,
+            container_id=found.container_id,
+            runtime=found.runtime,
+            job=found.job,
+            step=found.step,
+            unit=found.unit,
+            user=user,
+            found_by="cgroup",
+            missing=found.missing,
+        )
+    missing = host.missing or found.missing
+    return (
+        Workload(kind="user", user=user, found_by="uid", missing=missing)
+        if user
+        else Workload(missing=missing)
+    )
 
 
 class OwnerLookup:
     """Assigns owners to the processes of one Snapshot per tick.
 
     Results are cached for the processes of the last Snapshot only. A process is resolved again only when its
-    host facts or the owner indexes change.
+    host facts or the owner indexes change. Without a `directory` the allocations of Snapshots are kept.
     """
 
-    def __init__(self, user_name: UserName = str, directory: OwnerDirectory | None = None) -> None:
+    def __init__(self, user_name: UserName = str, directory: OwnerIndexes | None = None) -> None:
         self._user_name = user_name
         self._directory = directory
+        # The caches of this Snapshot and of the one before.
         self._found: dict[tuple[int, ProcessStart], tuple[HostFacts, Workload]] = {}
+        self._found_before = self._found
         self._resolved: dict[ProcessKey, tuple[Workload, Workload]] = {}
+        self._resolved_before = self._resolved
         self._inputs: tuple[object, ...] = ()
         self._devices: tuple[Device, ...] = ()
         self._without_name: set[ProcessKey] = set()
@@ -85,13 +88,17 @@ class OwnerLookup:
             inputs = (*self._directory.identity_inputs(), allocations)
             if not same_objects(inputs, self._inputs):
                 self._inputs, self._resolved = inputs, {}
-        run = _SnapshotLookup(self, allocations)
-        readings = tuple([run.assign_reading(reading) for reading in snapshot.readings])
-        self._found, self._resolved = run.found, run.resolved
+        self._found_before, self._found = self._found, {}
+        self._resolved_before, self._resolved = self._resolved, {}
+        by_device: dict[str, list[Allocation]] = {}
+        for item in allocations:
+            by_device.setdefault(item.device.uuid, []).append(item)
+        readings = tuple([self._assign_reading(reading, by_device) for reading in snapshot.readings])
+        pending = {key for key, (_, owner) in self._resolved.items() if owner.missing in PENDING_NAMES}
         # Once per new process: a name that remains missing must not cause a refresh every second.
-        if self._directory is not None and run.without_name - self._without_name:
+        if self._directory is not None and pending - self._without_name:
             self._directory.nudge()
-        self._without_name = run.without_name
+        self._without_name = pending
         if allocations is snapshot.allocations and same_objects(readings, snapshot.readings):
             return snapshot
         return replace(snapshot, readings=readings, allocations=allocations)
@@ -102,78 +109,35 @@ class OwnerLookup:
             self._devices = devices
         return self._devices
 
-    def find_by_host(
-        self, process: GpuProcess, found: dict[tuple[int, ProcessStart], tuple[HostFacts, Workload]]
-    ) -> Workload:
+    def _assign_reading(self, reading: Reading, by_device: Mapping[str, Sequence[Allocation]]) -> Reading:
+        if not reading.processes:
+            return reading
+        allocations = by_device.get(reading.device.uuid, ())
+        processes = tuple([self._assign_process(process, allocations) for process in reading.processes])
+        if same_objects(processes, reading.processes):
+            return reading
+        return replace(reading, processes=processes)
+
+    def _assign_process(self, process: GpuProcess, allocations: Sequence[Allocation]) -> GpuProcess:
+        found = self._find_by_host(process)
+        owner = self._resolve(process, found, allocations)
+        self._resolved[process.key] = (found, owner)
+        return process if process.workload == owner else replace(process, workload=owner)
+
+    def _find_by_host(self, process: GpuProcess) -> Workload:
         """The owner by host facts alone, computed once per process."""
         key, host = (process.pid, process.host.start), process.host
-        entry = found.get(key) or self._found.get(key)
+        entry = self._found.get(key) or self._found_before.get(key)
         if entry is None or (entry[0] is not host and entry[0] != host):
             entry = (host, owner_from_host(host, self._user_name))
-        found[key] = entry
+        self._found[key] = entry
         return entry[1]
 
-    def resolve(self, process: GpuProcess, found: Workload, allocations: Sequence[Allocation]) -> Workload:
+    def _resolve(self, process: GpuProcess, found: Workload, allocations: Sequence[Allocation]) -> Workload:
         """The owner `found`, completed from the directory once per process and directory state."""
         if self._directory is None or process.host.workload is not None:
             return found
-        before = self._resolved.get(process.key)
+        before = self._resolved_before.get(process.key)
         if before is not None and before[0] is found:
             return before[1]
         return self._directory.resolve_owner(found, allocations, computes=process.computes)
-
-
-class _SnapshotLookup:
-    """Owner lookup for one Snapshot; collects the cache entries for the next one."""
-
-    def __init__(self, lookup: OwnerLookup, allocations: tuple[Allocation, ...]) -> None:
-        self._lookup = lookup
-        self._by_device: dict[str, list[Allocation]] = {}
-        for item in allocations:
-            self._by_device.setdefault(item.device.uuid, []).append(item)
-        self.found: dict[tuple[int, ProcessStart], tuple[HostFacts, Workload]] = {}
-        self.resolved: dict[ProcessKey, tuple[Workload, Workload]] = {}
-        self.without_name: set[ProcessKey] = set()
-
-    def assign_reading(self, reading: Reading) -> Reading:
-        if not reading.processes:
-            return reading
-        allocations = self._by_device.get(reading.device.uuid, ())
-        processes = tuple([self._assign_process(process, allocations) for process in reading.processes])
-        return (
-            reading if same_objects(processes, reading.processes) else replace(reading, processes=processes)
-        )
-
-    def _assign_process(self, process: GpuProcess, allocations: Sequence[Allocation]) -> GpuProcess:
-        found = self._lookup.find_by_host(process, self.found)
-        owner = self._lookup.resolve(process, found, allocations)
-        self.resolved[process.key] = (found, owner)
-        if owner.missing in PENDING_NAMES:
-            self.without_name.add(process.key)
-        return process if process.workload == owner else replace(process, workload=owner)
-
-
-def _from_cgroup(found: CgroupOwner, user: str) -> Workload:
-    return Workload(
-        kind=found.kind,
-        container=found.container,
-        pod_uid=found.pod_uid,
-        container_id=found.container_id,
-        runtime=found.runtime,
-        job=found.job,
-        step=found.step,
-        unit=found.unit,
-        user=user,
-        found_by="cgroup",
-        missing=found.missing,
-    )
-
-
-def _from_user(user: str, missing: str) -> Workload:
-    if not user:
-        return Workload(missing=missing)
-    return Workload(kind="user", user=user, found_by="uid", missing=missing)
-
-
-def _with_user(known: Workload, user: str) -> Workload:
-    return replace(known, user=user) if user else known

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.workloads.containers.container import Containers
+from gpuledger.workloads.containers.container import Containers, find_container_name
 from gpuledger.workloads.pods.pod import Pod, Pods
-from gpuledger.workloads.slurm.jobs import SlurmJobs
+from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
 
 # Reasons why the cgroup gives no evidence at all. The allocations of the Device may still name the owner.
 _NO_CGROUP_EVIDENCE = frozenset(
@@ -39,21 +39,20 @@ def resolve_owner(
         if pod is not None:
             return _with_pod(found, pod, allocations)
     if found.kind == "pod":
-        return _from_allocations(found, _allocations_of_pod(found, allocations)) or found
+        # With the same UID, or without a UID.
+        possible = [item for item in allocations if item.workload.pod_uid in ("", found.pod_uid)]
+        return _from_allocations(found, possible)
     if found.missing in _NO_CGROUP_EVIDENCE and computes:
-        return _from_allocations(found, allocations) or found
+        return _from_allocations(found, allocations)
     return found
 
 
 def _with_pod(found: Workload, pod: Pod, allocations: Sequence[Allocation]) -> Workload:
-    container = pod.container_name(found.container_id)
-    if not container:
-        containers = {
-            item.workload.container
-            for item in allocations
-            if (item.workload.namespace, item.workload.pod) == (pod.namespace, pod.name)
-        }
-        container = containers.pop() if len(containers) == 1 else ""
+    container = pod.containers.get(found.container_id) or _only_container(
+        item
+        for item in allocations
+        if (item.workload.namespace, item.workload.pod) == (pod.namespace, pod.name)
+    )
     return replace(
         found,
         kind="pod",
@@ -68,23 +67,21 @@ def _with_pod(found: Workload, pod: Pod, allocations: Sequence[Allocation]) -> W
     )
 
 
-def _allocations_of_pod(found: Workload, allocations: Sequence[Allocation]) -> list[Allocation]:
-    """Allocations that can belong to the pod: with the same UID, or without a UID."""
-    return [item for item in allocations if item.workload.pod_uid in ("", found.pod_uid)]
-
-
-def _from_allocations(found: Workload, allocations: Sequence[Allocation]) -> Workload | None:
-    """The pod to which the Device is allocated; None if there is not exactly one."""
-    if {item.workload.kind for item in allocations} != {"pod"}:
-        return None
-    pods = {(item.workload.namespace, item.workload.pod) for item in allocations}
-    if len(pods) != 1:
-        return None
-    holder = allocations[0].workload
-    if not holder.pod:
-        return None
+def _only_container(allocations: Iterable[Allocation]) -> str:
+    """The container of these allocations; empty if there is not exactly one."""
     containers = {item.workload.container for item in allocations}
-    container = containers.pop() if len(containers) == 1 else ""
+    return containers.pop() if len(containers) == 1 else ""
+
+
+def _from_allocations(found: Workload, allocations: Sequence[Allocation]) -> Workload:
+    """The pod to which the Device is allocated; `found` if there is not exactly one."""
+    pods = {(item.workload.kind, item.workload.namespace, item.workload.pod) for item in allocations}
+    if len(pods) != 1:
+        return found
+    holder = allocations[0].workload
+    if holder.kind != "pod" or not holder.pod:
+        return found
+    container = _only_container(allocations)
     return replace(
         holder,
         container=container,
@@ -98,7 +95,7 @@ def _from_allocations(found: Workload, allocations: Sequence[Allocation]) -> Wor
 
 
 def enrich_owner(
-    workload: Workload, jobs: SlurmJobs | None = None, containers: Iterable[Containers] = ()
+    workload: Workload, jobs: SlurmJobs = NO_JOBS, containers: Iterable[Containers] = ()
 ) -> Workload:
     """The Workload with the number and user of its Slurm job, or with the name of its container.
 
@@ -107,25 +104,16 @@ def enrich_owner(
     container's, not that of its image or compose project.
     """
     if workload.job and workload.kind in ("slurm", "pod"):
-        return _with_job(workload, jobs)
+        found = jobs.get(workload.job)
+        if found is None:
+            return workload
+        user = found.user if workload.kind == "slurm" and found.user else workload.user
+        if (found.job, user) == (workload.job, workload.user):
+            return workload
+        return replace(workload, job=found.job, user=user)
     if workload.kind == "container" and workload.container_id and not workload.container:
-        return _with_container_name(workload, containers)
-    return workload
-
-
-def _with_job(workload: Workload, jobs: SlurmJobs | None) -> Workload:
-    found = jobs.get(workload.job) if jobs is not None else None
-    if found is None:
-        return workload
-    user = found.user if workload.kind == "slurm" and found.user else workload.user
-    if (found.job, user) == (workload.job, workload.user):
-        return workload
-    return replace(workload, job=found.job, user=user)
-
-
-def _with_container_name(workload: Workload, containers: Iterable[Containers]) -> Workload:
-    for known in containers:
-        if found := known.get(workload.container_id):
+        names = (find_container_name(known, workload.container_id) for known in containers)
+        if name := next(filter(None, names), ""):
             missing = "" if workload.missing == "container_name" else workload.missing
-            return replace(workload, container=found.name, missing=missing)
+            return replace(workload, container=name, missing=missing)
     return workload

@@ -13,8 +13,10 @@ import pytest
 from builders import FakeClock
 from certificates import Certificates
 from gpuledger.agent.cluster_secrets import ClusterSecrets
+from gpuledger.agent.deliver.credentials import ReloadedCredentials
 from gpuledger.agent.deliver.settings import ClientTls
-from gpuledger.agent.scrape.client import ScrapeClient, ScrapeRequest, TargetCredentials
+from gpuledger.agent.scrape.client import ScrapeClient
+from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.host.clock import SystemClock
 from gpuledger.http.client_messages import HttpRequestFailed
 from gpuledger.kubernetes.access import ApiServerAccess
@@ -99,10 +101,10 @@ def test_a_ca_rotated_in_its_secret_is_used_at_the_next_scrape(
     api.apply_changes(PATH, ("ADDED", secret("tls", ca=old)))
     ca = secrets.get_secret("tls", "ca")
     clock = FakeClock()
-    access = TargetCredentials(ClientTls(ca=ca), None, clock, encrypted=True)
+    access = ReloadedCredentials(ClientTls(ca=ca), None, clock, encrypted=True)
 
     async def fetch(port: int) -> str:
-        client = ScrapeClient(ScrapeRequest(f"https://127.0.0.1:{port}/", 30), access)
+        client = ScrapeClient(Target("one", f"https://127.0.0.1:{port}/", (), ScrapeSettings()), access)
         try:
             return (await client.fetch()).body.decode()
         except HttpRequestFailed as failure:

@@ -11,6 +11,7 @@ import pytest
 
 from gpuledger.app.diagnosis import exit_code, findings_json, findings_table, run_checks
 from gpuledger.model.checks import Check, Finding, Verdict, fails, skipped, unknown, warning, works
+from gpuledger.model.errors import GpuledgerError
 
 EACH = [
     works("a", "alpha", "fine"),
@@ -71,19 +72,26 @@ def test_a_check_that_raises_keeps_its_findings_and_adds_one() -> None:
     assert "RuntimeError: odd" in found[1].why
 
 
-def test_a_check_that_hangs_is_abandoned() -> None:
+def test_an_error_of_gpuledger_is_a_failure_with_its_remedy() -> None:
+    def run() -> Iterable[Finding]:
+        raise GpuledgerError("no socket; mount it")
+
+    assert run_checks([Check("a", "alpha", run)]) == [fails("a", "alpha", "no socket", "mount it")]
+
+
+def test_a_check_that_hangs_is_abandoned_and_keeps_its_findings() -> None:
     done = Event()
 
     def run() -> Iterable[Finding]:
+        yield works("a", "GPU 0", "fine")
         done.wait()
-        return []
 
     try:
-        found = run_checks([Check("a", "alpha", run, limit=0.01), check("b", works("b", "beta", "fine"))])
+        found = run_checks([Check("a", "alpha", run, limit=0.2), check("b", works("b", "beta", "fine"))])
     finally:
         done.set()
-    assert [finding.verdict for finding in found] == [Verdict.FAILS, Verdict.WORKS]
-    assert "0.01 s" in found[0].why
+    assert [finding.verdict for finding in found] == [Verdict.WORKS, Verdict.FAILS, Verdict.WORKS]
+    assert "0.2 s" in found[1].why
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuledger.app.logs import configure_logging
-from gpuledger.config.settings import LogSettings
 
 HOSTILE = [
     "two\nlines",
@@ -38,7 +37,7 @@ def root() -> Iterator[None]:
 
 def log_line(form: str, text: str) -> str:
     stream = io.StringIO()
-    configure_logging(LogSettings(format=form), stream)
+    configure_logging({"log.format": form}, stream)
     logging.getLogger("gpuledger.test").warning("process %s", text)
     return stream.getvalue()
 

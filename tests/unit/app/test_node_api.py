@@ -237,3 +237,11 @@ WRONG = [
 def test_contradictory_flags_are_usage_errors(url, access, why):
     with pytest.raises(UsageError, match=why):
         NodeApiClient(url, access)
+
+
+def test_an_invalid_host_name_opens_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[object] = []
+    monkeypatch.setattr(socket, "create_connection", lambda *address: opened.append(address))
+    with pytest.raises(GpuledgerError, match="label empty or too long"):
+        NodeApiClient("https://a..example:9400", NodeAccessSettings()).snapshot()
+    assert opened == []

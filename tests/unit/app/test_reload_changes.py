@@ -12,7 +12,7 @@ import pytest
 
 from gpuledger.app.reload import compare_settings, files_named_in
 from gpuledger.config.node import NODE_GROUPS
-from gpuledger.host.files import FileWatch
+from gpuledger.host.files import FileWatch, file_states
 from gpuledger.http.limits import HttpLimits
 from gpuledger.model.settings import (
     ReloadPolicy,
@@ -167,7 +167,7 @@ def test_a_change_is_detected_once_the_file_is_stable(
     assert not watch.has_changed()
     change(config_map)
     assert [watch.has_changed(), watch.has_changed()] == [False, True]
-    watch.set_baseline(watch.current_states([config_map]))
+    watch.set_baseline(file_states([config_map]))
     assert [watch.has_changed(), watch.has_changed()] == [False, False]
 
 

@@ -150,7 +150,7 @@ def rendered_of_each_kind(values: Any, folder: Path) -> Iterator[Any]:
         monitor = parse_monitor({"kind": kind, "metadata": {"name": name}, "spec": spec}).monitor
         assert monitor is not None
         owner = MonitorReference("v1", kind, name, "1")
-        yield objects_of(monitor, render_context(values, folder).for_owner(owner))
+        yield objects_of(monitor, replace(render_context(values, folder), owner=owner))
 
 
 @pytest.mark.parametrize("values", [WHATAP, {**WHATAP, "openshift": {"enabled": True}}])

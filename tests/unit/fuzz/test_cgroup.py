@@ -122,7 +122,7 @@ def check_job_map(folder: Path, raw: bytes) -> None:
     (folder / "0").write_bytes(raw)
     for age in (0.0, 100.0):
         found = JobMapReader(folder, clock=FakeClock(unix=(folder / "0").stat().st_mtime + age)).read()
-        assert all(0 < len(one.job) <= 64 and one.job.isascii() for one in found)
+        assert all(0 < len(one.job) <= 64 and one.job.isascii() for one in found.jobs)
 
 
 @pytest.mark.parametrize("path", corpus_files("job-file"), ids=file_name)

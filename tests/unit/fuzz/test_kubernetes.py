@@ -26,13 +26,14 @@ from gpuledger.workloads.pod_resources.allocation_matching import match_allocati
 from gpuledger.workloads.pod_resources.client import PodResourcesClient
 from gpuledger.workloads.pod_resources.device_names import PodResources
 from gpuledger.workloads.pod_resources.kubelet_index import read_checkpoint
-from gpuledger.workloads.pods.label_allowlist import LabelAllowlist
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.pod import Pod, parse_pod
 from gpuledger.workloads.pods.resource_slices import SliceReader
 
 CARD = gpu(0, minor=0, pci_bus_id="00000000:01:00.0")
 DEVICES = (CARD, gpu(1, minor=1), instance(gpu(1, minor=1), 1, profile="1g.5gb"))
-ALL_LABELS = LabelAllowlist(("*",))
+ALL_LABELS = ("*",)
+ALL_RESOURCES = PodResourcesSettings(resources=("*",), drivers=("*",))
 WORDS = (
     *(b"null", b"{}", b"[]", b'"\\ud800"', b'"\\u0000"', b"1e999", b"NaN", b"-1", b'"9999-99-99T00:00:00Z"'),
     *(
@@ -103,8 +104,8 @@ def read_containers(raw: bytes) -> None:
         found = parse_containers(response)
     except (ValueError, RecursionError):
         return
-    for one in found:
-        check_text(one.name)
+    for name in found.values():
+        check_text(name)
 
 
 def check_allocations(response: PodResources) -> None:
@@ -116,13 +117,15 @@ def check_allocations(response: PodResources) -> None:
             allocation.resource,
             allocation.device_id,
         )
-    found = match_allocations(response, DEVICES, resources=("*",), drivers=("*",))
-    assert len(found.allocations) + len(found.unmatched) + found.ended + found.repeated == len(response)
+    found = match_allocations(response, DEVICES, settings=ALL_RESOURCES)
+    assert len(found.allocations) + len(found.unmatched) + found.ended.total() + found.repeated == len(
+        response
+    )
 
 
 def read_pod_resources(raw: bytes) -> None:
     client = PodResourcesClient("/nowhere")
-    client._call = lambda *_: raw
+    client.call = lambda *_: raw
     check_allocations(client.list_allocations())
     client.list_allocatable()
 

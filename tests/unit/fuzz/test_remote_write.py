@@ -40,15 +40,15 @@ def check_queue(folder: Path, segment: bytes | None, positions: bytes | None) ->
     new = compress_block(block(1, 77), int(clock.unix() * 1000))
     for _ in range(2):
         queue = ReceiverQueue(folder, LIMITS, clock, ThrottledLog("test", clock))
-        assert queue.disk_bytes >= 0
+        assert queue.segments.file_bytes >= 0
         queue.append(new, dequeue=False)
         bodies = []
         while (item := queue.next_record()) is not None:
             bodies.append(item.record.body)
             assert len(bodies) < 10_000
-            queue.mark_delivered([item])
+            queue.finish([item])
         assert bodies[-1] == new.body
-        queue.save_positions((queue.read_position,))
+        queue.save_positions((queue.reader.position,))
         queue.close()
 
 
@@ -73,7 +73,7 @@ def test_a_segment_with_an_impossible_number_is_ignored(tmp_path: Path) -> None:
     queue = ReceiverQueue(folder, LIMITS, clock, ThrottledLog("test", clock))
     assert queue.next_record() is None
     queue.append(compress_block(block(1, 77), int(clock.unix() * 1000)), dequeue=False)
-    queue.save_positions((queue.read_position,))
+    queue.save_positions((queue.reader.position,))
     queue.close()
     assert (folder / "999999999999.blocks").exists()
 

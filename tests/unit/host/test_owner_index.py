@@ -50,6 +50,16 @@ def test_a_reading_replaces_the_value_and_records_its_time() -> None:
     assert (index.health.success, index.health.entries, index.health.last_success) == (True, 2, 1000.0)
 
 
+def test_an_equal_reading_keeps_the_same_object() -> None:
+    index = polled(["a"], ["a"], ["b"])
+    index.refresh()
+    first = index.value
+    assert index.refresh()
+    assert index.value is first
+    assert index.refresh()
+    assert index.value == ["b"]
+
+
 @pytest.mark.parametrize(
     "error", [GpuledgerError("no socket; mount it"), OSError(2, "No such file", "/sock")]
 )

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import ssl
+
 import pytest
 
-from gpuledger.http.hosts import connection_attempt_delay, host_field, is_address, is_loopback
+from gpuledger.http.hosts import (
+    connection_attempt_delay,
+    host_field,
+    is_address,
+    is_loopback,
+    parse_server_name,
+)
 
 FIELDS = [
     ("gpu-node:9400", "gpu-node:9400"),
@@ -50,3 +58,17 @@ def test_addresses_and_loopback_hosts_are_recognized(host: str, address: bool, l
 @pytest.mark.parametrize(("host", "has_others"), [("gpu-node", True), ("10.0.0.1", False), ("::1", False)])
 def test_only_a_host_name_has_a_connection_attempt_delay(host: str, has_others: bool) -> None:
     assert (connection_attempt_delay(host) is not None) is has_others
+
+
+@pytest.mark.parametrize("name", [".a.example", "a..b", "a\nb", "a" * 64, ".".join(["a" * 60] * 5)])
+def test_a_server_name_that_tls_refuses_is_rejected(name: str) -> None:
+    with pytest.raises(ValueError, match="expected a host name such as"):
+        parse_server_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["gpu-1", "gpu-1.example.com.", "::1", "10.0.0.1", "b\N{GREEK SMALL LETTER ALPHA}"]
+)
+def test_an_accepted_server_name_is_accepted_by_openssl(name: str) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=parse_server_name(name))

@@ -416,3 +416,15 @@ def test_after_abort_requests_fail() -> None:
     client.abort()
     with pytest.raises(ApiServerUnreachable, match="request aborted"), client.get("/", {}):
         pass
+
+
+def test_a_server_name_that_tls_refuses_is_rejected_in_one_line(tmp_path: Path) -> None:
+    content = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k"}}],
+        "clusters": [{"name": "k", "cluster": {"server": "https://10.0.0.1", "tls-server-name": ".a"}}],
+    }
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(content))
+    with pytest.raises(GpuledgerError, match=r"^--kubeconfig: .*: tls-server-name: expected a host"):
+        read_kubeconfig(file)

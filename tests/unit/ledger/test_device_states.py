@@ -63,8 +63,7 @@ def after(*seconds: float, interrupted: bool = False) -> dict[str, float]:
         states.post(snapshot(reading(CARD, RESTS, values={q.UTILIZATION: share}), unix=UNIX + second))
         if interrupted:
             states.interrupt()
-    _, spent = states.values()
-    return {state: value for (_, _, state), value in spent.items()}
+    return {state: value for (_, _, state), value in states.seconds.items()}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fault_rig import CODES, LISTS, FaultRig, source_calls
-from gpuledger.sources.nvml.codes import INVALID_ARGUMENT, NOTHING_YET, UNSUPPORTED
+from gpuledger.sources.nvml.codes import NOTHING_YET, UNSUPPORTED, Code
 from nvml.library import NvmlAccount
 
 # Ticks until everything is reported again: the driver's start is retried after 1, 2 and 4 s, slow quantities
@@ -63,7 +63,7 @@ def test_a_call_may_return_any_error_code(tmp_path: Path, monkeypatch: pytest.Mo
                 missing = () if says else rig.find_unreported()
                 assert not missing or not rig.last.health.healthy or code in NOTHING_YET, (code, missing)
             rig.driver.answers.clear()
-            if code in UNSUPPORTED or code == INVALID_ARGUMENT or call in INSTEAD:
+            if code in UNSUPPORTED or code == Code.INVALID_ARGUMENT or call in INSTEAD:
                 rig.run_tick(601.0)
             # Reported during or after the recovery: a new event set holds no earlier events.
             rig.state.events.append((1, code))

@@ -93,9 +93,9 @@ def test_a_pause_shuts_the_library_down_and_frees_its_resources(node: Paused) ->
 def test_ticks_continue_during_a_pause_without_calling_the_driver(node: Paused) -> None:
     node.tick()
     node.node.pause(60)
-    calls, states = node.machine.source.calls, len(node.states)
+    calls, states = node.machine.calls, len(node.states)
     ticks = [node.tick().health.ticks for _ in range(5)]
-    assert node.machine.source.calls == calls
+    assert node.machine.calls == calls
     assert len(node.states) == states + 5
     assert ticks == sorted(set(ticks))
 

@@ -23,7 +23,6 @@ from gpuledger.operator.reconcile import FINALIZER, DelayQueue, Reconciler
 from gpuledger.operator.render.objects import Rendered, render_objects
 from gpuledger.operator.render_context import RenderContext
 from gpuledger.operator.spec import GpuMonitor
-from gpuledger.operator.status_writer import StatusWriter
 from operator_api import MemoryApi
 from unit.operator.support import Json, gpu_monitor
 
@@ -50,9 +49,8 @@ class Bench:
         self.monitors = Monitors(lambda body, monitor: self.render(body, monitor), 600.0, lambda _: None)
         applier = Applier(api, self.owned, ["n"], counts)
         events = EventRecorder(api, "me", clock, counts)
-        status_writer = StatusWriter(api, self.monitors, self.owned, events, clock, counts, 3600.0)
         self.reconciler = Reconciler(
-            api, self.monitors, self.owned, applier, events, status_writer, DelayQueue(), counts
+            api, self.monitors, self.owned, applier, events, DelayQueue(), clock, counts, 3600.0
         )
 
     def change(self, **content: Any) -> None:
@@ -72,8 +70,7 @@ class Bench:
     async def list_objects(self) -> None:
         """List the existing objects, as at the start of a term."""
         for kind in KINDS:
-            listed = await list_managed_objects(self.api, kind, ["n"])
-            self.owned.apply_listing(kind.kind, listed.bodies, listed.version)
+            self.owned.apply_listing(kind.kind, *await list_managed_objects(self.api, kind, ["n"]))
 
     def writes(self) -> list[str]:
         found = [one for one in self.server.writes if "/events" not in one]

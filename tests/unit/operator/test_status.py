@@ -114,15 +114,15 @@ def test_the_last_error_contains_the_path_of_the_field() -> None:
 
 def test_the_transition_time_changes_only_with_the_status() -> None:
     one = Condition("Available", "True", "Running", "3 of 3")
-    first = build_conditions([one], 1, None, NOW)
-    later = build_conditions([replace(one, message="4 of 4")], 2, first, NOW + 60)
+    first = build_conditions([one], 1, {}, NOW)
+    later = build_conditions([replace(one, message="4 of 4")], 2, {"conditions": first}, NOW + 60)
     assert later[0]["lastTransitionTime"] == first[0]["lastTransitionTime"]
-    turned = build_conditions([replace(one, status="False")], 2, later, NOW + 60)
+    turned = build_conditions([replace(one, status="False")], 2, {"conditions": later}, NOW + 60)
     assert turned[0]["lastTransitionTime"] == "2023-11-14T22:14:20Z"
 
 
 def test_an_empty_message_is_omitted() -> None:
-    assert "message" not in build_conditions([Condition("A", "True", "B")], 1, None, NOW)[0]
+    assert "message" not in build_conditions([Condition("A", "True", "B")], 1, {}, NOW)[0]
 
 
 def as_stored(status: Json) -> Json:

@@ -195,4 +195,4 @@ def test_agent_pods_are_derived_from_the_stateful_set() -> None:
 
 
 def test_no_agent_is_queried_without_a_ready_pod() -> None:
-    assert agent_pods(stateful_set({"name": "metrics", "containerPort": 9401}, replicas=3)).pods == []
+    assert agent_pods(stateful_set({"name": "metrics", "containerPort": 9401}, replicas=3)).replicas == 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Event
 
 import pytest
+from textual.events import Key
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.terminal.app import TopApp
@@ -241,6 +242,17 @@ def test_esc_while_typing_restores_the_previous_filter():
         assert top.pids == [3]
 
     run_top(test, *THREE)
+
+
+def test_keys_that_arrive_together_with_the_slash_are_typed_into_the_filter():
+    async def test(top):
+        for key, character in (("slash", "/"), ("m", "m"), ("slash", "/"), ("i", "i")):
+            top.app.post_message(Key(key, character))
+        await top.until(lambda: top.app.filter.value)
+        await top.pilot.pause()
+        assert top.app.filter.value == "m/i"
+
+    run_top(test, process(1))
 
 
 def test_letters_typed_into_the_filter_are_not_key_bindings():

@@ -87,7 +87,7 @@ def test_a_lower_bound_of_an_age_is_marked():
     [(None, ""), (0.0, "......"), (0.001, "#....."), (0.5, "###..."), (1.0, "######"), (7.0, "######")],
 )
 def test_a_bar_is_empty_only_at_zero_and_missing_when_absent(ratio, text):
-    assert "".join(number_format.bar(ratio, 6, full="#", rest=".")) == text
+    assert "".join(number_format.bar_parts(ratio, 6, full="#", rest=".")) == text
 
 
 @settings(deadline=None, max_examples=200)

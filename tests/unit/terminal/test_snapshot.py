@@ -41,12 +41,17 @@ def test_null_and_missing_values_are_absent():
     bare = device(power_watts=None, temperature_celsius=None)
     del bare["utilization_ratio"], bare["owners"]
     row = parse_snapshot(snapshot(devices=[bare])).devices[0]
-    assert (row.power, row.temperature, row.utilization, row.holders) == (None, None, None, ())
+    assert (row.power_watts, row.temperature_celsius, row.utilization_ratio, row.owners) == (
+        None,
+        None,
+        None,
+        (),
+    )
 
 
 def test_zero_is_not_absent():
     row = parse_snapshot(snapshot(devices=[device(power_watts=0, memory_used_bytes=0)])).devices[0]
-    assert (row.power, row.memory_used) == (0.0, 0.0)
+    assert (row.power_watts, row.memory_used_bytes) == (0.0, 0.0)
 
 
 def test_unknown_keys_of_a_newer_node_are_ignored():

@@ -25,7 +25,7 @@ from gpuledger.model.settings import build_settings
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
 from gpuledger.web.plain_page import render_plain_page
 from gpuledger.web.routes import plain_page_handler
-from gpuledger.web.settings import Links, PlainPageView, WebSettings
+from gpuledger.web.settings import Links, WebSettings
 from unit.http.support import a_page
 
 GPU = Gpu("GPU-1", 0, "NVIDIA H100 80GB HBM3")
@@ -77,7 +77,7 @@ class Document(HTMLParser):
 
 def show(*readings, now=1.0, host="", refreshing=True, links=LINKS, page=None, **options):
     page = page or a_page(1.0, readings=readings, **options)
-    return Document(render_plain_page(page, links, PlainPageView(now, host, refreshing)))
+    return Document(render_plain_page(page, links, now, host=host, refreshing=refreshing))
 
 
 def process(pid):

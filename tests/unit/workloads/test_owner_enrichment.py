@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gpuledger.model.workload import Workload
-from gpuledger.workloads.containers.container import Container, Containers
 from gpuledger.workloads.owner_resolution import enrich_owner
 from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs
 
 SLUID = "sEKNKTV3WPV500"
 ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
 JOBS = SlurmJobs([SlurmJob("4242", sluid=SLUID, user="alice"), SlurmJob("7", user="bob"), SlurmJob("8")])
-BOXES = (Containers(), Containers([Container(ID, "web")]))
+BOXES: tuple[dict[str, str], ...] = ({}, {ID: "web"})
 
 
 def container(**more: str) -> Workload:

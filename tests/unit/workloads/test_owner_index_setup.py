@@ -10,22 +10,14 @@ from pathlib import Path
 import pytest
 
 from builders import FakeClock, gpu
-from gpuledger.kubernetes.settings import KubernetesSettings
+from gpuledger.host.settings import HostSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.job_map_reader import EMPTY_JOB_MAP
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.owner_index_setup import (
-    HostView,
-    OwnerIndexSettings,
-    open_job_map_index,
-    open_owner_indexes,
-    open_slurm_index,
-)
+from gpuledger.workloads.owner_index_setup import open_job_map_index, open_owner_indexes, open_slurm_index
 from gpuledger.workloads.owner_indexes import OwnerIndexes
-from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.slurm.jobs import NO_JOBS
 from gpuledger.workloads.slurm.settings import SlurmSettings
 from running import wait_until
@@ -37,22 +29,24 @@ UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
 
 def opened(
     tmp_path: Path,
-    *,
-    kubernetes: KubernetesSettings | None = None,
-    jobs: Path | None = None,
-    slurm: SlurmSettings | None = None,
-    procfs: str = "/proc",
     clock: FakeClock | None = None,
+    **more: str,
 ) -> OwnerIndexes:
-    settings = OwnerIndexSettings(
-        kubernetes or KubernetesSettings(enabled="false"),
-        PodResourcesSettings(socket=str(tmp_path / "none.sock"), checkpoint=str(tmp_path / "checkpoint")),
-        slurm or SlurmSettings(enabled="false"),
-        JobMapSettings(directory=str(jobs or "")),
-        ContainerSettings(docker_socket="", podman_socket=""),
-    )
-    host = HostView(procfs, str(tmp_path / "sys"), str)
-    return open_owner_indexes(settings, host, {}, clock or FakeClock())
+    """The indexes with the settings `more`; the name `slurm_enabled` stands for the key `slurm.enabled`."""
+    values = {
+        "kubernetes.enabled": "false",
+        "kubernetes.pod_resources_socket": str(tmp_path / "none.sock"),
+        "kubernetes.device_plugin_checkpoint": str(tmp_path / "checkpoint"),
+        "slurm.enabled": "false",
+        "containers.docker_socket": "",
+        "containers.podman_socket": "",
+        "sysfs": str(tmp_path / "sys"),
+    }
+    sections = ("kubernetes_", "slurm_", "job_map_")
+    for name, value in more.items():
+        section = next((word for word in sections if name.startswith(word)), "")
+        values[section.removesuffix("_") + "." * bool(section) + name.removeprefix(section)] = value
+    return open_owner_indexes(values, "node-1", {}, clock or FakeClock())
 
 
 @contextmanager
@@ -72,14 +66,14 @@ def test_a_plain_machine_has_no_indexes(tmp_path: Path) -> None:
 
 
 def test_a_node_without_an_api_server_reads_log_files_and_the_kubelet(tmp_path: Path) -> None:
-    logs = KubernetesSettings(enabled="true", pod_logs=str(tmp_path))
-    assert [one.name for one in opened(tmp_path, kubernetes=logs).health()] == ["pod_logs", "pod_resources"]
+    indexes = opened(tmp_path, kubernetes_enabled="true", kubernetes_pod_logs=str(tmp_path))
+    assert [one.name for one in indexes.health()] == ["pod_logs", "pod_resources"]
 
 
 def test_the_log_file_index_reports_its_last_success(tmp_path: Path) -> None:
     for folder in ("pods", "containers"):
         (tmp_path / folder).mkdir()
-    indexes = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", pod_logs=str(tmp_path)))
+    indexes = opened(tmp_path, kubernetes_enabled="true", kubernetes_pod_logs=str(tmp_path))
     indexes.start()
     try:
         indexes.wait(10)
@@ -90,22 +84,23 @@ def test_the_log_file_index_reports_its_last_success(tmp_path: Path) -> None:
 
 
 def test_job_indexes_are_named_and_empty_before_the_first_read(tmp_path: Path) -> None:
-    slurm = open_slurm_index(SlurmSettings(), clock=FakeClock())
-    files = open_job_map_index(JobMapSettings(directory=str(tmp_path)), clock=FakeClock())
+    slurm = open_slurm_index(SlurmSettings(enabled="true"), HostSettings(), FakeClock())
+    files = open_job_map_index(JobMapSettings(directory=str(tmp_path)), FakeClock())
+    assert slurm is not None
     assert files is not None
     assert (slurm.name, slurm.value, files.name, files.value) == ("slurm", NO_JOBS, "job_map", EMPTY_JOB_MAP)
 
 
 def test_names_from_a_missing_api_server_are_an_error_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--kubernetes-api or --kubeconfig"):
-        opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", names="api"))
+        opened(tmp_path, kubernetes_enabled="true", kubernetes_names="api")
 
 
 def test_prolog_files_allocate_devices_by_minor_number(tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
     folder.mkdir()
     (folder / "3").write_text("815\n")
-    indexes = opened(tmp_path, jobs=folder)
+    indexes = opened(tmp_path, job_map_dir=str(folder))
     with started(indexes):
         (allocation,) = indexes.allocations((CARD,))
     assert (allocation.device, allocation.workload.job, allocation.found_by) == (CARD, "815", "job_map")
@@ -115,8 +110,13 @@ def test_a_job_of_slurm_has_the_devices_that_its_processes_were_given(tmp_path: 
     host = SlurmMachine(tmp_path)
     host.job("815", SLURM_JOB_ID="815", SLURM_JOB_GPUS="0", SLURM_STEP_GPUS="0")
     host.gres_conf.write_text("Name=gpu File=/dev/nvidia3\n")
-    slurm = SlurmSettings(enabled="true", cgroup_root=str(host.cgroup), gres_conf=str(host.gres_conf))
-    indexes = opened(tmp_path, slurm=slurm, procfs=str(host.proc))
+    indexes = opened(
+        tmp_path,
+        slurm_enabled="true",
+        slurm_cgroup_root=str(host.cgroup),
+        slurm_gres_conf=str(host.gres_conf),
+        procfs=str(host.proc),
+    )
     with started(indexes):
         (allocation,) = indexes.allocations((CARD,))
     assert (allocation.device, allocation.workload.job, allocation.workload.kind) == (CARD, "815", "slurm")
@@ -133,7 +133,7 @@ def test_a_pod_without_a_name_keeps_its_device_until_its_cgroup_is_removed(tmp_p
     cgroup = tmp_path / f"sys/fs/cgroup/kubepods/pod{UID}"
     cgroup.mkdir(parents=True)
     clock = FakeClock()
-    indexes = opened(tmp_path, kubernetes=KubernetesSettings(enabled="true", names="none"), clock=clock)
+    indexes = opened(tmp_path, clock, kubernetes_enabled="true", kubernetes_names="none")
     with started(indexes):
         assert [one.workload.pod_uid for one in indexes.allocations((CARD,))] == [UID]
         cgroup.rmdir()

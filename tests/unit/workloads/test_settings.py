@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from builders import FakeClock
+from gpuledger.app.diagnosis import run_checks
 from gpuledger.app.flags import build_parser, parse_flags
 from gpuledger.config.load import load_values
+from gpuledger.host.settings import HostSettings
 from gpuledger.model.checks import Finding, Verdict
 from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.workloads.checks import job_map_checks
@@ -31,7 +33,7 @@ def settings_for(machine: Machine, enabled: str = "true") -> SlurmSettings:
 
 def slurm_findings(machine: Machine, enabled: str = "true") -> list[Finding]:
     checks = slurm_checks(settings_for(machine, enabled), procfs=str(machine.proc), signs=())
-    return [finding for check in checks for finding in check.run()]
+    return run_checks(checks)
 
 
 def test_auto_enables_slurm_if_it_has_a_cgroup_or_a_directory(machine: Machine, tmp_path: Path) -> None:
@@ -51,9 +53,9 @@ def test_the_cgroup_tree_is_below_sysfs_unless_it_is_set() -> None:
 def test_the_slurm_index_reads_the_configured_paths(machine: Machine) -> None:
     machine.gres("Name=gpu File=/dev/nvidia5")
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
-    polled = open_slurm_index(
-        settings_for(machine), clock=FakeClock(), procfs=str(machine.proc), user_name=lambda uid: f"name{uid}"
-    )
+    host = HostSettings(procfs=str(machine.proc))
+    polled = open_slurm_index(settings_for(machine), host, FakeClock(), lambda uid: f"name{uid}")
+    assert polled is not None
     assert polled.refresh()
     (job,) = polled.value
     assert (job.devices[0].name, job.user) == ("5", "name1000")
@@ -105,9 +107,9 @@ def test_doctor_fails_without_a_cgroup_tree(machine: Machine) -> None:
 
 
 def test_without_a_job_mapping_directory_there_is_no_index(tmp_path: Path) -> None:
-    assert open_job_map_index(JobMapSettings(), clock=FakeClock()) is None
+    assert open_job_map_index(JobMapSettings(), FakeClock()) is None
     (tmp_path / "0").write_text("7\n")
-    polled = open_job_map_index(JobMapSettings(str(tmp_path)), clock=FakeClock())
+    polled = open_job_map_index(JobMapSettings(str(tmp_path)), FakeClock())
     assert polled is not None
     assert polled.refresh()
     assert len(polled.value) == 1
@@ -124,8 +126,7 @@ def test_doctor_reads_the_job_mapping_directory(
         folder.mkdir()
         for name in files:
             (folder / name).write_text("7\n")
-    (check,) = job_map_checks(JobMapSettings(str(folder)), FakeClock())
-    (finding,) = check.run()
+    (finding,) = run_checks(job_map_checks(JobMapSettings(str(folder)), FakeClock()))
     assert finding.verdict is verdict
 
 

@@ -8,33 +8,22 @@ from pathlib import Path
 
 from gpuledger.agent.cluster_secrets import ClusterSecrets
 from gpuledger.agent.config.client_auth import ClientAuthReader
-from gpuledger.agent.config.open_agent_section import read_open_agent
+from gpuledger.agent.config.open_agent_section import OpenAgentConfig, read_open_agent
 from gpuledger.agent.deliver.remote_write_config import read_receivers
 from gpuledger.agent.deliver.settings import ReceiverSettings
-from gpuledger.agent.discovery.selection import Selection
 from gpuledger.agent.relabel.rule_parser import read_relabel_rules
 from gpuledger.agent.relabel.rules import LABEL_NAME, RelabelRules
 from gpuledger.agent.scrape.loop import ReceiverRouting
 from gpuledger.agent.scrape.series_labels import WriteRelabeling
-from gpuledger.agent.scrape.settings import Target
 from gpuledger.host.yaml_nodes import YamlNode, read_yaml_root
 
 
-@dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """Parsed configuration file.
+@dataclass(kw_only=True)
+class AgentConfig(OpenAgentConfig):
+    """Parsed configuration file, not modified afterwards."""
 
-    `targets`: static targets in file order; `dropped` counts those that relabeling drops. `selections`:
-    targets to discover in a cluster; `automatic`: they are the known exporters, because no target is
-    configured.
-    """
-
-    targets: tuple[Target, ...]
-    dropped: int
     receivers: tuple[ReceiverSettings, ...]
     routing: ReceiverRouting
-    selections: tuple[Selection, ...] = ()
-    automatic: bool = False
 
 
 def read_agent_config(
@@ -51,14 +40,7 @@ def read_agent_config(
     receivers = read_receivers(sections["remote_write"], file.parent)
     if not receivers:
         raise sections["remote_write"].error("is empty: expected at least one receiver with a url")
-    return AgentConfig(
-        tuple(found.targets),
-        found.dropped,
-        receivers,
-        route_receivers(receivers, external),
-        tuple(found.selections),
-        found.automatic,
-    )
+    return AgentConfig(receivers=receivers, routing=route_receivers(receivers, external), **vars(found))
 
 
 def route_receivers(
@@ -68,12 +50,12 @@ def route_receivers(
     by_rules: dict[RelabelRules, list[str]] = {}
     for receiver in receivers:
         rules = (
-            RelabelRules(()) if receiver.write_relabel is None else read_relabel_rules(receiver.write_relabel)
+            RelabelRules() if receiver.write_relabel is None else read_relabel_rules(receiver.write_relabel)
         )
         by_rules.setdefault(rules, []).append(receiver.name)
     if len(by_rules) == 1:
         return ReceiverRouting(WriteRelabeling(external, next(iter(by_rules))))
-    plain = frozenset(by_rules.pop(RelabelRules(()), ()))
+    plain = frozenset(by_rules.pop(RelabelRules(), ()))
     others = tuple((WriteRelabeling(external, rules), frozenset(names)) for rules, names in by_rules.items())
     return ReceiverRouting(WriteRelabeling(external), plain, others)
 

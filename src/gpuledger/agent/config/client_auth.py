@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.agent.cluster_secrets import ClusterSecrets
-from gpuledger.agent.deliver.credentials import is_header_value
+from gpuledger.agent.deliver.credentials import check_header_value
 from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
 from gpuledger.host.yaml_nodes import YamlNode, exclusive_key, resolve_path
+from gpuledger.http.hosts import parse_server_name
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import boolean
 
@@ -45,7 +46,7 @@ class ClientAuthReader:
             ca=ca,
             certificate=certificate,
             key=key,
-            server_name=keys["serverName"].text(),
+            server_name=keys["serverName"].parse(parse_server_name, ""),
             verify=not keys["insecureSkipVerify"].parse(boolean, False),
         )
 
@@ -76,9 +77,7 @@ class ClientAuthReader:
             raise node.error("has no credentials, credentialsEnv, credentialsFile or credentialsSecret")
         secret = given == "credentialsSecret"
         credentials = self._secret_reference(keys[given]) if secret else self._secret(keys, "credentials")
-        if not is_header_value(credentials):
-            raise keys[given].error("expected one line of ASCII text")
-        return Login(scheme, credentials)
+        return Login(scheme, check_header_value(keys[given], credentials))
 
     def _secret(self, keys: Mapping[str, YamlNode], name: str) -> Secret:
         """Parse a secret given as text, variable, file or Secret reference."""

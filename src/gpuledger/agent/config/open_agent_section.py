@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,26 +19,26 @@ from gpuledger.kubernetes.objects import LabelExpression, LabelSelector, Namespa
 from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.settings import binary_size, boolean, choice, duration, integer
 
+_SELECTOR_KEYS: Final = ("matchLabels", "matchExpressions")
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
 def read_selector(node: YamlNode) -> LabelSelector:
     """Parse `matchLabels` and `matchExpressions`. Raises UsageError naming the key."""
-    keys = node.section(("matchLabels", "matchExpressions"))
-    return _selector(keys["matchLabels"], keys["matchExpressions"])
+    return _selector(node.section(_SELECTOR_KEYS))
 
 
 def read_namespace_selector(node: YamlNode) -> NamespaceSelector:
     """Parse a selector that also has `matchNames`; if it is absent or empty, it selects all namespaces."""
-    keys = node.section(("matchNames", "matchLabels", "matchExpressions"))
+    keys = node.section(("matchNames", *_SELECTOR_KEYS))
     names = frozenset(name.text() for name in keys["matchNames"].elements())
-    return NamespaceSelector(names or None, _selector(keys["matchLabels"], keys["matchExpressions"]))
+    return NamespaceSelector(names or None, _selector(keys))
 
 
-def _selector(labels: YamlNode, expressions: YamlNode) -> LabelSelector:
+def _selector(keys: Mapping[str, YamlNode]) -> LabelSelector:
     return LabelSelector(
-        tuple((key, value.literal("")) for key, value in labels.items()),
-        tuple(_expression(element) for element in expressions.elements()),
+        tuple((key, value.literal("")) for key, value in keys["matchLabels"].items()),
+        tuple(_expression(element) for element in keys["matchExpressions"].elements()),
     )
 
 
@@ -124,7 +125,7 @@ class _Common:
     access: ClientAuthReader
 
 
-@dataclass(slots=True)
+@dataclass(kw_only=True)
 class OpenAgentConfig:
     """Parsed section: static targets, the number that relabeling drops, and selections to discover.
 
@@ -160,11 +161,9 @@ def read_open_agent(node: YamlNode, access: ClientAuthReader) -> OpenAgentConfig
         settings = ScrapeSettings(interval=common.interval, timeout=timeout, honor_labels=True)
         found.selections += known_exporter_selections(settings, common.path)
         found.automatic = keys["autoTargets"].absent
-    names: set[str] = set()
-    for selection in found.selections:
-        if selection.name in names:
-            raise keys["targets"].error(f"duplicate targetName {selection.name}; each must be unique")
-        names.add(selection.name)
+    for name, number in Counter(selection.name for selection in found.selections).items():
+        if number > 1:
+            raise keys["targets"].error(f"duplicate targetName {name}; each must be unique")
     return found
 
 
@@ -178,19 +177,30 @@ def _read_target(node: YamlNode, common: _Common, found: OpenAgentConfig) -> Non
         raise keys["type"].error(str(unknown_name_error("type", kind, (STATIC, *_DISCOVERED_TYPES))))
     rules = read_relabel_rules(keys["relabelConfigs"])
     below = read_relabel_rules(keys["metricRelabelConfigs"])
-    endpoints = [_Endpoint(element, common, below) for element in keys["endpoints"].elements()]
+    sections = [element.section(_ENDPOINT_KEYS) for element in keys["endpoints"].elements()]
+    endpoints = [_endpoint(section, common, below) for section in sections]
     if not keys["enabled"].parse(boolean, True):
         return
+    if not endpoints:
+        expected = "address" if kind == STATIC else "port"
+        raise keys["endpoints"].error(f"is empty: expected at least one {expected}")
     if kind != STATIC:
         found.selections.append(_selection(name, kind, keys, rules, endpoints))
+        for section in sections:
+            _check_discovered(section)
         return
     for selector in ("namespaceSelector", "selector", "jobLabel"):
         if not keys[selector].absent:
             raise keys[selector].error(f"has no effect for {STATIC}; remove it")
-    if not endpoints:
-        raise keys["endpoints"].error("is empty: expected at least one address")
-    for endpoint in endpoints:
-        target = endpoint.target(name, rules)
+    for element, section, endpoint in zip(keys["endpoints"].elements(), sections, endpoints, strict=True):
+        if endpoint.add_node_label:
+            raise section["addNodeLabel"].error("the node of a static address is unknown; remove it")
+        try:
+            address = _static_address(section, endpoint)
+            labels = {"job": name, ADDRESS: address, SCHEME: endpoint.scheme, PATH: endpoint.path}
+            target = build_target(name, labels, endpoint.params, rules, endpoint.settings)
+        except ValueError as error:
+            raise element.error(str(error)) from None
         if target is None:
             found.dropped += 1
         else:
@@ -198,102 +208,79 @@ def _read_target(node: YamlNode, common: _Common, found: OpenAgentConfig) -> Non
 
 
 def _selection(
-    name: str, kind: str, keys: Mapping[str, YamlNode], rules: RelabelRules, endpoints: list[_Endpoint]
+    name: str, kind: str, keys: Mapping[str, YamlNode], rules: RelabelRules, endpoints: list[EndpointSettings]
 ) -> Selection:
     if not keys["selector"].mapping:
         raise keys["selector"].error("is missing: set matchLabels or matchExpressions; {} selects everything")
-    if not endpoints:
-        raise keys["endpoints"].error("is empty: expected at least one port")
     return Selection(
         name,
         kind,
         read_namespace_selector(keys["namespaceSelector"]),
         read_selector(keys["selector"]),
-        tuple(endpoint.discovery_settings() for endpoint in endpoints),
+        tuple(endpoints),
         rules,
         keys["jobLabel"].text(),
     )
 
 
-class _Endpoint:
-    """One entry of `endpoints`."""
-
-    def __init__(self, node: YamlNode, common: _Common, rules: RelabelRules) -> None:
-        self._node = node
-        self._keys = keys = node.section(_ENDPOINT_KEYS)
-        tls = common.access.tls(keys["tlsConfig"])
-        login = common.access.login(keys["basicAuth"], keys["authorization"])
-        interval = keys["interval"].parse(_interval, common.interval)
-        timeout = keys["timeout"].parse(_interval, min(_DEFAULT_TIMEOUT, interval))
-        if timeout > interval:
-            raise keys["timeout"].error(f"is longer than the interval of {interval:g} s")
-        encrypted = keys["port"].text() == "https" or not keys["tlsConfig"].absent
-        self._scheme = keys["scheme"].parse(choice("http", "https"), "https" if encrypted else "http")
-        self._path = keys["path"].parse(_path, common.path)
-        self._params = _params(keys["params"])
-        own = read_relabel_rules(keys["metricRelabelConfigs"])
-        self._settings = ScrapeSettings(
-            interval=interval,
-            timeout=timeout,
-            honor_labels=_honor(keys["honorLabels"]),
-            honor_timestamps=keys["honorTimestamps"].parse(boolean, True),
-            body_limit=keys["bodySizeLimit"].parse(binary_size, BODY_LIMIT),
-            sample_limit=keys["sampleLimit"].parse(_count, 0),
-            label_limits=LabelLimits(
-                keys["labelLimit"].parse(_count, 0),
-                keys["labelNameLengthLimit"].parse(_count, 0),
-                keys["labelValueLengthLimit"].parse(_count, 0),
-            ),
-            metric_relabeling=RelabelRules((*rules.rules, *own.rules)),
-            tls=tls,
-            login=login,
-            follow_redirects=keys["followRedirects"].parse(boolean, True),
-            credentials_over_http=keys["credentialsOverHttp"].parse(boolean, False),
-            extra_metrics=common.extra_metrics,
+def _endpoint(keys: Mapping[str, YamlNode], common: _Common, rules: RelabelRules) -> EndpointSettings:
+    """Parse one entry of `endpoints`, except for its address."""
+    tls = common.access.tls(keys["tlsConfig"])
+    login = common.access.login(keys["basicAuth"], keys["authorization"])
+    interval = keys["interval"].parse(_interval, common.interval)
+    timeout = keys["timeout"].parse(_interval, min(_DEFAULT_TIMEOUT, interval))
+    if timeout > interval:
+        raise keys["timeout"].error(f"is longer than the interval of {interval:g} s")
+    encrypted = keys["port"].text() == "https" or not keys["tlsConfig"].absent
+    scheme = keys["scheme"].parse(choice("http", "https"), "https" if encrypted else "http")
+    own = read_relabel_rules(keys["metricRelabelConfigs"])
+    settings = ScrapeSettings(
+        interval=interval,
+        timeout=timeout,
+        honor_labels=_honor(keys["honorLabels"]),
+        honor_timestamps=keys["honorTimestamps"].parse(boolean, True),
+        body_limit=keys["bodySizeLimit"].parse(binary_size, BODY_LIMIT),
+        sample_limit=keys["sampleLimit"].parse(_count, 0),
+        label_limits=LabelLimits(
+            keys["labelLimit"].parse(_count, 0),
+            keys["labelNameLengthLimit"].parse(_count, 0),
+            keys["labelValueLengthLimit"].parse(_count, 0),
+        ),
+        metric_relabeling=RelabelRules((*rules.rules, *own.rules)),
+        tls=tls,
+        login=login,
+        follow_redirects=keys["followRedirects"].parse(boolean, True),
+        credentials_over_http=keys["credentialsOverHttp"].parse(boolean, False),
+        extra_metrics=common.extra_metrics,
+    )
+    if login is not None and scheme == "http" and not settings.credentials_over_http:
+        which = "basicAuth" if not keys["basicAuth"].absent else "authorization"
+        raise keys[which].error(
+            "is not sent over plain http; set scheme: https, or credentialsOverHttp: true to allow it"
         )
-        if login is not None and self._scheme == "http" and not self._settings.credentials_over_http:
-            which = "basicAuth" if not keys["basicAuth"].absent else "authorization"
-            raise keys[which].error(
-                "is not sent over plain http; set scheme: https, or credentialsOverHttp: true to allow it"
-            )
+    path, params = keys["path"].parse(_path, common.path), _params(keys["params"])
+    add_node_label = keys["addNodeLabel"].parse(boolean, False)
+    return EndpointSettings(keys["port"].text(), scheme, path, params, settings, add_node_label)
 
-    def target(self, name: str, rules: RelabelRules) -> Target | None:
-        """Return the target of a StaticEndpoints endpoint; None if relabeling drops it."""
-        if self._keys["addNodeLabel"].parse(boolean, False):
-            raise self._keys["addNodeLabel"].error("the node of a static address is unknown; remove it")
-        try:
-            address = self._address()
-            found = {"job": name, ADDRESS: address, SCHEME: self._scheme, PATH: self._path}
-            return build_target(name, found, self._params, rules, self._settings)
-        except ValueError as error:
-            raise self._node.error(str(error)) from None
 
-    def discovery_settings(self) -> EndpointSettings:
-        """Return the settings of a PodMonitor or ServiceMonitor endpoint."""
-        if not self._keys["address"].absent:
-            raise self._keys["address"].error(f"is only for {STATIC}; set port instead")
-        port = self._keys["port"]
-        if port.text().isdigit():
-            port.parse(integer(1, 65535), 0)
-        return EndpointSettings(
-            port.text(),
-            self._scheme,
-            self._path,
-            self._params,
-            self._settings,
-            self._keys["addNodeLabel"].parse(boolean, False),
-        )
+def _check_discovered(keys: Mapping[str, YamlNode]) -> None:
+    """Check the address and port of a PodMonitor or ServiceMonitor endpoint."""
+    if not keys["address"].absent:
+        raise keys["address"].error(f"is only for {STATIC}; set port instead")
+    if keys["port"].text().isdigit():
+        keys["port"].parse(integer(1, 65535), 0)
 
-    def _address(self) -> str:
-        written, port = self._keys["address"].text(), self._keys["port"]
-        if not written:
-            raise ValueError("has no address; StaticEndpoints needs one")
-        address = parse_address(written, self._scheme)
-        if address != written and not port.absent:
-            return f"{written}:{port.parse(integer(1, 65535), 0)}"
-        if port.text().isdigit() and not written.endswith(f":{port.text()}"):
-            raise ValueError(f"has port {port.text()} and address {written}; set the port only once")
-        return address
+
+def _static_address(keys: Mapping[str, YamlNode], endpoint: EndpointSettings) -> str:
+    written, port = keys["address"].text(), keys["port"]
+    if not written:
+        raise ValueError("has no address; StaticEndpoints needs one")
+    address = parse_address(written, endpoint.scheme)
+    if address != written and not port.absent:
+        return f"{written}:{port.parse(integer(1, 65535), 0)}"
+    if port.text().isdigit() and not written.endswith(f":{port.text()}"):
+        raise ValueError(f"has port {port.text()} and address {written}; set the port only once")
+    return address
 
 
 def _path(value: object) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
 
 from gpuledger import __version__
-from gpuledger.agent.deliver.credentials import RequestCredentials
+from gpuledger.agent.deliver.credentials import ReloadedCredentials
 from gpuledger.agent.deliver.settings import ReceiverSettings
 from gpuledger.http.async_client import HttpClient
 from gpuledger.http.client_messages import (
@@ -44,8 +42,11 @@ class RemoteWriteClient:
 
     def __init__(self, settings: ReceiverSettings, clock: Clock) -> None:
         self._settings = settings
-        self._access = RequestCredentials(settings, clock)
         self._parts = urlsplit(settings.url)
+        encrypted = self._parts.scheme == "https"
+        self._access = ReloadedCredentials(
+            settings.tls, settings.login, clock, encrypted=encrypted, headers=settings.headers
+        )
         self._target = request_target(self._parts)
         self._fixed = (("Host", host_field(self._parts.netloc)), *_FIXED_HEADERS)
         self._client: HttpClient | None = None
@@ -82,7 +83,7 @@ class RemoteWriteClient:
             self._client = HttpClient(
                 self._parts.hostname or "",
                 self._parts.port or DEFAULT_PORTS[self._parts.scheme],
-                self._access.context if self._parts.scheme == "https" else None,
+                self._access.context,
                 server_name=self._settings.tls.server_name,
                 body_limit=_READ,
                 truncate=True,
@@ -94,24 +95,13 @@ class RemoteWriteClient:
 _MAX_RETRY_AFTER: Final = 3600.0
 
 
-class SendOutcome(Enum):
-    """Outcome of a request: delivered, to be retried, or rejected for good."""
-
-    DELIVERED = "delivered"
-    RETRY = "retry"
-    REJECTED = "rejected"
-
-
-def classify_status(status: int, *, retry_429: bool) -> SendOutcome:
-    """Classify a status as remote write 1.0 specifies: retry 5xx and 429, do not retry other 4xx.
+def must_retry(status: int, *, retry_429: bool) -> bool:
+    """Return whether remote write 1.0 requires a retry: for 5xx and 429, but not for other 4xx.
 
     A redirect is retried, because its samples are valid: they wait until the URL is corrected.
     """
-    if 200 <= status < 300:
-        return SendOutcome.DELIVERED
-    if 400 <= status < 500 and not (status == 429 and retry_429):
-        return SendOutcome.REJECTED
-    return SendOutcome.RETRY
+    rejected = 400 <= status < 500 and not (status == 429 and retry_429)
+    return not (200 <= status < 300 or rejected)
 
 
 def parse_retry_after(value: str, now: float) -> float:
@@ -130,27 +120,12 @@ def parse_retry_after(value: str, now: float) -> float:
     return min(max(seconds, 0.0), _MAX_RETRY_AFTER)
 
 
-class Backoff:
-    """Exponential backoff with jitter, which spreads the retries of many agents.
+def backoff_delay(failures: int, lowest: float, highest: float, chance: float) -> float:
+    """Return the seconds to wait after one more than `failures` failures: 50 to 100 % of an exponential step.
 
-    `chance` returns numbers from 0 to 1.
+    `chance` is from 0 to 1: jitter spreads the retries of many agents.
     """
-
-    def __init__(self, lowest: float, highest: float, chance: Callable[[], float]) -> None:
-        self._lowest = lowest
-        self._highest = max(lowest, highest)
-        self._chance = chance
-        self._failures = 0
-
-    def reset(self) -> None:
-        """Reset after a response."""
-        self._failures = 0
-
-    def next_delay(self) -> float:
-        """Return the seconds to wait after one more failure: 50 to 100 % of the step."""
-        step = min(self._highest, self._lowest * 2.0 ** min(self._failures, 60))
-        self._failures += 1
-        return step * (0.5 + self._chance() / 2)
+    return min(highest, lowest * 2.0 ** min(failures, 60)) * (0.5 + chance / 2)
 
 
 def desired_shards(

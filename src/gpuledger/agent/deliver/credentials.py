@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import ssl
-from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from gpuledger.agent.deliver.settings import ClientTls, Login, ReceiverSettings, Secret
-from gpuledger.host.files import file_signature, read_at_most
+from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
+from gpuledger.host.files import read_at_most
+from gpuledger.host.yaml_nodes import YamlNode
 from gpuledger.http.client_messages import HttpRequestFailed
-from gpuledger.http.openssl import VERSIONS, load_cert_chain, ssl_reason
+from gpuledger.http.openssl import VERSIONS, client_context, load_cert_chain, ssl_reason
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 
@@ -19,31 +20,6 @@ from gpuledger.model.source import Clock
 _LONGEST: Final = 1 << 20
 # Seconds between two checks of the files.
 _CHECK_SECONDS: Final = 1.0
-
-
-class SecretChanges:
-    """Detects changes of secrets. Call `changed` before each use; it checks at most once a second."""
-
-    def __init__(self, secrets: Iterable[Secret], clock: Clock) -> None:
-        given = tuple(secrets)
-        self._files = tuple(secret.file for secret in given if secret.file is not None)
-        self._providers = tuple(secret.provider for secret in given if secret.provider is not None)
-        self._clock = clock
-        self._checked_at = -_CHECK_SECONDS
-        self._signatures: tuple[object, ...] | None = None
-
-    def changed(self) -> bool:
-        """Return whether the secrets must be read: the first time, and after a change."""
-        now = self._clock.elapsed()
-        if self._signatures is not None and now - self._checked_at < _CHECK_SECONDS:
-            return False
-        self._checked_at = now
-        # Taken before the caller reads: a change during the read is detected the next time.
-        found = (*map(file_signature, self._files), *(provider.revision() for provider in self._providers))
-        if found == self._signatures:
-            return False
-        self._signatures = found
-        return True
 
 
 def authorization_value(login: Login) -> str:
@@ -63,12 +39,14 @@ def secret_header_value(secret: Secret, what: str) -> str:
     return text
 
 
-def is_header_value(secret: Secret) -> bool:
-    """Return whether an inline secret can be a header value.
+def check_header_value(node: YamlNode, secret: Secret) -> Secret:
+    """Return the secret. Raises UsageError if it is inline and no valid header value.
 
     Files and providers are checked when they are sent, by `secret_header_value`.
     """
-    return _is_line(secret.text.strip())
+    if not _is_line(secret.text.strip()):
+        raise node.error("expected one line of ASCII text")
+    return secret
 
 
 def _is_line(text: str) -> bool:
@@ -97,25 +75,18 @@ def secret_location(secret: Secret, what: str) -> str:
 
 def tls_context(tls: ClientTls) -> ssl.SSLContext:
     """Build a TLS client context, reading its files now. Raises GpuledgerError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context = client_context(verify=tls.verify)
     context.minimum_version = VERSIONS[tls.min_version]
     context.maximum_version = VERSIONS[tls.max_version]
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    elif tls.ca.absent:
+    if tls.verify and tls.ca.absent:
         context.load_default_certs()
-    else:
+    elif tls.verify:
         try:
             context.load_verify_locations(cadata=secret_text(tls.ca, "ca"))
         except (ssl.SSLError, ValueError):
             raise GpuledgerError(f"{secret_location(tls.ca, 'ca')} contains no PEM certificates") from None
-    if not tls.certificate.absent:
-        _load_client_certificate(context, tls)
-    return context
-
-
-def _load_client_certificate(context: ssl.SSLContext, tls: ClientTls) -> None:
+    if tls.certificate.absent:
+        return context
     try:
         load_cert_chain(context, secret_text(tls.certificate, "cert"), secret_text(tls.key, "key"))
     except OSError as error:
@@ -123,6 +94,7 @@ def _load_client_certificate(context: ssl.SSLContext, tls: ClientTls) -> None:
         raise GpuledgerError(
             f"{names} cannot be used as client certificate and key: {ssl_reason(error)}"
         ) from None
+    return context
 
 
 # Shorter secrets are not redacted: they can be ordinary words such as a user's name.
@@ -130,21 +102,37 @@ _MIN_REDACTED: Final = 6
 _HIDDEN: Final = "<hidden>"
 
 
-class ReloadedCredentials(ABC):
-    """Request headers and TLS context (for https), valid after `reload`.
+class ReloadedCredentials:
+    """Request headers and, if `encrypted`, TLS contexts; all valid after `reload`.
 
-    `generation` increases with every change: connections of an older generation must not be reused.
+    `headers` are added to the requests. `elsewhere` is the TLS context for redirects to another origin: same
+    CA, no client certificate. `generation` increases with every change: connections of an older generation
+    must not be reused.
     """
 
     def __init__(
-        self, tls: ClientTls, login: Login | None, clock: Clock, more: Sequence[Secret] = ()
+        self,
+        tls: ClientTls,
+        login: Login | None,
+        clock: Clock,
+        *,
+        encrypted: bool,
+        headers: Sequence[tuple[str, Secret]] = (),
     ) -> None:
-        credentials = (login.user, login.credentials) if login else ()
-        self._watched = SecretChanges([tls.ca, tls.certificate, tls.key, *more, *credentials], clock)
+        self._tls = tls
+        self._login = login
+        self._clock = clock
+        self._encrypted = encrypted
+        self._more_headers = headers
+        secrets = [tls.ca, tls.certificate, tls.key, *(secret for _, secret in headers)]
+        self._secrets = [*secrets, login.user, login.credentials] if login else secrets
+        self._checked_at = -_CHECK_SECONDS
+        self._revisions: list[object] = []
         self._error: str | None = None
         self._hidden: tuple[str, ...] = ()
         self.headers: tuple[tuple[str, str], ...] = ()
         self.context: ssl.SSLContext | None = None
+        self.elsewhere: ssl.SSLContext | None = None
         self.generation = 0
 
     def reload(self) -> None:
@@ -152,7 +140,7 @@ class ReloadedCredentials(ABC):
 
         The old secrets are not used then: a file may have been removed to revoke access.
         """
-        if self._watched.changed():
+        if self._changed():
             self.generation += 1
             try:
                 self._read()
@@ -170,20 +158,31 @@ class ReloadedCredentials(ABC):
                 text = _without(text, spelled)
         return text
 
-    def _set_headers(self, headers: Sequence[tuple[str, str]], login: Login | None) -> None:
-        """Set `headers`, including Authorization, and the secrets for `redact`. Raises GpuledgerError."""
-        found = list(headers)
+    def _changed(self) -> bool:
+        """Return whether the secrets must be read: the first time, and after a change."""
+        now = self._clock.elapsed()
+        if self._revisions and now - self._checked_at < _CHECK_SECONDS:
+            return False
+        self._checked_at = now
+        # Taken before the caller reads: a change during the read is detected the next time.
+        before, self._revisions = self._revisions, [secret.revision() for secret in self._secrets]
+        return self._revisions != before
+
+    def _read(self) -> None:
+        """Set headers, secrets for `redact`, and contexts. Raises GpuledgerError."""
+        found = [(name, secret_header_value(secret, f"header {name}")) for name, secret in self._more_headers]
         secrets = [value for _, value in found]
+        login = self._login
         if login is not None:
             value = authorization_value(login)
             found.append(("Authorization", value))
             secrets += [value, value.partition(" ")[2], secret_text(login.credentials, "password").strip()]
         self.headers = tuple(found)
         self._hidden = tuple(secret for secret in secrets if len(secret) >= _MIN_REDACTED)
-
-    @abstractmethod
-    def _read(self) -> None:
-        """Set `headers` and `context`. Raises GpuledgerError."""
+        if self._encrypted:
+            self.context = self.elsewhere = tls_context(self._tls)
+            if not self._tls.certificate.absent:
+                self.elsewhere = tls_context(replace(self._tls, certificate=Secret(), key=Secret()))
 
 
 def _without(text: str, secret: str) -> str:
@@ -192,18 +191,3 @@ def _without(text: str, secret: str) -> str:
         if secret[:length] in text:
             return text.replace(secret[:length], _HIDDEN)
     return text
-
-
-class RequestCredentials(ReloadedCredentials):
-    """Headers, login and TLS context of one receiver."""
-
-    def __init__(self, settings: ReceiverSettings, clock: Clock) -> None:
-        super().__init__(settings.tls, settings.login, clock, [secret for _, secret in settings.headers])
-        self._settings = settings
-
-    def _read(self) -> None:
-        settings = self._settings
-        found = [(name, secret_header_value(secret, f"header {name}")) for name, secret in settings.headers]
-        self._set_headers(found, settings.login)
-        if settings.url.startswith("https:"):
-            self.context = tls_context(settings.tls)

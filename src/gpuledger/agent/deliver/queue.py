@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ _WHY: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class QueuedRecord:
     """A dequeued record.
 
@@ -42,24 +44,20 @@ class QueuedRecord:
     dequeue order. `dequeued_at`: monotonic time in seconds.
     """
 
-    __slots__ = ("dequeued_at", "in_memory", "position", "record", "serial")
-
-    def __init__(
-        self, serial: int, dequeued_at: float, position: int, record: Record, *, in_memory: bool = False
-    ) -> None:
-        self.serial = serial
-        self.dequeued_at = dequeued_at
-        self.position = position
-        self.record = record
-        self.in_memory = in_memory
+    serial: int
+    dequeued_at: float
+    position: int
+    record: Record
+    in_memory: bool = False
 
 
 class ReceiverQueue:
     """FIFO queue of records.
 
-    `next_record` returns every appended record once; the caller then passes it to `mark_delivered` or `drop`,
+    `next_record` returns every appended record once; the caller then passes it to `finish`,
     else it is returned again after a restart. At a bound, the oldest records are dropped first. The
-    constructor raises OSError if the folder is unusable; later disk errors are counted and logged.
+    constructor raises OSError if the folder is unusable; later disk errors are counted and logged. `reader`
+    has dequeued all records of the `segments` before its position.
     """
 
     def __init__(
@@ -69,16 +67,16 @@ class ReceiverQueue:
         self._clock = clock
         self._throttled_log = throttled_log
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._segments = SegmentFiles(folder, _segment_bytes(limits), synced=limits.sync_interval > 0)
+        self.segments = SegmentFiles(folder, _segment_bytes(limits), synced=limits.sync_interval > 0)
         self._positions = DeliveredPositions(folder / "position")
         if self._positions.damaged:
             throttled_log.warn("position", f"{folder}/position is damaged: all queued samples are sent again")
         try:
-            self._segments.open(split_position(self._positions.highest)[0])
+            self.segments.open(split_position(self._positions.highest)[0])
         except OSError:
             self._positions.close()
             raise
-        self._reader = QueueReader(self._segments, self._positions.lowest)
+        self.reader = QueueReader(self.segments, self._positions.lowest)
         self._waiting: deque[Record] = deque()
         self._serial = 0
         self._dropped_before, self._dropped_reason = 0, ""
@@ -91,33 +89,18 @@ class ReceiverQueue:
         self._count_queued()
 
     @property
-    def torn_tails(self) -> int:
-        """Number of files with an incomplete last record after a crash."""
-        return self._segments.torn_tails
-
-    @property
-    def disk_bytes(self) -> int:
-        """Size of the segment files in bytes."""
-        return self._segments.file_bytes
-
-    @property
     def unread_since(self) -> int | None:
         """When the oldest record that is not dequeued was accepted, or slightly earlier; unix ms."""
-        for segment in self._segments.all:
-            if self._reader.unread(segment).blocks:
+        for segment in self.segments.all:
+            if self.reader.unread(segment).blocks:
                 return segment.totals.first
         return self._waiting[0].accepted if self._waiting else None
-
-    @property
-    def read_position(self) -> int:
-        """Position up to which all records of the files are dequeued."""
-        return self._reader.position
 
     def apply(self, limits: DiskQueueLimits) -> None:
         """Apply other bounds."""
         self.limits = limits
-        self._segments.segment_bytes = _segment_bytes(limits)
-        self._segments.synced = limits.sync_interval > 0
+        self.segments.segment_bytes = _segment_bytes(limits)
+        self.segments.synced = limits.sync_interval > 0
         self._keep_within_bytes()
 
     def append(self, record: Record, *, dequeue: bool) -> QueuedRecord | None:
@@ -128,7 +111,7 @@ class ReceiverQueue:
         if start is None:
             self._hold(record)
             return None
-        found = self._item(start, record) if dequeue and self._reader.skip_written(start, record) else None
+        found = self._item(start, record) if dequeue and self.reader.skip_written(start, record) else None
         self._keep_within_bytes()
         return found
 
@@ -136,15 +119,15 @@ class ReceiverQueue:
         """Dequeue the next record that no earlier run delivered; None if there is none or the disk fails."""
         while True:
             try:
-                found = self._reader.next_record()
+                found = self.reader.next_record()
             except OSError as error:
                 # Records in memory are newer and must wait too.
                 self._throttled_log.warn(
                     "reading",
-                    f"cannot read the queue in {self._segments.folder} ({error.strerror}); retrying",
+                    f"cannot read the queue in {self.segments.folder} ({error.strerror}); retrying",
                 )
                 return None
-            self._throttled_log.log_recovery("reading", f"{self._segments.folder} is readable again")
+            self._throttled_log.log_recovery("reading", f"{self.segments.folder} is readable again")
             self._count_losses()
             if found is not None:
                 start, record = found
@@ -155,17 +138,12 @@ class ReceiverQueue:
             elif not self._flush():
                 record = self._waiting.popleft()
                 self.memory_bytes -= _size(record)
-                return self._item(self._segments.end_position, record, in_memory=True)
+                return self._item(self.segments.end_position, record, in_memory=True)
 
-    def mark_delivered(self, items: Iterable[QueuedRecord]) -> None:
-        """Count these records as delivered."""
+    def finish(self, items: Iterable[QueuedRecord], dropped: str = "") -> None:
+        """Count these records as delivered, or as `dropped` for this reason."""
         for item in items:
-            self._remove(RecordTotals().plus(item.record))
-
-    def drop(self, items: Iterable[QueuedRecord], reason: str) -> None:
-        """Count these records as dropped."""
-        for item in items:
-            self._remove(RecordTotals().plus(item.record), reason)
+            self._remove(RecordTotals().plus(item.record), dropped)
 
     def save_positions(self, points: PositionRow) -> None:
         """Save the position of each shard and delete finished segments."""
@@ -173,9 +151,9 @@ class ReceiverQueue:
         with suppress(OSError):
             self._positions.save_positions(points)
         low = min(points)
-        while len(self._segments.all) > 1 and make_position(self._first.number, self._first.size) <= low:
-            self._reader.finish_segment(self._first)
-            self._segments.drop_first()
+        while len(self.segments.all) > 1 and make_position(self._first.number, self._first.size) <= low:
+            self.reader.finish_segment(self._first)
+            self.segments.drop_first()
             self._retry_at = 0.0
         self._count_losses()
 
@@ -188,13 +166,9 @@ class ReceiverQueue:
     def run_maintenance(self) -> None:
         """Drop segments that are too old and retry a failed disk."""
         oldest = self._oldest_allowed()
-        while self._segments.all and 0 < self._first.totals.last < oldest:
+        while self.segments.all and 0 < self._first.totals.last < oldest:
             self._drop_first(state.AGE)
         self._flush()
-
-    def sync_job(self) -> Callable[[], None] | None:
-        """Return a function that syncs all writes to the disk, for another thread; it raises OSError."""
-        return self._segments.sync_job()
 
     def close(self, unwritten: Iterable[QueuedRecord] = ()) -> None:
         """Append `unwritten` (undelivered in-memory records) to the files and close them.
@@ -215,37 +189,37 @@ class ReceiverQueue:
             )
         self._waiting.clear()
         self.memory_bytes = 0
-        self._reader.close()
-        self._segments.close()
+        self.reader.close()
+        self.segments.close()
         self._positions.close()
 
     @property
     def _first(self) -> Segment:
-        return self._segments.all[0]
+        return self.segments.all[0]
 
     def _item(self, start: int, record: Record, *, in_memory: bool = False) -> QueuedRecord:
         self._serial += 1
-        return QueuedRecord(self._serial, self._clock.elapsed(), start, record, in_memory=in_memory)
+        return QueuedRecord(self._serial, self._clock.elapsed(), start, record, in_memory)
 
     def _oldest_allowed(self) -> float:
         return (self._clock.unix() - self.limits.max_age) * 1000
 
     def _write(self, record: Record) -> int | None:
         try:
-            start = self._segments.append(record)
+            start = self.segments.append(record)
         except OSError as error:
             self._error = error.errno or 0
             self._retry_at = self._clock.elapsed() + _RETRY_SECONDS
             remedy = "free disk space" if self._error in _FULL else "make the directory writable"
             self._throttled_log.warn(
                 "disk",
-                f"cannot write to {self._segments.folder} ({error.strerror}): up to "
+                f"cannot write to {self.segments.folder} ({error.strerror}): up to "
                 f"{self.limits.memory_bytes} bytes are queued in memory, then the oldest samples are "
                 f"dropped; {remedy}",
             )
             return None
         self._error = 0
-        self._throttled_log.log_recovery("disk", f"{self._segments.folder} is writable again")
+        self._throttled_log.log_recovery("disk", f"{self.segments.folder} is writable again")
         return start
 
     def _flush(self) -> int:
@@ -263,7 +237,7 @@ class ReceiverQueue:
         """Append a record in memory; drop the oldest records above memory_bytes."""
         self._waiting.append(record)
         self.memory_bytes += _size(record)
-        if self.memory_bytes > self.limits.memory_bytes and self._error in _FULL and self._segments.all:
+        if self.memory_bytes > self.limits.memory_bytes and self._error in _FULL and self.segments.all:
             self._drop_first(state.DISK)
             self._retry_at = 0.0
             self._flush()
@@ -273,23 +247,23 @@ class ReceiverQueue:
             self._remove(RecordTotals().plus(oldest), state.DISK)
 
     def _keep_within_bytes(self) -> None:
-        while self._segments.file_bytes > self.limits.max_bytes and len(self._segments.all) > 1:
+        while self.segments.file_bytes > self.limits.max_bytes and len(self.segments.all) > 1:
             self._drop_first(state.BYTES)
 
     def _drop_first(self, reason: str) -> None:
         segment = self._first
-        unread = self._reader.unread(segment)
-        self._segments.drop_first()
-        self._reader.skip_segment(segment)
+        unread = self.reader.unread(segment)
+        self.segments.drop_first()
+        self.reader.skip_segment(segment)
         # Dequeued records of the segment are dropped too: the oldest records go first.
         self._dropped_before, self._dropped_reason = make_position(segment.number + 1, 0), reason
         self._remove(unread, reason)
 
     def _count_losses(self) -> None:
-        reader = self._reader
+        reader = self.reader
         if reader.corrupt_records:
             self.corrupt_records += reader.corrupt_records
-            self._throttled_log.warn("corrupt", f"skipped damaged records in {self._segments.folder}")
+            self._throttled_log.warn("corrupt", f"skipped damaged records in {self.segments.folder}")
             reader.corrupt_records = 0
         if reader.lost.blocks:
             self._remove(reader.lost, state.CORRUPT)
@@ -298,13 +272,13 @@ class ReceiverQueue:
     def _count_queued(self) -> None:
         """Initialize the counters from the files and the saved positions."""
         low = self._positions.lowest
-        while self._segments.all and make_position(self._first.number, self._first.size) <= low:
-            self._reader.skip_segment(self._segments.drop_first())
-        for segment in self._segments.all:
+        while self.segments.all and make_position(self._first.number, self._first.size) <= low:
+            self.reader.skip_segment(self.segments.drop_first())
+        for segment in self.segments.all:
             self._add(segment.totals)
-        self._remove(self._segments.totals_before(low))
+        self._remove(self.segments.totals_before(low))
         top = max(map(max, self._positions.rows), default=0)
-        probe = QueueReader(self._segments, low)
+        probe = QueueReader(self.segments, low)
         while probe.position < top and (found := probe.next_record()):
             if self._positions.is_delivered(found[1].shard, found[0]):
                 self._remove(RecordTotals().plus(found[1]))

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import add, sub
 from pathlib import Path
 from struct import error, pack, unpack_from
 from typing import Final
@@ -127,11 +128,7 @@ class QueueReader:
 
     def _leave(self, segment: Segment) -> None:
         missing = _minus(segment.totals, self._seen)
-        self.lost = RecordTotals(
-            self.lost.blocks + missing.blocks,
-            self.lost.samples + missing.samples,
-            self.lost.bytes + missing.bytes,
-        )
+        self.lost = RecordTotals(*map(add, self.lost[:3], missing[:3]))
         self._enter(segment.number + 1)
 
     def _read(self, segment: Segment) -> tuple[int, Record] | None:
@@ -181,11 +178,8 @@ class QueueReader:
 
 
 def _minus(all_: RecordTotals, some: RecordTotals) -> RecordTotals:
-    return RecordTotals(
-        max(0, all_.blocks - some.blocks),
-        max(0, all_.samples - some.samples),
-        max(0, all_.bytes - some.bytes),
-    )
+    """Return the difference of the counts, without times."""
+    return RecordTotals(*(max(0, count) for count in map(sub, all_[:3], some[:3])))
 
 
 _MAGIC: Final = b"gLp1"
@@ -215,9 +209,9 @@ class DeliveredPositions:
         with suppress(OSError):
             os.posix_fallocate(self._handle, 0, 2 * _HALF)
         self._turn, rows = max((half for half in halves if half), default=(0, ()))
-        self.rows: tuple[PositionRow, ...] = _not_passed(rows)
         # All records before this position are delivered or dropped.
         self.lowest = max(map(min, rows), default=0)
+        self.rows: tuple[PositionRow, ...] = tuple(row for row in rows if max(row) > self.lowest)
         # No higher position was ever saved.
         self.highest = max(map(max, rows), default=0)
 
@@ -236,11 +230,6 @@ class DeliveredPositions:
     def close(self) -> None:
         """Close the file."""
         os.close(self._handle)
-
-
-def _not_passed(rows: Sequence[PositionRow]) -> tuple[PositionRow, ...]:
-    low = max(map(min, rows), default=0)
-    return tuple(row for row in rows if max(row) > low)
 
 
 def _content(turn: int, rows: Sequence[PositionRow]) -> bytes:

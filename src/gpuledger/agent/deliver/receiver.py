@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -35,7 +37,6 @@ class Receiver:
     ) -> None:
         self.settings = settings
         self._clock = clock
-        self._chance = chance
         self._sleep = sleep
         self._throttled_log = ThrottledLog(settings.name, clock)
         self._counts = ReceiverCounts()
@@ -46,11 +47,22 @@ class Receiver:
                 f"cannot open the remote write queue {folder}: {error.strerror or error}; make the directory "
                 "readable and writable"
             ) from None
-        if settings.login is not None and not _is_encrypted_or_local(settings.url):
+        parts = urlsplit(settings.url)
+        local = is_loopback(parts.hostname or "")
+        if settings.login is not None and parts.scheme != "https" and not local:
             self._throttled_log.warn(
                 "plain", f"credentials are sent unencrypted to {settings.shown_url}; use an https:// URL"
             )
-        self._sender = self._new_sender()
+        self._create_sender = partial(
+            Sender,
+            queue=self._queue,
+            counts=self._counts,
+            clock=clock,
+            throttled_log=self._throttled_log,
+            chance=chance,
+            sleep=sleep,
+        )
+        self._sender = self._create_sender(settings)
         self._maintenance: asyncio.Task[None] | None = None
         # Only one sender at a time reads the queue.
         self._changing = asyncio.Lock()
@@ -83,7 +95,7 @@ class Receiver:
             taken = self._sender.in_flight
             config = settings.queue_config
             shards = min(max(self._sender.shards, config.min_shards), config.max_shards)
-            self._sender = self._new_sender()
+            self._sender = self._create_sender(settings)
             self._sender.start(shards, taken)
 
     async def stop(self, drain_seconds: float) -> None:
@@ -100,7 +112,7 @@ class Receiver:
 
     def state(self) -> ReceiverState:
         """Return the current state."""
-        queue, counts, taken = self._queue, self._counts, self._sender.in_flight
+        queue, taken = self._queue, self._sender.in_flight
         since = taken[0].record.accepted if taken else queue.unread_since
         return ReceiverState(
             name=self.settings.name,
@@ -110,34 +122,12 @@ class Receiver:
             queued_samples=queue.samples,
             queued_bytes=queue.bytes,
             memory_bytes=queue.memory_bytes,
-            disk_bytes=queue.disk_bytes,
+            disk_bytes=queue.segments.file_bytes,
             oldest=None if since is None else since / 1000,
-            accepted_samples=counts.accepted_samples,
-            sent_samples=counts.sent_samples,
-            sent_bytes=counts.sent_bytes,
-            retried_samples=counts.retried_samples,
-            newest_accepted=counts.newest_accepted,
-            newest_sent=counts.newest_sent,
-            last_success=counts.last_success,
-            last_error=counts.last_error,
-            last_error_at=counts.last_error_at,
-            failing=counts.failing,
-            refusing=counts.refusing,
             corrupt_records=queue.corrupt_records,
-            torn_tails=queue.torn_tails,
-            requests=dict(counts.requests),
+            torn_tails=queue.segments.torn_tails,
             dropped=dict(queue.dropped),
-        )
-
-    def _new_sender(self) -> Sender:
-        return Sender(
-            self.settings,
-            self._queue,
-            self._counts,
-            self._clock,
-            self._throttled_log,
-            self._chance,
-            self._sleep,
+            **deepcopy(vars(self._counts)),
         )
 
     def _unwritten_records(self) -> list[QueuedRecord]:
@@ -151,7 +141,7 @@ class Receiver:
             last.insert(0, taken.pop())
         for item in taken:
             if reason := STOPPED if item.in_memory else self._queue.drop_reason(item):
-                self._queue.drop([item], reason)
+                self._queue.finish([item], reason)
         return last
 
     async def _maintain(self) -> None:
@@ -171,7 +161,7 @@ class Receiver:
             return
         self._synced_at = now
         try:
-            job = self._queue.sync_job()
+            job = self._queue.segments.sync_job()
             if job is not None:
                 await asyncio.get_running_loop().run_in_executor(None, job)
         except OSError as error:
@@ -203,9 +193,3 @@ class Receiver:
         if shards_needed != shards:
             async with self._changing:
                 await self._sender.resize(shards_needed)
-
-
-def _is_encrypted_or_local(url: str) -> bool:
-    """Return whether the connection is encrypted or local."""
-    parts = urlsplit(url)
-    return parts.scheme == "https" or is_loopback(parts.hostname or "")

@@ -27,36 +27,32 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _OURS: Final = re.compile(r"\d{12}\.blocks|position")
 
 
-class QueueLock:
-    """Lock of the queue directory. The kernel releases it when the process ends."""
+def lock_queues(directory: Path) -> int:
+    """Lock the queue directory and return a descriptor; closing it releases the lock.
 
-    def __init__(self, directory: Path) -> None:
-        """Raises GpuledgerError if the directory is unusable or another program holds the lock."""
-        import fcntl
+    The end of the process releases it too. Raises GpuledgerError if the directory is unusable or another
+    program holds the lock.
+    """
+    import fcntl
 
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise GpuledgerError(
-                f"cannot use {directory} for the remote write queues: {error.strerror}; set a directory that "
-                f"user {os.geteuid()} can write to"
-            ) from None
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._handle)
-            why = "another gpuledger" if error.errno in _TAKEN else error.strerror
-            raise GpuledgerError(
-                f"the remote write queues in {directory} are in use ({why}); stop the other program or set "
-                "another directory"
-            ) from None
-
-    def release(self) -> None:
-        """Release the lock. Idempotent."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise GpuledgerError(
+            f"cannot use {directory} for the remote write queues: {error.strerror}; set a directory that "
+            f"user {os.geteuid()} can write to"
+        ) from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        why = "another gpuledger" if error.errno in _TAKEN else error.strerror
+        raise GpuledgerError(
+            f"the remote write queues in {directory} are in use ({why}); stop the other program or set "
+            "another directory"
+        ) from None
+    return handle
 
 
 def receiver_folder(directory: Path, name: str) -> Path:
@@ -110,7 +106,7 @@ class Receivers:
         self._clock = clock
         self._chance = chance
         self._sleep = sleep
-        self._lock: QueueLock | None = None
+        self._lock: int | None = None
         self._receivers: dict[str, Receiver] = {}
 
     def start(self) -> None:
@@ -118,11 +114,11 @@ class Receivers:
 
         Raises GpuledgerError if another program uses the queues or a directory is unusable.
         """
-        self._lock = QueueLock(self._directory)
+        self._lock = lock_queues(self._directory)
         try:
             opened = self._open(self._settings)
         except GpuledgerError:
-            self._lock.release()
+            self._unlock()
             raise
         self._start_receivers(opened)
         self._remove_orphaned_queues()
@@ -151,26 +147,28 @@ class Receivers:
         """
         wanted = {one.name: one for one in settings}
         opened = self._open([one for name, one in wanted.items() if name not in self._receivers])
-        self._settings = tuple(settings)
         self._start_receivers(opened)
         for name in self._receivers.keys() - wanted.keys():
             await self._receivers.pop(name).stop(0)
         for name, one in wanted.items():
             await self._receivers[name].apply(one)
+        self._receivers = {name: self._receivers[name] for name in wanted}
         self._remove_orphaned_queues()
 
     async def stop(self, drain_seconds: float = 5.0) -> None:
         """Send queued records for at most `drain_seconds`; the rest is kept on disk for the next start."""
         receivers, self._receivers = list(self._receivers.values()), {}
         await asyncio.gather(*(one.stop(drain_seconds) for one in receivers))
-        if self._lock is not None:
-            self._lock.release()
+        self._unlock()
 
     def state(self) -> tuple[ReceiverState, ...]:
         """Return the state of each receiver, in the order of the settings."""
-        return tuple(
-            self._receivers[one.name].state() for one in self._settings if one.name in self._receivers
-        )
+        return tuple(receiver.state() for receiver in self._receivers.values())
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _open(self, settings: Sequence[ReceiverSettings]) -> list[Receiver]:
         opened: list[Receiver] = []

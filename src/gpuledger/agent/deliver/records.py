@@ -37,10 +37,9 @@ MAGIC: Final = b"gLr1"
 _SEAL_MAGIC: Final = b"gLs1"
 _HEADER: Final = Struct("<4sIIIIIqq")
 _CHECKED: Final = Struct("<IIIIqq")
-_SEAL: Final = Struct("<4sIQQQqq")
 _TOTALS: Final = Struct("<QQQqq")
 HEADER_BYTES: Final = _HEADER.size
-SEAL_BYTES: Final = _SEAL.size
+SEAL_BYTES: Final = 8 + _TOTALS.size
 # Larger than any block: a greater length means a broken header.
 MAX_BODY_BYTES: Final = 256 << 20
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from re import fullmatch
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from gpuledger.agent.deliver.credentials import is_header_value
+from gpuledger.agent.deliver.credentials import check_header_value
 from gpuledger.agent.deliver.settings import (
     ClientTls,
     DiskQueueLimits,
@@ -19,7 +20,7 @@ from gpuledger.agent.deliver.settings import (
     default_receiver_name,
 )
 from gpuledger.host.yaml_nodes import YamlNode, exclusive_key, parse_tls_versions, resolve_path
-from gpuledger.http.hosts import host_field
+from gpuledger.http.hosts import host_field, parse_server_name
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import binary_size, boolean, choice, duration, integer
 
@@ -40,10 +41,6 @@ _NOT_TRUE: Final = {
     "round_robin_dns": "addresses are tried in the resolver's order",
     "follow_redirects": "redirects could send samples and credentials to another server",
 }
-_QUEUE_KEYS: Final = (
-    *("capacity", "min_shards", "max_shards", "max_samples_per_send", "batch_send_deadline"),
-    *("min_backoff", "max_backoff", "retry_on_http_429", "sample_age_limit"),
-)
 _TLS_KEYS: Final = (
     *("ca", "ca_file", "cert", "cert_file", "key", "key_file"),
     *("server_name", "insecure_skip_verify", "min_version", "max_version"),
@@ -59,6 +56,31 @@ _RESERVED: Final = frozenset(
     }
 )
 _SMALLEST_QUEUE: Final = 1 << 20
+
+
+def _queue_size(value: object) -> int:
+    found = binary_size(value)
+    if found < _SMALLEST_QUEUE:
+        raise ValueError(f"expected at least {_SMALLEST_QUEUE >> 20}MiB")
+    return found
+
+
+_WAIT: Final = duration(highest=86_400.0)
+_COUNT: Final = integer(1, 1_000_000)
+_SHARDS: Final = integer(1, 1_000)
+# By key, which is also the name of the field.
+_QUEUE_CONFIG: Final[dict[str, Callable[[object], Any]]] = {
+    **dict.fromkeys(("capacity", "max_samples_per_send"), _COUNT),
+    **dict.fromkeys(("min_shards", "max_shards"), _SHARDS),
+    **dict.fromkeys(("batch_send_deadline", "min_backoff", "max_backoff"), _WAIT),
+    "retry_on_http_429": boolean,
+}
+_QUEUE: Final[dict[str, Callable[[object], Any]]] = {
+    "max_bytes": _queue_size,
+    "max_age": duration(lowest=1.0),
+    "memory_bytes": binary_size,
+    "sync_interval": duration(),
+}
 
 
 def read_receivers(node: YamlNode, folder: Path) -> tuple[ReceiverSettings, ...]:
@@ -89,7 +111,8 @@ def _parse_receiver(node: YamlNode, folder: Path) -> ReceiverSettings:
     keys["enable_http2"].parse(boolean, True)
     _check_metadata(keys["metadata_config"])
     url, login = _url(keys["url"])
-    age = keys["queue_config"].section(_QUEUE_KEYS)["sample_age_limit"].parse(duration(), 0.0)
+    queue_config, age = _queue_config(keys["queue_config"])
+    queue = DiskQueueLimits(**_parse_fields(keys["queue"].section(_QUEUE), _QUEUE, DiskQueueLimits()))
     return ReceiverSettings(
         name=keys["name"].text() or default_receiver_name(url),
         url=url,
@@ -97,8 +120,8 @@ def _parse_receiver(node: YamlNode, folder: Path) -> ReceiverSettings:
         headers=tuple(_headers(keys, folder)),
         login=_login(keys, folder, login),
         tls=_tls(keys["tls_config"], folder),
-        queue_config=_queue_config(keys["queue_config"]),
-        queue=_queue(keys["queue"], age),
+        queue_config=queue_config,
+        queue=replace(queue, max_age=min(queue.max_age, age or queue.max_age)),
         write_relabel=None if keys["write_relabel_configs"].absent else keys["write_relabel_configs"],
     )
 
@@ -149,8 +172,8 @@ def _login(keys: dict[str, YamlNode], folder: Path, by_url: Login | None) -> Log
         credentials = _secret(inner, "credentials", folder)
         if credentials.absent:
             raise node.error("expected credentials or credentials_file")
-        return Login(scheme, _line(inner["credentials"], credentials))
-    return Login("Bearer", _line(node, _secret(keys, "bearer_token", folder)))
+        return Login(scheme, check_header_value(inner["credentials"], credentials))
+    return Login("Bearer", check_header_value(node, _secret(keys, "bearer_token", folder)))
 
 
 def _secret(keys: dict[str, YamlNode], name: str, folder: Path) -> Secret:
@@ -159,22 +182,15 @@ def _secret(keys: dict[str, YamlNode], name: str, folder: Path) -> Secret:
     return Secret(keys[name].text())
 
 
-def _line(node: YamlNode, secret: Secret) -> Secret:
-    """Return the secret. Raises UsageError if it is no valid header value."""
-    if not is_header_value(secret):
-        raise node.error("expected one line of ASCII text")
-    return secret
-
-
 def _headers(keys: dict[str, YamlNode], folder: Path) -> Iterator[tuple[str, Secret]]:
     for name, node in keys["headers"].items():
         _check_header(name, node)
-        yield name, _line(node, Secret(node.text()))
+        yield name, check_header_value(node, Secret(node.text()))
     for name, node in keys["http_headers"].items():
         _check_header(name, node)
         given = node.section(("values", "secrets", "files"))
         for value in (*given["values"].elements(), *given["secrets"].elements()):
-            yield name, _line(value, Secret(value.text()))
+            yield name, check_header_value(value, Secret(value.text()))
         for value in given["files"].elements():
             yield name, Secret(file=resolve_path(value, folder))
 
@@ -198,54 +214,30 @@ def _tls(node: YamlNode, folder: Path) -> ClientTls:
         _secret(keys, "ca", folder),
         certificate,
         key,
-        keys["server_name"].text(),
+        keys["server_name"].parse(parse_server_name, ""),
         not keys["insecure_skip_verify"].parse(boolean, False),
         low,
         high,
     )
 
 
-def _queue_config(node: YamlNode) -> QueueConfig:
-    keys, usual = node.section(_QUEUE_KEYS), QueueConfig()
-    wait, count = duration(highest=86_400.0), integer(1, 1_000_000)
-    most = keys["max_samples_per_send"].parse(count, usual.max_samples_per_send)
-    low = keys["min_shards"].parse(integer(1, 1_000), usual.min_shards)
-    high = keys["max_shards"].parse(integer(1, 1_000), max(usual.max_shards, low))
-    if low > high:
-        raise keys["max_shards"].error("is below min_shards")
-    shortest = keys["min_backoff"].parse(wait, usual.min_backoff)
-    longest = keys["max_backoff"].parse(wait, max(usual.max_backoff, shortest))
-    if shortest > longest:
-        raise keys["max_backoff"].error("is below min_backoff")
-    return QueueConfig(
-        capacity=keys["capacity"].parse(count, usual.capacity),
-        min_shards=low,
-        max_shards=high,
-        max_samples_per_send=most,
-        batch_send_deadline=keys["batch_send_deadline"].parse(wait, usual.batch_send_deadline),
-        min_backoff=shortest,
-        max_backoff=longest,
-        retry_on_http_429=keys["retry_on_http_429"].parse(boolean, usual.retry_on_http_429),
-    )
+def _parse_fields(
+    keys: Mapping[str, YamlNode], parsers: Mapping[str, Callable[[object], Any]], usual: object
+) -> dict[str, Any]:
+    """Parse each field with its parser; absent ones are as in `usual`."""
+    return {name: keys[name].parse(parser, getattr(usual, name)) for name, parser in parsers.items()}
 
 
-def _queue(node: YamlNode, sample_age_limit: float) -> DiskQueueLimits:
-    keys = node.section(("max_bytes", "max_age", "memory_bytes", "sync_interval"))
-    usual = DiskQueueLimits()
-    age = keys["max_age"].parse(duration(lowest=1.0), usual.max_age)
-    return DiskQueueLimits(
-        max_bytes=keys["max_bytes"].parse(_queue_size, usual.max_bytes),
-        max_age=min(age, sample_age_limit or age),
-        memory_bytes=keys["memory_bytes"].parse(binary_size, usual.memory_bytes),
-        sync_interval=keys["sync_interval"].parse(duration(), usual.sync_interval),
-    )
-
-
-def _queue_size(value: object) -> int:
-    found = binary_size(value)
-    if found < _SMALLEST_QUEUE:
-        raise ValueError(f"expected at least {_SMALLEST_QUEUE >> 20}MiB")
-    return found
+def _queue_config(node: YamlNode) -> tuple[QueueConfig, float]:
+    """Parse `queue_config`, and its `sample_age_limit` in seconds (0: no limit)."""
+    keys = node.section((*_QUEUE_CONFIG, "sample_age_limit"))
+    found = _parse_fields(keys, _QUEUE_CONFIG, QueueConfig())
+    for low, high in (("min_shards", "max_shards"), ("min_backoff", "max_backoff")):
+        if found[low] > found[high]:
+            if not keys[high].absent:
+                raise keys[high].error(f"is below {low}")
+            found[high] = found[low]
+    return QueueConfig(**found), keys["sample_age_limit"].parse(duration(), 0.0)
 
 
 def _check_metadata(node: YamlNode) -> None:

@@ -6,16 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from gpuledger.agent.deliver import state
-from gpuledger.agent.deliver.client import (
-    Backoff,
-    RemoteWriteClient,
-    SendOutcome,
-    classify_status,
-    parse_retry_after,
-)
+from gpuledger.agent.deliver.client import RemoteWriteClient, backoff_delay, must_retry, parse_retry_after
 from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
 from gpuledger.agent.deliver.records import join_records
 from gpuledger.agent.deliver.settings import ReceiverSettings
@@ -30,6 +25,8 @@ class ShardQueue:
     def __init__(self) -> None:
         self.pending: deque[QueuedRecord] = deque()
         self.samples = 0
+        # Failures since the last response.
+        self.failures = 0
         # Set when a batch may be ready.
         self.changed = asyncio.Event()
 
@@ -149,12 +146,10 @@ class Sender:
             self._draining = True
             for shard in self._shard_queues:
                 shard.changed.set()
-            try:
+            # The rest remains in the queue.
+            with suppress(TimeoutError):
                 async with asyncio.timeout(drain_seconds):
                     await self._drained.wait()
-            except TimeoutError:
-                # The rest remains in the queue.
-                pass
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -177,14 +172,12 @@ class Sender:
             self.start(shards, self.in_flight)
 
     async def _run(self, shard: ShardQueue) -> None:
-        config = self._settings.queue_config
-        backoff = Backoff(config.min_backoff, config.max_backoff, self._chance)
         while await self._wait_for_batch(shard):
             try:
-                await self._deliver(shard, backoff)
+                await self._deliver(shard)
             except Exception as error:  # noqa: BLE001  (one failure must not end the shard)
                 self._record_defect(error)
-                await self._pause(backoff.next_delay())
+                await self._back_off(shard)
             self.fill_shards()
 
     async def _wait_for_batch(self, shard: ShardQueue) -> bool:
@@ -197,14 +190,12 @@ class Sender:
                 if shard.samples >= self._most or left <= 0 or self._draining:
                     return True
             shard.changed.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await shard.changed.wait()
-            except TimeoutError:
-                continue
         return False
 
-    async def _deliver(self, shard: ShardQueue, backoff: Backoff) -> None:
+    async def _deliver(self, shard: ShardQueue) -> None:
         """Send a batch until each of its records is delivered or dropped.
 
         A rejected batch is split in halves until only the records that cause the rejection are dropped.
@@ -217,10 +208,10 @@ class Sender:
                 continue
             response = await self._send(part)
             if response is None:
-                await self._pause(backoff.next_delay())
+                await self._back_off(shard)
                 parts.append(part)
                 continue
-            backoff.reset()
+            shard.failures = 0
             if response.status < 300:
                 delivered = True
                 self._mark_delivered(shard, part)
@@ -245,13 +236,12 @@ class Sender:
         except HttpRequestFailed as error:
             self._record_failure(error.kind, str(error), samples)
             return None
-        outcome = classify_status(response.status, retry_429=self._settings.queue_config.retry_on_http_429)
-        if outcome is SendOutcome.RETRY:
+        if must_retry(response.status, retry_429=self._settings.queue_config.retry_on_http_429):
             self._record_failure(str(response.status), self._describe(response), samples)
             delay = parse_retry_after(response.headers.get("retry-after", ""), self._clock.unix())
             self._retry_at = max(self._retry_at, self._clock.elapsed() + delay)
             return None
-        if outcome is SendOutcome.DELIVERED:
+        if response.status < 300:
             self._counts.busy_seconds += self._clock.elapsed() - began
             self._counts.sent_bytes += len(body)
         return response
@@ -260,6 +250,12 @@ class Sender:
         """Wait as long as the receiver's last Retry-After requires; it applies to all shards."""
         while (left := self._retry_at - self._clock.elapsed()) > 0:
             await self._pause(left)
+
+    async def _back_off(self, shard: ShardQueue) -> None:
+        config = self._settings.queue_config
+        delay = backoff_delay(shard.failures, config.min_backoff, config.max_backoff, self._chance())
+        shard.failures += 1
+        await self._pause(delay)
 
     async def _pause(self, seconds: float) -> None:
         if self._draining:
@@ -274,7 +270,7 @@ class Sender:
         counts.newest_sent = max(newest, counts.newest_sent or newest)
         counts.last_success = self._clock.unix()
         self._clear_failing()
-        self._queue.mark_delivered(part)
+        self._queue.finish(part)
         self._remove(shard, part)
 
     def _drop_rejected(self, shard: ShardQueue, part: Sequence[QueuedRecord], response: HttpResponse) -> None:
@@ -283,14 +279,14 @@ class Sender:
         error = self._describe(response)
         self._set_error(error)
         self._throttled_log.warn(f"refused {response.status}", f"{error}; the rejected samples are dropped")
-        self._queue.drop(part, state.REJECTED)
+        self._queue.finish(part, state.REJECTED)
         self._remove(shard, part)
 
     def _drop_expired(self, shard: ShardQueue, part: Sequence[QueuedRecord]) -> Sequence[QueuedRecord]:
         """Drop the first records that must not be sent any more; return the rest."""
         first = 0
         while first < len(part) and (reason := self._queue.drop_reason(part[first])):
-            self._queue.drop(part[first : first + 1], reason)
+            self._queue.finish(part[first : first + 1], reason)
             first += 1
         if first:
             self._remove(shard, part[:first])
@@ -300,7 +296,7 @@ class Sender:
         """Remove finished records from the shard and save the positions."""
         shard.remove(part)
         self._queue.save_positions(
-            tuple(each.done_position(self._queue.read_position) for each in self._shard_queues)
+            tuple(each.done_position(self._queue.reader.position) for each in self._shard_queues)
         )
         if self._draining:
             self.fill_shards()

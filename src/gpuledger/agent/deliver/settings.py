@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from gpuledger.host.files import file_signature
 from gpuledger.host.yaml_nodes import YamlNode
 
 
@@ -37,6 +38,12 @@ class Secret:
     def absent(self) -> bool:
         """Whether no secret is configured."""
         return not self.text and self.file is None and self.provider is None
+
+    def revision(self) -> object:
+        """Return a value that changes whenever the text may have changed."""
+        if self.provider is not None:
+            return self.provider.revision()
+        return None if self.file is None else file_signature(self.file)
 
 
 @dataclass(frozen=True, slots=True)

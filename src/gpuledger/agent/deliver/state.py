@@ -20,49 +20,15 @@ STOPPED: Final = "stopped"
 REASONS: Final = (BYTES, AGE, DISK, CORRUPT, REJECTED, STOPPED)
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiverState:
-    """Snapshot of one receiver. Counters start with the program; queued samples may be older.
-
-    `queued_*`: accepted and neither delivered nor dropped; `queued_bytes` compressed. `memory_bytes`: queued
-    in memory because the disk is not writable. `disk_bytes`: size of the files. `oldest`: acceptance time of
-    the oldest queued block; `newest_sent`: newest delivered timestamp; both in unix seconds. `requests`:
-    responses by status (all 2xx as `2xx`) and failures by kind. `retried_samples`: samples of failed
-    attempts, counted at every attempt. `dropped`: samples by reason, with an entry for each of REASONS.
-    `failing`: the last request failed and is retried. `refusing`: the receiver rejected the whole last batch,
-    which was dropped. `corrupt_records`: skipped parts of the files. `torn_tails`: writes that a crash
-    interrupted.
-    """
-
-    name: str
-    url: str
-    shards: int
-    queued_blocks: int
-    queued_samples: int
-    queued_bytes: int
-    memory_bytes: int
-    disk_bytes: int
-    oldest: float | None
-    accepted_samples: int
-    sent_samples: int
-    sent_bytes: int
-    retried_samples: int
-    newest_accepted: float | None
-    newest_sent: float | None
-    last_success: float | None
-    last_error: str
-    last_error_at: float | None
-    failing: bool
-    refusing: bool
-    corrupt_records: int
-    torn_tails: int
-    requests: Mapping[str, int] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
+@dataclass(kw_only=True)
 class ReceiverCounts:
-    """Counters behind `ReceiverState`; times in unix seconds. `busy_seconds`: send time of deliveries."""
+    """Results of one receiver, counted since the start of the program. Times are unix seconds.
+
+    `newest_sent`: newest delivered timestamp. `requests`: responses by status (all 2xx as `2xx`) and failures
+    by kind. `retried_samples`: samples of failed attempts, counted at every attempt. `busy_seconds`: send
+    time of deliveries. `failing`: the last request failed and is retried. `refusing`: the receiver rejected
+    the whole last batch, which was dropped.
+    """
 
     accepted_samples: int = 0
     sent_samples: int = 0
@@ -77,6 +43,30 @@ class ReceiverCounts:
     failing: bool = False
     refusing: bool = False
     requests: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(kw_only=True)
+class ReceiverState(ReceiverCounts):
+    """Snapshot of one receiver: its counts and its queue. Queued samples may be older than the program.
+
+    `queued_*`: accepted and neither delivered nor dropped; `queued_bytes` compressed. `memory_bytes`: queued
+    in memory because the disk is not writable. `disk_bytes`: size of the files. `oldest`: acceptance time of
+    the oldest queued block in unix seconds. `dropped`: samples by reason, with an entry for each of REASONS.
+    `corrupt_records`: skipped parts of the files. `torn_tails`: writes that a crash interrupted.
+    """
+
+    name: str
+    url: str
+    shards: int
+    queued_blocks: int
+    queued_samples: int
+    queued_bytes: int
+    memory_bytes: int
+    disk_bytes: int
+    oldest: float | None
+    corrupt_records: int
+    torn_tails: int
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 _LOG = logging.getLogger(__name__)

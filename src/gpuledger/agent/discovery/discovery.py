@@ -6,22 +6,24 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from gpuledger.agent.discovery.meta_labels import ANNOTATIONS, NODE, POD
 from gpuledger.agent.discovery.selection import POD_MONITOR, Selection, SelectionReport
-from gpuledger.agent.discovery.sharding import Shard, ShardAssignment, TargetSplit
+from gpuledger.agent.discovery.sharding import Shard, ShardAssignment
 from gpuledger.agent.discovery.target_finder import ClusterObjects, TargetFinder
 from gpuledger.agent.scrape.settings import Target
 from gpuledger.host.owner_index import is_tried
 from gpuledger.kubernetes.access import ApiServerAccess
-from gpuledger.kubernetes.object_watch import KubernetesObject, ObjectWatch, WatchScope, objects_of_all
+from gpuledger.kubernetes.object_watch import KubernetesObject, ObjectWatch, WatchScope
 from gpuledger.kubernetes.objects import LabeledObject, LabelSelector, StatefulSetObject
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 
 log = logging.getLogger("gpuledger.agent")
 
+_CLUSTER_SCOPED: Final = ("nodes", "namespaces")
 # Delay that coalesces bursts of changes.
 _COALESCE_SECONDS: Final = 0.25
 # Time for a cluster change to reach all watches.
@@ -39,6 +41,8 @@ class StatefulSetMember:
 
 class Discovery:
     """Discovers targets. `targets` are this shard's; `other_shards` are the targets of the other shards.
+
+    `assignment` is this agent's shard and its former shards.
 
     Without `access` nothing is discovered and only static targets are sharded. With `scale`, the number of
     shards is that of the StatefulSet's replicas; nothing is scraped until it is known, because another shard
@@ -59,18 +63,18 @@ class Discovery:
         self._clock = clock
         self._watch_seconds = watch_seconds
         self._scale = scale
-        self._assignment = ShardAssignment(shard or (None if scale else Shard()))
+        self.assignment = ShardAssignment(shard or (None if scale else Shard()))
         self._arrival_seconds = arrival_seconds
         self._finders: list[TargetFinder] = []
         self._watches: dict[WatchScope, ObjectWatch] = {}
+        # By selection and resource, as at the last refresh.
+        self._scopes: dict[tuple[str, str], list[WatchScope]] = {}
         self._last: dict[str, list[Target]] = {}
         self.reports: tuple[SelectionReport, ...] = ()
         self.targets: tuple[Target, ...] = ()
         self.other_shards: tuple[Target, ...] = ()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._refresh_timer: asyncio.TimerHandle | None = None
-        self._handover_timer: asyncio.TimerHandle | None = None
-        self._next_handover: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._discovered = False
         self._changed: Callable[[], None] = lambda: None
 
@@ -82,9 +86,7 @@ class Discovery:
 
     def stop(self) -> None:
         """Stop all watches."""
-        for timer in (self._refresh_timer, self._handover_timer):
-            if timer is not None:
-                timer.cancel()
+        self._cancel_timer()
         loop, self._loop = self._loop, None
         for watch in self._watches.values():
             watch.stop(patience=0.0 if loop else 2.0)
@@ -92,12 +94,14 @@ class Discovery:
 
     async def wait_for_handover(self) -> None:
         """Wait until other shards can have taken over: a StatefulSet that shrinks stops its pod at once."""
-        shard = self._assignment.shard
+        shard = self.assignment.shard
         if self._scale is not None and shard is not None and (shard.count > 1 or shard.index):
             await asyncio.sleep(self._arrival_seconds)
 
     def set_selections(self, selections: Sequence[Selection]) -> None:
         """Replace the selections."""
+        if self._access is None:
+            selections = ()
         kept = {finder.selection.name: finder for finder in self._finders}
         self._finders = [
             old
@@ -108,29 +112,14 @@ class Discovery:
         names = {selection.name for selection in selections}
         self._last = {name: found for name, found in self._last.items() if name in names}
         if self._loop is not None:
-            self._keep_watches()
             self._refresh()
 
-    @property
-    def shard(self) -> Shard | None:
-        """This agent's shard; None while it is unknown."""
-        return self._assignment.shard
+    def split_targets(self, targets: Iterable[Target]) -> tuple[list[Target], list[Target]]:
+        """Split targets into those of this shard and those of others.
 
-    @property
-    def former_shards(self) -> tuple[Shard, ...]:
-        """Former shards: this agent still scrapes their targets."""
-        return self._assignment.former_shards
-
-    def split_targets(self, targets: Iterable[Target]) -> TargetSplit:
-        """Split targets by shard. `changed` is called again when the next of them changes its shard."""
-        found = self._assignment.split_targets(targets, self._clock.elapsed())
-        if found.next_handover is not None:
-            self._next_handover = (
-                found.next_handover
-                if self._next_handover is None
-                else min(self._next_handover, found.next_handover)
-            )
-        return found
+        `changed` is called again when the next of them changes its shard.
+        """
+        return self.assignment.split_targets(targets, self._clock.elapsed())
 
     @property
     def health(self) -> tuple[IndexHealth, ...]:
@@ -140,7 +129,7 @@ class Discovery:
     @property
     def waiting_reason(self) -> str:
         """Why nothing is scraped yet; empty when the shard is known."""
-        if self._scale is None or self.shard is not None:
+        if self._scale is None or self.assignment.shard is not None:
             return ""
         name = f"{self._scale.namespace}/{self._scale.name}"
         return f"the number of shards is unknown: the StatefulSet {name} was not found or cannot be read"
@@ -163,81 +152,78 @@ class Discovery:
             except RuntimeError:
                 log.debug("the event loop is closed")
 
-    def _schedule_refresh(self) -> None:
-        if self._refresh_timer is None and self._loop is not None:
-            self._refresh_timer = self._loop.call_later(_COALESCE_SECONDS, self._refresh)
+    def _schedule_refresh(self, seconds: float = _COALESCE_SECONDS) -> None:
+        """Refresh in `seconds`, unless a refresh is due before."""
+        if self._loop is None:
+            return
+        if self._timer is None or self._timer.when() > self._loop.time() + seconds:
+            self._cancel_timer()
+            self._timer = self._loop.call_later(seconds, self._refresh)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _refresh(self) -> None:
-        if self._refresh_timer is not None:
-            self._refresh_timer.cancel()
-            self._refresh_timer = None
+        self._cancel_timer()
         self._keep_watches()
         self._count_shards()
         self._discovered = all(is_tried(watch.health) for watch in self._watches.values())
-        self._next_handover = None
+        self.assignment.next_handover = inf
         reports: list[SelectionReport] = []
         own: list[Target] = []
         others: list[Target] = []
-        for finder in self._finders if self._access is not None else ():
+        for finder in self._finders:
             found, report = self._find(finder)
-            split = self.split_targets(found)
-            report.count("scraped", len(split.own))
-            own += split.own
-            others += split.other_shards
+            mine, foreign = self.split_targets(found)
+            report.passed["scraped"] = len(mine)
+            own += mine
+            others += foreign
             reports.append(report)
         self.reports = tuple(reports)
         self.targets, self.other_shards = tuple(own), tuple(others)
         self._changed()
-        self._schedule_handover()
-
-    def _schedule_handover(self) -> None:
-        """Schedule a refresh for the next handover."""
-        if self._handover_timer is not None:
-            self._handover_timer.cancel()
-            self._handover_timer = None
-        if self._next_handover is None:
-            self._assignment.drop_expired()
-        elif self._loop is not None:
-            left = max(0.0, self._next_handover - self._clock.elapsed())
-            self._handover_timer = self._loop.call_later(left, self._refresh)
+        handover = self.assignment.next_handover
+        if handover == inf:
+            self.assignment.drop_expired()
+        else:
+            self._schedule_refresh(max(0.0, handover - self._clock.elapsed()))
 
     def _find(self, finder: TargetFinder) -> tuple[list[Target], SelectionReport]:
         selection = finder.selection
         cluster, error = self._cluster(selection)
-        if cluster is None:
-            # Keep the last targets while the cluster cannot be read.
-            report = SelectionReport(selection.name, selection.kind, error=error)
-            return self._last.get(selection.name, []), report
-        try:
-            found, report = finder.find_targets(cluster)
-        except Exception:
-            # A defect in one selection must not affect the others.
-            log.exception("discovery of the targets of %s failed", selection.name)
-            internal = "internal error; see the log of gpuledger agent"
-            report = SelectionReport(selection.name, selection.kind, error=internal)
-            return self._last.get(selection.name, []), report
-        report.error = error
-        self._last[selection.name] = found
-        return found, report
+        if cluster is not None:
+            try:
+                found, report = finder.find_targets(cluster)
+            except Exception:
+                # A defect in one selection must not affect the others.
+                log.exception("discovery of the targets of %s failed", selection.name)
+                error = "internal error; see the log of gpuledger agent"
+            else:
+                report.error = error
+                self._last[selection.name] = found
+                return found, report
+        # Keep the last targets while the cluster cannot be read.
+        report = SelectionReport(selection.name, selection.kind, error=error)
+        return self._last.get(selection.name, []), report
 
     def _cluster(self, selection: Selection) -> tuple[ClusterObjects | None, str]:
         """Return the objects that the selection needs (None while some are unknown), and an error."""
         lists: dict[str, list[KubernetesObject]] = {}
         error = ""
-        missing = False
-        for resource in _resources(selection):
-            watches = [self._watches[one] for one in self._scopes_for(resource, selection)]
-            found = objects_of_all(watches)
+        resources = _resources(selection)
+        for resource in resources:
+            watches = [self._watches[scope] for scope in self._scopes[selection.name, resource]]
             error = error or next((watch.health.error for watch in watches if watch.health.error), "")
-            if found is None:
-                missing = True
-            else:
-                lists[resource] = found
-        if missing:
+            known = [watch.objects for watch in watches if watch.objects is not None]
+            if len(known) == len(watches):
+                lists[resource] = [one for objects in known for one in objects.values()]
+        if len(lists) < len(resources):
             return None, error or "the cluster is not listed yet"
         plain = {
             resource: {one.meta.name: one for one in lists[resource] if isinstance(one, LabeledObject)}
-            for resource in ("nodes", "namespaces")
+            for resource in _CLUSTER_SCOPED
             if resource in lists
         }
         cluster = ClusterObjects(
@@ -252,16 +238,17 @@ class Discovery:
     def _scopes_for(self, resource: str, selection: Selection) -> list[WatchScope]:
         """Return the scopes of the watches that serve a selection."""
         base = self._base(resource)
-        if resource in ("nodes", "namespaces"):
-            return [base]
-        everywhere = replace(base, namespace="")
         names = selection.namespaces.names
-        if names is None or (everywhere in self._watches and not self._watches[everywhere].forbidden):
-            return [everywhere]
+        if resource in _CLUSTER_SCOPED or names is None:
+            return [base]
+        watch = self._watches.get(base)
+        everywhere = any(user.namespaces.names is None for user in self._users(resource))
+        if everywhere and (watch is None or not watch.forbidden):
+            return [base]
         return [replace(base, namespace=name) for name in sorted(names)]
 
     def _base(self, resource: str) -> WatchScope:
-        users = [selection for selection in self._selections if resource in _resources(selection)]
+        users = self._users(resource)
         prefixes = ANNOTATIONS.get(resource, ())
         selectors: frozenset[LabelSelector] | None = None
         whole = resource == "services" or all(selection.kind == POD_MONITOR for selection in users)
@@ -270,42 +257,33 @@ class Discovery:
         annotated = any(selection.mentions(prefix) for selection in users for prefix in prefixes)
         return WatchScope(resource, selectors=selectors, annotations=annotated)
 
-    @property
-    def _selections(self) -> Iterable[Selection]:
-        return [] if self._access is None else [finder.selection for finder in self._finders]
+    def _users(self, resource: str) -> list[Selection]:
+        """Return the selections that need a kind of object."""
+        return [finder.selection for finder in self._finders if resource in _resources(finder.selection)]
 
     def _keep_watches(self) -> None:
         """Start missing watches and stop unneeded ones."""
-        needed: set[WatchScope] = set()
-        for resource in ("pods", "services", "endpointslices", "nodes", "namespaces"):
-            users = [selection for selection in self._selections if resource in _resources(selection)]
-            if not users:
-                continue
-            base = self._base(resource)
-            if resource in ("nodes", "namespaces"):
-                needed.add(base)
-                continue
-            named = {name for selection in users for name in selection.namespaces.names or ()}
-            if any(selection.namespaces.names is None for selection in users):
-                needed.add(base)
-                watch = self._watches.get(base)
-                if watch is None or not watch.forbidden:
-                    continue
-            needed |= {replace(base, namespace=name) for name in named}
+        self._scopes = {
+            (finder.selection.name, resource): self._scopes_for(resource, finder.selection)
+            for finder in self._finders
+            for resource in _resources(finder.selection)
+        }
+        needed = {scope for scopes in self._scopes.values() for scope in scopes}
         if self._scale is not None:
             needed.add(WatchScope("statefulsets", self._scale.namespace, self._scale.name))
         for scope in needed - set(self._watches):
             if self._access is not None:
-                self._start_watch(self._access, scope)
+                watch = ObjectWatch(
+                    self._access,
+                    scope,
+                    self._on_watch_change,
+                    clock=self._clock,
+                    watch_seconds=self._watch_seconds,
+                )
+                self._watches[scope] = watch
+                watch.start()
         for scope in set(self._watches) - needed:
             self._watches.pop(scope).stop(patience=0.0)
-
-    def _start_watch(self, access: ApiServerAccess, scope: WatchScope) -> None:
-        watch = ObjectWatch(
-            access, scope, self._on_watch_change, clock=self._clock, watch_seconds=self._watch_seconds
-        )
-        self._watches[scope] = watch
-        watch.start()
 
     def _count_shards(self) -> None:
         if self._scale is None:
@@ -314,21 +292,17 @@ class Discovery:
         for found in (watch.objects or {}).values():
             if isinstance(found, StatefulSetObject):
                 shard = Shard(self._scale.ordinal, max(1, found.replicas))
-                if shard != self.shard:
+                if shard != self.assignment.shard:
                     log.info("this is shard %s", shard)
-                self._assignment.assign(shard, settled=found.settled, now=self._clock.elapsed())
+                self.assignment.assign(shard, settled=found.settled, now=self._clock.elapsed())
 
 
 def _resources(selection: Selection) -> list[str]:
     found = ["pods"] if selection.kind == POD_MONITOR else ["services", "endpointslices"]
     if selection.kind != POD_MONITOR and selection.mentions(POD):
         found.append("pods")
-    if _wants_node(selection) and selection.mentions(NODE):
+    if any(endpoint.add_node_label for endpoint in selection.endpoints) and selection.mentions(NODE):
         found.append("nodes")
     if selection.namespaces.selector:
         found.append("namespaces")
     return found
-
-
-def _wants_node(selection: Selection) -> bool:
-    return any(endpoint.add_node_label for endpoint in selection.endpoints)

@@ -35,6 +35,8 @@ ANNOTATIONS: Final = {
     "services": (f"{SERVICE}annotation",),
     "endpointslices": (f"{META}endpointslice_annotation", f"{META}endpoints_annotation"),
 }
+# Fields of PodObject that are labels of the same name.
+_POD_FIELDS: Final = ("ip", "ready", "phase", "host_ip", "uid", "controller_kind", "controller_name")
 _UNFIT: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 Labels = dict[str, str]
@@ -51,14 +53,8 @@ def pod_labels(pod: PodObject) -> Labels:
     labels = {
         NAMESPACE: pod.meta.namespace,
         f"{POD}name": pod.meta.name,
-        f"{POD}ip": pod.ip,
-        f"{POD}ready": pod.ready,
-        f"{POD}phase": pod.phase,
         f"{POD}node_name": pod.node,
-        f"{POD}host_ip": pod.host_ip,
-        f"{POD}uid": pod.uid,
-        f"{POD}controller_kind": pod.controller_kind,
-        f"{POD}controller_name": pod.controller_name,
+        **{f"{POD}{name}": getattr(pod, name) for name in _POD_FIELDS},
     }
     _own(labels, POD, pod.meta)
     return labels
@@ -102,42 +98,34 @@ def node_labels(node: LabeledObject) -> Labels:
 
 def endpoint_labels(part: EndpointSliceObject, endpoint: ServiceEndpoint, port: ObjectPort) -> Labels:
     """Return the labels of an endpoint and its port; Endpoints and EndpointSlices use different names."""
-    if not part.address_type:
-        labels = {
-            NAMESPACE: part.meta.namespace,
-            f"{META}endpoints_name": part.meta.name,
-            f"{META}endpoint_ready": endpoint.ready,
-            f"{META}endpoint_port_name": port.name,
-            f"{META}endpoint_port_protocol": port.protocol,
-            f"{META}endpoint_hostname": endpoint.hostname,
-            f"{META}endpoint_node_name": endpoint.node_name,
-            f"{META}endpoint_address_target_kind": endpoint.target_kind,
-            f"{META}endpoint_address_target_name": endpoint.target_name,
-        }
-        _own(labels, f"{META}endpoints_", part.meta)
-        return labels
-    slices = f"{META}endpointslice_"
+    slices = f"{META}endpointslice_" if part.address_type else ""
+    owner, prefix = slices or f"{META}endpoints_", slices or f"{META}endpoint_"
+    end = f"{slices}endpoint_" if slices else prefix
     labels = {
         NAMESPACE: part.meta.namespace,
-        f"{slices}name": part.meta.name,
+        f"{owner}name": part.meta.name,
+        f"{prefix}port_name": port.name,
+        f"{prefix}port_protocol": port.protocol,
+        f"{prefix}address_target_kind": endpoint.target_kind,
+        f"{prefix}address_target_name": endpoint.target_name,
+        f"{end}hostname": endpoint.hostname,
+        f"{end}node_name": endpoint.node_name,
+    }
+    _own(labels, owner, part.meta)
+    if not slices:
+        return {**labels, f"{end}ready": endpoint.ready}
+    labels |= {
         f"{slices}address_type": part.address_type,
         f"{slices}port": str(port.number),
-        f"{slices}port_name": port.name,
-        f"{slices}port_protocol": port.protocol,
         f"{slices}port_app_protocol": port.app_protocol,
-        f"{slices}endpoint_conditions_ready": endpoint.ready,
-        f"{slices}endpoint_conditions_serving": endpoint.serving,
-        f"{slices}endpoint_conditions_terminating": endpoint.terminating,
-        f"{slices}endpoint_hostname": endpoint.hostname,
-        f"{slices}endpoint_node_name": endpoint.node_name,
-        f"{slices}endpoint_zone": endpoint.zone,
-        f"{slices}address_target_kind": endpoint.target_kind,
-        f"{slices}address_target_name": endpoint.target_name,
+        f"{end}conditions_ready": endpoint.ready,
+        f"{end}conditions_serving": endpoint.serving,
+        f"{end}conditions_terminating": endpoint.terminating,
+        f"{end}zone": endpoint.zone,
     }
-    _own(labels, slices, part.meta)
     for name, value in endpoint.topology:
-        labels[f"{slices}endpoint_topology_{sanitize_label_name(name)}"] = value
-        labels[f"{slices}endpoint_topology_present_{sanitize_label_name(name)}"] = "true"
+        labels[f"{end}topology_{sanitize_label_name(name)}"] = value
+        labels[f"{end}topology_present_{sanitize_label_name(name)}"] = "true"
     return labels
 
 

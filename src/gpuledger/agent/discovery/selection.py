@@ -40,7 +40,7 @@ class Selection:
     namespaces: NamespaceSelector
     selector: LabelSelector
     endpoints: tuple[EndpointSettings, ...]
-    rules: RelabelRules = field(default_factory=lambda: RelabelRules(()))
+    rules: RelabelRules = field(default_factory=RelabelRules)
     job_label: str = ""
 
     def mentions(self, prefix: str) -> bool:
@@ -89,10 +89,6 @@ class SelectionReport:
     def known(self) -> bool:
         """Whether the counts are valid: they are not before the first successful list."""
         return not self.error or any(self.passed.values())
-
-    def count(self, step: str, number: int = 1) -> None:
-        """Count `number` more that passed a step."""
-        self.passed[step] += number
 
     def add_reason(self, what: str, why: str) -> None:
         """Record why an object failed a step."""

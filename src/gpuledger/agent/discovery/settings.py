@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpuledger.agent.discovery.discovery import StatefulSetMember
 from gpuledger.agent.discovery.sharding import Shard, parse_shard, parse_stateful_set_pod
-from gpuledger.kubernetes.access import ApiServerAccess
-from gpuledger.kubernetes.cluster_access import SERVICE_ACCOUNT, find_access, own_namespace
+from gpuledger.kubernetes.cluster_access import own_namespace
 from gpuledger.kubernetes.settings import ApiServerSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import option, text
@@ -43,14 +41,6 @@ class ClusterSettings(ApiServerSettings):
         metavar="INDEX/COUNT",
     )
 
-    def access(self, environment: Mapping[str, str]) -> ApiServerAccess | None:
-        """Return the API server's access; None outside a cluster. Raises GpuledgerError if it is unusable."""
-        return find_access(self, environment)
-
-    def own_namespace(self, environment: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> str:
-        """Return the agent's namespace; empty if unknown."""
-        return own_namespace(self.namespace, environment, account)
-
     def own_shard(self, environment: Mapping[str, str]) -> Shard | StatefulSetMember:
         """Return the fixed shard, or the StatefulSet that determines it. Raises UsageError."""
         if self.shard != "auto":
@@ -59,7 +49,7 @@ class ClusterSettings(ApiServerSettings):
         if not pod:
             return Shard()
         name, ordinal = parse_stateful_set_pod(pod)
-        namespace = self.own_namespace(environment)
+        namespace = own_namespace(self.namespace, environment)
         if not namespace:
             raise UsageError("--shard auto: the pod's namespace is unknown; set POD_NAMESPACE or --namespace")
         return StatefulSetMember(namespace, name, ordinal)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -23,16 +24,16 @@ class Shard:
     count: int = 1
 
     def owns(self, target: Target) -> bool:
-        """Return whether this shard owns the target: hashmod of its address, as in the prometheus engine."""
-        return (self.count == 1 and not self.index) or self.index == hashmod(_address(target), self.count)
+        """Return whether this shard owns the target: hashmod of its address, as in the prometheus engine.
+
+        The address is `__address__` after relabeling: all pages of one exporter get the same shard.
+        """
+        if self.count == 1 and not self.index:
+            return True
+        return self.index == hashmod(urlsplit(target.url).netloc, self.count)
 
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
-
-
-def _address(target: Target) -> str:
-    """Return `__address__` after relabeling: all pages of one exporter get the same shard."""
-    return urlsplit(target.url).netloc
 
 
 def parse_shard(written: str) -> Shard:
@@ -56,18 +57,6 @@ def parse_stateful_set_pod(pod: str) -> tuple[str, int]:
     return match["set"], int(match["ordinal"])
 
 
-@dataclass(slots=True)
-class TargetSplit:
-    """Targets of this shard and of other shards.
-
-    `next_handover`: when the next target of a former shard moves to its new one; None if there is none.
-    """
-
-    own: list[Target] = field(default_factory=list)
-    other_shards: list[Target] = field(default_factory=list)
-    next_handover: float | None = None
-
-
 class ShardAssignment:
     """This agent's shard and its former shards.
 
@@ -75,12 +64,16 @@ class ShardAssignment:
     owner of a target starts at once; the old one continues until all agents are ready and for one more
     interval of the target, so that the last agent learns of the change. Both scrape at the same times and
     export the same series: duplicates are better than gaps.
+
+    `next_handover`: when the next target of a former shard moves to its new one, of all that were split since
+    the caller set it to infinity.
     """
 
     def __init__(self, shard: Shard | None = None) -> None:
         self.shard = shard
-        # Former shards, with the time since which all agents of the new count are ready (None: not yet).
-        self._former: dict[Shard, float | None] = {}
+        self.next_handover = inf
+        # Former shards, with the time since which all agents of the new count are ready (infinity: not yet).
+        self._former: dict[Shard, float] = {}
 
     @property
     def former_shards(self) -> tuple[Shard, ...]:
@@ -91,41 +84,34 @@ class ShardAssignment:
         """Set the shard. `settled`: all agents of the new count are ready."""
         if shard != self.shard:
             if self.shard is not None:
-                self._former[self.shard] = None
+                self._former[self.shard] = inf
             self._former.pop(shard, None)
             self.shard = shard
         if settled:
-            self._former = {old: now if since is None else since for old, since in self._former.items()}
+            self._former = {old: min(since, now) for old, since in self._former.items()}
 
-    def split_targets(self, targets: Iterable[Target], now: float) -> TargetSplit:
+    def split_targets(self, targets: Iterable[Target], now: float) -> tuple[list[Target], list[Target]]:
         """Split targets into those to scrape now and those of other shards."""
-        found = TargetSplit()
-        if self.shard is None:
-            return found
-        for target in targets:
-            if self.shard.owns(target):
-                found.own.append(target)
-                continue
-            kept, until = self._kept(target, now)
-            (found.own if kept else found.other_shards).append(target)
-            if until is not None:
-                found.next_handover = (
-                    until if found.next_handover is None else min(found.next_handover, until)
-                )
-        return found
+        own: list[Target] = []
+        others: list[Target] = []
+        for target in targets if self.shard is not None else ():
+            until = self._owned_until(target)
+            if until > now:
+                own.append(target)
+                self.next_handover = min(self.next_handover, until)
+            else:
+                others.append(target)
+        return own, others
 
     def drop_expired(self) -> None:
         """Delete former shards without remaining targets."""
-        self._former = {shard: since for shard, since in self._former.items() if since is None}
+        self._former = {shard: since for shard, since in self._former.items() if since == inf}
 
-    def _kept(self, target: Target, now: float) -> tuple[bool, float | None]:
-        """Return whether a former shard still owns the target, and when that ends, if known."""
-        ends = [
-            None if since is None else since + target.settings.interval
-            for shard, since in self._former.items()
-            if shard.owns(target)
-        ]
-        if None in ends:
-            return True, None
-        last = max((end for end in ends if end is not None), default=now)
-        return (True, last) if last > now else (False, None)
+    def _owned_until(self, target: Target) -> float:
+        """Return until when this agent scrapes the target: infinity if no end is known."""
+        if self.shard is not None and self.shard.owns(target):
+            return inf
+        interval = target.settings.interval
+        return max(
+            (since + interval for shard, since in self._former.items() if shard.owns(target)), default=-inf
+        )

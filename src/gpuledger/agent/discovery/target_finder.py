@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from gpuledger.agent.discovery.addresses import (
     ADDRESS,
@@ -29,6 +31,9 @@ from gpuledger.kubernetes.objects import (
     PodObject,
     ServiceObject,
 )
+
+# JSON can contain unpaired surrogates, which are not valid Unicode.
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +85,10 @@ class TargetFinder:
                 dict(item.meta.labels)
             ):
                 continue
-            report.count("labels")
+            report.passed["labels"] += 1
             found = self._found(item, cluster, parts.get(item.meta.key, []), behind, before, report)
             targets += found
-        report.count("namespace", self._namespaces(cluster, namespaces))
+        report.passed["namespace"] = self._namespaces(cluster, namespaces)
         return targets, report
 
     def _namespaces(self, cluster: ClusterObjects, seen: set[str]) -> int:
@@ -112,28 +117,27 @@ class TargetFinder:
         report: SelectionReport,
     ) -> tuple[Target, ...]:
         key = item.meta.key
+        inputs: tuple[object, ...]
         if isinstance(item, PodObject):
-            why = pod_skip_reason(item)
-            if why:
-                report.add_reason(f"pod {key}", why)
-                return ()
-            inputs: tuple[object, ...] = (item, cluster.nodes.get(item.node))
+            kind, why = "pod", pod_skip_reason(item)
+            inputs = (item, cluster.nodes.get(item.node))
         else:
-            if not any(part.endpoints for part in parts):
-                report.add_reason(f"service {key}", "has no endpoints")
-                return ()
             ends = [end for part in parts for end in part.endpoints]
+            kind, why = "service", "" if ends else "has no endpoints"
             nodes = [cluster.nodes.get(end.node) for end in ends]
             inputs = (item, *parts, *nodes, *(pod_behind(end, behind) for end in ends))
-        report.count("running")
+        if why:
+            report.add_reason(f"{kind} {key}", why)
+            return ()
+        report.passed["running"] += 1
         known = before.get(key)
         if known is None or not _same(known.inputs, inputs):
             known = self._evaluate(item, cluster, parts, behind, inputs)
         self._known[key] = known
-        report.count("port", known.address_count)
-        report.count("relabelling", len(known.targets))
+        report.passed["port"] += known.address_count
+        report.passed["relabelling"] += len(known.targets)
         for reason in known.reasons:
-            report.add_reason("pod" if isinstance(item, PodObject) else "service", f"{key} {reason}")
+            report.add_reason(kind, f"{key} {reason}")
         return known.targets
 
     def _evaluate(
@@ -188,19 +192,11 @@ class TargetFinder:
             if (node := cluster.nodes.get(address.node)) is not None:
                 labels |= node_labels(node)
         target = build_target(selection.name, labels, endpoint.params, selection.rules, endpoint.settings)
-        wrong = next((name for name, value in target.labels if not _is_text(value)), "") if target else ""
+        labels_of_target = target.labels if target else ()
+        wrong = next((name for name, value in labels_of_target if _SURROGATE.search(value)), "")
         if wrong:
             raise ValueError(f"the value of label {wrong} is not valid Unicode")
         return target
-
-
-def _is_text(value: str) -> bool:
-    """Return whether a value is valid Unicode: JSON can contain unpaired surrogates."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from re import ASCII, fullmatch
 from typing import Final
 
-from gpuledger.agent.relabel.rules import (
-    ACTIONS,
-    DEFAULT_REGEX,
-    DEFAULT_REPLACEMENT,
-    DEFAULT_SEPARATOR,
-    LABEL_NAME,
-    RelabelRule,
-    RelabelRules,
-    compile_re2,
-)
+from gpuledger.agent.relabel.rules import ACTIONS, LABEL_NAME, RelabelRule, RelabelRules, compile_re2
 from gpuledger.host.yaml_nodes import YamlNode
 from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.settings import integer
 
-_KEYS: Final = (
-    *("source_labels", "separator", "regex", "modulus"),
-    *("target_label", "replacement", "action"),
-)
+_USUAL: Final = RelabelRule()
+_KEYS: Final = tuple(field.name for field in fields(RelabelRule))
 # prometheus-operator's spellings, which are used in the same kind of resource.
 _CAMEL: Final = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
 _WITH_TARGET: Final = frozenset(
@@ -48,11 +38,11 @@ def _rule(node: YamlNode) -> RelabelRule:
     rule = RelabelRule(
         action=keys["action"].text().lower() or "replace",
         source_labels=tuple(_source(name) for name in keys["source_labels"].elements()),
-        separator=keys["separator"].literal(DEFAULT_SEPARATOR),
-        regex=keys["regex"].literal(DEFAULT_REGEX),
+        separator=keys["separator"].literal(_USUAL.separator),
+        regex=keys["regex"].literal(_USUAL.regex),
         modulus=keys["modulus"].parse(integer(0, 2**64 - 1), 0),
         target_label=keys["target_label"].text(),
-        replacement=keys["replacement"].literal(DEFAULT_REPLACEMENT),
+        replacement=keys["replacement"].literal(_USUAL.replacement),
     )
     if rule.action not in ACTIONS:
         raise keys["action"].error(str(unknown_name_error("action", rule.action, ACTIONS)))
@@ -80,7 +70,7 @@ def _check(rule: RelabelRule, node: YamlNode, keys: dict[str, YamlNode]) -> None
         pattern = LABEL_NAME.pattern if action == "hashmod" else _TEMPLATE
         if not fullmatch(pattern, target, ASCII):
             raise keys["target_label"].error(f"is not a valid label name for {action}")
-    if action in ("lowercase", "uppercase") and rule.replacement != DEFAULT_REPLACEMENT:
+    if action in ("lowercase", "uppercase") and rule.replacement != _USUAL.replacement:
         raise keys["replacement"].error(f"cannot be set for {action}")
     if action == "labelmap" and not fullmatch(_TEMPLATE, rule.replacement, ASCII):
         raise keys["replacement"].error("is not a valid label name for labelmap")

@@ -6,78 +6,22 @@ https://prometheus.io/docs/prometheus/latest/configuration/configuration/#relabe
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import md5
-from re import ASCII
-from re import compile as compile_own
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import re2
 
 # Group names are matched greedily, as in Go: `$1x` is the group named 1x.
-_REFERENCE = re.compile(r"\$(?:(?P<dollar>\$)|(?P<bare>\w+)|\{(?P<braced>\w+)\})")
-
-
-class Re2Match(Protocol):
-    """The used part of a match."""
-
-    def group(self, number: int) -> str | None:
-        """Return the text of a group; None if it did not take part in the match."""
-
-
-class ReplacementTemplate:
-    """A text with references to groups of a regular expression.
-
-    A reference to a missing or unmatched group expands to nothing; a dollar without a reference is literal.
-    """
-
-    def __init__(self, text: str, names: Mapping[str, int], groups: int) -> None:
-        self.text = text
-        self._parts = tuple(_parts(text, names, groups))
-        self._plain = all(isinstance(part, str) for part in self._parts)
-        self._constant = "".join(part for part in self._parts if isinstance(part, str))
-
-    def expand(self, match: Re2Match) -> str:
-        """Return the text expanded for one match."""
-        if self._plain:
-            return self._constant
-        return "".join(part if isinstance(part, str) else match.group(part) or "" for part in self._parts)
-
-
-def _parts(text: str, names: Mapping[str, int], groups: int) -> list[str | int]:
-    found: list[str | int] = []
-    at = 0
-    for reference in _REFERENCE.finditer(text):
-        found.append(text[at : reference.start()])
-        at = reference.end()
-        name = reference["bare"] or reference["braced"]
-        if name is None:
-            found.append("$")
-        else:
-            number = _group(name, names)
-            if number is not None and number <= groups:
-                found.append(number)
-    found.append(text[at:])
-    return [part for part in found if part != ""]
-
-
-def _group(name: str, names: Mapping[str, int]) -> int | None:
-    """Return the group number of a reference; Go rejects leading zeros."""
-    if name.isascii() and name.isdigit():
-        return None if len(name) > 1 and name[0] == "0" else int(name)
-    return names.get(name)
-
+_REFERENCE = re.compile(r"\$(?:\$|(?P<bare>\w+)|\{(?P<braced>\w+)\})")
 
 Labels = MutableMapping[str, str]
 
 NAME: Final = "__name__"
-LABEL_NAME: Final = compile_own(r"[a-zA-Z_][a-zA-Z0-9_]*", ASCII)
-METRIC_NAME: Final = compile_own(r"[a-zA-Z_:][a-zA-Z0-9_:]*", ASCII)
-
-DEFAULT_SEPARATOR: Final = ";"
-DEFAULT_REGEX: Final = "(.*)"
-DEFAULT_REPLACEMENT: Final = "$1"
+LABEL_NAME: Final = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+METRIC_NAME: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +30,11 @@ class RelabelRule:
 
     action: str = "replace"
     source_labels: tuple[str, ...] = ()
-    separator: str = DEFAULT_SEPARATOR
-    regex: str = DEFAULT_REGEX
+    separator: str = ";"
+    regex: str = "(.*)"
     modulus: int = 0
     target_label: str = ""
-    replacement: str = DEFAULT_REPLACEMENT
-
-
-class Re2Pattern(Protocol):
-    """The used part of a compiled expression."""
-
-    groups: int
-    groupindex: Mapping[str, int]
-
-    def search(self, text: str) -> Re2Match | None:
-        """Return the first match."""
+    replacement: str = "$1"
 
 
 # Modifies the labels in place; returns False to drop the target or series.
@@ -110,7 +44,7 @@ RelabelStep = Callable[[Labels], bool]
 class RelabelRules:
     """A compiled list of relabel rules."""
 
-    def __init__(self, rules: Iterable[RelabelRule]) -> None:
+    def __init__(self, rules: Iterable[RelabelRule] = ()) -> None:
         self.rules = tuple(rules)
         self._steps = tuple(ACTIONS[rule.action](rule) for rule in self.rules)
 
@@ -131,12 +65,15 @@ class RelabelRules:
         return all(step(labels) for step in self._steps)
 
 
-def compile_re2(regex: str) -> Re2Pattern:
-    """Compile an RE2 expression that is anchored at both ends. Raises ValueError with RE2's reason."""
+def compile_re2(regex: str) -> re.Pattern[str]:
+    """Compile an RE2 expression that is anchored at both ends. Raises ValueError with RE2's reason.
+
+    RE2's patterns and matches have the used part of the interface of those in `re`.
+    """
     options = re2.Options()
     options.log_errors = False
     try:
-        return cast("Re2Pattern", re2.compile(f"^(?:{regex})$", options))
+        return cast("re.Pattern[str]", re2.compile(f"^(?:{regex})$", options))
     except re2.error as error:
         reason = error.args[0] if error.args else "cannot be compiled"
         raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from None
@@ -157,9 +94,37 @@ def _sources(rule: RelabelRule) -> Callable[[Labels], str]:
     return lambda labels: separator.join([labels.get(name, "") for name in names])
 
 
-def _template(rule: RelabelRule, text: str) -> ReplacementTemplate:
-    pattern = compile_re2(rule.regex)
-    return ReplacementTemplate(text, pattern.groupindex, pattern.groups)
+def _template(rule: RelabelRule, text: str) -> Callable[[re.Match[str]], str]:
+    """Return a function that expands the text's references to groups of the rule's regex for one match.
+
+    A reference to a missing or unmatched group expands to nothing; a dollar without a reference is literal.
+    """
+    parts = list(_template_parts(text, compile_re2(rule.regex)))
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        constant = "".join(texts)
+        return lambda _: constant
+    return lambda match: "".join(
+        [part if isinstance(part, str) else match.group(part) or "" for part in parts]
+    )
+
+
+def _template_parts(text: str, pattern: re.Pattern[str]) -> Iterator[str | int]:
+    """Yield texts and group numbers. Go rejects numbers with leading zeros."""
+    groups = {name: number for name, number in pattern.groupindex.items() if not name.isdigit()}
+    groups |= {str(number): number for number in range(pattern.groups + 1)}
+    at = 0
+    for reference in _REFERENCE.finditer(text):
+        if at < reference.start():
+            yield text[at : reference.start()]
+        at = reference.end()
+        name = reference["bare"] or reference["braced"]
+        if name is None:
+            yield "$"
+        elif name in groups:
+            yield groups[name]
+    if at < len(text):
+        yield text[at:]
 
 
 def _replace(rule: RelabelRule) -> RelabelStep:
@@ -170,7 +135,7 @@ def _replace(rule: RelabelRule) -> RelabelStep:
         match = search(source(labels))
         if match is None:
             return True
-        name, value = target.expand(match), replacement.expand(match)
+        name, value = target(match), replacement(match)
         if value and LABEL_NAME.fullmatch(name):
             labels[name] = value
         else:
@@ -181,37 +146,24 @@ def _replace(rule: RelabelRule) -> RelabelStep:
     return step
 
 
-def _keep(rule: RelabelRule) -> RelabelStep:
+def _keep(rule: RelabelRule, *, match: bool) -> RelabelStep:
     source, search = _sources(rule), compile_re2(rule.regex).search
-    return lambda labels: search(source(labels)) is not None
+    return lambda labels: (search(source(labels)) is not None) is match
 
 
-def _drop(rule: RelabelRule) -> RelabelStep:
-    source, search = _sources(rule), compile_re2(rule.regex).search
-    return lambda labels: search(source(labels)) is None
-
-
-def _keep_equal(rule: RelabelRule) -> RelabelStep:
+def _keep_equal(rule: RelabelRule, *, equal: bool) -> RelabelStep:
     source = _sources(rule)
-    return lambda labels: labels.get(rule.target_label, "") == source(labels)
+    return lambda labels: (labels.get(rule.target_label, "") == source(labels)) is equal
 
 
-def _drop_equal(rule: RelabelRule) -> RelabelStep:
+def _set_target(rule: RelabelRule, change: Callable[[RelabelRule, str], str]) -> RelabelStep:
     source = _sources(rule)
-    return lambda labels: labels.get(rule.target_label, "") != source(labels)
 
+    def step(labels: Labels) -> bool:
+        _set(labels, rule.target_label, change(rule, source(labels)))
+        return True
 
-def _changed_case(change: Callable[[str], str]) -> Callable[[RelabelRule], RelabelStep]:
-    def build_step(rule: RelabelRule) -> RelabelStep:
-        source = _sources(rule)
-
-        def step(labels: Labels) -> bool:
-            _set(labels, rule.target_label, change(source(labels)))
-            return True
-
-        return step
-
-    return build_step
+    return step
 
 
 def hashmod(text: str, modulus: int) -> int:
@@ -219,16 +171,6 @@ def hashmod(text: str, modulus: int) -> int:
     digest = md5(text.encode(), usedforsecurity=False).digest()
     # Prometheus keeps the last eight bytes of the sixteen.
     return int.from_bytes(digest[8:], "big") % modulus
-
-
-def _hashmod(rule: RelabelRule) -> RelabelStep:
-    source = _sources(rule)
-
-    def step(labels: Labels) -> bool:
-        _set(labels, rule.target_label, str(hashmod(source(labels), rule.modulus)))
-        return True
-
-    return step
 
 
 def _labelmap(rule: RelabelRule) -> RelabelStep:
@@ -239,53 +181,42 @@ def _labelmap(rule: RelabelRule) -> RelabelStep:
         for name, value in sorted(labels.items()):
             match = search(name)
             if match is not None:
-                _set(labels, replacement.expand(match), value)
+                _set(labels, replacement(match), value)
         return True
 
     return step
 
 
-def _labels_that(*, match: bool) -> Callable[[RelabelRule], RelabelStep]:
-    def build_step(rule: RelabelRule) -> RelabelStep:
-        search = compile_re2(rule.regex).search
+def _drop_labels(rule: RelabelRule, *, match: bool) -> RelabelStep:
+    search = compile_re2(rule.regex).search
 
-        def step(labels: Labels) -> bool:
-            for name in [name for name in labels if (search(name) is not None) is match]:
-                del labels[name]
-            return True
+    def step(labels: Labels) -> bool:
+        for name in [name for name in labels if (search(name) is not None) is match]:
+            del labels[name]
+        return True
 
-        return step
-
-    return build_step
+    return step
 
 
-def _lower(text: str) -> str:
-    return "".join(map(_lower_letter, text))
-
-
-def _upper(text: str) -> str:
-    return "".join(map(_upper_letter, text))
-
-
-def _lower_letter(letter: str) -> str:
-    # Go maps letter by letter: a letter that Python maps to two keeps its simple mapping or is unchanged.
-    return {"\u0130": "i"}.get(letter, letter.lower() if len(letter.lower()) == 1 else letter)
-
-
-def _upper_letter(letter: str) -> str:
-    return letter.upper() if len(letter.upper()) == 1 else letter
+def _change_letters(text: str, change: Callable[[str], str]) -> str:
+    # Go maps letter by letter: a letter that Python maps to two is unchanged.
+    pairs = zip(text, map(change, text), strict=True)
+    return "".join([changed if len(changed) == 1 else letter for letter, changed in pairs])
 
 
 ACTIONS: Final[dict[str, Callable[[RelabelRule], RelabelStep]]] = {
     "replace": _replace,
-    "keep": _keep,
-    "drop": _drop,
-    "keepequal": _keep_equal,
-    "dropequal": _drop_equal,
-    "hashmod": _hashmod,
+    "keep": partial(_keep, match=True),
+    "drop": partial(_keep, match=False),
+    "keepequal": partial(_keep_equal, equal=True),
+    "dropequal": partial(_keep_equal, equal=False),
+    "hashmod": partial(_set_target, change=lambda rule, text: str(hashmod(text, rule.modulus))),
     "labelmap": _labelmap,
-    "labeldrop": _labels_that(match=True),
-    "labelkeep": _labels_that(match=False),
-    "lowercase": _changed_case(_lower),
-    "uppercase": _changed_case(_upper),
+    "labeldrop": partial(_drop_labels, match=True),
+    "labelkeep": partial(_drop_labels, match=False),
+    # Python maps this one letter to two, Go to one.
+    "lowercase": partial(
+        _set_target, change=lambda _, text: _change_letters(text.replace("\u0130", "i"), str.lower)
+    ),
+    "uppercase": partial(_set_target, change=lambda _, text: _change_letters(text, str.upper)),
 }

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from gpuledger import __version__
-from gpuledger.agent.deliver.credentials import ReloadedCredentials, tls_context
-from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
+from gpuledger.agent.deliver.credentials import ReloadedCredentials
+from gpuledger.agent.scrape.settings import Target
 from gpuledger.http.async_client import HttpClient
 from gpuledger.http.client_messages import (
     DEFAULT_PORTS,
@@ -21,29 +19,6 @@ from gpuledger.http.client_messages import (
     request_target,
 )
 from gpuledger.http.hosts import host_field
-from gpuledger.model.source import Clock
-
-
-class TargetCredentials(ReloadedCredentials):
-    """Login and certificates, shared by all targets with the same settings.
-
-    `elsewhere` is the TLS context for redirects to another origin: same CA, no client certificate.
-    """
-
-    def __init__(self, tls: ClientTls, login: Login | None, clock: Clock, *, encrypted: bool) -> None:
-        super().__init__(tls, login, clock)
-        self._tls = tls
-        self._login = login
-        self._encrypted = encrypted
-        self.elsewhere: ssl.SSLContext | None = None
-
-    def _read(self) -> None:
-        self._set_headers((), self._login)
-        if self._encrypted:
-            self.context = self.elsewhere = tls_context(self._tls)
-            if not self._tls.certificate.absent:
-                self.elsewhere = tls_context(replace(self._tls, certificate=Secret(), key=Secret()))
-
 
 _ACCEPT: Final = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -51,6 +26,8 @@ _ACCEPT: Final = (
 )
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _MOST_REDIRECTS: Final = 10
+# The target's own reason phrase could echo our credentials.
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _FIXED_HEADERS: Final = (
     ("User-Agent", f"gpuledger/{__version__}"),
     ("Accept", _ACCEPT),
@@ -58,29 +35,14 @@ _FIXED_HEADERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ScrapeRequest:
-    """Scrape request and its limits. `url` is absolute; `timeout` is seconds for the whole scrape.
-
-    `server_name` is the name that the certificate must match (empty: the URL's host).
-    `cleartext_credentials` allows credentials over plain http.
-    """
-
-    url: str
-    timeout: float
-    body_limit: int = 0
-    follow_redirects: bool = True
-    server_name: str = ""
-    cleartext_credentials: bool = False
-
-
 class ScrapeClient:
     """Client of one target. The credentials in `access` are sent only to the origin of the target's URL."""
 
-    def __init__(self, request: ScrapeRequest, access: TargetCredentials | None) -> None:
-        self._request = request
+    def __init__(self, target: Target, access: ReloadedCredentials | None) -> None:
+        self._url = target.url
+        self._settings = target.settings
         self._access = access
-        self._split = urlsplit(request.url)
+        self._split = urlsplit(target.url)
         self._client: HttpClient | None = None
         self._generation = 0
         self._login: tuple[tuple[str, str], ...] = ()
@@ -89,27 +51,23 @@ class ScrapeClient:
     async def fetch(self) -> HttpResponse:
         """Scrape the target; return a response with status 200. Raises HttpRequestFailed, also on timeout."""
         try:
-            async with asyncio.timeout(self._request.timeout):
-                response = await self._send_and_follow()
+            async with asyncio.timeout(self._settings.timeout):
+                client = self._current_client()
+                response = await self._follow_redirects(await client.exchange(self._bytes))
         except TimeoutError:
             raise HttpRequestFailed(
-                f"the target did not respond within the scrape timeout of {self._request.timeout:g} s",
+                f"the target did not respond within the scrape timeout of {self._settings.timeout:g} s",
                 "timeout",
             ) from None
         if response.status != 200:
-            raise HttpRequestFailed(
-                f"the target returned HTTP status {response.status} {_phrase(response.status)}".strip()
-            )
+            shown = f"{response.status} {_PHRASES.get(response.status, '')}".strip()
+            raise HttpRequestFailed(f"the target returned HTTP status {shown}")
         return response
 
     def close(self) -> None:
         """Close the connection."""
         if self._client is not None:
             self._client.close()
-
-    async def _send_and_follow(self) -> HttpResponse:
-        client = self._current_client()
-        return await self._follow_redirects(await client.exchange(self._bytes))
 
     def _current_client(self) -> HttpClient:
         """Return the client; after a change of the credentials a new one, with a new request."""
@@ -135,18 +93,18 @@ class ScrapeClient:
                 raise HttpRequestFailed(
                     "the target redirects to https; set scheme: https to scrape it with TLS"
                 )
-        name = self._request.server_name if parts.netloc == self._split.netloc else ""
+        name = self._settings.tls.server_name if parts.netloc == self._split.netloc else ""
         port = parts.port or DEFAULT_PORTS[parts.scheme]
         return HttpClient(
-            parts.hostname or "", port, context, server_name=name, body_limit=self._request.body_limit
+            parts.hostname or "", port, context, server_name=name, body_limit=self._settings.body_limit
         )
 
     async def _follow_redirects(self, response: HttpResponse) -> HttpResponse:
         """Follow redirects, each on a new connection, and return the final response."""
-        url = self._request.url
+        url = self._url
         for _ in range(_MOST_REDIRECTS):
             location = response.headers.get("location")
-            if not (self._request.follow_redirects and response.status in _REDIRECTS and location):
+            if not (self._settings.follow_redirects and response.status in _REDIRECTS and location):
                 return response
             url, parts = _resolve_redirect(url, location)
             login = self._login if _origin(parts) == _origin(self._split) else ()
@@ -158,14 +116,14 @@ class ScrapeClient:
         raise HttpRequestFailed(f"the target redirects more than {_MOST_REDIRECTS} times")
 
     def _encode_request(self, parts: SplitResult, login: tuple[tuple[str, str], ...]) -> bytes:
-        if login and parts.scheme != "https" and not self._request.cleartext_credentials:
+        if login and parts.scheme != "https" and not self._settings.credentials_over_http:
             raise HttpRequestFailed(
                 "credentials are not sent over plain http; use scheme https, or set credentialsOverHttp: true"
             )
         headers = (
             ("Host", _host_field(parts)),
             *_FIXED_HEADERS,
-            ("X-Prometheus-Scrape-Timeout-Seconds", f"{self._request.timeout:g}"),
+            ("X-Prometheus-Scrape-Timeout-Seconds", f"{self._settings.timeout:g}"),
             *login,
         )
         return encode_request("GET", request_target(parts), headers)
@@ -189,14 +147,6 @@ def _host_field(parts: SplitResult) -> str:
         return host_field(parts.netloc)
     except UnicodeError:
         raise HttpRequestFailed(f"cannot resolve the host {parts.hostname}") from None
-
-
-def _phrase(status: int) -> str:
-    """Return the standard reason phrase. The target's own phrase could echo our credentials."""
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
 
 
 def _origin(parts: SplitResult) -> tuple[str, str, int]:

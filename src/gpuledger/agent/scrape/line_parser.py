@@ -136,19 +136,19 @@ def parse_labels(series: bytes) -> dict[str, str]:
             labels.update(zip(names, b'"'.join(parts[1::2]).decode().split('"'), strict=False))
         except UnicodeDecodeError:
             raise BadLine(f"a label value of {_shown(series)} is not UTF-8") from None
-        if len(labels) <= len(names):
-            raise BadSeries(f"the series {_shown(series)} has a duplicate label")
-        return labels
-    pairs = _PAIR.findall(inside)
-    for label, written in pairs:
-        try:
-            value = written.decode()
-        except UnicodeDecodeError:
-            raise BadLine(f"the value of label {label.decode()} is not UTF-8") from None
-        if "\\" in value:
-            value = _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
-        labels[label.decode()] = value
-    if len(labels) <= len(pairs):
+        number = len(names)
+    else:
+        pairs = _PAIR.findall(inside)
+        for label, written in pairs:
+            try:
+                value = written.decode()
+            except UnicodeDecodeError:
+                raise BadLine(f"the value of label {label.decode()} is not UTF-8") from None
+            if "\\" in value:
+                value = _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
+            labels[label.decode()] = value
+        number = len(pairs)
+    if len(labels) <= number:
         raise BadSeries(f"the series {_shown(series)} has a duplicate label")
     return labels
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from struct import Struct
 from typing import Final
 
+from gpuledger.agent.deliver.credentials import ReloadedCredentials
 from gpuledger.agent.deliver.records import Block
-from gpuledger.agent.scrape.client import ScrapeClient, ScrapeRequest, TargetCredentials
+from gpuledger.agent.scrape.client import ScrapeClient
 from gpuledger.agent.scrape.line_parser import page_format
 from gpuledger.agent.scrape.page_cache import PageCache, PageError
 from gpuledger.agent.scrape.page_reader import PageSamples, SampleCounts
@@ -23,11 +23,10 @@ from gpuledger.agent.scrape.series_labels import (
 )
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.agent.scrape.state import GroupTotals, PageMemoryBudget, TargetState
-from gpuledger.exposition.remote_write import STALE, encode_timestamp
+from gpuledger.exposition.remote_write import STALE, encode_timestamp, encode_value
 from gpuledger.http.client_messages import HttpRequestFailed
 from gpuledger.model.source import Clock
 
-_pack: Final = Struct("<d").pack
 _ALWAYS: Final = (
     "up",
     "scrape_duration_seconds",
@@ -47,12 +46,9 @@ class ScrapeReport:
         self._prefixes = [
             outcome if isinstance(outcome, bytes) else None for outcome in map(labeler.report_series, names)
         ]
+        # The encoded bytes before the values.
+        self.prefixes = [prefix for prefix in self._prefixes if prefix is not None]
         self._settings = settings
-
-    @property
-    def prefixes(self) -> tuple[bytes, ...]:
-        """The encoded bytes before the values."""
-        return tuple(prefix for prefix in self._prefixes if prefix is not None)
 
     def entries(self, *, up: bool, seconds: float, counts: SampleCounts, body_bytes: int) -> list[bytes]:
         """Return prefix and value of each report series. `body_bytes` is -1 for a page above the limit."""
@@ -60,11 +56,7 @@ class ScrapeReport:
         if self._settings.extra_metrics:
             values += [self._settings.timeout, self._settings.sample_limit, body_bytes]
         pairs = zip(self._prefixes, values, strict=True)
-        return [prefix + _pack(value) for prefix, value in pairs if prefix is not None]
-
-    def staleness_markers(self) -> list[bytes]:
-        """Return a staleness marker for each report series."""
-        return [prefix + STALE for prefix in self.prefixes]
+        return [prefix + encode_value(value) for prefix, value in pairs if prefix is not None]
 
 
 # A scrape that starts at most this late (seconds, and at most 1 % of the interval) gets the scheduled time as
@@ -73,21 +65,18 @@ _TOLERANCE: Final = 0.002
 _TOLERANCE_SHARE: Final = 0.01
 
 
-@dataclass(slots=True)
 class ScrapeSchedule:
     """Scrape times of one target, in unix milliseconds: a fixed offset after each multiple of the interval.
 
     The offset comes from the target's digest, which makes it the same in every agent and after a restart.
     """
 
-    interval: float
-    digest: int
-    _offset: int = field(init=False)
-    _milliseconds: int = field(init=False)
+    __slots__ = ("_interval", "_milliseconds", "_offset")
 
-    def __post_init__(self) -> None:
-        self._milliseconds = max(1, round(self.interval * 1000))
-        self._offset = self.digest % self._milliseconds
+    def __init__(self, interval: float, digest: int) -> None:
+        self._interval = interval
+        self._milliseconds = max(1, round(interval * 1000))
+        self._offset = digest % self._milliseconds
 
     def next_time(self, unix: float, last: int | None = None) -> int:
         """Return the first scrape time after `unix` and after `last`.
@@ -108,7 +97,7 @@ class ScrapeSchedule:
     def timestamp(self, scheduled: int, unix: float) -> int:
         """Return the timestamp (ms) of a scrape that was due at `scheduled` and starts at `unix`."""
         late = unix * 1000 - scheduled
-        tolerance = 1000 * min(_TOLERANCE, self.interval * _TOLERANCE_SHARE)
+        tolerance = 1000 * min(_TOLERANCE, self._interval * _TOLERANCE_SHARE)
         return scheduled if abs(late) <= tolerance else int(unix * 1000)
 
 
@@ -137,8 +126,11 @@ class ReceiverRouting:
 class ScrapeLoop:
     """Scrapes one target. Runs on the event loop's thread only.
 
-    `accept` is called with the samples of each scrape and must not block.
+    `accept` is called with the samples of each scrape and must not block. `task` is set by the pool: it runs
+    the loop, and later ends its series.
     """
+
+    task: asyncio.Task[None]
 
     def __init__(
         self,
@@ -146,7 +138,7 @@ class ScrapeLoop:
         routing: ReceiverRouting,
         accept: AcceptBlock,
         clock: Clock,
-        access: TargetCredentials | None = None,
+        access: ReloadedCredentials | None = None,
         totals: GroupTotals | None = None,
         memory: PageMemoryBudget | None = None,
     ) -> None:
@@ -166,16 +158,8 @@ class ScrapeLoop:
         )
         self._page_cache = PageCache(labeler, honor_timestamps=settings.honor_timestamps, memory=memory)
         self._report = ScrapeReport(labeler, settings)
-        self._request = ScrapeRequest(
-            target.url,
-            settings.timeout,
-            settings.body_limit,
-            settings.follow_redirects,
-            settings.tls.server_name,
-            settings.credentials_over_http,
-        )
         self._access = access
-        self._client = ScrapeClient(self._request, access)
+        self._client = ScrapeClient(target, access)
         self._honor = bool(settings.honor_labels)
         self._shard = target.digest & 0xFFFFFFFF
         self._ending: list[bytes] = []
@@ -212,7 +196,7 @@ class ScrapeLoop:
         if other._routing.others == self._routing.others:
             self._page_cache.labeler.inherit(other._page_cache.labeler)
         mine = set(self._report.prefixes)
-        gone = [entry for entry in other._report.staleness_markers() if entry[:-VALUE_BYTES] not in mine]
+        gone = [prefix + STALE for prefix in other._report.prefixes if prefix not in mine]
         self._ending = other._ending + gone
         self.due = other.due if other.target.settings.interval == self.target.settings.interval else None
 
@@ -224,7 +208,7 @@ class ScrapeLoop:
         try:
             response = await self._client.fetch()
             answered = True
-            body = response.decoded_body(self._request.body_limit)
+            body = response.decoded_body(self.target.settings.body_limit)
             size = len(body)
             samples = self._page_cache.read_page(
                 body,
@@ -279,9 +263,8 @@ class ScrapeLoop:
 
     def end_series(self, milliseconds: int) -> None:
         """Deliver staleness markers for all series of this target: it is no longer scraped."""
-        self._route_scrape(
-            self._page_cache.end_series() + self._ending + self._report.staleness_markers(), [], milliseconds
-        )
+        report = [prefix + STALE for prefix in self._report.prefixes]
+        self._route_scrape(self._page_cache.end_series() + self._ending + report, [], milliseconds)
 
     def _honors_labels(self, body: bytes) -> bool:
         if not self._honor and self.target.settings.honor_labels is None:
@@ -319,12 +302,10 @@ class ScrapeLoop:
             self._route_samples(entries, own_time, milliseconds, routing.receivers)
         labeler = self._page_cache.labeler
         for number, (_, receivers) in enumerate(routing.others):
-            times = [time for _, _, time in own_time]
-            routed = [labeler.route_entries(number, [prefix + value]) for prefix, value, _ in own_time]
             timed = [
-                (found[0][:-VALUE_BYTES], found[0][-VALUE_BYTES:], time)
-                for found, time in zip(routed, times, strict=True)
-                if found
+                (entry[:-VALUE_BYTES], entry[-VALUE_BYTES:], time)
+                for prefix, value, time in own_time
+                for entry in labeler.route_entries(number, [prefix + value])
             ]
             self._route_samples(labeler.route_entries(number, entries), timed, milliseconds, receivers)
 

@@ -8,7 +8,6 @@ instead of 290, and a scrape takes a sixth longer.
 from __future__ import annotations
 
 import marshal
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -22,12 +21,14 @@ from gpuledger.agent.scrape.page_reader import (
     PageSamples,
     SampleCounts,
 )
-from gpuledger.agent.scrape.series_labels import VALUE_BYTES, SeriesLabeler
-from gpuledger.agent.scrape.state import PageMemoryBudget, estimate_unpacked_bytes
+from gpuledger.agent.scrape.series_labels import SeriesLabeler
+from gpuledger.agent.scrape.state import PageMemoryBudget
 from gpuledger.exposition.remote_write import STALE
 
 # Version 2 has no object references: faster, and no object occurs twice.
 _MARSHAL: Final = 2
+# Estimated memory of one line besides its text and its entry: two object headers and a dictionary slot.
+_LINE_BYTES: Final = 140
 
 
 class PageError(Exception):
@@ -68,7 +69,8 @@ class PageCache:
         after metric relabeling; 0 is no limit. Raises PageError; the caller then delivers `end_series()`.
         """
         lines, ended = _split_lines(body, fmt)
-        known = self._known(fmt, honor)
+        parsed_as = (fmt.name, honor)
+        known = self._known(parsed_as)
         reader = self._reader(fmt, honor, known)
         try:
             try:
@@ -76,21 +78,19 @@ class PageCache:
                     reader.read_line_by_line if known.has_duplicates else reader.read_by_lookup
                 )(lines)
             except DuplicateSeries:
-                reader = self._reader(fmt, honor, self._known(fmt, honor))
+                reader = self._reader(fmt, honor, self._known(parsed_as))
                 samples, current = reader.read_line_by_line(lines)
         except BadLine as error:
-            self._remember(reader.partial, known.parsed_as)
+            self._remember(reader.partial, parsed_as)
             raise PageError(str(error), reader.counts) from None
         if not ended:
             raise PageError("the OpenMetrics page does not end with # EOF", samples.counts)
-        current.parsed_as = known.parsed_as
+        current.parsed_as = parsed_as
         if limit and samples.counts.kept > limit:
-            self._remember(current, known.parsed_as)
-            counts = SampleCounts(
-                samples.counts.scraped, samples.counts.kept, min(limit, samples.counts.added)
-            )
+            self._remember(current, parsed_as)
+            counts = replace(samples.counts, added=min(limit, samples.counts.added))
             raise PageError(f"the page has {counts.kept} samples, sample_limit is {limit}", counts)
-        self._keep(current, estimate_unpacked_bytes(len(body), len(lines), sum(map(len, samples.entries))))
+        self._keep(current, len(body) + sum(map(len, samples.entries)) + len(lines) * _LINE_BYTES)
         return samples
 
     def end_series(self) -> list[bytes]:
@@ -100,15 +100,11 @@ class PageCache:
             return []
         known.live = False
         self._pack(known)
-        return [prefix + STALE for prefix in known.tracked_prefixes()]
+        return [prefix + STALE for prefix in known.prefixes()]
 
-    def known_prefixes(self) -> Iterator[bytes]:
-        """Yield the prefixes of all series on the last accepted page."""
-        known = self._last()
-        yield from (
-            entry[:-VALUE_BYTES] for entry in known.lines.values() if entry and isinstance(entry, bytes)
-        )
-        yield from (prefix for prefix, _ in known.irregular.values() if isinstance(prefix, bytes))
+    def known_prefixes(self) -> set[bytes]:
+        """Return the prefixes of all series on the last accepted page."""
+        return self._last().prefixes(timed=True)
 
     def release_memory(self) -> None:
         """Pack the page and release the shared memory: no scrape follows soon."""
@@ -119,9 +115,8 @@ class PageCache:
         """Take over the series of the same target's cache under other rules, so that they can end."""
         self._pack(_keep_tracked_only(other._last(), ("", False)))
 
-    def _known(self, fmt: PageFormat, honor: bool) -> KnownPage:
+    def _known(self, parsed_as: tuple[str, bool]) -> KnownPage:
         known = self._last()
-        parsed_as = (fmt.name, honor)
         # Parsed differently, the same text can mean another series: keep only the series that can end.
         return known if known.parsed_as == parsed_as else _keep_tracked_only(known, parsed_as)
 
@@ -163,18 +158,16 @@ def _split_lines(body: bytes, fmt: PageFormat) -> tuple[list[bytes], bool]:
     lines = body.split(b"\n")
     if lines[-1] == b"":
         lines.pop()
-    if not fmt.requires_eof:
-        return lines, True
-    if lines and lines[-1] == EOF_LINE:
+    ended = lines[-1:] == [EOF_LINE]
+    if fmt.requires_eof and ended:
         lines.pop()
-        return lines, True
-    return lines, False
+    return lines, ended or not fmt.requires_eof
 
 
 def _keep_tracked_only(known: KnownPage, parsed_as: tuple[str, bool]) -> KnownPage:
     """Return a page with only the series that can end, under keys that match no series text."""
     return KnownPage(
-        irregular={prefix: (prefix, True) for prefix in known.tracked_prefixes()},
+        irregular={prefix: (prefix, True) for prefix in known.prefixes()},
         live=known.live,
         parsed_as=parsed_as,
     )

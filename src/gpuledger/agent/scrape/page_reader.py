@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import filterfalse, repeat
-from struct import Struct
 from typing import Final, cast
 
 from gpuledger.agent.scrape.line_parser import BadLine, BadSeries, PageFormat, ParsedSample, parse_labels
 from gpuledger.agent.scrape.series_labels import DROPPED, UNSENT, VALUE_BYTES, SeriesLabeler, SeriesOutcome
-from gpuledger.exposition.remote_write import STALE
+from gpuledger.exposition.remote_write import STALE, encode_value
 
-_pack: Final = Struct("<d").pack
 _INFINITY: Final = float("inf")
 # Python's float() and Go's ParseFloat agree on texts of only these characters.
 _NUMERIC: Final = b"0123456789+-.eE"
@@ -72,14 +70,16 @@ class KnownPage:
     has_duplicates: bool = False
     parsed_as: tuple[str, bool] = ("", False)
 
-    def tracked_prefixes(self) -> set[bytes]:
-        """Return the prefixes of all series without explicit timestamps.
+    def prefixes(self, *, timed: bool = False) -> set[bytes]:
+        """Return the prefixes of all series; of those with explicit timestamps only if `timed`.
 
         A set, because differently written lines can be of one series.
         """
-        found = {entry[:-VALUE_BYTES] for entry in self.lines.values() if isinstance(entry, bytes)}
+        found = {entry[:-VALUE_BYTES] for entry in self.lines.values() if entry and isinstance(entry, bytes)}
         found.update(
-            prefix for prefix, tracked in self.irregular.values() if tracked and isinstance(prefix, bytes)
+            prefix
+            for prefix, tracked in self.irregular.values()
+            if (tracked or timed) and isinstance(prefix, bytes)
         )
         return found
 
@@ -112,12 +112,10 @@ class PageReader:
     def read_by_lookup(self, lines: list[bytes]) -> tuple[PageSamples, KnownPage]:
         """Return the page's samples and its KnownPage. Consumes the lines of the previous KnownPage.
 
-        Raises DuplicateSeries if `read_line_by_line` must read the page, and BadLine.
+        That one must have no duplicates: the choice among duplicate lines depends on their order. Raises
+        DuplicateSeries if `read_line_by_line` must read the page, and BadLine.
         """
         rest = self._known.lines
-        if self._known.has_duplicates and list(rest) != lines:
-            # The choice among duplicate lines is valid only for the same lines in the same order.
-            raise DuplicateSeries
         entries: list[LineEntry | None] = list(map(rest.pop, lines, repeat(None)))
         ended: LineEntries = {
             line.rpartition(b" ")[0]: entry for line, entry in rest.items() if entry is not COMMENT
@@ -135,7 +133,7 @@ class PageReader:
                     value = _INFINITY
                 if -_INFINITY < value < _INFINITY:
                     del ended[text]
-                    entries[at] = old[:-VALUE_BYTES] + _pack(value) if old else old  # type: ignore[index]  # (bytes where it is not empty)
+                    entries[at] = old[:-VALUE_BYTES] + encode_value(value) if old else old  # type: ignore[index]  # (bytes where it is not empty)
                     continue
             try:
                 sample = self._fmt.parse_line(line)
@@ -150,7 +148,6 @@ class PageReader:
         )
         for line in irregular_lines:
             current.lines.pop(line, None)
-        current.has_duplicates = self._known.has_duplicates
         sent = self._set_counts(entries)
         if (self._added or self._irregular or self._known.irregular) and not _distinct(sent):
             raise DuplicateSeries
@@ -169,7 +166,7 @@ class PageReader:
         for line, entry in known.lines.items():
             if entry is not COMMENT and entry != UNSENT:
                 before.setdefault(line.rpartition(b" ")[0], entry)
-        ended = known.tracked_prefixes()
+        ended = known.prefixes()
         seen: set[bytes] = set()
         entries: list[LineEntry | None] = []
         samples = PageSamples()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from gpuledger.agent.deliver.credentials import ReloadedCredentials
 from gpuledger.agent.deliver.settings import ClientTls, Login
-from gpuledger.agent.scrape.client import TargetCredentials
 from gpuledger.agent.scrape.loop import AcceptBlock, ReceiverRouting, ScrapeLoop
 from gpuledger.agent.scrape.settings import Target
 from gpuledger.agent.scrape.state import GroupTotals, PageMemoryBudget
@@ -24,12 +23,6 @@ TargetKey = tuple[str, tuple[tuple[str, str], ...]]
 _INTERVALS_TO_END: Final = 2.1
 
 
-@dataclass(slots=True)
-class _Running:
-    loop: ScrapeLoop
-    task: asyncio.Task[None]
-
-
 class ScrapePool:
     """Runs the scrape loops. Used on the event loop's thread only."""
 
@@ -37,9 +30,9 @@ class ScrapePool:
         self._accept = accept
         self._clock = clock
         self._memory = PageMemoryBudget() if memory is None else memory
-        self._running: dict[TargetKey, _Running] = {}
-        self._retired: dict[TargetKey, _Running] = {}
-        self._access: dict[tuple[bool, ClientTls, Login | None], TargetCredentials] = {}
+        self._running: dict[TargetKey, ScrapeLoop] = {}
+        self._retired: dict[TargetKey, ScrapeLoop] = {}
+        self._access: dict[tuple[bool, ClientTls, Login | None], ReloadedCredentials] = {}
         self._routing: ReceiverRouting | None = None
         self._duplicates: set[TargetKey] = set()
         self.totals: dict[str, GroupTotals] = {}
@@ -47,7 +40,7 @@ class ScrapePool:
     @property
     def loops(self) -> tuple[ScrapeLoop, ...]:
         """The running loops, in the order of their targets."""
-        return tuple(running.loop for running in self._running.values())
+        return tuple(self._running.values())
 
     def set_targets(
         self, targets: Iterable[Target], routing: ReceiverRouting, elsewhere: Collection[TargetKey] = ()
@@ -62,7 +55,7 @@ class ScrapePool:
         before, self._running = self._running, {}
         for key, target in wanted.items():
             old = before.pop(key, None)
-            if old is not None and same and old.loop.target == target:
+            if old is not None and same and old.target == target:
                 self._running[key] = old
                 continue
             predecessor = old or self._retired.pop(key, None)
@@ -75,13 +68,14 @@ class ScrapePool:
             old.task.cancel()
             if key in elsewhere:
                 continue
-            self._retired[key] = _Running(old.loop, asyncio.create_task(self._end_later(key, old.loop)))
+            old.task = asyncio.create_task(self._end_later(key, old))
+            self._retired[key] = old
         in_use = {_access_of(target) for target in wanted.values()}
         self._access = {key: access for key, access in self._access.items() if key in in_use}
 
     async def stop(self) -> None:
         """Stop all loops without staleness markers: the next agent process continues the series."""
-        tasks = [running.task for running in (*self._running.values(), *self._retired.values())]
+        tasks = [loop.task for loop in (*self._running.values(), *self._retired.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -101,21 +95,22 @@ class ScrapePool:
         self._duplicates = duplicates
         return wanted
 
-    def _start_loop(self, target: Target, routing: ReceiverRouting, old: _Running | None) -> _Running:
+    def _start_loop(self, target: Target, routing: ReceiverRouting, old: ScrapeLoop | None) -> ScrapeLoop:
         totals = self.totals.setdefault(target.group, GroupTotals())
         access = self._shared_credentials(target)
         loop = ScrapeLoop(target, routing, self._accept, self._clock, access, totals, self._memory)
         if old is not None:
-            loop.inherit(old.loop)
-        return _Running(loop, asyncio.create_task(loop.run(), name=target.url))
+            loop.inherit(old)
+        loop.task = asyncio.create_task(loop.run(), name=target.url)
+        return loop
 
-    def _shared_credentials(self, target: Target) -> TargetCredentials | None:
+    def _shared_credentials(self, target: Target) -> ReloadedCredentials | None:
         """Return the credentials object that all targets with the same login and TLS settings share."""
         encrypted, tls, login = key = _access_of(target)
         if not encrypted and login is None:
             return None
         if key not in self._access:
-            self._access[key] = TargetCredentials(tls, login, self._clock, encrypted=encrypted)
+            self._access[key] = ReloadedCredentials(tls, login, self._clock, encrypted=encrypted)
         return self._access[key]
 
     async def _end_later(self, key: TargetKey, loop: ScrapeLoop) -> None:

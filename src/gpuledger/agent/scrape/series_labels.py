@@ -17,7 +17,7 @@ from gpuledger.exposition.remote_write import (
 )
 
 _EXPORTED: Final = "exported_"
-_NO_RULES: Final = RelabelRules(())
+_NO_RULES: Final = RelabelRules()
 
 # Result for a series: the encoded bytes before its value (in a cache: with the last value), DROPPED by metric
 # relabeling, or UNSENT (dropped by write relabeling, or a duplicate).

@@ -31,7 +31,7 @@ class ScrapeSettings:
     body_limit: int = BODY_LIMIT
     sample_limit: int = 0
     label_limits: LabelLimits = field(default_factory=LabelLimits)
-    metric_relabeling: RelabelRules = field(default_factory=lambda: RelabelRules(()))
+    metric_relabeling: RelabelRules = field(default_factory=RelabelRules)
     tls: ClientTls = field(default_factory=ClientTls)
     login: Login | None = None
     follow_redirects: bool = True

@@ -46,8 +46,6 @@ class GroupTotals:
 
 
 MIB: Final = 1 << 20
-# Memory of one line besides its text and its entry: two object headers and a dictionary slot.
-_LINE_BYTES: Final = 140
 
 
 class PageMemoryBudget:
@@ -68,8 +66,3 @@ class PageMemoryBudget:
             return 0
         self.used += requested
         return requested
-
-
-def estimate_unpacked_bytes(text: int, lines: int, entries: int) -> int:
-    """Estimate the memory of an unpacked page from its text bytes, lines and entry bytes."""
-    return text + entries + lines * _LINE_BYTES

@@ -128,59 +128,48 @@ def parse_collectors(content: bytes, origin: str) -> Collectors:
         lines = split(r"\r\n|\r|\n", content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise UsageError(f"{origin} is not UTF-8 text; expected a collectors file of dcgm-exporter") from None
-    parser = _CollectorsParser(origin)
+    columns: dict[tuple[Field, bool], Column] = {}
+    warnings: list[str] = []
+    type_changes: dict[str, None] = {}
     for number, line in enumerate(lines, 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            parser.add_line(number, line)
-    return parser.finish()
-
-
-class _CollectorsParser:
-    """Collects columns and warnings line by line."""
-
-    def __init__(self, origin: str) -> None:
-        self._origin = origin
-        self._columns: dict[tuple[Field, bool], Column] = {}
-        self._warnings: list[str] = []
-        self._type_changes: list[str] = []
-
-    def add_line(self, number: int, line: str) -> None:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
         try:
-            column = self._column(_cells(line))
+            column, type_change = _parse_line(line)
         except ValueError as error:
-            self._warnings.append(f"{self._origin} line {number} is skipped: {error}")
-            return
+            warnings.append(f"{origin} line {number} is skipped: {error}")
+            continue
         # Some published files list a field twice: use the first line, like dcgm-exporter.
-        self._columns.setdefault((column.field, column.is_label), column)
+        columns.setdefault((column.field, column.is_label), column)
+        if type_change:
+            type_changes[type_change] = None
+    if not columns:
+        reason = f" ({warnings[0]})" if warnings else ""
+        raise UsageError(
+            f"{origin} has no field that can be exported{reason}; expected a line such as "
+            "'DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).'"
+        )
+    if type_changes:
+        warnings.append(f"{origin}: types were changed to those of DCGM: {', '.join(type_changes)}")
+    return Collectors(tuple(columns.values()), tuple(warnings))
 
-    def finish(self) -> Collectors:
-        if not self._columns:
-            reason = f" ({self._warnings[0]})" if self._warnings else ""
-            raise UsageError(
-                f"{self._origin} has no field that can be exported{reason}; expected a line such as "
-                "'DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).'"
-            )
-        if self._type_changes:
-            types = ", ".join(dict.fromkeys(self._type_changes))
-            self._warnings.append(f"{self._origin}: types were changed to those of DCGM: {types}")
-        return Collectors(tuple(self._columns.values()), tuple(self._warnings))
 
-    def _column(self, cells: list[str]) -> Column:
-        if len(cells) < 2:
-            raise ValueError("expected FIELD, TYPE, HELP")
-        name, kind = cells[0], cells[1].lower()
-        text = clean_name(", ".join(cells[2:]), _MAX_HELP_LENGTH)
-        field = _find(name)
-        if kind not in _TYPES:
-            raise ValueError(f"the type '{cells[1]}' is invalid; expected one of {', '.join(_TYPES)}")
-        if kind == "label" and field.labels:
-            raise ValueError(f"{name} cannot be a label: it is a metric with own labels")
-        is_label = kind == "label" or field.type == "text"
-        if is_label and kind != "label":
-            self._type_changes.append(f"{name} is a label")
-        elif not is_label and kind != field.type:
-            self._type_changes.append(f"{name} is a {field.type}")
-        return Column(field, is_label, "" if name.isdigit() else name, text)
+def _parse_line(line: str) -> tuple[Column, str]:
+    """Returns the column, and a text if its type differs from the given one. Raises ValueError."""
+    cells = _cells(line)
+    if len(cells) < 2:
+        raise ValueError("expected FIELD, TYPE, HELP")
+    name, kind = cells[0], cells[1].lower()
+    text = clean_name(", ".join(cells[2:]), _MAX_HELP_LENGTH)
+    field = _find(name)
+    if kind not in _TYPES:
+        raise ValueError(f"the type '{cells[1]}' is invalid; expected one of {', '.join(_TYPES)}")
+    if kind == "label" and field.labels:
+        raise ValueError(f"{name} cannot be a label: it is a metric with own labels")
+    is_label = kind == "label" or field.type == "text"
+    actual = "label" if is_label else field.type
+    column = Column(field, is_label, "" if name.isdigit() else name, text)
+    return column, f"{name} is a {actual}" if actual != kind else ""
 
 
 def _cells(line: str) -> list[str]:

@@ -56,6 +56,25 @@ JOULES = Scale("J", lambda value: int(value) // 1000)
 # Field 449: thousands of KiB per second, which NVIDIA calls MB/s.
 NVLINK_MEGABYTES = Scale("thousands of KiB per second", lambda value: int(value / 1_024_000))
 
+# By the unit of a quantity: the scale of its fields, and that of the fields from 1600.
+_SCALES: Final = {
+    "": COUNT,
+    "celsius": CELSIUS,
+    "nanoseconds": NANOSECONDS,
+    "watts": WATTS,
+    "bytes per second": BYTES_PER_SECOND,
+    "ratio": PERCENT,
+    "bytes": MEBIBYTES,
+    "hertz": MEGAHERTZ,
+    "millijoules": MILLIJOULES,
+}
+_BASE_SCALES: Final = {
+    "bytes per second": BYTES_PER_SECOND,
+    "ratio": RATIO,
+    "bytes": BYTES,
+    "hertz": HERTZ,
+    "millijoules": JOULES,
+}
 
 PREFIX: Final = "DCGM_FI_"
 Schema = Literal["4.8", "4.9"]
@@ -121,26 +140,30 @@ def scaled(
     old: str,
     new: str | tuple[str, int],
     quantity: Quantity,
-    scale: Scale | tuple[Scale, Scale],
     text: str,
     *,
+    scale: Scale | None = None,
     counter: bool = False,
     aliases: tuple[str, ...] = (),
     shared: bool = False,
+    group: str = "DEV_",
 ) -> Field:
-    """Creates the field of one scaled quantity; `new` is a name, or a name and an id."""
+    """Creates the field of one quantity; `new` is a name, or a name and an id. `group` begins all names.
+
+    `scale` is the one of `number`, if it does not follow from the unit of the quantity.
+    """
     name, new_id = new if isinstance(new, tuple) else (new, 0)
-    old_scale, new_scale = scale if isinstance(scale, tuple) else (scale, scale)
+    old_scale = scale or _SCALES[quantity.unit]
     return Field(
         number,
-        old,
-        name or old,
+        group + old,
+        group + (name or old),
         "counter" if counter else "gauge",
         text,
         (quantity,),
         old_scale,
-        new_scale,
+        _BASE_SCALES[quantity.unit] if new_id else old_scale,
         new_id,
-        aliases=aliases,
+        aliases=tuple(group + alias for alias in aliases),
         shared=shared,
     )

@@ -22,103 +22,75 @@ def _used_ratio(values: Values) -> float | None:
     return used / (total - reserved)
 
 
-_MHZ: Final = (s.MEGAHERTZ, s.HERTZ)
-_UTIL: Final = (s.PERCENT, s.RATIO)
-_MIB: Final = (s.MEBIBYTES, s.BYTES)
-
 MODES: Final = (
     scaled(
         65,
-        "DEV_COMPUTE_MODE",
-        "DEV_GPU_COMPUTE_MODE",
+        "COMPUTE_MODE",
+        "GPU_COMPUTE_MODE",
         q.COMPUTE_MODE,
-        s.COMPUTE_MODE,
         "Compute mode: 0 default, 1 prohibited, 2 exclusive process",
+        scale=s.COMPUTE_MODE,
     ),
     scaled(
         66,
-        "DEV_PERSISTENCE_MODE",
-        "DEV_GPU_PERSISTENCE_MODE",
+        "PERSISTENCE_MODE",
+        "GPU_PERSISTENCE_MODE",
         q.PERSISTENCE_MODE,
-        s.COUNT,
         "1 if the driver remains loaded without clients",
     ),
-    scaled(67, "DEV_MIG_MODE", "", q.MIG_MODE, s.COUNT, "1 if MIG mode is enabled"),
+    scaled(67, "MIG_MODE", "", q.MIG_MODE, "1 if MIG mode is enabled"),
     scaled(
-        69,
-        "DEV_MIG_MAX_SLICES",
-        "",
-        q.MIG_MAX_SLICES,
-        s.COUNT,
-        "Maximum number of MIG instances; 0 if MIG is disabled",
+        69, "MIG_MAX_SLICES", "", q.MIG_MAX_SLICES, "Maximum number of MIG instances; 0 if MIG is disabled"
     ),
     scaled(
         500,
-        "DEV_VIRTUAL_MODE",
-        "DEV_GPU_VIRTUAL_MODE",
+        "VIRTUAL_MODE",
+        "GPU_VIRTUAL_MODE",
         q.VIRTUALIZATION_MODE,
-        s.COUNT,
         "Virtualization: 0 none, 1 passthrough, 2 vGPU guest, 3 vGPU host, 4 vSGA host",
     ),
 )
 
 CLOCKS: Final = (
-    scaled(100, "DEV_SM_CLOCK", ("DEV_SM_CLOCK_HERTZ", 1603), q.SM_CLOCK, _MHZ, "SM clock"),
-    scaled(101, "DEV_MEM_CLOCK", ("DEV_MEMORY_CLOCK_HERTZ", 1604), q.MEMORY_CLOCK, _MHZ, "Memory clock"),
-    scaled(102, "DEV_VIDEO_CLOCK", "", q.VIDEO_CLOCK, s.MEGAHERTZ, "Clock of the video encoder and decoder"),
-    scaled(110, "DEV_APP_SM_CLOCK", "", q.APP_SM_CLOCK, s.MEGAHERTZ, "SM clock setting for applications"),
-    scaled(
-        111,
-        "DEV_APP_MEM_CLOCK",
-        "",
-        q.APP_MEMORY_CLOCK,
-        s.MEGAHERTZ,
-        "Memory clock setting for applications",
-    ),
+    scaled(100, "SM_CLOCK", ("SM_CLOCK_HERTZ", 1603), q.SM_CLOCK, "SM clock"),
+    scaled(101, "MEM_CLOCK", ("MEMORY_CLOCK_HERTZ", 1604), q.MEMORY_CLOCK, "Memory clock"),
+    scaled(102, "VIDEO_CLOCK", "", q.VIDEO_CLOCK, "Clock of the video encoder and decoder"),
+    scaled(110, "APP_SM_CLOCK", "", q.APP_SM_CLOCK, "SM clock setting for applications"),
+    scaled(111, "APP_MEM_CLOCK", "", q.APP_MEMORY_CLOCK, "Memory clock setting for applications"),
     scaled(
         112,
-        "DEV_CLOCKS_EVENT_REASONS",
+        "CLOCKS_EVENT_REASONS",
         "",
         q.CLOCK_EVENT_REASONS,
-        s.COUNT,
         "Sum of the reasons for reduced clocks: 1 idle, 2 setting, 4 power cap, 8 hardware slowdown, 16 sync "
         "boost, 32 software thermal, 64 hardware thermal, 128 power brake, 256 display",
-        aliases=("DEV_CLOCK_THROTTLE_REASONS",),
+        aliases=("CLOCK_THROTTLE_REASONS",),
     ),
-    scaled(113, "DEV_MAX_SM_CLOCK", "", q.MAX_SM_CLOCK, s.MEGAHERTZ, "Maximum SM clock"),
-    scaled(114, "DEV_MAX_MEM_CLOCK", "", q.MAX_MEMORY_CLOCK, s.MEGAHERTZ, "Maximum memory clock"),
-    scaled(115, "DEV_MAX_VIDEO_CLOCK", "", q.MAX_VIDEO_CLOCK, s.MEGAHERTZ, "Maximum video clock"),
-    scaled(
-        190,
-        "DEV_PSTATE",
-        "DEV_GPU_PSTATE",
-        q.PERFORMANCE_STATE,
-        s.COUNT,
-        "Performance state, 0 highest to 15 lowest",
-    ),
+    scaled(113, "MAX_SM_CLOCK", "", q.MAX_SM_CLOCK, "Maximum SM clock"),
+    scaled(114, "MAX_MEM_CLOCK", "", q.MAX_MEMORY_CLOCK, "Maximum memory clock"),
+    scaled(115, "MAX_VIDEO_CLOCK", "", q.MAX_VIDEO_CLOCK, "Maximum video clock"),
+    scaled(190, "PSTATE", "GPU_PSTATE", q.PERFORMANCE_STATE, "Performance state, 0 highest to 15 lowest"),
 )
 
 
 def _limit(number: int, old: str, new: str, quantity: Quantity, text: str) -> Field:
-    return scaled(number, f"DEV_{old}", f"DEV_BOARD_POWER_LIMIT_{new}_WATTS", quantity, s.WATTS, text)
+    return scaled(number, old, f"BOARD_POWER_LIMIT_{new}_WATTS", quantity, text)
 
 
 POWER: Final = (
-    scaled(155, "DEV_POWER_USAGE", "DEV_BOARD_POWER_WATTS", q.POWER, s.WATTS, "Power draw of the board"),
+    scaled(155, "POWER_USAGE", "BOARD_POWER_WATTS", q.POWER, "Power draw of the board"),
     scaled(
         157,
-        "DEV_POWER_USAGE_INSTANT",
-        "DEV_BOARD_POWER_RAW_WATTS",
+        "POWER_USAGE_INSTANT",
+        "BOARD_POWER_RAW_WATTS",
         q.POWER_INSTANT,
-        s.WATTS,
         "Instantaneous power draw of the board",
     ),
     scaled(
         156,
-        "DEV_TOTAL_ENERGY_CONSUMPTION",
-        ("DEV_GPU_ENERGY_JOULES_TOTAL", 1611),
+        "TOTAL_ENERGY_CONSUMPTION",
+        ("GPU_ENERGY_JOULES_TOTAL", 1611),
         q.ENERGY,
-        (s.MILLIJOULES, s.JOULES),
         "Energy used by the board since driver load",
         counter=True,
     ),
@@ -130,72 +102,59 @@ POWER: Final = (
 )
 
 TEMPERATURES: Final = (
-    scaled(
-        140,
-        "DEV_MEMORY_TEMP",
-        "DEV_MEMORY_TEMP_CELSIUS",
-        q.MEMORY_TEMPERATURE,
-        s.CELSIUS,
-        "Temperature of the memory",
-    ),
-    scaled(150, "DEV_GPU_TEMP", "DEV_GPU_TEMP_CELSIUS", q.TEMPERATURE, s.CELSIUS, "Temperature of the GPU"),
+    scaled(140, "MEMORY_TEMP", "MEMORY_TEMP_CELSIUS", q.MEMORY_TEMPERATURE, "Temperature of the memory"),
+    scaled(150, "GPU_TEMP", "GPU_TEMP_CELSIUS", q.TEMPERATURE, "Temperature of the GPU"),
     scaled(
         158,
-        "DEV_SLOWDOWN_TEMP",
-        "DEV_GPU_TEMP_SLOWDOWN_CELSIUS",
+        "SLOWDOWN_TEMP",
+        "GPU_TEMP_SLOWDOWN_CELSIUS",
         q.TEMPERATURE_SLOWDOWN,
-        s.CELSIUS,
         "Temperature at which the GPU slows down",
     ),
     scaled(
         159,
-        "DEV_SHUTDOWN_TEMP",
-        "DEV_GPU_TEMP_SHUTDOWN_CELSIUS",
+        "SHUTDOWN_TEMP",
+        "GPU_TEMP_SHUTDOWN_CELSIUS",
         q.TEMPERATURE_SHUTDOWN,
-        s.CELSIUS,
         "Temperature at which the GPU shuts down",
     ),
-    scaled(191, "DEV_FAN_SPEED", "", q.FAN_SPEED, s.PERCENT, "Intended fan speed"),
+    scaled(191, "FAN_SPEED", "", q.FAN_SPEED, "Intended fan speed"),
 )
 
 UTILIZATION: Final = (
     scaled(
         203,
-        "DEV_GPU_UTIL",
-        ("DEV_GPU_UTIL_RATIO", 1613),
+        "GPU_UTIL",
+        ("GPU_UTIL_RATIO", 1613),
         q.UTILIZATION,
-        _UTIL,
         "Fraction of time for which at least one kernel was running",
     ),
     scaled(
         204,
-        "DEV_MEM_COPY_UTIL",
-        ("DEV_MEMORY_UTIL_RATIO", 1614),
+        "MEM_COPY_UTIL",
+        ("MEMORY_UTIL_RATIO", 1614),
         q.MEMORY_UTILIZATION,
-        _UTIL,
         "Fraction of time for which memory was being read or written",
     ),
     scaled(
         206,
-        "DEV_ENC_UTIL",
-        ("DEV_ENC_UTIL_RATIO", 1615),
+        "ENC_UTIL",
+        ("ENC_UTIL_RATIO", 1615),
         q.ENCODER_UTILIZATION,
-        _UTIL,
         "Fraction of time for which the video encoder was busy",
     ),
     scaled(
         207,
-        "DEV_DEC_UTIL",
-        ("DEV_DEC_UTIL_RATIO", 1616),
+        "DEC_UTIL",
+        ("DEC_UTIL_RATIO", 1616),
         q.DECODER_UTILIZATION,
-        _UTIL,
         "Fraction of time for which the video decoder was busy",
     ),
 )
 
 
 def _memory(number: int, old: str, new: str, new_id: int, quantity: Quantity, text: str) -> Field:
-    return scaled(number, f"DEV_FB_{old}", (f"DEV_FB_{new}", new_id), quantity, _MIB, text, shared=True)
+    return scaled(number, f"FB_{old}", (f"FB_{new}", new_id), quantity, text, shared=True)
 
 
 MEMORY: Final = (
@@ -217,14 +176,14 @@ MEMORY: Final = (
         derive=_used_ratio,
         shared=True,
     ),
-    scaled(90, "DEV_BAR1_TOTAL", "", q.BAR1_TOTAL, s.MEBIBYTES, "Total BAR1 memory"),
-    scaled(92, "DEV_BAR1_USED", "", q.BAR1_USED, s.MEBIBYTES, "Used BAR1 memory"),
-    scaled(93, "DEV_BAR1_FREE", "", q.BAR1_FREE, s.MEBIBYTES, "Free BAR1 memory"),
+    scaled(90, "BAR1_TOTAL", "", q.BAR1_TOTAL, "Total BAR1 memory"),
+    scaled(92, "BAR1_USED", "", q.BAR1_USED, "Used BAR1 memory"),
+    scaled(93, "BAR1_FREE", "", q.BAR1_FREE, "Free BAR1 memory"),
 )
 
 
 def _errors(number: int, old: str, new: str, quantity: Quantity, text: str) -> Field:
-    return scaled(number, f"DEV_{old}", new and f"DEV_{new}", quantity, s.COUNT, text, counter=True)
+    return scaled(number, old, new, quantity, text, counter=True)
 
 
 # From the ledger: the driver sends Xid events but does not store them.
@@ -288,10 +247,9 @@ ERRORS: Final = (
     ),
     scaled(
         392,
-        "DEV_RETIRED_PENDING",
-        "DEV_PAGE_RETIRED_PENDING",
+        "RETIRED_PENDING",
+        "PAGE_RETIRED_PENDING",
         q.RETIRED_PAGES_PENDING,
-        s.COUNT,
         "1 if memory pages will be retired at the next reset",
     ),
     _errors(
@@ -310,18 +268,16 @@ ERRORS: Final = (
     ),
     scaled(
         395,
-        "DEV_ROW_REMAP_FAILURE",
-        "DEV_ROW_REMAP_FAILED",
+        "ROW_REMAP_FAILURE",
+        "ROW_REMAP_FAILED",
         q.ROW_REMAP_FAILURE,
-        s.COUNT,
         "1 if a memory row could not be remapped",
     ),
     scaled(
         396,
-        "DEV_ROW_REMAP_PENDING",
+        "ROW_REMAP_PENDING",
         "",
         q.ROW_REMAP_PENDING,
-        s.COUNT,
         "1 if memory rows will be remapped at the next reset",
     ),
 )
@@ -329,7 +285,7 @@ ERRORS: Final = (
 
 def _violation(number: int, word: str, quantity: Quantity, cause: str) -> Field:
     text = f"Time for which clocks were reduced by {cause}"
-    return scaled(number, f"DEV_{word}_VIOLATION", "", quantity, s.NANOSECONDS, text, counter=True)
+    return scaled(number, f"{word}_VIOLATION", "", quantity, text, counter=True)
 
 
 VIOLATIONS: Final = (
@@ -355,12 +311,12 @@ NVLINK: Final = (
     _link_errors(439, "RECOVERY", q.NVLINK_RECOVERY_ERRORS, "recoveries of all links"),
     scaled(
         449,
-        "DEV_NVLINK_BANDWIDTH_TOTAL",
-        ("DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND", 1648),
+        "NVLINK_BANDWIDTH_TOTAL",
+        ("NVLINK_THROUGHPUT_BYTES_PER_SECOND", 1648),
         q.NVLINK_RATE,
-        (s.NVLINK_MEGABYTES, s.BYTES_PER_SECOND),
         "Data rate of all NVLinks in both directions",
-        aliases=("DEV_NVLINK_THROUGHPUT_TOTAL",),
+        scale=s.NVLINK_MEGABYTES,
+        aliases=("NVLINK_THROUGHPUT_TOTAL",),
     ),
 )
 

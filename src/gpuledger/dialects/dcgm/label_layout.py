@@ -21,7 +21,7 @@ from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TextSubject:
     """A Device with its machine and the Instances of its Gpu, from which text fields are computed."""
 
     device: Device
@@ -35,28 +35,28 @@ def gpu_profile(instance: Instance) -> str:
     return rest if dot and first.endswith("c") and first[:-1].isdigit() else instance.profile
 
 
-def _name(subject: Subject) -> str:
+def _name(subject: TextSubject) -> str:
     device = subject.device
     return (device.profile if isinstance(device, Instance) else "") or device.gpu.name
 
 
-def _minor(subject: Subject) -> str:
+def _minor(subject: TextSubject) -> str:
     minor = subject.device.gpu.minor
     return "" if minor is None else str(minor)
 
 
-def _gpu_instances(subject: Subject) -> str:
+def _gpu_instances(subject: TextSubject) -> str:
     found = {item.gi: gpu_profile(item) for item in subject.instances}
     return ",".join(f"{gi}:{profile}" for gi, profile in sorted(found.items()))
 
 
-def _compute_instances(subject: Subject) -> str:
+def _compute_instances(subject: TextSubject) -> str:
     ordered = sorted(subject.instances, key=lambda item: (item.gi, item.ci))
     return ",".join(f"{item.gi}/{item.ci}:{item.profile}" for item in ordered)
 
 
 # By field id. In DCGM, fields 76 and 77 are binary lists of possible profiles.
-TEXTS: Final[Mapping[int, Callable[[Subject], str]]] = {
+TEXTS: Final[Mapping[int, Callable[[TextSubject], str]]] = {
     1: lambda subject: subject.source.driver_version,
     2: lambda subject: subject.source.library_version,
     50: _name,
@@ -195,7 +195,7 @@ class LabelLayout:
     ) -> LabelValues:
         """Returns the values of the label fields, empty where unknown."""
         uuid = reading.device.gpu.uuid
-        subject = Subject(reading.device, source, instances.get(uuid, ()))
+        subject = TextSubject(reading.device, source, instances.get(uuid, ()))
         gpu = gpus.get(uuid, reading)
         # Like DCGM, use the GPU's value for an instance that has none.
         values = reading.values if gpu is reading else {**gpu.values, **reading.values}

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gpuledger.dialects.dcgm import field_definition as s
-from gpuledger.dialects.dcgm.field_definition import Field, scaled
+from gpuledger.dialects.dcgm.field_definition import RATIO, Field, scaled
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Quantity
 
@@ -18,11 +17,11 @@ from gpuledger.model.quantities import Quantity
 def _profile(
     number: int, old: str, new: str, quantity: Quantity, text: str, *, shared: bool = False
 ) -> Field:
-    return scaled(number, f"PROF_{old}", f"PROF_{new}_RATIO", quantity, s.RATIO, text, shared=shared)
+    return scaled(number, old, f"{new}_RATIO", quantity, text, scale=RATIO, shared=shared, group="PROF_")
 
 
 def _rate(number: int, name: str, quantity: Quantity, text: str) -> Field:
-    return scaled(number, f"PROF_{name}", "", quantity, s.BYTES_PER_SECOND, text)
+    return scaled(number, name, "", quantity, text, group="PROF_")
 
 
 PROFILING: Final = (

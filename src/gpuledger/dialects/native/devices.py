@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Instance
-from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.family import Family, FamilySpec, declare_family
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import PROFILING, Level, Quantity
 from gpuledger.model.snapshot import Snapshot
@@ -16,9 +16,8 @@ from gpuledger.model.snapshot import Snapshot
 # overwrite (or, if empty, delete) the labels that identify the scrape target.
 DEVICE_LABELS = ("uuid", "mig_instance")
 
-INFO = FamilySpec(
+INFO = declare_family(
     "gpuledger_device_info",
-    "info",
     "1 for each GPU or MIG instance, with its attributes; join other families on uuid and mig_instance.",
     (
         *DEVICE_LABELS,
@@ -34,52 +33,44 @@ INFO = FamilySpec(
         "profile",
         "unified_memory",
     ),
-    source="nvmlDeviceGetUUID, Name, PciInfo_v3, MinorNumber, Serial, VbiosVersion, Architecture",
+    "nvmlDeviceGetUUID, Name, PciInfo_v3, MinorNumber, Serial, VbiosVersion, Architecture",
 )
-UP = FamilySpec(
+UP = declare_family(
     "gpuledger_device_up",
-    "gauge",
     "1 if the device responded in this tick, 0 if it is lost or failing.",
     DEVICE_LABELS,
-    source="every NVML call of the tick",
+    "every NVML call of the tick",
 )
-MIG_ENABLED = FamilySpec(
+MIG_ENABLED = declare_family(
     "gpuledger_device_mig_enabled",
-    "gauge",
     "1 if MIG mode is enabled, else 0.",
     ("uuid",),
-    source="nvmlDeviceGetMigMode current",
+    "nvmlDeviceGetMigMode current",
 )
-SM_RATIO = FamilySpec(
+SM_RATIO = declare_family(
     "gpuledger_device_sm_ratio",
-    "gauge",
     "Fraction of the GPU's multiprocessors that the device has; 1 for a whole GPU.",
     DEVICE_LABELS,
-    unit="ratio",
-    source="nvmlDeviceGetAttributes_v2 multiprocessorCount, else the slices of the MIG profile",
+    "nvmlDeviceGetAttributes_v2 multiprocessorCount, else the slices of the MIG profile",
 )
-FIELD_SUPPORTED = FamilySpec(
+FIELD_SUPPORTED = declare_family(
     "gpuledger_field_supported",
-    "gauge",
     "1 if the device supports this quantity, 0 if not; reason is driver, or profiling if NVML has it only on "
     "Hopper and newer (see --dcgm-exporter-url).",
     (*DEVICE_LABELS, "field", "reason"),
-    source="NVML_ERROR_NOT_SUPPORTED",
+    "NVML_ERROR_NOT_SUPPORTED",
 )
-XIDS = FamilySpec(
+XIDS = declare_family(
     "gpuledger_device_xid_errors_total",
-    "counter",
     "Xid errors since the program started, by Xid.",
     ("uuid", "xid"),
-    source="nvmlEventSetWait_v2 nvmlEventTypeXidCriticalError",
+    "nvmlEventSetWait_v2 nvmlEventTypeXidCriticalError",
 )
-XID_TIME = FamilySpec(
+XID_TIME = declare_family(
     "gpuledger_device_xid_last_timestamp_seconds",
-    "gauge",
     "Unix time of the last Xid error, by Xid.",
     ("uuid", "xid"),
-    unit="seconds",
-    source="nvmlEventSetWait_v2",
+    "nvmlEventSetWait_v2",
 )
 
 
@@ -92,147 +83,106 @@ class QuantityMetric:
     label: str = ""
 
 
-def _gauge(name: str, quantity: Quantity, unit: str, text: str, source: str) -> QuantityMetric:
+def _gauge(name: str, quantity: Quantity, text: str, source: str) -> QuantityMetric:
     device_labels = DEVICE_LABELS if quantity.level is Level.INSTANCE else ("uuid",)
-    return QuantityMetric(
-        FamilySpec(f"gpuledger_device_{name}", "gauge", text, device_labels, unit, source), quantity
-    )
+    return QuantityMetric(declare_family(f"gpuledger_device_{name}", text, device_labels, source), quantity)
 
 
-_CLOCK = FamilySpec(
-    "gpuledger_device_clock_hertz",
-    "gauge",
-    "Current clock by domain.",
-    ("uuid", "clock"),
-    unit="hertz",
-    source="nvmlDeviceGetClockInfo",
+_CLOCK = declare_family(
+    "gpuledger_device_clock_hertz", "Current clock by domain.", ("uuid", "clock"), "nvmlDeviceGetClockInfo"
 )
-_PCIE = FamilySpec(
+_PCIE = declare_family(
     "gpuledger_device_pcie_bytes_total",
-    "counter",
     "Bytes that the GPU sent and received over PCIe since driver load; the hardware counter can wrap.",
     ("uuid", "direction"),
-    unit="bytes",
-    source="NVML fields 197 and 198",
+    "NVML fields 197 and 198",
 )
-_ECC = FamilySpec(
+_ECC = declare_family(
     "gpuledger_device_ecc_errors_total",
-    "counter",
     "ECC errors over the lifetime of the board.",
     ("uuid", "type"),
-    source="NVML fields 5 and 6",
+    "NVML fields 5 and 6",
 )
-_REPLAYS = FamilySpec(
+_REPLAYS = declare_family(
     "gpuledger_device_pcie_replays_total",
-    "counter",
     "PCIe replays of the GPU.",
     ("uuid",),
-    source="nvmlDeviceGetPcieReplayCounter",
+    "nvmlDeviceGetPcieReplayCounter",
 )
 
 QUANTITY_METRICS = (
     _gauge(
         "utilization_ratio",
         q.UTILIZATION,
-        "ratio",
         "Fraction of time for which at least one kernel was running; absent under MIG.",
         "nvmlDeviceGetUtilizationRates gpu",
     ),
     _gauge(
         "memory_utilization_ratio",
         q.MEMORY_UTILIZATION,
-        "ratio",
         "Fraction of time for which device memory was being read or written; not the amount of memory used.",
         "nvmlDeviceGetUtilizationRates memory",
     ),
     _gauge(
         "encoder_utilization_ratio",
         q.ENCODER_UTILIZATION,
-        "ratio",
         "Fraction of time for which the video encoder was busy.",
         "nvmlDeviceGetEncoderUtilization",
     ),
     _gauge(
         "decoder_utilization_ratio",
         q.DECODER_UTILIZATION,
-        "ratio",
         "Fraction of time for which the video decoder was busy.",
         "nvmlDeviceGetDecoderUtilization",
     ),
     _gauge(
         "engine_activity_ratio",
         q.ENGINE_ACTIVITY,
-        "ratio",
         "Fraction of time for which the graphics or compute engine was busy; only on Hopper and newer.",
         "nvmlGpmMetricsGet GRAPHICS_UTIL",
     ),
     _gauge(
         "memory_size_bytes",
         q.MEMORY_TOTAL,
-        "bytes",
         "Total device memory; absent if the GPU shares the host's memory.",
         "nvmlDeviceGetMemoryInfo_v2 total",
     ),
     _gauge(
         "memory_used_bytes",
         q.MEMORY_USED,
-        "bytes",
         "Device memory used, without memory reserved by the driver.",
         "nvmlDeviceGetMemoryInfo_v2 used",
     ),
-    _gauge(
-        "memory_free_bytes",
-        q.MEMORY_FREE,
-        "bytes",
-        "Free device memory.",
-        "nvmlDeviceGetMemoryInfo_v2 free",
-    ),
+    _gauge("memory_free_bytes", q.MEMORY_FREE, "Free device memory.", "nvmlDeviceGetMemoryInfo_v2 free"),
     _gauge(
         "memory_reserved_bytes",
         q.MEMORY_RESERVED,
-        "bytes",
         "Device memory reserved by the driver and the firmware.",
         "nvmlDeviceGetMemoryInfo_v2 reserved",
     ),
     _gauge(
         "power_watts",
         q.POWER,
-        "watts",
         "Power draw of the board; a one-second mean on Ampere (except GA100) and newer.",
         "nvmlDeviceGetPowerUsage",
     ),
-    _gauge(
-        "power_limit_watts",
-        q.POWER_LIMIT,
-        "watts",
-        "Enforced power limit.",
-        "nvmlDeviceGetEnforcedPowerLimit",
-    ),
+    _gauge("power_limit_watts", q.POWER_LIMIT, "Enforced power limit.", "nvmlDeviceGetEnforcedPowerLimit"),
     _gauge(
         "power_limit_max_watts",
         q.POWER_LIMIT_MAX,
-        "watts",
         "Highest power limit that can be set.",
         "nvmlDeviceGetPowerManagementLimitConstraints",
     ),
-    _gauge(
-        "temperature_celsius",
-        q.TEMPERATURE,
-        "celsius",
-        "Temperature of the GPU.",
-        "nvmlDeviceGetTemperature",
-    ),
+    _gauge("temperature_celsius", q.TEMPERATURE, "Temperature of the GPU.", "nvmlDeviceGetTemperature"),
     _gauge(
         "memory_temperature_celsius",
         q.MEMORY_TEMPERATURE,
-        "celsius",
         "Temperature of the device memory.",
         "NVML field 82",
     ),
     _gauge(
         "fan_speed_ratio",
         q.FAN_SPEED,
-        "ratio",
         "Intended fan speed as a fraction of the maximum; can exceed 1.",
         "nvmlDeviceGetFanSpeed",
     ),
@@ -243,7 +193,6 @@ QUANTITY_METRICS = (
     _gauge(
         "performance_state",
         q.PERFORMANCE_STATE,
-        "",
         "Performance state, 0 (highest) to 15 (lowest).",
         "nvmlDeviceGetPerformanceState",
     ),
@@ -281,7 +230,7 @@ def device_families(state: NodeState) -> Iterator[Family]:
     if state.snapshot is not None:
         yield _infos(state.snapshot)
         yield from _states(state.snapshot)
-        yield _ratios(state)
+        yield Family(SM_RATIO, dict(state.ledger.sm_ratios.items()))
         yield from _readings(state.snapshot)
     yield from _xids(state)
 
@@ -320,13 +269,6 @@ def _states(snapshot: Snapshot) -> Iterable[Family]:
             reason = "" if is_supported else _REASONS.get(key, "driver")
             supported.add(int(is_supported), *where, key, reason)
     return up, mig, supported
-
-
-def _ratios(state: NodeState) -> Family:
-    family = Family(SM_RATIO)
-    for place, ratio in state.ledger.sm_ratios.items():
-        family.add(ratio, *place)
-    return family
 
 
 def _readings(snapshot: Snapshot) -> Iterable[Family]:

@@ -6,35 +6,29 @@ from collections.abc import Iterable, Iterator
 
 from gpuledger.dialects.native import devices, node, owners, processes
 from gpuledger.dialects.native import ledger as sessions
-from gpuledger.model.family import Family, FamilySpec, single_sample_family
+from gpuledger.model.family import Family, declare_family, single_sample_family
 from gpuledger.model.node_state import NodeState
 
-PAUSED = FamilySpec(
+PAUSED = declare_family(
     "gpuledger_paused",
-    "gauge",
     "1 while the driver is released by gpuledger pause and device data is missing; absent if pausing is "
     "unavailable.",
     source="gpuledger pause and resume",
 )
-PAUSED_UNTIL = FamilySpec(
+PAUSED_UNTIL = declare_family(
     "gpuledger_paused_until_timestamp_seconds",
-    "gauge",
     "Unix time at which the pause ends automatically; absent without a pause.",
-    unit="seconds",
     source="gpuledger pause and resume",
 )
-RELOADED = FamilySpec(
+RELOADED = declare_family(
     "gpuledger_config_last_reload_success",
-    "gauge",
     "1 if the last reload of the settings succeeded, 0 if it failed and the previous settings are still in "
     "force; the log and /health have the reason.",
     source="configuration",
 )
-RELOADED_AT = FamilySpec(
+RELOADED_AT = declare_family(
     "gpuledger_config_last_reload_success_timestamp_seconds",
-    "gauge",
     "Unix time at which the settings in force were read.",
-    unit="seconds",
     source="configuration",
 )
 

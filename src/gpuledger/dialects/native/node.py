@@ -4,98 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuledger.model.family import Family, FamilySpec, single_sample_family
+from gpuledger.model.family import Family, declare_family, single_sample_family
 from gpuledger.model.node_state import NodeState
 
-SOURCE = FamilySpec(
+SOURCE = declare_family(
     "gpuledger_source_info",
-    "info",
     'Source of the readings; simulated="true" for anything but hardware.',
     ("source", "simulated", "driver_version", "library_version", "cuda_version", "detail"),
-    source="source; nvmlSystemGetDriverVersion, NVMLVersion, CudaDriverVersion_v2",
+    "source; nvmlSystemGetDriverVersion, NVMLVersion, CudaDriverVersion_v2",
 )
-BUILD = FamilySpec(
-    "gpuledger_build_info",
-    "info",
-    "Version of gpuledger.",
-    ("version",),
-    source="the program",
-)
-SUCCESS = FamilySpec(
+BUILD = declare_family("gpuledger_build_info", "Version of gpuledger.", ("version",), "the program")
+SUCCESS = declare_family(
     "gpuledger_collector_success",
-    "gauge",
     "1 if this collector succeeded in the last tick, 0 if it failed or has not returned; source includes its "
     "parts, which are devices to events.",
     ("collector",),
-    source="the tick",
+    "the tick",
 )
-SECONDS = FamilySpec(
+SECONDS = declare_family(
     "gpuledger_collector_duration_seconds",
-    "gauge",
     "Wall time of this collector in the last tick; source includes its parts.",
     ("collector",),
-    unit="seconds",
-    source="the tick",
+    "the tick",
 )
-LAST = FamilySpec(
+LAST = declare_family(
     "gpuledger_collector_last_success_timestamp_seconds",
-    "gauge",
     "Unix time of the last tick in which this collector succeeded.",
     ("collector",),
-    unit="seconds",
-    source="the tick",
+    "the tick",
 )
-TICKS = FamilySpec(
-    "gpuledger_ticks_total",
-    "counter",
-    "Ticks since the program started.",
-    source="the tick",
-)
-INTERVAL = FamilySpec(
+TICKS = declare_family("gpuledger_ticks_total", "Ticks since the program started.", source="the tick")
+INTERVAL = declare_family(
     "gpuledger_tick_interval_seconds",
-    "gauge",
     "Time between ticks: --interval, doubled up to three times while ticks are slow.",
-    unit="seconds",
     source="the tick",
 )
-STALLED = FamilySpec(
+STALLED = declare_family(
     "gpuledger_tick_stalled",
-    "gauge",
     "1 while a tick is overdue by three intervals: the driver does not respond and device data is missing.",
     source="the watchdog",
 )
-SNAPSHOT_TIME = FamilySpec(
+SNAPSHOT_TIME = declare_family(
     "gpuledger_snapshot_timestamp_seconds",
-    "gauge",
     "Unix time of the exported readings; absent if there are none.",
-    unit="seconds",
     source="the tick",
 )
-MAP_SUCCESS = FamilySpec(
+MAP_SUCCESS = declare_family(
     "gpuledger_map_success",
-    "gauge",
     "1 if the last update of this owner index succeeded, 0 if it failed and the last entries are kept.",
     ("map",),
-    source="workloads: API server, kubelet, Slurm, container runtimes",
+    "workloads: API server, kubelet, Slurm, container runtimes",
 )
-MAP_LAST = FamilySpec(
+MAP_LAST = declare_family(
     "gpuledger_map_last_success_timestamp_seconds",
-    "gauge",
     "Unix time for which this owner index is known to be correct; its age is time() minus this value.",
     ("map",),
-    unit="seconds",
-    source="workloads",
+    "workloads",
 )
-MAP_ENTRIES = FamilySpec(
-    "gpuledger_map_entries",
-    "gauge",
-    "Entries in this owner index.",
-    ("map",),
-    source="workloads",
-)
-INVALID = FamilySpec(
+MAP_ENTRIES = declare_family("gpuledger_map_entries", "Entries in this owner index.", ("map",), "workloads")
+INVALID = declare_family(
     "gpuledger_invalid_values_total",
-    "counter",
     "Impossible values from the driver (sentinels, out of range), which are not exported.",
     source="the source",
 )

@@ -10,11 +10,11 @@ from re import compile as pattern
 from typing import Final
 
 from gpuledger.dialects.smi.emulated_row import emulate_row
-from gpuledger.dialects.smi.fields import PREFIX, column_family
+from gpuledger.dialects.smi.fields import column_family, declare_smi_family
 from gpuledger.model.devices import Gpu
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.quantities import COLUMNS
-from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.snapshot import Snapshot
 
 _WORDS: Final = {
     "enabled": 1,
@@ -110,12 +110,11 @@ _INFO: Final = (
     ("uuid", "uuid"),
     ("vbios_version", "vbios_version"),
 )
-GPU_INFO: Final = FamilySpec(
-    f"{PREFIX}gpu_info",
-    "gauge",
+GPU_INFO: Final = declare_smi_family(
+    "gpu_info",
     "1 for each GPU, with its text fields as nvidia-smi prints them.",
     tuple(sorted(["cuda_version", *(label for label, _ in _INFO)])),
-    source=_QUERY,
+    _QUERY,
 )
 # Bounds the memory for warnings that were logged: a driver could print any number of headers.
 _MAX_WARNINGS: Final = 256
@@ -150,7 +149,9 @@ class ColumnFamilies:
         families: dict[str, Family] = {}
         for gpu, cells in _rows(snapshot):
             uuid = uuid_label(gpu.uuid)
-            _add_info(info, uuid, cells, snapshot.source)
+            labels = {label: cells.get(field, "") for label, field in _INFO}
+            labels |= {"uuid": uuid, "cuda_version": snapshot.source.cuda_version}
+            info.add(1, *(labels[name] for name in GPU_INFO.labels))
             for header in self._exportable_headers(tuple(cells)):
                 column = column_family(header)
                 value = parse_cell(cells[header], column.field, column.factor)
@@ -213,9 +214,3 @@ def _rows(snapshot: Snapshot) -> Iterator[tuple[Gpu, Mapping[str, str]]]:
             yield reading.device.gpu, reading.raw
         elif reading.up and not was_queried:
             yield reading.device.gpu, emulate_row(reading, snapshot.source, len(gpus))
-
-
-def _add_info(info: Family, uuid: str, cells: Mapping[str, str], source: SourceInfo) -> None:
-    labels = {label: cells.get(field, "") for label, field in _INFO}
-    labels |= {"uuid": uuid, "cuda_version": source.cuda_version}
-    info.add(1, *(labels[name] for name in GPU_INFO.labels))

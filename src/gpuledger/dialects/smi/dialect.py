@@ -13,38 +13,30 @@ from gpuledger.dialects.settings import SmiDialectSettings
 from gpuledger.dialects.smi import emulated_row as printed
 from gpuledger.dialects.smi import hardware, processes
 from gpuledger.dialects.smi.columns import GPU_INFO, ColumnFamilies, column_spec
-from gpuledger.dialects.smi.fields import HEADERS, PREFIX
+from gpuledger.dialects.smi.fields import HEADERS, declare_smi_family
 from gpuledger.model.family import Family, FamilySpec, single_sample_family
 from gpuledger.model.node_state import CollectorHealth, NodeState
 from gpuledger.model.quantities import COLUMNS, Quantity
 
-_FAILED = FamilySpec(
-    f"{PREFIX}failed_scrapes_total",
-    "counter",
+_FAILED = declare_smi_family(
+    "failed_scrapes_total",
     "Failed readings since the program started, of the source or of its columns.",
     source="the tick",
 )
-_EXIT_CODE = FamilySpec(
-    f"{PREFIX}command_exit_code",
-    "gauge",
+_EXIT_CODE = declare_smi_family(
+    "command_exit_code",
     "Exit code of nvidia-smi at the last reading; -1 if it did not exit or its output could not be parsed, 0 "
     "if NVML was read successfully.",
     source="the command",
 )
-_SUCCESS = FamilySpec(
-    f"{PREFIX}last_collect_success", "gauge", "1 if the last reading succeeded, else 0.", source="the tick"
+_SUCCESS = declare_smi_family(
+    "last_collect_success", "1 if the last reading succeeded, else 0.", source="the tick"
 )
-_LAST = FamilySpec(
-    f"{PREFIX}last_collect_success_timestamp_seconds",
-    "gauge",
-    "Unix time of the last successful reading.",
-    source="the tick",
+_LAST = declare_smi_family(
+    "last_collect_success_timestamp_seconds", "Unix time of the last successful reading.", source="the tick"
 )
-_SECONDS = FamilySpec(
-    f"{PREFIX}last_collect_duration_seconds",
-    "gauge",
-    "Duration of the last reading.",
-    source="the tick",
+_SECONDS = declare_smi_family(
+    "last_collect_duration_seconds", "Duration of the last reading.", source="the tick"
 )
 _BUILD = FamilySpec(
     "nvidia_gpu_exporter_build_info",

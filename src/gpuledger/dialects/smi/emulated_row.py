@@ -64,14 +64,6 @@ def _yes(value: float) -> str:
     return "Yes" if value else "No"
 
 
-def _compute_mode(value: float) -> str:
-    return _COMPUTE_MODES[int(value)]
-
-
-def _fabric_state(value: float) -> str:
-    return _FABRIC_STATES[int(value)]
-
-
 def _recovery_action(value: float) -> str:
     number = int(value)
     return _RECOVERY_ACTIONS[number] if number < len(_RECOVERY_ACTIONS) else f"[Unknown {number}]"
@@ -86,7 +78,7 @@ _FIELDS: Final[tuple[tuple[str, Quantity, Formatter], ...]] = (
     ("memory.reserved [MiB]", q.MEMORY_RESERVED, _mebibytes),
     ("memory.used [MiB]", q.MEMORY_USED, _mebibytes),
     ("memory.free [MiB]", q.MEMORY_FREE, _mebibytes),
-    ("compute_mode", q.COMPUTE_MODE, _compute_mode),
+    ("compute_mode", q.COMPUTE_MODE, lambda value: _COMPUTE_MODES[int(value)]),
     ("utilization.gpu [%]", q.UTILIZATION, _percent),
     ("utilization.memory [%]", q.MEMORY_UTILIZATION, _percent),
     ("utilization.encoder [%]", q.ENCODER_UTILIZATION, _percent),
@@ -118,7 +110,8 @@ _FIELDS: Final[tuple[tuple[str, Quantity, Formatter], ...]] = (
     ("clocks.max.graphics [MHz]", q.MAX_GRAPHICS_CLOCK, _megahertz),
     ("clocks.max.sm [MHz]", q.MAX_SM_CLOCK, _megahertz),
     ("clocks.max.memory [MHz]", q.MAX_MEMORY_CLOCK, _megahertz),
-    ("fabric.state", q.FABRIC_STATE, _fabric_state),
+    ("fabric.state", q.FABRIC_STATE, lambda value: _FABRIC_STATES[int(value)]),
+    ("mig.mode.current", q.MIG_MODE, _enabled),
 )
 
 # Bits of nvmlClocksEventReasons.
@@ -133,9 +126,7 @@ _REASONS: Final = (
     ("sync_boost", 0x10),
 )
 
-REQUIRED_QUANTITIES: Final = frozenset(
-    {quantity for _, quantity, _ in _FIELDS} | {q.CLOCK_EVENT_REASONS, q.MIG_MODE}
-)
+REQUIRED_QUANTITIES: Final = frozenset({quantity for _, quantity, _ in _FIELDS} | {q.CLOCK_EVENT_REASONS})
 
 
 def emulate_row(reading: Reading, source: SourceInfo, count: int) -> Mapping[str, str]:
@@ -150,9 +141,6 @@ def emulate_row(reading: Reading, source: SourceInfo, count: int) -> Mapping[str
         value = values.get(quantity)
         if value is not None:
             cells[header] = formatter(value)
-    mode = values.get(q.MIG_MODE)
-    if mode is not None:
-        cells["mig.mode.current"] = _enabled(mode)
     return cells
 
 

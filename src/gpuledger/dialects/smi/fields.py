@@ -12,6 +12,8 @@ from itertools import product
 from re import compile as pattern
 from typing import Final
 
+from gpuledger.model.family import FamilySpec, MetricType
+
 
 def _group(prefix: str, names: str, unit: str = "") -> Iterator[str]:
     return (f"{prefix}{name}{f' [{unit}]' if unit else ''}" for name in names.split())
@@ -88,6 +90,15 @@ HEADERS: Final = (
 
 
 PREFIX: Final = "nvidia_smi_"
+
+
+def declare_smi_family(
+    name: str, help_text: str, labels: tuple[str, ...] = (), source: str = ""
+) -> FamilySpec:
+    """Declares a family of nvidia_gpu_exporter: a counter if its name ends in `_total`, else a gauge."""
+    kind: MetricType = "counter" if name.endswith("_total") else "gauge"
+    return FamilySpec(PREFIX + name, kind, help_text, labels, source=source)
+
 
 # nvidia-smi's unit to the suffix of the name and the factor to the base unit.
 _UNITS: Final = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gpuledger.dialects.smi.columns import uuid_label
-from gpuledger.dialects.smi.fields import PREFIX
+from gpuledger.dialects.smi.fields import declare_smi_family
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec
@@ -14,47 +14,44 @@ from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot
 
-_ENERGY = FamilySpec(
-    f"{PREFIX}energy_joules_total",
-    "counter",
+_ENERGY = declare_smi_family(
+    "energy_joules_total",
     "Energy used by the GPU since driver load.",
     ("uuid",),
-    source="nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetTotalEnergyConsumption",
 )
-_INSTANCE: Final = ("gpu_instance_id", "uuid")
-_MIG_INFO = FamilySpec(
-    f"{PREFIX}mig_info",
-    "gauge",
+_MIG_INFO = declare_smi_family(
+    "mig_info",
     "1 for each MIG instance.",
     ("compute_instance_id", "gpu_instance_id", "mig_uuid", "profile", "uuid"),
-    source="nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
 )
-_XIDS = FamilySpec(
-    f"{PREFIX}xid_errors_total",
-    "counter",
+_XIDS = declare_smi_family(
+    "xid_errors_total",
     "Xid errors since the program started, by Xid.",
     ("uuid", "xid"),
-    source="nvmlEventSetWait_v2 nvmlEventTypeXidCriticalError",
+    "nvmlEventSetWait_v2 nvmlEventTypeXidCriticalError",
 )
-_XID_TIME = FamilySpec(
-    f"{PREFIX}xid_last_timestamp_seconds",
-    "gauge",
+_XID_TIME = declare_smi_family(
+    "xid_last_timestamp_seconds",
     "Unix time of the last Xid error, by Xid.",
     ("uuid", "xid"),
-    source="nvmlEventSetWait_v2",
+    "nvmlEventSetWait_v2",
 )
+
+
+_GPM: Final = "nvmlGpmMetricsGet"
 
 
 def _of_gpu(name: str, quantity: Quantity, text: str) -> tuple[FamilySpec, Quantity]:
-    return FamilySpec(f"{PREFIX}{name}", "gauge", text, ("uuid",), source="nvmlGpmMetricsGet"), quantity
+    return declare_smi_family(name, text, ("uuid",), _GPM), quantity
 
 
-def _of_instance(name: str, quantity: Quantity, text: str, source: str) -> tuple[FamilySpec, Quantity]:
-    return FamilySpec(f"{PREFIX}mig_{name}", "gauge", text, _INSTANCE, source=source), quantity
+def _of_instance(name: str, quantity: Quantity, text: str) -> tuple[FamilySpec, Quantity]:
+    source = "nvmlDeviceGetMemoryInfo_v2" if quantity.unit == "bytes" else _GPM
+    return declare_smi_family(f"mig_{name}", text, ("gpu_instance_id", "uuid"), source), quantity
 
 
-_MEMORY: Final = "nvmlDeviceGetMemoryInfo_v2"
-_GPM: Final = "nvmlGpmMetricsGet"
 _PCIE: Final = (
     _of_gpu("pcie_throughput_tx_bytes_per_second", q.PCIE_TX_RATE, "Data rate sent by the GPU over PCIe."),
     _of_gpu(
@@ -62,28 +59,25 @@ _PCIE: Final = (
     ),
 )
 _MIG: Final = (
-    _of_instance("memory_total_bytes", q.MEMORY_TOTAL, "Total memory of the GPU instance.", _MEMORY),
-    _of_instance("memory_used_bytes", q.MEMORY_USED, "Memory used on the GPU instance.", _MEMORY),
-    _of_instance("memory_free_bytes", q.MEMORY_FREE, "Free memory of the GPU instance.", _MEMORY),
-    _of_instance("memory_reserved_bytes", q.MEMORY_RESERVED, "Memory reserved by the driver.", _MEMORY),
+    _of_instance("memory_total_bytes", q.MEMORY_TOTAL, "Total memory of the GPU instance."),
+    _of_instance("memory_used_bytes", q.MEMORY_USED, "Memory used on the GPU instance."),
+    _of_instance("memory_free_bytes", q.MEMORY_FREE, "Free memory of the GPU instance."),
+    _of_instance("memory_reserved_bytes", q.MEMORY_RESERVED, "Memory reserved by the driver."),
     _of_instance(
         "graphics_activity_ratio",
         q.ENGINE_ACTIVITY,
         "Fraction of time for which the graphics or compute engine was busy.",
-        _GPM,
     ),
     _of_instance(
         "sm_activity_ratio",
         q.SM_ACTIVITY,
         "Fraction of time for which an SM had at least one warp, averaged over the SMs.",
-        _GPM,
     ),
-    _of_instance("sm_occupancy_ratio", q.SM_OCCUPANCY, "Resident warps as a fraction of the maximum.", _GPM),
+    _of_instance("sm_occupancy_ratio", q.SM_OCCUPANCY, "Resident warps as a fraction of the maximum."),
     _of_instance(
         "tensor_activity_ratio",
         q.TENSOR_ACTIVITY,
         "Fraction of time for which the tensor pipes were busy.",
-        _GPM,
     ),
 )
 

@@ -2,60 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from gpuledger.dialects.smi.columns import uuid_label
-from gpuledger.dialects.smi.fields import PREFIX
+from gpuledger.dialects.smi.fields import declare_smi_family
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.model.family import Family, FamilySpec
+from gpuledger.model.family import Family, single_sample_family
 from gpuledger.model.node_state import NodeState
-from gpuledger.model.process import GpuProcess
-from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.model.snapshot import Snapshot
 
 _PROCESS_LABELS: Final = ("pid", "process_name", "uuid")
 # Only under MIG, as in nvidia_gpu_exporter.
 _INSTANCE_LABELS: Final = ("compute_instance_id", "gpu_instance_id")
 _LISTS: Final = "process lists; nvidia-smi --query-compute-apps"
 
-
-def _info(labels: tuple[str, ...]) -> FamilySpec:
-    return FamilySpec(
-        f"{PREFIX}compute_app_info",
-        "gauge",
+_WITH_MIG: Final = (
+    declare_smi_family(
+        "compute_app_info",
         "1 for each process with a compute context on the GPU.",
-        labels,
-        source=_LISTS,
-    )
-
-
-def _memory(labels: tuple[str, ...]) -> FamilySpec:
-    return FamilySpec(
-        f"{PREFIX}compute_app_used_memory_bytes",
-        "gauge",
+        (*_INSTANCE_LABELS, *_PROCESS_LABELS),
+        _LISTS,
+    ),
+    declare_smi_family(
+        "compute_app_used_memory_bytes",
         "GPU memory used by the process; absent if the driver does not report it.",
-        labels,
-        source=_LISTS,
-    )
-
-
-COUNT: Final = FamilySpec(
-    f"{PREFIX}compute_apps",
-    "gauge",
-    "Processes with a compute context on the GPU.",
-    ("uuid",),
-    source=_LISTS,
+        (*_INSTANCE_LABELS, *_PROCESS_LABELS),
+        _LISTS,
+    ),
 )
-SUCCESS: Final = FamilySpec(
-    f"{PREFIX}compute_apps_last_collect_success",
-    "gauge",
+_WITHOUT_MIG: Final = tuple(replace(spec, labels=_PROCESS_LABELS) for spec in _WITH_MIG)
+COUNT: Final = declare_smi_family(
+    "compute_apps", "Processes with a compute context on the GPU.", ("uuid",), _LISTS
+)
+SUCCESS: Final = declare_smi_family(
+    "compute_apps_last_collect_success",
     "1 if the processes of all GPUs could be listed, else 0.",
     source=_LISTS,
-)
-_WITHOUT_MIG: Final = (_info(_PROCESS_LABELS), _memory(_PROCESS_LABELS))
-_WITH_MIG: Final = (
-    _info((*_INSTANCE_LABELS, *_PROCESS_LABELS)),
-    _memory((*_INSTANCE_LABELS, *_PROCESS_LABELS)),
 )
 SPECS: Final = (*_WITH_MIG, COUNT, SUCCESS)
 
@@ -66,34 +50,22 @@ def process_families(state: NodeState, snapshot: Snapshot) -> Iterator[Family]:
     info, memory = (Family(spec) for spec in (_WITH_MIG if has_mig else _WITHOUT_MIG))
     counts: dict[Gpu, int | None] = {}
     for reading in snapshot.process_readings:
-        gpu = reading.device.gpu
+        device = reading.device
         listed = [process for process in reading.processes or () if process.computes]
-        before = counts.get(gpu, 0)
-        counts[gpu] = None if before is None or reading.processes is None else before + len(listed)
-        for process in _exported_processes(state, reading, listed):
-            labels = (*(_instance_labels(process) if has_mig else ()), *_process_labels(process))
-            info.add(1, *labels)
-            memory.add(process.memory, *labels)
+        before = counts.get(device.gpu, 0)
+        counts[device.gpu] = None if before is None or reading.processes is None else before + len(listed)
+        omitted = state.ledger.omitted.get(device.uuid, frozenset())
+        where: tuple[str, ...] = ("", "") if has_mig else ()
+        if isinstance(device, Instance):
+            where = (str(device.ci), str(device.gi))
+        for process in listed:
+            if process.key not in omitted:
+                name = process.name or process.command or "[N/A]"
+                labels = (*where, str(process.pid), name, uuid_label(device.gpu.uuid))
+                info.add(1, *labels)
+                memory.add(process.memory, *labels)
     count = Family(COUNT)
     for gpu, number in counts.items():
         count.add(number, uuid_label(gpu.uuid))
-    success = Family(SUCCESS)
-    success.add(int(not snapshot.devices_failed and None not in counts.values()))
-    yield from (info, memory, count, success)
-
-
-def _exported_processes(
-    state: NodeState, reading: Reading, listed: Iterable[GpuProcess]
-) -> Iterable[GpuProcess]:
-    omitted = state.ledger.omitted.get(reading.device.uuid, frozenset())
-    return (process for process in listed if process.key not in omitted)
-
-
-def _process_labels(process: GpuProcess) -> tuple[str, str, str]:
-    name = process.name or process.command or "[N/A]"
-    return (str(process.pid), name, uuid_label(process.device.gpu.uuid))
-
-
-def _instance_labels(process: GpuProcess) -> tuple[str, str]:
-    device = process.device
-    return (str(device.ci), str(device.gi)) if isinstance(device, Instance) else ("", "")
+    success = int(not snapshot.devices_failed and None not in counts.values())
+    yield from (info, memory, count, single_sample_family(SUCCESS, success))

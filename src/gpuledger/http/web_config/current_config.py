@@ -76,11 +76,10 @@ class CurrentWebConfig:
         config = read_web_config(self._file)
         if config.users:
             _check_bcrypt(self._file)
+        named = () if config.tls is None else config.tls.files
+        self._signatures = {self._file: self._signatures[self._file], **_signatures(named)}
         if config.tls is None:
-            self._signatures = {self._file: self._signatures[self._file]}
             return config, None
-        named = _signatures(config.tls.files)
-        self._signatures = {self._file: self._signatures[self._file], **named}
         from gpuledger.http.web_config.tls_contexts import TlsContexts
 
         return config, TlsContexts(config.tls)

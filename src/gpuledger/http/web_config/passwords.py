@@ -7,6 +7,7 @@ import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from queue import SimpleQueue
 from threading import Thread
 from typing import Final
@@ -29,6 +30,7 @@ class CheckerBusy(Exception):
     """Too many passwords wait to be checked."""
 
 
+@dataclass(eq=False, repr=False)
 class PasswordChecker:
     """Checks whether a password is that of a user.
 
@@ -39,22 +41,17 @@ class PasswordChecker:
     passwords at a time. Used by the event loop's thread only.
     """
 
-    def __init__(
-        self,
-        check: Callable[[bytes, bytes], bool] | None = None,
-        *,
-        threads: int = 2,
-        waiting: int = 16,
-        remembered: int = 128,
-    ) -> None:
-        self._check = check
-        self._threads = threads
-        self._waiting = waiting
-        self._remembered = remembered
-        self._secret = os.urandom(32)
-        self._answers: dict[bool, OrderedDict[bytes, None]] = {True: OrderedDict(), False: OrderedDict()}
-        self._running: dict[bytes, asyncio.Future[bool]] = {}
-        self._jobs: SimpleQueue[_Job] | None = None
+    check: Callable[[bytes, bytes], bool] | None = None
+    _: KW_ONLY
+    threads: int = 2
+    waiting: int = 16
+    remembered: int = 128
+    _secret: bytes = field(default_factory=lambda: os.urandom(32), init=False)
+    _answers: dict[bool, OrderedDict[bytes, None]] = field(
+        default_factory=lambda: {True: OrderedDict(), False: OrderedDict()}, init=False
+    )
+    _running: dict[bytes, asyncio.Future[bool]] = field(default_factory=dict, init=False)
+    _jobs: SimpleQueue[_Job] | None = field(default=None, init=False)
 
     def check_password(
         self, users: Mapping[str, bytes], name: str, password: bytes
@@ -69,7 +66,7 @@ class PasswordChecker:
                 return answer
         if key in self._running:
             return self._running[key]
-        if len(self._running) >= self._waiting:
+        if len(self._running) >= self.waiting:
             raise CheckerBusy
         loop = asyncio.get_running_loop()
         future = self._running[key] = loop.create_future()
@@ -87,7 +84,7 @@ class PasswordChecker:
     def _end(self, key: bytes, answer: bool) -> None:
         remembered = self._answers[answer]
         remembered[key] = None
-        if len(remembered) > self._remembered:
+        if len(remembered) > self.remembered:
             remembered.popitem(last=False)
         future = self._running.pop(key)
         if not future.done():
@@ -109,9 +106,9 @@ class PasswordChecker:
     def _queue(self) -> SimpleQueue[_Job]:
         if self._jobs is None:
             self._jobs = SimpleQueue()
-            for number in range(self._threads):
+            for number in range(self.threads):
                 # Daemon threads: a running check does not delay the exit.
-                arguments = (self._jobs, self._check or _bcrypt())
+                arguments = (self._jobs, self.check or _bcrypt())
                 Thread(target=_work, args=arguments, name=f"password-{number}", daemon=True).start()
         return self._jobs
 

@@ -106,7 +106,7 @@ class TlsProtocol(sslproto.SSLProtocol):
     def __init__(self, connection: TlsClientConnection, registry: ConnectionRegistry) -> None:
         # typeshed has the types of Python 3.10.
         super().__init__(
-            registry.loop,
+            asyncio.get_running_loop(),
             connection,
             connection.contexts.context,
             waiter=None,  # type: ignore[arg-type]
@@ -128,8 +128,11 @@ class TlsProtocol(sslproto.SSLProtocol):
         if self._connection.established:
             return
         if isinstance(exc, ssl.SSLError):
+            reason = ssl_reason(exc)
+            if isinstance(exc, ssl.SSLCertVerificationError):
+                reason = f"client certificate: {exc.verify_message}"
             peer = self._socket_transport.get_extra_info("peername")
-            self._connection.handshakes.failed(peer, _reason(exc))
+            self._connection.handshakes.failed(peer, reason)
         self._connection.connection_lost(None)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -157,9 +160,3 @@ class TlsProtocol(sslproto.SSLProtocol):
         # asyncio does not send the alert with the reason of a failed handshake.
         self._process_outgoing()  # type: ignore[attr-defined]
         super()._on_handshake_complete(handshake_exc)
-
-
-def _reason(error: ssl.SSLError) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"client certificate: {error.verify_message}"
-    return ssl_reason(error)

@@ -20,12 +20,13 @@ class TlsContexts:
     """
 
     def __init__(self, config: TlsConfig) -> None:
-        self._config = config
-        self._certificate = config.certificate.read()
-        self._key = config.key.read()
-        self._authority = config.client_ca.read() if config.client_ca else ""
-        self._check_texts()
-        self.context = self._make()
+        certificate = _read(config.certificate, "BEGIN CERTIFICATE", "certificate")
+        key = _read(config.key, "PRIVATE KEY-----", "private key")
+        if "ENCRYPTED" in key:
+            raise UsageError(f"{config.key}: the private key is encrypted; expected one without passphrase")
+        self.context = _create_context(config)
+        _load_certificate(self.context, config, certificate, key)
+        _set_client_auth(self.context, config)
         self._allowed = frozenset(map(_canonical, config.client_allowed_sans))
 
     def allows_certificate(self, certificate: dict[str, Any] | None) -> bool:
@@ -35,69 +36,60 @@ class TlsContexts:
         names = (certificate or {}).get("subjectAltName", ())
         return any(_canonical(name) in self._allowed for _, name in names)
 
-    def _make(self) -> ssl.SSLContext:
-        config = self._config
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.maximum_version = VERSIONS[config.max_version]
-        # Without a cipher suite for TLS 1.2, only TLS 1.3 is possible: its suites are always offered.
-        context.minimum_version = VERSIONS[13 if config.ciphers == () else config.min_version]
-        # Renegotiation lets a client exhaust the CPU; TLS 1.3 has none.
-        context.options |= ssl.OP_NO_RENEGOTIATION
-        if config.prefer_server_ciphers:
-            context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
-        else:
-            context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-        if config.ciphers:
-            context.set_ciphers(":".join(config.ciphers))
-        if config.curve:
-            context.set_ecdh_curve(config.curve)
-        context.set_alpn_protocols(["http/1.1"])
-        self._load_certificate(context)
-        self._set_client_auth(context)
-        return context
 
-    def _check_texts(self) -> None:
-        config = self._config
-        _expect(config.certificate, self._certificate, "BEGIN CERTIFICATE", "certificate")
-        _expect(config.key, self._key, "PRIVATE KEY-----", "private key")
-        if "ENCRYPTED" in self._key:
-            raise UsageError(f"{config.key}: the private key is encrypted; expected one without passphrase")
-        if config.client_ca is not None:
-            _expect(config.client_ca, self._authority, "BEGIN CERTIFICATE", "certificate")
+def _create_context(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = VERSIONS[config.max_version]
+    # Without a cipher suite for TLS 1.2, only TLS 1.3 is possible: its suites are always offered.
+    context.minimum_version = VERSIONS[13 if config.ciphers == () else config.min_version]
+    # Renegotiation lets a client exhaust the CPU; TLS 1.3 has none.
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    if config.prefer_server_ciphers:
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    else:
+        context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
+    if config.ciphers:
+        context.set_ciphers(":".join(config.ciphers))
+    if config.curve:
+        context.set_ecdh_curve(config.curve)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
-    def _load_certificate(self, context: ssl.SSLContext) -> None:
-        try:
-            load_cert_chain(context, self._certificate, self._key)
-        except ssl.SSLError as error:
-            raise UsageError(self._describe(error)) from None
-        except OSError as error:
-            raise UsageError(f"{self._config.certificate}: cannot load it: {error.strerror}") from None
 
-    def _describe(self, error: ssl.SSLError) -> str:
-        config = self._config
+def _load_certificate(context: ssl.SSLContext, config: TlsConfig, certificate: str, key: str) -> None:
+    try:
+        load_cert_chain(context, certificate, key)
+    except ssl.SSLError as error:
         if error.reason == _MISMATCH:
-            return f"{config.key}: the private key does not match the certificate"
-        return f"{config.certificate}: cannot load certificate or key: {ssl_reason(error)}"
-
-    def _set_client_auth(self, context: ssl.SSLContext) -> None:
-        auth = self._config.client_auth
-        if auth is ClientAuth.NONE:
-            return
-        required = auth is ClientAuth.REQUIRE_AND_VERIFY
-        context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
-        if self._config.client_ca is None:
-            # Like Go: the system's trusted CAs.
-            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
-        else:
-            try:
-                context.load_verify_locations(cadata=self._authority)
-            except ssl.SSLError:
-                raise UsageError(f"{self._config.client_ca}: cannot load its certificates") from None
+            raise UsageError(f"{config.key}: the private key does not match the certificate") from None
+        raise UsageError(
+            f"{config.certificate}: cannot load certificate or key: {ssl_reason(error)}"
+        ) from None
+    except OSError as error:
+        raise UsageError(f"{config.certificate}: cannot load it: {error.strerror}") from None
 
 
-def _expect(pem: Pem, text: str, mark: str, what: str) -> None:
+def _set_client_auth(context: ssl.SSLContext, config: TlsConfig) -> None:
+    if config.client_auth is ClientAuth.NONE:
+        return
+    required = config.client_auth is ClientAuth.REQUIRE_AND_VERIFY
+    context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
+    if config.client_ca is None:
+        # Like Go: the system's trusted CAs.
+        context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+        return
+    authority = _read(config.client_ca, "BEGIN CERTIFICATE", "certificate")
+    try:
+        context.load_verify_locations(cadata=authority)
+    except ssl.SSLError:
+        raise UsageError(f"{config.client_ca}: cannot load its certificates") from None
+
+
+def _read(pem: Pem, mark: str, what: str) -> str:
+    text = pem.read()
     if mark not in text:
         raise UsageError(f"{pem}: expected a {what} in PEM format (-----BEGIN ...)")
+    return text
 
 
 def _canonical(name: str) -> str:

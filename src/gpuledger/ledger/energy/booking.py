@@ -90,7 +90,6 @@ class BookedInterval:
 
 def apportion(
     evidence: Evidence,
-    length: int,
     delta: int,
     residents: Sequence[Residence],
     floors: Floors,
@@ -98,7 +97,7 @@ def apportion(
     integrated: bool = False,
     policy: EnergyPolicy = EnergyPolicy.APPORTIONED,
 ) -> BookedInterval:
-    """Apportion `delta` millijoules of an interval of `length` microseconds.
+    """Apportion `delta` millijoules of an interval.
 
     `integrated`: the energy is an integral of power, not a counter difference, and is therefore never
     measured.
@@ -109,7 +108,7 @@ def apportion(
     # Known only from a record or sample of the whole Gpu: the Instance is unknown.
     has_unplaced = bool(parts) and any(one.process.device not in parts for one in residents)
     split = EnergySplit()
-    floor = _split_floor(split, evidence, length, computing, floors, delta * _NANO)
+    floor = _split_floor(split, evidence, computing, floors, delta * _NANO)
     rest = delta * _NANO - floor
     if rest:
         _split_rest(split, evidence, computing, residents, rest, active=active or has_unplaced)
@@ -156,22 +155,17 @@ def _is_measured(
 
 
 def _split_floor(
-    split: EnergySplit,
-    evidence: Evidence,
-    length: int,
-    computing: Sequence[Residence],
-    floors: Floors,
-    most: int,
+    split: EnergySplit, evidence: Evidence, computing: Sequence[Residence], floors: Floors, most: int
 ) -> int:
     """Charge the floor for each part of the interval; return the nanojoules charged, at most `most`."""
     empty, resident = floors.pair
     charged = EnergySplit()
     total = 0
-    for begins, ends, present in _segments(length, computing):
+    for begins, ends, present in _segments(evidence.length, computing):
         span = ends - begins
         total += span * (resident if present else empty)
         if evidence.instances:
-            _split_mig_floor(charged, evidence, span, present, empty, resident)
+            _split_mig_floor(charged, evidence, present, span * empty, span * (resident - empty))
         elif present:
             _split_equally(charged, present, span * resident)
         else:
@@ -198,43 +192,36 @@ def _split_equally(
 
 
 def _split_mig_floor(
-    split: EnergySplit,
-    evidence: Evidence,
-    span: int,
-    present: Sequence[Residence],
-    empty: int,
-    resident: int,
+    split: EnergySplit, evidence: Evidence, present: Sequence[Residence], empty: int, rise: int
 ) -> None:
     """MIG: the empty floor by SM over all SMs; the rise above it by SM over Instances with residents."""
-    by_part: dict[Device, list[Residence]] = defaultdict(list)
-    for one in present:
-        by_part[one.process.device].append(one)
-    sms = part_sizes(evidence)
-    total_sms = max(_gpu_size(evidence), sum(sms.values()))
+    by_part = _group_by_part(present)
+    sms, gpu_sms = _sizes(evidence)
+    total_sms = max(gpu_sms, sum(sms.values()))
     occupied = sum(sms[part] for part in sms if part in by_part)
     for part, size in sms.items():
         if part in by_part:
-            _split_equally(split, by_part[part], span * empty * size, total_sms)
-            _split_equally(split, by_part[part], span * (resident - empty) * size, occupied)
-    split.add(_IDLE, span * empty * (total_sms - occupied), total_sms)
+            _split_equally(split, by_part[part], empty * size, total_sms)
+            _split_equally(split, by_part[part], rise * size, occupied)
+    split.add(_IDLE, empty * (total_sms - occupied), total_sms)
 
 
-def part_sizes(evidence: Evidence) -> dict[Instance, int]:
-    """Multiprocessors by Instance; if not reported, the slices of its profile (`3g` is 3)."""
-    if _are_counted(evidence):
-        return {part: part.sm_count or 0 for part in evidence.instances}
-    return {part: profile_slices(part.profile) for part in evidence.instances}
+def _group_by_part(residents: Iterable[Residence]) -> Mapping[Device, list[Residence]]:
+    by_part: dict[Device, list[Residence]] = defaultdict(list)
+    for one in residents:
+        by_part[one.process.device].append(one)
+    return by_part
 
 
-def _are_counted(evidence: Evidence) -> bool:
-    return all(part.sm_count for part in evidence.instances)
+def _sizes(evidence: Evidence) -> tuple[Mapping[Instance, int], int]:
+    """Multiprocessors by Instance and of the whole Gpu (0 if unknown).
 
-
-def _gpu_size(evidence: Evidence) -> int:
-    """The whole Gpu in the unit of `part_sizes`; 0 if unknown."""
-    if _are_counted(evidence):
-        return evidence.gpu.sm_count or 0
-    return gpu_slices(evidence.gpu)
+    If they are not reported, the slices of the profiles (`3g` is 3) and of the Gpu.
+    """
+    gpu, parts = evidence.gpu, evidence.instances
+    if all(part.sm_count for part in parts):
+        return {part: part.sm_count or 0 for part in parts}, gpu.sm_count or 0
+    return {part: profile_slices(part.profile) for part in parts}, gpu_slices(gpu)
 
 
 def _split_rest(
@@ -276,10 +263,8 @@ def _split_by_time(
 def _split_mig_rest(
     split: EnergySplit, evidence: Evidence, computing: Sequence[Residence], rest: int, *, active: bool
 ) -> None:
-    by_part: dict[Device, list[Residence]] = defaultdict(list)
-    for one in computing:
-        by_part[one.process.device].append(one)
-    sms = part_sizes(evidence)
+    by_part = _group_by_part(computing)
+    sms, _ = _sizes(evidence)
     weights = {
         part: round((evidence.activity or {}).get(part, 0.0) * 1_000_000) * size for part, size in sms.items()
     }

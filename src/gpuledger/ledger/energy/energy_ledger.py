@@ -10,32 +10,22 @@ from gpuledger.ledger.energy.booking import EnergyPolicy
 from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
 from gpuledger.ledger.energy.floor import FloorEstimator, Floors, QuietPower
 from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger, Posting
+from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.model.quantities import (
-    DECODER_UTILIZATION,
-    ENCODER_UTILIZATION,
-    ENERGY,
-    ENGINE_ACTIVITY,
-    POWER,
-    POWER_LIMIT,
-    POWER_LIMIT_MAX,
-    UTILIZATION,
-    Quantity,
-)
 from gpuledger.model.snapshot import Reading, Snapshot
 
 log = logging.getLogger("gpuledger.ledger")
 
-QUANTITIES: frozenset[Quantity] = frozenset(
+QUANTITIES: frozenset[q.Quantity] = frozenset(
     {
-        DECODER_UTILIZATION,
-        ENCODER_UTILIZATION,
-        ENERGY,
-        ENGINE_ACTIVITY,
-        POWER,
-        POWER_LIMIT,
-        POWER_LIMIT_MAX,
-        UTILIZATION,
+        q.DECODER_UTILIZATION,
+        q.ENCODER_UTILIZATION,
+        q.ENERGY,
+        q.ENGINE_ACTIVITY,
+        q.POWER,
+        q.POWER_LIMIT,
+        q.POWER_LIMIT_MAX,
+        q.UTILIZATION,
     }
 )
 
@@ -60,11 +50,6 @@ class EnergyLedger:
         self._policy = policy
         self._stored: dict[str, StoredGpuEnergy] = {}
         self.gpu_ledgers: dict[str, GpuEnergyLedger] = {}
-
-    @property
-    def invalid(self) -> int:
-        """Rejected counter readings so far."""
-        return sum(gpu_ledger.invalid for gpu_ledger in self.gpu_ledgers.values())
 
     def resume(self, stored: Mapping[str, StoredGpuEnergy]) -> None:
         """Continue from an earlier run, by Gpu uuid. Call before the first Snapshot."""

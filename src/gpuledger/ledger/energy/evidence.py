@@ -24,16 +24,17 @@ class ProcessLists:
 class Evidence:
     """The input of rules 3 to 6 for the interval that began at `began`.
 
-    `offset` converts the driver's microseconds to the source's seconds. `activity` holds the time-weighted
-    activity of Instances (`seconds x ratio`) until `activity_at`, None if any tick lacked it. `records` are
-    by pid and start time, because pids are reused. `ghosts` are, by pid, processes of the previous interval
-    that were in no list.
+    `lists` are those of all ticks: the first one begins the interval, and the last one ends it, at the wall
+    time `ended_unix`. `offset` converts the driver's microseconds to the source's seconds. `activity` holds
+    the time-weighted activity of Instances (`seconds x ratio`) until `activity_at`, None if any tick lacked
+    it. `records` are by pid and start time, because pids are reused. `ghosts` are, by pid, processes of the
+    previous interval that were in no list.
     """
 
     gpu: Gpu
-    first: ProcessLists
+    lists: list[ProcessLists]
+    ended_unix: float = 0.0
     instances: tuple[Instance, ...] = ()
-    between: list[ProcessLists] = field(default_factory=list)
     samples: list[UtilizationSample] = field(default_factory=list)
     samples_readable: bool = True
     busy: bool = False
@@ -44,25 +45,34 @@ class Evidence:
     activity_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self.activity_at = self.first.at
+        self.activity_at = self.began
 
     @property
     def began(self) -> float:
         """Beginning of the interval on the source's clock."""
-        return self.first.at
+        return self.lists[0].at
 
-    def all_processes(self, last: ProcessLists) -> dict[ProcessKey, GpuProcess]:
+    @property
+    def ended(self) -> float:
+        """The last tick of the interval on the source's clock."""
+        return self.lists[-1].at
+
+    @property
+    def length(self) -> int:
+        """Length of the interval in microseconds."""
+        return round((self.ended - self.began) * 1e6)
+
+    @property
+    def unix_shift(self) -> float:
+        """Unix time minus the source's clock, at the end of the interval."""
+        return self.ended_unix - self.ended
+
+    def all_processes(self) -> dict[ProcessKey, GpuProcess]:
         """Every process in any list of the interval."""
-        processes = dict(self.first.processes)
-        for lists in (*self.between, last):
+        processes: dict[ProcessKey, GpuProcess] = {}
+        for lists in self.lists:
             processes |= lists.processes
         return processes
-
-    def has_listed(self, key: ProcessKey, last: ProcessLists) -> bool:
-        """Return whether any list of the interval contains this process."""
-        if key in last.processes or key in self.first.processes:
-            return True
-        return any(key in lists.processes for lists in self.between)
 
     def graphics_pids(self, processes: Mapping[ProcessKey, GpuProcess]) -> frozenset[int]:
         """Pids with graphics contexts only."""

@@ -6,7 +6,6 @@ milliwatts; times are seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 # A learned floor is the 5th percentile of at least one quiet minute within a week.
@@ -74,18 +73,6 @@ class QuietPower:
             if passed >= whole * _SHARE:
                 return step * _STEP + _STEP // 2
         return None
-
-    def rows(self) -> list[tuple[int, int, float]]:
-        """Rows of day, step and seconds."""
-        return [(day, step, seconds) for day, steps in self.days.items() for step, seconds in steps.items()]
-
-    @classmethod
-    def from_rows(cls, rows: Iterable[tuple[int, int, float]]) -> QuietPower:
-        """Restore from the result of `rows`."""
-        power = cls()
-        for day, step, seconds in rows:
-            power.days.setdefault(day, {})[step] = seconds
-        return power
 
 
 @dataclass(slots=True)

@@ -24,16 +24,9 @@ from gpuledger.ledger.energy.counter import (
 from gpuledger.ledger.energy.evidence import DESKTOP_SHARE, Evidence, ProcessLists
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorEstimator, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
+from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.quantities import (
-    ENERGY,
-    ENGINE_ACTIVITY,
-    POWER,
-    POWER_LIMIT,
-    POWER_LIMIT_MAX,
-    UTILIZATION,
-)
 from gpuledger.model.snapshot import Reading
 
 # Seconds: maximum age of a sample in the driver's buffer, and maximum difference of one machine's clocks.
@@ -170,12 +163,12 @@ class GpuEnergyLedger:
         )
         self._gather(at, unix, reading, parts)
         posted = self._close(_Tick(at, unix, parts, lists, good), reading)
-        if good and self.evidence is not None and self.evidence.first is not lists:
-            self.evidence.between.append(lists)
+        if good and self.evidence is not None and self.evidence.lists[0] is not lists:
+            self.evidence.lists.append(lists)
         return posted
 
     def _integrate(self, at: float, reading: Reading) -> None:
-        power = reading.get(POWER)
+        power = reading.get(q.POWER)
         if power is None:
             self.power = None
             return
@@ -205,7 +198,7 @@ class GpuEnergyLedger:
         else:
             oldest = (evidence.began - evidence.offset) * 1e6
             evidence.samples += [sample for sample in reading.samples if sample.at >= oldest]
-        evidence.busy = evidence.busy or (bool(reading.get(UTILIZATION)) and not self._is_desktop(reading))
+        evidence.busy = evidence.busy or (bool(reading.get(q.UTILIZATION)) and not self._is_desktop(reading))
         if parts and evidence.activity is not None:
             self._gather_activity(at, evidence, parts)
 
@@ -213,12 +206,12 @@ class GpuEnergyLedger:
         """Return whether only graphics processes run, with little utilization: not activity."""
         processes = reading.processes or ()
         drawing = bool(processes) and not any(process.computes for process in processes)
-        return drawing and (reading.get(UTILIZATION) or 0.0) < DESKTOP_SHARE
+        return drawing and (reading.get(q.UTILIZATION) or 0.0) < DESKTOP_SHARE
 
     def _gather_activity(self, at: float, evidence: Evidence, parts: Sequence[Reading]) -> None:
         since, evidence.activity_at = evidence.activity_at, at
         for part in parts:
-            ratio = part.get(ENGINE_ACTIVITY)
+            ratio = part.get(q.ENGINE_ACTIVITY)
             if ratio is None or evidence.activity is None or not isinstance(part.device, Instance):
                 evidence.activity = None
                 return
@@ -226,7 +219,7 @@ class GpuEnergyLedger:
             evidence.busy = evidence.busy or ratio > 0
 
     def _close(self, now: _Tick, reading: Reading) -> list[Posting]:
-        energy = reading.get(ENERGY)
+        energy = reading.get(q.ENERGY)
         if energy is None:
             if self.has_counter or not now.good or self.power is None:
                 return []
@@ -237,7 +230,7 @@ class GpuEnergyLedger:
             self.counter, _ = self.counter.take_reading(CounterReading(now.at, int(energy), now.good, None))
             self.still_since = now.at
             return self._end_integral(now)
-        limit = reading.get(POWER_LIMIT_MAX) or reading.get(POWER_LIMIT)
+        limit = reading.get(q.POWER_LIMIT_MAX) or reading.get(q.POWER_LIMIT)
         before = self.counter
         self.counter, verdict = before.take_reading(CounterReading(now.at, int(energy), now.good, limit))
         self.invalid += verdict.invalid
@@ -335,7 +328,7 @@ class GpuEnergyLedger:
 
     def _begin(self, now: _Tick) -> None:
         self.evidence = Evidence(
-            self.gpu, now.lists, now.instances, offset=self.offset or 0.0, ghosts=self.ghosts
+            self.gpu, [now.lists], instances=now.instances, offset=self.offset or 0.0, ghosts=self.ghosts
         )
         self.integral = 0.0
         self.began_unix = self.seen_unix = now.unix
@@ -343,20 +336,18 @@ class GpuEnergyLedger:
     def _booked(self, now: _Tick, delta: int, *, integrated: bool) -> Posting:
         evidence = self.evidence
         assert evidence is not None
-        length = round((now.at - evidence.began) * 1e6)
-        residents = residences(evidence, now.lists, now.unix)
-        self.ghosts = {
-            one.process.pid: one.process for one in residents if not evidence.has_listed(one.key, now.lists)
-        }
+        evidence.lists.append(now.lists)
+        evidence.ended_unix = now.unix
+        residents = residences(evidence)
+        listed = evidence.all_processes()
+        self.ghosts = {one.process.pid: one.process for one in residents if one.key not in listed}
         floors = self.floors.floors
         if now.instances != evidence.instances:
             # The MIG layout changed during the interval: the SMs of each process are unknown.
             booked = BookedInterval(delta, SLICES, 0, delta, {})
         else:
-            booked = apportion(
-                evidence, length, delta, residents, floors, integrated=integrated, policy=self.policy
-            )
-        self._learn(now, length, delta, residents)
+            booked = apportion(evidence, delta, residents, floors, integrated=integrated, policy=self.policy)
+        self._learn(evidence, delta, residents)
         return Posting(
             self.gpu,
             self.began_unix,
@@ -366,24 +357,26 @@ class GpuEnergyLedger:
             floors=floors,
             residents=tuple(residents),
             integrated=integrated,
-            length=length,
+            length=evidence.length,
         )
 
-    def _learn(self, now: _Tick, length: int, delta: int, residents: Sequence[Residence]) -> None:
+    def _learn(self, evidence: Evidence, delta: int, residents: Sequence[Residence]) -> None:
         """Learn the floor from quiet intervals: no activity now nor in the ten seconds before."""
-        evidence = self.evidence
-        assert evidence is not None
+        length = evidence.length
         unknown = bool(residents) and not evidence.samples_readable and evidence.activity is None
         if unknown or is_active(evidence, residents):
             self.quiet_since = None
             return
         if self.quiet_since is None:
-            self.quiet_since = now.at
+            self.quiet_since = evidence.ended
         elif evidence.began - self.quiet_since >= QUIET_AFTER and length:
             computing = [one for one in residents if not one.draws]
             if all(one.certain for one in computing):
                 self.floors.learn(
-                    now.unix, delta * 1_000_000 // length, length / 1e6, has_residents=bool(computing)
+                    evidence.ended_unix,
+                    delta * 1_000_000 // length,
+                    length / 1e6,
+                    has_residents=bool(computing),
                 )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
+from itertools import takewhile
 from typing import NamedTuple
 
-from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, engine_time
+from gpuledger.ledger.energy.evidence import Evidence, engine_time
 from gpuledger.model.process import (
     AccountingRecord,
     GpuProcess,
@@ -44,32 +45,25 @@ class Residence(NamedTuple):
     key: ProcessKey
 
 
-def residences(evidence: Evidence, last: ProcessLists, unix: float) -> list[Residence]:
-    """All processes that were on the Gpu or its Instances, from lists, samples and accounting records.
-
-    `unix` is the wall time of the interval's end, to which process starts are related.
-    """
-    processes = evidence.all_processes(last)
-    worked = _samples_by_process(evidence, processes, last, unix)
+def residences(evidence: Evidence) -> list[Residence]:
+    """All processes that were on the Gpu or its Instances, from lists, samples and accounting records."""
+    processes = evidence.all_processes()
+    worked = _samples_by_process(evidence, processes)
     drawing = evidence.graphics_pids(processes)
     servers = _servers_with_clients(processes)
     shared = _split_over_clients(worked, servers, processes)
-    records = _records_by_process(evidence, processes, unix - last.at)
+    records = _records_by_process(evidence, processes)
+    first, last = evidence.lists[0].processes, evidence.lists[-1].processes
+    length = evidence.length
+    found = []
     ranked = sorted((key for key in processes if key not in servers), key=identity_order)
-    return [
-        _residence(
-            processes[key],
-            rank,
-            evidence,
-            last,
-            unix,
-            worked.get(key, []),
-            shared.get(key, 0),
-            drawing,
-            records.get(key),
-        )
-        for rank, key in enumerate(ranked)
-    ]
+    for rank, key in enumerate(ranked):
+        process, samples = processes[key], worked.get(key, ())
+        work = _work(samples) + shared.get(key, 0)
+        certain = key in first and key in last
+        begins, ends = (0, length) if certain else _period(process, evidence, samples, records.get(key))
+        found.append(Residence(process, begins, ends, work, certain, process.pid in drawing, rank, key))
+    return found
 
 
 def identity_order(key: ProcessKey) -> tuple[str | int | float, ...]:
@@ -79,14 +73,14 @@ def identity_order(key: ProcessKey) -> tuple[str | int | float, ...]:
 
 
 def _samples_by_process(
-    evidence: Evidence, processes: dict[ProcessKey, GpuProcess], last: ProcessLists, unix: float
+    evidence: Evidence, processes: dict[ProcessKey, GpuProcess]
 ) -> dict[ProcessKey, list[UtilizationSample]]:
     """Samples by process key. Pids in no list lived between two ticks: they are added to `processes`."""
     by_pid = _by_pid(processes)
     samples: dict[int, list[UtilizationSample]] = defaultdict(list)
     for sample in evidence.samples:
         samples[sample.pid].append(sample)
-    for ghost in _ghosts(evidence, processes, by_pid, samples.keys(), unix - last.at):
+    for ghost in _ghosts(evidence, processes, by_pid, samples.keys()):
         processes[ghost.key] = ghost
         by_pid[ghost.pid].append(ghost.key)
     found: dict[ProcessKey, list[UtilizationSample]] = defaultdict(list)
@@ -96,7 +90,7 @@ def _samples_by_process(
             found[keys[0]] = pid_samples
             continue
         for sample in pid_samples:
-            at = unix - last.at + _seconds(sample, evidence)
+            at = evidence.unix_shift + _seconds(sample, evidence)
             found[_lived_at(keys, processes, at)].append(sample)
     return found
 
@@ -109,7 +103,7 @@ def _by_pid(processes: Iterable[ProcessKey]) -> dict[int, list[ProcessKey]]:
 
 
 def _records_by_process(
-    evidence: Evidence, processes: Mapping[ProcessKey, GpuProcess], shift: float
+    evidence: Evidence, processes: Mapping[ProcessKey, GpuProcess]
 ) -> dict[ProcessKey, AccountingRecord]:
     """The newest record of each process."""
     if not evidence.records:
@@ -118,7 +112,7 @@ def _records_by_process(
     found: dict[ProcessKey, AccountingRecord] = {}
     for pid, records in evidence.records.items():
         for _, record in sorted(records.items()):
-            owner = _of_record(by_pid[pid], evidence, processes, record, shift)
+            owner = _of_record(by_pid[pid], evidence, processes, record)
             if owner is not None:
                 found[owner] = record
     return found
@@ -136,25 +130,24 @@ def _ghosts(
     processes: Mapping[ProcessKey, GpuProcess],
     by_pid: Mapping[int, list[ProcessKey]],
     sampled: Set[int],
-    shift: float,
 ) -> list[GpuProcess]:
     """Processes in no list: those of samples, and of records that match no listed process."""
     found: dict[int, list[GpuProcess]] = defaultdict(list)
     for pid, records in evidence.records.items():
         for record in records.values():
-            if _of_record(by_pid.get(pid, ()), evidence, processes, record, shift) is None:
-                found[pid].append(_ghost(evidence, pid, record.began, shift))
+            if _of_record(by_pid.get(pid, ()), evidence, processes, record) is None:
+                found[pid].append(_ghost(evidence, pid, record.began))
     for pid in sampled - by_pid.keys() - found.keys():
-        found[pid].append(_ghost(evidence, pid, evidence.began, shift))
+        found[pid].append(_ghost(evidence, pid, evidence.began))
     return [ghost for ghosts in found.values() for ghost in ghosts]
 
 
-def _ghost(evidence: Evidence, pid: int, began: float, shift: float) -> GpuProcess:
+def _ghost(evidence: Evidence, pid: int, began: float) -> GpuProcess:
     """A process in no list. Its identity, from when it was first noticed, is kept over intervals."""
     before = evidence.ghosts.get(pid)
     if before is not None and began <= evidence.began:
         return before
-    at = shift + began
+    at = evidence.unix_shift + began
     return GpuProcess(
         evidence.gpu, pid, HostFacts(ProcessStart("", None, at, seen=round(at, 3)), missing="exited")
     )
@@ -165,9 +158,9 @@ def _of_record(
     evidence: Evidence,
     processes: Mapping[ProcessKey, GpuProcess],
     record: AccountingRecord,
-    shift: float,
 ) -> ProcessKey | None:
     """The process of an accounting record: the latest with its pid that had begun."""
+    shift = evidence.unix_shift
     at = record.began + shift + _SKEW
     starts = {key: processes[key].host.start for key in keys}
     # A listed process that seems to start after the interval began: the clock was set back since.
@@ -175,7 +168,7 @@ def _of_record(
     begun = [
         key
         for key, start in starts.items()
-        if not start.exact or start.unix <= at or (start.unix > began and key in evidence.first.processes)
+        if not start.exact or start.unix <= at or (start.unix > began and key in evidence.lists[0].processes)
     ]
     return max(begun, key=lambda key: starts[key].unix, default=None)
 
@@ -215,47 +208,26 @@ def _split_over_clients(
     return extra
 
 
-def _residence(
+def _period(
     process: GpuProcess,
-    rank: int,
     evidence: Evidence,
-    last: ProcessLists,
-    unix: float,
-    samples: list[UtilizationSample],
-    extra: int,
-    drawing: frozenset[int],
+    samples: Iterable[UtilizationSample],
     record: AccountingRecord | None,
-) -> Residence:
-    key, draws = process.key, process.pid in drawing
-    work = _work(samples) + extra
-    at_begin, at_end = key in evidence.first.processes, key in last.processes
-    if at_begin and at_end:
-        length = _microseconds(last.at - evidence.began)
-        return Residence(process, 0, length, work, certain=True, draws=draws, rank=rank, key=key)
-    times = sorted(_seconds(sample, evidence) for sample in samples)
-    begins = evidence.began if at_begin else _begin(process, evidence, last, unix, record, times)
-    ends = last.at if at_end else _end(key, evidence, last, record, times, begins)
-    begins = min(max(begins, evidence.began), last.at)
-    ends = min(max(ends, begins), last.at)
-    return Residence(
-        process,
-        _microseconds(begins - evidence.began),
-        _microseconds(ends - evidence.began),
-        work,
-        certain=False,
-        draws=draws,
-        rank=rank,
-        key=key,
-    )
+) -> tuple[int, int]:
+    """Beginning and end of a process that is not in both the first and the last list."""
+    key, times = process.key, sorted(_seconds(sample, evidence) for sample in samples)
+    begins, ends = evidence.began, evidence.ended
+    if key not in evidence.lists[0].processes:
+        begins = _begin(process, evidence, record, times)
+    if key not in evidence.lists[-1].processes:
+        ends = _end(key, evidence, record, times, begins)
+    begins = min(max(begins, evidence.began), evidence.ended)
+    ends = min(max(ends, begins), evidence.ended)
+    return _microseconds(begins - evidence.began), _microseconds(ends - evidence.began)
 
 
 def _begin(
-    process: GpuProcess,
-    evidence: Evidence,
-    last: ProcessLists,
-    unix: float,
-    record: AccountingRecord | None,
-    times: list[float],
+    process: GpuProcess, evidence: Evidence, record: AccountingRecord | None, times: list[float]
 ) -> float:
     if record is not None:
         return record.began
@@ -263,34 +235,22 @@ def _begin(
         return times[0]
     start = process.host.start
     # An inexact start is only the time of first sight: use the beginning of the interval instead.
-    born = last.at - (unix - start.unix) if start.exact else evidence.began
-    absent = [lists.at for lists in _before_first(process.key, evidence)]
-    return max(born, evidence.began, *absent[-1:])
+    born = evidence.ended - (evidence.ended_unix - start.unix) if start.exact else evidence.began
+    absent = list(takewhile(lambda lists: process.key not in lists.processes, evidence.lists[:-1]))
+    return max(born, absent[-1].at if absent else evidence.began)
 
 
 def _end(
-    key: ProcessKey,
-    evidence: Evidence,
-    last: ProcessLists,
-    record: AccountingRecord | None,
-    times: list[float],
-    begins: float,
+    key: ProcessKey, evidence: Evidence, record: AccountingRecord | None, times: list[float], begins: float
 ) -> float:
     if record is not None and record.ended is not None:
         return record.ended
     if times:
         return times[-1]
-    present = [seen.at for seen in (evidence.first, *evidence.between) if key in seen.processes]
+    present = [seen.at for seen in evidence.lists if key in seen.processes]
     known = max(present, default=begins)
-    gone = min((seen.at for seen in evidence.between if seen.at > known), default=last.at)
+    gone = min((seen.at for seen in evidence.lists[1:] if seen.at > known), default=evidence.ended)
     return (max(known, begins) + gone) / 2
-
-
-def _before_first(key: ProcessKey, evidence: Evidence) -> Iterable[ProcessLists]:
-    for lists in (evidence.first, *evidence.between):
-        if key in lists.processes:
-            return
-        yield lists
 
 
 def _seconds(sample: UtilizationSample, evidence: Evidence) -> float:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.booking import ACTIVITY, EQUAL, INTEGRATED, MEASURED, SLICES
+
+_REASONS = {
+    MEASURED: "alone on the whole GPU, so it gets all of the counter's energy",
+    INTEGRATED: "the GPU has no energy counter or a frozen one: its power was integrated",
+    SLICES: "MIG: the driver reports no utilization per process; split by the instances' multiprocessors",
+    EQUAL: "no engine time was reported, so it was split by time on the GPU",
+}
+_LOST = "the ledger could not be written for a long time: the shares are lost"
 
 
 class OtherShare(NamedTuple):
@@ -46,7 +54,13 @@ class Interval:
     @property
     def why(self) -> str:
         """The reason for the method."""
-        return _why(self)
+        if self.method != ACTIVITY:
+            return _REASONS.get(self.method, _LOST)
+        if self.instance:
+            return "MIG: split by the instances' activity, within an instance by time"
+        if self.others:
+            return "shared: split by engine time; idle power, if known, split equally"
+        return "it began or ended within the interval, or an unlisted process was active"
 
 
 class SessionLine(NamedTuple):
@@ -84,9 +98,6 @@ class LostDetail(NamedTuple):
     high: int = 0
 
 
-NOTHING_LOST = LostDetail()
-
-
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """Everything about one owner or process, in order of time.
@@ -98,7 +109,7 @@ class Explanation:
     who: str
     intervals: Sequence[Interval]
     sessions: Sequence[SessionLine] = ()
-    lost: LostDetail = NOTHING_LOST
+    lost: LostDetail = field(default_factory=LostDetail)
     allocations: Sequence[AllocationLine] = ()
 
     @property
@@ -146,34 +157,12 @@ def _joined(before: Interval, one: Interval) -> Interval:
     others: Counter[str] = Counter()
     for name, millijoules in (*before.others, *one.others):
         others[name] += millijoules
-    return Interval(
-        before.begins,
-        one.ends,
-        one.gpu,
-        one.instance,
-        one.method,
-        before.millijoules + one.millijoules,
-        before.gpu_millijoules + one.gpu_millijoules,
-        before.idle + one.idle,
-        before.unattributed + one.unattributed,
-        tuple(OtherShare(*other) for other in sorted(others.items())),
-        one.exact,
+    return replace(
+        before,
+        ends=one.ends,
+        millijoules=before.millijoules + one.millijoules,
+        gpu_millijoules=before.gpu_millijoules + one.gpu_millijoules,
+        idle=before.idle + one.idle,
+        unattributed=before.unattributed + one.unattributed,
+        others=tuple(OtherShare(*other) for other in sorted(others.items())),
     )
-
-
-def _why(one: Interval) -> str:
-    if one.method == MEASURED:
-        return "alone on the whole GPU, so it gets all of the counter's energy"
-    if one.method == INTEGRATED:
-        return "the GPU has no energy counter or a frozen one: its power was integrated"
-    if one.method == SLICES:
-        return "MIG: the driver reports no utilization per process; split by the instances' multiprocessors"
-    if one.method == EQUAL:
-        return "no engine time was reported, so it was split by time on the GPU"
-    if one.method == ACTIVITY and one.instance:
-        return "MIG: split by the instances' activity, within an instance by time"
-    if one.method == ACTIVITY and one.others:
-        return "shared: split by engine time; idle power, if known, split equally"
-    if one.method == ACTIVITY:
-        return "it began or ended within the interval, or an unlisted process was active"
-    return "the ledger could not be written for a long time: the shares are lost"

@@ -21,53 +21,53 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.session import PROCESS
 
 _DIGITS = Decimal("0.0000000001")
-_PROVIDER = "gpuledger"
 
-COLUMNS = (
-    "BilledCost",
-    "BillingAccountId",
-    "BillingAccountName",
-    "BillingCurrency",
-    "BillingPeriodEnd",
-    "BillingPeriodStart",
-    "ChargeCategory",
-    "ChargeClass",
-    "ChargeDescription",
-    "ChargeFrequency",
-    "ChargePeriodEnd",
-    "ChargePeriodStart",
-    "ConsumedQuantity",
-    "ConsumedUnit",
-    "ContractedCost",
-    "ContractedUnitPrice",
-    "EffectiveCost",
-    "InvoiceIssuerName",
-    "ListCost",
-    "ListUnitPrice",
-    "PricingCategory",
-    "PricingQuantity",
-    "PricingUnit",
-    "ProviderName",
-    "PublisherName",
-    "RegionId",
-    "RegionName",
-    "ResourceId",
-    "ResourceName",
-    "ResourceType",
-    "ServiceCategory",
-    "ServiceName",
-    "ServiceSubcategory",
-    "SkuId",
-    "SkuPriceId",
-    "SubAccountId",
-    "SubAccountName",
-    "Tags",
-    "x_Account",
-    "x_LowKwh",
-    "x_HighKwh",
-    "x_MeasuredKwh",
-    "x_Co2Grams",
-)
+# The columns of FOCUS in its order, and what they hold of a charge.
+COLUMNS = {
+    "BilledCost": "{cost}",
+    "BillingAccountId": "{account}",
+    "BillingAccountName": "{account}",
+    "BillingCurrency": "{currency}",
+    "BillingPeriodEnd": "{until}",
+    "BillingPeriodStart": "{since}",
+    "ChargeCategory": "Usage",
+    "ChargeClass": "",
+    "ChargeDescription": "{charge.description}: {resource}",
+    "ChargeFrequency": "Usage-Based",
+    "ChargePeriodEnd": "{until}",
+    "ChargePeriodStart": "{since}",
+    "ConsumedQuantity": "{consumed}",
+    "ConsumedUnit": "{charge.unit}",
+    "ContractedCost": "{cost}",
+    "ContractedUnitPrice": "{price}",
+    "EffectiveCost": "{cost}",
+    "InvoiceIssuerName": "gpuledger",
+    "ListCost": "{cost}",
+    "ListUnitPrice": "{price}",
+    "PricingCategory": "Standard",
+    "PricingQuantity": "{quantity}",
+    "PricingUnit": "{charge.unit}",
+    "ProviderName": "gpuledger",
+    "PublisherName": "gpuledger",
+    "RegionId": "",
+    "RegionName": "",
+    "ResourceId": "{resource}",
+    "ResourceName": "{resource}",
+    "ResourceType": "GPU",
+    "ServiceCategory": "Compute",
+    "ServiceName": "GPU",
+    "ServiceSubcategory": "",
+    "SkuId": "{charge.sku}",
+    "SkuPriceId": "{charge.sku}/{price}",
+    "SubAccountId": "{namespace}",
+    "SubAccountName": "{namespace}",
+    "Tags": "{tags}",
+    "x_Account": "{line.account}",
+    "x_LowKwh": "{low}",
+    "x_HighKwh": "{high}",
+    "x_MeasuredKwh": "{low}",
+    "x_Co2Grams": "{grams}",
+}
 
 
 class _Charge(NamedTuple):
@@ -92,7 +92,7 @@ def as_focus(report: UsageReport, account: str) -> str:
             f"--format focus requires {missing} to be set: a FOCUS charge has a price in a currency"
         )
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for line in (*report.lines, *report.gpu_accounts):
         for charge in _charges(line, report):
@@ -119,48 +119,32 @@ def _charges(line: ReportLine, report: UsageReport) -> Iterator[_Charge]:
 def _row(line: ReportLine, charge: _Charge, report: UsageReport, account: str) -> Mapping[str, object]:
     names = dict(zip(report.grouping.columns, line.key, strict=False)) if line.account == PROCESS else {}
     named = {name: escape_cell(value) for name, value in names.items() if value}
-    resource = "/".join(named.values()) or f"({line.account})"
-    cost, price = _decimal(charge.cost), format(charge.price, "f")
-    since, until = format_time(report.period.since), format_time(report.period.until)
-    energy = charge.sku == "gpu-energy"
-    row = {
-        "BillingAccountId": account,
-        "BillingAccountName": account,
-        "BillingCurrency": report.prices.currency,
-        "BillingPeriodStart": since,
-        "BillingPeriodEnd": until,
-        "ChargeCategory": "Usage",
-        "ChargeDescription": f"{charge.description}: {resource}",
-        "ChargeFrequency": "Usage-Based",
-        "ChargePeriodStart": since,
-        "ChargePeriodEnd": until,
-        "ConsumedQuantity": _decimal(charge.consumed),
-        "ConsumedUnit": charge.unit,
-        "ContractedUnitPrice": price,
-        "ListUnitPrice": price,
-        "PricingCategory": "Standard",
-        "PricingQuantity": _decimal(charge.quantity),
-        "PricingUnit": charge.unit,
-        "ResourceId": resource,
-        "ResourceName": resource,
-        "ResourceType": "GPU",
-        "ServiceCategory": "Compute",
-        "ServiceName": "GPU",
-        "SkuId": charge.sku,
-        "SkuPriceId": f"{charge.sku}/{price}",
-        "SubAccountId": named.get("namespace", ""),
-        "SubAccountName": named.get("namespace", ""),
-        "Tags": json.dumps({**named, "account": line.account}, sort_keys=True),
-        "x_Account": line.account,
+    values = {
+        "account": account,
+        "charge": charge,
+        "line": line,
+        "currency": report.prices.currency,
+        "since": format_time(report.period.since),
+        "until": format_time(report.period.until),
+        "consumed": _decimal(charge.consumed),
+        "quantity": _decimal(charge.quantity),
+        "price": format(charge.price, "f"),
+        "cost": _decimal(charge.cost),
+        "resource": "/".join(named.values()) or f"({line.account})",
+        "namespace": named.get("namespace", ""),
+        "tags": json.dumps({**named, "account": line.account}, sort_keys=True),
+        "low": "",
+        "high": "",
+        "grams": "",
     }
-    row |= dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), cost)
-    row |= dict.fromkeys(("InvoiceIssuerName", "ProviderName", "PublisherName"), _PROVIDER)
-    if energy and line.high is not None:
-        row["x_LowKwh"] = row["x_MeasuredKwh"] = _decimal(Fraction(line.measured, MILLIJOULES_PER_KWH))
-        row["x_HighKwh"] = _decimal(Fraction(line.high, MILLIJOULES_PER_KWH))
-    if energy and line.grams is not None:
-        row["x_Co2Grams"] = _decimal(line.grams)
-    return row
+    if charge.sku == "gpu-energy":
+        values["low"], values["high"] = map(_kwh, (line.low, line.high))
+        values["grams"] = "" if line.grams is None else _decimal(line.grams)
+    return {name: value.format_map(values) for name, value in COLUMNS.items()}
+
+
+def _kwh(millijoules: int | None) -> str:
+    return "" if millijoules is None else _decimal(Fraction(millijoules, MILLIJOULES_PER_KWH))
 
 
 def _decimal(number: Fraction) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from math import lcm
+from operator import attrgetter
 from typing import Any, Final
 
 from gpuledger.ledger.energy.shares import round_shares
@@ -24,41 +25,47 @@ from gpuledger.model.text import escape_to_one_line
 class ReportColumn:
     """`name` is used in CSV and JSON; `digits` suffice for further computations, `shown` is for people.
 
-    `value` returns None if a row cannot have it. People see the column `always`, or if some row has a value;
-    never if not `people`. `scraped` columns are only in fleet reports.
+    `amount` returns the amount of a row, of which `unit` are 1 in the column; None if a row cannot have it.
+    People see the column `always`, or if some row has a value; never if not `people`. `scraped` columns are
+    only in fleet reports.
     """
 
     name: str
     heading: str
     digits: int
     shown: int
-    value: Callable[[ReportLine], Fraction | None]
+    amount: Callable[[ReportLine], int | Fraction | None]
+    unit: int = 1
     always: bool = False
     people: bool = True
     scraped: bool = False
 
+    def value(self, line: ReportLine) -> Fraction | None:
+        """The number of a row in this column."""
+        amount = self.amount(line)
+        return None if amount is None else Fraction(amount) / self.unit
+
 
 def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColumn, ...]:
     """The columns for these prices; prices that are not set have no column."""
+    hour, kwh = SECONDS_PER_HOUR, MILLIJOULES_PER_KWH
     columns = [
-        ReportColumn("sessions", "sessions", 0, 0, lambda line: _fraction(line.sessions)),
-        ReportColumn("gpu_hours", "GPU-hours", 6, 2, lambda line: _hours_text(line.resident), always=True),
-        ReportColumn("held_gpu_hours", "held idle", 6, 2, lambda line: _hours_text(line.held)),
-        ReportColumn("allocated_gpu_hours", "allocated", 6, 2, lambda line: _hours_text(line.allocated)),
-        ReportColumn("kwh", "kWh", 9, 3, lambda line: _kwh(line.millijoules), always=True),
-        ReportColumn("bound_kwh", "± kWh", 9, 5, _bound, scraped=True),
-        ReportColumn("measured_kwh", "measured", 9, 3, lambda line: _kwh(line.measured)),
-        ReportColumn("apportioned_kwh", "apportioned", 9, 3, lambda line: _kwh(line.apportioned)),
-        ReportColumn("low_kwh", "at least", 9, 3, _low, people=False),
-        ReportColumn(
-            "high_kwh", "at most", 9, 3, lambda line: None if line.high is None else _kwh(line.high)
-        ),
+        ReportColumn("sessions", "sessions", 0, 0, attrgetter("sessions")),
+        ReportColumn("gpu_hours", "GPU-hours", 6, 2, attrgetter("resident"), hour, always=True),
+        ReportColumn("held_gpu_hours", "held idle", 6, 2, attrgetter("held"), hour),
+        ReportColumn("allocated_gpu_hours", "allocated", 6, 2, attrgetter("allocated"), hour),
+        ReportColumn("kwh", "kWh", 9, 3, attrgetter("millijoules"), kwh, always=True),
+        ReportColumn("bound_kwh", "± kWh", 9, 5, attrgetter("bound"), kwh, scraped=True),
+        ReportColumn("measured_kwh", "measured", 9, 3, attrgetter("measured"), kwh),
+        ReportColumn("apportioned_kwh", "apportioned", 9, 3, attrgetter("apportioned"), kwh),
+        ReportColumn("low_kwh", "at least", 9, 3, attrgetter("low"), kwh, people=False),
+        ReportColumn("high_kwh", "at most", 9, 3, attrgetter("high"), kwh),
     ]
     if prices.any_price:
         heading = f"cost {prices.currency}".strip()
-        columns.append(ReportColumn("cost", heading, 6, 2, lambda line: line.cost, always=True))
+        columns.append(ReportColumn("cost", heading, 6, 2, attrgetter("cost"), always=True))
     if prices.co2 is not None:
-        columns.append(ReportColumn("co2_kg", "kg CO2", 6, 2, lambda line: _kilo(line.grams), always=True))
+        columns.append(ReportColumn("co2_kg", "kg CO2", 6, 2, attrgetter("grams"), 1000, always=True))
     return tuple(column for column in columns if scraped or not column.scraped)
 
 
@@ -100,31 +107,6 @@ def shown_columns(report: UsageReport) -> tuple[ReportColumn, ...]:
     )
 
 
-def _fraction(number: int | None) -> Fraction | None:
-    return None if number is None else Fraction(number)
-
-
-def _hours_text(seconds: Fraction | None) -> Fraction | None:
-    return None if seconds is None else seconds / SECONDS_PER_HOUR
-
-
-def _kwh(millijoules: int) -> Fraction:
-    return Fraction(millijoules, MILLIJOULES_PER_KWH)
-
-
-def _bound(line: ReportLine) -> Fraction | None:
-    return None if line.bound is None else _kwh(line.bound)
-
-
-def _low(line: ReportLine) -> Fraction | None:
-    # The Gpu's own accounts have no bounds: they are not part of any bill.
-    return None if line.high is None else _kwh(line.measured)
-
-
-def _kilo(grams: Fraction | None) -> Fraction | None:
-    return None if grams is None else grams / 1000
-
-
 JSON_VERSION = 1
 
 # Includes the full-width forms, which spreadsheets treat alike.
@@ -139,14 +121,13 @@ def as_csv(report: UsageReport) -> str:
     """
     lines = (*report.lines, *report.gpu_accounts)
     columns = report_columns(report.prices, scraped=report.scraped)
-    numbers = [round_column(lines, column, column.digits) for column in columns]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
         (*report.grouping.columns, "account", *(column.name for column in columns), "millijoules")
     )
-    for place, line in enumerate(lines):
-        cells = ["" if values[place] is None else _plain(values[place]) for values in numbers]
+    for line, numbers in zip(lines, _round_rows(lines, columns), strict=True):
+        cells = ["" if number is None else format(number, "f") for number in numbers]
         names = map(escape_cell, _key(line, report))
         writer.writerow((*names, line.account, *cells, line.millijoules))
     return out.getvalue()
@@ -172,7 +153,7 @@ def as_json(report: UsageReport) -> dict[str, Any]:
         },
         "rows": _rows(report.lines, columns, report),
         "own": _rows(report.gpu_accounts, columns, report),
-        "total": _row(report.total, columns, [_exact(report.total, column) for column in columns]),
+        "total": _row(report.total, columns, *_round_rows([report.total], columns)),
         "gpus": [
             {
                 "uuid": gpu.uuid,
@@ -205,13 +186,18 @@ def format_time(unix: float) -> str:
 def _rows(
     lines: Sequence[ReportLine], columns: Sequence[ReportColumn], report: UsageReport
 ) -> list[dict[str, Any]]:
-    numbers = [round_column(lines, column, column.digits) for column in columns]
     rows = []
-    for place, line in enumerate(lines):
+    for line, numbers in zip(lines, _round_rows(lines, columns), strict=True):
         names = dict(zip(report.grouping.columns, _key(line, report), strict=True))
-        own = {"account": line.account}
-        rows.append({**names, **own, **_row(line, columns, [values[place] for values in numbers])})
+        rows.append({**names, "account": line.account, **_row(line, columns, numbers)})
     return rows
+
+
+def _round_rows(
+    lines: Sequence[ReportLine], columns: Sequence[ReportColumn]
+) -> Iterable[Sequence[Decimal | None]]:
+    """The rounded numbers of each row."""
+    return zip(*(round_column(lines, column, column.digits) for column in columns), strict=True)
 
 
 def _row(
@@ -224,10 +210,6 @@ def _row(
     return {**values, **exact, "millijoules_by_method": dict(sorted(line.methods.items()))}
 
 
-def _exact(line: ReportLine, column: ReportColumn) -> Decimal | None:
-    return round_column([line], column, column.digits)[0]
-
-
 def _key(line: ReportLine, report: UsageReport) -> tuple[str, ...]:
     """The cells that name a row; empty for the Gpus' own accounts, which only have an account."""
     width = len(report.grouping.columns)
@@ -236,10 +218,6 @@ def _key(line: ReportLine, report: UsageReport) -> tuple[str, ...]:
 
 def _hours(seconds: Fraction) -> float:
     return round(float(seconds / SECONDS_PER_HOUR), 6)
-
-
-def _plain(number: Decimal | None) -> str:
-    return "" if number is None else format(number, "f")
 
 
 def _number(number: Decimal | None) -> int | float | None:

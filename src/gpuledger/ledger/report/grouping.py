@@ -88,7 +88,7 @@ def find_grouping(by: str, devices: Mapping[str, Device]) -> Grouping:
     return Grouping(by, columns, lambda party: of_owner(party.owner))
 
 
-def gpu_key(uuid: str, devices: Mapping[str, Device]) -> Key:
+def gpu_key(uuid: str, devices: Mapping[str, Device]) -> tuple[str, str, str]:
     """Uuid, index and model of a Device's Gpu."""
     device = devices.get(uuid)
     if device is None:

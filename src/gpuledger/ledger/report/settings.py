@@ -39,12 +39,6 @@ def _currency(value: object) -> str:
     return code
 
 
-_KWH = _decimal("0", "expected a price of one kilowatt-hour, such as 0.32")
-_GPU_HOUR = _decimal("0", "expected a price of one GPU-hour, such as 1.20")
-_PUE = _decimal("1", "expected a power usage effectiveness of at least 1, such as 1.4")
-_GRAMS = _decimal("0", "expected grams of CO2 per kilowatt-hour, such as 380")
-
-
 @dataclass(frozen=True, slots=True)
 class Prices:
     """Settings for money and carbon; None is not set, and columns that need it are omitted."""
@@ -53,14 +47,14 @@ class Prices:
 
     kwh: Decimal | None = setting(
         "price.kwh",
-        _KWH,
+        _decimal("0", "expected a price of one kilowatt-hour, such as 0.32"),
         None,
         "price of a kilowatt-hour",
         metavar="PRICE",
     )
     gpu_hour: Decimal | None = setting(
         "price.gpu_hour",
-        _GPU_HOUR,
+        _decimal("0", "expected a price of one GPU-hour, such as 1.20"),
         None,
         "price of one hour of a whole GPU, used or not",
         metavar="PRICE",
@@ -70,7 +64,7 @@ class Prices:
     )
     pue: Decimal | None = setting(
         "pue",
-        _PUE,
+        _decimal("1", "expected a power usage effectiveness of at least 1, such as 1.4"),
         None,
         "power usage effectiveness: energy of the building per unit of energy of its machines; cost and CO2 "
         "refer to the energy of the building (default: 1)",
@@ -78,7 +72,7 @@ class Prices:
     )
     co2: Decimal | None = setting(
         "co2.g_per_kwh",
-        _GRAMS,
+        _decimal("0", "expected grams of CO2 per kilowatt-hour, such as 380"),
         None,
         "grams of CO2 per kilowatt-hour",
         metavar="GRAMS",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.grouping import Grouping, Key, Party
-from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
+from gpuledger.model.session import UNOBSERVED
 
 
 class EnergyEntry(NamedTuple):
@@ -86,11 +87,11 @@ class Tally:
     """
 
     def __init__(self, grouping: Grouping, share: Callable[[str], Fraction]) -> None:
-        self._key = grouping.key
+        self._key_of: Callable[[Party], Key] = lru_cache(50_000)(grouping.key)
         self._share = share
-        self._keys: dict[Party, Key] = {}
         # Resident, held, busy and allocated seconds of a key (None: of any), by hour and Device.
-        self._seconds: dict[tuple[int, str], dict[Key | None, list[int]]] = {}
+        self._seconds: dict[tuple[int, str], dict[Key | None, list[int]]]
+        self._seconds = defaultdict(lambda: defaultdict(lambda: [0, 0, 0, 0]))
         self._occupied: Counter[str] = Counter()
         self.amounts: dict[Key, Amount] = defaultdict(Amount)
         self.gpus: dict[str, GpuAmount] = defaultdict(GpuAmount)
@@ -121,18 +122,13 @@ class Tally:
         """Add the seconds of one party in one hour."""
         key = self._key_of(times.party)
         device = times.party.device
-        place = self._seconds.get((times.hour, device))
-        if place is None:
-            place = self._seconds[times.hour, device] = {None: [0, 0, 0, 0]}
+        place = self._seconds[times.hour, device]
         place[None][0] |= times.resident
-        seconds = place.get(key)
-        if seconds is None:
-            place[key] = [times.resident, times.held, times.busy, times.allocated]
-        else:
-            seconds[0] |= times.resident
-            seconds[1] |= times.held
-            seconds[2] |= times.busy
-            seconds[3] |= times.allocated
+        seconds = place[key]
+        seconds[0] |= times.resident
+        seconds[1] |= times.held
+        seconds[2] |= times.busy
+        seconds[3] |= times.allocated
         self.amounts[key].sessions += times.sessions
 
     def settle(self) -> None:
@@ -160,20 +156,3 @@ class Tally:
         for device, seconds in self._occupied.items():
             self.occupied += self._share(device) * seconds
         self._occupied.clear()
-
-    def _key_of(self, party: Party) -> Key:
-        key = self._keys.get(party)
-        if key is None:
-            if len(self._keys) > 50_000:
-                self._keys.clear()
-            key = self._keys[party] = self._key(party)
-        return key
-
-
-def gpu_account_amounts(gpus: Mapping[str, GpuAmount]) -> dict[str, int]:
-    """Millijoules of the Gpus' own accounts."""
-    return {
-        IDLE: sum(gpu.idle for gpu in gpus.values()),
-        UNATTRIBUTED: sum(gpu.unattributed for gpu in gpus.values()),
-        UNOBSERVED: sum(gpu.unobserved for gpu in gpus.values()),
-    }

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
-from typing import TypeVar
+from typing import Any
 
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.report.tally import Amount, Tally, gpu_account_amounts
+from gpuledger.ledger.report.tally import Tally
 from gpuledger.model.devices import Device
-from gpuledger.model.session import PROCESS
-
-N = TypeVar("N", int, Fraction)
+from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
 
 _MICRO = 1_000_000
 
@@ -53,9 +51,17 @@ class ReportLine:
         return self.methods.get(MEASURED, 0)
 
     @property
+    def low(self) -> int | None:
+        """The lower bound; the Gpus' own accounts have no bounds, because they are not part of any bill."""
+        return None if self.high is None else self.measured
+
+    @property
     def apportioned(self) -> int:
         """The part that was split, or integrated from power."""
         return self.millijoules - self.measured
+
+
+_OPTIONAL_AMOUNTS = tuple(item.name for item in fields(ReportLine) if item.default is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +123,29 @@ def report_from_tally(
     tally: Tally, grouping: Grouping, prices: Prices, devices: Mapping[str, Device], period: Period
 ) -> UsageReport:
     """Convert a finished Tally to a report."""
-    lines = [_line(key, amount, prices) for key, amount in tally.amounts.items()]
+    lines = [
+        ReportLine(
+            key,
+            methods=dict(amount.methods),
+            high=amount.high,
+            resident=amount.resident,
+            held=amount.held,
+            allocated=amount.allocated,
+            sessions=amount.sessions,
+            cost=prices.cost(amount.millijoules, amount.resident),
+            grams=prices.grams(amount.millijoules),
+        )
+        for key, amount in tally.amounts.items()
+    ]
     lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
     own = [
-        gpu_account_line(account, millijoules, prices)
-        for account, millijoules in gpu_account_amounts(tally.gpus).items()
+        gpu_account_line(account, sum(getattr(gpu, account) for gpu in tally.gpus.values()), prices)
+        for account in (IDLE, UNATTRIBUTED, UNOBSERVED)
     ]
-    gpus = []
-    for uuid, amount in tally.gpus.items():
-        _, index, model = gpu_key(uuid, devices)
-        observed = Fraction(amount.microseconds, _MICRO)
-        gpus.append(GpuLine(uuid, index, model, amount.millijoules, observed))
+    gpus = [
+        GpuLine(*gpu_key(uuid, devices), amount.millijoules, Fraction(amount.microseconds, _MICRO))
+        for uuid, amount in tally.gpus.items()
+    ]
     gpus.sort(key=lambda gpu: (int(gpu.index or -1), gpu.uuid))
     # An upper bound of the total would not bound any single bill.
     total = replace(sum_lines((*lines, *own), ("total",)), high=None)
@@ -140,38 +158,11 @@ def sum_lines(lines: Iterable[ReportLine], key: Key) -> ReportLine:
     methods: Counter[str] = Counter()
     for line in summed:
         methods.update(line.methods)
-    return ReportLine(
-        key,
-        methods=methods,
-        high=_sum(line.high for line in summed),
-        resident=_sum(line.resident for line in summed),
-        held=_sum(line.held for line in summed),
-        allocated=_sum(line.allocated for line in summed),
-        sessions=_sum(line.sessions for line in summed),
-        cost=_sum(line.cost for line in summed),
-        grams=_sum(line.grams for line in summed),
-        bound=_sum(line.bound for line in summed),
-    )
-
-
-def _sum(values: Iterable[N | None]) -> N | None:
-    known = [value for value in values if value is not None]
-    return sum(known[1:], known[0]) if known else None
-
-
-def _line(key: Key, amount: Amount, prices: Prices) -> ReportLine:
-    millijoules = amount.millijoules
-    return ReportLine(
-        key,
-        methods=dict(amount.methods),
-        high=amount.high,
-        resident=amount.resident,
-        held=amount.held,
-        allocated=amount.allocated,
-        sessions=amount.sessions,
-        cost=prices.cost(millijoules, amount.resident),
-        grams=prices.grams(millijoules),
-    )
+    sums: dict[str, Any] = {}
+    for name in _OPTIONAL_AMOUNTS:
+        known = [amount for line in summed if (amount := getattr(line, name)) is not None]
+        sums[name] = sum(known) if known else None
+    return ReportLine(key, methods=methods, **sums)
 
 
 def gpu_account_line(account: str, millijoules: int, prices: Prices, bound: int | None = None) -> ReportLine:

@@ -10,43 +10,34 @@ from typing import Final
 
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, candidate_dirs
-from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
+from gpuledger.model.checks import Check, Finding, Subject, fails, skipped, warning, works
 
-LEDGER_DIRECTORY: Final = "books.directory"
-_SUBJECT: Final = "ledger"
+LEDGER_DIRECTORY: Final = Subject("books.directory", "ledger")
 
 
 def ledger_checks(
     settings: StoreSettings, environment: Mapping[str, str], *, made_up: bool, system: Path = SYSTEM_DIR
 ) -> tuple[Check, ...]:
     """The check of the state directory. `made_up`: simulated data, stored only in a configured directory."""
-    return (
-        Check(
-            LEDGER_DIRECTORY,
-            _SUBJECT,
-            lambda: _check_directory(settings.state_dir, environment, made_up, system),
-        ),
-    )
+    given = settings.state_dir
+    return (Check(*LEDGER_DIRECTORY, lambda: _check_directory(given, environment, made_up, system)),)
 
 
 def _check_directory(
     given: str, environment: Mapping[str, str], made_up: bool, system: Path
 ) -> Iterator[Finding]:
     if given == MEMORY_ONLY:
-        yield skipped(
-            LEDGER_DIRECTORY, _SUBJECT, "--state-dir none: kept in memory, lost when the program ends"
-        )
+        yield skipped(*LEDGER_DIRECTORY, "--state-dir none: kept in memory, lost when the program ends")
         return
     if made_up and not given:
-        yield skipped(LEDGER_DIRECTORY, _SUBJECT, "simulated data is stored only if --state-dir is set")
+        yield skipped(*LEDGER_DIRECTORY, "simulated data is stored only if --state-dir is set")
         return
     tried = candidate_dirs(given, environment, system)
     found = next((folder for folder in tried if _writable(folder)), None)
     if found is None:
         report_failure = fails if given else warning
         yield report_failure(
-            LEDGER_DIRECTORY,
-            _SUBJECT,
+            *LEDGER_DIRECTORY,
             f"uid {os.geteuid()} cannot write {' or '.join(map(str, tried))}: sessions and energy are "
             "kept in memory and lost when the program ends",
             f"`install -d -m 700 -o {os.geteuid()} {tried[0]}` as root, or set another --state-dir",
@@ -60,15 +51,15 @@ def _check_permissions(folder: Path) -> Finding:
     try:
         found = folder.stat()
     except FileNotFoundError:
-        return works(LEDGER_DIRECTORY, _SUBJECT, f"{folder} will be created, for uid {os.geteuid()} only")
+        return works(*LEDGER_DIRECTORY, f"{folder} will be created, for uid {os.geteuid()} only")
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.S_IMODE(found.st_mode)
         why = f"{folder} is writable by other users (mode {mode:04o}): they can falsify the ledger"
-        return warning(LEDGER_DIRECTORY, _SUBJECT, why, f"`chmod go-w {folder}`")
+        return warning(*LEDGER_DIRECTORY, why, f"`chmod go-w {folder}`")
     if found.st_uid not in (0, os.geteuid()):
         why = f"{folder} belongs to uid {found.st_uid}, which can falsify the ledger"
-        return warning(LEDGER_DIRECTORY, _SUBJECT, why, f"`chown {os.geteuid()} {folder}`")
-    return works(LEDGER_DIRECTORY, _SUBJECT, f"{folder} is writable")
+        return warning(*LEDGER_DIRECTORY, why, f"`chown {os.geteuid()} {folder}`")
+    return works(*LEDGER_DIRECTORY, f"{folder} is writable")
 
 
 def _writable(folder: Path) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.explain import (
-    NOTHING_LOST,
     AllocationLine,
     Explanation,
     Interval,
@@ -28,10 +27,6 @@ from gpuledger.model.workload import UNKNOWN
 
 # Maximum length of an interval in seconds: energy can be booked this long after a Session has ended.
 _LATE = 60.0
-_SPANS = """
-SELECT spans.number, uuid, method, begins, ends, idle, unattributed, session, millijoules
-    FROM spans JOIN shares ON span = number WHERE hour >= ? AND hour < ? ORDER BY hour, number
-"""
 _HOURS = """
 SELECT hours.number, uuid, method, hour, idle, unattributed, party, millijoules
     FROM hours JOIN hour_shares USING (number) WHERE hour >= ? AND hour < ?
@@ -115,12 +110,11 @@ def explain_energy(history: History, text: str, since: int, until: int) -> Expla
     hours = (max(since, history.first_hour or since), min(until, history.end_hour))
     intervals = [*reader.folded(*hours), *reader.detailed(*hours)]
     lines = [_line(row, history) for row in sessions]
-    lost = NOTHING_LOST
+    lost = LostDetail()
     detail = history.first_detail
     if target.kind == "pid" and (detail is None or since < detail):
         # Up to the last hour: everything without detail is older than everything with detail.
-        every = list(reader.detailed(0, history.end_hour))
-        lost = _lost(lines, every)
+        lost = _lost(lines, list(reader.detailed(0, history.end_hour)))
     begins, ends = since * HOUR, until * HOUR
     shown = [one for one in lines if one.first_seen < ends and one.last_seen + _LATE >= begins]
     held = [one for _, one in allocations if one.begins < ends and one.ends >= begins]
@@ -181,17 +175,14 @@ class _IntervalReader:
         self._parties = parties
 
     def detailed(self, since: int, until: int) -> Iterator[Interval]:
-        found = self._history.connection.execute(_SPANS, (since, until))
-        for span, rows in groupby(found, key=lambda row: row[:7]):
-            _, uuid, method, begins, ends, idle, unattributed = span
-            numbers = {row[7]: row[8] for row in rows}
+        for uuid, method, begins, ends, idle, unattributed, _, numbers in self._history.spans(since, until):
             if self._sessions.isdisjoint(numbers):
                 continue
             shares = [
                 (self._history.session(number), number in self._sessions, millijoules)
                 for number, millijoules in numbers.items()
             ]
-            yield self._interval(uuid, method, begins, ends, idle, unattributed, shares)
+            yield self._interval(uuid, method, (begins, ends), (idle, unattributed), shares)
 
     def folded(self, since: int, until: int) -> Iterator[Interval]:
         if not self._parties:
@@ -204,23 +195,20 @@ class _IntervalReader:
         for folded, rows in groupby(found, key=lambda row: row[:6]):
             _, uuid, method, hour, idle, unattributed = folded
             shares = [(self._history.party(row[6]), row[6] in self._parties, row[7]) for row in rows]
-            begins = float(hour * HOUR)
-            ends = begins + HOUR
-            yield self._interval(uuid, method, begins, ends, idle, unattributed, shares, exact=False)
+            times = (float(hour * HOUR), float((hour + 1) * HOUR))
+            yield self._interval(uuid, method, times, (idle, unattributed), shares, exact=False)
 
     def _interval(
         self,
         uuid: str,
         method: str,
-        begins: float,
-        ends: float,
-        idle: int,
-        unattributed: int,
+        times: tuple[float, float],
+        gpu_accounts: tuple[int, int],
         shares: Iterable[tuple[Party, bool, int]],
         *,
         exact: bool = True,
     ) -> Interval:
-        own, everything = 0, idle + unattributed
+        own, everything = 0, sum(gpu_accounts)
         others: dict[str, int] = defaultdict(int)
         instances = set()
         for party, is_own, millijoules in shares:
@@ -231,20 +219,8 @@ class _IntervalReader:
             else:
                 others[party_name(party)] += millijoules
         named = tuple(OtherShare(*other) for other in sorted(others.items()))
-        instance = ", ".join(sorted(instances - {""}))
-        return Interval(
-            begins,
-            ends,
-            _place(self._history, uuid)[0],
-            instance,
-            method,
-            own,
-            everything,
-            idle,
-            unattributed,
-            named,
-            exact,
-        )
+        place = (_place(self._history, uuid)[0], ", ".join(sorted(instances - {""})))
+        return Interval(*times, *place, method, own, everything, *gpu_accounts, named, exact)
 
 
 def party_name(party: Party) -> str:

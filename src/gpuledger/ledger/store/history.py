@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.report.grouping import Party, find_grouping, party_from_text
@@ -46,6 +46,10 @@ SELECT uuid, method, residents, sum(microseconds), sum(idle), sum(unattributed),
 _HOUR_SHARES = """
 SELECT uuid, method, residents, party, sum(millijoules) FROM hours JOIN hour_shares USING (number)
     WHERE hour >= ? AND hour < ? GROUP BY uuid, method, residents, party
+"""
+_BOUNDS = """
+SELECT min(first), max(last) FROM (SELECT min(hour) AS first, max(hour) AS last FROM spans
+    UNION ALL SELECT min(hour), max(hour) FROM hours UNION ALL SELECT min(hour), max(hour) FROM hour_times)
 """
 _TIMES = "SELECT * FROM hour_times WHERE hour >= ? AND hour < ? ORDER BY hour"
 
@@ -86,11 +90,8 @@ class History:
     @property
     def end_hour(self) -> int:
         """The unix hour after the last one with data, even if the clock was set since."""
-        hours = self.connection.execute(
-            "SELECT max(hour) FROM (SELECT max(hour) AS hour FROM spans UNION ALL SELECT max(hour) FROM hours"
-            " UNION ALL SELECT max(hour) FROM hour_times)"
-        ).fetchone()[0]
-        return max(int(self.last // HOUR), -1 if hours is None else hours) + 1
+        _, last = self.connection.execute(_BOUNDS).fetchone()
+        return max(int(self.last // HOUR), -1 if last is None else last) + 1
 
     @property
     def first_detail(self) -> int | None:
@@ -101,12 +102,8 @@ class History:
     @property
     def first_hour(self) -> int | None:
         """The first unix hour with data."""
-        hours = self.connection.execute(
-            "SELECT min(hour) FROM (SELECT min(hour) AS hour FROM spans UNION ALL SELECT min(hour) FROM hours"
-            " UNION ALL SELECT min(hour) FROM hour_times)"
-        ).fetchone()[0]
-        known = [hour for hour in (hours, self._times_from) if hour is not None]
-        return min(known, default=None)
+        first, _ = self.connection.execute(_BOUNDS).fetchone()
+        return min((hour for hour in (first, self._times_from) if hour is not None), default=None)
 
     def energy(self, since: int, until: int, progress: Progress | None = None) -> Iterator[EnergyEntry]:
         """Energy booked in the unix hours from `since` to before `until`."""
@@ -118,12 +115,20 @@ class History:
                 progress("energy", (last - since) / (until - since))
 
     def _detailed_energy(self, since: int, until: int) -> Iterator[EnergyEntry]:
-        found = self.connection.execute(_SPANS, (since, until))
-        for span, rows in groupby(found, key=lambda row: row[:8]):
-            _, uuid, method, begins, ends, idle, unattributed, unobserved = span
-            shares = [(self.session(row[8]), row[9]) for row in rows if row[8] is not None]
+        for uuid, method, begins, ends, idle, unattributed, unobserved, shares in self.spans(since, until):
+            parties = [(self.session(session), millijoules) for session, millijoules in shares.items()]
             length = microseconds(begins, ends)
-            yield EnergyEntry(uuid, method, length, idle, unattributed, unobserved, shares)
+            yield EnergyEntry(uuid, method, length, idle, unattributed, unobserved, parties)
+
+    def spans(self, since: int, until: int) -> Iterator[tuple[Any, ...]]:
+        """The spans of these unix hours, in order.
+
+        Each is the Gpu's uuid, the method, begin, end, the energy in the accounts idle, unattributed and
+        unobserved, and the shares by number of session.
+        """
+        found = self.connection.execute(_SPANS, (since, until))
+        for (_, *span), rows in groupby(found, key=lambda row: row[:8]):
+            yield (*span, {session: share for *_, session, share in rows if session is not None})
 
     def _folded_energy(self, since: int, until: int) -> Iterator[EnergyEntry]:
         shares: dict[tuple[str, str, str], list[tuple[Party, int]]] = defaultdict(list)

@@ -54,7 +54,9 @@ def session_lives(connection: Connection, since: int, until: int) -> Iterator[Se
     held = _marked_seconds(connection, "held", "session", since, until)
     parameters = {"since": since * HOUR, "until": until * HOUR}
     for *row, begun, latest, last_seen, stay, stays in connection.execute(_SESSIONS, parameters):
-        stretches = _stretches_of(connection, row[0], (stay, last_seen), stays)
+        stretches = [(stay, last_seen)]
+        if stays:
+            stretches += connection.execute("SELECT begins, ends FROM stays WHERE session = ?", row[:1])
         hours = _hours(stretches, since, until, row[0], held)
         yield SessionLife(session_party(row), int(begun // HOUR), int(latest // HOUR), hours)
 
@@ -77,16 +79,6 @@ def party_of_session(connection: Connection, number: int) -> Party:
     """The party of a session; UNKNOWN_PARTY if the session was lost. Raises sqlite3.Error."""
     row = connection.execute("SELECT * FROM sessions WHERE number = ?", (number,)).fetchone()
     return session_party(row) if row else UNKNOWN_PARTY
-
-
-def _stretches_of(
-    connection: Connection, session: int, present: tuple[float, float], earlier: int
-) -> list[tuple[float, float]]:
-    """The stretches in which a session was watched, the current one last."""
-    if not earlier:
-        return [present]
-    query = "SELECT begins, ends FROM stays WHERE session = ?"
-    return [*connection.execute(query, (session,)).fetchall(), present]
 
 
 def _hours(

@@ -8,8 +8,9 @@ inactive. The single processes and the times within the hour are lost.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from gpuledger.ledger.store.presence import (
     party_of_session,
     session_lives,
 )
-from gpuledger.ledger.store.rows import Row
 from gpuledger.ledger.watched_time import HOUR, MINUTE, pack_seconds
 
 if TYPE_CHECKING:
@@ -68,17 +68,17 @@ def fold_spans(connection: Connection, before: int, most: int) -> int:
 
     Runs within a transaction of the caller. Raises sqlite3.Error.
     """
-    parties = PartyNumbers(connection)
+    number_of, party = _party_numbers(connection), cache(partial(party_of_session, connection))
     spans = connection.execute(_OLD_SPANS, (before, most)).fetchall()
     for number, hour, uuid, life, method, begins, ends, *own in spans:
         shares: dict[int, int] = defaultdict(int)
         query = "SELECT session, millijoules FROM shares WHERE span = ?"
         for session, millijoules in connection.execute(query, (number,)).fetchall():
-            shares[parties.of_session(session, hour)] += millijoules
+            shares[number_of(party(session), hour)] += millijoules
         residents = ",".join(map(str, sorted(shares)))
         kind = (hour, uuid, INTEGRATED_LIFE if life is None else life, method, residents)
         ((folded,),) = connection.execute(_ADD_HOUR, (*kind, microseconds(begins, ends), *own)).fetchall()
-        rows = [(folded, party, millijoules) for party, millijoules in shares.items()]
+        rows = [(folded, resident, millijoules) for resident, millijoules in shares.items()]
         connection.executemany(_ADD_SHARE, rows)
         connection.execute("DELETE FROM shares WHERE span = ?", (number,))
         connection.execute("DELETE FROM spans WHERE number = ?", (number,))
@@ -95,9 +95,8 @@ def fold_times(connection: Connection, before: int) -> bool:
         return False
     # Stored once: without it, each call would read all sessions.
     connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (TIMES_FROM, hour))
-    parties = PartyNumbers(connection)
     while hour < before:
-        if times := _read_hour(connection, hour, parties):
+        if times := _read_hour(connection, hour):
             _write_hour(connection, hour, times)
             return True
         following = _next_hour(connection, hour + 1)
@@ -109,7 +108,18 @@ def fold_times(connection: Connection, before: int) -> bool:
 
 
 def _write_hour(connection: Connection, hour: int, times: Mapping[int, _Times]) -> None:
-    rows = [(hour, party, *one.row) for party, one in times.items()]
+    rows = [
+        (
+            hour,
+            party,
+            pack_seconds(one.resident),
+            pack_seconds(one.held & ~one.busy),
+            pack_seconds(one.allocated),
+            one.running,
+            one.begun,
+        )
+        for party, one in times.items()
+    ]
     connection.executemany("REPLACE INTO hour_times VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
     minutes = ((hour + 1) * HOUR // MINUTE,)
     connection.execute("DELETE FROM held WHERE minute < ?", minutes)
@@ -155,35 +165,25 @@ class _Times:
     running: int = 0
     begun: int = 0
 
-    @property
-    def row(self) -> Row:
-        held = self.held & ~self.busy
-        return (
-            pack_seconds(self.resident),
-            pack_seconds(held),
-            pack_seconds(self.allocated),
-            self.running,
-            self.begun,
-        )
 
-
-def _read_hour(connection: Connection, hour: int, parties: PartyNumbers) -> dict[int, _Times]:
+def _read_hour(connection: Connection, hour: int) -> dict[int, _Times]:
     """Each party's data of the hour; empty if it is only known that some sessions were alive.
 
     So an unobserved gap costs nothing, and a report that begins in one counts the sessions alive during it in
     its first hour with data.
     """
     times: dict[int, _Times] = defaultdict(_Times)
+    number_of = _party_numbers(connection)
     for party, hours in list(allocation_hours(connection, hour, hour + 1)):
         for allocated, unused in hours.values():
-            one = times[parties.number(party, hour)]
+            one = times[number_of(party, hour)]
             one.allocated |= allocated
             one.held |= unused
     lives = list(session_lives(connection, hour, hour + 1))
     if not times and not any(life.is_seen(hour, hour + 1) for life in lives):
         return times
     for life in lives:
-        one = times[parties.number(life.party, hour)]
+        one = times[number_of(life.party, hour)]
         resident, held = life.hours.get(hour, (0, 0))
         one.resident |= resident
         one.held |= held
@@ -193,28 +193,15 @@ def _read_hour(connection: Connection, hour: int, parties: PartyNumbers) -> dict
     return times
 
 
-class PartyNumbers:
-    """Numbers of parties in the table; adds new parties."""
+def _party_numbers(connection: Connection) -> Callable[[Party, int], int]:
+    """Return a function: the number of a party, new or existing. It updates the party's last hour."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._numbers: dict[tuple[Party, int], int] = {}
-        self._sessions: dict[int, Party] = {}
+    @cache
+    def number_of(party: Party, hour: int) -> int:
+        ((number,),) = connection.execute(_NAME, (party_text(party), hour)).fetchall()
+        return int(number)
 
-    def number(self, party: Party, hour: int) -> int:
-        """The party's number, new or existing; updates its last hour."""
-        number = self._numbers.get((party, hour))
-        if number is None:
-            ((number,),) = self._connection.execute(_NAME, (party_text(party), hour)).fetchall()
-            self._numbers[party, hour] = number
-        return number
-
-    def of_session(self, session: int, hour: int) -> int:
-        """The number of a session's party; updates its last hour."""
-        party = self._sessions.get(session)
-        if party is None:
-            party = self._sessions[session] = party_of_session(self._connection, session)
-        return self.number(party, hour)
+    return number_of
 
 
 _STEP = 200
@@ -268,8 +255,8 @@ def prune_history(connection: Connection, unix: float, limits: RetentionLimits) 
     # Used bytes only: freed pages are reused before the file grows. While the clock is not trusted, nothing
     # is deleted for any reason.
     for_size = isfinite(limits.hours) and used_bytes(connection) > limits.max_size
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
         folded = _fold(connection, unix, limits.detail)
         deleted = _delete(connection, unix - limits.hours, sessions=not folded)
         if for_size and not folded and not deleted:
@@ -277,11 +264,6 @@ def prune_history(connection: Connection, unix: float, limits: RetentionLimits) 
         if isfinite(limits.hours):
             oldest = int(unix // _DAY) - _QUIET_DAYS
             connection.execute("DELETE FROM floors WHERE day < ?", (oldest,))
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
     if deleted or folded:
         connection.execute(f"PRAGMA incremental_vacuum({_STEP})").fetchall()
     more = folded or deleted >= _STEP or (for_size and deleted > 0)

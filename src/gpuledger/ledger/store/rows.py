@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from gpuledger.ledger.allocation_times import AllocationPeriod
-from gpuledger.ledger.journal import GpuEntry, SeriesEntry
+from gpuledger.ledger.energy.counter import EnergyCounter
+from gpuledger.ledger.journal import EpochEntry, GpuEntry, SeriesEntry
 from gpuledger.ledger.ownership import Ownership, owner_fields, owner_from_fields
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
@@ -18,6 +21,7 @@ from gpuledger.model.workload import UNKNOWN, Workload
 Row = tuple[Any, ...]
 # Columns of `sessions`; in joined rows, the columns of `usage` (without number) follow.
 SESSION_COLUMNS = 34
+_OWNER_FIELDS = attrgetter(*(item.name for item in fields(Workload)))
 
 
 def device_row(device: Device) -> Row:
@@ -43,30 +47,29 @@ def devices_from_rows(rows: Sequence[Row]) -> dict[str, Device]:
     return found
 
 
+def epoch_row(entry: EpochEntry) -> Row:
+    """A row of `epochs`."""
+    return (*_epoch_columns(entry.uuid, entry.counter), entry.unix)
+
+
 def gpu_row(entry: GpuEntry) -> Row:
     """A row of `gpus`."""
     counter = entry.counter
-    return (
-        entry.uuid,
-        counter.epoch_number,
-        counter.epoch.boot_id,
-        counter.epoch.driver_load,
-        counter.opening,
-        counter.booked,
-        counter.last,
-        counter.last_at,
-        counter.refresh,
-        entry.last_unix,
-        entry.total,
-        entry.base,
-        entry.closed,
-    )
+    last_reading = (counter.last, counter.last_at, counter.refresh, entry.last_unix)
+    return (*_epoch_columns(entry.uuid, counter), *last_reading, entry.total, entry.base, entry.closed)
+
+
+def _epoch_columns(uuid: str, counter: EnergyCounter) -> Row:
+    """The columns with which both `epochs` and `gpus` begin."""
+    epoch = counter.epoch
+    return (uuid, counter.epoch_number, epoch.boot_id, epoch.driver_load, counter.opening, counter.booked)
 
 
 def session_row(one: OpenSession) -> Row:
     """A row of `sessions`."""
-    process, host, owner = one.process, one.process.host, one.process.workload
+    process, host = one.process, one.process.host
     device, start = process.device, host.start
+    *names, labels, controller_kind, controller = _OWNER_FIELDS(process.workload)
     return (
         one.number,
         device.uuid,
@@ -85,23 +88,11 @@ def session_row(one: OpenSession) -> Row:
         host.uid,
         host.user,
         host.missing,
-        owner.kind,
-        owner.namespace,
-        owner.pod,
-        owner.container,
-        owner.pod_uid,
-        owner.container_id,
-        owner.runtime,
-        owner.job,
-        owner.step,
-        owner.unit,
-        owner.user,
-        owner.found_by,
-        owner.missing,
+        *names,
         one.first_seen,
-        _text(owner.labels),
-        owner.controller_kind,
-        owner.controller,
+        _text(labels),
+        controller_kind,
+        controller,
     )
 
 
@@ -139,28 +130,13 @@ def session_from_row(row: Row, devices: Mapping[str, Device]) -> OpenSession:
     command, executable, comm, types, uid, login, gone = row[10:17]
     device = devices.get(uuid) or _unlisted_device(uuid, gpu, index, instance)
     usage = row[SESSION_COLUMNS:]
-    last, _, _, peak, sm_seconds, sm_known, sm_most, held, measured, apportioned, high = usage[:11]
+    last, _, _, *sums = usage[:11]
     host = HostFacts(ProcessStart(boot, ticks, started, seen), executable, comm, uid, login, missing=gone)
     owner = owner_from_row(row)
     process = GpuProcess(device, pid, host, _name(command), _types(types), workload=owner)
-    found = OpenSession(
-        process,
-        row[30],
-        last,
-        peak,
-        sm_seconds,
-        sm_known,
-        sm_most,
-        held,
-        measured,
-        apportioned,
-        high,
-        number=number,
-        watched=False,
-        changed=False,
-        renamed=False,
-        stored=True,
-    )
+    found = OpenSession(process, row[30], last, *sums)
+    found.number, found.stored = number, True
+    found.watched = found.changed = found.renamed = False
     stay = found.stretch
     stay.lowest, stay.highest, stay.begins, stay.count = usage[11:]
     return found
@@ -168,12 +144,8 @@ def session_from_row(row: Row, devices: Mapping[str, Device]) -> OpenSession:
 
 def owner_from_row(row: Row) -> Workload:
     """The owner from a row of `sessions`; the columns are in the order of Workload's fields."""
-    return Workload(*(*row[17:30], labels_from_text(row[31]), *row[32:34]))
-
-
-def labels_from_text(text: str) -> tuple[tuple[str, str], ...]:
-    """Pod labels from a column."""
-    return () if text == "[]" else tuple((name, value) for name, value in json.loads(text))
+    labels = tuple((name, value) for name, value in json.loads(row[31]))
+    return Workload(*(*row[17:30], labels, *row[32:34]))
 
 
 def allocation_row(one: AllocationPeriod) -> Row:
@@ -207,20 +179,8 @@ def _types(text: str) -> frozenset[ProcessType]:
 
 def span_row(span: Span) -> Row:
     """A row of `spans`."""
-    return (
-        span.number,
-        span.uuid,
-        span.epoch_number,
-        span.method,
-        span.begins,
-        span.ends,
-        span.idle,
-        span.unattributed,
-        span.unobserved,
-        span.floors.empty,
-        span.floors.resident,
-        span.hour,
-    )
+    kind = (span.number, span.uuid, span.epoch_number, span.method, span.begins)
+    return (*kind, *_span_changes(span), span.hour)
 
 
 def share_rows(span: Span) -> list[Row]:
@@ -233,9 +193,12 @@ def share_rows(span: Span) -> list[Row]:
 
 def span_update_row(span: Span) -> Row:
     """The changing columns of a stored span, and its number."""
+    return (*_span_changes(span), span.number)
+
+
+def _span_changes(span: Span) -> Row:
     floors = span.floors
-    own = (span.idle, span.unattributed, span.unobserved)
-    return (span.ends, *own, floors.empty, floors.resident, span.number)
+    return (span.ends, span.idle, span.unattributed, span.unobserved, floors.empty, floors.resident)
 
 
 def share_update_rows(span: Span) -> list[Row]:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 from threading import Lock as Mutex
-from typing import TYPE_CHECKING
 
-from gpuledger.ledger.journal import NOTHING_STORED, Journal, StoredLedger
+from gpuledger.ledger.journal import Journal, StoredGpu, StoredLedger
 from gpuledger.ledger.store.retention import RetentionLimits, prune_history
 from gpuledger.ledger.store.schema import NotALedger, SchemaTooNew, migrate_schema
 from gpuledger.ledger.store.state_directory import LedgerLock, is_same_file, set_aside
+from gpuledger.ledger.store.tables import load_ledger, write_journal
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import CollectorRun
 from gpuledger.model.source import Clock
-
-if TYPE_CHECKING:
-    from os import stat_result
-    from sqlite3 import Connection
 
 log = logging.getLogger("gpuledger.store")
 
@@ -34,6 +32,7 @@ _PRUNE_EVERY = 60.0
 _CACHE_KIB = 1024
 # Maximum wait of a commit for another program's lock; the tick waits as well.
 _BUSY_MS = 100
+_WRITE_ERRORS = (sqlite3.Error, OSError, UnicodeEncodeError, OverflowError)
 
 
 class _FileRemoved(OSError):
@@ -54,11 +53,12 @@ class Store:
         self.file = folder / f"{name}.db"
         self._boot_id = boot_id
         self._clock = clock
-        self._limits = limits
-        self._connection: Connection | None = None
-        self._opened: stat_result | None = None
-        self._stored_ledger = NOTHING_STORED
-        self._was_replaced = False
+        self.limits = limits
+        self._connection: sqlite3.Connection | None = None
+        self._opened: os.stat_result | None = None
+        # See `LedgerStore`.
+        self.stored_ledger = StoredLedger()
+        self.was_replaced = False
         self._is_first_write = True
         self._continues_counters = False
         self._error = ""
@@ -80,23 +80,9 @@ class Store:
             self._open_or_replace()
 
     @property
-    def stored_ledger(self) -> StoredLedger:
-        """The ledger that an earlier run left; empty if the file could not be read."""
-        return self._stored_ledger
-
-    @property
-    def was_replaced(self) -> bool:
-        """True after the file was replaced, until everything in memory has been written to the new one."""
-        return self._was_replaced
-
-    @property
     def on_disk(self) -> bool:
         """False while the ledger is kept only in memory."""
         return self._connection is not None
-
-    def set_limits(self, limits: RetentionLimits) -> None:
-        """Keep history within these limits from now on."""
-        self._limits = limits
 
     def save(self, journal: Journal) -> tuple[CollectorRun, bool]:
         """See `LedgerStore.save`."""
@@ -111,12 +97,9 @@ class Store:
             if self._connection is not None:
                 self._close_cleanly(self._connection)
                 self._connection = None
-            if self._lock is not None:
-                self._lock.release()
+            self._release_lock()
 
     def _open_or_replace(self) -> None:
-        from sqlite3 import Error
-
         try:
             self._open()
         except SchemaTooNew as version:
@@ -127,17 +110,17 @@ class Store:
             ) from None
         except (NotALedger, ValueError, KeyError, TypeError, IndexError) as error:
             self._replace(f"not readable as a ledger ({type(error).__name__})")
-        except Error as error:
+        except sqlite3.Error as error:
             if _is_damage(error):
                 self._replace(str(error))
             else:
                 self._give_up(error)
 
     def _open(self) -> None:
-        from gpuledger.ledger.store.tables import load_ledger
-
         connection = self._connect()
         try:
+            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
+            connection.execute("PRAGMA synchronous=NORMAL")
             migrate_schema(connection)
             stored = load_ledger(connection)
             meta: Mapping[str, object] = dict(connection.execute("SELECT key, value FROM meta"))
@@ -153,29 +136,17 @@ class Store:
         if not self._continues_counters and stored.gpus:
             log.warning("the last run did not stop cleanly: exported energy counters begin at 0 again")
             stored = _from_zero(stored)
-        self._stored_ledger = stored
+        self.stored_ledger = stored
 
-    def _connect(self) -> Connection:
-        import os
-        import sqlite3
-
+    def _connect(self) -> sqlite3.Connection:
         # Created here with mode 0600: SQLite would use the umask.
         os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        connection = sqlite3.connect(
+        return sqlite3.connect(
             self.file, timeout=_BUSY_MS / 1000, isolation_level=None, check_same_thread=False
         )
-        try:
-            connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
-            connection.execute("PRAGMA synchronous=NORMAL")
-        except BaseException:
-            connection.close()
-            raise
-        return connection
 
     def _replace(self, why: str) -> None:
         """Set the damaged file aside and create a new one."""
-        from sqlite3 import Error
-
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -183,9 +154,9 @@ class Store:
             aside = set_aside(self.file, self._clock.unix())
             log.error("%s is damaged (%s): renamed to %s; a new ledger begins", self.file, why, aside.name)
             self._open()
-        except (Error, OSError) as error:
+        except (sqlite3.Error, OSError) as error:
             self._give_up(error)
-        self._was_replaced = True
+        self.was_replaced = True
 
     def _give_up(self, error: Exception) -> None:
         self._error = f"{self.file}: {error}; the ledger is kept in memory until gpuledger is restarted"
@@ -196,11 +167,9 @@ class Store:
             self._lock.release()
 
     def _save(self, journal: Journal, now: float) -> bool:
-        from sqlite3 import Error
-
         if self._connection is None:
             journal.mark_stored()
-            self._was_replaced = False
+            self.was_replaced = False
             if self._lock is not None:
                 self._lock.set_ahead(ahead=True)
             # Counters began at 0 with this run, and no stored value exists that they could step back to.
@@ -210,7 +179,7 @@ class Store:
         try:
             self._check_place()
             self._write(self._connection, journal)
-        except (Error, OSError, UnicodeEncodeError, OverflowError) as error:
+        except _WRITE_ERRORS as error:
             self._unsaved = journal
             self._fail(error, now)
             return self._may_show_unsaved()
@@ -244,34 +213,27 @@ class Store:
             self._connection = None
         log.error("%s was removed: a new ledger begins with the data in memory", self.file)
         self._open_or_replace()
-        self._was_replaced = True
+        self.was_replaced = True
 
     def _may_show_unsaved(self) -> bool:
         return self._lock is not None and self._lock.set_ahead(ahead=True)
 
-    def _write(self, connection: Connection, journal: Journal) -> None:
-        from gpuledger.ledger.store.tables import write_journal
-
+    def _write(self, connection: sqlite3.Connection, journal: Journal) -> None:
         if self._is_first_write:
             # The removal of the "clean" mark must survive a power cut.
             connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
             if self._is_first_write:
                 self._begin_run(connection)
             write_journal(connection, journal)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
         if self._is_first_write:
             connection.execute("PRAGMA synchronous=NORMAL")
             self._is_first_write = False
         journal.mark_stored()
-        self._was_replaced = False
+        self.was_replaced = False
 
-    def _begin_run(self, connection: Connection) -> None:
+    def _begin_run(self, connection: sqlite3.Connection) -> None:
         meta = [("clean", 0), ("boot_id", self._boot_id)]
         connection.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         if not self._continues_counters:
@@ -310,19 +272,17 @@ class Store:
         if self._lock is not None:
             self._lock.set_ahead(ahead=False)
 
-    def _prune(self, connection: Connection, now: float, unix: float) -> None:
-        from sqlite3 import Error
-
+    def _prune(self, connection: sqlite3.Connection, now: float, unix: float) -> None:
         if self._wall is None or abs(unix - now - self._wall[0]) > _CLOCK_STEP:
             self._wall = (unix - now, now)
         if now < self._prune_at:
             return
-        limits = self._limits
+        limits = self.limits
         if now - self._wall[1] < _CLOCK_TRUSTED:
             limits = replace(limits, detail=inf, hours=inf)
         try:
             pruned = prune_history(connection, unix, limits)
-        except Error as error:
+        except sqlite3.Error as error:
             self._fail(error, now)
             return
         if pruned.for_size and not self._too_large:
@@ -335,9 +295,7 @@ class Store:
         self._too_large = pruned.for_size or (self._too_large and pruned.more)
         self._prune_at = now if pruned.more else now + _PRUNE_EVERY
 
-    def _close_cleanly(self, connection: Connection) -> None:
-        from sqlite3 import Error
-
+    def _close_cleanly(self, connection: sqlite3.Connection) -> None:
         try:
             if self._unsaved is not None:
                 self._write(connection, self._unsaved)
@@ -346,7 +304,7 @@ class Store:
                 connection.execute("PRAGMA synchronous=FULL")
                 connection.execute("REPLACE INTO meta VALUES ('clean', 1)")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except (Error, OSError, UnicodeEncodeError, OverflowError) as error:
+        except _WRITE_ERRORS as error:
             log.error("%s: %s; the last changes of the ledger could not be stored", self.file, error)
         finally:
             connection.close()
@@ -355,18 +313,16 @@ class Store:
 def _from_zero(stored: StoredLedger) -> StoredLedger:
     """The stored ledger with exported counters that begin at 0; the accounts continue."""
     gpus = {
-        uuid: replace(gpu, base=gpu.total, closed=0, series=(), owners=())
+        uuid: StoredGpu(replace(gpu.entry, base=gpu.entry.total, closed=0), gpu.floors)
         for uuid, gpu in stored.gpus.items()
     }
     return replace(stored, gpus=gpus)
 
 
 def _is_damage(error: Exception) -> bool:
-    from sqlite3 import SQLITE_CORRUPT, SQLITE_NOTADB, DatabaseError, OperationalError
-
-    if not isinstance(error, DatabaseError):
+    if not isinstance(error, sqlite3.DatabaseError):
         return False
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     # A missing table or column: another program's file, or an incomplete one.
-    lacking = isinstance(error, OperationalError) and str(error).startswith(("no such", "table "))
-    return code in (SQLITE_CORRUPT, SQLITE_NOTADB) or lacking
+    lacking = isinstance(error, sqlite3.OperationalError) and str(error).startswith(("no such", "table "))
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or lacking

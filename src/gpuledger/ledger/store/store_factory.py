@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, create_state_dir, ledger_name
-from gpuledger.ledger.store.store import Store
 from gpuledger.model.snapshot import SourceInfo
 from gpuledger.model.source import Clock
+
+if TYPE_CHECKING:
+    from gpuledger.ledger.store.store import Store
 
 log = logging.getLogger("gpuledger.store")
 
@@ -40,6 +43,9 @@ def open_store(
         log.warning(
             "no writable directory for the ledger: %s: %s; set --state-dir", error.filename, error.strerror
         )
+    # Imported lazily: SQLite takes memory that a ledger in memory does not need.
+    from gpuledger.ledger.store.store import Store
+
     return Store(folder, ledger_name(source), boot_id, clock, retention_limits(settings))
 
 

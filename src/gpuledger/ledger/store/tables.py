@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from itertools import chain
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
 from gpuledger.ledger.energy.floor import QuietPower
-from gpuledger.ledger.journal import ROWS, Journal, StoredGpu, StoredLedger, StoredOwner, StoredSeries
+from gpuledger.ledger.journal import (
+    ROWS,
+    GpuEntry,
+    Journal,
+    StoredGpu,
+    StoredLedger,
+    StoredOwner,
+    StoredSeries,
+)
 from gpuledger.ledger.store import rows
 from gpuledger.ledger.store.rows import (
     Row,
@@ -19,6 +27,7 @@ from gpuledger.ledger.store.rows import (
     session_from_row,
     workload_from_text,
 )
+from gpuledger.ledger.watched_time import MarkedSeconds
 from gpuledger.model.devices import Device
 
 if TYPE_CHECKING:
@@ -51,129 +60,86 @@ _UPDATE_SHARE = "UPDATE shares SET millijoules = ?, resident = ?, work = ? WHERE
 
 def write_journal(connection: Connection, journal: Journal) -> None:
     """Write the whole journal. Raises sqlite3.Error."""
-    many = connection.executemany
     if journal.shift:
         connection.execute("UPDATE series SET born_at = born_at + ?", (journal.shift,))
         connection.execute("UPDATE owners SET since_at = since_at + ?", (journal.shift,))
-    many("REPLACE INTO meta VALUES (?, ?)", [("elapsed", journal.elapsed), ("unix", journal.unix)])
-    if journal.devices:
-        many(_DEVICE, map(rows.device_row, journal.devices.values()))
-    many(_insert("gpus", 13), map(rows.gpu_row, journal.gpus.values()))
-    if journal.epochs:
-        _write_epochs(connection, journal)
-    if journal.floors:
-        many(_insert("floors", 6), [(*key, seconds) for key, seconds in journal.floors.items()])
-    if journal.forgotten:
-        many(_insert("forgotten", 3), [(*key, joules) for key, joules in journal.forgotten.items()])
+    _replace(connection, "meta", [("elapsed", journal.elapsed), ("unix", journal.unix)])
+    _execute(connection, _DEVICE, [rows.device_row(device) for device in journal.devices.values()])
+    _replace(connection, "gpus", [rows.gpu_row(entry) for entry in journal.gpus.values()])
+    _replace(connection, "epochs", [rows.epoch_row(entry) for entry in journal.epochs])
+    _replace(connection, "floors", [(*key, seconds) for key, seconds in journal.floors.items()])
+    _replace(connection, "forgotten", [(*key, joules) for key, joules in journal.forgotten.items()])
     _write_sessions(connection, journal)
-    if journal.allocations:
-        _write_allocations(connection, journal)
+    _write_allocations(connection, journal)
     _write_spans(connection, journal)
     _write_series(connection, journal)
 
 
-def _insert(table: str, columns: int) -> str:
-    return f"REPLACE INTO {table} VALUES ({', '.join('?' * columns)})"
+def _execute(connection: Connection, statement: str, values: Sequence[Row]) -> None:
+    # Most kinds of rows do not change in most ticks.
+    if values:
+        connection.executemany(statement, values)
 
 
-def _write_epochs(connection: Connection, journal: Journal) -> None:
-    connection.executemany(
-        _insert("epochs", 7),
-        [
-            (
-                entry.uuid,
-                entry.counter.epoch_number,
-                entry.counter.epoch.boot_id,
-                entry.counter.epoch.driver_load,
-                entry.counter.opening,
-                entry.counter.booked,
-                entry.unix,
-            )
-            for entry in journal.epochs
-        ],
-    )
+def _replace(connection: Connection, table: str, values: Sequence[Row]) -> None:
+    """Insert whole rows, or replace those with the same key."""
+    if values:
+        connection.executemany(f"REPLACE INTO {table} VALUES ({', '.join('?' * len(values[0]))})", values)
+
+
+def _add_seconds(connection: Connection, table: str, key: str, marked: Mapping[int, MarkedSeconds]) -> None:
+    minutes = [
+        (minute, number, bits) for number, one in marked.items() for minute, bits in one.unsaved.items()
+    ]
+    _execute(connection, _ADD_SECONDS.format(table, key), minutes)
 
 
 def _write_spans(connection: Connection, journal: Journal) -> None:
     new = [span for span in journal.spans.values() if not span.stored]
-    if new:
-        connection.executemany(_insert("spans", 12), map(rows.span_row, new))
-        connection.executemany(_insert("shares", 5), chain.from_iterable(map(rows.share_rows, new)))
+    _replace(connection, "spans", [rows.span_row(span) for span in new])
+    _replace(connection, "shares", [row for span in new for row in rows.share_rows(span)])
     known = [span for span in journal.spans.values() if span.stored]
-    connection.executemany(_UPDATE_SPAN, map(rows.span_update_row, known))
-    connection.executemany(_UPDATE_SHARE, chain.from_iterable(map(rows.share_update_rows, known)))
+    _execute(connection, _UPDATE_SPAN, [rows.span_update_row(span) for span in known])
+    _execute(connection, _UPDATE_SHARE, [row for span in known for row in rows.share_update_rows(span)])
 
 
 def _write_sessions(connection: Connection, journal: Journal) -> None:
     sessions = journal.sessions.values()
     new = [rows.session_row(one) for one in sessions if one.renamed or not one.stored]
-    if new:
-        connection.executemany(_insert("sessions", rows.SESSION_COLUMNS), new)
+    _replace(connection, "sessions", new)
     # Most are open and stored: updating them does not touch the index of ended ones.
     open_rows = [rows.open_usage_row(one) for one in sessions if one.stored and one.ended is None]
-    connection.executemany(_UPDATE_USAGE, open_rows)
+    _execute(connection, _UPDATE_USAGE, open_rows)
     others = [rows.usage_row(one) for one in sessions if not one.stored or one.ended is not None]
-    if others:
-        connection.executemany(_insert("usage", 16), others)
-    _write_held(connection, journal)
-
-
-def _write_held(connection: Connection, journal: Journal) -> None:
-    minutes = [
-        (minute, number, bits)
-        for number, one in journal.sessions.items()
-        for minute, bits in one.held.unsaved.items()
-    ]
-    if minutes:
-        connection.executemany(_ADD_SECONDS.format("held", "session"), minutes)
-    stretches = [
-        (number, *stretch) for number, one in journal.sessions.items() for stretch in one.stretch.unsaved
-    ]
-    if stretches:
-        connection.executemany(_insert("stays", 3), stretches)
+    _replace(connection, "usage", others)
+    _add_seconds(connection, "held", "session", {one.number: one.held for one in sessions})
+    stretches = [(one.number, *stretch) for one in sessions for stretch in one.stretch.unsaved]
+    _replace(connection, "stays", stretches)
 
 
 def _write_allocations(connection: Connection, journal: Journal) -> None:
-    allocations = journal.allocations
-    new = [rows.allocation_row(one) for one in allocations.values() if one.over or not one.stored]
-    if new:
-        connection.executemany(_insert("handovers", 6), new)
-    known = [(one.ends, number) for number, one in allocations.items() if one.stored and not one.over]
-    connection.executemany("UPDATE handovers SET ends = ? WHERE number = ?", known)
-    minutes = [
-        (minute, number, bits)
-        for number, one in allocations.items()
-        for minute, bits in one.unused.unsaved.items()
-    ]
-    if minutes:
-        connection.executemany(_ADD_SECONDS.format("unused", "handover"), minutes)
+    allocations = journal.allocations.values()
+    new = [rows.allocation_row(one) for one in allocations if one.over or not one.stored]
+    _replace(connection, "handovers", new)
+    known = [(one.ends, one.number) for one in allocations if one.stored and not one.over]
+    _execute(connection, "UPDATE handovers SET ends = ? WHERE number = ?", known)
+    _add_seconds(connection, "unused", "handover", {one.number: one.unused for one in allocations})
 
 
 def _write_series(connection: Connection, journal: Journal) -> None:
     series = journal.series
     new = [rows.series_row(number, entry) for number, entry in series.items() if entry.counter.renamed]
-    if new:
-        connection.executemany(_insert("series", 6), new)
+    _replace(connection, "series", new)
     stored = [entry.counter for entry in series.values() if entry.counter.stored]
-    connection.executemany(
-        _UPDATE_SERIES, [(counter.millijoules, counter.measured, counter.number) for counter in stored]
-    )
-    new_counters = [entry.counter for entry in series.values() if not entry.counter.stored]
-    if new_counters:
-        values = [(counter.number, counter.millijoules, counter.measured) for counter in new_counters]
-        connection.executemany(_insert("told", 3), values)
+    _execute(connection, _UPDATE_SERIES, [(one.millijoules, one.measured, one.number) for one in stored])
+    unknown = [entry.counter for entry in series.values() if not entry.counter.stored]
+    _replace(connection, "told", [(one.number, one.millijoules, one.measured) for one in unknown])
     for number in journal.dropped:
         connection.execute("DELETE FROM series WHERE number = ?", (number,))
         connection.execute("DELETE FROM told WHERE number = ?", (number,))
-    if journal.ended_owners:
-        connection.executemany(
-            "DELETE FROM owners WHERE device = ? AND pid = ? AND start = ?",
-            [rows.owner_key(key) for key in journal.ended_owners],
-        )
-    if journal.owners:
-        connection.executemany(
-            _insert("owners", 9), [rows.owner_row(key, owner) for key, owner in journal.owners.items()]
-        )
+    ended = [rows.owner_key(key) for key in journal.ended_owners]
+    _execute(connection, "DELETE FROM owners WHERE device = ? AND pid = ? AND start = ?", ended)
+    _replace(connection, "owners", [rows.owner_row(key, owner) for key, owner in journal.owners.items()])
 
 
 def load_ledger(connection: Connection) -> StoredLedger:
@@ -188,26 +154,13 @@ def load_ledger(connection: Connection) -> StoredLedger:
     series, owners = _series(connection, devices, elapsed), _owners(connection, devices, elapsed)
     gpus = {}
     for row in connection.execute("SELECT * FROM gpus").fetchall():
-        uuid = row[0]
-        last_unix, total, base, closed = row[9:13]
-        gpus[uuid] = StoredGpu(
-            uuid,
-            _counter(row),
-            {
-                driver: (QuietPower.from_rows(quiet[0]), QuietPower.from_rows(quiet[1]))
-                for driver, quiet in floors[uuid].items()
-            },
-            last_unix,
-            total,
-            base,
-            closed,
-            tuple(series[uuid]),
-            tuple(owners[uuid]),
-        )
-    opened = connection.execute(
-        "SELECT * FROM sessions JOIN usage USING (number) WHERE ended IS NULL"
-    ).fetchall()
-    allocations = connection.execute("SELECT * FROM handovers WHERE NOT over").fetchall()
+        uuid, life, boot, driver, opening, booked, last, last_at, refresh, *more = row
+        epoch = Epoch(boot, driver)
+        counter = EnergyCounter(epoch, opening, booked, last, last_at, refresh=refresh, epoch_number=life)
+        entry = GpuEntry(uuid, counter, *more)
+        gpus[uuid] = StoredGpu(entry, floors[uuid], tuple(series[uuid]), tuple(owners[uuid]))
+    opened = connection.execute("SELECT * FROM sessions JOIN usage USING (number) WHERE ended IS NULL")
+    allocations = connection.execute("SELECT * FROM handovers WHERE NOT over")
     return StoredLedger(
         gpus,
         tuple(session_from_row(row, devices) for row in opened),
@@ -221,20 +174,12 @@ def load_ledger(connection: Connection) -> StoredLedger:
     )
 
 
-def _counter(row: Row) -> EnergyCounter:
-    _, life, boot, driver, opening, booked, last, last_at, refresh = row[:9]
-    epoch = Epoch(boot, driver)
-    return EnergyCounter(epoch, opening, booked, last, last_at, refresh=refresh, epoch_number=life)
-
-
-_Quiet = tuple[list[tuple[int, int, float]], list[tuple[int, int, float]]]
-
-
-def _floors(connection: Connection) -> dict[str, dict[str, _Quiet]]:
-    """Day, step and seconds, without and with residents, by Gpu uuid and driver version."""
-    found: dict[str, dict[str, _Quiet]] = defaultdict(dict)
+def _floors(connection: Connection) -> dict[str, dict[str, tuple[QuietPower, QuietPower]]]:
+    """Quiet power without and with residents, by Gpu uuid and driver version."""
+    found: dict[str, dict[str, tuple[QuietPower, QuietPower]]] = defaultdict(dict)
     for uuid, driver, resident, day, step, seconds in connection.execute("SELECT * FROM floors"):
-        found[uuid].setdefault(driver, ([], []))[resident].append((day, step, seconds))
+        quiet = found[uuid].setdefault(driver, (QuietPower(), QuietPower()))[resident]
+        quiet.days.setdefault(day, {})[step] = seconds
     return found
 
 

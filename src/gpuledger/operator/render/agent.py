@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import sha256
 from re import search
 from typing import Any, Final
 
@@ -12,22 +11,28 @@ from gpuledger.model.text import format_duration
 from gpuledger.operator.render.naming import ENGINE, Manifest, Naming
 from gpuledger.operator.render.pods import (
     RESTRICTED_SECURITY,
+    container_port,
     field_variable,
     image_of,
     merge_environment,
+    mount,
     pod_placement,
     pod_template,
     probes,
+    service_port,
+    snake_case,
     to_plain,
     variable,
 )
-from gpuledger.operator.render.program import to_yaml
+from gpuledger.operator.render.program import restart_annotation, to_yaml
 from gpuledger.operator.render.secrets import SecretFiles
 from gpuledger.operator.render.targets import agent_targets
 from gpuledger.operator.render_context import RenderContext
 from gpuledger.operator.spec import AgentSpec
 from gpuledger.operator.spec_sections import Plain
 
+CONFIG: Final = "/etc/gpuledger-agent"
+QUEUE: Final = "/var/lib/gpuledger-agent"
 _PROMETHEUS_FILE: Final = "/etc/prometheus-made/prometheus.yml"
 # The shard is the ordinal in the pod's name and the number of replicas.
 _PRINT_CONFIG: Final = (
@@ -50,18 +55,18 @@ def config_init_container(
     }
 
 
-def prometheus_container(agent: AgentSpec, context: RenderContext, main: Manifest, queue: str) -> Manifest:
+def prometheus_container(agent: AgentSpec, context: RenderContext, main: Manifest) -> Manifest:
     """The Prometheus container in agent mode."""
     image = agent.prometheus_image or context.prometheus_image
     return {
         "name": "agent",
+        **image_of(agent, context),
         "image": image,
-        "imagePullPolicy": agent.image_pull_policy or context.image_pull_policy,
         "args": [
             # Prometheus 2 has another flag for agent mode.
             "--enable-feature=agent" if search(r":v?2\.[^/]*$", image) else "--agent",
             f"--config.file={_PROMETHEUS_FILE}",
-            f"--storage.agent.path={queue}",
+            f"--storage.agent.path={QUEUE}",
             f"--web.listen-address=:{agent.port}",
             *agent.args,
         ],
@@ -69,63 +74,40 @@ def prometheus_container(agent: AgentSpec, context: RenderContext, main: Manifes
     }
 
 
-_QUEUE_KEYS: Final = {
-    "capacity": "capacity",
-    "minShards": "min_shards",
-    "maxShards": "max_shards",
-    "maxSamplesPerSend": "max_samples_per_send",
-    "batchSendDeadline": "batch_send_deadline",
-    "minBackoff": "min_backoff",
-    "maxBackoff": "max_backoff",
-    "retryOnRateLimit": "retry_on_http_429",
-    "sampleAgeLimit": "sample_age_limit",
-}
+# All other keys differ only in their case.
+_QUEUE_KEYS: Final = {"retryOnRateLimit": "retry_on_http_429"}
 _QUEUE_DURATIONS: Final = ("batchSendDeadline", "minBackoff", "maxBackoff", "sampleAgeLimit")
-_RELABEL_KEYS: Final = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
 _seconds: Final = duration()
 
 
-def receiver_configs(receivers: Iterable[Plain], secrets: SecretFiles, path: str) -> list[Manifest]:
-    """The remote_write configuration of each receiver; `path` is the path of the list in the resource."""
-    return [
-        _receiver_config(receiver, secrets, f"{path}[{index}]") for index, receiver in enumerate(receivers)
-    ]
-
-
-def relabel_rules(rules: Iterable[Plain]) -> list[Manifest]:
+def _relabel_rules(rules: Iterable[Plain]) -> list[Manifest]:
     """Relabeling rules with the keys of Prometheus."""
     return [
         # A rule with both spellings of a key is not changed; the agent refuses it.
-        {
-            _RELABEL_KEYS.get(key, key) if _RELABEL_KEYS.get(key, key) not in rule else key: value
-            for key, value in rule.items()
-        }
+        {key if snake_case(key) in rule else snake_case(key): value for key, value in rule.items()}
         for rule in to_plain(tuple(rules))
     ]
 
 
 def _receiver_config(receiver: Plain, secrets: SecretFiles, path: str) -> Manifest:
     secrets.check_url(receiver["url"], f"{path}.url")
-    config: Manifest = {"url": receiver["url"]}
-    if receiver.get("name"):
-        config["name"] = receiver["name"]
-    if receiver.get("remoteTimeout"):
-        config["remote_timeout"] = _prometheus_duration(receiver["remoteTimeout"])
-    if receiver.get("headers"):
-        config["headers"] = to_plain(receiver["headers"])
-    config |= secrets.receiver_config(receiver, path)
-    if receiver.get("writeRelabelConfigs"):
-        config["write_relabel_configs"] = relabel_rules(receiver["writeRelabelConfigs"])
-    if receiver.get("queueConfig"):
-        config["queue_config"] = {
-            _QUEUE_KEYS[key]: _prometheus_duration(value) if key in _QUEUE_DURATIONS else value
-            for key, value in to_plain(receiver["queueConfig"]).items()
-        }
-    queue = to_plain(receiver.get("queue") or {})
-    keys = {"maxBytes": "max_bytes", "maxAge": "max_age"}
-    if queue:
-        config["queue"] = {keys[key]: value for key, value in queue.items()}
-    return config
+    queue = to_plain(receiver.get("queueConfig") or {})
+    config: Manifest = {
+        "url": receiver["url"],
+        "name": receiver.get("name"),
+        "remote_timeout": _prometheus_duration(receiver.get("remoteTimeout") or ""),
+        "headers": to_plain(receiver.get("headers")),
+        "write_relabel_configs": _relabel_rules(receiver.get("writeRelabelConfigs") or ()),
+        "queue_config": {
+            _QUEUE_KEYS.get(key) or snake_case(key): (
+                _prometheus_duration(value) if key in _QUEUE_DURATIONS else value
+            )
+            for key, value in queue.items()
+        },
+        "queue": {snake_case(key): value for key, value in to_plain(receiver.get("queue") or {}).items()},
+    }
+    stated = {key: value for key, value in config.items() if value}
+    return {**stated, **secrets.receiver_config(receiver, path)}
 
 
 def _prometheus_duration(value: Any) -> str:
@@ -136,8 +118,6 @@ def _prometheus_duration(value: Any) -> str:
         return str(value)
 
 
-CONFIG: Final = "/etc/gpuledger-agent"
-QUEUE: Final = "/var/lib/gpuledger-agent"
 _NOBODY: Final = 65534
 _RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 
@@ -151,21 +131,21 @@ def agent_config(naming: Naming, secrets: SecretFiles) -> Manifest:
         "globalPath": agent.global_path,
         "extraScrapeMetrics": agent.extra_scrape_metrics,
         "targets": targets,
-        "autoTargets": automatic,
+        "autoTargets": None if targets is None else automatic,
     }
     # Unset keys are omitted: the agent's defaults apply.
     section = {key: value for key, value in open_agent.items() if value not in (None, "")}
-    if targets is None:
-        del section["autoTargets"]
+    receivers, path = context.default_remote_write, "operator.defaultRemoteWrite"
     if agent.remote_write:
-        receivers = receiver_configs(agent.remote_write, secrets, f"{naming.monitor.agent_path}.remoteWrite")
-    else:
-        receivers = receiver_configs(context.default_remote_write, secrets, "operator.defaultRemoteWrite")
+        receivers, path = agent.remote_write, f"{naming.monitor.agent_path}.remoteWrite"
     external = {**context.external_labels, **agent.external_labels}
     return {
         "features": {"openAgent": section},
         **({"global": {"external_labels": external}} if external else {}),
-        "remote_write": receivers,
+        "remote_write": [
+            _receiver_config(receiver, secrets, f"{path}[{index}]")
+            for index, receiver in enumerate(receivers)
+        ],
     }
 
 
@@ -178,10 +158,9 @@ def agent_config_map(naming: Naming, config: Plain) -> Manifest:
 
 def agent_service(naming: Naming) -> Manifest:
     """The headless Service that the StatefulSet requires."""
-    port = naming.monitor.agent.port
     spec = {
         "clusterIP": "None",
-        "ports": [{"name": "metrics", "port": port, "targetPort": "metrics", "protocol": "TCP"}],
+        "ports": [service_port("metrics", naming.monitor.agent.port)],
         "selector": naming.selector("agent"),
     }
     return naming.object("v1", "Service", naming.names.agent, "agent", spec=spec)
@@ -191,11 +170,13 @@ def stateful_set(naming: Naming, config: Plain, secrets: SecretFiles) -> Manifes
     """The StatefulSet."""
     agent = naming.monitor.agent
     labels = naming.labels("agent")
-    mounts = [_config_mount(naming), *secrets.volumes()]
+    config_map = {"configMap": {"name": naming.names.agent_config}}
+    mounts = [mount("config", CONFIG, config_map), *secrets.volumes()]
+    # The builtin engine reloads its configuration; that of Prometheus is written when a pod starts.
+    annotations = {}
     if agent.engine == "prometheus":
-        mounts.append(
-            ({"name": "made", "mountPath": "/etc/prometheus-made"}, {"name": "made", "emptyDir": {}})
-        )
+        annotations = restart_annotation(config)
+        mounts.append(mount("made", "/etc/prometheus-made", {"emptyDir": {}}, writable=True))
     volumes = [volume for _, volume in mounts]
     if agent.persistence is None:
         volumes.append({"name": "queue", "emptyDir": {}})
@@ -203,19 +184,13 @@ def stateful_set(naming: Naming, config: Plain, secrets: SecretFiles) -> Manifes
         "serviceAccountName": naming.names.agent_account,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": _NOBODY,
-            "runAsGroup": _NOBODY,
-            "fsGroup": _NOBODY,
+            **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), _NOBODY),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **pod_placement(naming.monitor, naming.context, agent),
-        **_containers(naming, [mount for mount, _ in mounts]),
+        **_containers(naming, [mounted for mounted, _ in mounts]),
         "volumes": volumes,
     }
-    # The builtin engine reloads its configuration; that of Prometheus is written when a pod starts.
-    annotations = {}
-    if agent.engine == "prometheus":
-        annotations["gpuledger/restart-on"] = sha256(to_yaml(config).encode()).hexdigest()
     return naming.object(
         "apps/v1",
         "StatefulSet",
@@ -247,7 +222,7 @@ def _containers(naming: Naming, mounts: list[Manifest]) -> Manifest:
     queue = {"name": "queue", "mountPath": QUEUE}
     main: Manifest = {
         "env": env,
-        "ports": [{"name": "metrics", "containerPort": agent.port, "protocol": "TCP"}],
+        "ports": [container_port("metrics", agent.port)],
         **probes(),
         "resources": to_plain(agent.resources) or _RESOURCES,
         "securityContext": RESTRICTED_SECURITY,
@@ -257,7 +232,7 @@ def _containers(naming: Naming, mounts: list[Manifest]) -> Manifest:
         image = image_of(agent, context)
         return {
             "initContainers": [config_init_container(image, file, agent.replicas, env, mounts)],
-            "containers": [prometheus_container(agent, context, main, QUEUE)],
+            "containers": [prometheus_container(agent, context, main)],
         }
     args = [
         "agent",
@@ -267,13 +242,6 @@ def _containers(naming: Naming, mounts: list[Manifest]) -> Manifest:
         *agent.args,
     ]
     return {"containers": [{"name": "agent", **image_of(agent, context), "args": args, **main}]}
-
-
-def _config_mount(naming: Naming) -> tuple[Manifest, Manifest]:
-    return (
-        {"name": "config", "mountPath": CONFIG, "readOnly": True},
-        {"name": "config", "configMap": {"name": naming.names.agent_config}},
-    )
 
 
 def _volume_claims(naming: Naming) -> Manifest:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from gpuledger.operator.render.exporter_pod import (
     CONFIG,
@@ -20,34 +19,33 @@ from gpuledger.operator.render.exporter_pod import (
 )
 from gpuledger.operator.render.naming import Manifest, Naming
 from gpuledger.operator.render.pods import (
+    container_port,
     field_variable,
     image_of,
     merge_environment,
     pod_placement,
     pod_template,
     probes,
+    service_port,
     to_plain,
     variable,
 )
-from gpuledger.operator.render.program import program_config, restart_settings, to_yaml
+from gpuledger.operator.render.program import program_config, restart_annotation, restart_settings, to_yaml
 from gpuledger.operator.spec import ExporterSpec
 
+_GPU_NODE_LABELS: Final[tuple[Manifest, ...]] = (
+    {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]},
+    {"key": "nvidia.com/gpu", "operator": "In", "values": ["true"]},
+    {"key": "accelerator", "operator": "Exists"},
+)
 GPU_NODES: Final[Manifest] = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [
-                {
-                    "matchExpressions": [
-                        {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}
-                    ]
-                },
-                {"matchExpressions": [{"key": "nvidia.com/gpu", "operator": "In", "values": ["true"]}]},
-                {"matchExpressions": [{"key": "accelerator", "operator": "Exists"}]},
-            ]
+            "nodeSelectorTerms": [{"matchExpressions": [label]} for label in _GPU_NODE_LABELS]
         }
     }
 }
-_TOLERATIONS: Final = ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},)
+TOLERATIONS: Final = ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},)
 _RESOURCES: Final = {"requests": {"cpu": "25m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
@@ -87,18 +85,10 @@ def exporter_service(naming: Naming) -> list[Manifest]:
     service = exporter.service
     if service is None:
         return []
-    metrics: Manifest = {
-        "name": "metrics",
-        "port": service.port or exporter.port,
-        "targetPort": "metrics",
-        "protocol": "TCP",
-    }
+    metrics = service_port("metrics", service.port or exporter.port)
     if service.node_port and service.type != "ClusterIP":
         metrics["nodePort"] = service.node_port
-    extra = [
-        {"name": port.name, "port": port.port, "targetPort": port.name, "protocol": "TCP"}
-        for port in exporter.extra_ports
-    ]
+    extra = [service_port(port.name, port.port) for port in exporter.extra_ports]
     spec = {"type": service.type, "ports": [metrics, *extra], "selector": naming.selector("exporter")}
     return [naming.object("v1", "Service", naming.names.exporter_service, "exporter", spec=spec)]
 
@@ -112,15 +102,18 @@ def daemon_set(naming: Naming) -> Manifest:
         **image_of(exporter, context),
         **({} if naming.whatap else {"args": _args(exporter)}),
         "env": merge_environment([*_own_env(naming), *gpu_env(exporter)], exporter.env),
-        "ports": _ports(exporter),
+        "ports": [
+            container_port("metrics", exporter.port),
+            *(container_port(port.name, port.port) for port in exporter.extra_ports),
+        ],
         # dcgm-exporter, a possible image of a WhatapAgent, serves only this path.
         **(probes("/health", "/health") if naming.whatap else probes(kind=_probe_kind(exporter))),
         "resources": to_plain(exporter.resources) or _RESOURCES,
         "securityContext": _container_security(naming),
-        "volumeMounts": [mount for mount, _ in mounts],
+        "volumeMounts": [mounted for mounted, _ in mounts],
     }
     spec: Manifest = {
-        "serviceAccountName": naming.names.exporter_account,
+        "serviceAccountName": naming.names.exporter,
         "automountServiceAccountToken": exporter.pod_names in ("auto", "api"),
         **({"hostPID": True} if exporter.host_pid else {}),
         **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if exporter.host_network else {}),
@@ -129,13 +122,14 @@ def daemon_set(naming: Naming) -> Manifest:
         **pod_placement(naming.monitor, context, exporter),
         **({"nodeSelector": selector} if (selector := node_selector_of(exporter)) else {}),
         **({"affinity": affinity} if (affinity := affinity_of(exporter)) else {}),
-        **({"tolerations": [*_TOLERATIONS]} if exporter.tolerations is None else {}),
+        **({"tolerations": [*TOLERATIONS]} if exporter.tolerations is None else {}),
         **({"initContainers": inits} if (inits := init_containers(exporter, context)) else {}),
         "containers": [container],
         "volumes": [volume for _, volume in [*mounts, *init_volumes(exporter)]],
     }
-    restarts = _yaml_digest(restart_settings(exporter, context.exporter_restarts))
-    annotations = {} if naming.whatap else {"gpuledger/restart-on": restarts}
+    annotations = {}
+    if not naming.whatap:
+        annotations = restart_annotation(restart_settings(exporter, context.exporter_restarts))
     strategy: Manifest = {"type": exporter.update_strategy.type}
     if exporter.update_strategy.type == "RollingUpdate":
         strategy["rollingUpdate"] = {"maxUnavailable": exporter.update_strategy.max_unavailable}
@@ -164,11 +158,6 @@ def _probe_kind(exporter: ExporterSpec) -> str:
     return "tcp" if web.probe == "tcp" else web.scheme
 
 
-def _ports(exporter: ExporterSpec) -> list[Manifest]:
-    ports = [("metrics", exporter.port), *((port.name, port.port) for port in exporter.extra_ports)]
-    return [{"name": name, "containerPort": number, "protocol": "TCP"} for name, number in ports]
-
-
 def _own_env(naming: Naming) -> list[Manifest]:
     node = field_variable("NODE_NAME", "spec.nodeName")
     if not naming.whatap:
@@ -186,23 +175,21 @@ def _own_env(naming: Naming) -> list[Manifest]:
 
 
 def _args(exporter: ExporterSpec) -> list[str]:
-    args = ["serve", f"--config={CONFIG}/gpuledger.yaml"]
-    if exporter.source != "auto":
-        args.append(f"--source={exporter.source}")
-    if exporter.gpu_count:
-        args.append(f"--gpu-count={exporter.gpu_count}")
-    if exporter.devices:
-        args.append(f"--devices={','.join(exporter.devices)}")
+    web = exporter.web_config
     has_passwd = exporter.passwd_file and not exporter.simulated
-    args.append(f"--passwd-file={'/etc/gpuledger/passwd' if has_passwd else '/dev/null'}")
-    args.append(f"--state-dir={'/var/lib/gpuledger' if exporter.stores_ledger else 'none'}")
-    args.append(f"--listen-address=:{exporter.port}")
-    args += [f"--listen-address=:{port.port}={','.join(port.dialects)}" for port in exporter.extra_ports]
-    if exporter.metrics_path != "/metrics":
-        args.append(f"--metrics-path={exporter.metrics_path}")
-    if exporter.web_config is not None:
-        args.append(f"--web.config.file={WEB_CONFIG}/{exporter.web_config.key}")
-    return [*args, *exporter.args]
+    flags = [
+        ("config", f"{CONFIG}/gpuledger.yaml"),
+        ("source", "" if exporter.source == "auto" else exporter.source),
+        ("gpu-count", exporter.gpu_count),
+        ("devices", ",".join(exporter.devices)),
+        ("passwd-file", "/etc/gpuledger/passwd" if has_passwd else "/dev/null"),
+        ("state-dir", "/var/lib/gpuledger" if exporter.stores_ledger else "none"),
+        ("listen-address", f":{exporter.port}"),
+        *(("listen-address", f":{port.port}={','.join(port.dialects)}") for port in exporter.extra_ports),
+        ("metrics-path", "" if exporter.metrics_path == "/metrics" else exporter.metrics_path),
+        ("web.config.file", f"{WEB_CONFIG}/{web.key}" if web is not None else ""),
+    ]
+    return ["serve", *(f"--{name}={value}" for name, value in flags if value), *exporter.args]
 
 
 def _container_security(naming: Naming) -> Manifest:
@@ -218,7 +205,3 @@ def _pod_security(naming: Naming) -> Manifest:
     security: Manifest = {"seccompProfile": {"type": "RuntimeDefault"}}
     # On OpenShift, SELinux denies ordinary containers the kubelet's socket and the processes of other pods.
     return {**security, "seLinuxOptions": {"type": "spc_t"}} if naming.context.scc_role else security
-
-
-def _yaml_digest(value: Any) -> str:
-    return sha256(to_yaml(value).encode()).hexdigest()

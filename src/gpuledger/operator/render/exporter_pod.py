@@ -6,7 +6,14 @@ from typing import Final
 
 from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
 from gpuledger.operator.render.naming import Manifest, Naming
-from gpuledger.operator.render.pods import image_of, variable
+from gpuledger.operator.render.pods import (
+    RESTRICTED_SECURITY,
+    Mounts,
+    host_mount,
+    image_of,
+    mount,
+    variable,
+)
 from gpuledger.operator.render_context import RenderContext
 from gpuledger.operator.spec import ExporterSpec
 
@@ -28,22 +35,21 @@ def gpu_env(exporter: ExporterSpec) -> list[Manifest]:
     ]
 
 
-def gpu_mounts(exporter: ExporterSpec) -> list[tuple[Manifest, Manifest]]:
+def gpu_mounts(exporter: ExporterSpec) -> Mounts:
     """Mounts and volumes for GPU access: the volume list, or the driver's files in mode host."""
     access = exporter.gpu_access
     if exporter.simulated:
         return []
     if access.mode == "volume-list":
-        return [_mount("gpus", f"{_VOLUME_LIST_DIR}/all", {"path": "/dev/null"})]
+        return [host_mount("gpus", f"{_VOLUME_LIST_DIR}/all", "/dev/null")]
     if not exporter.mounts_driver:
         return []
     if access.driver_dir:
-        return [_mount("driver", _DRIVER_DIR, {"path": access.driver_dir, "type": "Directory"})]
+        return [host_mount("driver", _DRIVER_DIR, access.driver_dir, "Directory")]
     library = f"{_DRIVER_DIR}/lib64/libnvidia-ml.so.1"
-    mounts = [_mount("driver-library", library, {"path": access.library, "type": "File"})]
+    mounts = [host_mount("driver-library", library, access.library, "File")]
     if exporter.accounting or exporter.source == "smi":
-        program = f"{_DRIVER_DIR}/bin/nvidia-smi"
-        mounts.append(_mount("nvidia-smi", program, {"path": access.smi, "type": "File"}))
+        mounts.append(host_mount("nvidia-smi", f"{_DRIVER_DIR}/bin/nvidia-smi", access.smi, "File"))
     return mounts
 
 
@@ -55,13 +61,16 @@ def exporter_security(exporter: ExporterSpec) -> Manifest:
     base: Manifest = {"runAsUser": 0, "runAsNonRoot": False, "readOnlyRootFilesystem": True}
     if exporter.mounts_driver:
         return {**base, "privileged": True, "allowPrivilegeEscalation": True}
-    added = list(dict.fromkeys((*exporter.capabilities, *(["SYS_ADMIN"] if exporter.sys_admin else []))))
-    capabilities = {"drop": ["ALL"], **({"add": added} if added else {})}
-    return {**base, "privileged": False, "allowPrivilegeEscalation": False, "capabilities": capabilities}
+    return base | _unprivileged(*exporter.capabilities, *(["SYS_ADMIN"] if exporter.sys_admin else []))
 
 
-def _mount(name: str, path: str, host: Manifest) -> tuple[Manifest, Manifest]:
-    return {"name": name, "mountPath": path, "readOnly": True}, {"name": name, "hostPath": host}
+def _unprivileged(*capabilities: str) -> Manifest:
+    added = {"add": [*dict.fromkeys(capabilities)]} if capabilities else {}
+    return {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"], **added},
+    }
 
 
 # The path of the collectors file in the WhatapAgent's manual; its directory is mounted.
@@ -83,8 +92,6 @@ WEB_CONFIG: Final = "/etc/gpuledger/web"
 CSV_NAME: Final = "dcgm-exporter-csv"
 CSV_KEY: Final = "whatap-gpu.csv"
 
-Mounts = list[tuple[Manifest, Manifest]]
-
 
 def exporter_mounts(naming: Naming) -> Mounts:
     """Mounts of the exporter's container, each with its volume."""
@@ -95,24 +102,13 @@ def exporter_mounts(naming: Naming) -> Mounts:
 def _native_mounts(naming: Naming) -> Mounts:
     exporter = naming.monitor.exporter
     found: Mounts = [
-        (
-            {"name": "config", "mountPath": CONFIG, "readOnly": True},
-            {"name": "config", "configMap": {"name": naming.names.exporter}},
-        ),
+        mount("config", CONFIG, {"configMap": {"name": naming.names.exporter}}),
         *_writable_mounts(exporter),
     ]
     if not exporter.simulated:
-        found += [
-            _host_mount(
-                "pod-resources", "/var/lib/kubelet/pod-resources", f"{exporter.kubelet_dir}/pod-resources"
-            ),
-            _host_mount(
-                "device-plugins", "/var/lib/kubelet/device-plugins", f"{exporter.kubelet_dir}/device-plugins"
-            ),
-        ]
-        found += _log_mounts(exporter)
+        found += [*_kubelet_mounts(exporter, "pod-resources"), *_log_mounts(exporter)]
         if exporter.passwd_file:
-            found.append(_host_mount("passwd", "/etc/gpuledger/passwd", exporter.passwd_file, "File"))
+            found.append(host_mount("passwd", "/etc/gpuledger/passwd", exporter.passwd_file, "File"))
     return [*found, *_web_mounts(exporter), *gpu_mounts(exporter)]
 
 
@@ -122,10 +118,7 @@ def _web_mounts(exporter: ExporterSpec) -> Mounts:
         return []
     secrets = {"web-config": (WEB_CONFIG, web.secret), "tls": ("/etc/gpuledger/tls", web.tls_secret)}
     return [
-        (
-            {"name": name, "mountPath": path, "readOnly": True},
-            {"name": name, "secret": {"secretName": secret}},
-        )
+        mount(name, path, {"secret": {"secretName": secret}})
         for name, (path, secret) in secrets.items()
         if secret
     ]
@@ -136,34 +129,30 @@ def _whatap_mounts(exporter: ExporterSpec) -> Mounts:
     csv = {"name": CSV_NAME, "items": [{"key": CSV_KEY, "path": file}]}
     return [
         # Mount the directory: the kubelet does not update files that are mounted by subPath.
-        (
-            {"name": "whatap-dcgm-exporter-csv", "mountPath": folder, "readOnly": True},
-            {"name": "whatap-dcgm-exporter-csv", "configMap": csv},
-        ),
-        _host_mount(
-            "pod-gpu-resources", "/var/lib/kubelet/pod-resources", f"{exporter.kubelet_dir}/pod-resources"
-        ),
-        _host_mount(
-            "device-plugins", "/var/lib/kubelet/device-plugins", f"{exporter.kubelet_dir}/device-plugins"
-        ),
+        mount("whatap-dcgm-exporter-csv", folder, {"configMap": csv}),
+        *_kubelet_mounts(exporter, "pod-gpu-resources"),
         *_log_mounts(exporter),
         *_writable_mounts(exporter),
     ]
 
 
+def _kubelet_mounts(exporter: ExporterSpec, pod_resources_name: str) -> Mounts:
+    folders = {pod_resources_name: "pod-resources", "device-plugins": "device-plugins"}
+    return [
+        host_mount(name, f"/var/lib/kubelet/{folder}", f"{exporter.kubelet_dir}/{folder}")
+        for name, folder in folders.items()
+    ]
+
+
 def _writable_mounts(exporter: ExporterSpec) -> Mounts:
-    found: Mounts = [
-        (
-            {"name": "run", "mountPath": "/run/gpuledger"},
-            {"name": "run", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
-        ),
-        ({"name": "tmp", "mountPath": "/tmp"}, {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}}),
+    memory = {"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+    found = [
+        mount("run", "/run/gpuledger", memory, writable=True),
+        mount("tmp", "/tmp", {"emptyDir": {"sizeLimit": "256Mi"}}, writable=True),
     ]
     if exporter.stores_ledger:
-        source = {"path": exporter.state_dir, "type": "DirectoryOrCreate"}
-        found.append(
-            ({"name": "state", "mountPath": "/var/lib/gpuledger"}, {"name": "state", "hostPath": source})
-        )
+        state = {"hostPath": {"path": exporter.state_dir, "type": "DirectoryOrCreate"}}
+        found.append(mount("state", "/var/lib/gpuledger", state, writable=True))
     return found
 
 
@@ -171,14 +160,9 @@ def _log_mounts(exporter: ExporterSpec) -> Mounts:
     if exporter.pod_names not in ("auto", "logs"):
         return []
     return [
-        _host_mount("pod-logs", "/var/log/pods", f"{exporter.pod_logs}/pods"),
-        _host_mount("container-logs", "/var/log/containers", f"{exporter.pod_logs}/containers"),
+        host_mount("pod-logs", "/var/log/pods", f"{exporter.pod_logs}/pods"),
+        host_mount("container-logs", "/var/log/containers", f"{exporter.pod_logs}/containers"),
     ]
-
-
-def _host_mount(name: str, path: str, host_path: str, kind: str = "") -> tuple[Manifest, Manifest]:
-    source = {"path": host_path, **({"type": kind} if kind else {})}
-    return {"name": name, "mountPath": path, "readOnly": True}, {"name": name, "hostPath": source}
 
 
 _VALIDATIONS: Final = "/run/nvidia/validations"
@@ -198,19 +182,13 @@ def init_containers(exporter: ExporterSpec, context: RenderContext) -> list[Mani
     return containers
 
 
-def init_volumes(exporter: ExporterSpec) -> list[tuple[Manifest, Manifest]]:
+def init_volumes(exporter: ExporterSpec) -> Mounts:
     """Mounts of the init containers only, each with its volume."""
-    if not exporter.follow_gpu_operator.enabled:
+    follow = exporter.follow_gpu_operator
+    if not follow.enabled:
         return []
-    mount = {
-        "name": "validations",
-        "mountPath": _VALIDATIONS,
-        "readOnly": True,
-        "mountPropagation": "HostToContainer",
-    }
-    return [
-        (mount, {"name": "validations", "hostPath": {"path": exporter.follow_gpu_operator.validations_dir}})
-    ]
+    mounted, volume = host_mount("validations", _VALIDATIONS, follow.validations_dir)
+    return [({**mounted, "mountPropagation": "HostToContainer"}, volume)]
 
 
 def _wait_container(exporter: ExporterSpec, context: RenderContext) -> Manifest:
@@ -221,29 +199,15 @@ def _wait_container(exporter: ExporterSpec, context: RenderContext) -> Manifest:
         "args": [_WAIT],
         "env": [variable("NVIDIA_VISIBLE_DEVICES", "void")],
         "resources": {"requests": {"cpu": "5m", "memory": "8Mi"}, "limits": {"memory": "32Mi"}},
-        "securityContext": {
-            "runAsUser": 0,
-            "privileged": False,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [mount for mount, _ in init_volumes(exporter)],
+        "securityContext": {"runAsUser": 0, "privileged": False, **RESTRICTED_SECURITY},
+        "volumeMounts": [mounted for mounted, _ in init_volumes(exporter)],
     }
 
 
 def _accounting_container(exporter: ExporterSpec, context: RenderContext) -> Manifest:
-    security: Manifest = {"runAsUser": 0, "readOnlyRootFilesystem": True}
-    if exporter.mounts_driver:
-        security["privileged"] = True
-    else:
-        # The driver requires SYS_ADMIN to enable accounting mode.
-        security |= {
-            "privileged": False,
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN"]},
-        }
-    mounts = [mount for mount, _ in gpu_mounts(exporter)]
+    # The driver requires SYS_ADMIN to enable accounting mode.
+    privileges = {"privileged": True} if exporter.mounts_driver else _unprivileged("SYS_ADMIN")
+    mounts = [mounted for mounted, _ in gpu_mounts(exporter)]
     return {
         "name": "enable-accounting",
         **image_of(exporter, context),
@@ -254,6 +218,6 @@ def _accounting_container(exporter: ExporterSpec, context: RenderContext) -> Man
         ],
         "env": gpu_env(exporter),
         "resources": {"requests": {"cpu": "5m", "memory": "32Mi"}, "limits": {"memory": "256Mi"}},
-        "securityContext": security,
+        "securityContext": {"runAsUser": 0, "readOnlyRootFilesystem": True, **privileges},
         **({"volumeMounts": mounts} if mounts else {}),
     }

@@ -26,12 +26,14 @@ def owned_by(owner: MonitorReference) -> Labels:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of the objects of one resource. Those of a WhatapAgent follow its manual."""
+    """Names of the objects of one resource; the exporter also names its ServiceAccount and ConfigMap.
+
+    Those of a WhatapAgent follow its manual.
+    """
 
     namespace: str
     exporter: str
     exporter_container: str
-    exporter_account: str
     exporter_service: str
     agent: str
     agent_account: str
@@ -40,43 +42,40 @@ class Names:
     agent_file: str
 
 
-def names_of(monitor: GpuMonitor, context: RenderContext) -> Names:
-    """The names of a resource's objects; they depend only on its kind and name."""
-    if monitor.kind == WHATAP_AGENT:
-        return Names(
-            namespace=context.whatap_namespace,
-            exporter="whatap-node-agent",
-            exporter_container="dcgm-exporter",
-            exporter_account="whatap-node-agent",
-            exporter_service="dcgm-exporter-service",
-            agent="whatap-open-agent",
-            agent_account="whatap-open-agent-sa",
-            agent_binding="whatap-open-agent-role-binding",
-            agent_config="whatap-open-agent-config",
-            agent_file="scrape_config.yaml",
-        )
-    exporter, agent = (f"gpumonitor-{monitor.name}-{part}" for part in ("exporter", "agent"))
-    return Names(
-        namespace=context.namespace,
-        exporter=exporter,
-        exporter_container="exporter",
-        exporter_account=exporter,
-        exporter_service=exporter,
-        agent=agent,
-        agent_account=agent,
-        agent_binding=agent,
-        agent_config=agent,
-        agent_file="agent.yaml",
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Naming:
     """Names, labels and owner reference of the objects of one resource."""
 
     monitor: GpuMonitor
     context: RenderContext
-    names: Names
+
+    @property
+    def names(self) -> Names:
+        """The names of the objects; they depend only on the kind and name of the resource."""
+        if self.whatap:
+            return Names(
+                namespace=self.context.whatap_namespace,
+                exporter="whatap-node-agent",
+                exporter_container="dcgm-exporter",
+                exporter_service="dcgm-exporter-service",
+                agent="whatap-open-agent",
+                agent_account="whatap-open-agent-sa",
+                agent_binding="whatap-open-agent-role-binding",
+                agent_config="whatap-open-agent-config",
+                agent_file="scrape_config.yaml",
+            )
+        exporter, agent = (f"gpumonitor-{self.monitor.name}-{part}" for part in ("exporter", "agent"))
+        return Names(
+            namespace=self.context.namespace,
+            exporter=exporter,
+            exporter_container="exporter",
+            exporter_service=exporter,
+            agent=agent,
+            agent_account=agent,
+            agent_binding=agent,
+            agent_config=agent,
+            agent_file="agent.yaml",
+        )
 
     @property
     def whatap(self) -> bool:
@@ -93,15 +92,11 @@ class Naming:
         """Labels of an object or a pod of a component."""
         # Agents that discover exporters by label must find each once, so those of a WhatapAgent have only
         # their own label.
-        own = {"whatap-gpu": "true"} if self.whatap and component == "exporter" else {}
-        app = {} if own else {"app.kubernetes.io/name": "gpuledger"}
-        return {
-            **app,
-            **own,
-            COMPONENT: component,
-            **owned_by(self.context.owner),
-            **self.selector(component),
-        }
+        found = {"app.kubernetes.io/name": "gpuledger"}
+        if self.whatap and component == "exporter":
+            found = {"whatap-gpu": "true"}
+        found[COMPONENT] = component
+        return found | owned_by(self.context.owner) | self.selector(component)
 
     def object(
         self,
@@ -136,8 +131,3 @@ class Naming:
             },
             **content,
         }
-
-
-def naming_of(monitor: GpuMonitor, context: RenderContext) -> Naming:
-    """The naming of a resource's objects."""
-    return Naming(monitor, context, names_of(monitor, context))

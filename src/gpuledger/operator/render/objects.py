@@ -9,9 +9,9 @@ from typing import Any, Final
 from gpuledger.operator.program_checks import ProgramProblem
 from gpuledger.operator.render.agent import agent_config, agent_config_map, agent_service, stateful_set
 from gpuledger.operator.render.exporter import csv_config, daemon_set, exporter_config, exporter_service
-from gpuledger.operator.render.naming import COMPONENT, Manifest, Naming, naming_of
+from gpuledger.operator.render.naming import COMPONENT, Manifest, Naming
 from gpuledger.operator.render.pods import find_env_problems
-from gpuledger.operator.render.program import agent_run, exporter_run, find_overridden_keys
+from gpuledger.operator.render.program import FLAG_FIELDS, agent_run, exporter_run, find_overridden_keys
 from gpuledger.operator.render.secrets import SecretFiles
 from gpuledger.operator.render.targets import scrapes_its_own
 from gpuledger.operator.render_context import RenderContext
@@ -27,18 +27,14 @@ def access_objects(naming: Naming) -> list[Manifest]:
     monitor, context, names = naming.monitor, naming.context, naming.names
     found: list[Manifest] = []
     if monitor.exporter.enabled:
-        found.append(naming.object("v1", "ServiceAccount", names.exporter_account, "exporter"))
+        exporter = names.exporter
+        found.append(naming.object("v1", "ServiceAccount", exporter, "exporter"))
         if monitor.exporter.pod_names in ("auto", "api"):
-            found.append(
-                _role_binding(
-                    naming, "exporter", names.exporter, names.exporter_account, context.exporter_role, True
-                )
-            )
+            role = context.exporter_role
+            found.append(_role_binding(naming, "exporter", exporter, exporter, role, True))
         if context.scc_role:
-            name = f"{names.exporter}-scc"
-            found.append(
-                _role_binding(naming, "exporter", name, names.exporter_account, context.scc_role, False)
-            )
+            name = f"{exporter}-scc"
+            found.append(_role_binding(naming, "exporter", name, exporter, context.scc_role, False))
     if monitor.agent.enabled:
         account = names.agent_account
         found += [
@@ -64,17 +60,6 @@ def _role_binding(
     )
 
 
-# Flags of the exporter, and the fields that set them.
-_FLAG_FIELDS: Final = {
-    "--source": "source",
-    "--gpu-count": "gpuCount",
-    "--devices": "devices",
-    "--passwd-file": "passwdFile",
-    "--state-dir": "stateDir",
-    "--metrics-path": "metricsPath",
-}
-
-
 def exporter_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
     """The problem with the path of the exporter's field that causes it."""
     path, exporter = monitor.exporter_path, monitor.exporter
@@ -82,8 +67,9 @@ def exporter_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
     location, _, message = problem.text.partition(": ")
     if problem.part == "environment":
         return _variable_problem(problem.text, exporter, path, monitor)
-    if problem.part == "arguments" and location in _FLAG_FIELDS and location not in flags:
-        return Problem(f"{path}.{_FLAG_FIELDS[location]}", message)
+    field = FLAG_FIELDS.get(location.removeprefix("--").replace("-", "_"))
+    if problem.part == "arguments" and field and location not in flags:
+        return Problem(f"{path}.{field}", message)
     if problem.part == "arguments" or f"--{problem.part}" in flags:
         return Problem(f"{path}.args", problem.text)
     if problem.part == "dialect":
@@ -157,7 +143,7 @@ class Rendered:
 
 def render_objects(monitor: GpuMonitor, context: RenderContext) -> Rendered:
     """Render the objects of a resource. Never raises for a resource that its schema allows."""
-    naming = naming_of(monitor, context)
+    naming = Naming(monitor, context)
     objects = access_objects(naming)
     seeds: list[Manifest] = []
     problems: list[Problem] = []

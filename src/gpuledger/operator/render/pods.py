@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from re import sub
 from typing import Any, Final
 
 from gpuledger.operator.render.naming import Labels, Manifest
@@ -31,6 +32,11 @@ def to_plain(value: Any) -> Any:
     return value
 
 
+def snake_case(key: str) -> str:
+    """A key as Prometheus spells it: `minShards` as min_shards."""
+    return sub("[A-Z]", lambda match: f"_{match[0].lower()}", key)
+
+
 def probes(healthy: str = "/-/healthy", ready: str = "/-/ready", kind: str = "http") -> Manifest:
     """Startup, liveness and readiness probes. `kind` is http, https, or tcp if the kubelet cannot log in."""
 
@@ -49,6 +55,31 @@ def probes(healthy: str = "/-/healthy", ready: str = "/-/ready", kind: str = "ht
 def merge_environment(own: Iterable[Plain], configured: Iterable[Plain]) -> list[Manifest]:
     """All variables, each once; the last one of a name wins."""
     return list({entry["name"]: to_plain(entry) for entry in (*own, *configured)}.values())
+
+
+# Mounts of a container, each with its volume.
+Mounts = list[tuple[Manifest, Manifest]]
+
+
+def mount(name: str, path: str, source: Manifest, *, writable: bool = False) -> tuple[Manifest, Manifest]:
+    """A mount and its volume; `source` is the volume without its name."""
+    access = {} if writable else {"readOnly": True}
+    return {"name": name, "mountPath": path, **access}, {"name": name, **source}
+
+
+def host_mount(name: str, path: str, host_path: str, kind: str = "") -> tuple[Manifest, Manifest]:
+    """A read-only mount of a path of the node."""
+    return mount(name, path, {"hostPath": {"path": host_path, **({"type": kind} if kind else {})}})
+
+
+def service_port(name: str, port: int) -> Manifest:
+    """A port of a Service; the port of the container has the same name."""
+    return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+
+
+def container_port(name: str, port: int) -> Manifest:
+    """A port of a container."""
+    return {"name": name, "containerPort": port, "protocol": "TCP"}
 
 
 def variable(name: str, value: str) -> Manifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Final
 
 from gpuledger.operator.program_checks import ProgramRun
@@ -18,7 +19,7 @@ from gpuledger.operator.spec_sections import Plain
 # The path of a GpuMonitor's collectors file in the pod.
 COLLECTORS: Final = "/etc/gpuledger/config/collectors.csv"
 # Settings that the operator passes as flags, which override the file, and the fields that set them.
-_FLAG_FIELDS: Final = {
+FLAG_FIELDS: Final = {
     "listen_address": "port",
     "metrics_path": "metricsPath",
     "source": "source",
@@ -50,8 +51,8 @@ def program_config(exporter: ExporterSpec) -> Manifest:
 def find_overridden_keys(exporter: ExporterSpec, path: str) -> Iterator[Problem]:
     """Problems of keys in `config` that have no effect, because a flag overrides them."""
     for key in _flatten(exporter.config):
-        if key in _FLAG_FIELDS:
-            yield Problem(f"{path}.config.{key}", f"has no effect; set {path}.{_FLAG_FIELDS[key]} instead")
+        if key in FLAG_FIELDS:
+            yield Problem(f"{path}.config.{key}", f"has no effect; set {path}.{FLAG_FIELDS[key]} instead")
 
 
 def restart_settings(exporter: ExporterSpec, restarts: Collection[str]) -> Manifest:
@@ -64,6 +65,11 @@ def to_yaml(value: Any) -> str:
     import yaml
 
     return str(yaml.safe_dump(to_plain(value), sort_keys=True, allow_unicode=True))
+
+
+def restart_annotation(settings: Any) -> dict[str, str]:
+    """The annotation of pods that are replaced when these settings change."""
+    return {"gpuledger/restart-on": sha256(to_yaml(settings).encode()).hexdigest()}
 
 
 def _merge(base: Manifest, overrides: Mapping[str, Any]) -> Manifest:
@@ -86,10 +92,6 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> Manifest:
 
 # Kubernetes expands `$(NAME)` in arguments and values; `$$` is a dollar sign.
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
-
-
-class _UnknownVariable(Exception):
-    """The text refers to a variable with a value that is known only in the pod."""
 
 
 def exporter_run(naming: Naming, container: Plain) -> ProgramRun:
@@ -125,9 +127,8 @@ def _run(
 ) -> ProgramRun:
     """Omits variables that are known only in the pod; if an argument refers to one, omits all arguments."""
     known = _known_environment(container.get("env") or ())
-    try:
-        expanded = [_expand(argument, known) for argument in arguments]
-    except _UnknownVariable:
+    expanded = [text for argument in arguments if (text := _expand(argument, known)) is not None]
+    if len(expanded) < len(arguments):
         expanded = []
     environment = {name: value for name, value in known.items() if value is not None}
     return ProgramRun(expanded, environment, configuration, files)
@@ -137,22 +138,13 @@ def _known_environment(env: Iterable[Plain]) -> dict[str, str | None]:
     """The value of each variable, None if it is known only in the pod."""
     found: dict[str, str | None] = {}
     for entry in env:
-        try:
-            value = None if entry.get("valueFrom") else _expand(str(entry.get("value") or ""), found)
-        except _UnknownVariable:
-            value = None
+        value = None if entry.get("valueFrom") else _expand(str(entry.get("value") or ""), found)
         found[entry["name"]] = value
     return found
 
 
-def _expand(text: str, known: Mapping[str, str | None]) -> str:
-    def resolve(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name is None:
-            return "$"
-        value = known.get(name, match.group())
-        if value is None:
-            raise _UnknownVariable
-        return value
-
-    return _REFERENCE.sub(resolve, text)
+def _expand(text: str, known: Mapping[str, str | None]) -> str | None:
+    """The text with the values of its variables; None if a value is known only in the pod."""
+    if any(known.get(name, "") is None for name in _REFERENCE.findall(text)):
+        return None
+    return _REFERENCE.sub(lambda match: known.get(match[1], match[0]) or "" if match[1] else "$", text)

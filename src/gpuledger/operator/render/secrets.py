@@ -11,12 +11,11 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gpuledger.operator.render.naming import Manifest
-from gpuledger.operator.render.pods import to_plain
+from gpuledger.operator.render.pods import Mounts, mount, snake_case, to_plain
 from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.spec_sections import Plain
 
 FOLDER: Final = "/etc/gpuledger-secrets"
-VOLUME: Final = "secrets"
 
 
 class SecretFiles:
@@ -49,35 +48,21 @@ class SecretFiles:
     def endpoint_config(self, section: Plain, path: str) -> Manifest:
         """tlsConfig, basicAuth and authorization of an endpoint, with the agent's keys and with files."""
         config: Manifest = {}
-        if section.get("tlsConfig") is not None:
-            config["tlsConfig"] = dict(self._tls(section["tlsConfig"], f"{path}.tlsConfig"))
+        for name in ("tlsConfig", "authorization"):
+            if section.get(name) is not None:
+                config[name] = dict(self._with_files(section[name], f"{path}.{name}"))
         if section.get("basicAuth") is not None:
             config["basicAuth"] = {
                 f"{key}File": self.file_path(reference, f"{path}.basicAuth.{key}")
                 for key, reference in section["basicAuth"].items()
                 if reference is not None
             }
-        if section.get("authorization") is not None:
-            config["authorization"] = dict(
-                self._authorization(section["authorization"], f"{path}.authorization")
-            )
         return config
 
     def receiver_config(self, receiver: Plain, path: str) -> Manifest:
         """The same sections of a receiver, with the keys of Prometheus."""
-        keys = {
-            "caFile": "ca_file",
-            "certFile": "cert_file",
-            "keyFile": "key_file",
-            "serverName": "server_name",
-            "insecureSkipVerify": "insecure_skip_verify",
-            "usernameFile": "username_file",
-            "passwordFile": "password_file",
-            "credentialsFile": "credentials_file",
-        }
-        sections = {"tlsConfig": "tls_config", "basicAuth": "basic_auth", "authorization": "authorization"}
         return {
-            sections[name]: {keys.get(key, key): value for key, value in section.items()}
+            snake_case(name): {snake_case(key): value for key, value in section.items()}
             for name, section in self.endpoint_config(receiver, path).items()
         }
 
@@ -97,7 +82,7 @@ class SecretFiles:
                 )
             )
 
-    def volumes(self) -> list[tuple[Manifest, Manifest]]:
+    def volumes(self) -> Mounts:
         """The mount and its volume; empty without Secrets."""
         if not self._keys:
             return []
@@ -111,31 +96,15 @@ class SecretFiles:
             }
             for name, keys in sorted(self._keys.items())
         ]
-        return [
-            (
-                {"name": VOLUME, "mountPath": FOLDER, "readOnly": True},
-                {"name": VOLUME, "projected": {"sources": sources}},
-            )
-        ]
+        return [mount("secrets", FOLDER, {"projected": {"sources": sources}})]
 
-    def _tls(self, section: Plain, path: str) -> Iterator[tuple[str, object]]:
+    def _with_files(self, section: Plain, path: str) -> Iterator[tuple[str, object]]:
         for key, value in to_plain(section).items():
             if key.endswith("Secret"):
                 file = key.removesuffix("Secret") + "File"
                 if section.get(file):
-                    self._report_conflict(f"{path}.{key}", file)
+                    conflict = f"conflicts with {file}; set only one of them"
+                    self.problems.append(Problem(f"{path}.{key}", conflict))
                 yield file, self.file_path(value, f"{path}.{key}")
-            elif f"{key.removesuffix('File')}Secret" not in section:
+            elif not key.endswith("File") or f"{key.removesuffix('File')}Secret" not in section:
                 yield key, value
-
-    def _authorization(self, section: Plain, path: str) -> Iterator[tuple[str, object]]:
-        for key, value in to_plain(section).items():
-            if key == "credentialsSecret":
-                if section.get("credentialsFile"):
-                    self._report_conflict(f"{path}.{key}", "credentialsFile")
-                yield "credentialsFile", self.file_path(value, f"{path}.{key}")
-            elif key != "credentialsFile" or "credentialsSecret" not in section:
-                yield key, value
-
-    def _report_conflict(self, path: str, key: str) -> None:
-        self.problems.append(Problem(path, f"conflicts with {key}; set only one of them"))

@@ -20,10 +20,8 @@ def agent_targets(naming: Naming, secrets: SecretFiles) -> tuple[list[Manifest] 
         _target(target, secrets, f"{path}.targets[{index}]")
         for index, target in enumerate(agent.targets or ())
     ]
-    if agent.auto_targets:
-        return listed, True
-    if agent.auto_targets is False:
-        return listed, False
+    if agent.auto_targets is not None:
+        return listed, agent.auto_targets
     if agent.targets is None and (not naming.monitor.exporter.enabled or _uses_automatic_targets(naming)):
         return None, True
     if scrapes_its_own(naming):
@@ -111,10 +109,9 @@ def _endpoint(endpoint: Plain, secrets: SecretFiles, path: str) -> Manifest:
 
 def _selector_matches(selector: Plain, labels: Mapping[str, str]) -> bool:
     match_labels: Mapping[str, Any] = selector.get("matchLabels") or {}
-    if any(labels.get(name) != value for name, value in match_labels.items()):
-        return False
-    return all(
-        _expression_matches(expression, labels) for expression in selector.get("matchExpressions") or ()
+    expressions = selector.get("matchExpressions") or ()
+    return all(labels.get(name) == value for name, value in match_labels.items()) and all(
+        _expression_matches(expression, labels) for expression in expressions
     )
 
 

@@ -65,14 +65,8 @@ class TextNode(SchemaNode):
 
     def openapi(self) -> OpenApiSchema:
         """See SchemaNode."""
-        schema: OpenApiSchema = {"type": "string"}
-        if self.choices:
-            schema["enum"] = list(self.choices)
-        if self.pattern:
-            schema["pattern"] = self.pattern
-        if self.max_length:
-            schema["maxLength"] = self.max_length
-        return schema
+        schema = {"type": "string", "enum": [*self.choices], "pattern": self.pattern}
+        return _without_empty({**schema, "maxLength": self.max_length})
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """See SchemaNode."""
@@ -121,7 +115,7 @@ class IntegerNode(SchemaNode):
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """See SchemaNode."""
-        if not _is_integer(value) or not self.minimum <= int(str(value)) <= self.maximum:
+        if not _is_integer(value, self.minimum, self.maximum):
             bounds = f"{self.minimum} to {self.maximum}"
             yield Problem(path, f"expected a whole number from {bounds}, not {_quote(value)}")
 
@@ -149,8 +143,7 @@ class IntOrStringNode(SchemaNode):
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """See SchemaNode."""
         is_text = isinstance(value, str) and (not self.pattern or fullmatch(self.pattern, value) is not None)
-        is_number = _is_integer(value) and self.minimum <= int(str(value)) <= self.maximum
-        if not is_text and not is_number:
+        if not is_text and not _is_integer(value, self.minimum, self.maximum):
             yield Problem(path, f"expected {self.expected or 'a number or a string'}, not {_quote(value)}")
 
 
@@ -164,8 +157,7 @@ class ListNode(SchemaNode):
 
     def openapi(self) -> OpenApiSchema:
         """See SchemaNode."""
-        schema: OpenApiSchema = {"type": "array", "items": self.item.described()}
-        return {**schema, "minItems": self.min_items} if self.min_items else schema
+        return _without_empty({"type": "array", "items": self.item.described(), "minItems": self.min_items})
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """See SchemaNode."""
@@ -219,14 +211,14 @@ class ObjectNode(SchemaNode):
 
     def openapi(self) -> OpenApiSchema:
         """See SchemaNode."""
-        schema: OpenApiSchema = {"type": "object"}
-        if self.keys:
-            schema["properties"] = {name: node.described() for name, node in self.keys.items()}
-        if self.required:
-            schema["required"] = list(self.required)
-        if self.open:
-            schema["x-kubernetes-preserve-unknown-fields"] = True
-        return schema
+        return _without_empty(
+            {
+                "type": "object",
+                "properties": {name: node.described() for name, node in self.keys.items()},
+                "required": [*self.required],
+                "x-kubernetes-preserve-unknown-fields": self.open,
+            }
+        )
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """See SchemaNode."""
@@ -278,8 +270,13 @@ def ignored_keys(node: SchemaNode, value: object, path: str) -> Iterator[Problem
             yield from ignored_keys(below, item, f"{path}.{name}")
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _without_empty(schema: OpenApiSchema) -> OpenApiSchema:
+    """The schema without keywords that do not restrict anything."""
+    return {keyword: value for keyword, value in schema.items() if value}
+
+
+def _is_integer(value: object, lowest: int, highest: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
 
 
 def _quote(value: object) -> str:

@@ -45,13 +45,16 @@ def image_node(description: str) -> SchemaNode:
     return TextNode(description, r"^[^\s]+$", expected="the name of an image", max_length=512)
 
 
+def name_node(description: str, expected: str) -> TextNode:
+    """The name of an object."""
+    return TextNode(description, NAME, expected=expected)
+
+
 PULL_POLICY: Final = TextNode(
     "When the kubelet pulls the image.", choices=("Always", "IfNotPresent", "Never")
 )
 PULL_SECRETS: Final = ListNode(
-    ObjectNode(
-        {"name": TextNode("Name of the Secret.", NAME, expected="the name of a Secret")}, required=("name",)
-    ),
+    ObjectNode({"name": name_node("Name of the Secret.", "the name of a Secret")}, required=("name",)),
     "Secrets with credentials for image registries, in the namespace of the pods.",
 )
 
@@ -70,46 +73,41 @@ TOLERATIONS: Final = ListNode(
     "Taints of nodes that the pods tolerate.",
 )
 
-_NODE_EXPRESSIONS: Final = ListNode(
-    ObjectNode(
-        {
-            "key": TextNode("Name of the label, or the field metadata.name.", max_length=317),
-            "operator": TextNode(
-                "How the value is compared.", choices=("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
-            ),
-            "values": ListNode(PLAIN, "Values to compare with."),
-        },
-        required=("key", "operator"),
-    )
+
+def _expressions(key: str, operators: tuple[str, ...], values: str, description: str = "") -> ListNode:
+    keys: dict[str, SchemaNode] = {
+        "key": TextNode(key, max_length=317),
+        "operator": TextNode("How the value is compared.", choices=operators),
+        "values": ListNode(PLAIN, values),
+    }
+    return ListNode(ObjectNode(keys, required=("key", "operator")), description)
+
+
+def _preferred(key: str, term: ObjectNode) -> ListNode:
+    keys: dict[str, SchemaNode] = {"weight": IntegerNode("1 to 100.", 1, 100), key: term}
+    return ListNode(ObjectNode(keys, required=tuple(keys)))
+
+
+_OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+_NODE_EXPRESSIONS: Final = _expressions(
+    "Name of the label, or the field metadata.name.", (*_OPERATORS, "Gt", "Lt"), "Values to compare with."
 )
 _NODE_TERM: Final = ObjectNode({"matchExpressions": _NODE_EXPRESSIONS, "matchFields": _NODE_EXPRESSIONS})
-NODE_AFFINITY: Final = ObjectNode(
+_NODE_AFFINITY: Final = ObjectNode(
     {
         "requiredDuringSchedulingIgnoredDuringExecution": ObjectNode(
             {"nodeSelectorTerms": ListNode(_NODE_TERM, "At least one term must hold.", min_items=1)},
             required=("nodeSelectorTerms",),
         ),
-        "preferredDuringSchedulingIgnoredDuringExecution": ListNode(
-            ObjectNode(
-                {"weight": IntegerNode("1 to 100.", 1, 100), "preference": _NODE_TERM},
-                required=("weight", "preference"),
-            )
-        ),
+        "preferredDuringSchedulingIgnoredDuringExecution": _preferred("preference", _NODE_TERM),
     },
     "Rules by labels of nodes.",
 )
 
-_EXPRESSIONS: Final = ListNode(
-    ObjectNode(
-        {
-            "key": TextNode("Name of the label.", max_length=317),
-            "operator": TextNode(
-                "How the value is compared.", choices=("In", "NotIn", "Exists", "DoesNotExist")
-            ),
-            "values": ListNode(PLAIN, "Values to compare with, for In and NotIn."),
-        },
-        required=("key", "operator"),
-    ),
+_EXPRESSIONS: Final = _expressions(
+    "Name of the label.",
+    _OPERATORS,
+    "Values to compare with, for In and NotIn.",
     "Expressions, all of which must hold.",
 )
 
@@ -135,19 +133,14 @@ _POD_TERM: Final = ObjectNode(
 _POD_AFFINITY: Final = ObjectNode(
     {
         "requiredDuringSchedulingIgnoredDuringExecution": ListNode(_POD_TERM),
-        "preferredDuringSchedulingIgnoredDuringExecution": ListNode(
-            ObjectNode(
-                {"weight": IntegerNode("1 to 100.", 1, 100), "podAffinityTerm": _POD_TERM},
-                required=("weight", "podAffinityTerm"),
-            )
-        ),
+        "preferredDuringSchedulingIgnoredDuringExecution": _preferred("podAffinityTerm", _POD_TERM),
     }
 )
 
 
 def affinity_node(description: str) -> SchemaNode:
     """Affinity to nodes and pods, and anti-affinity to pods."""
-    keys = {"nodeAffinity": NODE_AFFINITY, "podAffinity": _POD_AFFINITY, "podAntiAffinity": _POD_AFFINITY}
+    keys = {"nodeAffinity": _NODE_AFFINITY, "podAffinity": _POD_AFFINITY, "podAntiAffinity": _POD_AFFINITY}
     return ObjectNode(keys, description)
 
 
@@ -188,13 +181,15 @@ def resources_node(description: str) -> SchemaNode:
     return _ResourcesNode({"requests": _AMOUNTS, "limits": _AMOUNTS}, description)
 
 
-def _reference(kind: str) -> SchemaNode:
+def _reference(kind: str, expected: str, description: str = "", **more: SchemaNode) -> SchemaNode:
     keys: dict[str, SchemaNode] = {
-        "name": TextNode(f"Name of the {kind}.", NAME, expected=f"the name of a {kind}"),
-        "key": TextNode(f"Key in the {kind}.", SECRET_KEY, expected="a key"),
-        "optional": BooleanNode("Start the container even if it is missing."),
+        "name": name_node(f"Name of the {kind}.", f"the name of a {kind}"),
+        "key": TextNode(f"Key in the {kind}.", SECRET_KEY, expected=expected),
     }
-    return ObjectNode(keys, required=("name", "key"))
+    return ObjectNode({**keys, **more}, description, required=("name", "key"))
+
+
+_OPTIONAL: Final = BooleanNode("Start the container even if it is missing.")
 
 
 ENVIRONMENT: Final = ListNode(
@@ -204,8 +199,8 @@ ENVIRONMENT: Final = ListNode(
             "value": TextNode("Value of the variable."),
             "valueFrom": ObjectNode(
                 {
-                    "secretKeyRef": _reference("Secret"),
-                    "configMapKeyRef": _reference("ConfigMap"),
+                    "secretKeyRef": _reference("Secret", "a key", optional=_OPTIONAL),
+                    "configMapKeyRef": _reference("ConfigMap", "a key", optional=_OPTIONAL),
                     "fieldRef": ObjectNode(
                         {"fieldPath": TextNode("A field of the pod.")}, required=("fieldPath",)
                     ),
@@ -221,9 +216,5 @@ ENVIRONMENT: Final = ListNode(
 
 def secret_key_node(description: str) -> SchemaNode:
     """A key of a Secret in the agent's own namespace."""
-    keys: dict[str, SchemaNode] = {
-        "name": TextNode("Name of the Secret.", NAME, expected="the name of a Secret"),
-        "key": TextNode("Key in the Secret.", SECRET_KEY, expected="a key of a Secret"),
-        "namespace": TextNode("Only the agent's own namespace is allowed; omit it."),
-    }
-    return ObjectNode(keys, description, required=("name", "key"))
+    namespace = TextNode("Only the agent's own namespace is allowed; omit it.")
+    return _reference("Secret", "a key of a Secret", description, namespace=namespace)

@@ -18,21 +18,18 @@ from gpuledger.operator.schema.nodes import (
 from gpuledger.operator.schema.pods import PLAIN, secret_key_node, selector_node
 
 _DURATION: Final = "^([0-9]+([.][0-9]+)?(ms|s|m|h|d))+$|^[0-9]+$"
-_RELABEL: Final = ListNode(
-    ObjectNode(
-        {
-            "source_labels": ListNode(PLAIN, "Labels; their values are joined."),
-            "sourceLabels": ListNode(PLAIN, "The same, spelled as in Prometheus Operator."),
-            "separator": TextNode("Separator of the joined values; default ;"),
-            "regex": TextNode("RE2, anchored; default (.*)."),
-            "modulus": IntegerNode("Modulus for action hashmod.", 0, INT64),
-            "target_label": TextNode("The label to set."),
-            "targetLabel": TextNode("The same, spelled as in Prometheus Operator."),
-            "replacement": TextNode("The new value; default $1."),
-            "action": TextNode("Action of Prometheus relabeling; default replace."),
-        }
-    ),
-    "Relabeling rules of Prometheus.",
+_RELABEL_RULE: Final = ObjectNode(
+    {
+        "source_labels": ListNode(PLAIN, "Labels; their values are joined."),
+        "sourceLabels": ListNode(PLAIN, "The same, spelled as in Prometheus Operator."),
+        "separator": TextNode("Separator of the joined values; default ;"),
+        "regex": TextNode("RE2, anchored; default (.*)."),
+        "modulus": IntegerNode("Modulus for action hashmod.", 0, INT64),
+        "target_label": TextNode("The label to set."),
+        "targetLabel": TextNode("The same, spelled as in Prometheus Operator."),
+        "replacement": TextNode("The new value; default $1."),
+        "action": TextNode("Action of Prometheus relabeling; default replace."),
+    }
 )
 _SIZE: Final = "^[0-9]+([KMGT]?i?B?)?$"
 
@@ -44,7 +41,7 @@ def duration_node(description: str) -> SchemaNode:
 
 def relabel_node(description: str) -> SchemaNode:
     """A list of relabeling rules."""
-    return ListNode(_RELABEL.item, description)
+    return ListNode(_RELABEL_RULE, description)
 
 
 def size_node(description: str) -> SchemaNode:
@@ -52,22 +49,20 @@ def size_node(description: str) -> SchemaNode:
     return IntOrStringNode(description, _SIZE, "a size such as 512MB", 0, 2**31 - 1)
 
 
-_TLS: Final[dict[str, SchemaNode]] = {
-    "insecureSkipVerify": BooleanNode("Accept any server certificate."),
-    "serverName": TextNode("The expected name in the server certificate."),
-    **{
-        f"{name}Secret": secret_key_node(f"{content}, in a Secret.")
-        for name, content in (
-            ("ca", "Trusted CA certificates"),
-            ("cert", "Client certificate"),
-            ("key", "Key of the client certificate"),
-        )
-    },
-    "caFile": TextNode("Trusted CA certificates, in a file in the agent's pod."),
-    "certFile": TextNode("Client certificate, in a file in the agent's pod."),
-    "keyFile": TextNode("Key of the client certificate, in a file in the agent's pod."),
+_PEM: Final = {
+    "ca": "Trusted CA certificates",
+    "cert": "Client certificate",
+    "key": "Key of the client certificate",
 }
-TLS_CONFIG: Final = ObjectNode(_TLS, "TLS: trusted certificates and client certificate.")
+TLS_CONFIG: Final = ObjectNode(
+    {
+        "insecureSkipVerify": BooleanNode("Accept any server certificate."),
+        "serverName": TextNode("The expected name in the server certificate."),
+        **{f"{name}Secret": secret_key_node(f"{pem}, in a Secret.") for name, pem in _PEM.items()},
+        **{f"{name}File": TextNode(f"{pem}, in a file in the agent's pod.") for name, pem in _PEM.items()},
+    },
+    "TLS: trusted certificates and client certificate.",
+)
 
 BASIC_AUTH: Final = ObjectNode(
     {
@@ -76,12 +71,14 @@ BASIC_AUTH: Final = ObjectNode(
     },
     "HTTP basic authentication.",
 )
-_AUTHORIZATION: Final[dict[str, SchemaNode]] = {
-    "type": TextNode("Bearer by default.", "^[A-Za-z0-9]+$", expected="one word such as Bearer"),
-    "credentialsSecret": secret_key_node("The token, in a Secret."),
-    "credentialsFile": TextNode("The token, in a file in the agent's pod."),
-}
-AUTHORIZATION: Final = ObjectNode(_AUTHORIZATION, "The Authorization header.")
+AUTHORIZATION: Final = ObjectNode(
+    {
+        "type": TextNode("Bearer by default.", "^[A-Za-z0-9]+$", expected="one word such as Bearer"),
+        "credentialsSecret": secret_key_node("The token, in a Secret."),
+        "credentialsFile": TextNode("The token, in a file in the agent's pod."),
+    },
+    "The Authorization header.",
+)
 
 # Refused keys of a WhatapAgent: they expose the token in the resource, or need a variable that is not set.
 INLINE_CREDENTIALS: Final[dict[str, SchemaNode]] = {

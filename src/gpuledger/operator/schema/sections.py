@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
-from gpuledger.operator.schema.nodes import ListNode, ObjectNode, SchemaNode
+from gpuledger.operator.schema.nodes import ObjectNode, SchemaNode, TextNode
 
 T = TypeVar("T")
 
@@ -25,6 +25,11 @@ def spec_field(
     return field(default=default, metadata=metadata)
 
 
+def text_field(default: Any, description: str, **node: Any) -> Any:
+    """A field of a section with a TextNode."""
+    return spec_field(TextNode(description, **node), default)
+
+
 @dataclass(frozen=True)
 class SectionNode(ObjectNode):
     """A mapping that is parsed into the section `kind`; created by `section`."""
@@ -36,10 +41,12 @@ class SectionNode(ObjectNode):
         return read_section(self.kind, value)
 
 
-def section(kind: type, description: str = "", required: tuple[str, ...] = ()) -> SectionNode:
-    """The schema of a section, from the declarations of its fields."""
-    keys = {key: item.metadata["node"] for key, item in _declared(kind)}
-    return SectionNode(keys, description, required, kind=kind)
+def section(kind: type, description: str = "") -> SectionNode:
+    """The schema of a section, from the declarations of its fields. Those without a default are required."""
+    declared = dict(_declared(kind))
+    keys = {key: item.metadata["node"] for key, item in declared.items()}
+    required = (key for key, item in declared.items() if item.default is item.default_factory is MISSING)
+    return SectionNode(keys, description, tuple(required), kind=kind)
 
 
 def read_section(kind: type[T], value: Mapping[str, Any]) -> T:
@@ -54,16 +61,6 @@ def section_values(kind: type, value: Mapping[str, Any]) -> dict[str, Any]:
         if value.get(key) is not None:
             found[item.name] = item.metadata["read"](value[key])
     return found
-
-
-def sections(kind: type, description: str, required: tuple[str, ...] = ()) -> ListNode:
-    """A list of sections of one kind."""
-    return ListNode(section(kind, required=required), description)
-
-
-def texts(values: Any) -> tuple[str, ...]:
-    """Scalars of a list as strings."""
-    return tuple(str(value) for value in values)
 
 
 def _declared(kind: type) -> Iterator[tuple[str, Field[Any]]]:

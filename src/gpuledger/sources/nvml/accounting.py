@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from ctypes import byref, c_uint, c_void_p, create_string_buffer
-from dataclasses import dataclass, field
+from ctypes import create_string_buffer
 from typing import Final
 
 from gpuledger.model.process import AccountingRecord
-from gpuledger.sources.nvml.codes import (
-    INSUFFICIENT_SIZE,
-    NO_PERMISSION,
-    NOTHING_YET,
-    SUCCESS,
-    UNSUPPORTED,
-    name_of,
-)
-from gpuledger.sources.nvml.device_state import GpuState
+from gpuledger.sources.nvml.codes import NOTHING_YET, UNSUPPORTED, Code, name_of
+from gpuledger.sources.nvml.device_state import AccountingState, GpuState
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import ListBuffer, NvmlLibrary, buffer_view
 from gpuledger.sources.nvml.structs import ACCOUNTING_STATS, BLANK_64
@@ -41,28 +32,6 @@ _ROOT_REMEDY: Final = "run as root, or once `nvidia-smi -am 1` as root"
 log = logging.getLogger("gpuledger.nvml")
 
 
-@dataclass(slots=True, eq=False)
-class _AccountingState:
-    """Accounting state of one Gpu between ticks; valid for the device handle `handle`.
-
-    `enable_done` is True once the mode was turned on or needs no change. `pids` is the driver's last list of
-    pids with a record, None before the first read. `listed` are the pids that the process lists contained at
-    that time. `pending_reads` maps pids with a due record to the number of reads left.
-    """
-
-    handle: c_void_p
-    mode_due_at: float = 0.0
-    on: bool = False
-    enable_done: bool = False
-    pids: bytes | None = None
-    listed: frozenset[int] = frozenset()
-    pending_reads: dict[int, int] = field(default_factory=dict)
-
-    def stop(self) -> None:
-        """Accounting mode is off: clear the lists, so that nothing is compared across the gap."""
-        self.on, self.pids, self.listed, self.pending_reads = False, None, frozenset(), {}
-
-
 class AccountingReader:
     """Reads new accounting records of each Gpu on which accounting mode is on. MIG excludes the mode.
 
@@ -77,15 +46,8 @@ class AccountingReader:
         self._library = library
         self._slow_interval = slow_interval
         self._enable = enable
-        self._count = c_uint()
         self._pids = ListBuffer(128, _PID_SIZE, _MAX_PIDS)
         self._stats = create_string_buffer(ACCOUNTING_STATS.size)
-        self._states: dict[GpuState, _AccountingState] = {}
-
-    def forget_others(self, states: Iterable[GpuState]) -> None:
-        """Forget all Gpus except `states`."""
-        kept = frozenset(states)
-        self._states = {state: accounting for state, accounting in self._states.items() if state in kept}
 
     def read(
         self, state: GpuState, unix: float, now: float, lists_read: bool, findings: NvmlFindings
@@ -95,24 +57,25 @@ class AccountingReader:
         `unix` is the same moment in wall time. `lists_read` says whether the process lists were read in this
         tick. Raises GpuLost.
         """
+        if state.mig_enabled:
+            state.accounting = AccountingState()
         if state.mig_enabled or not state.mig_layout_known:
-            if state.mig_enabled:
-                self._states.pop(state, None)
             return ()
-        accounting = self._states.get(state)
-        if accounting is None or accounting.handle is not state.handle:
-            accounting = self._states[state] = _AccountingState(state.handle)
+        accounting = state.accounting
         if now >= accounting.mode_due_at:
-            self._update_mode(state, accounting, now, findings)
-        if not accounting.on or not self._read_pids(state, accounting, findings):
+            self._update_mode(state, now, findings)
+        if not accounting.on or not self._read_pids(state, findings):
             return ()
-        return self._read_records(
-            state, accounting, unix, now, lists_read and state.listed is not None, findings
-        )
+        lists_read = lists_read and state.listed is not None
+        due = [
+            pid
+            for pid, reads_left in accounting.pending_reads.items()
+            if lists_read or reads_left == _MAX_RECORD_READS
+        ]
+        return self._read_records(state, due[:_MAX_RECORDS_PER_TICK], unix, now, findings)
 
-    def _update_mode(
-        self, state: GpuState, accounting: _AccountingState, now: float, findings: NvmlFindings
-    ) -> None:
+    def _update_mode(self, state: GpuState, now: float, findings: NvmlFindings) -> None:
+        accounting = state.accounting
         code, mode = self._library.query_number(_MODE, state.handle)
         state.accounting_mode = None if code else mode
         if code and code not in UNSUPPORTED:
@@ -131,27 +94,23 @@ class AccountingReader:
         """Turn accounting mode on. `code` is nonzero if querying the mode has already failed."""
         code = code or self._library.call_device(_SET_MODE, state.handle, 1)
         if code:
-            remedy = f": {_ROOT_REMEDY}" if code == NO_PERMISSION else ""
+            remedy = f": {_ROOT_REMEDY}" if code == Code.NO_PERMISSION else ""
             log.warning(
                 "GPU %d: accounting mode cannot be turned on: %s%s", state.gpu.index, name_of(code), remedy
             )
-        return code == SUCCESS
+        return code == Code.SUCCESS
 
-    def _read_pids(self, state: GpuState, accounting: _AccountingState, findings: NvmlFindings) -> bool:
+    def _read_pids(self, state: GpuState, findings: NvmlFindings) -> bool:
         """Read the list of pids and schedule the reads that it calls for; False if there is no list."""
-        pids = self._pids
-        while True:
-            self._count.value = pids.capacity
-            code = self._library.call_device(_PIDS, state.handle, byref(self._count), pids.data)
-            if code != INSUFFICIENT_SIZE or not pids.grow(self._count.value):
-                break
+        accounting = state.accounting
+        code, count = self._pids.read(self._library, _PIDS, state.handle)
         if code:
             if code in UNSUPPORTED:
                 accounting.stop()  # Turned off since the last query of the mode.
             elif code not in NOTHING_YET:
                 findings.add_error(PART, code, _PIDS, state.gpu)
             return False
-        pids_now = bytes(buffer_view(pids.data, min(self._count.value, pids.capacity) * _PID_SIZE))
+        pids_now = bytes(buffer_view(self._pids.data, min(count, self._pids.capacity) * _PID_SIZE))
         before, accounting.pids = accounting.pids, pids_now
         left, accounting.listed = accounting.listed - state.pids, state.pids
         if before == pids_now and not left:
@@ -168,21 +127,11 @@ class AccountingReader:
         return True
 
     def _read_records(
-        self,
-        state: GpuState,
-        accounting: _AccountingState,
-        unix: float,
-        now: float,
-        lists_read: bool,
-        findings: NvmlFindings,
+        self, state: GpuState, due: list[int], unix: float, now: float, findings: NvmlFindings
     ) -> tuple[AccountingRecord, ...]:
+        accounting = state.accounting
         records: list[AccountingRecord] = []
-        due = [
-            pid
-            for pid, reads_left in accounting.pending_reads.items()
-            if lists_read or reads_left == _MAX_RECORD_READS
-        ]
-        for pid in due[:_MAX_RECORDS_PER_TICK]:
+        for pid in due:
             reads_left = accounting.pending_reads.pop(pid)
             code = self._library.call_device(_STATS, state.handle, pid, self._stats)
             if code in UNSUPPORTED:
@@ -206,7 +155,7 @@ class AccountingReader:
         return tuple(records)
 
 
-def _read_again_later(accounting: _AccountingState, pid: int, reads_left: int) -> None:
+def _read_again_later(accounting: AccountingState, pid: int, reads_left: int) -> None:
     if reads_left > 1:
         accounting.pending_reads[pid] = reads_left - 1
 

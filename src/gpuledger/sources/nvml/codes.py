@@ -6,73 +6,68 @@ They are repeated here because importing nvidia-ml-py took 3.4 of 18 MiB residen
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Final
 
-SUCCESS: Final = 0
-UNINITIALIZED: Final = 1
-INVALID_ARGUMENT: Final = 2
-NOT_SUPPORTED: Final = 3
-NO_PERMISSION: Final = 4
-NOT_FOUND: Final = 6
-INSUFFICIENT_SIZE: Final = 7
-DRIVER_NOT_LOADED: Final = 9
-TIMEOUT: Final = 10
-FUNCTION_NOT_FOUND: Final = 13
-GPU_IS_LOST: Final = 15
-RESET_REQUIRED: Final = 16
-LIB_RM_VERSION_MISMATCH: Final = 18
-NO_DATA: Final = 21
-VGPU_ECC_NOT_SUPPORTED: Final = 22
-ARGUMENT_VERSION_MISMATCH: Final = 25
-DEPRECATED: Final = 26
+
+class Code(IntEnum):
+    """The return codes by their names in nvml.h without NVML_ERROR_."""
+
+    SUCCESS = 0
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    ALREADY_INITIALIZED = 5
+    NOT_FOUND = 6
+    INSUFFICIENT_SIZE = 7
+    INSUFFICIENT_POWER = 8
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    IRQ_ISSUE = 11
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    CORRUPTED_INFOROM = 14
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    OPERATING_SYSTEM = 17
+    LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    MEMORY = 20
+    NO_DATA = 21
+    VGPU_ECC_NOT_SUPPORTED = 22
+    INSUFFICIENT_RESOURCES = 23
+    FREQ_NOT_SUPPORTED = 24
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    NOT_READY = 27
+    GPU_NOT_FOUND = 28
+    INVALID_STATE = 29
+    RESET_TYPE_NOT_SUPPORTED = 30
+    UNKNOWN = 999
+
 
 # The device or the driver does not support the call: retrying soon is pointless.
 UNSUPPORTED: Final = frozenset(
-    {NOT_SUPPORTED, FUNCTION_NOT_FOUND, VGPU_ECC_NOT_SUPPORTED, ARGUMENT_VERSION_MISMATCH, DEPRECATED}
+    {
+        Code.NOT_SUPPORTED,
+        Code.FUNCTION_NOT_FOUND,
+        Code.VGPU_ECC_NOT_SUPPORTED,
+        Code.ARGUMENT_VERSION_MISMATCH,
+        Code.DEPRECATED,
+    }
 )
 # No data at the moment, which is not a failure.
-NOTHING_YET: Final = frozenset({NOT_FOUND, NO_DATA})
+NOTHING_YET: Final = frozenset({Code.NOT_FOUND, Code.NO_DATA})
 # By NVML's definition the whole device is unreachable, whichever call returned the code.
-GONE: Final = frozenset({GPU_IS_LOST, RESET_REQUIRED})
+GONE: Final = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
 # The driver was unloaded or replaced: NVML must be initialized again.
-RELOADED: Final = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
-
-# Names of nvml.h without NVML_ERROR_.
-NAMES: Final = {
-    UNINITIALIZED: "UNINITIALIZED",
-    INVALID_ARGUMENT: "INVALID_ARGUMENT",
-    NOT_SUPPORTED: "NOT_SUPPORTED",
-    NO_PERMISSION: "NO_PERMISSION",
-    5: "ALREADY_INITIALIZED",
-    NOT_FOUND: "NOT_FOUND",
-    INSUFFICIENT_SIZE: "INSUFFICIENT_SIZE",
-    8: "INSUFFICIENT_POWER",
-    DRIVER_NOT_LOADED: "DRIVER_NOT_LOADED",
-    TIMEOUT: "TIMEOUT",
-    11: "IRQ_ISSUE",
-    12: "LIBRARY_NOT_FOUND",
-    FUNCTION_NOT_FOUND: "FUNCTION_NOT_FOUND",
-    14: "CORRUPTED_INFOROM",
-    GPU_IS_LOST: "GPU_IS_LOST",
-    RESET_REQUIRED: "RESET_REQUIRED",
-    17: "OPERATING_SYSTEM",
-    LIB_RM_VERSION_MISMATCH: "LIB_RM_VERSION_MISMATCH",
-    19: "IN_USE",
-    20: "MEMORY",
-    NO_DATA: "NO_DATA",
-    VGPU_ECC_NOT_SUPPORTED: "VGPU_ECC_NOT_SUPPORTED",
-    23: "INSUFFICIENT_RESOURCES",
-    24: "FREQ_NOT_SUPPORTED",
-    ARGUMENT_VERSION_MISMATCH: "ARGUMENT_VERSION_MISMATCH",
-    DEPRECATED: "DEPRECATED",
-    27: "NOT_READY",
-    28: "GPU_NOT_FOUND",
-    29: "INVALID_STATE",
-    30: "RESET_TYPE_NOT_SUPPORTED",
-    999: "UNKNOWN",
-}
+RELOADED: Final = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
 
 
 def name_of(code: int) -> str:
     """Return a short, stable name for labels, such as `GPU_IS_LOST`; `NVML_77` for an unknown code."""
-    return NAMES.get(code, f"NVML_{code}")
+    try:
+        return Code(code).name
+    except ValueError:
+        return f"NVML_{code}"

@@ -10,7 +10,7 @@ from typing import Final
 
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.quantities import Level, Quantity
-from gpuledger.sources.nvml.codes import NOTHING_YET, SUCCESS
+from gpuledger.sources.nvml.codes import NOTHING_YET, Code
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.queries import QueryPlan, make_query_plan
 from gpuledger.sources.nvml.static_facts import StaticFacts
@@ -31,14 +31,10 @@ class SamplePeriods:
     """
 
     def __init__(self) -> None:
+        # The shortest period seen so far; initially the longest that nvml.h allows.
         self._length = _MAX_PERIOD_US
         self._last: dict[int, int] = {}
         self._read_at: float | None = None
-
-    @property
-    def length(self) -> int:
-        """The shortest period seen so far; initially the longest that nvml.h allows."""
-        return self._length
 
     def restart(self) -> None:
         """Discard the last timestamps: the next samples do not continue from them. Keep the length."""
@@ -75,6 +71,27 @@ class SamplePeriods:
             if timestamp - latest >= self._length / 2:
                 found, latest = found + 1, timestamp
         return found
+
+
+@dataclass(slots=True, eq=False)
+class AccountingState:
+    """Accounting state of one Gpu between ticks.
+
+    `enable_done` is True once the mode was turned on or needs no change. `pids` is the driver's last list of
+    pids with a record, None before the first read. `listed` are the pids that the process lists contained at
+    that time. `pending_reads` maps pids with a due record to the number of reads left.
+    """
+
+    mode_due_at: float = 0.0
+    on: bool = False
+    enable_done: bool = False
+    pids: bytes | None = None
+    listed: frozenset[int] = frozenset()
+    pending_reads: dict[int, int] = field(default_factory=dict)
+
+    def stop(self) -> None:
+        """Accounting mode is off: clear the lists, so that nothing is compared across the gap."""
+        self.on, self.pids, self.listed, self.pending_reads = False, None, frozenset(), {}
 
 
 _MAX_CACHED_PLANS = 8
@@ -121,12 +138,7 @@ class DeviceState:
     pids: frozenset[int] = frozenset()
     up: bool = True
     answered: bool = False
-    first_error: int = SUCCESS
-
-    @property
-    def memory_total(self) -> int | None:
-        """Bytes of memory, None if unknown; a process that reports more is invalid."""
-        return self.facts.memory
+    first_error: int = Code.SUCCESS
 
     def plan(self, wanted: frozenset[Quantity], slow: bool) -> QueryPlan:
         """Return the query plan for the wanted quantities and the support known so far."""
@@ -217,11 +229,12 @@ class GpuState(DeviceState):
     instances: list[DeviceState] = field(default_factory=list)
     mig_slots: list[MigSlot] = field(default_factory=list)
     accounting_mode: int | None = None
+    accounting: AccountingState = field(default_factory=AccountingState)
     last_sample: int | None = None
     periods: SamplePeriods = field(default_factory=SamplePeriods)
     utilization_call: str | None = ""
     receives_events: bool = False
-    code: int = SUCCESS
+    code: int = Code.SUCCESS
     uncounted: bool = False
     needs_event_registration: bool = True
 
@@ -257,6 +270,7 @@ class GpuState(DeviceState):
         self.uncounted = self.mig_layout_known = False
         self.last_sample = None
         self.utilization_call = ""
+        self.accounting = AccountingState()
         for state in (self, *self.instances):
             state.listed = None
             state.reset()

@@ -9,12 +9,12 @@ from typing import Final
 from gpuledger.host.pci import PciBus
 from gpuledger.model.devices import is_selected
 from gpuledger.model.errors import SourceUnavailable
-from gpuledger.sources.nvml.codes import NOT_FOUND
+from gpuledger.sources.nvml.codes import Code
 from gpuledger.sources.nvml.device_state import GpuState
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import GpuLost, NvmlLibrary, unavailable_error
 from gpuledger.sources.nvml.mig import MigLayouts
-from gpuledger.sources.nvml.static_facts import PCI_INFO, UUID, StaticFacts, make_gpu
+from gpuledger.sources.nvml.static_facts import FACTS_OF_GPU, PCI_INFO, UUID, StaticFacts, make_gpu
 
 PART: Final = "devices"
 _COUNT: Final = "nvmlDeviceGetCount_v2"
@@ -41,7 +41,7 @@ class GpuDiscovery:
         self._selected = selected
         self._slow_interval = slow_interval
         self._pci = pci
-        self._mig_layouts = MigLayouts(library, PART)
+        self.mig_layouts = MigLayouts(library, PART)
         self._total = 0
         self._recount_at: float | None = None
         self._uncounted_addresses: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class GpuDiscovery:
             if state.up:
                 try:
                     self._read_pending_facts(state, findings)
-                    self.changed |= self._mig_layouts.update(state, findings)
+                    self.changed |= self.mig_layouts.update(state, findings)
                 except GpuLost as lost:
                     state.mark_lost(lost.code, lost.call, PART, findings)
         for address in self._uncounted_addresses:
@@ -97,10 +97,6 @@ class GpuDiscovery:
             for state in self.states
         )
         self.complete = counted and read and not self.unreachable and not self._uncounted_addresses
-
-    def is_mig_layout_unchanged(self, state: GpuState) -> bool:
-        """See `MigLayouts.is_unchanged`."""
-        return self._mig_layouts.is_unchanged(state)
 
     def _recount(self, now: float, findings: NvmlFindings) -> bool:
         """Compare the driver's count with the known Gpus and the PCI bus, every `slow_interval`.
@@ -148,14 +144,14 @@ class GpuDiscovery:
                 return gpu.gpu.uuid, gpu.gpu.pci_bus_id
         except GpuLost as lost:
             code, call = lost.code, lost.call
-        self.unreachable[index] = (code or NOT_FOUND, call)
+        self.unreachable[index] = (code or Code.NOT_FOUND, call)
         return "", ""
 
     def _add_or_update(self, index: int, handle: c_void_p, uuid: str, skipped: list[str] | None) -> GpuState:
         """Add or update a Gpu that answers, if it is selected. Raises GpuLost."""
         state = next((each for each in self.states if each.gpu.uuid == uuid), None)
         if state is None:
-            facts = StaticFacts.for_gpu()
+            facts = StaticFacts(FACTS_OF_GPU)
             facts.read(self._library, handle)
             gpu = make_gpu(uuid, index, facts)
             state = GpuState(gpu, handle, facts, gpu=gpu)
@@ -190,7 +186,7 @@ class GpuDiscovery:
         elif gpu.pci_bus_id and gpu.pci_bus_id in found.values():
             return  # Another Gpu is in this slot now.
         else:
-            state.up, state.uncounted, state.code = False, True, NOT_FOUND
+            state.up, state.uncounted, state.code = False, True, Code.NOT_FOUND
         self.states.append(state)
 
     def _sort(self) -> None:

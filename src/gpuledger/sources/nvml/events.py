@@ -7,7 +7,7 @@ from ctypes import byref, c_ulonglong, c_void_p, create_string_buffer
 from typing import Final
 
 from gpuledger.model.snapshot import XidEvent
-from gpuledger.sources.nvml.codes import NOT_FOUND, SUCCESS, TIMEOUT, UNSUPPORTED
+from gpuledger.sources.nvml.codes import UNSUPPORTED, Code
 from gpuledger.sources.nvml.device_state import GpuState
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import GpuLost, NvmlLibrary
@@ -76,16 +76,16 @@ class XidEventSet:
         call = "nvmlDeviceGetSupportedEventTypes"
         try:
             code = self._library.call_device(call, state.handle, byref(types))
-            if code == SUCCESS and types.value & _XID:
+            if code == Code.SUCCESS and types.value & _XID:
                 call = "nvmlDeviceRegisterEvents"
                 code = self._library.call_device(call, state.handle, c_ulonglong(_XID), event_set)
-                if code == SUCCESS:
+                if code == Code.SUCCESS:
                     self._gpus[state.handle.value or 0] = state
                     state.receives_events = True
         except GpuLost as lost:
             code = lost.code
         self._unregistered.pop(state.gpu.uuid, None)
-        if code != SUCCESS and code not in UNSUPPORTED:
+        if code != Code.SUCCESS and code not in UNSUPPORTED:
             self._unregistered[state.gpu.uuid] = (state, code, call)
 
     def _wait(self, unix: float, findings: NvmlFindings) -> list[XidEvent]:
@@ -96,7 +96,7 @@ class XidEventSet:
             EVENT.pack_into(self._event, 0, 0, 0, 0, BLANK_32, BLANK_32)
             code = self._library.call(_WAIT, self._set, self._event, 0)
             if code:
-                if code not in (TIMEOUT, NOT_FOUND):
+                if code not in (Code.TIMEOUT, Code.NOT_FOUND):
                     self._handle_error(code, _WAIT, findings)
                 break
             handle, kind, xid, gi, ci = EVENT.unpack(self._event)

@@ -11,12 +11,11 @@ from typing import Final
 from gpuledger.model.devices import Instance
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.source import Clock
-from gpuledger.sources.nvml.codes import INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNSUPPORTED
+from gpuledger.sources.nvml.codes import UNSUPPORTED, Code
 from gpuledger.sources.nvml.device_state import DeviceState, GpuState
-from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import NvmlLibrary, buffer_view
-from gpuledger.sources.nvml.quantity_values import record_error, record_value, scale_value
-from gpuledger.sources.nvml.queries import GPM_METRICS_CALL, GPM_QUERIES, GpmQuery, QueryPlan
+from gpuledger.sources.nvml.quantity_values import ValueRecorder
+from gpuledger.sources.nvml.queries import GPM_METRICS_CALL, GPM_QUERIES, QueryPlan
 from gpuledger.sources.nvml.structs import (
     GPM_MAX_METRICS,
     GPM_METRIC,
@@ -83,38 +82,29 @@ class GpmReader:
         for sample in (pair.last, pair.spare):
             self._library.call(_FREE, sample)
 
-    def read(
-        self,
-        gpu: GpuState,
-        state: DeviceState,
-        wanted: frozenset[Quantity],
-        values: dict[Quantity, float],
-        findings: NvmlFindings,
-    ) -> None:
-        """Add the metrics of the Gpu, or of its Instance `state`, since the last tick to `values`.
-
-        Raises GpuLost.
-        """
+    def read(self, gpu: GpuState, recorder: ValueRecorder, wanted: frozenset[Quantity]) -> None:
+        """Record the metrics of the Gpu, or of one of its Instances, since the last tick. Raises GpuLost."""
+        state = recorder.state
         plan = self._plan(gpu, state, wanted)
         if not plan.metrics:
             # Metrics are not wanted in this tick, so its time must not be part of a later mean.
             if state in self._pairs:
                 self._pairs[state].taken_at = None
             return
-        if not self._has_gpm(gpu, state, plan, findings):
+        if not self._has_gpm(gpu, recorder, plan):
             return
-        pair = self._pair(state, plan, findings)
+        pair = self._pair(recorder, plan)
         now = self._clock.elapsed()
         if pair is None or (pair.taken_at is not None and now - pair.taken_at <= _MIN_SAMPLE_GAP):
             return
         older, newer = pair.last, pair.spare
         code = self._sample(gpu, state, newer)
         if code:
-            _record_error_of_all(state, plan, code, state.sampled_by, findings)
+            _record_error_of_all(recorder, plan, code, state.sampled_by)
             return
         state.answered = True
         if pair.taken_at is not None:
-            blank = self._compare(state, plan, (older, newer), values, findings)
+            blank = self._compare(recorder, plan, older, newer)
             pair.blanks = pair.blanks + 1 if blank else 0
         pair.last, pair.spare, pair.taken_at = newer, older, now
         if pair.blanks >= _MAX_BLANK_COMPARISONS:
@@ -137,21 +127,23 @@ class GpmReader:
                 state.set_support(quantity, False)
         return state.plan(wanted, False)
 
-    def _has_gpm(self, gpu: GpuState, state: DeviceState, plan: QueryPlan, findings: NvmlFindings) -> bool:
+    def _has_gpm(self, gpu: GpuState, recorder: ValueRecorder, plan: QueryPlan) -> bool:
         """Return whether the Gpu supports GPM; queried until known."""
+        state = recorder.state
         if state.gpm is None:
             support = create_string_buffer(GPM_SUPPORT.size)
             GPM_SUPPORT.pack_into(support, 0, GPM_SUPPORT_VERSION, 0)
             code = self._library.call_device(SUPPORT_CALL, gpu.handle, support)
-            if code == SUCCESS or code in UNSUPPORTED:
+            if code == Code.SUCCESS or code in UNSUPPORTED:
                 state.gpm = not code and bool(GPM_SUPPORT.unpack(support.raw)[1])
             else:
-                _record_error_of_all(state, plan, code, SUPPORT_CALL, findings)
+                _record_error_of_all(recorder, plan, code, SUPPORT_CALL)
         if state.gpm is False:
-            _record_error_of_all(state, plan, NOT_SUPPORTED, SUPPORT_CALL, findings)
+            _record_error_of_all(recorder, plan, Code.NOT_SUPPORTED, SUPPORT_CALL)
         return state.gpm is True
 
-    def _pair(self, state: DeviceState, plan: QueryPlan, findings: NvmlFindings) -> _SamplePair | None:
+    def _pair(self, recorder: ValueRecorder, plan: QueryPlan) -> _SamplePair | None:
+        state = recorder.state
         pair = self._pairs.get(state)
         if pair is not None:
             if pair.handle is not state.handle:
@@ -162,7 +154,7 @@ class GpmReader:
         for number, sample in enumerate(samples):
             code = self._library.call(_ALLOCATE, byref(sample))
             if code:
-                _record_error_of_all(state, plan, code, _ALLOCATE, findings)
+                _record_error_of_all(recorder, plan, code, _ALLOCATE)
                 if number:
                     self._library.call(_FREE, samples[0])
                 return None
@@ -176,18 +168,10 @@ class GpmReader:
         if state.sampled_by == _SAMPLE_OF_GPU_INSTANCE:
             return self._library.call_device(_SAMPLE_OF_GPU_INSTANCE, gpu.handle, device.gi, into)
         code = self._library.call_device(_SAMPLE, state.handle, into)
-        return NOT_SUPPORTED if code == INVALID_ARGUMENT else code
+        return Code.NOT_SUPPORTED if code == Code.INVALID_ARGUMENT else code
 
-    def _compare(
-        self,
-        state: DeviceState,
-        plan: QueryPlan,
-        samples: tuple[c_void_p, c_void_p],
-        values: dict[Quantity, float],
-        findings: NvmlFindings,
-    ) -> bool:
+    def _compare(self, recorder: ValueRecorder, plan: QueryPlan, older: c_void_p, newer: c_void_p) -> bool:
         """Record the metrics between two samples; return True if all of them are blank."""
-        older, newer = samples
         buffer, end = self._metrics, GPM_METRICS.size + len(plan.metrics_request)
         GPM_METRICS.pack_into(
             buffer, 0, GPM_METRICS_VERSION, len(plan.metrics), older.value or 0, newer.value or 0
@@ -199,34 +183,20 @@ class GpmReader:
         for metric, (_, metric_code, value, *_) in zip(
             plan.metrics, GPM_METRIC.iter_unpack(metrics), strict=True
         ):
-            _record_metric(state, metric, code or metric_code, value, values, findings)
+            if code or metric_code:
+                call = f"{GPM_METRICS_CALL} metric {metric.metric_id}"
+                recorder.record_error(metric.quantity, code or metric_code, call)
+            elif isnan(value):
+                recorder.state.set_support(metric.quantity, True)
+            else:
+                recorder.record_raw(metric, value)
             blank = blank and not metric_code and isnan(value)
         return blank
 
 
-def _record_metric(
-    state: DeviceState,
-    metric: GpmQuery,
-    code: int,
-    value: float,
-    values: dict[Quantity, float],
-    findings: NvmlFindings,
-) -> None:
-    if code:
-        record_error(state, metric.quantity, code, f"{GPM_METRICS_CALL} metric {metric.metric_id}", findings)
-    elif isnan(value):
-        state.set_support(metric.quantity, True)
-    else:
-        record_value(
-            state, metric.quantity, scale_value(value, metric.multiply, metric.divide), values, findings
-        )
-
-
-def _record_error_of_all(
-    state: DeviceState, plan: QueryPlan, code: int, call: str, findings: NvmlFindings
-) -> None:
+def _record_error_of_all(recorder: ValueRecorder, plan: QueryPlan, code: int, call: str) -> None:
     for metric in plan.metrics:
-        record_error(state, metric.quantity, code, call, findings)
+        recorder.record_error(metric.quantity, code, call)
 
 
 def _is_only_compute_instance(gpu: GpuState, instance: Instance) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from ctypes import CDLL, byref, c_uint, create_string_buffer
+from ctypes import CDLL, byref, c_uint, c_void_p, create_string_buffer
 from typing import Final
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.text import clean_name, decode_utf8
-from gpuledger.sources.nvml.codes import FUNCTION_NOT_FOUND, GONE, name_of
+from gpuledger.sources.nvml.codes import GONE, Code, name_of
 
 LIBRARY_NAME: Final = "libnvidia-ml.so.1"
 
@@ -56,7 +56,7 @@ def load_library() -> CDLL:
 class NvmlLibrary:
     """Calls NVML functions by name and returns their return code; FUNCTION_NOT_FOUND for a missing symbol.
 
-    `calls` counts all calls. Use it in one thread only: output buffers are shared.
+    Use it in one thread only: output buffers are shared.
     """
 
     def __init__(self, load: Callable[[], CDLL] = load_library) -> None:
@@ -65,7 +65,6 @@ class NvmlLibrary:
         self._functions: dict[str, Callable[..., int]] = {}
         self._number = c_uint()
         self._text = create_string_buffer(_TEXT_BUFFER_SIZE)
-        self.calls = 0
         self.started = False
 
     def start(self) -> None:
@@ -94,12 +93,10 @@ class NvmlLibrary:
 
     def call(self, call: str, *arguments: object) -> int:
         """Call the function and return its return code."""
-        self.calls += 1
         return (self._functions.get(call) or self._resolve(call))(*arguments)
 
     def call_device(self, call: str, *arguments: object) -> int:
         """Like `call`, for calls on a device: raises GpuLost if the whole device is unreachable."""
-        self.calls += 1
         code = (self._functions.get(call) or self._resolve(call))(*arguments)
         if code in GONE:
             raise GpuLost(code, call)
@@ -133,7 +130,7 @@ class NvmlLibrary:
 
 
 def _missing_symbol(*_: object) -> int:
-    return FUNCTION_NOT_FOUND
+    return Code.FUNCTION_NOT_FOUND
 
 
 class ListBuffer:
@@ -143,18 +140,31 @@ class ListBuffer:
         self.capacity = capacity
         self._size = size
         self._max_capacity = max_capacity
+        self._count = c_uint()
         self.data = create_string_buffer(capacity * size)
 
-    def grow(self, count: int) -> bool:
-        """Grow to twice `count` entries, in case the list grows before the next call.
+    def fill(self, query: Callable[[], tuple[int, int]]) -> tuple[int, int]:
+        """Return the code and the number of entries of `query`, repeated while the buffer is too small.
 
-        Return False for an implausible `count`: above `max_capacity`, or not above the current capacity.
+        The buffer grows to twice the number, in case the list grows before the next call. A number that is
+        implausible (above `max_capacity`, or not above the current capacity) is an error.
         """
-        if not self.capacity < count <= self._max_capacity:
-            return False
-        self.capacity = 2 * count
-        self.data = create_string_buffer(self.capacity * self._size)
-        return True
+        while True:
+            code, count = query()
+            if code != Code.INSUFFICIENT_SIZE or not self.capacity < count <= self._max_capacity:
+                return code, count
+            self.capacity = 2 * count
+            self.data = create_string_buffer(self.capacity * self._size)
+
+    def read(self, library: NvmlLibrary, call: str, handle: c_void_p) -> tuple[int, int]:
+        """Return the code and the number of entries of `call(handle, &count, buffer)`. Raises GpuLost."""
+
+        def query() -> tuple[int, int]:
+            self._count.value = self.capacity
+            code = library.call_device(call, handle, byref(self._count), self.data)
+            return code, self._count.value
+
+        return self.fill(query)
 
 
 def buffer_view(buffer: ctypes.Array[ctypes.c_char], length: int) -> memoryview:

@@ -8,11 +8,11 @@ from typing import Final
 
 from gpuledger.model.devices import Instance
 from gpuledger.model.quantities import MIG_MAX_SLICES, MIG_MODE
-from gpuledger.sources.nvml.codes import INVALID_ARGUMENT, NOT_FOUND, SUCCESS, UNSUPPORTED
+from gpuledger.sources.nvml.codes import UNSUPPORTED, Code
 from gpuledger.sources.nvml.device_state import DeviceState, GpuState, MigSlot
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import NvmlLibrary
-from gpuledger.sources.nvml.static_facts import UUID, StaticFacts, make_instance
+from gpuledger.sources.nvml.static_facts import FACTS_OF_INSTANCE, UUID, StaticFacts, make_instance
 from gpuledger.sources.nvml.structs import ATTRIBUTES
 
 _UUID_BUFFER_SIZE: Final = 96
@@ -98,9 +98,9 @@ class MigLayouts:
             handle = c_void_p()
             call = "nvmlDeviceGetMigDeviceHandleByIndex"
             code = library.call_device(call, state.handle, index, byref(handle))
-            if code in (NOT_FOUND, INVALID_ARGUMENT):
+            if code in (Code.NOT_FOUND, Code.INVALID_ARGUMENT):
                 continue  # An empty slot; later slots may be in use.
-            if code == SUCCESS:
+            if code == Code.SUCCESS:
                 call = UUID
                 code = library.call_device(call, handle, self._uuid, _UUID_BUFFER_SIZE)
             if code:
@@ -116,7 +116,7 @@ class MigLayouts:
         """Return the attributes of a MIG device; the last known ones if the call fails."""
         call = "nvmlDeviceGetAttributes_v2"
         code = self._library.call_device(call, handle, self._attributes)
-        if code == SUCCESS:
+        if code == Code.SUCCESS:
             return self._attributes.raw
         if code not in UNSUPPORTED:
             findings.add_error(self._collector, code, f"{call} of MIG device {position[0]}", state.gpu)
@@ -143,7 +143,7 @@ class MigLayouts:
                 self._fail(state, code, f"{call} of MIG device {index}", findings)
                 return None
             ids.append(number)
-        facts = StaticFacts.for_instance()
+        facts = StaticFacts(FACTS_OF_INSTANCE)
         facts.read(self._library, handle)
         name = uuid.decode("ascii", "backslashreplace")
         sm_count = ATTRIBUTES.unpack(attributes)[0] if attributes else None

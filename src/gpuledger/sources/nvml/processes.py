@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from ctypes import byref, c_uint, c_void_p, create_string_buffer
+from ctypes import c_void_p, create_string_buffer
 from struct import Struct
 from typing import Final
 
 from gpuledger.model.devices import Instance
 from gpuledger.model.process import ProcessStart, ProcessType
 from gpuledger.model.text import clean_name, decode_utf8
-from gpuledger.sources.nvml.codes import (
-    FUNCTION_NOT_FOUND,
-    INSUFFICIENT_SIZE,
-    NO_PERMISSION,
-    NOT_SUPPORTED,
-    SUCCESS,
-)
+from gpuledger.sources.nvml.codes import Code
 from gpuledger.sources.nvml.device_state import DeviceState, GpuState
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import ListBuffer, NvmlLibrary, buffer_view
@@ -33,7 +27,7 @@ _LISTS: Final = (
 TYPES_BY_BITS: Final = tuple(
     frozenset(kind for bit, (_, kind) in enumerate(_LISTS) if bits >> bit & 1) for bits in range(8)
 )
-_NO_SUCH_LIST: Final = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
+_NO_SUCH_LIST: Final = (Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND)
 _MAX_ENTRIES: Final = 1 << 16
 # PID_MAX_LIMIT of a 64-bit kernel; the limit of instance ids is far above any real one.
 _MAX_PID: Final = 1 << 22
@@ -53,7 +47,6 @@ class ProcessListReader:
 
     def __init__(self, library: NvmlLibrary) -> None:
         self._library = library
-        self._count = c_uint()
         self._buffer = ListBuffer(128, PROCESS_R535.size, _MAX_ENTRIES)
         self._calls: list[tuple[str, Struct]] = []
         self._layout_v3 = PROCESS_V2
@@ -90,7 +83,7 @@ class ProcessListReader:
                     ids = (instance.gi, instance.ci)
                     entries = [entry for entry in whole if entry[3:] == ids]
                     del findings.failures[before:]
-            state.listed = None if entries is None else _merge_entries(entries, state.memory_total, findings)
+            state.listed = None if entries is None else _merge_entries(entries, state.facts.memory, findings)
             if state.listed is not None:
                 gpu.answered = state.answered = True
                 state.pids = frozenset(state.listed)
@@ -100,29 +93,23 @@ class ProcessListReader:
         all_entries: list[ListEntry] = []
         exists, failed = False, False
         for bit, (call, layout) in enumerate(self._calls):
-            code, entries = self._read_list(call, layout, state.handle, 1 << bit, state.memory_total)
-            if code == SUCCESS:
+            code, entries = self._read_list(call, layout, state.handle, 1 << bit, state.facts.memory)
+            if code == Code.SUCCESS:
                 exists = True
                 all_entries += entries
             elif code not in _NO_SUCH_LIST:
                 failed = True
                 findings.add_error(PART, code, call, state.device)
-                if code != NO_PERMISSION:
+                if code != Code.NO_PERMISSION:
                     state.first_error = state.first_error or code
         if not exists and not failed:
-            findings.add_error(PART, NOT_SUPPORTED, self._calls[0][0], state.device)
+            findings.add_error(PART, Code.NOT_SUPPORTED, self._calls[0][0], state.device)
         return all_entries if exists and not failed else None
 
     def _read_list(
         self, call: str, layout: Struct, handle: c_void_p, bit: int, total: int | None
     ) -> tuple[int, list[ListEntry]]:
-        buffer = self._buffer
-        while True:
-            self._count.value = buffer.capacity
-            code = self._library.call_device(call, handle, byref(self._count), buffer.data)
-            if code != INSUFFICIENT_SIZE or not buffer.grow(self._count.value):
-                break
-        count = self._count.value
+        code, count = self._buffer.read(self._library, call, handle)
         if code or not count:
             return code, []
         if layout is not PROCESS_V1 and call.endswith("_v3"):
@@ -199,7 +186,7 @@ class ProcessNameCache:
         name = self._names.get((pid, start))
         if name is None:
             code = self._library.call("nvmlSystemGetProcessName", pid, self._buffer, _NAME_BUFFER_SIZE)
-            raw = self._buffer.value if code in (SUCCESS, INSUFFICIENT_SIZE) else b""
+            raw = self._buffer.value if code in (Code.SUCCESS, Code.INSUFFICIENT_SIZE) else b""
             name = self._names[pid, start] = clean_name(decode_utf8(raw), _MAX_NAME_LENGTH)
         return name
 

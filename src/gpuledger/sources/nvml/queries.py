@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Level, Quantity
-from gpuledger.sources.nvml.codes import NOT_SUPPORTED
-from gpuledger.sources.nvml.structs import BLANK_32, BLANK_64, FIELD, GPM_METRIC, UNSIGNED_INT
+from gpuledger.sources.nvml.codes import Code
+from gpuledger.sources.nvml.structs import BLANK_32, FIELD, GPM_METRIC, UNSIGNED_INT
 
 _NO_BLANK: Final = -1
 _ALL_LINKS: Final = 0xFFFF_FFFF
@@ -32,7 +32,9 @@ class NumberQuery:
 
     `arguments` follow the device handle. The call writes `outputs` unsigned ints, of which the one at
     `output_index` is used, or one unsigned long long if `is_64_bit`. `blank` is the value for "not
-    available". `older_call` is the name of the call in libraries that lack `call`.
+    available" in 32 bits. `older_call` is the name of the call in libraries that lack `call`. A `cumulative`
+    counter only increases, except for a reset of the card or driver, or an overflow. Energy is reported as
+    read: the ledger has its own rules for an energy counter that decreases.
     """
 
     quantity: Quantity
@@ -45,6 +47,7 @@ class NumberQuery:
     is_64_bit: bool = False
     blank: int = BLANK_32
     older_call: str = ""
+    cumulative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class FieldQuery:
     """A field id of nvmlDeviceGetFieldValues, worth `raw * multiply / divide`.
 
     `fallback` is the call for cards that lack the field. `scope` is the scopeId. `value_type` overrides the
-    type that the driver reports.
+    type that the driver reports. `cumulative` is as in NumberQuery.
     """
 
     quantity: Quantity
@@ -72,6 +75,7 @@ class FieldQuery:
     divide: int = 1
     scope: int = 0
     value_type: int | None = None
+    cumulative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +152,9 @@ NUMBER_QUERIES: Final = (
         q.CLOCK_EVENT_REASONS,
         "nvmlDeviceGetCurrentClocksEventReasons",
         is_64_bit=True,
-        blank=BLANK_64,
         older_call="nvmlDeviceGetCurrentClocksThrottleReasons",
     ),
-    NumberQuery(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter"),
+    NumberQuery(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter", cumulative=True),
     # Under MIG supported only by Instances.
     NumberQuery(q.COMPUTE_MODE, "nvmlDeviceGetComputeMode"),
     NumberQuery(q.PERSISTENCE_MODE, "nvmlDeviceGetPersistenceMode"),
@@ -159,69 +162,61 @@ NUMBER_QUERIES: Final = (
 )
 
 
+def _with_fallback(
+    quantity: Quantity, field_id: int, call: str, *, divide: int = 1, cumulative: bool = False, **details: Any
+) -> FieldQuery:
+    """Query a field, with a `call` for cards that lack it."""
+    number = NumberQuery(quantity, call, divide=divide, **details)
+    return FieldQuery(quantity, field_id, number, divide=divide, cumulative=cumulative)
+
+
 def _ecc(quantity: Quantity, field_id: int, kind: int, counter: int) -> FieldQuery:
     """Query an ECC counter. `kind`: 0 corrected, 1 uncorrected; `counter`: 0 volatile, 1 aggregate."""
-    call = NumberQuery(quantity, _ERRORS, arguments=(kind, counter), is_64_bit=True, blank=BLANK_64)
-    return FieldQuery(quantity, field_id, call)
+    arguments = (kind, counter)
+    return _with_fallback(quantity, field_id, _ERRORS, arguments=arguments, is_64_bit=True, cumulative=True)
 
 
 FIELD_QUERIES: Final = (
     # NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: millijoules since the driver was loaded; Volta and later.
-    FieldQuery(
-        q.ENERGY,
-        83,
-        NumberQuery(q.ENERGY, "nvmlDeviceGetTotalEnergyConsumption", is_64_bit=True, blank=BLANK_64),
-    ),
+    _with_fallback(q.ENERGY, 83, "nvmlDeviceGetTotalEnergyConsumption", is_64_bit=True),
     # NVML_FI_DEV_MEMORY_TEMP: cards with HBM. Drivers of branch 545 report a wrong type.
     FieldQuery(q.MEMORY_TEMPERATURE, 82, value_type=UNSIGNED_INT),
     # NVML_FI_DEV_POWER_INSTANT, milliwatts; scope 0 is the GPU, 1 its module.
     FieldQuery(q.POWER_INSTANT, 186, divide=1000),
     # NVML_FI_DEV_POWER_MIN_LIMIT, _DEFAULT_LIMIT and _REQUESTED_LIMIT, milliwatts.
-    FieldQuery(
-        q.POWER_LIMIT_MIN, 187, NumberQuery(q.POWER_LIMIT_MIN, _LIMITS, divide=1000, outputs=2), divide=1000
-    ),
-    FieldQuery(
-        q.POWER_LIMIT_DEFAULT,
-        189,
-        NumberQuery(q.POWER_LIMIT_DEFAULT, "nvmlDeviceGetPowerManagementDefaultLimit", divide=1000),
-        divide=1000,
-    ),
-    FieldQuery(
-        q.POWER_LIMIT_MANAGEMENT,
-        192,
-        NumberQuery(q.POWER_LIMIT_MANAGEMENT, "nvmlDeviceGetPowerManagementLimit", divide=1000),
-        divide=1000,
-    ),
+    _with_fallback(q.POWER_LIMIT_MIN, 187, _LIMITS, divide=1000, outputs=2),
+    _with_fallback(q.POWER_LIMIT_DEFAULT, 189, "nvmlDeviceGetPowerManagementDefaultLimit", divide=1000),
+    _with_fallback(q.POWER_LIMIT_MANAGEMENT, 192, "nvmlDeviceGetPowerManagementLimit", divide=1000),
     # NVML_FI_DEV_PERF_POLICY_POWER and the five after it: nanoseconds.
-    FieldQuery(q.POWER_VIOLATION, 74),
-    FieldQuery(q.THERMAL_VIOLATION, 75),
-    FieldQuery(q.SYNC_BOOST_VIOLATION, 76),
-    FieldQuery(q.BOARD_LIMIT_VIOLATION, 77),
-    FieldQuery(q.LOW_UTILIZATION_VIOLATION, 78),
-    FieldQuery(q.RELIABILITY_VIOLATION, 79),
+    FieldQuery(q.POWER_VIOLATION, 74, cumulative=True),
+    FieldQuery(q.THERMAL_VIOLATION, 75, cumulative=True),
+    FieldQuery(q.SYNC_BOOST_VIOLATION, 76, cumulative=True),
+    FieldQuery(q.BOARD_LIMIT_VIOLATION, 77, cumulative=True),
+    FieldQuery(q.LOW_UTILIZATION_VIOLATION, 78, cumulative=True),
+    FieldQuery(q.RELIABILITY_VIOLATION, 79, cumulative=True),
     # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and RX: cumulative, "can be wrapped"; Ampere and later.
-    FieldQuery(q.PCIE_TX, 197),
-    FieldQuery(q.PCIE_RX, 198),
+    FieldQuery(q.PCIE_TX, 197, cumulative=True),
+    FieldQuery(q.PCIE_RX, 198, cumulative=True),
     # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and RX: KiB of payload, driver 450 and later.
-    FieldQuery(q.NVLINK_TX, 138, multiply=1024, scope=_ALL_LINKS),
-    FieldQuery(q.NVLINK_RX, 139, multiply=1024, scope=_ALL_LINKS),
+    FieldQuery(q.NVLINK_TX, 138, multiply=1024, scope=_ALL_LINKS, cumulative=True),
+    FieldQuery(q.NVLINK_RX, 139, multiply=1024, scope=_ALL_LINKS, cumulative=True),
     # NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, _CRC_DATA_, _REPLAY_ and _RECOVERY_.
-    FieldQuery(q.NVLINK_CRC_FLIT_ERRORS, 38),
-    FieldQuery(q.NVLINK_CRC_DATA_ERRORS, 45),
-    FieldQuery(q.NVLINK_REPLAY_ERRORS, 52),
-    FieldQuery(q.NVLINK_RECOVERY_ERRORS, 59),
+    FieldQuery(q.NVLINK_CRC_FLIT_ERRORS, 38, cumulative=True),
+    FieldQuery(q.NVLINK_CRC_DATA_ERRORS, 45, cumulative=True),
+    FieldQuery(q.NVLINK_REPLAY_ERRORS, 52, cumulative=True),
+    FieldQuery(q.NVLINK_RECOVERY_ERRORS, 59, cumulative=True),
     # NVML_FI_DEV_ECC_SBE_VOL_TOTAL, DBE_VOL, SBE_AGG and DBE_AGG: with ECC on.
     _ecc(q.ECC_CORRECTED_VOLATILE, 3, kind=0, counter=0),
     _ecc(q.ECC_UNCORRECTED_VOLATILE, 4, kind=1, counter=0),
     _ecc(q.ECC_CORRECTED, 5, kind=0, counter=1),
     _ecc(q.ECC_UNCORRECTED, 6, kind=1, counter=1),
     # NVML_FI_DEV_RETIRED_SBE, _DBE and _PENDING: before Ampere.
-    FieldQuery(q.RETIRED_PAGES_CORRECTABLE, 29),
-    FieldQuery(q.RETIRED_PAGES_UNCORRECTABLE, 30),
+    FieldQuery(q.RETIRED_PAGES_CORRECTABLE, 29, cumulative=True),
+    FieldQuery(q.RETIRED_PAGES_UNCORRECTABLE, 30, cumulative=True),
     FieldQuery(q.RETIRED_PAGES_PENDING, 31),
     # NVML_FI_DEV_REMAPPED_COR, _UNC, _PENDING and _FAILURE: Ampere and later.
-    FieldQuery(q.REMAPPED_ROWS_CORRECTABLE, 142),
-    FieldQuery(q.REMAPPED_ROWS_UNCORRECTABLE, 143),
+    FieldQuery(q.REMAPPED_ROWS_CORRECTABLE, 142, cumulative=True),
+    FieldQuery(q.REMAPPED_ROWS_UNCORRECTABLE, 143, cumulative=True),
     FieldQuery(q.ROW_REMAP_PENDING, 144),
     FieldQuery(q.ROW_REMAP_FAILURE, 145),
     # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: driver 560 and later.
@@ -249,33 +244,8 @@ GPM_QUERIES: Final = (
     GpmQuery(q.NVLINK_TX_RATE, 61, multiply=1 << 20, divide=1),
 )
 
-# Counters that only increase, except for a reset of the card or driver, or an overflow. Energy is reported as
-# read: the ledger has its own rules for an energy counter that decreases.
 CUMULATIVE_COUNTERS: Final = frozenset(
-    {
-        *NVLINK_COUNTERS,
-        q.PCIE_TX,
-        q.PCIE_RX,
-        q.PCIE_REPLAYS,
-        q.POWER_VIOLATION,
-        q.THERMAL_VIOLATION,
-        q.SYNC_BOOST_VIOLATION,
-        q.BOARD_LIMIT_VIOLATION,
-        q.LOW_UTILIZATION_VIOLATION,
-        q.RELIABILITY_VIOLATION,
-        q.NVLINK_CRC_FLIT_ERRORS,
-        q.NVLINK_CRC_DATA_ERRORS,
-        q.NVLINK_REPLAY_ERRORS,
-        q.NVLINK_RECOVERY_ERRORS,
-        q.ECC_CORRECTED,
-        q.ECC_UNCORRECTED,
-        q.ECC_CORRECTED_VOLATILE,
-        q.ECC_UNCORRECTED_VOLATILE,
-        q.RETIRED_PAGES_CORRECTABLE,
-        q.RETIRED_PAGES_UNCORRECTABLE,
-        q.REMAPPED_ROWS_CORRECTABLE,
-        q.REMAPPED_ROWS_UNCORRECTABLE,
-    }
+    query.quantity for query in (*NUMBER_QUERIES, *FIELD_QUERIES) if query.cumulative
 )
 
 
@@ -338,13 +308,13 @@ def make_query_plan(
         numbers=tuple(number for number in NUMBER_QUERIES if number.quantity in queried) + fallbacks,
         fields=fields,
         request=b"".join(
-            FIELD.pack(each.field_id, each.scope, 0, 0, 0, NOT_SUPPORTED, b"") for each in fields
+            FIELD.pack(each.field_id, each.scope, 0, 0, 0, Code.NOT_SUPPORTED, b"") for each in fields
         ),
         nvlink_rate=nvlink_rate,
         intermediate=intermediate,
         metrics=metrics,
         metrics_request=b"".join(
-            GPM_METRIC.pack(metric.metric_id, NOT_SUPPORTED, 0.0, 0, 0, 0) for metric in metrics
+            GPM_METRIC.pack(metric.metric_id, Code.NOT_SUPPORTED, 0.0, 0, 0, 0) for metric in metrics
         ),
         supported={quantity.key: support[quantity.key] for quantity in applicable if quantity.key in support},
     )

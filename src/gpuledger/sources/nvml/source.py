@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from ctypes import CDLL, byref, c_int
-from typing import Final
+from typing import Final, TypeVar
 
 from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import SourceUnavailable
@@ -15,7 +15,7 @@ from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
 from gpuledger.sources.nvml import accounting, devices, events, processes, quantity_values, utilization
 from gpuledger.sources.nvml.accounting import AccountingReader
-from gpuledger.sources.nvml.codes import RELOADED, SUCCESS
+from gpuledger.sources.nvml.codes import RELOADED, Code
 from gpuledger.sources.nvml.device_state import DeviceState, GpuState
 from gpuledger.sources.nvml.devices import GpuDiscovery
 from gpuledger.sources.nvml.events import XidEventSet
@@ -26,6 +26,8 @@ from gpuledger.sources.nvml.processes import TYPES_BY_BITS, ProcessListReader, P
 from gpuledger.sources.nvml.quantity_reader import QuantityReader
 from gpuledger.sources.nvml.utilization import NOT_READABLE, Utilization, UtilizationReader
 from gpuledger.sources.settings import SourceSettings
+
+T = TypeVar("T")
 
 _FIRST_RETRY_DELAY: Final = 1.0
 _MAX_RETRY_DELAY: Final = 60.0
@@ -39,6 +41,9 @@ class NvmlSource:
     with growing delays (1 s to 60 s by `clock`), and `read` raises SourceUnavailable. While all Gpus are
     lost, they are reported as down and the driver is restarted with the same delays. With `pci`, a GPU on the
     PCI bus that the driver does not count is a Failure.
+
+    The versions in `info` are empty before the first successful start. `discovery` has the state of each Gpu
+    after the last `read`, which `doctor` judges.
     """
 
     has_local_pids = True
@@ -58,7 +63,7 @@ class NvmlSource:
         self._timer = timer
         self._scan_interval = settings.process_scan_interval
         self._library = NvmlLibrary(load)
-        self._devices = GpuDiscovery(self._library, settings.devices, settings.slow_interval, pci)
+        self.discovery = GpuDiscovery(self._library, settings.devices, settings.slow_interval, pci)
         self._readings = QuantityReader(self._library, settings.slow_interval)
         self._metrics = GpmReader(self._library, clock)
         self._lists = ProcessListReader(self._library)
@@ -66,7 +71,7 @@ class NvmlSource:
         self._samples = UtilizationReader(self._library)
         self._accounting = AccountingReader(self._library, settings.slow_interval, settings.enable_accounting)
         self._events = XidEventSet(self._library)
-        self._info = SourceInfo("nvml")
+        self.info = SourceInfo("nvml")
         self._epoch = ("", "")
         self._facts: Mapping[int, HostFacts] = {}
         self._lists_read_at = 0.0
@@ -74,21 +79,6 @@ class NvmlSource:
         self._retry_at: float | None = None
         self._unavailable: SourceUnavailable | None = None
         self._clock_offset: float | None = None
-
-    @property
-    def info(self) -> SourceInfo:
-        """Name and versions; the versions are empty before the first successful start."""
-        return self._info
-
-    @property
-    def calls(self) -> int:
-        """Number of driver calls made so far."""
-        return self._library.calls
-
-    @property
-    def discovery(self) -> GpuDiscovery:
-        """The state of each Gpu after the last `read`, which `doctor` judges."""
-        return self._devices
 
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
         """Read one tick; see `Source`. Raises SourceUnavailable."""
@@ -98,26 +88,38 @@ class NvmlSource:
         findings = NvmlFindings()
         times = [self._timer()]
 
-        self._devices.update(elapsed, findings)
+        self.discovery.update(elapsed, findings)
         times.append(self._timer())
         self._forget_removed_devices()
-        values = self._read_values(wanted, elapsed, findings)
+        values = self._read_each_gpu(
+            quantity_values.PART, findings, lambda state: self._read_values(state, wanted, elapsed, findings)
+        )
         times.append(self._timer())
         lists_read = self._read_processes(unix, elapsed, findings)
         times.append(self._timer())
-        used = self._read_utilization(elapsed, findings)
+        used = self._read_each_gpu(
+            utilization.PART, findings, lambda state: self._samples.read(state, elapsed, findings)
+        )
         times.append(self._timer())
-        records = self._read_accounting(unix, elapsed, lists_read, findings)
+        records = self._read_each_gpu(
+            accounting.PART,
+            findings,
+            lambda state: self._accounting.read(state, unix, elapsed, lists_read, findings),
+        )
         times.append(self._timer())
         self._mark_failed_gpus(elapsed, findings)
-        xids = self._events.drain(self._devices.states, unix, findings)
+        xids = self._events.drain(self.discovery.states, unix, findings)
         times.append(self._timer())
 
         readings: list[Reading] = []
-        for state in self._devices.states:
+        for state in self.discovery.states:
             uuid = state.gpu.uuid
             readings += self._build_readings(
-                state, values, used.get(uuid, NOT_READABLE), records.get(uuid, ()), wanted
+                state,
+                values.get(uuid, {}),
+                used.get(uuid, NOT_READABLE),
+                records.get(uuid, ()),
+                wanted,
             )
         collectors = (
             devices.PART,
@@ -130,7 +132,7 @@ class NvmlSource:
         return Snapshot(
             unix=unix,
             elapsed=elapsed,
-            source=self._info,
+            source=self.info,
             readings=tuple(readings),
             xids=xids,
             failures=tuple(findings.failures),
@@ -139,7 +141,7 @@ class NvmlSource:
                 for collector, before, after in zip(collectors, times, times[1:], strict=False)
             ),
             invalid=findings.invalid,
-            devices_failed=not self._devices.complete,
+            devices_failed=not self.discovery.complete,
             boot_id=self._epoch[0],
             driver_load=self._epoch[1],
         )
@@ -162,11 +164,11 @@ class NvmlSource:
         self.close()
         try:
             self._library.start()
-            self._info = self._read_info()
+            self.info = self._read_info()
             # Only a start can show that the driver was loaded again.
             self._epoch = self._host.epoch()
             self._lists.prepare()
-            self._devices.list_gpus()
+            self.discovery.list_gpus()
         except SourceUnavailable as error:
             self._fail_start(error, now)
             raise
@@ -184,7 +186,7 @@ class NvmlSource:
     def _read_info(self) -> SourceInfo:
         version = c_int()
         call = "nvmlSystemGetCudaDriverVersion_v2"
-        known = self._library.call(call, byref(version)) == SUCCESS
+        known = self._library.call(call, byref(version)) == Code.SUCCESS
         return SourceInfo(
             name="nvml",
             driver_version=self._library.query_text("nvmlSystemGetDriverVersion")[1],
@@ -195,39 +197,44 @@ class NvmlSource:
     def _handle_clock_step(self, offset: float) -> None:
         # If the driver's timestamps are wall time and the clock is set back, all new samples would look old.
         if self._clock_offset is not None and offset < self._clock_offset - _MIN_CLOCK_STEP:
-            for state in self._devices.states:
+            for state in self.discovery.states:
                 state.last_sample = None
         self._clock_offset = offset
 
     def _forget_removed_devices(self) -> None:
-        if self._devices.changed:
-            states = self._devices.states
+        if self.discovery.changed:
+            states = self.discovery.states
             self._metrics.forget_others(
                 device_state for state in states for device_state in (state, *state.instances)
             )
-            self._accounting.forget_others(states)
+
+    def _read_each_gpu(
+        self, part: str, findings: NvmlFindings, read: Callable[[GpuState], T]
+    ) -> dict[str, T]:
+        """Return the result of `read` for each Gpu that is up, by UUID. Mark those that are lost as down."""
+        results: dict[str, T] = {}
+        for state in self.discovery.states:
+            if state.up:
+                try:
+                    results[state.gpu.uuid] = read(state)
+                except GpuLost as lost:
+                    state.mark_lost(lost.code, lost.call, part, findings)
+        return results
 
     def _read_values(
-        self, wanted: frozenset[Quantity], now: float, findings: NvmlFindings
-    ) -> dict[str, dict[Quantity, float]]:
-        values: dict[str, dict[Quantity, float]] = {}
-        for state in self._devices.states:
-            if not state.up:
-                continue
-            try:
-                for device_state in (state, *state.instances):
-                    device_state.first_error, device_state.answered = SUCCESS, False
-                    read = values[device_state.device.uuid] = self._readings.read(
-                        device_state, wanted, now, findings
-                    )
-                    self._metrics.read(state, device_state, wanted, read, findings)
-            except GpuLost as lost:
-                state.mark_lost(lost.code, lost.call, quantity_values.PART, findings)
+        self, state: GpuState, wanted: frozenset[Quantity], now: float, findings: NvmlFindings
+    ) -> dict[str, Mapping[Quantity, float]]:
+        values: dict[str, Mapping[Quantity, float]] = {}
+        for device_state in (state, *state.instances):
+            device_state.first_error, device_state.answered = Code.SUCCESS, False
+            recorder = self._readings.read(device_state, wanted, now, findings)
+            values[device_state.device.uuid] = recorder.values
+            self._metrics.read(state, recorder, wanted)
         return values
 
     def _read_processes(self, unix: float, now: float, findings: NvmlFindings) -> bool:
         """Read process lists if they are due; return whether they were read."""
-        states = self._devices.states
+        states = self.discovery.states
         unknown = any(
             device_state.listed is None
             for state in states
@@ -235,28 +242,10 @@ class NvmlSource:
             for device_state in state.process_devices
         )
         due = now - self._lists_read_at >= self._scan_interval
-        if not (due or unknown or self._devices.changed):
+        if not (due or unknown or self.discovery.changed):
             return False
-        self._lists_read_at, self._devices.changed = now, False
-        for state in states:
-            if not state.up:
-                continue
-            if not state.mig_layout_known:
-                for device_state in state.process_devices:
-                    device_state.listed = None
-                continue
-            before = [device_state.pids for device_state in state.process_devices]
-            try:
-                self._lists.read(state, findings)
-                changed = [device_state.pids for device_state in state.process_devices] != before
-                if changed and not self._devices.is_mig_layout_unchanged(state):
-                    findings.note(
-                        processes.PART, "CHANGED", f"{state.gpu.uuid}: MIG layout changed while reading"
-                    )
-                    for device_state in state.process_devices:
-                        device_state.listed = None
-            except GpuLost as lost:
-                state.mark_lost(lost.code, lost.call, processes.PART, findings)
+        self._lists_read_at, self.discovery.changed = now, False
+        self._read_each_gpu(processes.PART, findings, lambda state: self._read_lists(state, findings))
         # Include pids of lists that failed in this tick: the host forgets other pids, and a start time
         # derived from the first sighting would change.
         pids = {
@@ -266,33 +255,23 @@ class NvmlSource:
         self._names.forget_others({(pid, self._facts[pid].start) for pid in pids})
         return True
 
-    def _read_utilization(self, now: float, findings: NvmlFindings) -> dict[str, Utilization]:
-        used: dict[str, Utilization] = {}
-        for state in self._devices.states:
-            if not state.up:
-                continue
-            try:
-                used[state.gpu.uuid] = self._samples.read(state, now, findings)
-            except GpuLost as lost:
-                state.mark_lost(lost.code, lost.call, utilization.PART, findings)
-        return used
-
-    def _read_accounting(
-        self, unix: float, now: float, lists_read: bool, findings: NvmlFindings
-    ) -> dict[str, tuple[AccountingRecord, ...]]:
-        records: dict[str, tuple[AccountingRecord, ...]] = {}
-        for state in self._devices.states:
-            if not state.up:
-                continue
-            try:
-                records[state.gpu.uuid] = self._accounting.read(state, unix, now, lists_read, findings)
-            except GpuLost as lost:
-                state.mark_lost(lost.code, lost.call, accounting.PART, findings)
-        return records
+    def _read_lists(self, state: GpuState, findings: NvmlFindings) -> None:
+        readable = state.mig_layout_known
+        if readable:
+            before = [device_state.pids for device_state in state.process_devices]
+            self._lists.read(state, findings)
+            changed = [device_state.pids for device_state in state.process_devices] != before
+            if changed and not self.discovery.mig_layouts.is_unchanged(state):
+                readable = False
+                text = f"{state.gpu.uuid}: MIG layout changed while reading"
+                findings.note(processes.PART, "CHANGED", text)
+        if not readable:
+            for device_state in state.process_devices:
+                device_state.listed = None
 
     def _mark_failed_gpus(self, now: float, findings: NvmlFindings) -> None:
         """Mark Gpus that returned only errors as down. If all are down, schedule a restart of the driver."""
-        states = self._devices.states
+        states = self.discovery.states
         for state in states:
             answered = state.answered or any(device_state.answered for device_state in state.instances)
             if state.up and state.first_error and not answered:

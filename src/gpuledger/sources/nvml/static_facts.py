@@ -7,7 +7,7 @@ from ctypes import byref, c_int, c_void_p, create_string_buffer
 from typing import Final
 
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.sources.nvml.codes import FUNCTION_NOT_FOUND, NO_DATA, NOT_SUPPORTED, SUCCESS, UNSUPPORTED
+from gpuledger.sources.nvml.codes import UNSUPPORTED, Code
 from gpuledger.sources.nvml.library import NvmlLibrary
 from gpuledger.sources.nvml.structs import MEMORY_V1, PCI
 
@@ -22,7 +22,7 @@ _ARCHITECTURE: Final = "nvmlDeviceGetArchitecture"
 _CAPABILITY: Final = "nvmlDeviceGetCudaComputeCapability"
 _CORES: Final = "nvmlDeviceGetNumGpuCores"
 
-_OF_A_GPU: Final = (
+FACTS_OF_GPU: Final = (
     NAME,
     PCI_INFO,
     _MEMORY_INFO,
@@ -33,7 +33,7 @@ _OF_A_GPU: Final = (
     _CAPABILITY,
     _CORES,
 )
-_OF_AN_INSTANCE: Final = (NAME, _MEMORY_INFO)
+FACTS_OF_INSTANCE: Final = (NAME, _MEMORY_INFO)
 _TEXTS: Final = (NAME, _SERIAL, _VBIOS)
 
 # nvmlDeviceArchitecture_t.
@@ -72,29 +72,19 @@ class StaticFacts:
         self.pending: dict[str, int] = {}
         self.mark_all_unread()
 
-    @classmethod
-    def for_gpu(cls) -> StaticFacts:
-        """Create the facts of a Gpu, all unread."""
-        return cls(_OF_A_GPU)
-
-    @classmethod
-    def for_instance(cls) -> StaticFacts:
-        """Create the facts of an Instance, all unread."""
-        return cls(_OF_AN_INSTANCE)
-
     def mark_all_unread(self) -> None:
         """Read everything again with the next `read`; known facts are kept until then."""
-        self.pending = dict.fromkeys(self._calls, NO_DATA)
+        self.pending = dict.fromkeys(self._calls, Code.NO_DATA)
 
     def read(self, library: NvmlLibrary, handle: c_void_p) -> bool:
         """Query pending facts; return whether any was read. Raises GpuLost."""
         any_read = False
         for call in tuple(self.pending):
             code, value = _query_fact(library, handle, call)
-            if code == SUCCESS:
+            if code == Code.SUCCESS:
                 self._values[call] = value
                 any_read = True
-            if code == SUCCESS or code in UNSUPPORTED:
+            if code == Code.SUCCESS or code in UNSUPPORTED:
                 del self.pending[call]
             else:
                 self.pending[call] = code
@@ -155,14 +145,14 @@ def _query_memory_total(library: NvmlLibrary, handle: c_void_p) -> tuple[int, in
     """Return bytes of memory. A chip without dedicated memory returns NOT_SUPPORTED or 0 (nvml.h, GB10)."""
     memory = create_string_buffer(MEMORY_V1.size)
     code = library.call_device(_MEMORY_INFO, handle, memory)
-    return (SUCCESS, 0) if code == NOT_SUPPORTED else (code, int(MEMORY_V1.unpack(memory.raw)[0]))
+    return (Code.SUCCESS, 0) if code == Code.NOT_SUPPORTED else (code, int(MEMORY_V1.unpack(memory.raw)[0]))
 
 
 def _query_pci_bus_id(library: NvmlLibrary, handle: c_void_p) -> tuple[int, str]:
     """Return the id in nvidia-smi's form, `00000000:01:00.0`. All structure versions share these members."""
     pci = create_string_buffer(PCI.size)
     code = library.call_device(PCI_INFO, handle, pci)
-    if code == FUNCTION_NOT_FOUND:
+    if code == Code.FUNCTION_NOT_FOUND:
         code = library.call_device("nvmlDeviceGetPciInfo_v2", handle, pci)
     _, domain, bus, device, _ = PCI.unpack(pci.raw)
     return code, f"{domain:08X}:{bus:02X}:{device:02X}.0"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuledger.model.process import NO_USAGE, Usage, UtilizationSample
-from gpuledger.sources.nvml.codes import INSUFFICIENT_SIZE, NO_PERMISSION, NOT_FOUND, SUCCESS, UNSUPPORTED
+from gpuledger.sources.nvml.codes import UNSUPPORTED, Code
 from gpuledger.sources.nvml.device_state import GpuState
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import ListBuffer, NvmlLibrary, buffer_view
@@ -76,9 +76,9 @@ class UtilizationReader:
         if code in UNSUPPORTED:
             state.utilization_call = None
             return NOT_READABLE
-        if code not in (SUCCESS, NOT_FOUND):
+        if code not in (Code.SUCCESS, Code.NOT_FOUND):
             findings.add_error(PART, code, call, state.gpu)
-            if code != NO_PERMISSION:
+            if code != Code.NO_PERMISSION:
                 state.first_error = state.first_error or code
             return NOT_READABLE
         state.utilization_call = call
@@ -89,10 +89,7 @@ class UtilizationReader:
 
     def _query(self, call: str, state: GpuState) -> tuple[int, list[_Row]]:
         query = self._query_newer if call == _NEWER else self._query_older
-        while True:
-            code, count = query(state)
-            if code != INSUFFICIENT_SIZE or not self._buffer.grow(count):
-                break
+        code, count = self._buffer.fill(lambda: query(state))
         if code or not count:
             return code, []
         if call == _NEWER:

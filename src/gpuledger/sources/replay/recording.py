@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import logging
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from json import dumps, loads
 from math import inf
 from pathlib import Path
-from typing import IO, Any, Final, cast
-from zlib import error as ZlibError  # noqa: N812  (the module calls its exception `error`)
+from typing import IO, Final, cast
 
 from gpuledger.model.errors import UsageError
 from gpuledger.model.process import GpuProcess, Usage
@@ -106,6 +106,8 @@ log = logging.getLogger("gpuledger.replay")
 _FORMAT: Final = "gpuledger-recording"
 VERSION: Final = 1
 _GZIP: Final = b"\x1f\x8b"
+# `wbits` of zlib for the largest window with a gzip header and trailer.
+_GZIP_FORMAT: Final = 16 + zlib.MAX_WBITS
 _MAX_HEADER_BYTES: Final = 1 << 20
 # A tick of sixteen GPUs with thousands of processes has a few MiB.
 _MAX_LINE_BYTES: Final = 64 << 20
@@ -119,7 +121,7 @@ _DAMAGE_ERRORS: Final = (
     RecursionError,
     OSError,
     EOFError,
-    ZlibError,
+    zlib.error,
 )
 
 
@@ -143,21 +145,16 @@ class RecordingWriter:
     """
 
     def __init__(self, stream: IO[bytes], *, compressed: bool, masked: bool, program: str) -> None:
-        self._out = _CountingStream(stream)
-        # Omit file name and time from gzip's header, because they may identify the machine.
-        self._compressor = (
-            gzip.GzipFile("", "wb", fileobj=cast("Any", self._out), mtime=0) if compressed else None
-        )
+        self._stream = stream
+        # A gzip header without file name and time, because they may identify the machine.
+        self._compressor = zlib.compressobj(9, wbits=_GZIP_FORMAT) if compressed else None
+        # Bytes written so far.
+        self.size = 0
         self._table = WriteTable()
         self.snapshots = 0
         layout = list_field_names(Snapshot) | list_field_names(Outage)
         header = {"format": _FORMAT, "version": VERSION, "program": program, "masked": masked}
         self._write({**header, "layout": layout})
-
-    @property
-    def size(self) -> int:
-        """Bytes written so far."""
-        return self._out.size
 
     def write(self, entry: RecordingEntry) -> None:
         """Append a tick. Raises OSError."""
@@ -171,31 +168,19 @@ class RecordingWriter:
 
     def write_trailer(self) -> None:
         """Write gzip's trailer; the stream remains open."""
-        if self._compressor is not None:
-            self._compressor.close()
-        self._out.flush()
+        if self._compressor:
+            self._write_bytes(self._compressor.flush())
 
     def _write(self, line: object) -> None:
         text = dumps(line, separators=(",", ":")).encode() + b"\n"
-        target = self._compressor or self._out
-        target.write(text)
-        target.flush()
+        if self._compressor:
+            text = self._compressor.compress(text) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
+        self._write_bytes(text)
 
-
-class _CountingStream:
-    """The stream methods that GzipFile needs; counts the bytes written."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self.size = 0
-
-    def write(self, text: bytes) -> int:
-        self.size += len(text)
-        self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
+    def _write_bytes(self, data: bytes) -> None:
+        self._stream.write(data)
         self._stream.flush()
+        self.size += len(data)
 
 
 class RecordingReader:

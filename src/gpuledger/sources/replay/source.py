@@ -46,13 +46,8 @@ class ReplaySource:
         self._last_interval = 0.0
         self._skipped = _SkippedEvents()
         self._infos: dict[SourceInfo, SourceInfo] = {}
-        self._info = self._info_of(self._next)
+        self.info = self._info_of(self._next)
         self._check_devices(self._next)
-
-    @property
-    def info(self) -> SourceInfo:
-        """Name `replay`, with the file's name and the recorded source as detail; versions as recorded."""
-        return self._info
 
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:  # noqa: ARG002  (the protocol's)
         """Return the current Snapshot, with all recorded quantities regardless of `wanted`.

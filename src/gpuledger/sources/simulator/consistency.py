@@ -19,8 +19,7 @@ from gpuledger.sources.simulator.scenario import (
 def check_consistency(scenario: Scenario) -> None:
     """Raise UsageError for the first contradiction; the message names the GPU or process."""
     for index, gpu in enumerate(scenario.gpus):
-        _check_power(gpu, f"gpus[{index}]")
-        _check_memory(gpu, f"gpus[{index}]")
+        _check_limits(gpu, f"gpus[{index}]")
         for partition in gpu.partitions:
             _check_partition(gpu, partition, f"gpus[{index}]")
     uuids = [gpu.uuid for gpu in scenario.gpus if gpu.uuid]
@@ -48,22 +47,18 @@ def check_consistency(scenario: Scenario) -> None:
             )
 
 
-def _check_power(gpu: GpuSpec, path: str) -> None:
-    if gpu.resident_power < gpu.empty_power:
-        raise UsageError(f"{path}.resident_watts: expected at least empty_watts")
-    if gpu.power_limit < gpu.resident_power:
-        raise UsageError(f"{path}.limit_watts: expected at least resident_watts")
-    if gpu.power_limit_max < gpu.power_limit:
-        raise UsageError(f"{path}.max_limit_watts: expected at least limit_watts")
-    if gpu.idle_sm_clock > gpu.sm_clock:
-        raise UsageError(f"{path}.idle_sm_clock_mhz: expected at most sm_clock_mhz")
-
-
-def _check_memory(gpu: GpuSpec, path: str) -> None:
-    if gpu.memory <= 0:
-        raise UsageError(f"{path}.memory: expected a size above 0")
-    if gpu.reserved_memory >= gpu.memory:
-        raise UsageError(f"{path}.reserved_memory: expected less than memory")
+def _check_limits(gpu: GpuSpec, path: str) -> None:
+    contradictions = {
+        "resident_watts: expected at least empty_watts": gpu.resident_power < gpu.empty_power,
+        "limit_watts: expected at least resident_watts": gpu.power_limit < gpu.resident_power,
+        "max_limit_watts: expected at least limit_watts": gpu.power_limit_max < gpu.power_limit,
+        "idle_sm_clock_mhz: expected at most sm_clock_mhz": gpu.idle_sm_clock > gpu.sm_clock,
+        "memory: expected a size above 0": gpu.memory <= 0,
+        "reserved_memory: expected less than memory": gpu.reserved_memory >= gpu.memory,
+    }
+    for problem, applies in contradictions.items():
+        if applies:
+            raise UsageError(f"{path}.{problem}")
 
 
 def _check_partition(gpu: GpuSpec, partition: PartitionSpec, path: str) -> None:

@@ -46,15 +46,6 @@ class GpuConditions:
     mig: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryState:
-    """The memory of a Device in bytes; total = used + free + reserved."""
-
-    total: int
-    reserved: int
-    used: int
-
-
 Gauge = Callable[[GpuConditions], float | None]
 
 
@@ -193,12 +184,12 @@ GAUGES: Mapping[Quantity, Gauge] = {
     q.ROW_REMAP_FAILURE: lambda _: 0,
 }
 
-MEMORY_GAUGES: Mapping[Quantity, Callable[[MemoryState], float]] = {
-    q.MEMORY_TOTAL: lambda memory: memory.total,
-    q.MEMORY_USED: lambda memory: memory.used,
-    q.MEMORY_FREE: lambda memory: memory.total - memory.reserved - memory.used,
-    q.MEMORY_RESERVED: lambda memory: memory.reserved,
-}
+MEMORY_QUANTITIES = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
+
+
+def memory_values(total: int, reserved: int, used: int) -> dict[Quantity, float]:
+    """Return the MEMORY_QUANTITIES of a Device, in bytes."""
+    return dict(zip(MEMORY_QUANTITIES, (total, reserved, total - reserved - used, used), strict=True))
 
 
 # GPM metrics as shares of the engine's busy time; values as seen while training a large model.

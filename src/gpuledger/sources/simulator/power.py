@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from gpuledger.model.devices import Device, Instance
 from gpuledger.sources.simulator.gpu_timeline import GpuContext, Phase
@@ -18,8 +19,7 @@ _NOISE = 21
 _POINT = WHOLE // 100
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
+class EngineLoad(NamedTuple):
     """The time that one process keeps each engine busy, in parts per million."""
 
     sm: int = 0

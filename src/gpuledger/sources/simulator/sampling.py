@@ -54,16 +54,9 @@ def sample_usage(
     for number, period in zip(numbers, periods, strict=True):
         at = number * SECOND // rate
         for run, percents in period.items():
-            sm, memory, encoder, decoder = percents
-            total = sums.setdefault(run, [0, 0, 0, 0])
-            total[0] += sm
-            total[1] += memory
-            total[2] += encoder
-            total[3] += decoder
+            _add_to(sums, run, percents, 1)
             if last > first:
-                samples.append(
-                    UtilizationSample(run.pid, at, sm / 100, memory / 100, encoder / 100, decoder / 100)
-                )
+                samples.append(UtilizationSample(run.pid, at, *[percent / 100 for percent in percents]))
     scale = 100 * len(numbers)
     usage = {run: Usage(*(amount / scale for amount in total)) for run, total in sums.items()}
     busy = [min(100, sum(percents[engine] for percents in period.values())) / 100 for engine in range(4)]
@@ -106,15 +99,18 @@ def _average_periods(
     return found
 
 
+def _add_to(
+    sums: dict[ProcessRun, list[int]], run: ProcessRun, engines: tuple[int, ...], weight: int
+) -> None:
+    before = sums.get(run) or [0] * len(engines)
+    sums[run] = [total + engine * weight for total, engine in zip(before, engines, strict=True)]
+
+
 def _average_usage(parts: list[tuple[int, Phase, PowerDraw]], duration: int) -> dict[ProcessRun, Percents]:
     sums: dict[ProcessRun, list[int]] = {}
     for length, phase, draw in parts:
         for context, used in zip(phase.contexts, draw.engines, strict=True):
-            total = sums.setdefault(context.run, [0, 0, 0, 0])
-            total[0] += used.sm * length
-            total[1] += used.memory * length
-            total[2] += used.encoder * length
-            total[3] += used.decoder * length
+            _add_to(sums, context.run, used, length)
     unit = 2 * duration * _POINT
     found: dict[ProcessRun, Percents] = {}
     for run, total in sums.items():

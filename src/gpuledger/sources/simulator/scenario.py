@@ -1,37 +1,98 @@
 """The parts of a scenario: the GPUs of a simulated node, and its processes, allocations and faults over time.
 
 All values are integers, so that energy is exact: times in microseconds of scenario time (0 = creation of the
-simulator), power in microwatts, loads in parts per million of an engine's time, memory in bytes. The YAML
-form (in seconds, watts and ratios) is documented at the top of `scenarios/k8s-node.yaml`.
+simulator), power in microwatts, loads in parts per million of an engine's time, memory in bytes. Fields that
+are created by `key` are keys of the YAML form (in seconds, watts and ratios), which is documented at the top
+of `scenarios/k8s-node.yaml`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Final, Literal, TypeVar
 
+from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.process import ProcessType
+from gpuledger.model.quantities import QUANTITIES
+from gpuledger.model.settings import boolean, duration, integer, number, size, text
+
+T = TypeVar("T")
 
 SECOND = 1_000_000
 WATT = 1_000_000
 WHOLE = 1_000_000
 FOREVER = 2**62
 
-DRIVER_VERSION = "570.172.08"
-LIBRARY_VERSION = "12.570.172.08"
-CUDA_VERSION = "12.8"
-UPTIME = 3 * 86_400 * SECOND
+REQUIRED: Final[Any] = MISSING
 
 
-@dataclass(frozen=True, slots=True)
+def key(parse: Callable[[object], T], default: T = REQUIRED, name: str = "") -> T:
+    """Return a dataclass field that a key of the scenario file sets; the key is `name` or the field's name.
+
+    `parse` converts the YAML value and raises ValueError.
+    """
+    return field(default=default, metadata={"key": name, "parse": parse})
+
+
+def parse_name(value: object) -> str:
+    """Parse text that is not empty."""
+    found = text(value).strip()
+    if not found:
+        raise ValueError("expected a name")
+    return found
+
+
+def parse_quantity_key(value: object) -> str:
+    """Parse the key of a quantity."""
+    found = text(value)
+    if found not in QUANTITIES:
+        raise ValueError(str(unknown_name_error("quantity", found, QUANTITIES)))
+    return found
+
+
+def parse_positive_duration(value: object) -> int:
+    """Parse a duration above zero as microseconds."""
+    found = parse_duration(value)
+    if found <= 0:
+        raise ValueError("expected a duration above 0")
+    return found
+
+
+def _parse_number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise ValueError("expected a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("expected a number below 1e308") from None
+
+
+def _scaled(parse: Callable[[object], float], unit: int) -> Callable[[object], int]:
+    return lambda value: round(parse(value) * unit)
+
+
+# `90s`, `1m30s`, or a number of seconds.
+parse_duration = _scaled(duration("s"), SECOND)
+_parse_ratio = _scaled(number(0, 1), WHOLE)
+_parse_percent_points = _scaled(number(0, 1), 100)
+_parse_watts = _scaled(number(0, 100_000), WATT)
+_parse_millijoules = _scaled(number(0, 1e15), 1000)
+_parse_megahertz = _scaled(number(0, 100_000), 1_000_000)
+_parse_sm_count = integer(1, 10_000)
+# The id of a GPU instance or a compute instance.
+parse_instance_id = integer(0, 63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
     """A MIG compute instance: ids, profile, multiprocessors and memory."""
 
-    gi: int
-    ci: int
-    profile: str
-    sm_count: int
-    memory: int
+    gi: int = key(parse_instance_id)
+    ci: int = key(parse_instance_id, 0)
+    profile: str = key(parse_name)
+    sm_count: int = key(_parse_sm_count)
+    memory: int = key(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,28 +114,28 @@ class GpuSpec:
     quantities that this model does not support.
     """
 
-    model: str = "NVIDIA H100 80GB HBM3"
-    architecture: str = "Hopper"
-    compute_capability: str = "9.0"
-    uuid: str = ""
-    memory: int = 81_559 * 2**20
-    reserved_memory: int = 551 * 2**20
-    unified_memory: bool = False
-    sm_count: int = 132
-    empty_power: int = 70 * WATT
-    resident_power: int = 115 * WATT
-    load_power: int = 550 * WATT
-    power_limit: int = 700 * WATT
-    power_limit_max: int = 700 * WATT
-    counter_refresh: int = SECOND // 10
-    counter_start: int = 0
-    samples_per_second: int = 6
-    sm_clock: int = 1_980_000_000
-    idle_sm_clock: int = 345_000_000
-    memory_clock: int = 2_619_000_000
-    idle_performance_state: int = 0
-    pcie_rate: int = 3_000_000_000
-    nvlink_rate: int = 0
+    model: str = key(parse_name, "NVIDIA H100 80GB HBM3")
+    architecture: str = key(parse_name, "Hopper")
+    compute_capability: str = key(parse_name, "9.0")
+    uuid: str = key(parse_name, "")
+    memory: int = key(size, 81_559 * 2**20)
+    reserved_memory: int = key(size, 551 * 2**20)
+    unified_memory: bool = key(boolean, False)
+    sm_count: int = key(_parse_sm_count, 132)
+    empty_power: int = key(_parse_watts, 70 * WATT, "empty_watts")
+    resident_power: int = key(_parse_watts, 115 * WATT, "resident_watts")
+    load_power: int = key(_parse_watts, 550 * WATT, "load_watts")
+    power_limit: int = key(_parse_watts, 700 * WATT, "limit_watts")
+    power_limit_max: int = key(_parse_watts, 700 * WATT, "max_limit_watts")
+    counter_refresh: int = key(parse_duration, SECOND // 10)
+    counter_start: int = key(_parse_millijoules, 0)
+    samples_per_second: int = key(integer(1, 60), 6)
+    sm_clock: int = key(_parse_megahertz, 1_980_000_000, "sm_clock_mhz")
+    idle_sm_clock: int = key(_parse_megahertz, 345_000_000, "idle_sm_clock_mhz")
+    memory_clock: int = key(_parse_megahertz, 2_619_000_000, "memory_clock_mhz")
+    idle_performance_state: int = key(integer(0, 15), 0)
+    pcie_rate: int = key(size, 3_000_000_000)
+    nvlink_rate: int = key(size, 0)
     lacks: frozenset[str] = frozenset()
     partitions: tuple[PartitionSpec, ...] = (PartitionSpec(0, None),)
 
@@ -95,19 +156,19 @@ class PodSpec:
     The uid and container id are known immediately, the names `known_after` microseconds after the start.
     """
 
-    namespace: str
-    name: str
-    container: str
-    uid: str = ""
-    known_after: int = 0
+    namespace: str = key(parse_name)
+    name: str = key(parse_name)
+    container: str = key(parse_name, "main")
+    uid: str = key(parse_name, "")
+    known_after: int = key(parse_duration, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmSpec:
     """A Slurm job step."""
 
-    job: str
-    step: str = "0"
+    job: str = key(parse_name)
+    step: str = key(text, "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +182,15 @@ class UnitSpec:
 class ContainerSpec:
     """A container outside Kubernetes; an empty `id` is derived from the name."""
 
-    name: str
-    runtime: str = "docker"
-    id: str = ""
+    name: str = key(parse_name)
+    runtime: str = key(parse_name, "docker")
+    id: str = key(parse_name, "")
 
 
 OwnerSpec = PodSpec | SlurmSpec | UnitSpec | ContainerSpec | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
     """A process; with `every` a series of processes, one each `every`, with a random delay below `jitter`.
 
@@ -140,31 +201,31 @@ class ProcessSpec:
     load power times the load of its busiest engine. `age` is the process's age when it starts to use the GPU.
     """
 
-    name: str
+    name: str = key(parse_name)
     placements: tuple[PlacementSpec, ...]
-    executable: str = ""
-    comm: str = ""
-    types: frozenset[ProcessType] = frozenset({ProcessType.COMPUTE})
-    is_mps_server: bool = False
-    user: str = "root"
-    uid: int = 0
-    pid: int | None = None
-    memory: int = 0
-    load: int = 0
-    noise: int = 0
-    memory_load: int = 0
-    encoder: int = 0
-    decoder: int = 0
-    intensity: int = WHOLE
-    busy: int = 0
-    quiet: int = 0
-    start: int = 0
-    stop: int = FOREVER
-    every: int = 0
-    duration: int = FOREVER
-    jitter: int = 0
-    age: int = 0
-    owner: OwnerSpec = None
+    types: frozenset[ProcessType]
+    is_mps_server: bool
+    owner: OwnerSpec
+    executable: str = key(parse_name, "")
+    comm: str = key(parse_name, "")
+    user: str = key(parse_name, "root")
+    uid: int = key(integer(0, 2**32 - 2), 0)
+    pid: int | None = key(integer(2, 2**22), None)
+    memory: int = key(size, 0)
+    load: int = key(_parse_ratio, 0)
+    noise: int = key(_parse_percent_points, 0)
+    memory_load: int = key(_parse_ratio, 0)
+    encoder: int = key(_parse_ratio, 0)
+    decoder: int = key(_parse_ratio, 0)
+    intensity: int = key(_parse_ratio, WHOLE)
+    busy: int = key(parse_positive_duration, 0)
+    quiet: int = key(parse_positive_duration, 0)
+    start: int = key(parse_duration, 0)
+    stop: int = key(parse_duration, FOREVER)
+    every: int = key(parse_positive_duration, 0)
+    duration: int = key(parse_positive_duration, FOREVER, "for")
+    jitter: int = key(parse_duration, 0)
+    age: int = key(parse_duration, 0)
 
     @property
     def computes(self) -> bool:
@@ -178,8 +239,8 @@ class AllocationSpec:
 
     placement: PlacementSpec
     pod: PodSpec
-    start: int = 0
-    stop: int = FOREVER
+    start: int = key(parse_duration, 0)
+    stop: int = key(parse_duration, FOREVER)
 
 
 FaultKind = Literal[
@@ -194,7 +255,7 @@ FaultKind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSpec:
     """A fault that starts at `at`, ends after `duration` and repeats each `every`, if that is not 0.
 
@@ -203,16 +264,16 @@ class FaultSpec:
     """
 
     kind: FaultKind
-    at: int
-    duration: int = FOREVER
-    every: int = 0
-    gpu: int | None = None
-    gi: int | None = None
-    ci: int = 0
-    xid: int = 0
-    quantity: str = ""
-    value: float | None = None
-    reason: str = "unavailable"
+    at: int = key(parse_duration)
+    duration: int
+    every: int = key(parse_positive_duration, 0)
+    gpu: int | None
+    gi: int | None = key(parse_instance_id, None)
+    ci: int = key(parse_instance_id, 0)
+    xid: int = key(integer(1, 999), 0)
+    quantity: str = key(parse_quantity_key, "")
+    value: float | None = key(_parse_number, None)
+    reason: str = key(parse_name, "unavailable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +282,10 @@ class Scenario:
 
     name: str
     gpus: tuple[GpuSpec, ...]
-    processes: tuple[ProcessSpec, ...] = ()
-    allocations: tuple[AllocationSpec, ...] = ()
-    faults: tuple[FaultSpec, ...] = ()
-    driver_version: str = DRIVER_VERSION
-    library_version: str = LIBRARY_VERSION
-    cuda_version: str = CUDA_VERSION
-    uptime: int = UPTIME
+    processes: tuple[ProcessSpec, ...]
+    allocations: tuple[AllocationSpec, ...]
+    faults: tuple[FaultSpec, ...]
+    driver_version: str = key(text, "570.172.08")
+    library_version: str = key(text, "12.570.172.08")
+    cuda_version: str = key(text, "12.8")
+    uptime: int = key(parse_duration, 3 * 86_400 * SECOND)

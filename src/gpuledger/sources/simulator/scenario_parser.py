@@ -8,87 +8,48 @@ from pathlib import Path
 
 from gpuledger.host.yaml_documents import InvalidYaml, parse_yaml, read_utf8
 from gpuledger.model.errors import UsageError, unknown_name_error
+from gpuledger.model.process import ProcessType
 from gpuledger.model.quantities import QUANTITIES
-from gpuledger.model.settings import boolean, integer, size, text
+from gpuledger.model.settings import boolean, choice, integer, text
 from gpuledger.sources.simulator.consistency import check_consistency
-from gpuledger.sources.simulator.process_parser import (
-    KEYS_UNDER_GPU,
-    KEYS_WITH_GPUS,
-    parse_placement,
-    parse_pod,
-    parse_process,
-)
 from gpuledger.sources.simulator.scenario import (
-    CUDA_VERSION,
-    DRIVER_VERSION,
     FOREVER,
-    LIBRARY_VERSION,
-    UPTIME,
+    REQUIRED,
     AllocationSpec,
+    ContainerSpec,
     FaultSpec,
     GpuSpec,
     InstanceSpec,
+    OwnerSpec,
     PartitionSpec,
+    PlacementSpec,
+    PodSpec,
     ProcessSpec,
     Scenario,
-)
-from gpuledger.sources.simulator.scenario_table import (
-    ScenarioTable,
-    parse_duration,
-    parse_joules,
-    parse_megahertz,
+    SlurmSpec,
+    UnitSpec,
+    parse_instance_id,
     parse_name,
     parse_positive_duration,
-    parse_watts,
+    parse_quantity_key,
 )
+from gpuledger.sources.simulator.scenario_table import ScenarioTable, keys_of
 
 BUILTINS = ("k8s-node", "workstation")
 
-_SCENARIO = (
-    "templates",
-    "driver_version",
-    "library_version",
-    "cuda_version",
-    "uptime",
-    "gpus",
-    "processes",
-    "allocations",
-    "faults",
-)
+_OWNERS: dict[str, type[PodSpec | SlurmSpec | ContainerSpec] | None] = {
+    "pod": PodSpec,
+    "slurm": SlurmSpec,
+    "unit": None,
+    "container": ContainerSpec,
+}
+_SCENARIO = (*keys_of(Scenario), "templates", "gpus", "processes", "allocations", "faults")
 _GPU = (
-    "model",
-    "count",
-    "architecture",
-    "compute_capability",
-    "uuid",
-    "memory",
-    "reserved_memory",
-    "unified_memory",
-    "sm_count",
-    "empty_watts",
-    "resident_watts",
-    "load_watts",
-    "limit_watts",
-    "max_limit_watts",
-    "counter",
-    "counter_refresh",
-    "counter_start",
-    "samples_per_second",
-    "sm_clock_mhz",
-    "idle_sm_clock_mhz",
-    "memory_clock_mhz",
-    "idle_performance_state",
-    "pcie_rate",
-    "nvlink_rate",
-    "nvlinks",
-    "ecc",
-    "lacks",
-    "instances",
-    "repartitions",
-    "processes",
+    *keys_of(GpuSpec),
+    *("count", "counter", "ecc", "nvlinks", "lacks", "instances", "repartitions", "processes"),
 )
-_INSTANCE = ("gi", "ci", "profile", "sm_count", "memory")
-_ALLOCATION = ("gpu", "gi", "ci", "pod", "start", "stop")
+_PROCESS = (*keys_of(ProcessSpec), *_OWNERS, "type")
+_ALLOCATION = (*keys_of(AllocationSpec), "gpu", "gi", "ci", "pod")
 _FAULTS: dict[str, tuple[str, ...]] = {
     "gpu_lost": ("gpu",),
     "process_list_fails": ("gpu", "gi", "ci"),
@@ -99,10 +60,26 @@ _FAULTS: dict[str, tuple[str, ...]] = {
     "bad_value": ("gpu", "gi", "ci", "quantity", "value"),
     "source_fails": ("reason",),
 }
+_REQUIRED_OF_FAULT = {"xid": ("gpu", "xid"), "bad_value": ("quantity",)}
 _MOMENTARY = frozenset({"xid", "counter_reset"})
-_ECC = tuple(key for key in QUANTITIES if key.startswith(("ecc_", "retired_", "remapped_", "row_remap_")))
-_NVLINKS = tuple(key for key in QUANTITIES if key.startswith("nvlink_"))
-_MEMORY = ("memory_total", "memory_used", "memory_free", "memory_reserved")
+# Quantities that a GPU lacks if the key is false.
+_FEATURES = {
+    "counter": ["energy"],
+    "ecc": tuple(
+        key for key in QUANTITIES if key.startswith(("ecc_", "retired_", "remapped_", "row_remap_"))
+    ),
+    "nvlinks": tuple(key for key in QUANTITIES if key.startswith("nvlink_")),
+}
+
+_C, _G, _M = ProcessType.COMPUTE, ProcessType.GRAPHICS, ProcessType.MPS
+_TYPES = {
+    "C": frozenset({_C}),
+    "G": frozenset({_G}),
+    "C+G": frozenset({_C, _G}),
+    "mps-client": frozenset({_M, _C}),
+    "mps-server": frozenset({_C}),
+}
+_SERVER_NAME = "nvidia-cuda-mps-server"
 
 
 def load_scenario(name_or_path: str) -> Scenario:
@@ -143,8 +120,10 @@ def parse_scenario(yaml_text: str, name: str) -> Scenario:
 def _parse_root(root: ScenarioTable, name: str) -> Scenario:
     gpus, processes = _parse_gpus(root)
     for path, value in root.items("processes"):
-        processes.append(parse_process(ScenarioTable(value, path, KEYS_WITH_GPUS), None, len(gpus)))
-    return Scenario(
+        table = ScenarioTable(value, path, (*_PROCESS, "gpus"))
+        processes.append(_parse_process(table, _parse_placements(table, len(gpus))))
+    return root.build(
+        Scenario,
         name=name,
         gpus=tuple(gpus),
         processes=tuple(processes),
@@ -152,10 +131,6 @@ def _parse_root(root: ScenarioTable, name: str) -> Scenario:
             _parse_allocation(value, path, len(gpus)) for path, value in root.items("allocations")
         ),
         faults=tuple(_parse_fault(value, path, len(gpus)) for path, value in root.items("faults")),
-        driver_version=root.parse("driver_version", text, DRIVER_VERSION),
-        library_version=root.parse("library_version", text, LIBRARY_VERSION),
-        cuda_version=root.parse("cuda_version", text, CUDA_VERSION),
-        uptime=root.parse("uptime", parse_duration, UPTIME),
     )
 
 
@@ -170,8 +145,8 @@ def _parse_gpus(root: ScenarioTable) -> tuple[list[GpuSpec], list[ProcessSpec]]:
         spec = _parse_gpu(table)
         for _ in range(count):
             for inner, process in table.items("processes"):
-                under_gpu = ScenarioTable(process, inner, KEYS_UNDER_GPU)
-                processes.append(parse_process(under_gpu, len(gpus), len(gpus) + 1))
+                under_gpu = ScenarioTable(process, inner, (*_PROCESS, "gi", "ci"))
+                processes.append(_parse_process(under_gpu, (_parse_placement(under_gpu, len(gpus)),)))
             gpus.append(spec)
     if not gpus:
         raise root.error("gpus", "expected a number of GPUs or a list of at least one GPU")
@@ -179,54 +154,18 @@ def _parse_gpus(root: ScenarioTable) -> tuple[list[GpuSpec], list[ProcessSpec]]:
 
 
 def _parse_gpu(table: ScenarioTable) -> GpuSpec:
-    base = GpuSpec()
-    limit = table.parse("limit_watts", parse_watts, base.power_limit)
-    whole = integer(1, 10_000)
-    spec = GpuSpec(
-        model=table.parse("model", parse_name, base.model),
-        architecture=table.parse("architecture", parse_name, base.architecture),
-        compute_capability=table.parse("compute_capability", parse_name, base.compute_capability),
-        uuid=table.parse("uuid", parse_name, base.uuid),
-        memory=table.parse("memory", size, base.memory),
-        reserved_memory=table.parse("reserved_memory", size, base.reserved_memory),
-        unified_memory=table.parse("unified_memory", boolean, base.unified_memory),
-        sm_count=table.parse("sm_count", whole, base.sm_count),
-        empty_power=table.parse("empty_watts", parse_watts, base.empty_power),
-        resident_power=table.parse("resident_watts", parse_watts, base.resident_power),
-        load_power=table.parse("load_watts", parse_watts, base.load_power),
-        power_limit=limit,
-        power_limit_max=table.parse("max_limit_watts", parse_watts, limit),
-        counter_refresh=table.parse("counter_refresh", parse_duration, base.counter_refresh),
-        counter_start=table.parse("counter_start", parse_joules, base.counter_start),
-        samples_per_second=table.parse("samples_per_second", integer(1, 60), base.samples_per_second),
-        sm_clock=table.parse("sm_clock_mhz", parse_megahertz, base.sm_clock),
-        idle_sm_clock=table.parse("idle_sm_clock_mhz", parse_megahertz, base.idle_sm_clock),
-        memory_clock=table.parse("memory_clock_mhz", parse_megahertz, base.memory_clock),
-        idle_performance_state=table.parse("idle_performance_state", integer(0, 15), 0),
-        pcie_rate=table.parse("pcie_rate", size, base.pcie_rate),
-        nvlink_rate=table.parse("nvlink_rate", size, base.nvlink_rate),
-    )
-    return replace(spec, lacks=_parse_lacks(table), partitions=_parse_partitions(table))
+    spec = table.build(GpuSpec, lacks=_parse_lacks(table), partitions=_parse_partitions(table))
+    return spec if table.has("max_limit_watts") else replace(spec, power_limit_max=spec.power_limit)
 
 
 def _parse_lacks(table: ScenarioTable) -> frozenset[str]:
-    missing = {_parse_quantity_key(value, path) for path, value in table.items("lacks")}
-    if not table.parse("counter", boolean, True):
-        missing.add("energy")
-    if not table.parse("ecc", boolean, True):
-        missing.update(_ECC)
-    if not table.parse("nvlinks", boolean, True):
-        missing.update(_NVLINKS)
+    missing = set(table.parse_list("lacks", parse_quantity_key))
+    for key, quantities in _FEATURES.items():
+        if not table.parse(key, boolean, True):
+            missing.update(quantities)
     if table.parse("unified_memory", boolean, False):
-        missing.update(_MEMORY)
+        missing |= {"memory_total", "memory_used", "memory_free", "memory_reserved"}
     return frozenset(missing)
-
-
-def _parse_quantity_key(value: object, path: str) -> str:
-    key = str(value)
-    if key not in QUANTITIES:
-        raise UsageError(f"{path}: {unknown_name_error('quantity', key, QUANTITIES)}")
-    return key
 
 
 def _parse_partitions(table: ScenarioTable) -> tuple[PartitionSpec, ...]:
@@ -246,14 +185,8 @@ def _parse_partitions(table: ScenarioTable) -> tuple[PartitionSpec, ...]:
 def _parse_instances(table: ScenarioTable) -> tuple[InstanceSpec, ...]:
     found: list[InstanceSpec] = []
     for path, value in table.items("instances"):
-        item = ScenarioTable(value, path, _INSTANCE)
-        spec = InstanceSpec(
-            gi=item.parse("gi", integer(0, 63)),
-            ci=item.parse("ci", integer(0, 63), 0),
-            profile=item.parse("profile", parse_name),
-            sm_count=item.parse("sm_count", integer(1, 10_000)),
-            memory=item.parse("memory", size),
-        )
+        item = ScenarioTable(value, path, keys_of(InstanceSpec))
+        spec = item.build(InstanceSpec)
         if (spec.gi, spec.ci) in {(other.gi, other.ci) for other in found}:
             raise item.error("gi", f"instance {spec.gi}_{spec.ci} is listed twice")
         found.append(spec)
@@ -262,53 +195,101 @@ def _parse_instances(table: ScenarioTable) -> tuple[InstanceSpec, ...]:
 
 def _parse_allocation(value: object, path: str, gpu_count: int) -> AllocationSpec:
     table = ScenarioTable(value, path, _ALLOCATION)
-    start = table.parse("start", parse_duration, 0)
-    stop = table.parse("stop", parse_duration, FOREVER)
-    if stop <= start:
+    spec = table.build(
+        AllocationSpec,
+        placement=_parse_placement(table, table.parse("gpu", integer(0, gpu_count - 1))),
+        pod=table.build_section("pod", PodSpec),
+    )
+    if spec.stop <= spec.start:
         raise table.error("stop", "expected a time after start")
-    return AllocationSpec(parse_placement(table, gpu_count), parse_pod(table), start, stop)
+    return spec
 
 
 def _parse_fault(value: object, path: str, gpu_count: int) -> FaultSpec:
-    all_keys = {key for keys in _FAULTS.values() for key in keys}
-    kind = ScenarioTable(value, path, ("kind", "at", "for", "every", *sorted(all_keys))).parse("kind", text)
+    table = ScenarioTable(value, path, (*keys_of(FaultSpec), "kind", "for", "gpu"))
+    kind = table.parse("kind", text)
     if kind not in _FAULTS:
-        raise UsageError(f"{path}.kind: {unknown_name_error('fault', kind, _FAULTS)}")
-    keys = _FAULTS[kind]
+        raise table.error("kind", str(unknown_name_error("fault", kind, _FAULTS)))
     momentary = kind in _MOMENTARY
-    table = ScenarioTable(value, path, ("kind", "at", "every", *(() if momentary else ("for",)), *keys))
-    duration = table.parse("for", parse_positive_duration, 1 if momentary else FOREVER)
-    every = table.parse("every", parse_positive_duration, 0)
-    if every and duration > every:
-        raise table.error("every", "expected at least the value of for: a fault must end before it repeats")
-    if kind == "hang" and duration == FOREVER:
-        raise table.error("for", "expected a duration: a hang must end")
-    spec = FaultSpec(
-        kind=kind,  # type: ignore[arg-type]  # membership in _FAULTS was tested above
-        at=table.parse("at", parse_duration),
-        duration=duration,
-        every=every,
-        gpu=table.parse("gpu", integer(0, gpu_count - 1), None),
-        gi=table.parse("gi", integer(0, 63), None),
-        ci=table.parse("ci", integer(0, 63), 0),
-        xid=table.parse("xid", integer(1, 999)) if kind == "xid" else 0,
-        quantity=_parse_quantity_key(table.parse("quantity", text), table.path_of("quantity"))
-        if kind == "bad_value"
-        else "",
-        value=table.parse("value", _parse_number, None),
-        reason=table.parse("reason", parse_name, "unavailable"),
+    table = ScenarioTable(
+        value, path, ("kind", "at", "every", *(() if momentary else ("for",)), *_FAULTS[kind])
     )
-    if kind == "xid" and spec.gpu is None:
-        raise table.error("gpu", "expected a value")
+    for key in _REQUIRED_OF_FAULT.get(kind, ()):
+        if not table.has(key):
+            raise table.error(key, "expected a value")
+    spec = table.build(
+        FaultSpec,
+        kind=kind,
+        duration=table.parse("for", parse_positive_duration, 1 if momentary else FOREVER),
+        gpu=table.parse("gpu", integer(0, gpu_count - 1), None),
+    )
+    if spec.every and spec.duration > spec.every:
+        raise table.error("every", "expected at least the value of for: a fault must end before it repeats")
+    if kind == "hang" and spec.duration == FOREVER:
+        raise table.error("for", "expected a duration: a hang must end")
     if spec.gi is not None and spec.gpu is None:
         raise table.error("gi", "gi requires gpu")
     return spec
 
 
-def _parse_number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise ValueError("expected a number")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError("expected a number below 1e308") from None
+def _parse_process(table: ScenarioTable, placements: tuple[PlacementSpec, ...]) -> ProcessSpec:
+    kind = table.parse("type", choice(*_TYPES), "C")
+    server = kind == "mps-server"
+    spec = table.build(
+        ProcessSpec,
+        name=table.parse("name", parse_name, _SERVER_NAME if server else REQUIRED),
+        placements=placements,
+        types=_TYPES[kind],
+        is_mps_server=server,
+        owner=_parse_owner(table),
+    )
+    _check_times(table, spec)
+    if server and (spec.load or spec.encoder or spec.decoder):
+        raise table.error("load", "an MPS server has no load; set the load of its clients instead")
+    return spec
+
+
+def _check_times(table: ScenarioTable, spec: ProcessSpec) -> None:
+    if spec.stop <= spec.start:
+        raise table.error("stop", "expected a time after start")
+    if bool(spec.busy) != bool(spec.quiet):
+        raise table.error("busy" if spec.quiet else "quiet", "busy and quiet must be set together")
+    if spec.every and spec.duration == FOREVER:
+        raise table.error("for", "expected a duration: a process with every must end")
+    if spec.jitter and not spec.every:
+        raise table.error("jitter", "jitter requires every")
+    if spec.jitter > spec.every:
+        raise table.error("jitter", "expected at most the value of every")
+    if spec.every and spec.duration > 100 * spec.every:
+        raise table.error("for", "expected at most 100 times the value of every")
+    if spec.every and spec.pid is not None and spec.duration + spec.jitter > spec.every:
+        raise table.error("pid", "runs that overlap cannot share a pid; remove pid or reduce for or jitter")
+
+
+def _parse_placements(table: ScenarioTable, gpu_count: int) -> tuple[PlacementSpec, ...]:
+    found = table.parse_list("gpus", integer(0, gpu_count - 1))
+    if not found:
+        raise table.error("gpus", "expected a list of GPU indices")
+    for number, index in enumerate(found):
+        if index in found[:number]:
+            raise table.error("gpus", f"GPU {index} is listed twice")
+    return tuple(PlacementSpec(index) for index in found)
+
+
+def _parse_placement(table: ScenarioTable, gpu: int) -> PlacementSpec:
+    """Parse the keys `gi` and `ci` of a process or an allocation on a GPU."""
+    gi = table.parse("gi", parse_instance_id, None)
+    ci = table.parse("ci", parse_instance_id, 0)
+    if gi is None and table.has("ci"):
+        raise table.error("ci", "ci requires gi")
+    return PlacementSpec(gpu, gi, ci)
+
+
+def _parse_owner(table: ScenarioTable) -> OwnerSpec:
+    named = [key for key in _OWNERS if table.has(key)]
+    if len(named) > 1:
+        raise table.error(named[1], f"a process has one owner, and {named[0]} is set already")
+    if not named:
+        return None
+    spec = _OWNERS[named[0]]
+    return table.build_section(named[0], spec) if spec else UnitSpec(table.parse("unit", parse_name))

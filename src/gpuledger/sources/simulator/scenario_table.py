@@ -1,52 +1,51 @@
-"""A checked mapping of a scenario file, and parsers for its values; errors name the key's full path."""
+"""A checked mapping of a scenario file; errors name the key's full path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
 
-from gpuledger.model import settings
 from gpuledger.model.errors import UsageError, suggest_name
-from gpuledger.sources.simulator.scenario import SECOND, WATT, WHOLE
+from gpuledger.sources.simulator.scenario import REQUIRED
 
 T = TypeVar("T")
-D = TypeVar("D")
 
-_REQUIRED = object()
+
+def keys_of(spec: type) -> tuple[str, ...]:
+    """Return the keys of the fields of a dataclass that `key` created."""
+    return tuple(item.metadata["key"] or item.name for item in fields(spec) if item.metadata)
 
 
 class ScenarioTable:
     """One mapping of the file, at `path`. Keys that are not in `valid` raise UsageError."""
 
-    def __init__(self, value: object, path: str, valid: tuple[str, ...]) -> None:
+    def __init__(self, value: object, path: str, valid: Iterable[str]) -> None:
         if not isinstance(value, Mapping):
             raise UsageError(f"{path or 'scenario'}: expected a mapping, not {_describe_type(value)}")
-        self.path = path
+        self._path = path
         self._values: Mapping[object, object] = value
+        known = tuple(valid)
         for key in value:
-            if key not in valid:
-                raise UsageError(f"{self.path_of(str(key))}: unknown key; {suggest_name(str(key), valid)}")
-
-    def path_of(self, key: str) -> str:
-        """Return the full path of a key: `gpus[1].processes[0].load`."""
-        return f"{self.path}.{key}" if self.path else key
+            if key not in known:
+                raise self.error(str(key), f"unknown key; {suggest_name(str(key), known)}")
 
     def has(self, key: str) -> bool:
         """Whether the key is set to a value."""
         return self._values.get(key) is not None
 
+    def raw(self, key: str) -> object:
+        """Return the value as YAML has it; None if the key is missing."""
+        return self._values.get(key)
+
     def error(self, key: str, problem: str) -> UsageError:
         """Return the error to raise for the value of `key`."""
-        return UsageError(f"{self.path_of(key)}: {problem}")
+        return UsageError(f"{self._path_of(key)}: {problem}")
 
-    @overload
-    def parse(self, key: str, parser: Callable[[object], T]) -> T: ...
-    @overload
-    def parse(self, key: str, parser: Callable[[object], T], default: D) -> T | D: ...
-    def parse(self, key: str, parser: Callable[[object], T], default: object = _REQUIRED) -> object:
+    def parse(self, key: str, parser: Callable[[object], T], default: T = REQUIRED) -> T:
         """Return the parsed value, or the default if the key is missing; without default it is required."""
         if not self.has(key):
-            if default is not _REQUIRED and key not in self._values:
+            if default is not REQUIRED and key not in self._values:
                 return default
             raise self.error(key, "expected a value")
         try:
@@ -54,9 +53,27 @@ class ScenarioTable:
         except ValueError as error:
             raise self.error(key, str(error)) from None
 
-    def raw(self, key: str) -> object:
-        """Return the value as YAML has it; None if the key is missing."""
-        return self._values.get(key)
+    def parse_list(self, key: str, parser: Callable[[object], T]) -> list[T]:
+        """Return the parsed elements of a list; nothing if the key is missing."""
+        found = []
+        for path, value in self.items(key):
+            try:
+                found.append(parser(value))
+            except ValueError as error:
+                raise UsageError(f"{path}: {error}") from None
+        return found
+
+    def build(self, spec: type[T], **given: Any) -> T:
+        """Build a dataclass from the keys of its fields, and the fields that are `given`."""
+        for item in fields(spec):  # type: ignore[arg-type]  # T is a dataclass
+            if item.metadata and item.name not in given:
+                key = item.metadata["key"] or item.name
+                given[item.name] = self.parse(key, item.metadata["parse"], item.default)
+        return spec(**given)
+
+    def build_section(self, key: str, spec: type[T]) -> T:
+        """Build a dataclass from the mapping of a key."""
+        return ScenarioTable(self.raw(key), self._path_of(key), keys_of(spec)).build(spec)
 
     def items(self, key: str) -> Iterator[tuple[str, object]]:
         """Yield path and value of each entry of a list; nothing if the key is missing."""
@@ -66,55 +83,12 @@ class ScenarioTable:
         if not isinstance(value, list):
             raise self.error(key, f"expected a list, not {_describe_type(value)}")
         for index, item in enumerate(value):
-            yield f"{self.path_of(key)}[{index}]", item
+            yield f"{self._path_of(key)}[{index}]", item
+
+    def _path_of(self, key: str) -> str:
+        return f"{self._path}.{key}" if self._path else key
 
 
 def _describe_type(value: object) -> str:
     names = {type(None): "nothing", bool: "true or false", list: "a list", dict: "a mapping"}
     return names.get(type(value), repr(value))
-
-
-def parse_name(value: object) -> str:
-    """Parse text that is not empty."""
-    found = settings.text(value).strip()
-    if not found:
-        raise ValueError("expected a name")
-    return found
-
-
-def parse_duration(value: object) -> int:
-    """Parse a duration (`90s`, `1m30s`, or a number of seconds) as microseconds."""
-    return round(settings.duration("s")(value) * SECOND)
-
-
-def parse_positive_duration(value: object) -> int:
-    """Parse a duration above zero as microseconds."""
-    found = parse_duration(value)
-    if found <= 0:
-        raise ValueError("expected a duration above 0")
-    return found
-
-
-def parse_ratio(value: object) -> int:
-    """Parse a number from 0 to 1 as parts per million."""
-    return round(settings.number(0, 1)(value) * WHOLE)
-
-
-def parse_percent_points(value: object) -> int:
-    """Parse a number from 0 to 1 as integer percentage points."""
-    return round(settings.number(0, 1)(value) * 100)
-
-
-def parse_watts(value: object) -> int:
-    """Parse watts as microwatts."""
-    return round(settings.number(0, 100_000)(value) * WATT)
-
-
-def parse_joules(value: object) -> int:
-    """Parse joules as millijoules."""
-    return round(settings.number(0, 1e15)(value) * 1000)
-
-
-def parse_megahertz(value: object) -> int:
-    """Parse megahertz as hertz."""
-    return round(settings.number(0, 100_000)(value) * 1_000_000)

@@ -14,11 +14,11 @@ from gpuledger.sources.simulator.gauges import (
     GAUGES,
     GPM_METRICS,
     GPM_RATES,
-    MEMORY_GAUGES,
+    MEMORY_QUANTITIES,
     Gauge,
     GpuConditions,
-    MemoryState,
     compute_metric,
+    memory_values,
 )
 from gpuledger.sources.simulator.gpu_timeline import Phase, RunSchedule, Timeline
 from gpuledger.sources.simulator.hardware import Hardware
@@ -64,7 +64,7 @@ class QuantityPlan:
         self.gauges: list[tuple[Quantity, Gauge]] = [
             (item, GAUGES[item]) for item in supported if item in GAUGES
         ]
-        self.memory_quantities = [item for item in supported if item in MEMORY_GAUGES]
+        self.memory_quantities = [item for item in supported if item in MEMORY_QUANTITIES]
         self.metrics = [item for item in supported if item in GPM_METRICS]
         self.instance_metrics = [item for item in self.metrics if self.instance.get(item.key)]
 
@@ -73,7 +73,7 @@ def _supported(
     wanted: frozenset[Quantity], lacks: frozenset[str], level: Level, mig: bool
 ) -> dict[str, bool]:
     """Return whether a Device of this level supports each of the wanted quantities."""
-    known = GAUGES.keys() | MEMORY_GAUGES.keys() | GPM_METRICS
+    known = GAUGES.keys() | GPM_METRICS | {*MEMORY_QUANTITIES}
     supported = {}
     for quantity in sorted(wanted & _ALL_QUANTITIES, key=lambda item: item.key):
         if level is Level.INSTANCE and quantity.level is not Level.INSTANCE:
@@ -127,7 +127,7 @@ class SimulatedGpu:
         self._uncorrected = 0
         self._xids_until = -1
         self._plans: dict[tuple[frozenset[Quantity], bool], QuantityPlan] = {}
-        # Engine usage since the last read, and the same if the driver reports it per process, else None.
+        # Engine usage since the last read, and the same if the driver returned it per process, else None.
         self._engines: SampledUsage | None = None
         self._sampling: SampledUsage | None = None
 
@@ -169,26 +169,21 @@ class SimulatedGpu:
         if self.phase.partition.mig_enabled:
             # NVML has no samples per process here, but GPM reports the engines of each Instance.
             return None
-        self._sampling = self._engines
         if self._active("utilization_fails"):
             return Failure("utilization", "UNKNOWN", self.gpu, "the driver did not return its samples")
+        self._sampling = self._engines
         return None
 
     @property
     def samples(self) -> tuple[UtilizationSample, ...] | None:
         """The samples since the last read; None if they cannot be read."""
-        readable = self._sampling is not None and not self._active("utilization_fails")
-        return self._sampling.samples if self._sampling is not None and readable else None
+        return None if self._sampling is None else self._sampling.samples
 
     def processes(self) -> tuple[dict[Device, tuple[GpuProcess, ...] | None], list[Failure]]:
         """Return the process list of each Device that can have processes (None: unreadable), and failures."""
         found: dict[Device, list[GpuProcess]] = {device: [] for device in self._process_devices()}
-        readable = self.samples is not None
         for context in self.phase.contexts:
             run = context.run
-            usage = NO_USAGE
-            if readable and self._sampling is not None:
-                usage = self._sampling.usage_of(run)
             found[context.device].append(
                 GpuProcess(
                     device=context.device,
@@ -197,7 +192,7 @@ class SimulatedGpu:
                     name=run.spec.name,
                     types=run.spec.types,
                     memory=run.spec.memory,
-                    usage=usage,
+                    usage=NO_USAGE if self._sampling is None else self._sampling.usage_of(run),
                 )
             )
         lists: dict[Device, tuple[GpuProcess, ...] | None] = {
@@ -228,7 +223,8 @@ class SimulatedGpu:
         }
         spec = self.hardware.spec
         self._add_metrics(plan.metrics, values, self.gpu)
-        self._add_memory(plan, values, MemoryState(spec.memory, spec.reserved_memory, conditions.memory_used))
+        memory = memory_values(spec.memory, spec.reserved_memory, conditions.memory_used)
+        values |= {quantity: memory[quantity] for quantity in plan.memory_quantities}
         invalid = self._apply_bad_values(values, wanted, self.gpu)
         readings = [
             Reading(
@@ -243,9 +239,8 @@ class SimulatedGpu:
         for instance, part in partition.instances:
             instance_values: dict[Quantity, float] = {}
             self._add_metrics(plan.instance_metrics, instance_values, instance)
-            self._add_memory(
-                plan, instance_values, MemoryState(part.memory, 0, self._memory_used(instance, part.memory))
-            )
+            memory = memory_values(part.memory, 0, self._memory_used(instance, part.memory))
+            instance_values |= {quantity: memory[quantity] for quantity in plan.memory_quantities}
             invalid += self._apply_bad_values(instance_values, wanted, instance)
             readings.append(
                 Reading(
@@ -284,7 +279,7 @@ class SimulatedGpu:
             spec=spec,
             meter=self._meter,
             draw=self._current[1],
-            usage=self._sampling.busy if self._sampling is not None else NO_USAGE,
+            usage=NO_USAGE if self._engines is None or partition.mig_enabled else self._engines.busy,
             is_used=bool(self.phase.contexts),
             memory_used=min(used, spec.memory - spec.reserved_memory),
             uncorrected=self._uncorrected,
@@ -311,10 +306,6 @@ class SimulatedGpu:
                 memory += (used.memory or 0.0) * size
         size = sm_count(device, whole)
         return min(1.0, busy / size), min(1.0, memory / size)
-
-    def _add_memory(self, plan: QuantityPlan, values: dict[Quantity, float], store: MemoryState) -> None:
-        for quantity in plan.memory_quantities:
-            values[quantity] = MEMORY_GAUGES[quantity](store)
 
     def _apply_bad_values(
         self, values: dict[Quantity, float], wanted: frozenset[Quantity], device: Device

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.workload import Workload
 from gpuledger.sources.simulator.gpu_timeline import ProcessRun
@@ -53,45 +55,29 @@ class SimulatedHost:
         if isinstance(owner, PodSpec):
             return self._build_pod_workload(owner, number, named)
         if isinstance(owner, SlurmSpec):
-            return Workload("slurm", job=owner.job, step=owner.step, user=user, found_by=FOUND_BY)
-        if isinstance(owner, UnitSpec):
-            return Workload("unit", unit=owner.name, user=user, found_by=FOUND_BY)
-        if isinstance(owner, ContainerSpec):
+            workload = Workload("slurm", job=owner.job, step=owner.step)
+        elif isinstance(owner, UnitSpec):
+            workload = Workload("unit", unit=owner.name)
+        elif isinstance(owner, ContainerSpec):
             identity = owner.id or hex_digits(64, self._seed, hash_text(owner.name))
-            return Workload(
-                "container",
-                container=owner.name,
-                container_id=identity,
-                runtime=owner.runtime,
-                user=user,
-                found_by=FOUND_BY,
+            workload = Workload(
+                "container", container=owner.name, container_id=identity, runtime=owner.runtime
             )
-        return Workload("user", user=user, found_by=FOUND_BY)
+        else:
+            workload = Workload("user")
+        return replace(workload, user=user, found_by=FOUND_BY)
 
     def _build_pod_workload(self, pod: PodSpec, number: int, named: bool) -> Workload:
         name = pod.name.replace("{n}", str(number))
         identity = hash_text(f"{pod.namespace}/{name}")
         uid = pod.uid or make_uuid(self._seed, identity)
         container_id = hex_digits(64, self._seed, identity, hash_text(pod.container))
-        if not named:
-            return Workload(
-                "pod",
-                pod_uid=uid,
-                container_id=container_id,
-                runtime="containerd",
-                found_by=FOUND_BY,
-                missing="pod_name",
-            )
-        return Workload(
-            "pod",
-            namespace=pod.namespace,
-            pod=name,
-            container=pod.container,
-            pod_uid=uid,
-            container_id=container_id,
-            runtime="containerd",
-            found_by=FOUND_BY,
+        anonymous = Workload(
+            "pod", pod_uid=uid, container_id=container_id, runtime="containerd", found_by=FOUND_BY
         )
+        if not named:
+            return replace(anonymous, missing="pod_name")
+        return replace(anonymous, namespace=pod.namespace, pod=name, container=pod.container)
 
     def _build_facts(self, run: ProcessRun, named: bool) -> HostFacts:
         spec = run.spec

@@ -101,11 +101,13 @@ class Simulator:
         self._host = SimulatedHost(settings.seed, scenario.uptime, self._unix)
         self._simulated_gpus = self._build_selected_gpus(settings)
         self._exact_energies: list[ExactEnergy] = []
-        self._allocation_workloads = [(spec, self._workload(spec.pod)) for spec in scenario.allocations]
+        self._allocation_workloads = [
+            (spec, self._host.workload(spec.pod, 0, "")) for spec in scenario.allocations
+        ]
         self._last = 0
         self._read_at: int | None = None
         self._closed = Event()
-        self._info = SourceInfo(
+        self.info = SourceInfo(
             name="simulator",
             simulated=True,
             driver_version=scenario.driver_version,
@@ -113,11 +115,6 @@ class Simulator:
             cuda_version=scenario.cuda_version,
             detail=scenario.name,
         )
-
-    @property
-    def info(self) -> SourceInfo:
-        """Name `simulator`, with the scenario's name as detail."""
-        return self._info
 
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
         """Read the node. Blocks during a `hang` fault; raises SourceUnavailable during `source_fails`."""
@@ -162,7 +159,7 @@ class Simulator:
         return Snapshot(
             unix=self._unix + at / SECOND,
             elapsed=at / SECOND,
-            source=self._info,
+            source=self.info,
             readings=tuple(readings),
             allocations=allocations,
             xids=xids,
@@ -219,15 +216,10 @@ class Simulator:
             self._closed.wait(min(_MAX_WAIT_SECONDS, (until - at) / SECOND / self._speed))
         raise SourceUnavailable("the simulator is closed", "closed")
 
-    def _workload(self, pod: PodSpec) -> Workload:
-        return self._host.workload(pod, 0, "")
-
     def _allocations(self, at: int) -> Iterator[Allocation]:
-        yielded: set[tuple[str, Workload]] = set()
-        for device, workload in self._allocated_devices(at):
-            if (device.uuid, workload) not in yielded:
-                yielded.add((device.uuid, workload))
-                yield Allocation(device, workload, FOUND_BY)
+        found = {(device.uuid, workload): device for device, workload in self._allocated_devices(at)}
+        for (_, workload), device in found.items():
+            yield Allocation(device, workload, FOUND_BY)
 
     def _allocated_devices(self, at: int) -> Iterator[tuple[Device, Workload]]:
         for spec, workload in self._allocation_workloads:

@@ -20,10 +20,16 @@ ARCHITECTURE = ("product_architecture",)
 COMPUTE_CAPABILITY = ("compute_cap",)
 MIG_MODE = ("mig_mode/current_mig", "mig_mode/current", "mig.mode.current")
 
+# Also in process lists.
 MIG_GI = ("gpu_instance_id",)
 MIG_CI = ("compute_instance_id",)
 MIG_SM_COUNT = ("device_attributes/shared/multiprocessor_count",)
 MIG_UUID = ("uuid", "mig_uuid")
+
+PROCESS_PID = ("pid", "process_id")
+PROCESS_NAME = ("process_name", "name")
+PROCESS_TYPE = ("type",)
+PROCESS_MEMORY = ("used_memory", "used_gpu_memory")
 
 GPU_CELLS: dict[Quantity, tuple[str, ...]] = {
     q.UTILIZATION: ("utilization/gpu_util", "utilization/gpu", "utilization.gpu"),

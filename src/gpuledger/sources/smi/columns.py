@@ -10,14 +10,7 @@ from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.quantities import COLUMNS
 from gpuledger.model.source import Clock
 from gpuledger.sources.findings import SourceFindings
-from gpuledger.sources.smi.command import (
-    Command,
-    CommandOutcome,
-    CommandResult,
-    NotStarted,
-    describe_failure,
-    failure_reason,
-)
+from gpuledger.sources.smi.command import Command, CommandResult, describe_failure, failure_reason
 from gpuledger.sources.smi.csv import parse_query_gpu, rejected_field
 from gpuledger.sources.smi.fields import (
     AUTO,
@@ -27,7 +20,7 @@ from gpuledger.sources.smi.fields import (
     parse_offered_fields,
 )
 from gpuledger.sources.smi.parsed_gpus import block_bus_id, block_uuid
-from gpuledger.sources.smi.parsed_output import Cells, SmiOutput, decode_output, stdout_text
+from gpuledger.sources.smi.parsed_output import Cells, SmiOutput, decode_output
 from gpuledger.sources.smi.settings import SmiSettings
 
 log = logging.getLogger("gpuledger.smi")
@@ -95,7 +88,7 @@ PART = COLUMNS.key
 # Seconds until `--help-query-gpu` is called again after its output listed no field.
 _RETRY_SECONDS = 60.0
 
-RunSmi = Callable[..., CommandOutcome]
+RunSmi = Callable[..., CommandResult]
 
 
 @dataclass(slots=True)
@@ -119,23 +112,21 @@ class ColumnReader:
     def add_columns(self, output: SmiOutput, findings: SourceFindings) -> None:
         """Add the columns, as printed, to each GpuBlock of the output; note why if there are none."""
         self._select_fields(output.driver)
-        outcome, queried, seconds = self._query()
+        result, queried, seconds = self._query()
         for error in self._rejected.values():
             findings.note(PART, "FIELD_UNKNOWN", error)
-        self.exit_code = outcome.exit_code if isinstance(outcome, CommandResult) else -1
-        if isinstance(outcome, NotStarted):
-            findings.note(PART, failure_reason(outcome), f"--query-gpu: {outcome.detail}")
-            return
-        table = parse_query_gpu(stdout_text(outcome))
-        if failure := describe_failure(outcome, self.command):
-            findings.note(PART, failure_reason(outcome), f"--query-gpu: {failure}")
+        self.exit_code = result.exit_code
+        table = parse_query_gpu(decode_output(result.stdout))
+        if failure := describe_failure(result, self.command):
+            findings.note(PART, failure_reason(result), f"--query-gpu: {failure}")
         elif not table.blocks:
             self.exit_code = -1
             findings.note(PART, "UNREADABLE", "--query-gpu: the output is not a table")
         for problem in table.problems:
             findings.note(PART, problem.reason, problem.detail)
         _copy_columns(table, output)
-        self._search_slow_fields(queried, seconds)
+        if not result.not_started:
+            self._search_slow_fields(queried, seconds)
 
     def _select_fields(self, driver: str) -> None:
         """Select the fields to query: at start, after a driver change, and when `--help-query-gpu` failed."""
@@ -150,35 +141,35 @@ class ColumnReader:
         if named != (AUTO,):
             fields = tuple(dict.fromkeys((*named, *IDENTITY_FIELDS)))
         else:
-            fields = parse_offered_fields(stdout_text(self.run_smi("--help-query-gpu")))
+            fields = self._query_offered_fields()
             if not fields:
                 self._help_retry_at = self.clock.elapsed() + _RETRY_SECONDS
                 fields = FALLBACK_FIELDS
         self._fields = exclude_fields(fields, self.settings.query_field_names_exclude)
 
-    def _query(self) -> tuple[CommandOutcome, tuple[str, ...], float]:
-        """Run `--query-gpu`: its outcome, the fields queried, and the seconds it took."""
+    def _query(self) -> tuple[CommandResult, tuple[str, ...], float]:
+        """Run `--query-gpu`: its result, the fields queried, and the seconds it took."""
         while True:
             slow = self._search.slow_fields if self.settings.query_field_names == (AUTO,) else ()
             queried = tuple(name for name in self._fields if name not in slow or name in IDENTITY_FIELDS)
-            outcome, seconds = self._run_timed(queried)
-            rejected = _find_rejected_field(outcome)
+            result, seconds = self._run_timed(queried)
+            rejected = rejected_field(result)
             if rejected not in self._fields or len(queried) == 1:
-                return outcome, queried, seconds
+                return result, queried, seconds
             self._fields = tuple(name for name in self._fields if name != rejected)
             if rejected in self.settings.query_field_names:
-                self._rejected[rejected] = str(
-                    unknown_name_error("field of nvidia-smi", rejected, self._query_offered_fields())
-                )
-                log.warning("--query-field-names: %s", self._rejected[rejected])
+                offered = self._query_offered_fields() or FALLBACK_FIELDS
+                error = str(unknown_name_error("field of nvidia-smi", rejected, offered))
+                self._rejected[rejected] = error
+                log.warning("--query-field-names: %s", error)
 
     def _query_offered_fields(self) -> tuple[str, ...]:
-        return parse_offered_fields(stdout_text(self.run_smi("--help-query-gpu"))) or FALLBACK_FIELDS
+        return parse_offered_fields(decode_output(self.run_smi("--help-query-gpu").stdout))
 
-    def _run_timed(self, fields: tuple[str, ...]) -> tuple[CommandOutcome, float]:
+    def _run_timed(self, fields: tuple[str, ...]) -> tuple[CommandResult, float]:
         began = self.clock.elapsed()
-        outcome = self.run_smi("--query-gpu=" + ",".join(fields), "--format=csv")
-        return outcome, self.clock.elapsed() - began
+        result = self.run_smi("--query-gpu=" + ",".join(fields), "--format=csv")
+        return result, self.clock.elapsed() - began
 
     def _search_slow_fields(self, queried: tuple[str, ...], seconds: float) -> None:
         if self.settings.query_field_names != (AUTO,):
@@ -189,12 +180,6 @@ class ColumnReader:
             identity = tuple(name for name in queried if name in IDENTITY_FIELDS)
             _, group_seconds = self._run_timed((*identity, *group))
             self._search.record_time(group, group_seconds)
-
-
-def _find_rejected_field(outcome: CommandOutcome) -> str | None:
-    if not isinstance(outcome, CommandResult) or not outcome.exit_code:
-        return None
-    return rejected_field(stdout_text(outcome)) or rejected_field(decode_output(outcome.stderr))
 
 
 def _copy_columns(table: SmiOutput, output: SmiOutput) -> None:

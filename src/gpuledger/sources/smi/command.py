@@ -28,30 +28,24 @@ STUCK = "stuck"
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """Result of a command that started.
+    """Result of a command.
 
     `exit_code` is negative for the signal that ended it. `stdout` is the output up to the end or the limit;
     `stderr` is the tail. `timed_out` is true when the command was killed at its time limit, `overran` when it
-    was killed because it wrote too much.
+    was killed because it wrote too much. For a command that could not be started, `not_started` is STUCK or
+    the exception's name (`FileNotFoundError`), `detail` is the reason in words and `exit_code` is -1.
     """
 
-    stdout: bytes
+    stdout: bytes = b""
     stderr: bytes = b""
     exit_code: int = 0
     timed_out: bool = False
     overran: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NotStarted:
-    """A command that could not be started: the exception's name (`FileNotFoundError`) and its text."""
-
-    reason: str
+    not_started: str = ""
     detail: str = ""
 
 
-CommandOutcome = CommandResult | NotStarted
-RunCommand = Callable[[tuple[str, ...], float], CommandOutcome]
+RunCommand = Callable[[tuple[str, ...], float], CommandResult]
 
 
 class CommandRunner:
@@ -65,11 +59,12 @@ class CommandRunner:
     def __init__(self) -> None:
         self._stuck: subprocess.Popen[bytes] | None = None
 
-    def __call__(self, words: tuple[str, ...], timeout: float) -> CommandOutcome:
+    def __call__(self, words: tuple[str, ...], timeout: float) -> CommandResult:
         """Run `words` for at most `timeout` seconds."""
         if self._stuck is not None:
             if self._stuck.poll() is None:
-                return NotStarted(STUCK, f"pid {self._stuck.pid} was killed and has not ended")
+                detail = f"pid {self._stuck.pid} was killed and has not ended"
+                return CommandResult(exit_code=-1, not_started=STUCK, detail=detail)
             self._stuck = None
         try:
             process = subprocess.Popen(
@@ -82,7 +77,7 @@ class CommandRunner:
             )
         except (OSError, ValueError) as error:
             # ValueError: a word with a NUL in it.
-            return NotStarted(type(error).__name__, str(error))
+            return CommandResult(exit_code=-1, not_started=type(error).__name__, detail=str(error))
         return self._collect(process, monotonic() + timeout)
 
     def _collect(self, process: subprocess.Popen[bytes], deadline: float) -> CommandResult:
@@ -223,6 +218,8 @@ FATAL_EXIT_CODES = frozenset({9, 12, 126, 127})
 
 def describe_failure(result: CommandResult, command: Command) -> str:
     """Describe in one line how the command ended and what that means; empty after success."""
+    if result.not_started:
+        return result.detail or result.not_started
     if result.timed_out:
         return "killed at its time limit"
     if result.overran:
@@ -241,45 +238,44 @@ def describe_failure(result: CommandResult, command: Command) -> str:
     return ": ".join(part for part in parts if part)
 
 
-def failure_reason(outcome: CommandOutcome) -> str:
+def failure_reason(result: CommandResult) -> str:
     """Return a short, stable label value: `not_started`, `timeout`, `overran`, or `exit_9` for code 9."""
-    if isinstance(outcome, NotStarted):
+    if result.not_started:
         return "not_started"
-    if outcome.timed_out:
+    if result.timed_out:
         return "timeout"
-    return "overran" if outcome.overran else f"exit_{outcome.exit_code}"
+    return "overran" if result.overran else f"exit_{result.exit_code}"
 
 
-def unavailable_error(outcome: CommandOutcome, command: Command, timeout: float) -> SourceUnavailable:
+def unavailable_error(result: CommandResult, command: Command, timeout: float) -> SourceUnavailable:
     """The error for a command that could not be run or reported no GPU: cause and remedy in one line."""
-    if isinstance(outcome, NotStarted):
-        if outcome.reason == "FileNotFoundError":
-            return SourceUnavailable(
-                f"{command.program} not found: install the NVIDIA driver's utilities or set "
-                "--nvidia-smi-command",
-                "command_not_found",
-            )
-        if outcome.reason == STUCK:
-            return SourceUnavailable(
-                f"{command.program} hangs in the driver and cannot be killed ({outcome.detail}): look for "
-                "Xid lines in the kernel log; a reboot may be needed",
-                "stuck",
-            )
-        return SourceUnavailable(
-            f"{command.program} cannot be started ({outcome.detail}): check --nvidia-smi-command",
-            "command_not_started",
+    program = command.program
+    if result.not_started == "FileNotFoundError":
+        reason = "command_not_found"
+        message = f"{program} not found: install the NVIDIA driver's utilities or set --nvidia-smi-command"
+    elif result.not_started == STUCK:
+        reason = STUCK
+        message = (
+            f"{program} hangs in the driver and cannot be killed ({result.detail}): look for Xid lines in "
+            "the kernel log; a reboot may be needed"
         )
-    if outcome.timed_out:
-        return SourceUnavailable(
-            f"{command.program} did not answer within {timeout:g} s: the driver or the connection hangs; "
-            "look for NVRM lines in the kernel log, or raise --nvidia-smi-timeout",
-            "timeout",
+    elif result.not_started:
+        reason = "command_not_started"
+        message = f"{program} cannot be started ({result.detail}): check --nvidia-smi-command"
+    elif result.timed_out:
+        reason = "timeout"
+        message = (
+            f"{program} did not answer within {timeout:g} s: the driver or the connection hangs; look for "
+            "NVRM lines in the kernel log, or raise --nvidia-smi-timeout"
         )
-    remedy = _REMEDIES.get(outcome.exit_code, "run the command manually to see its full output")
-    if command.is_remote and outcome.exit_code == 255:
-        remedy = "run the same ssh command manually (it must not prompt for a password or host key)"
-    cause = describe_failure(outcome, command) or "the output contains no readable GPU"
-    return SourceUnavailable(f"{command.program}: {cause}; {remedy}", failure_reason(outcome))
+    else:
+        reason = failure_reason(result)
+        remedy = _REMEDIES.get(result.exit_code, "run the command manually to see its full output")
+        if command.is_remote and result.exit_code == 255:
+            remedy = "run the same ssh command manually (it must not prompt for a password or host key)"
+        cause = describe_failure(result, command) or "the output contains no readable GPU"
+        message = f"{program}: {cause}; {remedy}"
+    return SourceUnavailable(message, reason)
 
 
 def _last_line(raw: bytes) -> str:

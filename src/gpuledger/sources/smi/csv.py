@@ -13,11 +13,12 @@ from re import compile as pattern
 
 from gpuledger.sources.smi import cell_names
 from gpuledger.sources.smi.cell_values import absent_reason, parse_index
+from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.parsed_output import (
     GpuBlock,
     SmiOutput,
     SmiProblem,
-    SmiProcess,
+    decode_output,
     first_present,
     normalize_bus_id,
     parse_problem,
@@ -36,19 +37,19 @@ class ComputeApps:
     `has_table` is false when the output has no table. `problems` are lines that are not rows.
     """
 
-    by_bus: dict[str, list[SmiProcess]] = field(default_factory=dict)
-    by_uuid: dict[str, list[SmiProcess]] = field(default_factory=dict)
+    by_bus: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+    by_uuid: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     problems: list[SmiProblem] = field(default_factory=list)
     has_table: bool = False
 
-    def processes_of(self, bus: str, uuid: str) -> list[SmiProcess]:
+    def processes_of(self, bus: str, uuid: str) -> list[dict[str, str]]:
         """Processes of one GPU, looked up by bus id if the table has that column, else by UUID."""
         return self.by_bus.get(bus, []) if self.by_bus else self.by_uuid.get(uuid, [])
 
 
-def rejected_field(text: str) -> str | None:
-    """Return the field that nvidia-smi rejects in this error message; None for other text."""
-    found = _REJECTED.search(text)
+def rejected_field(result: CommandResult) -> str | None:
+    """Return the field that the error message of nvidia-smi rejects; None without such a message."""
+    found = _REJECTED.search(decode_output(result.stdout) + "\n" + decode_output(result.stderr))
     return found[1] if found else None
 
 
@@ -78,17 +79,11 @@ def parse_query_gpu(text: str) -> SmiOutput:
 def parse_query_apps(text: str) -> ComputeApps:
     """Parse the table of compute processes. Never raises."""
     apps = ComputeApps()
-    for header, cells in _rows(text, ("process_name", "name"), apps.problems):
-        row_cells = header.row_by_name(cells)
-        row = SmiProcess(
-            pid=row_cells.get("pid"),
-            name=first_present(row_cells, ("process_name", "name")),
-            type="C",
-            memory=first_present(row_cells, ("used_gpu_memory", "used_memory")),
-        )
-        if bus := first_present(row_cells, ("gpu_bus_id", "pci.bus_id")):
+    for header, cells in _rows(text, cell_names.PROCESS_NAME, apps.problems):
+        row = {**header.row_by_name(cells), "type": "C"}
+        if bus := first_present(row, cell_names.BUS):
             apps.by_bus.setdefault(normalize_bus_id(bus), []).append(row)
-        if uuid := first_present(row_cells, ("gpu_uuid", "uuid")):
+        if uuid := first_present(row, cell_names.UUID):
             apps.by_uuid.setdefault(uuid, []).append(row)
     apps.has_table = _find_header(text) is not None
     return apps
@@ -175,14 +170,12 @@ def _split_row(line: str, header: _CsvHeader, free_text: tuple[str, ...]) -> tup
 def _is_plausible(cells: list[str], header: _CsvHeader) -> bool:
     """Whether UUIDs, pids and cells with units look like values of their columns."""
     for name, cell in zip(header.names, cells, strict=True):
-        if name in ("uuid", "gpu_uuid") and not (absent_reason(cell) or cell.startswith(("GPU-", "MIG-"))):
+        if absent_reason(cell):
+            continue
+        if name in cell_names.UUID and not cell.startswith(("GPU-", "MIG-")):
             return False
-        if name == "pid" and not (absent_reason(cell) or (cell.isascii() and cell.isdigit())):
+        if name == "pid" and not (cell.isascii() and cell.isdigit()):
             return False
-        if header.units[name] and not _measure_like(cell):
+        if header.units[name] and not (cell[:1].isdigit() or cell[:1] in "+-"):
             return False
     return True
-
-
-def _measure_like(cell: str) -> bool:
-    return bool(absent_reason(cell)) or cell[:1].isdigit() or cell[:1] in "+-"

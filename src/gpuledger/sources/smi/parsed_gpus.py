@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from re import compile as pattern
 
@@ -49,12 +50,15 @@ _DOWN_REASONS = frozenset({"GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMI
 
 @dataclass(slots=True)
 class ParsedGpu:
-    """One Gpu with its block of output; `down` is why it is down, empty if it is up."""
+    """One Gpu with its block of output and the cells of its Instances, in MIG device order.
+
+    `down` is why it is down, empty if it is up.
+    """
 
     gpu: Gpu
     block: GpuBlock
     mig: bool = False
-    instances: tuple[Instance, ...] = ()
+    instances: Mapping[Instance, Cells] = field(default_factory=dict)
     down: str = ""
 
     @property
@@ -119,12 +123,12 @@ def down_reason(block: GpuBlock) -> str:
 
 def build_instances(
     gpu: Gpu, block: GpuBlock, listing: GpuListing, findings: SourceFindings
-) -> tuple[Instance, ...]:
-    """Build the MIG instances of one Gpu, in MIG device order.
+) -> dict[Instance, Cells]:
+    """Build the MIG instances of one Gpu, in MIG device order, with their cells.
 
     Without a UUID in the output, an instance gets the id `GPU_UUID/GI/CI`, and a failure is noted.
     """
-    found: dict[tuple[int, int], Instance] = {}
+    found: dict[tuple[int, int], tuple[Instance, Cells]] = {}
     for cells in block.mig_devices:
         gi = parse_whole(first_present(cells, cell_names.MIG_GI), findings)
         ci = parse_whole(first_present(cells, cell_names.MIG_CI), findings)
@@ -140,70 +144,33 @@ def build_instances(
             detail = f"{uuid}: nvidia-smi -L does not list this MIG device's UUID; its ids are used instead"
             findings.note("devices", "MIG_UUID_UNKNOWN", detail, gpu)
         sms = parse_whole(first_present(cells, cell_names.MIG_SM_COUNT), findings)
-        found[gi, ci] = Instance(uuid, gpu, gi, ci, index, profile, sms)
-    return tuple(sorted(found.values(), key=lambda instance: instance.index))
+        found[gi, ci] = Instance(uuid, gpu, gi, ci, index, profile, sms), cells
+    return dict(sorted(found.values(), key=lambda pair: pair[0].index))
 
 
-def parse_gpu_values(
-    parsed: ParsedGpu, wanted: frozenset[Quantity], findings: SourceFindings
+def parse_values(
+    device: Device, cells: Cells, wanted: frozenset[Quantity], findings: SourceFindings
 ) -> tuple[dict[Quantity, float], dict[str, bool]]:
-    """Return the wanted values in the GPU's output, and for each quantity there, whether it is supported."""
+    """Return the wanted values in the cells, and for each quantity there, whether it is supported."""
     values: dict[Quantity, float] = {}
     supported: dict[str, bool] = {}
-    for quantity in wanted:
-        cell = parsed.block.first_cell(cell_names.GPU_CELLS.get(quantity, ()))
-        value = _parse_sum(parsed.block.cells, quantity, findings)
+    cells_by_quantity = cell_names.GPU_CELLS if isinstance(device, Gpu) else cell_names.MIG_CELLS
+    for quantity, names in cells_by_quantity.items():
+        if quantity not in wanted:
+            continue
+        cell = first_present(cells, names)
+        value = _parse_sum(cells, quantity, findings)
         if value is None and cell is not None:
-            value = _parse_value(cell, quantity, parsed.gpu, findings)
-            _note_support(supported, quantity, cell)
+            reason = absent_reason(cell)
+            if reason in ("", "NOT_SUPPORTED"):
+                supported[quantity.key] = not reason
+            elif reason in _DOWN_REASONS:
+                findings.note("readings", reason, f"{device.uuid}: {quantity.key}: {cell.strip()}", device)
+            value = parse_quantity(cell, quantity, findings)
         if value is not None:
             values[quantity] = value
             supported[quantity.key] = True
     return values, supported
-
-
-def parse_instance_values(
-    instance: Instance, cells: Cells, wanted: frozenset[Quantity], findings: SourceFindings
-) -> tuple[dict[Quantity, float], dict[str, bool]]:
-    """`parse_gpu_values` for one MIG instance."""
-    values: dict[Quantity, float] = {}
-    supported: dict[str, bool] = {}
-    for quantity, paths in cell_names.MIG_CELLS.items():
-        cell = first_present(cells, paths) if quantity in wanted else None
-        if cell is None:
-            continue
-        _note_support(supported, quantity, cell)
-        value = _parse_value(cell, quantity, instance, findings)
-        if value is not None:
-            values[quantity] = value
-    return values, supported
-
-
-def instance_cells(instance: Instance, block: GpuBlock) -> Cells:
-    """Return the cells of the MIG device with the ids of `instance`; empty if there is none."""
-    ids = (str(instance.gi), str(instance.ci))
-    id_cells = cell_names.MIG_GI, cell_names.MIG_CI
-    return next(
-        (
-            cells
-            for cells in block.mig_devices
-            if tuple(first_present(cells, name) for name in id_cells) == ids
-        ),
-        {},
-    )
-
-
-def _parse_value(cell: str, quantity: Quantity, device: Device, findings: SourceFindings) -> float | None:
-    reason = absent_reason(cell)
-    if reason in _DOWN_REASONS:
-        findings.note("readings", reason, f"{device.uuid}: {quantity.key}: {cell.strip()}", device)
-    return parse_quantity(cell, quantity, findings)
-
-
-def _note_support(supported: dict[str, bool], quantity: Quantity, cell: str) -> None:
-    reason = absent_reason(cell)
-    if reason in ("", "NOT_SUPPORTED"):
-        supported[quantity.key] = not reason
 
 
 def _parse_sum(cells: Cells, quantity: Quantity, findings: SourceFindings) -> float | None:

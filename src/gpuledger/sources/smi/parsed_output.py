@@ -11,7 +11,6 @@ from typing import Final
 
 from gpuledger.model.text import decode_utf8
 from gpuledger.sources.smi.cell_values import absent_reason
-from gpuledger.sources.smi.command import CommandOutcome, CommandResult
 
 Cells = Mapping[str, str]
 
@@ -31,32 +30,21 @@ class SmiProblem:
     bus: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SmiProcess:
-    """One process as printed; None where the format has no such column."""
-
-    pid: str | None = None
-    name: str | None = None
-    type: str | None = None
-    memory: str | None = None
-    gi: str | None = None
-    ci: str | None = None
-
-
 @dataclass(slots=True)
 class GpuBlock:
     """One GPU as printed.
 
     Keys of `cells` are paths for XML and the text of `-q` (`fb_memory_usage/total`), field names for CSV
-    (`memory.total`). `processes` is None when the output has no process list; `process_list_message` is the
-    text printed in its place. `invalid_cells` counts duplicate and unparsable cells. `raw` holds the CSV
+    (`memory.total`); those of `mig_devices` and `processes`, with the cells of one each, are the same without
+    the path of the list. `processes` is None when the output has no process list; `process_list_message` is
+    the text printed in its place. `invalid_cells` counts duplicate and unparsable cells. `raw` holds the CSV
     columns, header and cell as printed.
     """
 
     bus: str
     cells: dict[str, str] = field(default_factory=dict)
-    mig_devices: list[Cells] = field(default_factory=list)
-    processes: list[SmiProcess] | None = None
+    mig_devices: list[dict[str, str]] = field(default_factory=list)
+    processes: list[dict[str, str]] | None = None
     process_list_message: str = ""
     invalid_cells: int = 0
     raw: Cells = field(default_factory=dict)
@@ -127,26 +115,17 @@ def parse_problem(line: str) -> SmiProblem | None:
     return None
 
 
-_BOM_ENCODINGS: Final = ((BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
 # Bytes checked for zeros: ASCII text encoded in UTF-16 has one in every second byte.
 _DETECTION_BYTES: Final = 64
 
 
-def stdout_text(outcome: CommandOutcome) -> str:
-    """Return the decoded standard output of the command; empty if it did not start."""
-    return decode_output(outcome.stdout) if isinstance(outcome, CommandResult) else ""
-
-
 def decode_output(raw: bytes) -> str:
     """Decode UTF-8, or UTF-16 as PowerShell writes it, and convert CRLF line ends to LF."""
-    for mark, encoding in _BOM_ENCODINGS:
-        if raw.startswith(mark):
-            return _normalize_line_ends(raw[len(mark) :].decode(encoding, "replace"))
     head = raw[:_DETECTION_BYTES]
-    if len(head) > 3 and head[1::2].count(0) == len(head) // 2 and 0 not in head[::2]:
-        return _normalize_line_ends(raw.decode("utf-16-le", "replace"))
-    return _normalize_line_ends(decode_utf8(raw.removeprefix(BOM_UTF8)))
-
-
-def _normalize_line_ends(text: str) -> str:
-    return text.replace("\r\n", "\n") if "\r" in text else text
+    if head.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        text = raw.decode("utf-16", "replace")
+    elif len(head) > 3 and head[1::2].count(0) == len(head) // 2 and 0 not in head[::2]:
+        text = raw.decode("utf-16-le", "replace")
+    else:
+        text = decode_utf8(raw.removeprefix(BOM_UTF8))
+    return text.replace("\r\n", "\n")

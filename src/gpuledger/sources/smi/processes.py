@@ -12,9 +12,10 @@ from gpuledger.model.process import NO_USAGE, GpuProcess, HostFacts, ProcessType
 from gpuledger.model.quantities import MEMORY_USED, UTILIZATION
 from gpuledger.model.text import clean_name
 from gpuledger.sources.findings import SourceFindings
+from gpuledger.sources.smi import cell_names
 from gpuledger.sources.smi.cell_values import absent_reason, parse_quantity, parse_whole
 from gpuledger.sources.smi.parsed_gpus import ParsedGpu
-from gpuledger.sources.smi.parsed_output import SmiProcess
+from gpuledger.sources.smi.parsed_output import Cells, first_present
 
 _TYPES = {kind.value: kind for kind in ProcessType}
 # Texts without brackets that the report prints instead of a name.
@@ -38,7 +39,7 @@ def collect_process_lists(parsed_gpus: Iterable[ParsedGpu], findings: SourceFind
     """Return the process list of every Gpu without Instances and of every Instance."""
     lists: ProcessLists = {}
     for parsed in parsed_gpus:
-        holders: tuple[Device, ...] = parsed.instances or (parsed.gpu,)
+        holders: tuple[Device, ...] = tuple(parsed.instances) or (parsed.gpu,)
         rows = None if parsed.down else parsed.block.processes
         if rows is None:
             lists.update((holder.uuid, None) for holder in holders)
@@ -58,10 +59,11 @@ def _note_missing_list(parsed: ParsedGpu, findings: SourceFindings) -> None:
     findings.note("processes", reason, detail, parsed.gpu)
 
 
-def _add_process(row: SmiProcess, parsed: ParsedGpu, lists: ProcessLists, findings: SourceFindings) -> None:
-    pid = parse_whole(row.pid, findings)
+def _add_process(row: Cells, parsed: ParsedGpu, lists: ProcessLists, findings: SourceFindings) -> None:
+    pid_cell = first_present(row, cell_names.PROCESS_PID)
+    pid = parse_whole(pid_cell, findings)
     if pid is None:
-        if row.pid is None or not absent_reason(row.pid):
+        if pid_cell is None or not absent_reason(pid_cell):
             detail = f"{parsed.gpu.uuid}: a process without a readable pid"
             findings.note("processes", "PID_UNREADABLE", detail, parsed.gpu)
         return
@@ -74,9 +76,10 @@ def _add_process(row: SmiProcess, parsed: ParsedGpu, lists: ProcessLists, findin
     if listed is None:
         return
     process = listed.setdefault(pid, ListedProcess())
-    process.types |= {_TYPES[letter] for letter in (row.type or "").strip().split("+") if letter in _TYPES}
-    process.name = process.name or _name(row.name)
-    memory = parse_quantity(row.memory, MEMORY_USED, findings)
+    letters = (first_present(row, cell_names.PROCESS_TYPE) or "").strip().split("+")
+    process.types |= {_TYPES[letter] for letter in letters if letter in _TYPES}
+    process.name = process.name or _name(first_present(row, cell_names.PROCESS_NAME))
+    memory = parse_quantity(first_present(row, cell_names.PROCESS_MEMORY), MEMORY_USED, findings)
     if memory is not None:
         process.memory = max(process.memory or 0, int(memory))
 
@@ -88,10 +91,12 @@ def _name(cell: str | None) -> str:
     return "" if name in _NAME_PLACEHOLDERS or (bracketed and absent_reason(name)) else name
 
 
-def _find_device(row: SmiProcess, parsed: ParsedGpu, findings: SourceFindings) -> Device | None:
+def _find_device(row: Cells, parsed: ParsedGpu, findings: SourceFindings) -> Device | None:
     if not parsed.instances:
         return parsed.gpu
-    ids = parse_whole(row.gi, findings), parse_whole(row.ci, findings)
+    ids = tuple(
+        parse_whole(first_present(row, names), findings) for names in (cell_names.MIG_GI, cell_names.MIG_CI)
+    )
     return next((instance for instance in parsed.instances if (instance.gi, instance.ci) == ids), None)
 
 
@@ -130,21 +135,16 @@ _ENGINES = {
 }
 _BARE_NUMBER = pattern(r"[0-9]+")
 
-
-@dataclass(slots=True)
-class PmonUsage:
-    """Usage by `(GPU index, pid)`. `has_table` is false when the output is not a table of pmon."""
-
-    usage: dict[tuple[int, int], Usage] = field(default_factory=dict)
-    has_table: bool = False
+# By GPU index and pid.
+PmonUsage = dict[tuple[int, int], Usage]
 
 
-def parse_pmon(text: str, findings: SourceFindings) -> PmonUsage:
+def parse_pmon(text: str, findings: SourceFindings) -> PmonUsage | None:
     """Parse one sample of each process; `-` means not reported, not zero. Never raises.
 
-    If the output has several samples, the last one is used.
+    If the output has several samples, the last one is used. Returns None if it is not a table of pmon.
     """
-    sample = PmonUsage()
+    usage: PmonUsage = {}
     titles: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     *lines, rest = text.split("\n")
@@ -154,22 +154,21 @@ def parse_pmon(text: str, findings: SourceFindings) -> PmonUsage:
             head = tuple(word.lower() for word in words[1:])
             if "pid" in head and "gpu" in head:
                 titles, units = head, ()
-                sample.has_table = True
             else:
                 units = head
         elif words and titles:
-            _add_row(words, titles, units, sample, findings)
+            _add_row(words, titles, units, usage, findings)
     # A last line without newline is complete only if it has the command column.
     if titles and titles[-1] == "command" and len(rest.split()) >= len(titles):
-        _add_row(rest.split(), titles, units, sample, findings)
-    return sample
+        _add_row(rest.split(), titles, units, usage, findings)
+    return usage if titles else None
 
 
 def _add_row(
     words: list[str],
     titles: tuple[str, ...],
     units: tuple[str, ...],
-    sample: PmonUsage,
+    usage: PmonUsage,
     findings: SourceFindings,
 ) -> None:
     has_command = titles[-1] == "command"
@@ -181,17 +180,11 @@ def _add_row(
     pid, index = parse_whole(cells.get("pid"), findings), parse_whole(cells.get("gpu"), findings)
     if pid is None or index is None:
         return
-    percent = (
-        {title for title, unit in zip(titles, units, strict=False) if unit == "%"} if units else set(titles)
-    )
-    sample.usage[index, pid] = _usage(cells, percent, findings)
-
-
-def _usage(cells: Mapping[str, str], percent: set[str], findings: SourceFindings) -> Usage:
+    unit_by_title = dict(zip(titles, units, strict=False))
     shares: dict[str, float | None] = {}
     for title, name in _ENGINES.items():
         cell = cells.get(title)
-        if cell is not None and title in percent:
+        if cell is not None and (not units or unit_by_title.get(title) == "%"):
             scaled = f"{cell} %" if _BARE_NUMBER.fullmatch(cell) else cell
             shares[name] = parse_quantity(scaled, UTILIZATION, findings)
-    return Usage(**shares)
+    usage[index, pid] = Usage(**shares)

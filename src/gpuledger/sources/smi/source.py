@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuledger.model.devices import Gpu, is_selected
+from gpuledger.model.devices import Instance, is_selected
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import COLUMNS, Quantity
@@ -22,17 +23,15 @@ from gpuledger.sources.smi.parsed_gpus import (
     build_gpu,
     build_instances,
     down_reason,
-    instance_cells,
     is_mig_enabled,
-    parse_gpu_values,
-    parse_instance_values,
+    parse_values,
 )
 from gpuledger.sources.smi.parsed_output import GpuBlock, SmiOutput
-from gpuledger.sources.smi.processes import PmonUsage, ProcessLists, build_processes, collect_process_lists
+from gpuledger.sources.smi.processes import build_processes, collect_process_lists
 from gpuledger.sources.smi.queries import RETRY_SECONDS, SmiQueries
 from gpuledger.sources.smi.settings import SmiSettings
 
-_Topology = tuple[tuple[str, tuple[tuple[str, str, str], ...]], ...]
+_MIG_IDS = ("index", "gpu_instance_id", "compute_instance_id")
 
 
 class SmiSource:
@@ -62,7 +61,7 @@ class SmiSource:
         self._known: dict[str, ParsedGpu] = {}
         self._complete = False
         self._listing = GpuListing()
-        self._listed_topology: _Topology | None = None
+        self._listed_topology: Sequence[object] = ()
         self._listing_retry_at = 0.0
 
     @property
@@ -97,35 +96,35 @@ class SmiSource:
         facts = self._host.identify({pid for pids in lists.values() for pid in pids or ()}, unix)
         identified = self._clock.elapsed()
 
-        sample = self._query_pmon(parsed_gpus, lists, findings)
+        # With MIG on, pmon prints only dashes.
+        has_processes = any(lists.get(parsed.gpu.uuid) for parsed in parsed_gpus if not parsed.mig)
+        usage = self._queries.query_pmon(findings) if has_processes else {}
         sampled = self._clock.elapsed()
 
         readings: list[Reading] = []
         for parsed in parsed_gpus:
             processes = {
-                device.uuid: build_processes(device, lists.get(device.uuid), facts, sample.usage)
+                device.uuid: build_processes(device, lists[device.uuid], facts, usage)
                 for device in parsed.devices
+                if device.uuid in lists
             }
             readings.extend(_build_readings(parsed, processes, wanted, findings))
-        done = self._clock.elapsed()
+        seconds = {
+            "devices": listed - columns_queried + gpus_queried - began,
+            "readings": self._clock.elapsed() - sampled,
+            "processes": identified - listed,
+            "utilization": sampled - identified,
+        }
+        if COLUMNS in wanted:
+            seconds[PART] = columns_queried - gpus_queried
         return Snapshot(
             unix,
             began,
             self._info,
             tuple(sorted(readings, key=lambda reading: reading.device.gpu.index)),
             failures=tuple(findings.failures),
-            collected=(
-                CollectorRun(
-                    "devices", listed - columns_queried + gpus_queried - began, findings.error_of("devices")
-                ),
-                CollectorRun("readings", done - sampled, findings.error_of("readings")),
-                CollectorRun("processes", identified - listed, findings.error_of("processes")),
-                CollectorRun("utilization", sampled - identified, findings.error_of("utilization")),
-                *(
-                    [CollectorRun(PART, columns_queried - gpus_queried, findings.error_of(PART))]
-                    if COLUMNS in wanted
-                    else ()
-                ),
+            collected=tuple(
+                CollectorRun(part, spent, findings.error_of(part)) for part, spent in seconds.items()
             ),
             invalid=findings.invalid,
             devices_failed=not self._complete or output.mig_devices_unknown,
@@ -142,13 +141,6 @@ class SmiSource:
             exit_code = int(code) if kind == "exit" and code != "0" else -1
             self._info = replace(self._info, exit_code=exit_code)
             raise
-
-    def _query_pmon(
-        self, parsed_gpus: list[ParsedGpu], lists: ProcessLists, findings: SourceFindings
-    ) -> PmonUsage:
-        # With MIG on, pmon prints only dashes.
-        has_processes = any(lists.get(parsed.gpu.uuid) for parsed in parsed_gpus if not parsed.mig)
-        return self._queries.query_pmon(findings) if has_processes else PmonUsage()
 
     def _parse_gpus(self, output: SmiOutput, findings: SourceFindings) -> list[ParsedGpu]:
         """Return the selected GPUs: those in the output, and known ones that only an error mentions."""
@@ -187,25 +179,17 @@ class SmiSource:
             detail = f"GPU {block_bus_id(block) or position}: no UUID" + (f": {down}" if down else "")
             findings.note("devices", down or "UUID_UNKNOWN", detail, known.gpu if known else None)
             return replace(known, block=block, down=down or "UNKNOWN") if known else None
+        # A GPU that is down may report wrong facts: prefer the earlier ones.
+        if down and known:
+            gpu = known.gpu
+        else:
+            index = self._find_index(block, uuid, position, output, listing)
+            gpu = build_gpu(block, uuid, index, findings)
         if down:
-            # Prefer the earlier facts: a GPU that is down may report wrong ones.
-            gpu = known.gpu if known else self._build_gpu(block, uuid, position, output, listing, findings)
             findings.note("readings", down, f"{uuid}: nvidia-smi reports {down}", gpu)
-            return ParsedGpu(gpu, block, instances=known.instances if known else (), down=down)
-        gpu = self._build_gpu(block, uuid, position, output, listing, findings)
+            return ParsedGpu(gpu, block, instances=known.instances if known else {}, down=down)
         mig = is_mig_enabled(block)
-        return ParsedGpu(gpu, block, mig, build_instances(gpu, block, listing, findings) if mig else ())
-
-    def _build_gpu(
-        self,
-        block: GpuBlock,
-        uuid: str,
-        position: int,
-        output: SmiOutput,
-        listing: GpuListing,
-        findings: SourceFindings,
-    ) -> Gpu:
-        return build_gpu(block, uuid, self._find_index(block, uuid, position, output, listing), findings)
+        return ParsedGpu(gpu, block, mig, build_instances(gpu, block, listing, findings) if mig else {})
 
     def _find_index(
         self, block: GpuBlock, uuid: str, position: int, output: SmiOutput, listing: GpuListing
@@ -227,32 +211,19 @@ class SmiSource:
 
     def _update_listing(self, output: SmiOutput) -> GpuListing:
         """Call `-L` if it is needed: for MIG UUIDs, and for indexes when GPUs may be missing."""
-        topology = tuple((block_uuid(block) or "", _mig_ids(block)) for block in output.blocks)
-        all_listed = output.attached_gpus == len(output.blocks)
-        if all_listed and not any(ids for _, ids in topology):
+        mig_devices = [cells for block in output.blocks for cells in block.mig_devices]
+        if not mig_devices and output.attached_gpus == len(output.blocks):
             return GpuListing()
+        topology = [
+            (block_uuid(block), [[cells.get(name) for name in _MIG_IDS] for cells in block.mig_devices])
+            for block in output.blocks
+        ]
         now = self._clock.elapsed()
-        incomplete = now >= self._listing_retry_at and not _is_listing_complete(self._listing, output)
-        if topology != self._listed_topology or incomplete:
+        is_complete = self._listing.indexes and len(self._listing.mig_devices) >= len(mig_devices)
+        if topology != self._listed_topology or (not is_complete and now >= self._listing_retry_at):
             self._listing = self._queries.query_listing()
             self._listed_topology, self._listing_retry_at = topology, now + RETRY_SECONDS
         return self._listing
-
-
-def _mig_ids(block: GpuBlock) -> tuple[tuple[str, str, str], ...]:
-    return tuple(
-        (
-            cells.get("index", ""),
-            cells.get("gpu_instance_id", ""),
-            cells.get("compute_instance_id", ""),
-        )
-        for cells in block.mig_devices
-    )
-
-
-def _is_listing_complete(listing: GpuListing, output: SmiOutput) -> bool:
-    expected = sum(len(block.mig_devices) for block in output.blocks)
-    return len(listing.mig_devices) >= expected and bool(listing.indexes)
 
 
 def _build_readings(
@@ -267,30 +238,20 @@ def _build_readings(
             Reading(device, up=False, processes=None, samples=None, mig_enabled=bool(parsed.instances))
             for device in parsed.devices
         ]
-    values, supported = parse_gpu_values(parsed, wanted, findings)
-    readings = [
-        Reading(
-            parsed.gpu,
-            values=values,
-            processes=() if parsed.instances else processes[parsed.gpu.uuid],
-            samples=None,
-            supported=supported,
-            mig_enabled=parsed.mig,
-            raw=parsed.block.raw,
-        )
-    ]
-    for instance in parsed.instances:
-        values, supported = parse_instance_values(
-            instance, instance_cells(instance, parsed.block), wanted, findings
-        )
+    readings = []
+    for device in parsed.devices:
+        cells = parsed.instances[device] if isinstance(device, Instance) else parsed.block.cells
+        values, supported = parse_values(device, cells, wanted, findings)
         readings.append(
             Reading(
-                instance,
+                device,
                 values=values,
-                processes=processes[instance.uuid],
+                # A Gpu with Instances has no own list.
+                processes=processes.get(device.uuid, ()),
                 samples=None,
                 supported=supported,
-                mig_enabled=True,
+                mig_enabled=parsed.mig,
+                raw=parsed.block.raw if device is parsed.gpu else {},
             )
         )
     return readings

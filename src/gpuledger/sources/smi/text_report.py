@@ -10,11 +10,9 @@ from re import compile as pattern
 from gpuledger.sources.smi.cell_values import parse_index
 from gpuledger.sources.smi.parsed_output import (
     MERGED_GPUS_LIMIT,
-    Cells,
     GpuBlock,
     SmiOutput,
     SmiProblem,
-    SmiProcess,
     normalize_bus_id,
     parse_problem,
 )
@@ -54,7 +52,7 @@ def parse_text_report(text: str) -> SmiOutput:
 def _finish_block(reader: _GpuReader | None, output: SmiOutput) -> None:
     if reader is None:
         return
-    block = reader.build_block()
+    block = reader.finish_block()
     if block.invalid_cells >= MERGED_GPUS_LIMIT:
         output.problems.append(SmiProblem("MANGLED", f"two GPUs under the heading of {block.bus}"))
     else:
@@ -74,11 +72,9 @@ class _GpuReader:
     """Reads the lines of one GPU, nested by their indentation."""
 
     def __init__(self, bus: str) -> None:
-        self.block = GpuBlock(bus)
+        self._block = GpuBlock(bus)
         self._path: list[tuple[int, str]] = []
         self._duplicates: set[str] = set()
-        self._processes: list[dict[str, str]] | None = None
-        self._mig_devices: list[dict[str, str]] = []
         self._list_count = 0
         self._position = len(_ROW)
 
@@ -97,37 +93,31 @@ class _GpuReader:
         elif top == "processes":
             self._add_process_line(name, value if colon else None)
         elif colon:
-            self._put(self.block.cells, "/".join([*(part for _, part in self._path), name]), value)
+            path = "/".join([*(part for _, part in self._path), name])
+            if path in self._block.cells:
+                self._duplicates.add(path)
+            self._block.cells[path] = value.strip()
         self._path.append((indent, name))
 
     def handle_truncation(self, rest: str) -> None:
         """Handle a report that ends in the middle of `rest`: drop the process list that contains it."""
         indent = len(rest) - len(rest.lstrip(" "))
         if indent and self._path and self._path[0][1] == "processes" and indent > self._path[0][0]:
-            self._processes = None
+            self._block.processes = None
 
-    def build_block(self) -> GpuBlock:
-        """Return the complete GpuBlock."""
+    def finish_block(self) -> GpuBlock:
+        """Drop the cells with duplicate paths, and return the GpuBlock."""
         for path in self._duplicates:
-            self.block.cells.pop(path, None)
-        self.block.invalid_cells = len(self._duplicates)
-        self.block.mig_devices.extend(self._mig_devices)
-        if self._processes is not None:
-            self.block.processes = [_build_process(cells) for cells in self._processes]
-        return self.block
-
-    def _put(self, cells: dict[str, str], path: str, value: str) -> None:
-        if path in cells:
-            self._duplicates.add(path)
-        cells[path] = value.strip()
+            del self._block.cells[path]
+        self._block.invalid_cells = len(self._duplicates)
+        return self._block
 
     def _add_mig_line(self, name: str, value: str | None) -> None:
         if not self._path:
-            if value is None:
-                self._mig_devices.append({})
+            self._block.mig_devices.append({})
         elif value is not None:
             path = "/".join([*(part for _, part in self._path[1:]), name])
-            self._mig_devices[-1].setdefault(path, value.strip())
+            self._block.mig_devices[-1].setdefault(path, value.strip())
 
     def _add_process_line(self, name: str, value: str | None) -> None:
         if not self._path:
@@ -135,28 +125,17 @@ class _GpuReader:
             # belongs to a GPU with a lost heading, so the processes cannot be attributed.
             self._list_count += 1
             if self._list_count > 1:
-                self._processes = None
+                self._block.processes = None
             elif value is None or value.strip().lower() == "none":
-                self._processes = []
+                self._block.processes = []
             else:
-                self.block.process_list_message = value.strip()
-        elif value is not None and self._processes is not None and name in _ROW:
+                self._block.process_list_message = value.strip()
+        elif value is not None and self._block.processes is not None and name in _ROW:
             position = _ROW.index(name)
             if position <= self._position:
-                self._processes.append({})
-            self._processes[-1][name] = value.strip()
+                self._block.processes.append({})
+            self._block.processes[-1][name] = value.strip()
             self._position = position
-
-
-def _build_process(cells: Cells) -> SmiProcess:
-    return SmiProcess(
-        pid=cells.get("process_id"),
-        name=cells.get("name"),
-        type=cells.get("type"),
-        memory=cells.get("used_gpu_memory"),
-        gi=cells.get("gpu_instance_id"),
-        ci=cells.get("compute_instance_id"),
-    )
 
 
 def _normalize_key(key: str) -> str:

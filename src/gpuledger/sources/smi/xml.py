@@ -14,11 +14,9 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 from gpuledger.sources.smi.cell_values import parse_index
 from gpuledger.sources.smi.parsed_output import (
     MERGED_GPUS_LIMIT,
-    Cells,
     GpuBlock,
     SmiOutput,
     SmiProblem,
-    SmiProcess,
     normalize_bus_id,
     parse_problem,
 )
@@ -127,18 +125,7 @@ def _read_processes(root: Element, block: GpuBlock) -> None:
     for info in infos:
         cells, invalid = _flatten(info)
         block.invalid_cells += invalid
-        block.processes.append(_build_process(cells))
-
-
-def _build_process(cells: Cells) -> SmiProcess:
-    return SmiProcess(
-        pid=cells.get("pid"),
-        name=cells.get("process_name"),
-        type=cells.get("type"),
-        memory=cells.get("used_memory"),
-        gi=cells.get("gpu_instance_id"),
-        ci=cells.get("compute_instance_id"),
-    )
+        block.processes.append(cells)
 
 
 def _flatten(root: Element, excluded: tuple[str, ...] = ()) -> tuple[dict[str, str], int]:

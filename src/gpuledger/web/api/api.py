@@ -43,15 +43,11 @@ class Api:
         self.workers = {name: QueryWorker(f"api {name}") for name in ("energy", "sessions", "health")}
         # Distinguishes this run's states from those of an earlier run with the same numbers.
         self.run = f"{int(clock.unix() * 1000):x}"
-        self._current = (0, state)
-
-    @property
-    def current(self) -> tuple[int, NodeState]:
-        """The newest NodeState and its number."""
-        return self._current
+        # The newest NodeState and its number.
+        self.current = (0, state)
 
     def publish(self, state: NodeState) -> None:
         """Take a new NodeState."""
-        self._current = (self._current[0] + 1, state)
+        self.current = (self.current[0] + 1, state)
         self.recent.add(state)
         self.events.publish(state)

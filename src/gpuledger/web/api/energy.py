@@ -17,6 +17,7 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import NodeState
 from gpuledger.web.api.json_values import VERSION, JsonObject, joules
 from gpuledger.web.api.ledger_access import LedgerAccess
+from gpuledger.web.api.parameters import check_times
 from gpuledger.web.api.responses import (
     ApiError,
     bad_request,
@@ -42,16 +43,6 @@ class _CachedReport:
     report: UsageReport
 
 
-@dataclass(frozen=True, slots=True)
-class _ReportKey:
-    """Identifies equal reports. Times are unix seconds at full hours."""
-
-    by: str
-    since: int
-    until: int
-    prices: Prices
-
-
 class EnergyReports:
     """Builds and caches reports. Used only in one worker thread, so equal concurrent requests share a report.
 
@@ -70,7 +61,8 @@ class EnergyReports:
         self._prices = prices
         self._monotonic = monotonic
         self._held_seconds = held
-        self._reports: OrderedDict[_ReportKey, _CachedReport] = OrderedDict()
+        # By what identifies equal reports: grouping, the full hours of the range, prices.
+        self._reports: OrderedDict[tuple[str, int, int, Prices], _CachedReport] = OrderedDict()
         # Cursors from before a reload or a restart must not match a report of this instance.
         self._next = int(monotonic() * 1000) + 1
         self.computed = 0
@@ -87,7 +79,9 @@ class EnergyReports:
             cached, place = self._cached(int(number)), int(at)
             if not 0 < place <= len(cached.report.lines):
                 raise invalid_cursor()
-            _check_parameters(cached.report, times, parameters)
+            if parameters["by"] not in (None, cached.report.grouping.name):
+                raise cursor_mismatch("by")
+            check_times(parameters, times, cached.report.period.since, cached.report.period.until)
         last = place + parameters["limit"]
         fields = _report_fields(cached.report, slice(place, last))
         fields["next"] = (
@@ -102,12 +96,13 @@ class EnergyReports:
             if parameters["until"].text == "now":
                 # After the clock was set back, the ledger may end after now.
                 until = max(until, history.end_hour * HOUR)
-            key = _ReportKey(parameters["by"], since, until, self._prices())
+            prices = self._prices()
+            key = (parameters["by"], since, until, prices)
             known = self._reports.get(key)
             if known is not None and self._monotonic() - known.at < FRESH_SECONDS:
                 return known
             try:
-                report = build_report(history, key.by, key.prices, (since, until))
+                report = build_report(history, parameters["by"], prices, (since, until))
             except UsageError as error:
                 raise bad_request("by", str(error)) from None
         self.computed += 1
@@ -136,14 +131,6 @@ class EnergyReports:
         oldest = self._monotonic() - self._held_seconds
         for key in [key for key, cached in self._reports.items() if cached.at < oldest]:
             del self._reports[key]
-
-
-def _check_parameters(report: UsageReport, times: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
-    if parameters["by"] not in (None, report.grouping.name):
-        raise cursor_mismatch("by")
-    for name, unix in (("since", report.period.since), ("until", report.period.until)):
-        if parameters[name] is not None and not parameters[name].means(times.get(name), unix):
-            raise cursor_mismatch(name)
 
 
 def _full_hours(parameters: Mapping[str, Any], now: float) -> tuple[int, int]:

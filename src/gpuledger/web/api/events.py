@@ -41,8 +41,9 @@ class EventHub:
     def __init__(self, clock: Clock, quiet: float = QUIET_SECONDS) -> None:
         self._clock = clock
         self._quiet = quiet
-        self._latest = _LatestState(0, b"", (0, 0))
-        self._generation = 0
+        # The newest state, and the number of calls of `close_all` so far.
+        self.latest = _LatestState(0, b"", (0, 0))
+        self.generation = 0
         self._streams: set[EventStream] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -50,42 +51,25 @@ class EventHub:
     def __len__(self) -> int:
         return len(self._streams)
 
-    @property
-    def latest(self) -> _LatestState:
-        """The newest state."""
-        return self._latest
-
     def publish(self, state: NodeState) -> None:
         """Take a new NodeState and wake the streams."""
         closed = sum(state.ledger.sessions_closed.values())
         opened = closed + len(state.ledger.sessions)
         event = _tick_event(state, self._clock.unix())
-        self._latest = _LatestState(self._latest.number + 1, event, (opened, closed))
+        self.latest = _LatestState(self.latest.number + 1, event, (opened, closed))
         self._schedule_wake()
-
-    @property
-    def generation(self) -> int:
-        """The number of calls of `close_all` so far."""
-        return self._generation
 
     def close_all(self) -> None:
         """End all streams of clients that were admitted before this call. Thread-safe."""
-        self._generation += 1
+        self.generation += 1
         self._schedule_wake()
-
-    def open_stream(self, limit: int | None, generation: int | None = None) -> EventStream:
-        """A stream that starts with the newest state and ends after `limit` events.
-
-        `generation` is the one in which the client was admitted, None for the current one.
-        """
-        return EventStream(self, limit, self._generation if generation is None else generation)
 
     def add(self, stream: EventStream) -> None:
         """Send events to this stream."""
         self._loop = asyncio.get_running_loop()
         self._streams.add(stream)
         if self._timer is None:
-            self._timer = self._loop.call_later(self._quiet, self._keep_alive)
+            self._restart_timer()
 
     def remove(self, stream: EventStream) -> None:
         """Stop sending events to this stream."""
@@ -103,22 +87,29 @@ class EventHub:
                 # The loop has ended before the node.
                 self._loop = None
 
-    def _wake_all(self) -> None:
-        if self._timer is not None and self._loop is not None:
+    def _restart_timer(self) -> None:
+        if self._timer is not None:
             self._timer.cancel()
-            self._timer = self._loop.call_later(self._quiet, self._keep_alive)
+        self._timer = asyncio.get_running_loop().call_later(self._quiet, self._keep_alive)
+
+    def _wake_all(self) -> None:
+        if self._timer is not None:
+            self._restart_timer()
         for stream in tuple(self._streams):
             stream.wake()
 
     def _keep_alive(self) -> None:
-        if self._loop is not None:
-            self._timer = self._loop.call_later(self._quiet, self._keep_alive)
+        self._restart_timer()
         for stream in tuple(self._streams):
             stream.comment()
 
 
 class EventStream:
-    """The event stream of one client; implements `http.routes.ResponseStream`."""
+    """The event stream of one client; implements `http.routes.ResponseStream`.
+
+    It starts with the newest state and ends after `limit` events, or when the hub closes the clients that
+    were admitted in this `generation`.
+    """
 
     def __init__(self, events: EventHub, limit: int | None, generation: int) -> None:
         self._events = events

@@ -5,57 +5,47 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gpuledger.http.routes import PendingResponse, Request, Response
-from gpuledger.outputs.responses import compress_gzip, wants_gzip
+from gpuledger.outputs.responses import content_response, wants_gzip
 from gpuledger.web.api.api import Api, ApiOptions
 from gpuledger.web.api.endpoints import ENDPOINTS, Endpoint
 from gpuledger.web.api.energy import HELD_SECONDS, EnergyReports
+from gpuledger.web.api.events import EventStream
 from gpuledger.web.api.health import HealthHandler
 from gpuledger.web.api.json_values import JsonObject, encode_json
 from gpuledger.web.api.parameters import read_query
-from gpuledger.web.api.responses import INTERNAL_ERROR, JSON, ApiError, compressed_json, json_response
+from gpuledger.web.api.responses import INTERNAL_ERROR, JSON, ApiError, json_response
 from gpuledger.web.api.sessions import list_sessions
 from gpuledger.web.api.snapshot import build_snapshot
 
 
-@dataclass(slots=True)
-class _Bytes:
-    """A body and its gzip, compressed with the first request for it."""
-
-    tag: str
-    plain: bytes
-    gzip: bytes | None = None
-
-
 class EtagResponder:
-    """Responds with an ETag, and with 304 to clients that have the state. Caches the newest body.
+    """Responds with an ETag, and with 304 to clients that have the state. Caches the newest responses.
 
     `run` identifies this run of the program: other runs use the same state numbers. Used in the event loop.
     """
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self._made: _Bytes | None = None
+        self._tag, self._body = "", b""
+        # With and without gzip, each made with the first request for it.
+        self._responses: dict[bool, Response] = {}
 
     def respond(self, number: int, make: Callable[[], JsonObject], request: Request) -> Response:
         """A response with the state of this number; `make` builds its JSON."""
         # A weak tag: the plain and the gzip body are the same state, not the same bytes.
         tag = f'W/"{self._run}-{number}"'
-        headers = (("Cache-Control", "private, no-cache"), ("ETag", tag))
+        headers = (("Cache-Control", "private, no-cache"),)
         if request.has_etag(tag):
-            return Response(304, b"", JSON, (*headers, ("Vary", "Accept-Encoding")))
-        made = self._made
-        if made is None or made.tag != tag:
-            made = self._made = _Bytes(tag, encode_json(make()))
-        if not wants_gzip(request):
-            return compressed_json(made.plain, gzip=False, headers=headers)
-        if made.gzip is None:
-            made.gzip = compress_gzip(made.plain)
-        coded = (*headers, ("Vary", "Accept-Encoding"), ("Content-Encoding", "gzip"))
-        return Response(200, made.gzip, JSON, coded)
+            return content_response(request, b"", JSON, headers, tag)
+        if self._tag != tag:
+            self._tag, self._body, self._responses = tag, encode_json(make()), {}
+        gzip = wants_gzip(request)
+        if gzip not in self._responses:
+            self._responses[gzip] = content_response(request, self._body, JSON, headers, tag)
+        return self._responses[gzip]
 
 
 _LOG = logging.getLogger(__name__)
@@ -119,20 +109,19 @@ class ApiHandlers:
 
     def _respond_sessions(self, request: Request, parameters: _Parameters) -> Response | PendingResponse:
         state, ledger_access = self._api.current[1], self._api.ledger_access
-        worker = self._api.workers["sessions"]
-        return worker.submit(
-            _request_key(request),
-            lambda: json_response(list_sessions(state, ledger_access, parameters), request),
-        )
+        return self._compute("sessions", request, lambda: list_sessions(state, ledger_access, parameters))
 
     def _respond_energy(self, request: Request, parameters: _Parameters) -> Response | PendingResponse:
         state = self._api.current[1]
-        worker = self._api.workers["energy"]
         self._schedule_drop()
-        return worker.submit(
-            _request_key(request),
-            lambda: json_response(self.reports.report_page(state, parameters), request),
-        )
+        return self._compute("energy", request, lambda: self.reports.report_page(state, parameters))
+
+    def _compute(
+        self, worker: str, request: Request, build: Callable[[], JsonObject]
+    ) -> Response | PendingResponse:
+        # Equal requests to one endpoint share a response.
+        key = (request.query, wants_gzip(request))
+        return self._api.workers[worker].submit(key, lambda: json_response(build(), request))
 
     def _schedule_drop(self) -> None:
         # Clients that are gone send no further requests, so a timer drops their reports.
@@ -159,7 +148,7 @@ class ApiHandlers:
         return Response(
             content_type="text/event-stream",
             headers=_STREAM_HEADERS,
-            stream=lambda: events.open_stream(limit, self._generation),
+            stream=lambda: EventStream(events, limit, self._generation),
         )
 
     def _describe(self, request: Request) -> Response:
@@ -168,9 +157,4 @@ class ApiHandlers:
 
             self._description = encode_json(openapi_document())
         headers = (("Cache-Control", "no-cache"),)
-        return compressed_json(self._description, gzip=wants_gzip(request), headers=headers)
-
-
-def _request_key(request: Request) -> tuple[str, bool]:
-    """Identifies equal requests to one endpoint."""
-    return request.query, wants_gzip(request)
+        return content_response(request, self._description, JSON, headers)

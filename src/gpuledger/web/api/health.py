@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from gpuledger.http.routes import PendingResponse, Request, Response
 from gpuledger.model.checks import Finding
@@ -62,29 +62,21 @@ class HealthHandler:
             if isinstance(submitted, Response):
                 return submitted
             self._running = submitted
-        return self._respond_after(self._running, state, request)
+        return asyncio.ensure_future(self._respond_after(self._running, state, request))
 
-    def _respond_after(
+    async def _respond_after(
         self, running: PendingResponse, state: Callable[[], NodeState], request: Request
-    ) -> PendingResponse:
-        response: PendingResponse = asyncio.get_running_loop().create_future()
-
-        def done(diagnosed: PendingResponse) -> None:
-            failed = diagnosed.cancelled() or diagnosed.result().status != 200
-            result = (
-                diagnosed.result() if failed else json_response(build_health(state(), self._last), request)
-            )
-            if not response.done():
-                response.set_result(result)
-
-        running.add_done_callback(done)
-        return response
+    ) -> Response:
+        # Other requests wait for the same diagnosis: a client that closes must not cancel it.
+        diagnosed = await asyncio.shield(running)
+        if diagnosed.status != 200:
+            return diagnosed
+        return json_response(build_health(state(), self._last), request)
 
 
 def build_health(state: NodeState, diagnosis: _Diagnosis | None) -> JsonObject:
     """The JSON of the node's health and the last diagnosis."""
     health = state.health
-    reload = health.reload
     return {
         "version": VERSION,
         "status": status_fields(health, readings=state.snapshot is not None),
@@ -92,35 +84,9 @@ def build_health(state: NodeState, diagnosis: _Diagnosis | None) -> JsonObject:
         "ticks": health.ticks,
         "interval_seconds": health.interval,
         "asked_interval_seconds": health.configured_interval,
-        "collectors": [
-            {
-                "name": one.name,
-                "success": one.success,
-                "seconds": finite(one.seconds),
-                "last_success": one.last_success,
-                "error": one.error,
-                "failures": one.failures,
-            }
-            for one in health.collectors
-        ],
-        "maps": [
-            {
-                "name": one.name,
-                "success": one.success,
-                "last_success": one.last_success,
-                "entries": one.entries,
-                "error": one.error,
-            }
-            for one in health.owner_indexes
-        ],
-        "reload": None
-        if reload is None
-        else {
-            "success": reload.success,
-            "last_success": reload.last_success,
-            "error": reload.error,
-            "pending": list(reload.pending),
-        },
+        "collectors": [asdict(one) | {"seconds": finite(one.seconds)} for one in health.collectors],
+        "maps": [asdict(one) for one in health.owner_indexes],
+        "reload": None if health.reload is None else asdict(health.reload),
         "findings": [] if diagnosis is None else [_finding(one) for one in diagnosis.findings],
         "findings_unix": None if diagnosis is None else diagnosis.unix,
     }

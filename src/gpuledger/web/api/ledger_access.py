@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
@@ -45,11 +45,8 @@ class LedgerAccess:
                 "the ledger is kept only in memory; start gpuledger with --state-dir DIR to keep a history",
             )
         try:
-            history = self.open_history()
-            try:
+            with closing(self.open_history()) as history:
                 yield history
-            finally:
-                history.close()
         except GpuledgerError as error:
             raise ApiError(503, "no_books", str(error)) from None
         except (Error, ValueError, TypeError, OverflowError) as error:

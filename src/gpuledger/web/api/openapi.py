@@ -67,13 +67,10 @@ def _responses(endpoint: Endpoint, example: Any) -> Mapping[str, Any]:
 
 
 def _success(endpoint: Endpoint, example: Any) -> Mapping[str, Any]:
-    if not endpoint.schema:
-        content: Mapping[str, Any] = {"text/event-stream": {"schema": EVENT}}
-    else:
-        schema = {"$ref": f"#/components/schemas/{endpoint.schema}"}
-        content = {_JSON: {"schema": schema}}
-        if example is not None:
-            content[_JSON]["example"] = example
+    content: dict[str, Any] = {"text/event-stream": {"schema": EVENT}}
+    if endpoint.schema:
+        shown = {} if example is None else {"example": example}
+        content = {_JSON: {"schema": {"$ref": f"#/components/schemas/{endpoint.schema}"}, **shown}}
     return {"description": endpoint.about, "content": content}
 
 

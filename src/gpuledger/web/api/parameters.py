@@ -10,7 +10,7 @@ from typing import Any, Final
 from gpuledger.ledger.report.grouping import GROUPINGS, LABEL
 from gpuledger.ledger.report.moments import parse_moment
 from gpuledger.model.errors import UsageError
-from gpuledger.web.api.responses import bad_request
+from gpuledger.web.api.responses import bad_request, cursor_mismatch
 
 # More than any endpoint has parameters.
 _MOST = 32
@@ -145,6 +145,13 @@ class Moment:
         return self.text == text or (_UNIX.fullmatch(self.text) is not None and float(self.text) == unix)
 
 
+def check_times(parameters: Mapping[str, Any], before: Mapping[str, str], since: float, until: float) -> None:
+    """Raise ApiError for a time that differs from the one in the cursor, as requested `before`."""
+    for name, unix in (("since", since), ("until", until)):
+        if parameters[name] is not None and not parameters[name].means(before.get(name), unix):
+            raise cursor_mismatch(name)
+
+
 def moment_parameter(name: str, about: str, default: str) -> Parameter:
     """A parameter for a point in time."""
 
@@ -175,23 +182,19 @@ def moment_parameter(name: str, about: str, default: str) -> Parameter:
     )
 
 
-def limit_parameter(default: int) -> Parameter:
-    """A parameter for the number of rows."""
-    return Parameter(
-        "limit",
-        "Maximum number of rows; `next` is the cursor of the following rows.",
-        {"type": "integer", "minimum": 1, "maximum": 1000, "default": default},
-        whole_number(1, 1000),
-        default,
-        example=100,
-    )
-
-
 def text_parameter(name: str, about: str, example: str) -> Parameter:
     """A parameter for a name that must match exactly; empty matches rows without a name."""
     return Parameter(name, about, {"type": "string"}, str, example=example)
 
 
+LIMIT = Parameter(
+    "limit",
+    "Maximum number of rows; `next` is the cursor of the following rows.",
+    {"type": "integer", "minimum": 1, "maximum": 1000, "default": 200},
+    whole_number(1, 1000),
+    200,
+    example=100,
+)
 CURSOR = Parameter(
     "cursor",
     "`next` of the previous response, to continue after its last row; repeat or omit the other parameters.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isnan, nan
 from threading import Lock
@@ -67,9 +66,8 @@ class RecentHistory:
 
     def add(self, state: NodeState) -> None:
         """Add a NodeState; one without a Snapshot only advances the time."""
-        now = int(state.unix // self.step)
         with self._lock:
-            now = self._advance_to(now)
+            now = self._advance_to(int(state.unix // self.step))
             for reading in state.snapshot.readings if state.snapshot is not None else ():
                 self._add_reading(reading, now)
 
@@ -90,7 +88,7 @@ class RecentHistory:
                     "uuid": uuid,
                     "instance": instance,
                     **{
-                        name: list(_rounded(one.points, places, digits))
+                        name: _rounded(one.points, places, digits)
                         for (name, digits), one in zip(_FIELDS, history.series, strict=True)
                     },
                 }
@@ -133,10 +131,6 @@ class RecentHistory:
         memory.add(reading.get(MEMORY_USED))
 
 
-def _rounded(points: array[float], places: list[int], digits: int) -> Iterator[float | int | None]:
-    for place in places:
-        value = points[place]
-        if isnan(value):
-            yield None
-        else:
-            yield round(value, digits) if digits else round(value)
+def _rounded(points: array[float], places: list[int], digits: int) -> list[float | None]:
+    values = (points[place] for place in places)
+    return [None if isnan(value) else round(value, digits or None) for value in values]

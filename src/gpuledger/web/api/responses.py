@@ -5,34 +5,32 @@ from __future__ import annotations
 import json
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
 
 from gpuledger.http.routes import Request, Response
-from gpuledger.outputs.responses import compress_gzip, wants_gzip
+from gpuledger.outputs.responses import content_response
 from gpuledger.web.api.json_values import VERSION, encode_json
 
 JSON: Final = "application/json; charset=utf-8"
 _FRESH: Final = (("Cache-Control", "no-store"),)
 
-# Bytes. Below this size gzip costs more than it saves.
-_GZIP_FROM: Final = 1024
 
-
+@dataclass(eq=False)
 class ApiError(Exception):
     """An error response. `message` is one line with the remedy; `parameter` is the invalid parameter or
     empty; `retry` is the Retry-After in seconds.
     """
 
-    def __init__(
-        self, status: int, code: str, message: str, parameter: str = "", retry: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.parameter = parameter
-        self.retry = retry
+    status: int
+    code: str
+    message: str
+    parameter: str = ""
+    retry: int | None = None
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def response(self) -> Response:
@@ -53,15 +51,7 @@ INTERNAL_ERROR: Final = ApiError(500, "internal", "internal error; the log of gp
 
 def json_response(words: Mapping[str, Any], request: Request) -> Response:
     """A JSON response that must not be cached, with gzip if accepted and worthwhile."""
-    return compressed_json(encode_json(words), gzip=wants_gzip(request), headers=_FRESH)
-
-
-def compressed_json(body: bytes, *, gzip: bool, headers: tuple[tuple[str, str], ...]) -> Response:
-    """A JSON response with these headers; `gzip` compresses a body that is large enough."""
-    vary = (*headers, ("Vary", "Accept-Encoding"))
-    if gzip and len(body) >= _GZIP_FROM:
-        return Response(200, compress_gzip(body), JSON, (*vary, ("Content-Encoding", "gzip")))
-    return Response(200, body, JSON, vary)
+    return content_response(request, encode_json(words), JSON, _FRESH)
 
 
 # A cursor contains the parameters of the first request: as long as a request may be.

@@ -27,6 +27,10 @@ def _or_null(schema: Schema) -> Schema:
     return {**schema, "type": [schema["type"], "null"]}
 
 
+def _described(schema: Schema, text: str) -> Schema:
+    return {**schema, "description": text}
+
+
 def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
@@ -47,17 +51,17 @@ def _ref(name: str) -> Schema:
 
 _JOULES: Final = {"type": "number", "minimum": 0, "description": "Joules, exact to the millijoule."}
 _PLACE: Final = {
-    "uuid": {"type": "string", "description": "UUID of the GPU, under MIG too."},
-    "gpu": {"type": "string", "description": "Index of the GPU."},
-    "instance": {"type": "string", "description": "`GI_CI` of a MIG instance, else empty."},
+    "uuid": _described(_TEXT, "UUID of the GPU, under MIG too."),
+    "gpu": _described(_TEXT, "Index of the GPU."),
+    "instance": _described(_TEXT, "`GI_CI` of a MIG instance, else empty."),
 }
 _OWNER: Final[dict[str, Schema]] = dict.fromkeys(OWNER, _TEXT)
 _STATUS: Final = _object(
     "Status of the node.",
-    text={"type": "string", "description": "`ok`, or what is wrong and what to do."},
+    text=_described(_TEXT, "`ok`, or what is wrong and what to do."),
     healthy=_FLAG,
-    stalled={"type": "boolean", "description": "The running tick hangs."},
-    readings={"type": "boolean", "description": "Whether the driver could be read."},
+    stalled=_described(_FLAG, "The running tick hangs."),
+    readings=_described(_FLAG, "Whether the driver could be read."),
     paused=_FLAG,
     paused_until=_or_null(_UNIX),
     interval_seconds=_POSITIVE,
@@ -65,7 +69,7 @@ _STATUS: Final = _object(
 _SOURCE: Final = _object(
     "The source of the readings.",
     name=_TEXT,
-    simulated={"type": "boolean", "description": "True when the source is not hardware."},
+    simulated=_described(_FLAG, "True when the source is not hardware."),
     detail=_TEXT,
     driver_version=_TEXT,
     cuda_version=_TEXT,
@@ -85,10 +89,7 @@ _DEVICE: Final = _object(
     profile=_TEXT,
     pci_bus_id=_TEXT,
     up=_FLAG,
-    holds_processes={
-        "type": "boolean",
-        "description": "False for a GPU that is partitioned into MIG instances.",
-    },
+    holds_processes=_described(_FLAG, "False for a GPU that is partitioned into MIG instances."),
     state=_or_null({"enum": ["active", "held", "idle", "unknown"]}),
     utilization_ratio=_or_null(_RATIO),
     memory_used_bytes=_or_null(_COUNT),
@@ -98,7 +99,7 @@ _DEVICE: Final = _object(
     temperature_celsius=_or_null(_NUMBER),
     processes=_or_null(_COUNT),
     sessions=_or_null(_COUNT),
-    energy_joules=_or_null({**_JOULES, "description": "Energy of the GPU since the ledger was opened."}),
+    energy_joules=_or_null(_described(_JOULES, "Energy of the GPU since the ledger was opened.")),
     owners=_list(_ref("DeviceOwner")),
 )
 _PROCESS: Final = _object(
@@ -113,17 +114,17 @@ _PROCESS: Final = _object(
     sm_ratio=_or_null(_RATIO),
     memory_bandwidth_ratio=_or_null(_RATIO),
     start_unix=_or_null(_UNIX),
-    start_exact={"type": "boolean", "description": "False when the start is the first sighting."},
-    unresolved={"type": "string", "description": "Why the owner is not fully known; empty when it is."},
+    start_exact=_described(_FLAG, "False when the start is the first sighting."),
+    unresolved=_described(_TEXT, "Why the owner is not fully known; empty when it is."),
     power_watts=_or_null(
-        {**_POSITIVE, "description": "Energy booked in the last interval, divided by its seconds."}
+        _described(_POSITIVE, "Energy booked in the last interval, divided by its seconds.")
     ),
-    joules=_or_null({**_JOULES, "description": "Energy booked to the process since it was first seen."}),
-    measured_joules=_or_null({**_JOULES, "description": "The measured part, which was not apportioned."}),
+    joules=_or_null(_described(_JOULES, "Energy booked to the process since it was first seen.")),
+    measured_joules=_or_null(_described(_JOULES, "The measured part, which was not apportioned.")),
 )
 _SESSION: Final = _object(
     "A process from first to last sighting. Its energy is the booked energy, with model-free bounds.",
-    id={"type": "string", "description": "Identifies the session in this ledger."},
+    id=_described(_TEXT, "Identifies the session in this ledger."),
     **_PLACE,
     pid=_COUNT,
     command=_TEXT,
@@ -131,34 +132,22 @@ _SESSION: Final = _object(
     first_seen=_UNIX,
     last_seen=_UNIX,
     ended=_or_null(_UNIX),
-    exit_seen={
-        "type": "boolean",
-        "description": "False while the process runs, and when its exit was not observed.",
-    },
+    exit_seen=_described(_FLAG, "False while the process runs, and when its exit was not observed."),
     peak_memory_bytes=_or_null(_COUNT),
     sm_mean_ratio=_or_null(_RATIO),
     sm_most_ratio=_or_null(_RATIO),
-    held_seconds={**_POSITIVE, "description": "Time on the device without any activity."},
+    held_seconds=_described(_POSITIVE, "Time on the device without any activity."),
     joules=_or_null(_JOULES),
     measured_joules=_or_null(_JOULES),
     apportioned_joules=_or_null(_JOULES),
     low_joules=_or_null(_JOULES),
     high_joules=_or_null(_JOULES),
 )
-_NEXT: Final = {
-    "type": ["string", "null"],
-    "description": "`cursor` of the next page; null on the last page.",
-}
-_AMOUNTS: Final = {
-    "joules": _JOULES,
-    "measured_joules": _JOULES,
-    "apportioned_joules": _JOULES,
-}
-_TIMES: Final = {
-    "gpu_seconds": _or_null(_POSITIVE),
-    "held_gpu_seconds": _or_null(_POSITIVE),
-    "allocated_gpu_seconds": _or_null(_POSITIVE),
-}
+_NEXT: Final = _described(_or_null(_TEXT), "`cursor` of the next page; null on the last page.")
+_AMOUNTS: Final = dict.fromkeys(("joules", "measured_joules", "apportioned_joules"), _JOULES)
+_TIMES: Final = dict.fromkeys(
+    ("gpu_seconds", "held_gpu_seconds", "allocated_gpu_seconds"), _or_null(_POSITIVE)
+)
 _COSTS: Final = {"cost": _or_null(_POSITIVE), "co2_grams": _or_null(_POSITIVE)}
 _COLLECTOR: Final = _object(
     "A collector: a part of the tick.",
@@ -193,13 +182,13 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Snapshot": _object(
         "The current state.",
         version=_VERSION,
-        gpuledger={"type": "string", "description": "Version of the program."},
+        gpuledger=_described(_TEXT, "Version of the program."),
         node=_TEXT,
         unix=_UNIX,
         tick=_COUNT,
         source=_SOURCE,
         status=_ref("Status"),
-        devices_complete={"type": "boolean", "description": "False when the list of devices is incomplete."},
+        devices_complete=_described(_FLAG, "False when the list of devices is incomplete."),
         devices=_list(_ref("Device")),
         processes=_list(_ref("Process")),
     ),
@@ -226,10 +215,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         until=_UNIX,
         sessions=_list(_ref("Session")),
         next=_NEXT,
-        from_books={
-            "type": "boolean",
-            "description": "False without a ledger on disk: only running sessions are known.",
-        },
+        from_books=_described(_FLAG, "False without a ledger on disk: only running sessions are known."),
     ),
     "Energy": _object(
         "A page of an energy report.",
@@ -237,8 +223,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         since=_UNIX,
         until=_UNIX,
         by=_TEXT,
-        keys={**_list(_TEXT), "description": "Names of the elements of each row's key."},
-        complete={"type": "boolean", "description": "False when the ledger begins after `since`."},
+        keys=_described(_list(_TEXT), "Names of the elements of each row's key."),
+        complete=_described(_FLAG, "False when the ledger begins after `since`."),
         rows=_list(
             _object(
                 "One owner; a key of empty strings is energy without a value for the grouping.",
@@ -278,7 +264,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             )
         ),
         currency=_TEXT,
-        notes={**_list(_TEXT), "description": "Notes about the numbers, such as a PUE in the costs."},
+        notes=_described(_list(_TEXT), "Notes about the numbers, such as a PUE in the costs."),
         from_books=_FLAG,
         next=_NEXT,
     ),

@@ -16,7 +16,7 @@ from gpuledger.ledger.store.listing import (
 from gpuledger.model.node_state import NodeState
 from gpuledger.web.api.json_values import VERSION, JsonObject, finite, joules, owner_fields
 from gpuledger.web.api.ledger_access import LedgerAccess
-from gpuledger.web.api.parameters import Moment
+from gpuledger.web.api.parameters import Moment, check_times
 from gpuledger.web.api.responses import (
     ApiError,
     bad_request,
@@ -89,9 +89,7 @@ def _resume(parameters: Mapping[str, Any]) -> tuple[Mapping[str, Any], _Continua
         or before.get("state") not in (None, "open", "closed")
     ):
         raise invalid_cursor()
-    for name, unix in (("since", since), ("until", until)):
-        if parameters[name] is not None and not parameters[name].means(before.get(name), unix):
-            raise cursor_mismatch(name)
+    check_times(parameters, before, since, until)
     for name in _FILTERS:
         if parameters[name] is not None and parameters[name] != before.get(name):
             raise cursor_mismatch(name)

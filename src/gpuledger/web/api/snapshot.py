@@ -38,6 +38,7 @@ SNAPSHOT_QUANTITIES: Final[frozenset[Quantity]] = frozenset(
     {ENGINE_ACTIVITY, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION}
 )
 
+_SOURCE_FIELDS: Final = ("name", "simulated", "detail", "driver_version", "cuda_version")
 _TYPES: Final = (ProcessType.MPS, ProcessType.COMPUTE, ProcessType.GRAPHICS)
 
 
@@ -57,13 +58,7 @@ def build_snapshot(state: NodeState, node: str) -> JsonObject:
         "node": node,
         "unix": state.unix,
         "tick": state.health.ticks,
-        "source": {
-            "name": state.source.name,
-            "simulated": state.source.simulated,
-            "detail": state.source.detail,
-            "driver_version": state.source.driver_version,
-            "cuda_version": state.source.cuda_version,
-        },
+        "source": {name: getattr(state.source, name) for name in _SOURCE_FIELDS},
         "status": status_fields(state.health, readings=snapshot is not None),
         "devices_complete": snapshot is not None and not snapshot.devices_failed,
         "devices": [

@@ -14,7 +14,7 @@ from pkgutil import get_data
 
 from gpuledger import __version__
 from gpuledger.http.routes import Request, Response, text_response
-from gpuledger.outputs.responses import compress_gzip, wants_gzip
+from gpuledger.outputs.responses import content_response
 from gpuledger.web.settings import Links
 
 FOLDER = "/page/"
@@ -31,37 +31,39 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_SCRIPTS = (
-    "app.js",
-    "cards.js",
-    "columns.js",
-    "dom.js",
-    "energy.js",
-    "format.js",
-    "gestures.js",
-    "header.js",
-    "health.js",
-    "live.js",
-    "names.js",
-    "painter.js",
-    "processes.js",
-    "sessions.js",
-    "spark.js",
-    "summary.js",
-    "timeline.js",
-    "timeline_table.js",
-    "view.js",
-)
-FILE_NAMES = (*_SCRIPTS, "icon.svg", "sections.css", "style.css")
 _INDEX = "index.html"
 
 # References to these files: imports in scripts, links in the document.
-_IMPORT = re.compile(rb'(from "\./[a-z_]+\.js)"')
-_REFERENCE = re.compile(rb'((?:href|src)="page/[a-z_.]+)"')
+_IMPORT = re.compile(rb'(from "\./([a-z_]+\.js))"')
+_REFERENCE = re.compile(rb'((?:href|src)="page/([a-z_.]+))"')
 _CACHE_FOREVER = "public, max-age=31536000, immutable"
 _REVALIDATE = "no-cache"
 # gzip level. Each browser fetches a file once, so size matters more than CPU time.
 _GZIP_LEVEL = 6
+
+
+def _read(name: str) -> bytes:
+    # pkgutil also reads from zip archives, and needs less memory than importlib.resources.
+    return get_data(__name__, f"static/{name}") or b""
+
+
+def _find_files() -> tuple[str, ...]:
+    """The names of all files that the document needs: those that it links, and what scripts import."""
+    found: set[str] = set()
+    pending = ["app.js", *_references(_REFERENCE, _INDEX)]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += _references(_IMPORT, name)
+    return tuple(sorted(found))
+
+
+def _references(pattern: re.Pattern[bytes], name: str) -> list[str]:
+    return [target.decode() for _, target in pattern.findall(_read(name))]
+
+
+FILE_NAMES = _find_files()
 
 
 def index_response(request: Request, links: Links) -> Response:
@@ -83,7 +85,10 @@ def file_response(request: Request) -> Response:
     if name not in FILE_NAMES:
         return text_response("the page has no such file", 404)
     cache_control = _CACHE_FOREVER if request.query == f"v={page_version()}" else _REVALIDATE
-    return _answer(request, _content(name), _TYPES[name.rpartition(".")[2]], cache_control)
+    content = _read(name)
+    if name.endswith(".js"):
+        content = _IMPORT.sub(_versioned, content)
+    return _answer(request, content, _TYPES[name.rpartition(".")[2]], cache_control)
 
 
 @cache
@@ -96,23 +101,17 @@ def page_version() -> str:
     return f"{checksum:08x}"
 
 
-def _read(name: str) -> bytes:
-    # pkgutil also reads from zip archives, and needs less memory than importlib.resources.
-    return get_data(__name__, f"static/{name}") or b""
-
-
-def _content(name: str) -> bytes:
-    content = _read(name)
-    return _IMPORT.sub(_versioned, content) if name.endswith(".js") else content
-
-
 def _versioned(found: re.Match[bytes]) -> bytes:
     return found[1] + f'?v={page_version()}"'.encode()
 
 
 def _modules() -> str:
     # Preload all modules: otherwise a browser discovers each only after loading its importer.
-    ahead = (f'<link rel="modulepreload" href="page/{name}">' for name in _SCRIPTS if name != "app.js")
+    ahead = (
+        f'<link rel="modulepreload" href="page/{name}">'
+        for name in FILE_NAMES
+        if name.endswith(".js") and name != "app.js"
+    )
     return "\n".join((*ahead, '<script type="module" src="page/app.js"></script>'))
 
 
@@ -133,16 +132,9 @@ def _answer(request: Request, body: bytes, content_type: str, cache_control: str
     tag = (
         f'"{page_version()}"' if cache_control == _CACHE_FOREVER else f'"{zlib.crc32(body):08x}-{len(body)}"'
     )
-    headers = [
+    headers = (
         ("Content-Security-Policy", POLICY),
         ("Referrer-Policy", "no-referrer"),
         ("Cache-Control", cache_control),
-        ("ETag", tag),
-        ("Vary", "Accept-Encoding"),
-    ]
-    if request.has_etag(tag):
-        return Response(304, b"", content_type, tuple(headers))
-    if wants_gzip(request):
-        body = compress_gzip(body, _GZIP_LEVEL)
-        headers.append(("Content-Encoding", "gzip"))
-    return Response(200, body, content_type, tuple(headers))
+    )
+    return content_response(request, body, content_type, headers, tag, _GZIP_LEVEL)

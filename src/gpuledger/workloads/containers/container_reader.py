@@ -6,12 +6,13 @@ The HTTP client is imported lazily, by the first read: machines without a socket
 from __future__ import annotations
 
 import stat
+from functools import partial
 from pathlib import Path
 
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.workloads.containers.container import NO_CONTAINERS, Containers, parse_containers
+from gpuledger.workloads.containers.container import Containers, parse_containers
 from gpuledger.workloads.containers.settings import ContainerSettings
 
 CONTAINER_PERIOD = 30.0
@@ -21,10 +22,9 @@ def open_container_indexes(
     settings: ContainerSettings, *, clock: Clock
 ) -> tuple[PolledIndex[Containers], ...]:
     """One index, not started, for each socket that exists. No socket is not an error."""
+    nothing: Containers = {}
     return tuple(
-        PolledIndex(
-            name, ContainerReader(path, flag).read, NO_CONTAINERS, period=CONTAINER_PERIOD, clock=clock
-        )
+        PolledIndex(name, partial(read_containers, path, flag), nothing, period=CONTAINER_PERIOD, clock=clock)
         for name, path, flag in settings.sockets()
         if is_socket(path)
     )
@@ -40,26 +40,15 @@ def is_socket(path: str) -> bool:
         return False
 
 
-class ContainerReader:
-    """Reads Containers from a socket; returns the same object while nothing changes.
+def read_containers(path: str, flag: str, *, timeout: float = 5.0) -> Containers:
+    """The containers that run now, from a socket. Raises GpuledgerError with a one-line remedy.
 
     `flag` is the command-line flag of the socket, for error messages.
     """
+    from gpuledger.workloads.containers.docker_api import list_containers
 
-    def __init__(self, path: str, flag: str, *, timeout: float = 5.0) -> None:
-        self._path = path
-        self._flag = flag
-        self._timeout = timeout
-        self._last = NO_CONTAINERS
-
-    def read(self) -> Containers:
-        """The containers that run now. Raises GpuledgerError with a one-line remedy."""
-        from gpuledger.workloads.containers.docker_api import list_containers
-
-        try:
-            found = parse_containers(list_containers(self._path, self._flag, timeout=self._timeout))
-        except ValueError as error:
-            remedy = f"check that Docker or Podman serves this socket, or set another with {self._flag}"
-            raise GpuledgerError(f"{self._path}: {error}; {remedy}") from None
-        self._last = self._last if found == self._last else found
-        return self._last
+    try:
+        return parse_containers(list_containers(path, flag, timeout=timeout))
+    except ValueError as error:
+        remedy = f"check that Docker or Podman serves this socket, or set another with {flag}"
+        raise GpuledgerError(f"{path}: {error}; {remedy}") from None

@@ -17,6 +17,7 @@ _REQUEST: Final = encode_request(
     "/containers/json",
     [("Host", "localhost"), ("Accept", "application/json"), ("Connection", "close")],
 )
+_API_REMEDY: Final = "check that Docker or Podman serves its API there"
 _PERMISSION_REMEDY: Final = (
     "run gpuledger as root or in the group that owns the socket (which is equivalent to root), or disable it "
     "with {flag} ''"
@@ -40,24 +41,16 @@ def list_containers(path: str, flag: str, *, timeout: float = 5.0) -> object:
                 f"{path}: permission denied; {_PERMISSION_REMEDY.format(flag=flag)}"
             ) from None
         except FileNotFoundError:
-            raise GpuledgerError(
-                f"{path} does not exist; start the service of this socket, or set another with {flag}"
-            ) from None
+            remedy = f"start the service of this socket, or set another with {flag}"
+            raise GpuledgerError(f"{path} does not exist; {remedy}") from None
         except TimeoutError:
-            raise GpuledgerError(
-                f"{path}: no response within {timeout:.0f} s; check the service of this socket"
-            ) from None
+            why = f"no response within {timeout:.0f} s; check the service of this socket"
+            raise GpuledgerError(f"{path}: {why}") from None
         except (OSError, HttpRequestFailed) as error:
-            raise GpuledgerError(
-                f"{path}: no response ({error}); check that Docker or Podman serves its API there"
-            ) from None
+            raise GpuledgerError(f"{path}: no response ({error}); {_API_REMEDY}") from None
     if response.status != 200:
-        raise GpuledgerError(
-            f"{path}: HTTP status {response.status}; check that Docker or Podman serves its API there"
-        )
+        raise GpuledgerError(f"{path}: HTTP status {response.status}; {_API_REMEDY}")
     try:
         return json.loads(response.body)
     except (ValueError, RecursionError):
-        raise GpuledgerError(
-            f"{path}: the response is not JSON; check that Docker or Podman serves this socket"
-        ) from None
+        raise GpuledgerError(f"{path}: the response is not JSON; {_API_REMEDY}") from None

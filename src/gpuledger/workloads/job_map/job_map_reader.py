@@ -8,11 +8,11 @@ Prologs write without locking: an incomplete file is ignored until it has not ch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from gpuledger.host.files import ReadFile, read_at_most
 from gpuledger.model.devices import Device
@@ -21,6 +21,7 @@ from gpuledger.model.source import Clock
 from gpuledger.model.text import decode_utf8
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import DeviceIndex, DeviceRef
+from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
 
 _NAME: Final = re.compile(r"(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
 # Slurm: 123, 123_4. PBS: 123[4].server. LSF: 123[4]. Grid Engine: 123.1.
@@ -39,24 +40,15 @@ class MappedJob:
     job: str
 
 
+@dataclass(frozen=True, slots=True)
 class JobMap:
-    """Every job of the directory at one moment. Immutable. `files` counts devices, including idle ones."""
+    """Every job of the directory at one moment. `files` counts devices, including idle ones."""
 
-    def __init__(self, jobs: Iterable[MappedJob] = (), files: int = 0) -> None:
-        self.jobs = tuple(jobs)
-        self.files = files
+    jobs: tuple[MappedJob, ...] = ()
+    files: int = 0
 
     def __len__(self) -> int:
         return len(self.jobs)
-
-    def __iter__(self) -> Iterator[MappedJob]:
-        return iter(self.jobs)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, JobMap) and (self.jobs, self.files) == (other.jobs, other.files)
-
-    def __hash__(self) -> int:
-        return hash((self.jobs, self.files))
 
 
 EMPTY_JOB_MAP = JobMap()
@@ -75,17 +67,13 @@ _read_file = partial(read_at_most, longest=_MAX_BYTES)
 
 
 class JobMapReader:
-    """Reads JobMaps from the directory, for a PolledIndex. Not thread-safe.
-
-    Unchanged files are not read again, and `read` returns the same object while nothing changes.
-    """
+    """Reads JobMaps from the directory, for a PolledIndex; unchanged files only once. Not thread-safe."""
 
     def __init__(self, directory: Path, *, clock: Clock, read: ReadFile = _read_file) -> None:
         self._directory = directory
         self._clock = clock
         self._read = read
         self._known: Mapping[str, _FileEntry] = {}
-        self._last = EMPTY_JOB_MAP
 
     def read(self) -> JobMap:
         """The jobs in the directory now. Raises GpuledgerError if it cannot be read."""
@@ -96,9 +84,7 @@ class JobMapReader:
                 known[name] = entry
                 jobs += [MappedJob(device, job) for job in entry.jobs]
         self._known = known
-        found = JobMap(jobs, len(known))
-        self._last = self._last if found == self._last else found
-        return self._last
+        return JobMap(tuple(jobs), len(known))
 
     def _devices(self) -> Iterator[tuple[str, DeviceRef]]:
         try:
@@ -146,33 +132,20 @@ def _jobs(raw: bytes, is_complete: bool) -> tuple[str, ...]:
 FOUND_BY: Final = "job_map"
 
 
-class JobUsers(Protocol):
-    """Maps jobs to users; SlurmJobs implements it."""
-
-    def user(self, name: str) -> str:
-        """The user of the job; empty if not known."""
-
-
 def job_map_allocations(
-    jobs: JobMap, devices: Sequence[Device], users: JobUsers | None = None, *, kind: str = "slurm"
+    jobs: JobMap, devices: Sequence[Device], slurm_jobs: SlurmJobs = NO_JOBS, *, kind: str = "slurm"
 ) -> tuple[Allocation, ...]:
     """One Allocation per job and Device, in the order of files and lines.
 
     `kind` must equal the owner kind of the jobs' processes (`slurm`, or `job` for other batch systems), so
-    that allocation and process have the same owner.
+    that allocation and process have the same owner. `slurm_jobs` know the users.
     """
-    return tuple(_iter_allocations(jobs, DeviceIndex(devices), kind, users))
-
-
-def _iter_allocations(
-    jobs: JobMap, index: DeviceIndex, kind: str, users: JobUsers | None
-) -> Iterator[Allocation]:
-    yielded: set[tuple[str, str]] = set()
-    for item in jobs:
-        user = users.user(item.job) if users is not None else ""
-        workload = Workload(kind=kind, job=item.job, user=user, found_by=FOUND_BY)
+    index = DeviceIndex(devices)
+    # The file of a GPU and the file of its instance can both name the job.
+    found: dict[tuple[str, str], Allocation] = {}
+    for item in jobs.jobs:
+        known = slurm_jobs.get(item.job)
+        workload = Workload(kind=kind, job=item.job, user=known.user if known else "", found_by=FOUND_BY)
         for device in index.find(item.device):
-            # The file of a GPU and the file of its instance can both name the job.
-            if (item.job, device.uuid) not in yielded:
-                yielded.add((item.job, device.uuid))
-                yield Allocation(device, workload, found_by=FOUND_BY)
+            found.setdefault((item.job, device.uuid), Allocation(device, workload, found_by=FOUND_BY))
+    return tuple(found.values())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from gpuledger.model.checks import (
     Check,
     Finding,
+    Subject,
     caused_by,
-    fails,
     skipped,
     split_remedy,
     unknown,
@@ -20,26 +21,25 @@ from gpuledger.model.checks import (
 )
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.pod_resources.allocation_matching import NO_UUIDS, MatchResult, match_allocations
-from gpuledger.workloads.pod_resources.device_names import DraUuids, KubeletAllocation, PodResources
+from gpuledger.workloads.pod_resources.allocation_matching import MatchResult, match_allocations
+from gpuledger.workloads.pod_resources.device_names import KubeletAllocation, PodResources
 from gpuledger.workloads.pod_resources.kubelet_index import read_checkpoint
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, ResourceSlices
 
-SOCKET: Final = "kubernetes.pod_resources"
-CHECKPOINT: Final = "kubernetes.checkpoint"
-DEVICES: Final = "kubernetes.devices"
-DRA: Final = "kubernetes.dra"
-
-_SOCKET: Final = "pod-resources socket"
-_CHECKPOINT: Final = "device plugin checkpoint"
-_DEVICES: Final = "allocated devices"
+_SOCKET: Final = Subject("kubernetes.pod_resources", "pod-resources socket")
+_ALLOCATABLE: Final = Subject(_SOCKET.check, "allocatable devices")
+_CHECKPOINT: Final = Subject("kubernetes.checkpoint", "device plugin checkpoint")
+_DEVICES: Final = Subject("kubernetes.devices", "allocated devices")
+_OTHERS: Final = Subject(_DEVICES.check, "other resources")
+_DRA: Final = Subject("kubernetes.dra", "DRA devices")
 _SHOWN: Final = 3
 
 
 def pod_resources_checks(
     settings: PodResourcesSettings,
     devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
-    uuids: Callable[[], tuple[DraUuids, DraUuids]] = lambda: (NO_UUIDS, NO_UUIDS),
+    slices: Callable[[], ResourceSlices] = lambda: NO_SLICES,
     *,
     enabled: bool = True,
     needs: tuple[str, ...] = (),
@@ -47,16 +47,16 @@ def pod_resources_checks(
     """Checks of the socket, of the checkpoint as its fallback, and of the matching to Devices.
 
     `devices` returns the Devices of this machine, or None if they are not known: then resource names are
-    listed but not matched. `needs` are the checks that must not fail before it is called. `uuids` returns the
-    UUIDs of DRA devices and of their parents. `enabled` is whether Kubernetes is on.
+    listed but not matched. `needs` are the checks that must not fail before it is called. `slices` returns
+    the UUIDs of DRA devices. `enabled` is whether Kubernetes is on.
     """
     if not enabled:
-        return (Check(SOCKET, _SOCKET, lambda: (skipped(SOCKET, _SOCKET, "Kubernetes is off"),)),)
-    checks = _PodResourcesChecks(settings, devices, uuids)
+        return (Check(*_SOCKET, lambda: [skipped(*_SOCKET, "Kubernetes is off")]),)
+    checks = _PodResourcesChecks(settings, devices, slices)
     return (
-        Check(SOCKET, _SOCKET, checks.socket, limit=20.0),
-        Check(CHECKPOINT, _CHECKPOINT, checks.checkpoint),
-        Check(DEVICES, _DEVICES, checks.allocated_devices, needs, limit=30.0),
+        Check(*_SOCKET, checks.socket, limit=20.0),
+        Check(*_CHECKPOINT, checks.checkpoint),
+        Check(*_DEVICES, checks.allocated_devices, needs, limit=30.0),
     )
 
 
@@ -67,11 +67,11 @@ class _PodResourcesChecks:
         self,
         settings: PodResourcesSettings,
         devices: Callable[[], tuple[Device, ...] | None],
-        uuids: Callable[[], tuple[DraUuids, DraUuids]],
+        slices: Callable[[], ResourceSlices],
     ) -> None:
         self._settings = settings
         self._devices = devices
-        self._uuids = uuids
+        self._slices = slices
         self._resources: PodResources | None = None
         self._reached = True
 
@@ -82,106 +82,78 @@ class _PodResourcesChecks:
         client = PodResourcesClient(self._settings.socket)
         try:
             self._resources = client.list_allocations()
-        except GpuledgerError as error:
-            self._reached = not isinstance(error, KubeletUnreachable)
-            yield fails(SOCKET, _SOCKET, *split_remedy(error))
-            return
-        yield works(
-            SOCKET, _SOCKET, f"{self._settings.socket} lists {len(self._resources)} allocated devices"
-        )
+        except KubeletUnreachable:
+            self._reached = False
+            raise
+        yield works(*_SOCKET, f"{self._settings.socket} lists {len(self._resources)} allocated devices")
         try:
-            allocatable = client.list_allocatable()
+            yield _allocatable(client.list_allocatable())
         except GpuledgerError as error:
-            yield warning(SOCKET, "allocatable devices", *split_remedy(error))
-            return
-        yield _allocatable(allocatable)
+            yield warning(*_ALLOCATABLE, *split_remedy(error))
 
     def checkpoint(self) -> Iterator[Finding]:
         if self._resources is not None or self._reached:
-            yield skipped(CHECKPOINT, _CHECKPOINT, "not used: the socket exists")
+            yield skipped(*_CHECKPOINT, "not used: the socket exists")
             return
-        try:
-            self._resources = read_checkpoint(Path(self._settings.checkpoint))
-        except GpuledgerError as error:
-            yield fails(CHECKPOINT, _CHECKPOINT, *split_remedy(error))
-            return
+        self._resources = read_checkpoint(Path(self._settings.checkpoint))
         yield warning(
-            CHECKPOINT,
-            _CHECKPOINT,
+            *_CHECKPOINT,
             f"used instead of the socket, {len(self._resources)} allocated devices: it has no pod names and "
             "no devices allocated by DRA",
             "mount /var/lib/kubelet/pod-resources of the node",
         )
 
     def allocated_devices(self) -> Iterator[Finding]:
-        if self._resources is None:
-            yield skipped(DEVICES, _DEVICES, caused_by(_SOCKET))
+        resources = self._resources
+        if resources is None:
+            yield skipped(*_DEVICES, caused_by(_SOCKET.what))
             return
         devices = self._devices()
         if devices is None:
-            yield unknown(
-                DEVICES,
-                _DEVICES,
-                f"the GPUs are not known; the kubelet lists {_resource_names(self._resources)}",
-            )
+            names = {
+                item.claimed_device.driver if item.claimed_device else item.resource for item in resources
+            }
+            listed = ", ".join(sorted(names)) or "nothing"
+            yield unknown(*_DEVICES, f"the GPUs are not known; the kubelet lists {listed}")
             return
-        by_dra = any(allocation.claimed_device for allocation in self._resources)
-        uuids, parents = self._uuids() if by_dra else (NO_UUIDS, NO_UUIDS)
-        outcome = match_allocations(
-            self._resources,
-            devices,
-            uuids=uuids,
-            parents=parents,
-            resources=self._settings.resources,
-            drivers=self._settings.drivers,
-        )
-        yield from self._matched(outcome)
+        by_dra = any(allocation.claimed_device for allocation in resources)
+        slices = self._slices() if by_dra else NO_SLICES
+        yield from _matched(match_allocations(resources, devices, NO_PODS, slices, settings=self._settings))
 
-    def _matched(self, outcome: MatchResult) -> Iterator[Finding]:
-        matched = len(outcome.allocations) + outcome.repeated
-        if matched or not outcome.unmatched:
-            yield works(DEVICES, _DEVICES, f"{matched} are GPUs of this machine")
-        for form, count in sorted(outcome.unmatched_by_form.items()):
-            first = [item for item in outcome.unmatched if item.form == form][:_SHOWN]
-            ids = ", ".join(_device_id(item.allocation) for item in first)
-            yield warning(
-                DEVICES,
-                _DEVICES,
-                f"{count} match no GPU here, parsed as {form}: {ids} ({first[0].why})",
-                "check that gpuledger sees all GPUs and MIG instances of the node; if it does, please report "
-                "the form",
-            )
-        if outcome.skipped:
-            yield skipped(
-                DEVICES,
-                "other resources",
-                f"not GPUs by --kubernetes-resources and --kubernetes-dra-drivers: "
-                f"{', '.join(sorted(outcome.skipped))}",
-            )
-        if any(item.found_by == "dra_name" for item in outcome.allocations):
-            yield warning(
-                DRA,
-                "DRA devices",
-                "matched by the minor number in their names: no ResourceSlice has their UUIDs",
-                "`kubectl apply -f deploy/rbac.yaml`, which lets gpuledger list resourceslices",
-            )
+
+def _matched(outcome: MatchResult) -> Iterator[Finding]:
+    matched = len(outcome.allocations) + outcome.repeated
+    if matched or not outcome.unmatched:
+        yield works(*_DEVICES, f"{matched} are GPUs of this machine")
+    unmatched = sorted(outcome.unmatched, key=lambda item: item[1].form)
+    for form, group in groupby(unmatched, key=lambda item: item[1].form):
+        items = list(group)
+        ids = ", ".join(_device_id(allocation) for allocation, _ in items[:_SHOWN])
+        yield warning(
+            *_DEVICES,
+            f"{len(items)} match no GPU here, parsed as {form}: {ids} ({items[0][1].why})",
+            "check that gpuledger sees all GPUs and MIG instances of the node; if it does, please report "
+            "the form",
+        )
+    if outcome.skipped:
+        names = ", ".join(sorted(outcome.skipped))
+        yield skipped(*_OTHERS, f"not GPUs by --kubernetes-resources and --kubernetes-dra-drivers: {names}")
+    if any(item.found_by == "dra_name" for item in outcome.allocations):
+        yield warning(
+            *_DRA,
+            "matched by the minor number in their names: no ResourceSlice has their UUIDs",
+            "`kubectl apply -f deploy/rbac.yaml`, which lets gpuledger list resourceslices",
+        )
 
 
 def _allocatable(devices: tuple[tuple[str, str], ...] | None) -> Finding:
-    what = "allocatable devices"
     if devices is None:
-        return skipped(SOCKET, what, "not served by this kubelet (older than Kubernetes 1.23)")
+        return skipped(*_ALLOCATABLE, "not served by this kubelet (older than Kubernetes 1.23)")
     counts = Counter(resource for resource, _ in devices)
     listed = ", ".join(f"{count} {resource}" for resource, count in sorted(counts.items()))
-    return works(SOCKET, what, listed or "none: no device plugin is registered")
-
-
-def _resource_names(resources: PodResources) -> str:
-    names = {item.claimed_device.driver if item.claimed_device else item.resource for item in resources}
-    return ", ".join(sorted(names)) or "nothing"
+    return works(*_ALLOCATABLE, listed or "none: no device plugin is registered")
 
 
 def _device_id(allocation: KubeletAllocation) -> str:
-    return (
-        allocation.claimed_device.device if allocation.claimed_device else allocation.device_id
-    ) or "(empty)"
+    claimed = allocation.claimed_device
+    return (claimed.device if claimed else allocation.device_id) or "(empty)"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -12,12 +11,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.pod_resources.device_names import ClaimedDevice, KubeletAllocation, PodResources
-from gpuledger.workloads.pod_resources.grpc_call import (
-    MAX_RESPONSE_BYTES,
-    UNIMPLEMENTED,
-    GrpcCallFailed,
-    UnaryGrpcClient,
-)
+from gpuledger.workloads.pod_resources.grpc_call import UNIMPLEMENTED, GrpcCallFailed, UnaryGrpcClient
 
 _SERVICE: Final = "/v1.PodResourcesLister/"
 # API names have at most 253 characters; the length of device ids is not limited elsewhere.
@@ -26,24 +20,12 @@ _MAX_NAME_LENGTH: Final = 253
 M = TypeVar("M", bound=Message)
 
 
-class PodResourcesClient:
-    """Calls the kubelet at the unix socket `path`. Raises GpuledgerError with a one-line remedy."""
-
-    def __init__(
-        self,
-        path: str,
-        *,
-        timeout: float = 5.0,
-        max_bytes: int = MAX_RESPONSE_BYTES,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._path = path
-        self._call = UnaryGrpcClient(path, timeout=timeout, max_bytes=max_bytes, monotonic=monotonic).call
+class PodResourcesClient(UnaryGrpcClient):
+    """Calls the kubelet at a unix socket. Raises GpuledgerError with a one-line remedy."""
 
     def list_allocations(self) -> PodResources:
         """All device allocations of all pods, including finished pods (List)."""
-        body = self._call(_SERVICE + "List", b"")
-        response = self._parse(wire.ListPodResourcesResponse, body)
+        response = self._parse(wire.ListPodResourcesResponse, self.call(_SERVICE + "List", b""))
         return PodResources(
             tuple(allocation for pod in response.pod_resources for allocation in _allocations_of(pod))
         )
@@ -51,7 +33,7 @@ class PodResourcesClient:
     def list_allocatable(self) -> tuple[tuple[str, str], ...] | None:
         """(resource, device id) of all allocatable devices; None if the kubelet does not serve the method."""
         try:
-            body = self._call(_SERVICE + "GetAllocatableResources", b"")
+            body = self.call(_SERVICE + "GetAllocatableResources", b"")
         except GrpcCallFailed as error:
             if error.code == UNIMPLEMENTED:
                 return None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.workloads.device_index import DeviceTables
+from gpuledger.workloads.pods.pod import ResourceSlices
 
 FOUND_BY_SOCKET = "pod_resources"
 FOUND_BY_CHECKPOINT = "checkpoint"
@@ -40,12 +42,12 @@ class KubeletAllocation:
     pod_uid: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PodResources:
     """All device allocations of a node at one moment; `len` is their number.
 
     `found_by` is `pod_resources` (the socket) or `checkpoint`; `socket_error` says why the checkpoint was
-    read.
+    read. No two reads are equal, so that matching checks the pods' cgroups again after each.
     """
 
     allocations: tuple[KubeletAllocation, ...] = ()
@@ -62,10 +64,7 @@ class PodResources:
 NO_POD_RESOURCES = PodResources()
 
 
-# UUID by (driver, pool, device).
-DraUuids = Mapping[tuple[str, str, str], str]
-
-_OLD_MIG: Final = re.compile(r"mig-(gpu-[^/]+)/(\d+)/(\d+)")
+_OLD_MIG: Final = re.compile(r"mig-gpu-[^/]+/\d+/\d+")
 _NODE: Final = re.compile(r"(?:/dev/)?nvidia(\d+)(?:/gi(\d+))?")
 _PCI: Final = re.compile(r"(?:([0-9a-f]{4}|[0-9a-f]{8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])")
 _CDI: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9._-]+)=(.+)")
@@ -85,25 +84,15 @@ class NoMatch:
     why: str
 
 
-class DeviceNames:
-    """The Devices of one Snapshot by UUID, index, minor number and PCI bus id."""
+class DeviceNames(DeviceTables):
+    """Finds the Devices of one Snapshot by the names of device plugins, CDI and DRA drivers."""
 
     def __init__(self, devices: Iterable[Device]) -> None:
-        self._by_uuid: dict[str, Device] = {}
-        self._by_index: dict[int, Gpu] = {}
-        self._by_minor: dict[int, Gpu] = {}
+        super().__init__(devices)
         self._by_pci: dict[str, Gpu] = {}
-        self._instances: dict[str, list[Instance]] = {}
-        for device in devices:
-            self._by_uuid[device.uuid.lower()] = device
-            if isinstance(device, Instance):
-                self._instances.setdefault(device.parent.uuid.lower(), []).append(device)
-                continue
-            self._by_index[device.index] = device
-            if device.minor is not None:
-                self._by_minor[device.minor] = device
-            if pci := _PCI.fullmatch(device.pci_bus_id.lower()):
-                self._by_pci[_pci_address(pci)] = device
+        for gpu in self._indexes.values():
+            if pci := _PCI.fullmatch(gpu.pci_bus_id.lower()):
+                self._by_pci[_pci_address(pci)] = gpu
 
     def find(self, device_id: str) -> Device | NoMatch:
         """The Device with this id of a device plugin or of CDI. A replica gives its device."""
@@ -114,8 +103,7 @@ class DeviceNames:
 
     def by_uuid(self, uuid: str) -> Device | NoMatch:
         """The Device with this UUID."""
-        found = self._by_uuid.get(uuid.lower())
-        return found or NoMatch("uuid", f"no device here has the UUID {uuid}")
+        return self._uuids.get(uuid.lower()) or NoMatch("uuid", f"no device here has the UUID {uuid}")
 
     def by_dra_name(self, name: str, parent: str = "") -> Device | NoMatch:
         """The Device with this name of NVIDIA's DRA driver; `parent` is the UUID of its Gpu if known."""
@@ -128,7 +116,8 @@ class DeviceNames:
         gpu = self.by_uuid(parent) if parent else self._find_minor(int(match[1]), "gpu-N-mig")
         if isinstance(gpu, NoMatch):
             return gpu
-        found = [instance for instance in self._instances_of(gpu.gpu) if instance.profile.lower() == match[2]]
+        instances = self._instances.get(gpu.gpu, ())
+        found = [instance for instance in instances if instance.profile.lower() == match[2]]
         return _only_instance(found, "gpu-N-mig", f"instance {match[2]} on GPU {gpu.gpu.index}")
 
     def _find_cdi(self, kind: str, name: str) -> Device | NoMatch:
@@ -147,19 +136,15 @@ class DeviceNames:
         return self._find_name(name)
 
     def _find_name(self, name: str) -> Device | NoMatch:
-        if match := _OLD_MIG.fullmatch(name):
-            found = [
-                instance
-                for instance in self._instances.get(match[1], ())
-                if (instance.gi, instance.ci) == _instance_ids(match)
-            ]
-            return _only_instance(found, "mig-gpu", "instance of that Gpu with these ids")
+        if _OLD_MIG.fullmatch(name):
+            no_match = NoMatch("mig-gpu", "no instance of that Gpu with these ids here")
+            return self._uuids.get(name) or no_match
         if name.startswith(("gpu-", "mig-")):
             return self.by_uuid(name)
         if match := _NODE.fullmatch(name):
             return self._find_device_node(int(match[1]), match[2])
         if name.isdecimal():
-            return self._by_index.get(int(name)) or NoMatch("index", f"no GPU here has the index {name}")
+            return self._indexes.get(int(name)) or NoMatch("index", f"no GPU here has the index {name}")
         if match := _PCI.fullmatch(name):
             return self._by_pci.get(_pci_address(match)) or NoMatch("pci", f"no GPU here is at {name}")
         return NoMatch(
@@ -170,32 +155,30 @@ class DeviceNames:
         gpu = self._find_minor(minor, "nvidiaN")
         if gi is None or isinstance(gpu, NoMatch):
             return gpu
-        found = [instance for instance in self._instances_of(gpu) if instance.gi == int(gi)]
+        found = [instance for instance in self._instances.get(gpu, ()) if instance.gi == int(gi)]
         return _only_instance(found, "nvidiaN/giM", f"instance of nvidia{minor} with GPU instance {gi}")
 
     def _find_minor(self, minor: int, form: str) -> Gpu | NoMatch:
-        return self._by_minor.get(minor) or NoMatch(form, f"no GPU here has the minor number {minor}")
+        return self._minors.get(minor) or NoMatch(form, f"no GPU here has the minor number {minor}")
 
     def _find_mig_index(self, index: int, place: int) -> Device | NoMatch:
-        gpu = self._by_index.get(index)
-        found = [instance for instance in self._instances_of(gpu) if instance.index == place] if gpu else []
+        gpu = self._indexes.get(index)
+        instances = self._instances.get(gpu, ()) if gpu else ()
+        found = [instance for instance in instances if instance.index == place]
         return _only_instance(found, "mig=N:M", f"MIG device {place} of GPU {index}")
-
-    def _instances_of(self, gpu: Gpu) -> list[Instance]:
-        return self._instances.get(gpu.uuid.lower(), [])
 
 
 def find_claimed_device(
-    names: DeviceNames, claimed: ClaimedDevice, uuids: DraUuids, parents: DraUuids
+    names: DeviceNames, claimed: ClaimedDevice, slices: ResourceSlices
 ) -> tuple[Device | NoMatch, str]:
     """The claimed Device, and how it was found: `dra` by UUID, `dra_name` by its name alone.
 
     A known UUID is authoritative: if no Device has it, the name is not used.
     """
     key = (claimed.driver, claimed.pool, claimed.device)
-    if uuid := uuids.get(key):
+    if uuid := slices.uuids.get(key):
         return names.by_uuid(uuid), "dra"
-    if parent := parents.get(key):
+    if parent := slices.parents.get(key):
         return names.by_dra_name(claimed.device, parent), "dra"
     return names.by_dra_name(claimed.device), "dra_name"
 
@@ -204,10 +187,6 @@ def _only_instance(found: list[Instance], form: str, what: str) -> Device | NoMa
     if len(found) == 1:
         return found[0]
     return NoMatch(form, f"several: {len(found)} are a {what}" if found else f"no {what} here")
-
-
-def _instance_ids(match: re.Match[str]) -> tuple[int, int]:
-    return int(match[2]), int(match[3])
 
 
 def _pci_address(match: re.Match[str]) -> str:

@@ -7,7 +7,6 @@ protobuf 4.6 (h2 alone 1.5). This package adds 5.1.
 
 from __future__ import annotations
 
-import errno
 import socket
 import time
 from collections.abc import Callable, Iterable
@@ -82,31 +81,36 @@ class UnaryGrpcClient:
         Raises KubeletUnreachable, GrpcCallFailed, or GpuledgerError if the server hangs or is not gRPC.
         """
         deadline = self._monotonic() + self._timeout
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            try:
-                connection.settimeout(self._timeout)
-                connection.connect(self._path)
-            except TimeoutError:
-                raise self._timeout_error() from None
-            except OSError as error:
-                raise self._unreachable(error) from None
-            exchange = _GrpcExchange(self._path, self._max_bytes)
-            try:
-                return self._exchange(
-                    connection, exchange, exchange.request_bytes(method, request, self._timeout), deadline
-                )
-            except TimeoutError:
-                raise self._timeout_error() from None
-            except H2Error as error:
-                raise _other_protocol(self._path, clean_name(str(error))) from None
-            except OSError as error:
-                raise GpuledgerError(f"{self._path}: connection failed: {error.strerror}; {_RETRY}") from None
+        exchange = _GrpcExchange(self._path, self._max_bytes)
+        try:
+            with self._connect() as connection:
+                self._set_timeout(connection, deadline)
+                connection.sendall(exchange.request_bytes(method, request, self._timeout))
+                return self._receive(connection, exchange, deadline)
+        except TimeoutError:
+            raise GpuledgerError(
+                f"{self._path}: no complete response within {self._timeout:g} s; check why the kubelet "
+                "hangs: `journalctl -u kubelet`"
+            ) from None
+        except H2Error as error:
+            raise _other_protocol(self._path, clean_name(str(error))) from None
+        except OSError as error:
+            raise GpuledgerError(f"{self._path}: connection failed: {error.strerror}; {_RETRY}") from None
 
-    def _exchange(
-        self, connection: socket.socket, exchange: _GrpcExchange, first: bytes, deadline: float
-    ) -> bytes:
-        self._set_timeout(connection, deadline)
-        connection.sendall(first)
+    def _connect(self) -> socket.socket:
+        """A connection, unless connecting takes too long. Raises KubeletUnreachable for other failures."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.settimeout(self._timeout)
+            connection.connect(self._path)
+        except OSError as error:
+            connection.close()
+            if isinstance(error, TimeoutError):
+                raise
+            raise KubeletUnreachable(_unreachable(self._path, error)) from None
+        return connection
+
+    def _receive(self, connection: socket.socket, exchange: _GrpcExchange, deadline: float) -> bytes:
         while not exchange.ended:
             self._set_timeout(connection, deadline)
             data = connection.recv(_RECV_BYTES)
@@ -125,31 +129,6 @@ class UnaryGrpcClient:
         if remaining <= 0:
             raise TimeoutError
         connection.settimeout(remaining)
-
-    def _timeout_error(self) -> GpuledgerError:
-        return GpuledgerError(
-            f"{self._path}: no complete response within {self._timeout:g} s; check why the kubelet hangs: "
-            "`journalctl -u kubelet`"
-        )
-
-    def _unreachable(self, error: OSError) -> KubeletUnreachable:
-        if error.errno == errno.ENOENT:
-            return KubeletUnreachable(
-                f"no socket at {self._path}; mount the node's /var/lib/kubelet/pod-resources, or set the "
-                "socket with --pod-resources-socket"
-            )
-        if error.errno in (errno.EACCES, errno.EPERM):
-            return KubeletUnreachable(
-                f"no permission for {self._path}; run as root (the kubelet's socket is root's)"
-            )
-        if error.errno == errno.ECONNREFUSED:
-            return KubeletUnreachable(
-                f"nothing listens at {self._path}; check that the kubelet runs on this node"
-            )
-        return KubeletUnreachable(
-            f"cannot connect to {self._path}: {error.strerror or error}; set the kubelet's socket with "
-            "--pod-resources-socket"
-        )
 
 
 class _GrpcExchange:
@@ -241,6 +220,20 @@ class _GrpcExchange:
         if code := int(grpc_status):
             message = clean_name(unquote(self._headers.get("grpc-message", "")).replace("\n", " "), 200)
             raise GrpcCallFailed(f"{self._path} refused ({message or code}); {_remedy(code)}", code)
+
+
+def _unreachable(path: str, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return (
+            f"no socket at {path}; mount the node's /var/lib/kubelet/pod-resources, or set the socket with "
+            "--pod-resources-socket"
+        )
+    if isinstance(error, PermissionError):
+        return f"no permission for {path}; run as root (the kubelet's socket is root's)"
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens at {path}; check that the kubelet runs on this node"
+    why = error.strerror or error
+    return f"cannot connect to {path}: {why}; set the kubelet's socket with --pod-resources-socket"
 
 
 def _other_protocol(path: str, seen: str) -> GpuledgerError:

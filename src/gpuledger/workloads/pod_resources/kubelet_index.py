@@ -88,13 +88,8 @@ def _text(value: object) -> str:
     return clean_name(value, 253) if isinstance(value, str) else ""
 
 
-NAME: Final = "pod_resources"
-
-
-class KubeletIndex:
-    """The OwnerIndex of the kubelet's device allocations.
-
-    `value` is a PodResources, a new object after every read, so that matching checks the pods' cgroups again.
+class KubeletIndex(PolledIndex[PodResources]):
+    """The index of the kubelet's device allocations.
 
     If the kubelet hangs or breaks off, the last value is kept. If its socket is absent, refused or not
     permitted, the checkpoint is read: `value.found_by` is `checkpoint`, and `health.error` says why although
@@ -111,39 +106,27 @@ class KubeletIndex:
     ) -> None:
         self._list_allocations = list_allocations
         self._read_checkpoint = read_checkpoint
-        self._polled = PolledIndex(NAME, self._read, NO_POD_RESOURCES, period=period, clock=clock)
-        self.start = self._polled.start
-        self.stop = self._polled.stop
-        self.nudge = self._polled.nudge
-        self.refresh = self._polled.refresh
-
-    @property
-    def value(self) -> PodResources:
-        """The last known allocations."""
-        return self._polled.value
+        read = self._read_allocations
+        super().__init__("pod_resources", read, NO_POD_RESOURCES, period=period, clock=clock)
 
     @property
     def health(self) -> IndexHealth:
         """The outcome of the last read."""
-        health = self._polled.health
-        socket_error = self._polled.value.socket_error
+        health, socket_error = super().health, self.value.socket_error
         return replace(health, error=socket_error) if health.success and socket_error else health
 
-    def _read(self) -> PodResources:
+    def _read_allocations(self) -> PodResources:
         # Imported lazily: h2 and protobuf are loaded by the first read, and only on Kubernetes nodes.
         from gpuledger.workloads.pod_resources.grpc_call import KubeletUnreachable
 
         try:
             return self._list_allocations()
         except KubeletUnreachable as unreachable:
-            return self._read_fallback(unreachable)
-
-    def _read_fallback(self, unreachable: GpuledgerError) -> PodResources:
-        try:
-            checkpoint = self._read_checkpoint()
-        except GpuledgerError:
-            raise unreachable from None
-        return replace(checkpoint, socket_error=f"{unreachable} (the checkpoint is read instead)")
+            try:
+                checkpoint = self._read_checkpoint()
+            except GpuledgerError:
+                raise unreachable from None
+            return replace(checkpoint, socket_error=f"{unreachable} (the checkpoint is read instead)")
 
 
 def open_kubelet_index(

@@ -9,9 +9,6 @@ from gpuledger.model.settings import ReloadPolicy, comma_separated, duration, op
 from gpuledger.model.text import name_pattern
 
 SOCKET_PATH: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
-CHECKPOINT_PATH: Final = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
-GPU_RESOURCES: Final = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*")
-GPU_DRA_DRIVERS: Final = ("gpu.nvidia.com",)
 
 
 def _path(value: object) -> str:
@@ -41,14 +38,14 @@ class PodResourcesSettings:
     checkpoint: str = option(
         "kubernetes.device_plugin_checkpoint",
         _path,
-        CHECKPOINT_PATH,
+        "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
         "the kubelet's checkpoint of device plugin allocations, read if the socket is not reachable",
         metavar="FILE",
     )
     resources: tuple[str, ...] = setting(
         "kubernetes.resources",
         comma_separated(_resource_pattern),
-        GPU_RESOURCES,
+        ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*"),
         "resource names under which device plugins allocate GPUs, comma-separated; a trailing * matches any "
         "ending",
         flags=("--kubernetes-resources",),
@@ -56,7 +53,7 @@ class PodResourcesSettings:
     drivers: tuple[str, ...] = setting(
         "kubernetes.dra_drivers",
         comma_separated(_resource_pattern),
-        GPU_DRA_DRIVERS,
+        ("gpu.nvidia.com",),
         "DRA drivers that allocate GPUs, comma-separated",
         flags=("--kubernetes-dra-drivers",),
     )

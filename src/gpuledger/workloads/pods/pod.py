@@ -1,20 +1,24 @@
-"""Pods of this node, parsed from the JSON of the API server. Pure."""
+"""Pods of this node, parsed from the JSON of the API server, and the UUIDs of its DRA devices. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from gpuledger.kubernetes import fields
 from gpuledger.kubernetes.fields import mapping_at, mappings_at
-from gpuledger.workloads.pods.label_allowlist import LabelAllowlist
+from gpuledger.model.text import clean_name, matches_any
 
 # The API's mirror of a static pod has a different UID; cgroup and log directory of the pod show this hash.
 _HASHES: Final = ("kubernetes.io/config.hash", "kubernetes.io/config.mirror")
 _STATUSES: Final = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _FINISHED: Final = ("Succeeded", "Failed")
+# The name of a label: a DNS name of 253, a slash, and 63.
+_LONGEST_LABEL: Final = 317
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +45,13 @@ class Pod:
     finished: bool = False
     created: float | None = None
 
-    def container_name(self, container_id: str) -> str:
-        """The name of the container with this id; empty if not known."""
-        return self.containers.get(container_id, "")
 
+def parse_pod(data: object, allowed_labels: tuple[str, ...] = ()) -> Pod | None:
+    """Parse one core/v1 Pod; None if it has no UID or name. Fields of an undocumented type are ignored.
 
-def parse_pod(data: object, allowed: LabelAllowlist) -> Pod | None:
-    """Parse one core/v1 Pod; None if it has no UID or name. Fields of an undocumented type are ignored."""
+    `allowed_labels` are the names of the labels that are kept, because each becomes a label of series: exact
+    names, and prefixes with a trailing `*`.
+    """
     meta, status = mapping_at(data, "metadata"), mapping_at(data, "status")
     uid, name = fields.name_at(meta, "uid"), fields.name_at(meta, "name")
     if not uid or not name:
@@ -63,7 +67,13 @@ def parse_pod(data: object, allowed: LabelAllowlist) -> Pod | None:
         name=name,
         phase=phase,
         containers=dict(_containers(status)),
-        labels=allowed.select(mapping_at(meta, "labels")),
+        labels=tuple(
+            sorted(
+                (clean_name(name, _LONGEST_LABEL), clean_name(value))
+                for name, value in mapping_at(meta, "labels").items()
+                if isinstance(value, str) and matches_any(name, allowed_labels)
+            )
+        ),
         controller_kind=fields.name_at(controller, "kind"),
         controller=fields.name_at(controller, "name"),
         hash=next(filter(None, (fields.name_at(annotations, key) for key in _HASHES)), ""),
@@ -101,50 +111,62 @@ class Pods:
     passed later. Each is still found by its UID.
     """
 
-    __slots__ = ("_by_container", "_by_name", "_by_uid", "_others", "_pods")
-
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
         self._pods = tuple(sorted(pods, key=lambda pod: pod.created or 0.0))
-        self._others: Pods | None = None
-        self._by_uid: dict[str, Pod] = {pod.hash: pod for pod in self._pods if pod.hash}
+        self._by_uid: MutableMapping[str, Pod] = {pod.hash: pod for pod in self._pods if pod.hash}
         self._by_uid |= {pod.uid: pod for pod in self._pods}
-        self._by_name: dict[tuple[str, str], Pod] = {(pod.namespace, pod.name): pod for pod in self._pods}
-        self._by_container: dict[str, Pod] = {}
-        for pod in self._pods:
-            for container_id in pod.containers:
-                self._by_container[container_id] = pod
+        self._by_name: MutableMapping[tuple[str, str], Pod]
+        self._by_name = {(pod.namespace, pod.name): pod for pod in self._pods}
+        self._by_container: MutableMapping[str, Pod]
+        self._by_container = {container_id: pod for pod in self._pods for container_id in pod.containers}
 
     def with_fallback(self, others: Pods) -> Pods:
-        """These pods, with `others` for all lookups that find nothing here. Copies nothing."""
-        backed = Pods.__new__(Pods)
-        backed._pods, backed._others = self._pods, others
-        backed._by_uid, backed._by_name = self._by_uid, self._by_name
-        backed._by_container = self._by_container
+        """These pods, with `others` for all lookups that find nothing here."""
+        backed = copy(self)
+        backed._pods += tuple(pod for pod in others if pod.uid not in self._by_uid)
+        backed._by_uid = ChainMap(self._by_uid, others._by_uid)
+        backed._by_name = ChainMap(self._by_name, others._by_name)
+        backed._by_container = ChainMap(self._by_container, others._by_container)
         return backed
 
     def by_uid(self, uid: str) -> Pod | None:
         """The pod with this UID, or the static pod with this hash."""
-        found = self._by_uid.get(uid)
-        return found if found or self._others is None else self._others.by_uid(uid)
+        return self._by_uid.get(uid)
 
     def by_name(self, namespace: str, name: str) -> Pod | None:
         """The newest pod with this name."""
-        found = self._by_name.get((namespace, name))
-        return found if found or self._others is None else self._others.by_name(namespace, name)
+        return self._by_name.get((namespace, name))
 
     def by_container(self, container_id: str) -> Pod | None:
         """The pod of the container with this id."""
-        found = self._by_container.get(container_id)
-        return found if found or self._others is None else self._others.by_container(container_id)
+        return self._by_container.get(container_id)
 
     def __len__(self) -> int:
-        return len(self._pods) if self._others is None else sum(1 for _ in self)
+        return len(self._pods)
 
     def __iter__(self) -> Iterator[Pod]:
-        yield from self._pods
-        for pod in self._others or ():
-            if pod.uid not in self._by_uid:
-                yield pod
+        return iter(self._pods)
 
 
 NO_PODS = Pods()
+
+# Driver, pool and device, which together identify a device of a node.
+DraDevice = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceSlices:
+    """UUIDs by (driver, pool, device); `len` is the number of devices with a UUID or with a parent's UUID.
+
+    `uuids` has whole GPUs and existing MIG instances. `parents` has the UUID of the Gpu of a MIG instance; an
+    instance that the driver has not created yet has only this.
+    """
+
+    uuids: Mapping[DraDevice, str] = field(default_factory=dict, hash=False)
+    parents: Mapping[DraDevice, str] = field(default_factory=dict, hash=False)
+
+    def __len__(self) -> int:
+        return len(self.uuids.keys() | self.parents.keys())
+
+
+NO_SLICES = ResourceSlices()

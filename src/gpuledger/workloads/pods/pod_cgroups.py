@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from gpuledger.host.files import folder_names
 from gpuledger.model.source import Clock
 from gpuledger.workloads.cgroup import CGROUP_FORMS
 
@@ -61,14 +61,14 @@ def pod_uids_with_cgroup(root: str) -> frozenset[str] | None:
     None if no pod cgroups are visible: on machines without Kubernetes, and in a container that sees only its
     own cgroup.
     """
-    tops = [root, *(f"{root}/{name}" for name in _folders(root) if not _ABOVE_PODS.fullmatch(name))]
+    tops = [root, *(f"{root}/{name}" for name in folder_names(root) if not _ABOVE_PODS.fullmatch(name))]
     found = [uid for top in tops for uid in _pod_uids_below(top)]
     return frozenset(uid for uid in found if uid) if found else None
 
 
 def _pod_uids_below(parent: str) -> Iterator[str]:
     """UIDs of the pods below a directory, and an empty text for each directory that can hold pods."""
-    for name in _folders(parent):
+    for name in folder_names(parent):
         if uid := _uid(name):
             yield uid
         elif _ABOVE_PODS.fullmatch(name):
@@ -80,11 +80,3 @@ def _pod_uids_below(parent: str) -> Iterator[str]:
 def _uid(name: str) -> str:
     match = next(filter(None, (form.match(name) for form in _PODS)), None)
     return match["pod_uid"].replace("_", "-") if match else ""
-
-
-def _folders(parent: str) -> list[str]:
-    try:
-        with os.scandir(parent) as entries:
-            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-    except OSError:
-        return []

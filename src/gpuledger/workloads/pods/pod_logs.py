@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuledger.host.owner_index import OwnerIndex, PolledIndex, is_tried
+from gpuledger.host.files import folder_names
+from gpuledger.host.owner_index import BackgroundIndex, PolledIndex, is_tried
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
@@ -32,13 +33,16 @@ _PERIOD: Final = 10.0
 _Links = dict[str, dict[str, str]]
 
 
-def open_pod_log_index(
-    root: Path, *, clock: Clock, needed: Callable[[], bool] = lambda: True
-) -> PolledIndex[Pods]:
-    """The index of `read_pod_logs(root)`, not started; it reads nothing and is empty while not needed."""
+def open_pod_log_index(root: Path, instead_of: PodWatch | None = None, *, clock: Clock) -> PolledIndex[Pods]:
+    """The index of `read_pod_logs(root)`, not started.
+
+    With `instead_of` it reads the log files only while this watch fails, and else is empty.
+    """
 
     def read() -> Pods:
-        return read_pod_logs(root) if needed() else NO_PODS
+        health = None if instead_of is None else instead_of.health
+        failing = health is None or (is_tried(health) and not health.success)
+        return read_pod_logs(root) if failing else NO_PODS
 
     return PolledIndex("pod_logs", read, NO_PODS, period=_PERIOD, clock=clock)
 
@@ -54,17 +58,14 @@ def read_pod_logs(root: Path) -> Pods:
     links, unplaced = _links(root / "containers")
     for (namespace, name), containers in unplaced.items():
         # The link does not lead to a pod directory: assign it to the newest pod with that name.
-        for folder in reversed(folders):
-            if folder.startswith(f"{namespace}_{name}_"):
-                links.setdefault(folder, {}).update(containers)
-                break
+        named = [folder[0] for folder in folders if folder.group("namespace", "name") == (namespace, name)]
+        if named:
+            links.setdefault(named[-1], {}).update(containers)
     return Pods(_pod(root / "pods", folder, links) for folder in folders)
 
 
-def _pod(parent: Path, folder: str, links: _Links) -> Pod:
-    match = _POD.fullmatch(folder)
-    assert match is not None
-    containers = links.get(folder, {})
+def _pod(parent: Path, match: re.Match[str], links: _Links) -> Pod:
+    containers = links.get(match[0], {})
     uid = match["uid"]
     return Pod(
         uid=clean_name(uid),
@@ -73,21 +74,21 @@ def _pod(parent: Path, folder: str, links: _Links) -> Pod:
         containers=containers,
         # The directory of a static pod has the hash of its manifest, like its cgroup.
         hash=uid if _HASH.fullmatch(uid) else "",
-        finished=bool(links) and not containers and _has_container(parent / folder),
+        finished=bool(links) and not containers and bool(folder_names(str(parent / match[0]))),
     )
 
 
-def _folders(parent: Path) -> list[str]:
-    """Names of the pod directories, oldest first."""
+def _folders(parent: Path) -> list[re.Match[str]]:
+    """The names of the pod directories, oldest first."""
     try:
         with os.scandir(parent) as entries:
-            found = [(_modified(entry), entry.name) for entry in entries if _POD.fullmatch(entry.name)]
+            found = [(_modified(entry), entry.name) for entry in entries]
     except OSError as error:
         raise GpuledgerError(
             f"{parent} cannot be read ({error.strerror}); mount the node's /var/log there (hostPath, "
             "read-only), or set its path with --pod-logs"
         ) from None
-    return [name for _, name in sorted(found)]
+    return [match for _, name in sorted(found) if (match := _POD.fullmatch(name))]
 
 
 def _modified(entry: os.DirEntry[str]) -> float:
@@ -95,14 +96,6 @@ def _modified(entry: os.DirEntry[str]) -> float:
         return entry.stat(follow_symlinks=False).st_mtime
     except OSError:
         return 0.0
-
-
-def _has_container(folder: Path) -> bool:
-    try:
-        with os.scandir(folder) as entries:
-            return any(entry.is_dir(follow_symlinks=False) for entry in entries)
-    except OSError:
-        return False
 
 
 def _links(parent: Path) -> tuple[_Links, dict[tuple[str, str], dict[str, str]]]:
@@ -146,7 +139,9 @@ class PodIndexes:
     def __init__(self, watch: PodWatch | None = None, logs: PolledIndex[Pods] | None = None) -> None:
         self._watch = watch
         self._logs = logs
-        self.indexes: tuple[OwnerIndex, ...] = tuple(index for index in (watch, logs) if index is not None)
+        self.indexes: tuple[BackgroundIndex, ...] = tuple(
+            index for index in (watch, logs) if index is not None
+        )
         self._joined: tuple[Pods, Pods, Pods] = (NO_PODS, NO_PODS, NO_PODS)
 
     @property
@@ -161,13 +156,3 @@ class PodIndexes:
         if self._joined[0] is not watched or self._joined[1] is not logged:
             self._joined = (watched, logged, watched.with_fallback(logged))
         return self._joined[2]
-
-
-def open_fallback_log_index(watch: PodWatch, root: Path, *, clock: Clock) -> PolledIndex[Pods]:
-    """The index of the log files, which it reads only while the watch fails."""
-
-    def failing() -> bool:
-        health = watch.health
-        return is_tried(health) and not health.success
-
-    return open_pod_log_index(root, clock=clock, needed=failing)

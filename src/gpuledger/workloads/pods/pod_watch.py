@@ -9,7 +9,6 @@ from typing import Final
 from gpuledger.kubernetes.api_client import ApiClient, node_selector_query
 from gpuledger.kubernetes.list_watch import ListWatch
 from gpuledger.model.source import Clock
-from gpuledger.workloads.pods.label_allowlist import LabelAllowlist
 from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods, parse_pod
 
 log = logging.getLogger("gpuledger.workloads")
@@ -20,7 +19,7 @@ MAX_PODS: Final = 2000
 
 
 class PodWatch(ListWatch[Pod]):
-    """The OwnerIndex of this node's pods, from the API server. Parameters as in ListWatch."""
+    """The index of this node's pods, from the API server. Parameters as in ListWatch."""
 
     def __init__(
         self,
@@ -28,12 +27,11 @@ class PodWatch(ListWatch[Pod]):
         node: str,
         *,
         clock: Clock,
-        allowed: LabelAllowlist | None = None,
+        allowed_labels: tuple[str, ...] = (),
         random: Random | None = None,
         jitter: float = 3.0,
         watch_seconds: float = 300.0,
         grace: float = 15.0,
-        name: str = "pods",
     ) -> None:
         super().__init__(
             client,
@@ -44,15 +42,15 @@ class PodWatch(ListWatch[Pod]):
             jitter=jitter,
             watch_seconds=watch_seconds,
             grace=grace,
-            name=name,
+            name="pods",
         )
         self.value: Pods = NO_PODS
         self._node = node
-        self._allowed = allowed or LabelAllowlist()
+        self._allowed_labels = allowed_labels
         self._overfull = False
 
     def _parse_object(self, data: object) -> Pod | None:
-        return parse_pod(data, self._allowed)
+        return parse_pod(data, self._allowed_labels)
 
     def _object_key(self, item: Pod) -> str:
         return item.uid

@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, Final
 
-from gpuledger.host.owner_index import PolledIndex
-from gpuledger.kubernetes.api_client import ApiClient, ApiServerRefused, node_selector_query
+from gpuledger.kubernetes.api_client import ApiClient, ApiServerRefused, list_pages, node_selector_query
 from gpuledger.kubernetes.fields import mapping_at, mappings_at, name_at
-from gpuledger.kubernetes.json_stream import ListReader, NotJson
+from gpuledger.kubernetes.json_stream import NotJson
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.source import Clock
+from gpuledger.workloads.pods.pod import NO_SLICES, DraDevice, ResourceSlices
 
 _GROUP: Final = "/apis/resource.k8s.io"
 # Newest first. Older versions have other field names.
 _VERSIONS: Final = ("v1", "v1beta2", "v1beta1")
-_PERIOD: Final = 60.0
-_PAGE_SIZE: Final = "500"
-
-# Driver, pool and device, which together identify a device of a node.
-DraDevice = tuple[str, str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class ResourceSlices:
-    """UUIDs by (driver, pool, device); `len` is the number of devices with a UUID or with a parent's UUID.
-
-    `uuids` has whole GPUs and existing MIG instances. `parents` has the UUID of the Gpu of a MIG instance; an
-    instance that the driver has not created yet has only this.
-    """
-
-    uuids: Mapping[DraDevice, str] = field(default_factory=dict, hash=False)
-    parents: Mapping[DraDevice, str] = field(default_factory=dict, hash=False)
-
-    def __len__(self) -> int:
-        return len(self.uuids.keys() | self.parents.keys())
-
-
-def open_slice_index(client: ApiClient, node: str, *, clock: Clock) -> PolledIndex[ResourceSlices]:
-    """The index of the node's ResourceSlices, not started."""
-    reader = SliceReader(client, node)
-    return PolledIndex("resource_slices", reader.read, ResourceSlices(), period=_PERIOD, clock=clock)
 
 
 class SliceReader:
@@ -58,7 +31,7 @@ class SliceReader:
             return slices
         # This is the first read, or the server was upgraded.
         self._version = self._discover()
-        return (self._list(self._version) if self._version else None) or ResourceSlices()
+        return (self._list(self._version) if self._version else None) or NO_SLICES
 
     def _discover(self) -> str:
         """The API version to list; empty if the server has none of them."""
@@ -81,25 +54,21 @@ class SliceReader:
             return None
 
     def _pages(self, version: str) -> ResourceSlices:
-        query = {**node_selector_query(self._node), "limit": _PAGE_SIZE, "resourceVersion": "0"}
         found = _PoolGenerations()
-        while True:
-            with self._client.get(f"{_GROUP}/{version}/resourceslices", query) as chunks:
-                reader = ListReader(chunks)
-                for item in reader.items():
+        path = f"{_GROUP}/{version}/resourceslices"
+        with closing(list_pages(self._client, path, node_selector_query(self._node))) as pages:
+            for page in pages:
+                for item in page.items():
                     found.add(item)
-            if not reader.next_page:
-                return found.devices()
-            query = {**node_selector_query(self._node), "limit": _PAGE_SIZE, "continue": reader.next_page}
+        return found.devices()
 
 
 class _PoolGenerations:
     """Devices of the newest generation of each pool. Older slices exist while a driver updates a pool."""
 
     def __init__(self) -> None:
-        self._newest: dict[tuple[str, str], int] = {}
-        self._uuids: dict[tuple[str, str], dict[DraDevice, str]] = {}
-        self._parents: dict[tuple[str, str], dict[DraDevice, str]] = {}
+        # By driver and pool: the newest generation, the UUIDs of its devices, and those of their parents.
+        self._pools: dict[tuple[str, str], tuple[int, dict[DraDevice, str], dict[DraDevice, str]]] = {}
 
     def add(self, resource_slice: object) -> None:
         spec = mapping_at(resource_slice, "spec")
@@ -107,32 +76,31 @@ class _PoolGenerations:
         key = (name_at(spec, "driver"), name_at(pool, "name"))
         generation = pool.get("generation")
         generation = generation if isinstance(generation, int) else 0
-        newest = self._newest.get(key, generation)
-        if generation < newest or not all(key):
+        newest, uuids, parents = self._pools.get(key, (None, {}, {}))
+        if not all(key) or (newest is not None and generation < newest):
             return
-        if generation > newest or key not in self._newest:
-            self._newest[key] = generation
-            self._uuids[key], self._parents[key] = {}, {}
+        if newest is None or generation > newest:
+            uuids, parents = {}, {}
+            self._pools[key] = (generation, uuids, parents)
         for device in mappings_at(spec, "devices"):
-            self._add_device(key, device)
-
-    def _add_device(self, key: tuple[str, str], device: Mapping[str, Any]) -> None:
-        device_key = (*key, name_at(device, "name"))
-        if not all(device_key):
-            return
-        # v1beta1 has the attributes one level deeper.
-        attributes = mapping_at(device, "attributes") or mapping_at(mapping_at(device, "basic"), "attributes")
-        if uuid := _attribute(attributes, "uuid", key[0]):
-            self._uuids[key][device_key] = uuid
-        if parent := _attribute(attributes, "parentUUID", key[0]):
-            self._parents[key][device_key] = parent
+            device_key = (*key, name_at(device, "name"))
+            if not all(device_key):
+                continue
+            # v1beta1 has the attributes one level deeper.
+            basic = mapping_at(device, "basic")
+            attributes = mapping_at(device, "attributes") or mapping_at(basic, "attributes")
+            if uuid := _attribute(attributes, "uuid", key[0]):
+                uuids[device_key] = uuid
+            if parent := _attribute(attributes, "parentUUID", key[0]):
+                parents[device_key] = parent
 
     def devices(self) -> ResourceSlices:
-        return ResourceSlices(_joined(self._uuids.values()), _joined(self._parents.values()))
-
-
-def _joined(parts: Iterable[dict[DraDevice, str]]) -> dict[DraDevice, str]:
-    return {device: uuid for part in parts for device, uuid in part.items()}
+        uuids: dict[DraDevice, str] = {}
+        parents: dict[DraDevice, str] = {}
+        for _, own_uuids, own_parents in self._pools.values():
+            uuids |= own_uuids
+            parents |= own_parents
+        return ResourceSlices(uuids, parents)
 
 
 def _attribute(attributes: Mapping[str, Any], key: str, driver: str) -> str:

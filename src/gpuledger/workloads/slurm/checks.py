@@ -6,17 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, fails, skipped, split_remedy, unknown, warning, works
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.checks import Check, Finding, Subject, skipped, unknown, warning, works
 from gpuledger.workloads.slurm.job_reader import SlurmReader
 from gpuledger.workloads.slurm.jobs import SlurmJobs
 from gpuledger.workloads.slurm.settings import SLURM_DIRECTORIES, SlurmSettings, is_slurm_enabled
 
-JOBS: Final = "slurm.jobs"
-GRES: Final = "slurm.gres_conf"
-
-_WHAT: Final = "Slurm jobs"
-_GRES: Final = "Slurm's gres.conf"
+_JOBS: Final = Subject("slurm.jobs", "Slurm jobs")
+_GRES: Final = Subject("slurm.gres_conf", "Slurm's gres.conf")
+_SET_GRES_CONF: Final = "set the gres.conf that slurmd uses with --slurm-gres-conf"
 
 
 def slurm_checks(
@@ -29,68 +26,50 @@ def slurm_checks(
     """Checks of Slurm jobs and gres.conf; a single skipped one if Slurm is off or not on this machine."""
     if not is_slurm_enabled(settings, sysfs, signs):
         why = "switched off" if settings.enabled == "false" else "no Slurm on this machine"
-        return (Check(JOBS, _WHAT, lambda: (skipped(JOBS, _WHAT, why),)),)
+        return (Check(*_JOBS, lambda: [skipped(*_JOBS, why)]),)
     reader = SlurmReader(settings.root(sysfs), procfs=procfs, gres=settings.gres())
     return (
-        Check(JOBS, _WHAT, lambda: _jobs(reader)),
-        Check(GRES, _GRES, lambda: _gres(settings.gres(), is_configured=bool(settings.gres_conf))),
+        Check(*_JOBS, lambda: _jobs(reader.read())),
+        Check(*_GRES, lambda: [_gres(settings.gres(), is_configured=bool(settings.gres_conf))]),
     )
 
 
-def _jobs(reader: SlurmReader) -> Iterator[Finding]:
-    try:
-        jobs = reader.read()
-    except GpuledgerError as error:
-        why, remedy = split_remedy(error)
-        yield fails(JOBS, _WHAT, why, remedy)
-        return
+def _jobs(jobs: SlurmJobs) -> Iterator[Finding]:
     if not jobs.missing:
-        yield works(JOBS, _WHAT, _summary(jobs))
+        holding = sum(1 for job in jobs if job.devices)
+        stale = f"; {jobs.stale} cgroups of ended jobs left behind" if jobs.stale else ""
+        yield works(*_JOBS, f"{len(jobs)} running, {holding} of them with GPUs{stale}")
     for reason, count in sorted(jobs.missing.items()):
-        yield _unknown_devices(reason, count, len(jobs))
+        yield _unknown_devices(reason, f"the allocated GPUs of {count} of {len(jobs)} jobs are not known")
 
 
-def _summary(jobs: SlurmJobs) -> str:
-    holding = sum(1 for job in jobs if job.devices)
-    stale = f"; {jobs.stale} cgroups of ended jobs left behind" if jobs.stale else ""
-    return f"{len(jobs)} running, {holding} of them with GPUs{stale}"
-
-
-def _unknown_devices(reason: str, count: int, total: int) -> Finding:
-    lost = f"the allocated GPUs of {count} of {total} jobs are not known"
+def _unknown_devices(reason: str, lost: str) -> Finding:
     if reason == "permission":
         return warning(
-            JOBS,
-            _WHAT,
+            *_JOBS,
             f"{lost}: only root can read their environment",
             "run gpuledger as root, or with CAP_SYS_PTRACE (systemd: AmbientCapabilities=CAP_SYS_PTRACE)",
         )
     if reason == "unmatched":
         return warning(
-            JOBS,
-            _WHAT,
+            *_JOBS,
             f"{lost}: gres.conf has no device file for their GPU numbers, or they have no GPU numbers",
-            "set the gres.conf that slurmd uses with --slurm-gres-conf",
+            _SET_GRES_CONF,
         )
-    return unknown(JOBS, _WHAT, f"{lost}: none of their processes has Slurm's environment variables")
+    return unknown(*_JOBS, f"{lost}: none of their processes has Slurm's environment variables")
 
 
-def _gres(places: tuple[Path, ...], *, is_configured: bool) -> Iterator[Finding]:
+def _gres(places: tuple[Path, ...], *, is_configured: bool) -> Finding:
     for path in places:
         try:
             path.read_bytes()
         except FileNotFoundError:
             continue
         except OSError as error:
-            yield warning(
-                GRES, _GRES, f"{path}: {error.strerror}", f"`chmod o+r {path}`, or run gpuledger as root"
-            )
-            return
-        yield works(GRES, _GRES, f"{path} is readable")
-        return
-    remedy = "set the gres.conf that slurmd uses with --slurm-gres-conf"
+            remedy = f"`chmod o+r {path}`, or run gpuledger as root"
+            return warning(*_GRES, f"{path}: {error.strerror}", remedy)
+        return works(*_GRES, f"{path} is readable")
     if is_configured:
-        yield warning(GRES, _GRES, f"{places[0]} does not exist", remedy)
-        return
+        return warning(*_GRES, f"{places[0]} does not exist", _SET_GRES_CONF)
     why = "not found; Slurm's GPU numbers are used only if minor and index of each GPU are the same"
-    yield unknown(GRES, _GRES, why, remedy)
+    return unknown(*_GRES, why, _SET_GRES_CONF)

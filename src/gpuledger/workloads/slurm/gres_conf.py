@@ -47,9 +47,6 @@ class GpuNumbering:
     files: tuple[tuple[str, ...], ...] = ()
 
 
-UNKNOWN_NUMBERING = GpuNumbering()
-
-
 def parse_gres_conf(text: str) -> list[dict[str, str]]:
     """The parameters of each line of a gres.conf, with names in lower case."""
     joined = re.sub(r"\\\n", " ", text)
@@ -71,8 +68,9 @@ def gpu_numbering(lines: Iterable[dict[str, str]], node: str) -> GpuNumbering:
 
 def expand_hostlist(text: str) -> list[str]:
     """Expand a Slurm hostlist: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
-    names = (name for part in _parts(text[:_MAX_LIST_LENGTH]) for name in _expand(part, _MAX_BRACKETS))
-    return list(_bounded(names))
+    # Split at the commas outside brackets.
+    parts = re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text[:_MAX_LIST_LENGTH])
+    return list(_bounded(name for part in parts for name in _expand(part, _MAX_BRACKETS)))
 
 
 def _bounded(names: Iterable[str]) -> Iterator[str]:
@@ -88,11 +86,6 @@ def _files(line: dict[str, str]) -> Iterator[tuple[str, ...]]:
 def _natural(group: Sequence[str]) -> list[tuple[int, str]]:
     pieces = re.split(r"(\d+)", group[0]) if group else []
     return [(int(piece) if piece.isdecimal() and len(piece) < 20 else -1, piece) for piece in pieces]
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Split a hostlist at the commas outside brackets."""
-    yield from (part for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text) if part)
 
 
 def _expand(part: str, depth: int) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gpuledger.host.files import folder_names, read_text
 from gpuledger.model.errors import GpuledgerError
 
 # Places of Slurm's scope under systemd: system.slice, the slice that CgroupSlice names, and the cgroup of
@@ -119,15 +120,14 @@ def _scopes(root: Path) -> Iterator[Path]:
 
 
 def _v1_bases(root: Path) -> Iterator[Path]:
-    # Skip links: `cpu` is a link to `cpu,cpuacct`.
+    # Without links: `cpu` is a link to `cpu,cpuacct`.
     for hierarchy in _children(root):
-        if not hierarchy.is_symlink():
-            yield from (path for path in hierarchy.glob("slurm*") if _V1_BASE.fullmatch(path.name))
+        yield from (path for path in _children(hierarchy) if _V1_BASE.fullmatch(path.name))
 
 
 def _is_populated(folder: Path) -> bool:
     # v2 has cgroup.events; on v1 the tree is walked.
-    for line in _read_text(folder / "cgroup.events").splitlines():
+    for line in read_text(f"{folder}/cgroup.events").splitlines():
         if line.startswith("populated "):
             return line != "populated 0"
     return any(True for path in _folders(folder) for _ in _pids(path))
@@ -140,20 +140,10 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _children(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if path.is_dir())
-    except OSError:
-        return []
+    return [folder / name for name in sorted(folder_names(str(folder)))]
 
 
 def _pids(folder: Path) -> Iterator[int]:
     # A 0 is a process outside our pid namespace.
-    words = _read_text(folder / "cgroup.procs").split()
-    yield from sorted(int(word) for word in words if word.isdigit())
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text("ascii", "replace")
-    except OSError:
-        return ""
+    words = read_text(f"{folder}/cgroup.procs").split()
+    yield from sorted(int(word) for word in words if word.isdecimal())

@@ -10,27 +10,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from gpuledger.host.files import ReadFile, read_or_none, read_whole
+from gpuledger.host.files import ReadFile, read_or_none, read_text, read_whole
 from gpuledger.host.procfs import real_uid
 from gpuledger.model.text import clean_name, decode_utf8
 from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.gres_conf import (
     GRES_CONF_PATHS,
-    UNKNOWN_NUMBERING,
     GpuNumbering,
     gpu_numbering,
     parse_gres_conf,
 )
 from gpuledger.workloads.slurm.job_cgroups import (
     JobCgroup,
-    JobProcess,
     find_job_cgroups,
     is_populated,
     job_processes,
     job_steps,
 )
 from gpuledger.workloads.slurm.jobs import (
-    NO_JOBS,
     Environment,
     SlurmJob,
     SlurmJobs,
@@ -159,17 +156,15 @@ class SlurmReader:
         self._user_name = user_name
         self._read = read
         self._known: dict[str, tuple[_Stamp, SlurmJob]] = {}
-        self._last = NO_JOBS
         self._warned = False
 
     def read(self) -> SlurmJobs:
-        """The jobs that run now; the same object while nothing changes.
-
-        Raises GpuledgerError if there is no cgroup tree.
-        """
+        """The jobs that run now. Raises GpuledgerError if there is no cgroup tree."""
         known: dict[str, tuple[_Stamp, SlurmJob]] = {}
         stale = 0
-        caps, lines = self._caps(), self._gres_lines()
+        minors = read_text(f"{self._procfs}/driver/nvidia-caps/mig-minors")
+        caps = parse_mig_capabilities(read_text(f"{self._procfs}/devices"), minors)
+        lines = self._gres_lines()
         for cgroup in find_job_cgroups(self._cgroups):
             if not is_populated(cgroup):
                 stale += 1
@@ -180,10 +175,9 @@ class SlurmReader:
                 job = self._read_job(cgroup, caps, lines)
             known[cgroup.name] = (now, job)
         self._known = known
-        self._log_missing_permission([job for _, job in known.values()])
         found = SlurmJobs((job for _, job in known.values()), stale)
-        self._last = self._last if found == self._last else found
-        return self._last
+        self._log_missing_permission(forbidden="permission" in found.missing)
+        return found
 
     def _read_job(self, cgroup: JobCgroup, caps: MigCapabilities, lines: list[dict[str, str]]) -> SlurmJob:
         evidence = self._collect_evidence(cgroup)
@@ -212,7 +206,7 @@ class SlurmReader:
         node = next(
             (item["SLURMD_NODENAME"] for item in evidence.environments if "SLURMD_NODENAME" in item), ""
         )
-        numbering = gpu_numbering(lines, node) if lines else UNKNOWN_NUMBERING
+        numbering = gpu_numbering(lines, node)
         found = [_resolve_number(ref, numbering, caps) for ref in names]
         if not all(found):
             return (), "", "unmatched"
@@ -221,24 +215,23 @@ class SlurmReader:
     def _collect_evidence(self, cgroup: JobCgroup) -> _JobEvidence:
         evidence = _JobEvidence()
         for process in islice(job_processes(cgroup), _MAX_PROCESSES):
-            if process.daemon:
-                self._read_title(process, cgroup, evidence)
-            else:
-                self._read_environment(process, cgroup, evidence)
+            if not process.daemon:
+                self._read_environment(f"{self._procfs}/{process.pid}", cgroup, evidence)
+            elif cgroup.has_sluid and not evidence.job_id:
+                # Readable without privileges, and no user can change the title of slurmstepd.
+                title = read_or_none(f"{self._procfs}/{process.pid}/cmdline") or b""
+                evidence.job_id = job_id_in_title(title)
         if evidence.environments and not evidence.job_id:
             evidence.job_id = evidence.environments[0]["SLURM_JOB_ID"]
         return evidence
 
-    def _read_title(self, process: JobProcess, cgroup: JobCgroup, evidence: _JobEvidence) -> None:
-        # Readable without privileges, and no user can change the title of slurmstepd.
-        if cgroup.has_sluid and not evidence.job_id:
-            evidence.job_id = job_id_in_title(read_or_none(f"{self._procfs}/{process.pid}/cmdline") or b"")
-
-    def _read_environment(self, process: JobProcess, cgroup: JobCgroup, evidence: _JobEvidence) -> None:
+    def _read_environment(self, process: str, cgroup: JobCgroup, evidence: _JobEvidence) -> None:
+        """Add what the user of a process and its environment say; `process` is its directory in proc."""
         if evidence.uid is None:
-            evidence.uid = self._uid(process.pid)
+            # Not of root, because root processes run in jobs of other users.
+            evidence.uid = real_uid(read_or_none(f"{process}/status") or b"") or None
         try:
-            found = parse_environment(self._read(f"{self._procfs}/{process.pid}/environ"))
+            found = parse_environment(self._read(f"{process}/environ"))
         except PermissionError:
             evidence.forbidden = True
             return
@@ -263,33 +256,20 @@ class SlurmReader:
                 return self._user_name(int(found["SLURM_JOB_UID"]))
         return ""
 
-    def _uid(self, pid: int) -> int | None:
-        """The real uid; None for root, because root processes run in jobs of other users."""
-        return real_uid(read_or_none(f"{self._procfs}/{pid}/status") or b"") or None
-
-    def _caps(self) -> MigCapabilities:
-        minors = read_or_none(f"{self._procfs}/driver/nvidia-caps/mig-minors")
-        if minors is None:
-            return NO_MIG_CAPABILITIES
-        return parse_mig_capabilities(
-            decode_utf8(read_or_none(f"{self._procfs}/devices") or b""), decode_utf8(minors)
-        )
-
     def _gres_lines(self) -> list[dict[str, str]]:
         for path in self._gres_paths:
             if (raw := read_or_none(str(path))) is not None:
                 return parse_gres_conf(decode_utf8(raw))
         return []
 
-    def _log_missing_permission(self, jobs: Sequence[SlurmJob]) -> None:
+    def _log_missing_permission(self, *, forbidden: bool) -> None:
         """Log a missing permission once; again only after a read that had it."""
-        reasons = {job.missing for job in jobs if job.missing}
-        if "permission" in reasons and not self._warned:
+        if forbidden and not self._warned:
             log.warning(
                 "GPUs allocated to Slurm jobs are known only while a process uses them: only root can read "
                 "the environment of jobs; run as root, or add CAP_SYS_PTRACE"
             )
-        self._warned = "permission" in reasons
+        self._warned = forbidden
 
 
 def _missing_reason(evidence: _JobEvidence) -> str:

@@ -61,11 +61,6 @@ class SlurmJobs:
         """The job with this number or SLUID."""
         return self._by_name.get(name)
 
-    def user(self, name: str) -> str:
-        """The user of the job with this number or SLUID; empty if not known."""
-        found = self._by_name.get(name)
-        return found.user if found else ""
-
     @property
     def missing(self) -> Mapping[str, int]:
         """Number of jobs with unknown devices, by reason."""

@@ -116,7 +116,7 @@ def test_credentials_from_a_variable_are_not_shown(tmp_path: Path) -> None:
 
 def test_a_disabled_monitor_is_ignored(tmp_path: Path) -> None:
     monitor = {"targetName": "m", "type": "PodMonitor", "enabled": False, "endpoints": [{"port": "metrics"}]}
-    assert parse_config(tmp_path, {"targets": [monitor]}).targets == ()
+    assert parse_config(tmp_path, {"targets": [monitor]}).targets == []
 
 
 def test_receivers_with_equal_rules_share_a_relabeling(tmp_path: Path) -> None:
@@ -135,6 +135,11 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {}, "has no address"),
     ({"address": "http://a:1"}, {}, "expected an address such as 10.0.0.1:9400"),
     ({"address": "a:99999"}, {}, "expected an address such as"),
+    (
+        {"address": "a:1", "tlsConfig": {"serverName": ".a"}},
+        {},
+        r"tlsConfig.serverName: expected a host name such as gpu-1.example.com, or an IP address, not '.a'",
+    ),
     ({"address": "a:1", "port": "2"}, {}, "has port 2 and address a:1; set the port only once"),
     ({"address": "a:1", "intervall": "1s"}, {}, r"endpoints\[0\].intervall'; did you mean"),
     ({"address": "a:1", "interval": "5s", "timeout": "6s"}, {}, "longer than the interval of 5 s"),

@@ -8,38 +8,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.agent.deliver.client import (
-    Backoff,
-    SendOutcome,
-    classify_status,
-    desired_shards,
-    parse_retry_after,
-)
+from gpuledger.agent.deliver.client import backoff_delay, desired_shards, must_retry, parse_retry_after
 
 NOW = 1_795_000_000.0
 
 
 @pytest.mark.parametrize(
-    ("status", "outcome"),
+    ("status", "retried"),
     [
-        (200, SendOutcome.DELIVERED),
-        (204, SendOutcome.DELIVERED),
-        (299, SendOutcome.DELIVERED),
-        (301, SendOutcome.RETRY),
-        (307, SendOutcome.RETRY),
-        (400, SendOutcome.REJECTED),
-        (401, SendOutcome.REJECTED),
-        (413, SendOutcome.REJECTED),
-        (429, SendOutcome.RETRY),
-        (499, SendOutcome.REJECTED),
-        (500, SendOutcome.RETRY),
-        (503, SendOutcome.RETRY),
-        (599, SendOutcome.RETRY),
+        (200, False),
+        (204, False),
+        (299, False),
+        (301, True),
+        (307, True),
+        (400, False),
+        (401, False),
+        (413, False),
+        (429, True),
+        (499, False),
+        (500, True),
+        (503, True),
+        (599, True),
     ],
 )
-def test_a_status_is_classified(status: int, outcome: SendOutcome) -> None:
-    assert classify_status(status, retry_429=True) is outcome
-    assert classify_status(status, retry_429=False) is (SendOutcome.REJECTED if status == 429 else outcome)
+def test_a_status_is_retried_or_final(status: int, retried: bool) -> None:
+    assert must_retry(status, retry_429=True) is retried
+    assert must_retry(status, retry_429=False) is (retried and status != 429)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +68,9 @@ def test_any_retry_after_text_gives_a_valid_delay(value: str) -> None:
 @given(st.floats(0, 1), st.integers(0, 2000))
 @settings(deadline=None, max_examples=50)
 def test_a_backoff_is_between_half_of_min_and_max(chance: float, failures: int) -> None:
-    backoff = Backoff(0.03, 5.0, lambda: chance)
-    waits = [backoff.next_delay() for _ in range(failures + 1)]
+    waits = [backoff_delay(failure, 0.03, 5.0, chance) for failure in range(failures + 1)]
     assert all(0.015 <= wait <= 5.0 for wait in waits)
     assert waits == sorted(waits)
-    backoff.reset()
-    assert backoff.next_delay() == waits[0]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from certificates import Certificates
-from gpuledger.agent.deliver.credentials import RequestCredentials
+from gpuledger.agent.deliver.credentials import ReloadedCredentials
 from gpuledger.agent.deliver.receiver import Receiver
 from gpuledger.agent.deliver.settings import ClientTls, Login, ReceiverSettings, Secret
 from gpuledger.http.client_messages import HttpRequestFailed
@@ -117,8 +117,8 @@ def test_a_changed_password_file_is_reloaded_and_nothing_is_sent_without_it(tmp_
 
 
 def test_a_secret_that_stays_unreadable_costs_no_more_memory(tmp_path: Path) -> None:
-    missing = settings("http://receiver", login=Login("Bearer", Secret(file=tmp_path / "missing")))
-    credentials = RequestCredentials(missing, HandClock())
+    missing = Login("Bearer", Secret(file=tmp_path / "missing"))
+    credentials = ReloadedCredentials(ClientTls(), missing, HandClock(), encrypted=False)
     depths = []
     for _ in range(3):
         with pytest.raises(HttpRequestFailed) as failure:

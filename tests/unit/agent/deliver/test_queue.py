@@ -48,8 +48,8 @@ def number_of(item: QueuedRecord) -> int:
 
 def kill(queue: ReceiverQueue) -> None:
     """Simulate a killed process: files are closed and nothing more is written."""
-    queue._reader.close()
-    for handle in (queue._positions._handle, queue._segments._handle, *queue._segments._unsynced):
+    queue.reader.close()
+    for handle in (queue._positions._handle, queue.segments._handle, *queue.segments._unsynced):
         if handle >= 0:
             os.close(handle)
 
@@ -70,8 +70,8 @@ class Shards:
         pending = self.pending[shard % len(self.pending)]
         done, pending[:] = pending[:count], pending[count:]
         if done:
-            self.queue.mark_delivered(done)
-            read_to = self.queue.read_position
+            self.queue.finish(done)
+            read_to = self.queue.reader.position
             self.queue.save_positions(tuple(one[0].position if one else read_to for one in self.pending))
         return done
 
@@ -154,11 +154,11 @@ def test_above_max_bytes_the_oldest_records_are_dropped_and_counted(tmp_path: Pa
     queue = opened(tmp_path, clock, limits)
     for count in range(1000):
         queue.append(record(count % 3, count, clock, 1000), dequeue=False)
-        assert queue.disk_bytes <= limits.max_bytes
+        assert queue.segments.file_bytes <= limits.max_bytes
     left = [number_of(item) for item in dequeue_all(queue)]
     assert left == list(range(1000 - len(left), 1000))
     # At most an eighth of the bound is dropped at once.
-    assert queue.disk_bytes > limits.max_bytes * 3 // 4
+    assert queue.segments.file_bytes > limits.max_bytes * 3 // 4
     assert queue.dropped["queue_bytes"] == 1000 - len(left)
     assert queue.samples == len(left)
 
@@ -183,7 +183,7 @@ def test_a_torn_tail_is_truncated_and_counted(tmp_path: Path, clock: HandClock) 
     (file,) = tmp_path.glob("*.blocks")
     file.write_bytes(file.read_bytes()[:-5])
     again = opened(tmp_path, clock)
-    assert (again.torn_tails, again.blocks) == (1, 2)
+    assert (again.segments.torn_tails, again.blocks) == (1, 2)
     again.append(record(0, 3, clock), dequeue=False)
     assert [number_of(item) for item in dequeue_all(again)] == [0, 1, 3]
 
@@ -194,7 +194,7 @@ def test_a_tail_of_zeros_after_a_power_cut_is_truncated(tmp_path: Path, clock: H
     (file,) = tmp_path.glob("*.blocks")
     file.write_bytes(file.read_bytes() + bytes(5000))
     again = opened(tmp_path, clock)
-    assert again.torn_tails == 1
+    assert again.segments.torn_tails == 1
     assert [number_of(item) for item in dequeue_all(again)] == [0]
 
 
@@ -285,7 +285,7 @@ def test_opening_a_long_queue_reads_only_the_ends_of_its_files(tmp_path: Path, c
     content[100] ^= 1
     first.write_bytes(content)
     again = opened(tmp_path, clock)
-    assert (again.blocks, again.torn_tails, again.corrupt_records) == (40, 0, 0)
+    assert (again.blocks, again.segments.torn_tails, again.corrupt_records) == (40, 0, 0)
 
 
 @contextmanager
@@ -317,7 +317,7 @@ def test_without_file_descriptors_no_queued_record_is_lost(
     with no_descriptors():
         assert queue.next_record() is None
         with pytest.raises(OSError, match="Too many open files"):
-            queue.sync_job()
+            queue.segments.sync_job()
         # A segment is full after sixteen records: the next one cannot be created.
         for count in range(10, 40):
             queue.append(record(0, count, clock, 1000), dequeue=False)
@@ -332,7 +332,7 @@ def test_without_file_descriptors_no_queued_record_is_lost(
     assert [number_of(item) for item in dequeue_all(queue)] == list(range(40))
     assert (queue.corrupt_records, sum(queue.dropped.values())) == (0, 0)
     assert "is readable again" in caplog.text
-    job = queue.sync_job()
+    job = queue.segments.sync_job()
     assert job is not None
     job()
 
@@ -351,7 +351,7 @@ def test_records_queue_in_memory_while_the_disk_fails_and_keep_their_order(
 ) -> None:
     for count in range(5):
         assert no_disk.append(record(0, count, clock), dequeue=True) is None
-    assert (no_disk.blocks, no_disk.disk_bytes) == (5, 0)
+    assert (no_disk.blocks, no_disk.segments.file_bytes) == (5, 0)
     assert no_disk.memory_bytes > 0
     assert [(number_of(item), item.in_memory) for item in dequeue_all(no_disk)] == [
         (count, True) for count in range(5)
@@ -420,13 +420,13 @@ def test_dequeued_records_of_a_dropped_segment_are_dropped_too(tmp_path: Path, c
 
 def test_writes_are_synced_once(tmp_path: Path, clock: HandClock) -> None:
     queue = opened(tmp_path, clock, replace(LIMITS, max_bytes=100 << 10))
-    assert queue.sync_job() is None
+    assert queue.segments.sync_job() is None
     for count in range(60):
         queue.append(record(0, count, clock, 1000), dequeue=False)
-    job = queue.sync_job()
+    job = queue.segments.sync_job()
     assert job is not None
     job()
-    assert queue.sync_job() is None
+    assert queue.segments.sync_job() is None
 
 
 def test_a_file_system_that_cannot_sync_directories_is_accepted(
@@ -437,7 +437,7 @@ def test_a_file_system_that_cannot_sync_directories_is_accepted(
 
     queue = opened(tmp_path, clock)
     queue.append(record(0, 1, clock), dequeue=False)
-    job = queue.sync_job()
+    job = queue.segments.sync_job()
     assert job is not None
     monkeypatch.setattr(os, "fsync", fsync)
     job()
@@ -449,6 +449,6 @@ def test_without_sync_interval_nothing_is_synced_and_no_extra_file_stays_open(
     queue = opened(tmp_path, clock, replace(LIMITS, max_bytes=100 << 10, sync_interval=0.0))
     for count in range(200):
         queue.append(record(0, count, clock, 1000), dequeue=False)
-    assert queue.sync_job() is None
+    assert queue.segments.sync_job() is None
     names = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
     assert sorted(Path(name).suffix for name in names if name.startswith(str(tmp_path))) == ["", ".blocks"]

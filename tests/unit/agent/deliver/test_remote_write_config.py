@@ -168,6 +168,7 @@ def test_credentials_in_the_url_become_basic_auth_and_are_removed_from_it(tmp_pa
             "tls_config: {cert_file: a}",
             r"tls_config.key_file: missing; a client certificate",
         ),
+        ("tls_config: {server_name: .a}", r"tls_config.server_name: expected a host name such as"),
         ("tls_config: {min_version: TLS10}", r"tls_config.min_version: expected one of TLS12, TLS13"),
     ],
 )

@@ -197,7 +197,8 @@ def agent_of(api: ScriptedApi, folder: Path, *targets: Target, ordinal: int = 0,
     discovery = Discovery(
         ApiServerAccess(api.url), SystemClock(), scale=StatefulSetMember("own", "agents", ordinal), **more
     )
-    config = AgentConfig(targets, 0, (), ReceiverRouting(WriteRelabeling()), (selection(),))
+    routing = ReceiverRouting(WriteRelabeling())
+    config = AgentConfig(targets=[*targets], receivers=(), routing=routing, selections=[selection()])
     return Agent(config, folder, SystemClock(), discovery)
 
 
@@ -223,7 +224,7 @@ async def started(agent: Agent) -> AsyncIterator[Agent]:
 def test_an_agent_is_ready_when_its_shard_is_known_and_discovery_has_run(tmp_path: Path) -> None:
     async def begin() -> None:
         async with started(agent_of(api, tmp_path)) as agent:
-            await until(lambda: agent.view().reports[0].passed["port"])
+            await until(lambda: agent.view().discovery.reports[0].passed["port"])
             status, body = ready(agent)
             assert status == 503
             assert "the number of shards is unknown" in body

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuledger.agent.agent import AgentView
+from gpuledger.agent.discovery.discovery import Discovery
 from gpuledger.agent.discovery.selection import POD_MONITOR, SCRAPE_STEPS, STEPS, EndpointSettings, Selection
 from gpuledger.agent.discovery.target_finder import ClusterObjects, TargetFinder
 from gpuledger.agent.families import agent_families
@@ -83,10 +84,12 @@ def view_of(item: Any, path: str) -> AgentView:
     namespaces, selector = NamespaceSelector(frozenset({"gpu"})), LabelSelector((("app", "dcgm"),))
     finder = TargetFinder(Selection("t", POD_MONITOR, namespaces, selector, (endpoint,)))
     found, report = finder.find_targets(ClusterObjects([item]))
-    report.count("scraped", len(found))
+    report.passed["scraped"] = len(found)
     loops = [
         ScrapeLoop(one, ReceiverRouting(WriteRelabeling()), lambda *_: None, SystemClock()) for one in found
     ]
     for loop in loops:
         asyncio.run(once(loop))
-    return AgentView(0.0, tuple(loops), {}, (), 0, "", 0.0, reports=(report,))
+    discovery = Discovery(None, SystemClock())
+    discovery.reports = (report,)
+    return AgentView(0.0, tuple(loops), {}, (), 0, "", 0.0, discovery)

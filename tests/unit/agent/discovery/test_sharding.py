@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ TARGETS = [
 
 
 def own_urls(share: ShardAssignment, now: float = 0.0) -> set[str]:
-    return {target.url for target in share.split_targets(TARGETS, now).own}
+    return {target.url for target in share.split_targets(TARGETS, now)[0]}
 
 
 def urls_of(*shards: Shard) -> set[str]:
@@ -46,15 +47,21 @@ def test_when_agents_are_removed_the_others_start_at_once() -> None:
     assert own_urls(share, 100.0) == urls_of(Shard(0, 1))
 
 
+def next_handover(share: ShardAssignment, targets: list[Target], now: float) -> float:
+    share.next_handover = inf
+    share.split_targets(targets, now)
+    return share.next_handover
+
+
 def test_the_time_of_the_next_handover_is_known() -> None:
     share = ShardAssignment(Shard(0, 1))
     share.assign(Shard(0, 2), settled=False, now=100.0)
-    assert share.split_targets(TARGETS, 100.0).next_handover is None
+    assert next_handover(share, TARGETS, 100.0) == inf
     share.assign(Shard(0, 2), settled=True, now=200.0)
     quick = Target("t", "http://10.0.0.1:9400/metrics", (), ScrapeSettings(5.0))
     assert not Shard(0, 2).owns(quick)
-    assert share.split_targets([*TARGETS, quick], 200.0).next_handover == 205.0
-    assert share.split_targets([*TARGETS, quick], 205.0).next_handover == 200.0 + INTERVAL
+    assert next_handover(share, [*TARGETS, quick], 200.0) == 205.0
+    assert next_handover(share, [*TARGETS, quick], 205.0) == 200.0 + INTERVAL
 
 
 def test_a_reverted_shard_count_leaves_no_duplicates() -> None:

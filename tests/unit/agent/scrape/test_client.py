@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from certificates import Certificates
+from gpuledger.agent.deliver.credentials import ReloadedCredentials
 from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
-from gpuledger.agent.scrape.client import ScrapeClient, ScrapeRequest, TargetCredentials
+from gpuledger.agent.scrape.client import ScrapeClient
+from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.host.clock import SystemClock
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse
 from scripted_target import Answer, scripted
@@ -21,11 +23,14 @@ from scripted_target import Answer, scripted
 LOGIN = Login("Bearer", Secret("s3cret"))
 
 
-def fetched(
-    request: ScrapeRequest, access: TargetCredentials | None = None, times: int = 1
-) -> list[HttpResponse]:
+def to_scrape(url: str, timeout: float, *, credentials_over_http: bool = False) -> Target:
+    settings = ScrapeSettings(timeout=timeout, credentials_over_http=credentials_over_http)
+    return Target("gpu-nodes", url, (), settings)
+
+
+def fetched(target: Target, access: ReloadedCredentials | None = None, times: int = 1) -> list[HttpResponse]:
     async def run() -> list[HttpResponse]:
-        client = ScrapeClient(request, access)
+        client = ScrapeClient(target, access)
         try:
             return [await client.fetch() for _ in range(times)]
         finally:
@@ -37,20 +42,20 @@ def fetched(
 
 def access(
     tls: ClientTls | None = None, login: Login | None = None, *, encrypted: bool = False
-) -> TargetCredentials:
-    return TargetCredentials(tls or ClientTls(), login, SystemClock(), encrypted=encrypted)
+) -> ReloadedCredentials:
+    return ReloadedCredentials(tls or ClientTls(), login, SystemClock(), encrypted=encrypted)
 
 
 def test_scrapes_reuse_one_connection() -> None:
     with scripted(lambda path: Answer(f"a{path}")) as target:
-        found = fetched(ScrapeRequest(f"http://127.0.0.1:{target.port}/m", 5.0), times=3)
+        found = fetched(to_scrape(f"http://127.0.0.1:{target.port}/m", 5.0), times=3)
         assert [answer.decoded_body() for answer in found] == [b"a/m"] * 3
         assert target.seen["/m"]["x-prometheus-scrape-timeout-seconds"] == "5"
 
 
 def test_a_closed_connection_is_replaced_by_a_new_one() -> None:
     with scripted(lambda path: Answer("a", headers=(("Connection", "close"),))) as target:
-        assert len(fetched(ScrapeRequest(f"http://127.0.0.1:{target.port}/m", 5.0), times=2)) == 2
+        assert len(fetched(to_scrape(f"http://127.0.0.1:{target.port}/m", 5.0), times=2)) == 2
 
 
 def test_a_slow_target_fails_with_a_scrape_timeout() -> None:
@@ -58,7 +63,7 @@ def test_a_slow_target_fails_with_a_scrape_timeout() -> None:
         scripted(lambda path: Answer("a", delay=1.0)) as target,
         pytest.raises(HttpRequestFailed, match=r"did not respond within the scrape timeout of 0.2 s"),
     ):
-        fetched(ScrapeRequest(f"http://127.0.0.1:{target.port}/m", 0.2))
+        fetched(to_scrape(f"http://127.0.0.1:{target.port}/m", 0.2))
 
 
 def test_a_status_other_than_200_is_a_failure() -> None:
@@ -66,12 +71,12 @@ def test_a_status_other_than_200_is_a_failure() -> None:
         scripted(lambda path: Answer("a", status=503)) as target,
         pytest.raises(HttpRequestFailed, match="status 503"),
     ):
-        fetched(ScrapeRequest(f"http://127.0.0.1:{target.port}/m", 5.0))
+        fetched(to_scrape(f"http://127.0.0.1:{target.port}/m", 5.0))
 
 
 def test_a_refused_connection_is_reported_in_plain_words() -> None:
     with pytest.raises(HttpRequestFailed, match="cannot connect: connection refused"):
-        fetched(ScrapeRequest("http://127.0.0.1:1/m", 5.0))
+        fetched(to_scrape("http://127.0.0.1:1/m", 5.0))
 
 
 def test_credentials_are_sent_to_the_target_and_not_to_a_redirects_origin() -> None:
@@ -84,9 +89,7 @@ def test_credentials_are_sent_to_the_target_and_not_to_a_redirects_origin() -> N
 
         with scripted(answer) as target:
             for path, body in (("/away", b"there"), ("/same", b"here")):
-                request = ScrapeRequest(
-                    f"http://127.0.0.1:{target.port}{path}", 5.0, cleartext_credentials=True
-                )
+                request = to_scrape(f"http://127.0.0.1:{target.port}{path}", 5.0, credentials_over_http=True)
                 assert fetched(request, access(login=LOGIN))[0].body == body
             assert target.seen["/away"]["authorization"] == "Bearer s3cret"
             assert target.seen["/here"]["authorization"] == "Bearer s3cret"
@@ -96,7 +99,7 @@ def test_credentials_are_sent_to_the_target_and_not_to_a_redirects_origin() -> N
 def test_credentials_are_not_sent_over_plain_http_by_default() -> None:
     with scripted(lambda path: Answer("a")) as target:
         with pytest.raises(HttpRequestFailed, match="credentials are not sent over plain http"):
-            fetched(ScrapeRequest(f"http://127.0.0.1:{target.port}/m", 5.0), access(login=LOGIN))
+            fetched(to_scrape(f"http://127.0.0.1:{target.port}/m", 5.0), access(login=LOGIN))
         assert target.seen == {}
 
 
@@ -109,19 +112,19 @@ def test_a_redirect_to_an_invalid_url_is_a_failure_in_one_line(place: str) -> No
         scripted(lambda path: Answer("", status=302, headers=(("Location", place),))) as target,
         pytest.raises(HttpRequestFailed, match="redirects to an invalid http or https URL"),
     ):
-        fetched(ScrapeRequest(f"http://127.0.0.1:{target.port}/m", 5.0))
+        fetched(to_scrape(f"http://127.0.0.1:{target.port}/m", 5.0))
 
 
 @pytest.mark.parametrize("host", ["gpu..node", "a" * 64, "\N{CJK UNIFIED IDEOGRAPH-4E2D}..node"])
 def test_a_host_name_that_dns_cannot_encode_does_not_resolve(host: str) -> None:
     with pytest.raises(HttpRequestFailed, match=f"cannot resolve the host {host}"):
-        fetched(ScrapeRequest(f"http://{host}:9400/m", 5.0))
+        fetched(to_scrape(f"http://{host}:9400/m", 5.0))
 
 
 def test_a_unicode_host_name_is_sent_in_its_dns_form() -> None:
     wide = "".join(chr(ord(letter) + 0xFEE0) for letter in "localhost")
     with scripted(lambda path: Answer("a")) as target:
-        fetched(ScrapeRequest(f"http://{wide}:{target.port}/m", 5.0))
+        fetched(to_scrape(f"http://{wide}:{target.port}/m", 5.0))
         assert target.seen["/m"]["host"] == f"localhost:{target.port}"
 
 
@@ -134,7 +137,7 @@ def test_an_unresponsive_address_does_not_delay_the_hosts_other_address(
             for where in (silent, ("127.0.0.1", target.port))
         ]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        (answer,) = fetched(ScrapeRequest("http://gpu-node:9400/m", 30.0))
+        (answer,) = fetched(to_scrape("http://gpu-node:9400/m", 30.0))
         assert answer.body == b"a"
 
 
@@ -156,7 +159,7 @@ def test_a_redirect_loop_ends() -> None:
         scripted(lambda path: Answer("", status=302, headers=(("Location", path),))) as target,
         pytest.raises(HttpRequestFailed, match="more than 10 times"),
     ):
-        fetched(ScrapeRequest(f"http://127.0.0.1:{target.port}/m", 5.0))
+        fetched(to_scrape(f"http://127.0.0.1:{target.port}/m", 5.0))
 
 
 def test_certificates_are_verified_and_the_client_certificate_is_sent(tmp_path: Path) -> None:
@@ -173,7 +176,7 @@ def test_certificates_are_verified_and_the_client_certificate_is_sent(tmp_path: 
     )
     stranger = ClientTls(ca=Secret(file=certificates.crt("stranger")))
     with scripted(lambda path: Answer("a" * 200_000), context) as target:
-        request = ScrapeRequest(f"https://127.0.0.1:{target.port}/m", 5.0)
+        request = to_scrape(f"https://127.0.0.1:{target.port}/m", 5.0)
         found = fetched(request, access(shown, encrypted=True), times=2)
         assert [len(answer.body) for answer in found] == [200_000] * 2
         with pytest.raises(HttpRequestFailed, match="cannot verify the server's certificate"):
@@ -203,7 +206,7 @@ def test_a_client_certificate_is_not_sent_to_a_redirects_origin(demanded: bool, 
         place = (("Location", f"https://127.0.0.1:{other.port}/there"),)
         moved = Answer("", status=302, headers=place)
         with scripted(lambda path: moved, server(ssl.CERT_REQUIRED)) as target:
-            request = ScrapeRequest(f"https://127.0.0.1:{target.port}/m", 5.0)
+            request = to_scrape(f"https://127.0.0.1:{target.port}/m", 5.0)
             if demanded:
                 with pytest.raises(HttpRequestFailed):
                     fetched(request, access(shown, encrypted=True))
@@ -225,12 +228,10 @@ def test_a_token_is_reloaded_when_its_file_changes(tmp_path: Path) -> None:
             return self.now
 
     clock = Clock()
-    login = TargetCredentials(ClientTls(), Login("Bearer", Secret(file=file)), clock, encrypted=False)
+    login = ReloadedCredentials(ClientTls(), Login("Bearer", Secret(file=file)), clock, encrypted=False)
 
     async def run(port: int) -> None:
-        client = ScrapeClient(
-            ScrapeRequest(f"http://127.0.0.1:{port}/m", 5.0, cleartext_credentials=True), login
-        )
+        client = ScrapeClient(to_scrape(f"http://127.0.0.1:{port}/m", 5.0, credentials_over_http=True), login)
         await client.fetch()
         file.write_text("second, and longer")
         clock.now = 10.0

@@ -15,6 +15,7 @@ import pytest
 from gpuledger.agent.agent import AgentView
 from gpuledger.agent.deliver.records import Block
 from gpuledger.agent.deliver.state import ReceiverState
+from gpuledger.agent.discovery.discovery import Discovery
 from gpuledger.agent.families import SPECS, agent_families
 from gpuledger.agent.relabel.rules import RelabelRule, RelabelRules
 from gpuledger.agent.scrape.loop import ReceiverRouting, ScrapeLoop, ScrapeSchedule
@@ -324,7 +325,8 @@ def test_a_slightly_late_scrape_gets_the_scheduled_timestamp() -> None:
 
 def view_of(loops: list[ScrapeLoop], *receivers: ReceiverState) -> AgentView:
     totals = {loop.target.group: loop.totals for loop in loops}
-    return AgentView(1_700_000_100.0, tuple(loops), totals, receivers, 2, "", 1.0)
+    discovery = Discovery(None, SystemClock())
+    return AgentView(1_700_000_100.0, tuple(loops), totals, receivers, 2, "", 1.0, discovery)
 
 
 def test_the_status_page_and_metrics_show_a_failing_target() -> None:

@@ -176,7 +176,7 @@ def test_evidence_of_an_interval_that_cannot_close_is_discarded() -> None:
         mine = samples(1, second - 0.5, sm=0.5)
         bench.tick(float(second), 0 if second % 2 else second * J, None if second % 2 else [], samples=mine)
         evidence = bench.book.evidence
-        assert evidence is None or len(evidence.samples) + len(evidence.between) <= 2 * 121
+        assert evidence is None or len(evidence.samples) + len(evidence.lists) <= 2 * 121 + 1
 
 
 def test_integrated_power_without_lists_is_unobserved() -> None:

@@ -182,7 +182,7 @@ def test_ten_thousand_processes_do_not_grow_the_state(machine):
     for first in range(1_000, 11_000, 250):
         machine.gpus[0].accounts = [ended(machine, pid, 0.5, 0.25) for pid in range(first, first + 250)]
         assert len(records(machine)) == 250
-    (watch,) = machine.source._accounting._states.values()
+    watch = machine.source.discovery.states[0].accounting
     assert not watch.pending_reads and len(watch.pids) == 250 * 4
 
 

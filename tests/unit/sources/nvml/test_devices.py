@@ -154,14 +154,14 @@ def test_a_lost_gpu_is_retried_with_one_call_per_tick(machine):
     machine.tick()
     machine.gpus[0].errors["*"] = LOST
     machine.tick()
-    before = machine.source.calls
+    before = machine.calls
     machine.tick()
-    beside_a_lost_one = machine.source.calls - before
+    beside_a_lost_one = machine.calls - before
     machine.new_source(devices=("1",))
     machine.tick()
-    before = machine.source.calls
+    before = machine.calls
     machine.tick()
-    assert beside_a_lost_one == machine.source.calls - before + 1
+    assert beside_a_lost_one == machine.calls - before + 1
 
 
 def test_a_lost_gpu_returns_automatically(machine):
@@ -435,21 +435,21 @@ def test_calls_per_tick_are_bounded(machine):
     ]
     machine.tick()
     machine.tick()
-    before = machine.source.calls
+    before = machine.calls
     machine.tick()
     # Per Gpu: MIG mode, utilization rates, memory, encoder, decoder, power, temperature, 4 clocks,
     # performance state, clock event reasons, the batch of fields, a GPM sample and its comparison with the
     # last one, 3 process lists, utilization samples. One more call reads Xid events.
-    assert machine.source.calls - before == 8 * 20 + 1
-    before = machine.source.calls
+    assert machine.calls - before == 8 * 20 + 1
+    before = machine.calls
     machine.tick(seconds=10)
     # Also every ten seconds per Gpu: 2 power limits, 2 temperature thresholds, the fan, 4 maximum clocks,
     # 2 application clocks, BAR1, PCIe replays, 3 modes, the fabric and accounting mode; once the Gpu count.
-    assert machine.source.calls - before == 8 * (20 + 17 + 1) + 2
+    assert machine.calls - before == 8 * (20 + 17 + 1) + 2
     for gpu in machine.gpus:
         gpu.numbers["accounting"] = 1
     machine.tick(seconds=10)
-    before = machine.source.calls
+    before = machine.calls
     machine.tick()
     # With accounting mode also its list of pids.
-    assert machine.source.calls - before == 8 * 21 + 1
+    assert machine.calls - before == 8 * 21 + 1

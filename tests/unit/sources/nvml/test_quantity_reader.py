@@ -128,6 +128,12 @@ def test_a_missing_field_is_read_with_its_fallback_call(machine, code):
     assert reading_of(machine.tick()).supported["energy"] is False
 
 
+def test_a_64_bit_counter_may_equal_the_blank_of_32_bits(machine):
+    machine.gpus[0] = NvmlGpu(energy=ALL_ONES, power=0)
+    machine.gpus[0].errors["field.83"] = NOT_SUPPORTED
+    assert reading_of(machine.tick([q.ENERGY])).get(q.ENERGY) == ALL_ONES
+
+
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, INVALID_ARGUMENT])
 def test_a_missing_field_without_fallback_is_unsupported(machine, code):
     machine.gpus[0].errors["field.82"] = code

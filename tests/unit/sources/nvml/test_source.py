@@ -26,7 +26,7 @@ def refused(machine, seconds=1.0):
 
 
 def test_nothing_is_loaded_before_the_first_read(machine):
-    assert machine.source.calls == 0 and machine.source.info.driver_version == ""
+    assert machine.calls == 0 and machine.source.info.driver_version == ""
 
 
 def test_the_error_for_a_missing_library_names_the_remedy(machine, monkeypatch):

@@ -16,7 +16,7 @@ from gpuledger.dialects.settings import SmiDialectSettings
 from gpuledger.dialects.smi.dialect import SmiDialect
 from gpuledger.exposition.text import encode_text
 from gpuledger.model.quantities import COLUMNS
-from gpuledger.sources.smi.command import CommandOutcome, CommandResult
+from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.captures import PHASES, captures, check_page
@@ -35,7 +35,7 @@ def replay_page(capture: Path, phase: str, encoding: str = "utf-8") -> str:
     """Return the dialect's page for a fake nvidia-smi that replays the capture."""
     options = argparse.Namespace(capture=capture, phase=phase, answers=None)
 
-    def run(words: tuple[str, ...], _timeout: float) -> CommandOutcome:
+    def run(words: tuple[str, ...], _timeout: float) -> CommandResult:
         arguments = list(words[1:])
         text, code = answer_query(parse_query(arguments), arguments, options)
         return CommandResult(text.encode(encoding, "surrogateescape"), exit_code=code)

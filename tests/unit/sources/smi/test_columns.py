@@ -11,7 +11,7 @@ from builders import FakeClock
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import COLUMNS, POWER
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.sources.smi.command import CommandOutcome, CommandResult, NotStarted
+from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.recorded import ALL, FirstSeenHost, Recorded, fixture, source
@@ -23,7 +23,7 @@ OFFERED = [title.split(" [")[0] for title in GPUS.splitlines()[0].split(", ")]
 HELP = "Properties:\n\n" + "".join(f'"{name}"\nIts description.\n\n' for name in OFFERED)
 
 
-def recorded(**instead: str | bytes | CommandOutcome | None) -> Recorded:
+def recorded(**instead: str | bytes | CommandResult | None) -> Recorded:
     return Recorded("cards", **{"help_query_gpu": HELP, **instead})
 
 
@@ -129,12 +129,12 @@ def test_a_field_that_is_offered_but_rejected_is_omitted_silently() -> None:
     [
         (CommandResult(b"", b"oops\n", 6), "exit_6", 6),
         (CommandResult(b"", exit_code=-9, timed_out=True), "timeout", -9),
-        (NotStarted("PermissionError", "denied"), "not_started", -1),
+        (CommandResult(exit_code=-1, not_started="PermissionError", detail="denied"), "not_started", -1),
         (CommandResult(b"hello\n"), "UNREADABLE", -1),
     ],
 )
 def test_a_failed_table_query_loses_only_the_columns_and_states_the_cause(
-    outcome: CommandOutcome, reason: str, code: int
+    outcome: CommandResult, reason: str, code: int
 ) -> None:
     snapshot = smi(recorded(query_gpu=outcome)).read(WANTED)
     assert columns(snapshot) == {FIRST: {}, SECOND: {}}
@@ -149,11 +149,11 @@ def test_a_failed_table_query_loses_only_the_columns_and_states_the_cause(
     [
         (CommandResult(b"NVIDIA-SMI has failed\n", exit_code=9), 9),
         (CommandResult(b"", exit_code=-9, timed_out=True), -1),
-        (NotStarted("FileNotFoundError"), -1),
+        (CommandResult(exit_code=-1, not_started="FileNotFoundError"), -1),
         (CommandResult(b"No devices were found\n"), -1),
     ],
 )
-def test_the_exit_code_of_an_unreadable_machine_is_kept(outcome: CommandOutcome, code: int) -> None:
+def test_the_exit_code_of_an_unreadable_machine_is_kept(outcome: CommandResult, code: int) -> None:
     tick = smi(recorded(xml=outcome))
     with pytest.raises(SourceUnavailable):
         tick.read(WANTED)
@@ -197,7 +197,7 @@ class Slow(Recorded):
         super().__init__("cards", help_query_gpu=HELP)
         self._clock, self._field_seconds, self._baseline = clock, field_seconds, baseline
 
-    def __call__(self, words: tuple[str, ...], timeout: float) -> CommandOutcome:
+    def __call__(self, words: tuple[str, ...], timeout: float) -> CommandResult:
         outcome = super().__call__(words, timeout)
         fields = words[1].partition("=")[2].split(",")
         taken = self._baseline + sum(self._field_seconds.get(name, 0.0) for name in fields)

@@ -16,10 +16,8 @@ from gpuledger.model.errors import SourceUnavailable
 from gpuledger.sources.smi import command as running
 from gpuledger.sources.smi.command import (
     Command,
-    CommandOutcome,
     CommandResult,
     CommandRunner,
-    NotStarted,
     command_line,
 )
 from gpuledger.sources.smi.settings import SmiSettings
@@ -29,7 +27,7 @@ from smi.recorded import ALL, FIXTURES, FirstSeenHost, processes, read
 STAND_IN = Path(__file__).parents[3] / "smi" / "nvidia_smi.py"
 
 
-def run_command(words: tuple[str, ...], timeout: float) -> CommandOutcome:
+def run_command(words: tuple[str, ...], timeout: float) -> CommandResult:
     return CommandRunner()(words, timeout)
 
 
@@ -69,7 +67,7 @@ def test_the_program_receives_each_word_unchanged(
 @pytest.mark.parametrize("words", [("/no/such/program",), ("a\0b",), ("/",)])
 def test_a_command_that_cannot_be_started_returns_the_cause_and_never_raises(words: tuple[str, ...]) -> None:
     result = run_command(words, 30)
-    assert isinstance(result, NotStarted) and result.detail
+    assert result.not_started and result.detail and result.exit_code == -1
 
 
 def test_the_timeout_kills_the_process_group_and_keeps_the_output(tmp_path: Path) -> None:
@@ -104,7 +102,7 @@ def test_no_command_is_started_while_another_one_cannot_be_killed(
     result = runner(("sleep", "3600"), 0.05)
     assert isinstance(result, CommandResult) and result.timed_out
     rejected = runner(("true",), 30)
-    assert isinstance(rejected, NotStarted) and rejected.reason == running.STUCK
+    assert rejected.not_started == running.STUCK
     started[0].kill()
     started[0].wait()
     assert runner(("true",), 30) == CommandResult(b"")

@@ -80,8 +80,8 @@ def test_commas_in_a_process_name_do_not_shift_columns(name: str) -> None:
         f"GPU-1, 00000000:01:00.0, 42, {name}, 8 MiB\n"
     )
     (app,) = apps.processes_of("00000000:01:00.0", "")
-    assert (app.pid, app.memory) == ("42", "8 MiB")
-    assert app.name == name.strip()
+    assert (app["pid"], app["used_gpu_memory"]) == ("42", "8 MiB")
+    assert app["process_name"] == name.strip()
 
 
 def test_rows_before_an_error_line_are_kept() -> None:
@@ -151,8 +151,9 @@ def test_a_duplicate_column_is_ignored() -> None:
 
 def test_a_number_at_a_truncated_end_is_ignored() -> None:
     cut = APPS[: APPS.rindex(" MiB")]
-    assert parse_query_apps(cut).processes_of("00000000:81:00.0", "")[0].memory == ""
-    assert parse_query_apps(APPS.rstrip("\n")).processes_of("00000000:81:00.0", "")[0].memory == "1016 MiB"
+    for text, memory in ((cut, ""), (APPS.rstrip("\n"), "1016 MiB")):
+        (app,) = parse_query_apps(text).processes_of("00000000:81:00.0", "")
+        assert app["used_gpu_memory"] == memory
 
 
 def test_a_row_with_too_few_cells_is_unreadable() -> None:

@@ -9,7 +9,7 @@ from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import NO_USAGE, Usage
-from gpuledger.sources.smi.command import CommandResult, NotStarted
+from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.settings import SmiSettings
 from gpuledger.sources.smi.source import SmiSource
 from smi.recorded import ALL, FirstSeenHost, Recorded, fixture, processes, read, source
@@ -204,12 +204,28 @@ def test_a_timeout_keeps_the_gpus_with_complete_output() -> None:
     assert "timeout" in [failure.reason for failure in snapshot.failures]
 
 
+def not_started(reason: str, detail: str) -> CommandResult:
+    return CommandResult(exit_code=-1, not_started=reason, detail=detail)
+
+
 @pytest.mark.parametrize(
     ("outcome", "reason", "expected"),
     [
-        (NotStarted("FileNotFoundError", "x"), "command_not_found", "install the NVIDIA driver"),
-        (NotStarted("stuck", "pid 7 was killed and has not ended"), "stuck", "hangs in the driver"),
-        (NotStarted("PermissionError", "not allowed"), "command_not_started", "not allowed"),
+        (
+            not_started("FileNotFoundError", "x"),
+            "command_not_found",
+            "install the NVIDIA driver",
+        ),
+        (
+            not_started("stuck", "pid 7 was killed and has not ended"),
+            "stuck",
+            "hangs in the driver",
+        ),
+        (
+            not_started("PermissionError", "not allowed"),
+            "command_not_started",
+            "not allowed",
+        ),
         (CommandResult(b"NVIDIA-SMI has failed because ...", exit_code=9), "exit_9", "driver is not loaded"),
         (CommandResult(b"", b"libnvidia-ml.so", 12), "exit_12", "NVML shared library"),
         (CommandResult(b"", b"bash: nvidia-smi: command not found", 127), "exit_127", "not found"),
@@ -219,7 +235,7 @@ def test_a_timeout_keeps_the_gpus_with_complete_output() -> None:
     ],
 )
 def test_a_failed_command_is_reported_in_one_line_with_the_remedy(
-    outcome: CommandResult | NotStarted, reason: str, expected: str
+    outcome: CommandResult, reason: str, expected: str
 ) -> None:
     instead = dict.fromkeys(("xml", "query_gpu", "query_compute_apps", "report"), outcome)
     with pytest.raises(SourceUnavailable) as caught:

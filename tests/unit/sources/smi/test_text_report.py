@@ -16,13 +16,14 @@ def test_a_report_lists_each_gpu_with_its_processes() -> None:
         ("00000000:81:00.0", 1),
     ]
     process = (output.blocks[0].processes or [])[2]
-    assert (process.pid, process.type, process.name, process.memory, process.gi) == (
-        "52002",
-        "C+G",
-        "render",
-        "418 MiB",
-        "N/A",
-    )
+    assert process == {
+        "gpu_instance_id": "N/A",
+        "compute_instance_id": "N/A",
+        "process_id": "52002",
+        "type": "C+G",
+        "name": "render",
+        "used_gpu_memory": "418 MiB",
+    }
 
 
 def test_processes_of_an_older_driver_have_no_instance_ids() -> None:
@@ -37,10 +38,17 @@ def test_mig_devices_have_their_ids() -> None:
         ("1", "1"),
         ("13", "0"),
     ]
-    assert [(process.gi, process.ci, process.pid) for process in block.processes or ()] == [
+    ids = ("gpu_instance_id", "compute_instance_id", "process_id")
+    assert [tuple(process[name] for name in ids) for process in block.processes or ()] == [
         ("1", "0", "7001"),
         ("1", "1", "7002"),
     ]
+
+
+def test_a_mig_device_with_a_value_in_its_heading_is_read() -> None:
+    lines = ["GPU 00000000:01:00.0", "    MIG Device : x", "        Index : 0", ""]
+    (block,) = parse_text_report("\n".join(lines)).blocks
+    assert block.mig_devices == [{"index": "0"}]
 
 
 def test_processes_none_is_an_empty_list_and_other_text_is_no_list() -> None:

@@ -33,7 +33,7 @@ class EventClient:
         self.received: list[bytes] = []
         self.ended = False
         self.slow_reader = slow_reader
-        self.stream: EventStream = events.open_stream(limit)
+        self.stream = EventStream(events, limit, events.generation)
         self.stream.begin(self.wake)
         self.wake()
 
@@ -258,7 +258,7 @@ def test_closing_all_streams_also_ends_streams_of_earlier_admitted_clients() -> 
         thread.join()
         await run_loop()
         # A client that was admitted before the reload and opens its stream after it.
-        late = events.open_stream(None, generation)
+        late = EventStream(events, None, generation)
         late.begin(lambda: None)
         data = late.take()
         late.end()

@@ -16,8 +16,8 @@ from builders import FakeClock
 from gpuledger.model.checks import Verdict
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.checks import container_checks
-from gpuledger.workloads.containers.container import Container, Containers, parse_containers
-from gpuledger.workloads.containers.container_reader import ContainerReader, open_container_indexes
+from gpuledger.workloads.containers.container import Containers, find_container_name, parse_containers
+from gpuledger.workloads.containers.container_reader import open_container_indexes, read_containers
 from gpuledger.workloads.containers.settings import ContainerSettings
 
 ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
@@ -97,27 +97,31 @@ def silent(connected: socket.socket) -> None:
     connected.recv(1)
 
 
-def reader(path: Path) -> ContainerReader:
-    return ContainerReader(str(path), "--docker-socket", timeout=0.2)
+def read(path: Path) -> Containers:
+    return read_containers(str(path), "--docker-socket", timeout=0.2)
 
 
 def test_containers_are_read_with_one_get_without_an_api_version(tmp_path: Path) -> None:
     requests: list[bytes] = []
     with service(tmp_path / "s", answering([ENTRY], requests=requests)):
-        found = reader(tmp_path / "s").read()
-    assert found.get(ID) == Container(ID, "web")
+        found = read(tmp_path / "s")
+    assert found == {ID: "web"}
     assert requests[0].startswith(b"GET /containers/json HTTP/1.1\r\n")
 
 
 def test_a_chunked_response_is_read(tmp_path: Path) -> None:
     with service(tmp_path / "s", chunked):
-        assert len(reader(tmp_path / "s").read()) == 1
+        assert len(read(tmp_path / "s")) == 1
 
 
 def test_unchanged_containers_are_the_same_object(tmp_path: Path) -> None:
     with service(tmp_path / "s", answering([ENTRY])):
-        one = reader(tmp_path / "s")
-        assert one.read() is one.read()
+        (one,) = open_container_indexes(ContainerSettings(str(tmp_path / "s"), ""), clock=FakeClock())
+        assert one.refresh()
+        first = one.value
+        assert one.refresh()
+    assert one.value is first
+    assert first == {ID: "web"}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,7 @@ def test_an_invalid_response_is_an_error_of_one_line_with_a_remedy(
     tmp_path: Path, serve: Serve, line: str
 ) -> None:
     with service(tmp_path / "s", serve), pytest.raises(GpuledgerError, match=line) as raised:
-        reader(tmp_path / "s").read()
+        read(tmp_path / "s")
     assert str(raised.value).startswith(str(tmp_path / "s"))
     assert "\n" not in str(raised.value)
 
@@ -146,23 +150,22 @@ def test_a_socket_without_a_service_is_an_error(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "s"))
     with pytest.raises(GpuledgerError, match="Connection refused"):
-        reader(tmp_path / "s").read()
+        read(tmp_path / "s")
 
 
 def test_a_missing_container_socket_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(GpuledgerError, match="does not exist; start the service"):
-        reader(tmp_path / "s").read()
+        read(tmp_path / "s")
 
 
 def test_a_restarted_container_service_is_found_again(tmp_path: Path) -> None:
-    requests = reader(tmp_path / "s")
     with service(tmp_path / "s", answering([ENTRY])):
-        before = requests.read()
+        before = read(tmp_path / "s")
     (tmp_path / "s").unlink()
     with pytest.raises(GpuledgerError):
-        requests.read()
+        read(tmp_path / "s")
     with service(tmp_path / "s", answering([ENTRY])):
-        assert requests.read().get(ID) == before.get(ID)
+        assert read(tmp_path / "s") == before
 
 
 def test_missing_permission_is_an_error_of_one_line_with_a_remedy(
@@ -175,15 +178,15 @@ def test_missing_permission_is_an_error_of_one_line_with_a_remedy(
 
     monkeypatch.setattr("socket.socket", Closed)
     with pytest.raises(GpuledgerError, match=r"permission denied; .* group .*--docker-socket ''"):
-        reader(tmp_path / "s").read()
+        read(tmp_path / "s")
 
 
 @pytest.mark.parametrize(
     ("entry", "found"),
     [
-        (ENTRY, Container(ID, "web")),
-        ({**ENTRY, "Names": ["/db/alias", "/web"]}, Container(ID, "web")),
-        ({**ENTRY, "Names": ["web"]}, Container(ID, "web")),
+        (ENTRY, "web"),
+        ({**ENTRY, "Names": ["/db/alias", "/web"]}, "web"),
+        ({**ENTRY, "Names": ["web"]}, "web"),
         ({**ENTRY, "Names": []}, None),
         ({**ENTRY, "Names": None}, None),
         ({**ENTRY, "Id": ""}, None),
@@ -191,21 +194,18 @@ def test_missing_permission_is_an_error_of_one_line_with_a_remedy(
         ("text", None),
     ],
 )
-def test_an_entry_needs_an_id_and_a_name_to_be_a_container(entry: object, found: Container | None) -> None:
-    assert list(parse_containers([entry])) == ([found] if found else [])
+def test_an_entry_needs_an_id_and_a_name_to_be_a_container(entry: object, found: str | None) -> None:
+    assert parse_containers([entry]) == ({ID: found} if found else {})
 
 
 def test_control_characters_in_a_container_name_are_escaped() -> None:
-    (found,) = parse_containers([{**ENTRY, "Names": ["/a\0b"]}])
-    assert found.name == "a\\x00b"
+    assert parse_containers([{**ENTRY, "Names": ["/a\0b"]}]) == {ID: "a\\x00b"}
 
 
 def test_a_unique_id_prefix_finds_its_container() -> None:
-    known = Containers([Container(ID, "web"), Container(ID2, "db")])
-    assert known.get(ID[:20]) == Container(ID, "web")
-    assert known.get(ID[:12]) is None
-    assert known.get(ID[:11]) is None
-    assert known.get("") is None
+    known = {ID: "web", ID2: "db"}
+    assert find_container_name(known, ID[:20]) == "web"
+    assert [find_container_name(known, prefix) for prefix in (ID[:12], ID[:11], "")] == ["", "", ""]
 
 
 def test_a_missing_socket_has_no_index(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,19 +14,22 @@ from gpuledger.model.text import matches_any
 from gpuledger.workloads.pod_resources.allocation_matching import (
     AllocationMatcher,
     MatchResult,
-    match_allocations,
 )
+from gpuledger.workloads.pod_resources.allocation_matching import match_allocations as match_with_settings
 from gpuledger.workloads.pod_resources.device_names import (
     FOUND_BY_CHECKPOINT,
     ClaimedDevice,
     KubeletAllocation,
     PodResources,
 )
-from gpuledger.workloads.pods.pod import Pod, Pods
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.pod import Pod, Pods, ResourceSlices
 
 FIRST, SECOND = gpu(0, minor=0), gpu(1, minor=1)
 SMALL = instance(SECOND, 7)
 DEVICES = (FIRST, SECOND, SMALL)
+SETTINGS = PodResourcesSettings()
+match_allocations = partial(match_with_settings, settings=SETTINGS)
 
 
 def allocation(
@@ -91,7 +97,7 @@ def test_a_finished_pod_holds_nothing() -> None:
     outcome = match_allocations(
         pod_resources(allocation()), DEVICES, Pods([a_pod(phase="Succeeded", finished=True)])
     )
-    assert (outcome.allocations, outcome.unmatched, outcome.ended) == ((), (), 1)
+    assert (outcome.allocations, outcome.unmatched, outcome.ended.total()) == ((), (), 1)
 
 
 @pytest.mark.parametrize(("cgroup", "kept"), [(True, 1), (False, 0), (None, 1)])
@@ -112,14 +118,14 @@ def test_the_cgroup_of_a_static_pod_is_found_by_its_hash() -> None:
     assert (
         match_allocations(
             pod_resources(allocation()), DEVICES, pods, has_cgroup=lambda uid: uid == "hash"
-        ).ended
+        ).ended.total()
         == 0
     )
 
 
 def test_a_new_kubelet_response_checks_the_cgroup_again() -> None:
     alive = {"u1"}
-    matcher, pods = AllocationMatcher(has_cgroup=alive.__contains__), Pods([a_pod(phase="")])
+    matcher, pods = AllocationMatcher(SETTINGS, alive.__contains__), Pods([a_pod(phase="")])
     assert len(matcher.match(pod_resources(allocation()), DEVICES, pods)) == 1
     alive.clear()
     assert matcher.match(pod_resources(allocation()), DEVICES, pods) == ()
@@ -137,7 +143,7 @@ def test_the_cgroup_of_a_running_pod_is_not_checked() -> None:
 
 
 def test_an_ended_allocation_stays_ended_after_the_api_forgets_the_pod() -> None:
-    matcher = AllocationMatcher()
+    matcher = AllocationMatcher(SETTINGS)
     first = pod_resources(allocation())
     assert len(matcher.match(first, DEVICES, Pods([a_pod()]))) == 1
     assert matcher.match(first, DEVICES, Pods([a_pod(phase="Succeeded", finished=True)])) == ()
@@ -150,7 +156,7 @@ def test_an_ended_allocation_stays_ended_after_the_api_forgets_the_pod() -> None
 
 
 def test_an_allocation_that_the_kubelet_removed_can_become_active_again() -> None:
-    matcher = AllocationMatcher()
+    matcher = AllocationMatcher(SETTINGS)
     matcher.match(pod_resources(allocation()), DEVICES, Pods([a_pod(phase="Failed", finished=True)]))
     matcher.match(pod_resources(), DEVICES, Pods())
     assert len(matcher.match(pod_resources(allocation()), DEVICES, Pods())) == 1
@@ -164,7 +170,7 @@ def test_the_newest_of_two_pods_with_one_name_holds_the_device() -> None:
     ]
     outcome = match_allocations(PodResources(tuple(allocated), found_by=FOUND_BY_CHECKPOINT), DEVICES, pods)
     assert [(item.workload.pod_uid, item.device) for item in outcome.allocations] == [("new", SECOND)]
-    assert outcome.ended == 1
+    assert outcome.ended.total() == 1
 
 
 def test_replicas_of_one_device_are_one_allocation_to_a_container() -> None:
@@ -177,7 +183,7 @@ def test_replicas_of_one_device_are_one_allocation_to_a_container() -> None:
 
 def test_a_claimed_device_is_found_by_uuid_or_else_by_name() -> None:
     uuids = {("gpu.nvidia.com", "node", "gpu-0"): "GPU-1"}
-    by_uuid = match_allocations(pod_resources(claim()), DEVICES, uuids=uuids).allocations[0]
+    by_uuid = match_allocations(pod_resources(claim()), DEVICES, slices=ResourceSlices(uuids)).allocations[0]
     assert (by_uuid.device, by_uuid.found_by, by_uuid.resource) == (SECOND, "dra", "gpus")
     by_name = match_allocations(pod_resources(claim()), DEVICES).allocations[0]
     assert (by_name.device, by_name.found_by) == (FIRST, "dra_name")
@@ -198,7 +204,7 @@ def test_unmatched_allocations_are_counted_by_the_form_of_their_names() -> None:
     outcome = match_allocations(
         pod_resources(allocation("GPU-9"), allocation("GPU-8"), allocation("nvidia9"), allocation()), DEVICES
     )
-    assert outcome.unmatched_by_form == {"uuid": 2, "nvidiaN": 1}
+    assert Counter(reason.form for _, reason in outcome.unmatched) == {"uuid": 2, "nvidiaN": 1}
     assert len(outcome.allocations) == 1
 
 
@@ -230,7 +236,7 @@ def test_a_trailing_star_matches_any_ending(name: str, expected: bool) -> None:
 
 def test_the_same_inputs_give_the_same_object_without_checking_cgroups() -> None:
     queried: list[str] = []
-    matcher = AllocationMatcher(has_cgroup=lambda uid: not queried.append(uid))
+    matcher = AllocationMatcher(SETTINGS, lambda uid: not queried.append(uid))
     inputs = (pod_resources(allocation()), DEVICES, Pods([a_pod(phase="")]))
     first = matcher.match(*inputs)
     assert matcher.match(*inputs) is first
@@ -238,14 +244,14 @@ def test_the_same_inputs_give_the_same_object_without_checking_cgroups() -> None
 
 
 def test_an_equal_kubelet_response_keeps_the_result_object() -> None:
-    matcher = AllocationMatcher()
+    matcher = AllocationMatcher(SETTINGS)
     first = matcher.match(pod_resources(allocation()), DEVICES)
     assert matcher.match(pod_resources(allocation()), DEVICES) is first
     assert matcher.match(pod_resources(allocation("GPU-1")), DEVICES) is not first
 
 
 def test_a_device_with_a_new_index_gives_a_new_allocation() -> None:
-    matcher = AllocationMatcher()
+    matcher = AllocationMatcher(SETTINGS)
     matcher.match(pod_resources(allocation()), (gpu(0),))
     moved = type(FIRST)("GPU-0", 3)
     assert matcher.match(pod_resources(allocation()), (moved,))[0].device.index == 3
@@ -280,5 +286,5 @@ def test_every_kubelet_allocation_is_counted_exactly_once(allocated: list[Kubele
 
 
 def _total(outcome: MatchResult) -> int:
-    counted = outcome.ended + outcome.repeated + sum(outcome.skipped.values())
+    counted = outcome.ended.total() + outcome.repeated + sum(outcome.skipped.values())
     return len(outcome.allocations) + len(outcome.unmatched) + counted

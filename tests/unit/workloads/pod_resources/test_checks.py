@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from builders import gpu
+from gpuledger.app.diagnosis import run_checks
 from gpuledger.model.checks import Finding, Verdict
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.pod_resources.checks import pod_resources_checks
@@ -27,9 +28,8 @@ def found(folder: Path) -> dict[str, list[Finding]]:
     settings = PodResourcesSettings(str(folder / "k.sock"), str(folder / "checkpoint"))
     checks = pod_resources_checks(settings, lambda: (gpu(0, minor=0),))
     findings: dict[str, list[Finding]] = {}
-    for check in checks:
-        for finding in check.run():
-            findings.setdefault(finding.check, []).append(finding)
+    for finding in run_checks(checks):
+        findings.setdefault(finding.check, []).append(finding)
     return findings
 
 

@@ -11,6 +11,7 @@ from gpuledger.workloads.pod_resources.device_names import (
     NoMatch,
     find_claimed_device,
 )
+from gpuledger.workloads.pods.pod import NO_SLICES, ResourceSlices
 
 # Minor numbers and indexes differ on purpose.
 FIRST = gpu(0, minor=1, pci_bus_id="00000000:3B:00.0")
@@ -93,26 +94,29 @@ def claimed(device: str) -> ClaimedDevice:
 
 def test_a_uuid_from_resource_slices_takes_precedence_over_the_name() -> None:
     uuids = {("gpu.nvidia.com", "node", "gpu-0"): "GPU-0"}
-    assert find_claimed_device(NAMES, claimed("gpu-0"), uuids, {}) == (FIRST, "dra")
+    assert find_claimed_device(NAMES, claimed("gpu-0"), ResourceSlices(uuids)) == (FIRST, "dra")
 
 
 def test_without_a_uuid_the_minor_number_in_the_name_is_used() -> None:
-    assert find_claimed_device(NAMES, claimed("gpu-0"), {}, {}) == (SECOND, "dra_name")
+    assert find_claimed_device(NAMES, claimed("gpu-0"), NO_SLICES) == (SECOND, "dra_name")
 
 
 def test_an_unknown_uuid_does_not_fall_back_to_the_name() -> None:
     found, _ = find_claimed_device(
-        NAMES, claimed("gpu-0"), {("gpu.nvidia.com", "node", "gpu-0"): "GPU-9"}, {}
+        NAMES, claimed("gpu-0"), ResourceSlices({("gpu.nvidia.com", "node", "gpu-0"): "GPU-9"})
     )
     assert isinstance(found, NoMatch)
 
 
 def test_a_dynamic_instance_is_found_by_its_parent_and_profile() -> None:
     parents = {("gpu.nvidia.com", "node", "gpu-5-mig-3g.40gb-9-0"): "GPU-1"}
-    assert find_claimed_device(NAMES, claimed("gpu-5-mig-3g.40gb-9-0"), {}, parents) == (LARGE, "dra")
+    assert find_claimed_device(NAMES, claimed("gpu-5-mig-3g.40gb-9-0"), ResourceSlices(parents=parents)) == (
+        LARGE,
+        "dra",
+    )
 
 
 def test_an_ambiguous_profile_matches_no_instance() -> None:
-    found, _ = find_claimed_device(NAMES, claimed("gpu-0-mig-2g.20gb-14-0"), {}, {})
+    found, _ = find_claimed_device(NAMES, claimed("gpu-0-mig-2g.20gb-14-0"), NO_SLICES)
     assert isinstance(found, NoMatch)
     assert "several" in found.why

@@ -20,7 +20,7 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.workloads.owner_index_setup import open_kubernetes_indexes
 from gpuledger.workloads.pods.checks import API, LOGS, NAMES, NODE, PODS, SLICES, kubernetes_checks
-from gpuledger.workloads.pods.pod_logs import PodIndexes, open_fallback_log_index, open_pod_log_index
+from gpuledger.workloads.pods.pod_logs import PodIndexes, open_pod_log_index
 from gpuledger.workloads.pods.pod_watch import PodWatch
 from pods_server import ApiServer, NoWait, a_pod, chunks, serving, status
 
@@ -113,9 +113,9 @@ def test_the_node_name_comes_from_flag_environment_or_hostname(
 def test_the_settings_select_the_indexes(
     words: tuple[str, ...], environment: dict[str, str], indexes: list[str], slices: bool
 ) -> None:
-    made = open_kubernetes_indexes(settings_from(*words), "node-1", environment, FakeClock())
-    assert [one.health.name for one in made.pods.indexes] == indexes
-    assert (made.slices is not None) is slices
+    pods, opened = open_kubernetes_indexes(settings_from(*words), "node-1", environment, FakeClock())
+    assert [one.health.name for one in pods.indexes] == indexes
+    assert (opened is not None) is slices
 
 
 def test_names_from_a_missing_api_server_are_refused() -> None:
@@ -125,7 +125,7 @@ def test_names_from_a_missing_api_server_are_refused() -> None:
 
 def open_indexes(server: ApiServer, files: Path) -> tuple[PodIndexes, PodWatch, Any]:
     watch = PodWatch(ApiClient(server.access), "node-1", clock=FakeClock(), random=NoWait())
-    logs = open_fallback_log_index(watch, files, clock=FakeClock())
+    logs = open_pod_log_index(files, watch, clock=FakeClock())
     return PodIndexes(watch, logs), watch, logs
 
 
@@ -185,17 +185,17 @@ def findings(
 
 def test_doctor_skips_pod_checks_without_kubernetes() -> None:
     found = findings()
-    assert [(one.check, one.verdict) for one in found.values()] == [(NAMES, Verdict.SKIPPED)]
+    assert [(one.check, one.verdict) for one in found.values()] == [(NAMES.check, Verdict.SKIPPED)]
 
 
 def test_doctor_passes_with_a_working_server_and_log_files(server: ApiServer, files: Path) -> None:
     server.pods = [a_pod("u1"), a_pod("u2", "two")]
     server.watches.append(chunks())
     found = findings("--kubernetes-api", server.access.url, "--pod-logs", str(files))
-    assert {one.verdict for check, one in found.items() if check != SLICES} == {Verdict.WORKS}
-    assert found[NODE].why == "2 pods on node-1"
-    assert found[NAMES].why == "from the API server"
-    assert found[SLICES].verdict is Verdict.SKIPPED
+    assert {one.verdict for check, one in found.items() if check != SLICES.check} == {Verdict.WORKS}
+    assert found[NODE.check].why == "2 pods on node-1"
+    assert found[NAMES.check].why == "from the API server"
+    assert found[SLICES.check].verdict is Verdict.SKIPPED
 
 
 def test_doctor_reports_the_missing_rule_and_whether_log_files_are_used(
@@ -208,44 +208,44 @@ def test_doctor_reports_the_missing_rule_and_whether_log_files_are_used(
     ):
         server.lists.append(status(403, message))
         found = findings("--kubernetes-api", server.access.url, "--pod-logs", str(logs))
-        assert found[API].verdict is Verdict.WORKS
-        assert found[PODS].verdict is verdict
-        assert 'resources: ["pods"], verbs: ["list", "watch"]' in found[PODS].remedy
-        assert found[NAMES].why.startswith(names)
+        assert found[API.check].verdict is Verdict.WORKS
+        assert found[PODS.check].verdict is verdict
+        assert 'resources: ["pods"], verbs: ["list", "watch"]' in found[PODS.check].remedy
+        assert found[NAMES.check].why.startswith(names)
 
 
 def test_doctor_reports_a_missing_permission_to_watch(server: ApiServer, files: Path) -> None:
     server.pods = [a_pod()]
     server.watches.append(status(403))
     found = findings("--kubernetes-api", server.access.url, "--pod-logs", str(files))
-    assert found[PODS].verdict is Verdict.WARNING
-    assert "listed, but not watched" in found[PODS].why
+    assert found[PODS.check].verdict is Verdict.WARNING
+    assert "listed, but not watched" in found[PODS.check].why
 
 
 def test_doctor_warns_about_a_node_name_without_pods(server: ApiServer) -> None:
     server.watches.append(chunks())
     found = findings("--kubernetes-api", server.access.url)
-    assert found[NODE].verdict is Verdict.WARNING
-    assert "--node-name" in found[NODE].remedy
+    assert found[NODE.check].verdict is Verdict.WARNING
+    assert "--node-name" in found[NODE.check].remedy
 
 
 def test_doctor_reports_an_unreachable_server_and_skips_its_checks(tmp_path: Path) -> None:
     with serving() as gone:
         url = gone.access.url
     found = findings("--kubernetes-api", url, "--pod-logs", str(tmp_path / "none"))
-    assert found[API].verdict is Verdict.FAILS
-    assert {found[PODS].verdict, found[SLICES].verdict} == {Verdict.SKIPPED}
+    assert found[API.check].verdict is Verdict.FAILS
+    assert {found[PODS.check].verdict, found[SLICES.check].verdict} == {Verdict.SKIPPED}
 
 
 def test_doctor_reports_log_files_that_are_not_mounted(tmp_path: Path) -> None:
     found = findings("--pod-logs", str(tmp_path / "none"), kubelet=tmp_path)
-    assert found[LOGS].verdict is Verdict.FAILS
-    assert "mount the node's /var/log" in found[LOGS].remedy
-    assert found[API].verdict is Verdict.SKIPPED
+    assert found[LOGS.check].verdict is Verdict.FAILS
+    assert "mount the node's /var/log" in found[LOGS.check].remedy
+    assert found[API.check].verdict is Verdict.SKIPPED
 
 
 def test_doctor_reports_container_links_that_are_not_mounted(files: Path) -> None:
     (files / f"containers/logged_ml_main-{ID}.log").unlink()
     found = findings("--pod-logs", str(files), kubelet=files)
-    assert found[LOGS].verdict is Verdict.WARNING
-    assert "mount all of the node's /var/log" in found[LOGS].remedy
+    assert found[LOGS.check].verdict is Verdict.WARNING
+    assert "mount all of the node's /var/log" in found[LOGS.check].remedy

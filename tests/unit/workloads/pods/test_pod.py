@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuledger.workloads.pods.label_allowlist import LabelAllowlist
 from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods, parse_pod
 
-NOTHING = LabelAllowlist()
+NOTHING: tuple[str, ...] = ()
 META = {"uid": "u1", "name": "train", "namespace": "ml"}
 
 
@@ -151,7 +150,9 @@ def test_only_allowed_labels_are_kept_sorted_by_name(
     allowed: tuple[str, ...], expected: tuple[Any, ...]
 ) -> None:
     labels = {"team/name": "x", "app": "llm", "team/cost": "7", "bad": 5}
-    assert LabelAllowlist(allowed).select(labels) == expected
+    pod = parse_pod({"metadata": META | {"labels": labels}}, allowed)
+    assert pod is not None
+    assert pod.labels == expected
 
 
 KEYS = st.sampled_from(
@@ -169,7 +170,7 @@ JSON = st.recursive(
 def test_invalid_fields_do_not_affect_the_names_of_a_pod(meta: Any, status: Any, statuses: Any) -> None:
     more = meta if isinstance(meta, dict) else {"labels": meta, "ownerReferences": meta, "annotations": meta}
     for about in (status, {"phase": status, "containerStatuses": statuses}):
-        pod = parse_pod({"metadata": more | META, "status": about}, LabelAllowlist(["*"]))
+        pod = parse_pod({"metadata": more | META, "status": about}, ("*",))
         assert pod is not None
         assert (pod.uid, pod.namespace, pod.name) == ("u1", "ml", "train")
 
@@ -182,8 +183,7 @@ def test_pods_are_found_by_uid_hash_name_and_container() -> None:
     ] * 4
     assert (pods.by_uid("zz"), pods.by_name("other", "train"), pods.by_container("bb")) == (None, None, None)
     assert len(pods) == 2
-    assert one.container_name("aa") == "main"
-    assert one.container_name("zz") == ""
+    assert one.containers["aa"] == "main"
 
 
 @pytest.mark.parametrize("order", [1, -1])

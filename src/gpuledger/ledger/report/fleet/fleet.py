@@ -18,7 +18,6 @@ from gpuledger.ledger.report.fleet.scraped import (
     PeriodEnd,
     ScrapedRange,
     SeriesWindows,
-    Target,
     target_of,
 )
 
@@ -105,16 +104,11 @@ class Fleet:
 
     def add(self, part: ScrapedRange) -> None:
         """Add the next part of the period."""
-        dropped = self.inventory.update(part)
-        windows = self.inventory.scrapes.windows
         self._watts.update(_by_uuid(part.watts))
-        devices, duplicates = windows(part.devices, ENERGY[:1], dropped), self._duplicates(part)
-        gpu_rises = self.devices.rises.add(devices, _never_new, duplicates.devices)
-        duplicates.update(devices, gpu_rises)
+        duplicates = self._duplicates(part)
+        gpu_rises, _ = self._rise(part, duplicates, self.devices.rises, self.energy.rises)
         if self.began is None:
             self.began = self._names(labels for labels, _ in part.energy.get("alive", ()))
-        energy = windows(part.energy, ENERGY, dropped)
-        self.energy.rises.add(energy, self._born_of(part, energy, gpu_rises), duplicates.energy)
         for (uuid,), gained in gpu_rises.items():
             if gained.resets:
                 lost = gained.resets * self._watts.get(uuid, 0.0) * self._waits()
@@ -123,8 +117,8 @@ class Fleet:
                 self.ambiguous.add(uuid)
             elif gained.duplicated is not None:
                 self.inventory.doubled.add(uuid)
-        self._add_times(part, dropped, duplicates)
-        self._count(part, dropped, duplicates)
+        self._add_times(part, duplicates)
+        self._count(part, duplicates)
 
     def end(self, after: ScrapedRange | None, ending: PeriodEnd, *, complete: bool) -> None:
         """`after` is a short range after the period, None if there is none yet.
@@ -179,30 +173,33 @@ class Fleet:
         return is_plausibly_new
 
     def _beyond(self, part: ScrapedRange) -> tuple[Mapping[Name, Rise], Mapping[Name, Rise]]:
-        dropped = self.inventory.update(part)
-        windows = self.inventory.scrapes.windows
-        energy = windows(part.energy, ENERGY, dropped)
-        device_windows, duplicates = windows(part.devices, ENERGY[:1], dropped), self._duplicates(part)
-        devices = self.devices.rises.beyond(device_windows, _never_new, duplicates.devices)
-        duplicates.update(device_windows, devices)
-        return devices, self.energy.rises.beyond(
-            energy, self._born_of(part, energy, devices), duplicates.energy
-        )
+        """The rises of a range that is not added."""
+        copies = (self.devices.rises.copy(), self.energy.rises.copy())
+        return self._rise(part, self._duplicates(part), *copies)
+
+    def _rise(
+        self, part: ScrapedRange, duplicates: DuplicateTargets, devices: Rises, energy: Rises
+    ) -> tuple[Mapping[Name, Rise], Mapping[Name, Rise]]:
+        """Add a range to these rises of Gpus and of accounts, and return its own."""
+        windows = self.inventory.scrapes.windows(part.devices, ENERGY[:1], duplicates.dropped)
+        gpu_rises = devices.add(windows, _never_new, duplicates.devices)
+        duplicates.update(windows, gpu_rises)
+        windows = self.inventory.scrapes.windows(part.energy, ENERGY, duplicates.dropped)
+        return gpu_rises, energy.add(windows, self._born_of(part, windows, gpu_rises), duplicates.energy)
 
     def _duplicates(self, part: ScrapedRange) -> DuplicateTargets:
-        return DuplicateTargets(part, self.inventory, self._watts, self._waits())
+        dropped = self.inventory.update(part)
+        return DuplicateTargets(part, dropped, self.inventory, self._watts, self._waits())
 
     def _waits(self) -> float:
         """Seconds until used energy has been exported and scraped once."""
         return self.inventory.interval + export_delay(self.inventory.interval)
 
-    def _add_times(
-        self, part: ScrapedRange, dropped: frozenset[tuple[str, Target]], duplicates: DuplicateTargets
-    ) -> None:
+    def _add_times(self, part: ScrapedRange, duplicates: DuplicateTargets) -> None:
         own = self.inventory.scrapes.own_values
         ratios = {own(labels, TIMES[:2]): ratio for labels, ratio in part.ratios}
         for word, answers in part.seconds.items():
-            windows = self.inventory.scrapes.windows(answers, TIMES, dropped)
+            windows = self.inventory.scrapes.windows(answers, TIMES, duplicates.dropped)
             rises = self._times[word].add(windows, self._born(part, answers, TIMES), duplicates.times)
             seconds = self.seconds.setdefault(word, {}) if rises else {}
             for name, gained in rises.items():
@@ -212,16 +209,14 @@ class Fleet:
                 else:
                     seconds[name] = seconds.get(name, 0.0) + gained.amount * ratio
 
-    def _count(
-        self, part: ScrapedRange, dropped: frozenset[tuple[str, Target]], duplicates: DuplicateTargets
-    ) -> None:
+    def _count(self, part: ScrapedRange, duplicates: DuplicateTargets) -> None:
         scraped: dict[str, float] = defaultdict(float)
         for labels, count in part.counts:
             uuid, target = labels.get("uuid", ""), target_of(labels)
-            if (uuid, target) not in dropped:
+            if (uuid, target) not in duplicates.dropped:
                 scraped[uuid] += count * self.inventory.interval_of(target)
         length = part.ends - part.begins
-        there = {uuid: min(seconds - duplicates.seconds(uuid), length) for uuid, seconds in scraped.items()}
+        there = {uuid: min(seconds - duplicates.seconds[uuid], length) for uuid, seconds in scraped.items()}
         for uuid, seconds in there.items():
             self.observed[uuid] += seconds
         if there:

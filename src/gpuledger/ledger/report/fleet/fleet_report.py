@@ -48,6 +48,13 @@ class _Row:
     present_at_end: set[str] = field(default_factory=set)
     seconds: dict[str, Fraction] = field(default_factory=dict)
 
+    def add_errors(self, name: Name, gained: Rise, counters: CounterRises) -> None:
+        """Add the errors of one counter."""
+        early, late = counters.early.get(name, Rise()), counters.late.get(name, Rise())
+        self.error += gained.error
+        self.early += early.amount + early.error
+        self.late += late.amount + late.error
+
     def bound(self, uncertainty: Uncertainty) -> int:
         """Maximum error in millijoules, in either direction."""
         more = self.late + sum(uncertainty.tails.get(uuid, 0.0) for uuid in self.present_at_end)
@@ -89,8 +96,12 @@ def fleet_report(fleet: Fleet, by: Grouping, prices: Prices, period: Period, ori
     total = replace(
         sum_lines((*lines, *own), ("total",)), bound=_all_accounts(fleet).bound(fleet.uncertainty)
     )
-    gpus = [_gpu_line(uuid, round(1000 * gained.amount), fleet) for (uuid,), gained in _risen(fleet.devices)]
-    gpus.sort(key=lambda gpu: (fleet.inventory.nodes.get(gpu.uuid, ""), int(gpu.index or -1), gpu.uuid))
+    inventory = fleet.inventory
+    gpus = [
+        GpuLine(*gpu_key(uuid, inventory.gpus), round(1000 * gained.amount), _whole(fleet.observed[uuid]))
+        for (uuid,), gained in _risen(fleet.devices)
+    ]
+    gpus.sort(key=lambda gpu: (inventory.nodes.get(gpu.uuid, ""), int(gpu.index or -1), gpu.uuid))
     return UsageReport(
         by, prices, period, lines, own, total, gpus, None, tuple(_notes(fleet, total, period, origin))
     )
@@ -103,8 +114,7 @@ def _rows(fleet: Fleet, by: Grouping) -> Mapping[tuple[str, Key], _Row]:
         key = by.key(_party(uuid, tuple(owner), fleet)) if account == PROCESS else ()
         row = rows[account, key]
         row.methods[method if account == PROCESS else account] += round(1000 * gained.amount)
-        row.error += gained.error
-        _add_ends(row, name, fleet.energy)
+        row.add_errors(name, gained, fleet.energy)
         row.uuids.add(uuid)
         if name in (fleet.began or ()):
             row.present_at_start.add(uuid)
@@ -123,8 +133,7 @@ def _all_accounts(fleet: Fleet) -> _Row:
     """All accounts of all Gpus as one row: shifts between accounts do not affect their sum."""
     row = _Row()
     for name, gained in _risen(fleet.energy):
-        row.error += gained.error
-        _add_ends(row, name, fleet.energy)
+        row.add_errors(name, gained, fleet.energy)
     row.uuids |= {uuid for (uuid,), _ in _risen(fleet.devices)}
     row.present_at_start |= row.uuids
     row.present_at_end |= row.uuids
@@ -133,12 +142,6 @@ def _all_accounts(fleet: Fleet) -> _Row:
 
 def _risen(counters: CounterRises) -> Iterable[tuple[Name, Rise]]:
     return counters.rises.total.items()
-
-
-def _add_ends(row: _Row, name: Name, counters: CounterRises) -> None:
-    early, late = counters.early.get(name, Rise()), counters.late.get(name, Rise())
-    row.early += early.amount + early.error
-    row.late += late.amount + late.error
 
 
 def _party(uuid: str, owner: Name, fleet: Fleet) -> Party:
@@ -177,11 +180,6 @@ def _line(key: Key, row: _Row, fleet: Fleet, prices: Prices) -> ReportLine:
         grams=prices.grams(millijoules),
         bound=row.bound(fleet.uncertainty),
     )
-
-
-def _gpu_line(uuid: str, millijoules: int, fleet: Fleet) -> GpuLine:
-    _, index, model = gpu_key(uuid, fleet.inventory.gpus)
-    return GpuLine(uuid, index, model, millijoules, _whole(fleet.observed.get(uuid, 0.0)))
 
 
 def _whole(seconds: float) -> Fraction:

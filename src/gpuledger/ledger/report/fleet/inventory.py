@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gpuledger.ledger.report.fleet.rises import Rise, SharedBound
 from gpuledger.ledger.report.fleet.scraped import (
+    Dropped,
     LabelResolver,
     Name,
     ScrapedRange,
@@ -45,7 +46,7 @@ class Inventory:
     intervals: Mapping[Target, float] = field(default_factory=dict)
     gpus: dict[str, Gpu] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
-    pods: dict[tuple[str, str], ScrapedPod] = field(default_factory=dict)
+    pods: defaultdict[Name, ScrapedPod] = field(default_factory=lambda: defaultdict(ScrapedPod))
     doubled: set[str] = field(default_factory=set)
     scrapes: LabelResolver = field(default_factory=LabelResolver)
 
@@ -53,8 +54,8 @@ class Inventory:
         """Seconds between scrapes of a target."""
         return self.intervals.get(target, self.interval)
 
-    def update(self, part: ScrapedRange) -> frozenset[tuple[str, Target]]:
-        """Learn from a range; return pairs of Gpu and target that are duplicates and must not be counted."""
+    def update(self, part: ScrapedRange) -> Dropped:
+        """Learn from a range; return the duplicates in it."""
         self.scrapes.learn(labels for labels, _ in part.energy.get("last", ()))
         for labels, _ in part.infos:
             uuid, cut, index, name = self.scrapes.own_values(labels, ("uuid", "mig_instance", "gpu", "name"))
@@ -63,34 +64,31 @@ class Inventory:
         for labels, _ in part.devices.get("last", ()):
             self.nodes[labels.get("uuid", "")] = node_of(labels)
         self._update_pods(part)
-        return frozenset(self._doubles(part))
+        return self._doubles(part)
 
     def _update_pods(self, part: ScrapedRange) -> None:
+        names = ("namespace", "pod", "controller_kind", "controller")
         for labels, _ in part.pods:
-            names = ("namespace", "pod", "controller_kind", "controller")
-            namespace, name, kind, controller = self.scrapes.own_values(labels, names)
-            pod = self.pods.get((namespace, name), ScrapedPod())
-            self.pods[namespace, name] = pod._replace(controller_kind=kind, controller=controller)
+            *key, kind, controller = self.scrapes.own_values(labels, names)
+            self.pods[*key] = self.pods[*key]._replace(controller_kind=kind, controller=controller)
+        names = ("namespace", "pod", "label", "value")
         for labels, _ in part.pod_labels:
-            namespace, name, label, value = self.scrapes.own_values(
-                labels, ("namespace", "pod", "label", "value")
-            )
-            pod = self.pods.get((namespace, name), ScrapedPod())
-            labels_by_name = {**dict(pod.labels), label: value}
-            self.pods[namespace, name] = pod._replace(labels=tuple(sorted(labels_by_name.items())))
+            *key, label, value = self.scrapes.own_values(labels, names)
+            labels_by_name = {**dict(self.pods[*key].labels), label: value}
+            self.pods[*key] = self.pods[*key]._replace(labels=tuple(sorted(labels_by_name.items())))
 
-    def _doubles(self, part: ScrapedRange) -> set[tuple[str, Target]]:
+    def _doubles(self, part: ScrapedRange) -> Dropped:
         counts: dict[str, dict[Target, float]] = defaultdict(dict)
         for labels, count in part.counts:
             counts[labels.get("uuid", "")][target_of(labels)] = count
-        doubles = set()
+        doubles: set[tuple[str, Target]] = set()
         for uuid, targets in counts.items():
             most = (part.ends - part.begins) / min(map(self.interval_of, targets)) + 1
             if len(targets) > 1 and sum(targets.values()) > _DOUBLE * most:
                 kept = max(targets, key=lambda target: (targets[target], target))
                 doubles |= {(uuid, target) for target in targets if target != kept}
                 self.doubled.add(uuid)
-        return doubles
+        return frozenset(doubles)
 
 
 class DuplicateTargets:
@@ -103,14 +101,21 @@ class DuplicateTargets:
     """
 
     def __init__(
-        self, part: ScrapedRange, inventory: Inventory, watts: Mapping[str, float], waits: float
+        self,
+        part: ScrapedRange,
+        dropped: Dropped,
+        inventory: Inventory,
+        watts: Mapping[str, float],
+        waits: float,
     ) -> None:
+        self.dropped = dropped
         self._length = part.ends - part.begins
         self._interval = inventory.interval
         self._watts, self._waits = watts, waits
         self._gained: Mapping[Name, Rise] = {}
         self._duplicated = _scraped_twice(part)
-        self._seconds: dict[str, float] = {}
+        # For which a second target exported the Gpu, too, as far as known.
+        self.seconds: dict[str, float] = defaultdict(float)
         self._times: dict[str, dict[Target, float]] = defaultdict(dict)
         for labels, count in part.counts:
             target = target_of(labels)
@@ -118,11 +123,9 @@ class DuplicateTargets:
 
     def devices(self, name: Name) -> SharedBound:
         """The bounds for a Gpu's own counter."""
-        return (
-            SharedBound()
-            if name[0] in self._duplicated
-            else SharedBound(max_after_reset=self._waits * self._watts.get(name[0], 0.0))
-        )
+        if name[0] in self._duplicated:
+            return SharedBound()
+        return SharedBound(max_after_reset=self._waits * self._watts.get(name[0], 0.0))
 
     def update(self, windows: SeriesWindows, gained: Mapping[Name, Rise]) -> None:
         """Take the rises of the Gpus' own counters, which decide about the others."""
@@ -140,7 +143,7 @@ class DuplicateTargets:
                     if piece.last > piece.least
                 ]
                 seconds = max(seconds, min(parts, default=0.0))
-            self._seconds[uuid] = max(seconds, 0.0)
+            self.seconds[uuid] = max(seconds, 0.0)
 
     def energy(self, name: Name) -> SharedBound | None:
         """The bounds for an account on a Gpu; None if no two targets exported it at the same time."""
@@ -159,11 +162,7 @@ class DuplicateTargets:
         if rise.duplicated is None:
             return None
         sure = name[0] in self._duplicated and not rise.ambiguous
-        return SharedBound(self.seconds(name[0]) + 2 * self._interval, -1.0 if sure else inf)
-
-    def seconds(self, uuid: str) -> float:
-        """Seconds for which a second target exported the Gpu, too, as far as known."""
-        return self._seconds.get(uuid, 0.0)
+        return SharedBound(self.seconds[name[0]] + 2 * self._interval, -1.0 if sure else inf)
 
 
 def _scraped_twice(part: ScrapedRange) -> frozenset[str]:

@@ -176,17 +176,9 @@ class Rises:
             self.total[name] = self.total.get(name, Rise()).plus(found[name])
         return found
 
-    def beyond(
-        self,
-        windows: SeriesWindows,
-        born: Callable[[Name], bool],
-        shared: Callable[[Name], SharedBound | None] = _no_bound,
-    ) -> Mapping[Name, Rise]:
-        """The rises of a following range, without adding them."""
-        return {
-            name: self._gained(name, pieces, shared(name), new=born(name))[0]
-            for name, pieces in windows.items()
-        }
+    def copy(self) -> Rises:
+        """A copy: adding a range to the copy returns its rises and leaves these sums unchanged."""
+        return Rises(dict(self.total), dict(self._values))
 
     def _gained(
         self, name: Name, pieces: Mapping[Target, SeriesWindow], shared: SharedBound | None, *, new: bool

@@ -13,6 +13,8 @@ Labels = Mapping[str, str]
 Vector = Sequence[tuple[Labels, float]]
 Name = tuple[str, ...]
 Target = tuple[str, ...]
+# Pairs of Gpu uuid and target that are duplicates and are not counted.
+Dropped = frozenset[tuple[str, Target]]
 
 OWNER = ("owner_kind", "namespace", "pod", "container", "user", "slurm_job")
 ENERGY = ("uuid", "account", "method", *OWNER)
@@ -91,15 +93,9 @@ class LabelResolver:
         )
 
     def windows(
-        self,
-        answers: Mapping[str, Vector],
-        names: Sequence[str],
-        dropped: frozenset[tuple[str, Target]] = frozenset(),
+        self, answers: Mapping[str, Vector], names: Sequence[str], dropped: Dropped = frozenset()
     ) -> SeriesWindows:
-        """Combine answers, by field of SeriesWindow, to windows per series.
-
-        `dropped` are pairs of Gpu uuid and target that are not counted.
-        """
+        """Combine answers, by field of SeriesWindow, to windows per series."""
         fields = {name: {_series(labels): value for labels, value in answers[name]} for name in answers}
         found: dict[Name, dict[Target, SeriesWindow]] = defaultdict(dict)
         for labels, last in answers["last"]:

@@ -165,7 +165,7 @@ def test_a_counter_at_its_old_value_had_not_ended() -> None:
 def test_a_rise_beyond_the_ranges_is_returned_but_not_added() -> None:
     adder = Rises()
     adder.begin({NAME: {HERE: SeriesWindow(100, 100)}})
-    assert adder.beyond({NAME: {HERE: SeriesWindow(107, 100)}}, lambda _: False) == {NAME: Rise(7)}
+    assert adder.copy().add({NAME: {HERE: SeriesWindow(107, 100)}}, lambda _: False) == {NAME: Rise(7)}
     assert adder.total == {}
 
 

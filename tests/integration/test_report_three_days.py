@@ -1,4 +1,4 @@
-"""Reports of a simulated week of eight GPUs, compared with the true energy."""
+"""Reports of three simulated days of eight GPUs, compared with the true energy."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from gpuledger.workloads.owner_lookup import OwnerLookup
 from report_helpers import EVER, HOUR, folded, lines_of, report_of, same
 from unit.sources.simulator.support import UNIX, Node
 
-# One worker simulates the week for all tests.
-pytestmark = pytest.mark.xdist_group("week")
+# One worker simulates the days for all tests.
+pytestmark = pytest.mark.xdist_group("three-days")
 
 DAY = 24 * HOUR
 STEP = 45.0
@@ -49,27 +49,27 @@ gpus:
     processes:
       - {name: triton, memory: 10GB, load: 0.4, busy: 20m, quiet: 40m,
          pod: {namespace: vision, name: detector-0, container: main}}
-      - {name: vllm, memory: 20GB, load: 0.5, start: 5h, stop: 100h, busy: 7m, quiet: 9m,
+      - {name: vllm, memory: 20GB, load: 0.5, start: 5h, stop: 40h, busy: 7m, quiet: 9m,
          pod: {namespace: nlp, name: chat-0, container: main}}
-      - {name: sidecar, memory: 1GB, start: 5h, stop: 100h,
+      - {name: sidecar, memory: 1GB, start: 5h, stop: 40h,
          pod: {namespace: nlp, name: chat-0, container: side}}
   - <<: *card
     instances: &three
       - {gi: 1, ci: 0, profile: 3g.40gb, sm_count: 60, memory: 40GB}
       - {gi: 5, ci: 0, profile: 2g.20gb, sm_count: 32, memory: 20GB}
-    repartitions: [{at: 96h, instances: [{gi: 2, ci: 0, profile: 4g.40gb, sm_count: 64, memory: 40GB}]}]
+    repartitions: [{at: 38h, instances: [{gi: 2, ci: 0, profile: 4g.40gb, sm_count: 64, memory: 40GB}]}]
     processes:
       - {name: python3, gi: 1, memory: 10GB, load: 0.6, busy: 11m, quiet: 13m,
          pod: {namespace: research, name: mig-a, container: main}}
       - {name: python3, gi: 5, memory: 5GB, pod: {namespace: vision, name: mig-b, container: main}}
-      - {name: python3, gi: 2, memory: 10GB, load: 0.7, start: 97h,
+      - {name: python3, gi: 2, memory: 10GB, load: 0.7, start: 39h,
          pod: {namespace: research, name: mig-c, container: main}}
   - <<: *card
     processes:
       - {type: mps-server, memory: 30MB, unit: nvidia-mps.service}
       - {type: mps-client, name: worker, memory: 5GB, load: 0.3,
          pod: {namespace: nlp, name: mps-0, container: w}}
-      - {type: mps-client, name: worker, memory: 5GB, load: 0.2, start: 30h,
+      - {type: mps-client, name: worker, memory: 5GB, load: 0.2, start: 12h,
          pod: {namespace: nlp, name: mps-1, container: w}}
   - <<: *card
   - <<: *card
@@ -80,21 +80,21 @@ gpus:
          slurm: {job: "4712", step: "0"}}
   - <<: *card
     processes:
-      - {name: jupyter, user: carl, memory: 9GB, load: 0.2, busy: 30m, quiet: 11h, start: 9h, stop: 150h}
+      - {name: jupyter, user: carl, memory: 9GB, load: 0.2, busy: 30m, quiet: 5h, start: 9h, stop: 60h}
   - <<: *card
 allocations:
-  - {gpu: 4, start: 10h, stop: 34h, pod: {namespace: research, name: forgotten-0, container: main}}
+  - {gpu: 4, start: 6h, stop: 26h, pod: {namespace: research, name: forgotten-0, container: main}}
 faults:
-  - {kind: counter_reset, gpu: 1, at: 70h}
-  - {kind: gpu_lost, gpu: 5, at: 50h, for: 10m}
-  - {kind: process_list_fails, gpu: 6, at: 60h, for: 3m}
+  - {kind: counter_reset, gpu: 1, at: 28h}
+  - {kind: gpu_lost, gpu: 5, at: 20h, for: 10m}
+  - {kind: process_list_fails, gpu: 6, at: 24h, for: 3m}
 """
 # The program's runs in scenario seconds: it is killed once, and stopped for an hour.
-RUNS = ((0.0, 40 * HOUR, "kill"), (40 * HOUR + 60, 80 * HOUR, "stop"), (81 * HOUR, 7 * DAY, "stop"))
+RUNS = ((0.0, 16 * HOUR, "kill"), (16 * HOUR + 60, 34 * HOUR, "stop"), (35 * HOUR, 3 * DAY, "stop"))
 
 
 @dataclass
-class Week:
+class Days:
     """The ledger, the counters as they were read, and the true joules of the observed intervals."""
 
     file: Path
@@ -106,9 +106,9 @@ class Week:
 class _TrueEnergy:
     """Collects the true energy of intervals; it is pending until the ledger has booked the interval."""
 
-    def __init__(self, node: Node, week: Week) -> None:
+    def __init__(self, node: Node, days: Days) -> None:
         self._node = node
-        self._week = week
+        self._days = days
         self._before: dict[ProcessKey, Fraction] = {}
         self._pending: dict[str, dict[ProcessKey, Fraction]] = defaultdict(lambda: defaultdict(Fraction))
 
@@ -122,7 +122,7 @@ class _TrueEnergy:
     def settle(self, uuid: str, *, observed: bool) -> None:
         for key, joules in self._pending.pop(uuid, {}).items():
             if observed:
-                self._week.true[key] += joules
+                self._days.true[key] += joules
 
     def drop_pending(self) -> None:
         """Drop the pending energy, which is unobserved."""
@@ -132,8 +132,8 @@ class _TrueEnergy:
 class _CounterSums:
     """Sums what each counter counted, from its first move on."""
 
-    def __init__(self, week: Week) -> None:
-        self._week = week
+    def __init__(self, days: Days) -> None:
+        self._days = days
         self._last: dict[str, int] = {}
         self._moved: set[str] = set()
 
@@ -146,17 +146,17 @@ class _CounterSums:
             if before is not None and value != before:
                 # A lower value was counted from 0: the driver was reloaded.
                 gained = int(value) - before if value > before else int(value)
-                self._week.counters[uuid] += gained if uuid in self._moved else 0
+                self._days.counters[uuid] += gained if uuid in self._moved else 0
                 self._moved.add(uuid)
             self._last[uuid] = int(value)
 
 
 @pytest.fixture(scope="module")
-def week(tmp_path_factory: pytest.TempPathFactory) -> Week:
-    folder = tmp_path_factory.mktemp("week")
-    week = Week(folder / "gpuledger.db")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Days:
+    folder = tmp_path_factory.mktemp("days")
+    days = Days(folder / "gpuledger.db")
     node = Node(SCENARIO)
-    truth, counters = _TrueEnergy(node, week), _CounterSums(week)
+    truth, counters = _TrueEnergy(node, days), _CounterSums(days)
     owner_lookup = OwnerLookup(str)
     for begins, ends, end in RUNS:
         clock = FakeClock(UNIX)
@@ -165,7 +165,7 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Week:
         for at in _moments(begins, ends):
             snapshot = owner_lookup.assign_owners(node.at(at, ledger.required_quantities | {ENERGY}))
             counters.add(snapshot)
-            week.processes |= {process.key: process for process in snapshot.processes}
+            days.processes |= {process.key: process for process in snapshot.processes}
             truth.advance(at)
             if at in (begins, STEP):
                 # The ledger does not book the energy before the first move of a counter.
@@ -179,19 +179,19 @@ def week(tmp_path_factory: pytest.TempPathFactory) -> Week:
             store._lock.release()
         else:
             store.close()
-    return week
+    return days
 
 
 @pytest.fixture(scope="module")
-def partly(week: Week) -> Path:
-    """The week's ledger with all hours before 7:12 of the fourth day folded."""
-    return folded(week.file, UNIX + 3.3 * DAY, week.file.parent / "partly.db")
+def partly(days: Days) -> Path:
+    """The ledger with all hours before 7:12 of the second day folded."""
+    return folded(days.file, UNIX + 1.3 * DAY, days.file.parent / "partly.db")
 
 
 @pytest.fixture(scope="module")
-def wholly(week: Week) -> Path:
-    """The week's ledger with all hours folded."""
-    return folded(week.file, UNIX + 8 * DAY, week.file.parent / "wholly.db")
+def wholly(days: Days) -> Path:
+    """The ledger with all hours folded."""
+    return folded(days.file, UNIX + 4 * DAY, days.file.parent / "wholly.db")
 
 
 def _moments(begins: float, ends: float) -> Iterator[float]:
@@ -215,22 +215,22 @@ def _post(ledger: Ledger, snapshot: Snapshot, truth: _TrueEnergy) -> None:
         truth.settle(one.gpu.uuid, observed=not one.unobserved)
 
 
-def test_totals_equal_the_counters_to_the_millijoule(week: Week) -> None:
-    found = report_of(week.file)
-    assert {gpu.uuid: gpu.millijoules for gpu in found.gpus} == week.counters
-    assert found.total.millijoules == sum(week.counters.values())
+def test_totals_equal_the_counters_to_the_millijoule(days: Days) -> None:
+    found = report_of(days.file)
+    assert {gpu.uuid: gpu.millijoules for gpu in found.gpus} == days.counters
+    assert found.total.millijoules == sum(days.counters.values())
     assert {line.account for line in found.gpu_accounts if line.millijoules} >= {"idle", "unobserved"}
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
-def test_the_true_energy_is_within_the_bounds_of_each_row(week: Week, by: str) -> None:
-    with closing(History(week.file)) as history:
+def test_the_true_energy_is_within_the_bounds_of_each_row(days: Days, by: str) -> None:
+    with closing(History(days.file)) as history:
         grouping = find_grouping(by, history.devices)
     true: dict[Key, Fraction] = defaultdict(Fraction)
-    for key, joules in week.true.items():
-        process = week.processes[key]
+    for key, joules in days.true.items():
+        process = days.processes[key]
         true[grouping.key(party_of(process.device.uuid, process.workload, process.command))] += joules
-    lines = lines_of(report_of(week.file, by))
+    lines = lines_of(report_of(days.file, by))
     assert len(lines) > 2
     for key, line in lines.items():
         assert line.high is not None
@@ -240,19 +240,19 @@ def test_the_true_energy_is_within_the_bounds_of_each_row(week: Week, by: str) -
 
 
 @pytest.mark.parametrize("by", [*GROUPINGS, "label:team"])
-def test_folding_does_not_change_a_report(week: Week, partly: Path, wholly: Path, by: str) -> None:
-    middle = (int(UNIX) // HOUR + 30) * HOUR
-    for between in (EVER, (middle, middle + 3 * DAY), (middle, middle + HOUR)):
-        before = report_of(week.file, by, between)
+def test_folding_does_not_change_a_report(days: Days, partly: Path, wholly: Path, by: str) -> None:
+    middle = (int(UNIX) // HOUR + 12) * HOUR
+    for between in (EVER, (middle, middle + DAY), (middle, middle + HOUR)):
+        before = report_of(days.file, by, between)
         assert before.lines
         assert same(before, report_of(partly, by, between))
         assert same(before, report_of(wholly, by, between))
 
 
-def test_explanations_add_up_to_the_reported_energy(week: Week, wholly: Path) -> None:
-    lines = lines_of(report_of(week.file, "pod"))
+def test_explanations_add_up_to_the_reported_energy(days: Days, wholly: Path) -> None:
+    lines = lines_of(report_of(days.file, "pod"))
     assert len(lines) > 7
-    for file in (week.file, wholly):
+    for file in (days.file, wholly):
         with closing(History(file)) as history:
             for (namespace, pod), line in lines.items():
                 if pod and line.millijoules:
@@ -261,26 +261,26 @@ def test_explanations_add_up_to_the_reported_energy(week: Week, wholly: Path) ->
                     assert figures == (line.millijoules, line.measured, line.high)
 
 
-def test_gpu_hours_match_the_scenario(week: Week) -> None:
-    pods = lines_of(report_of(week.file, "pod"))
+def test_gpu_hours_match_the_scenario(days: Days) -> None:
+    pods = lines_of(report_of(days.file, "pod"))
     two_steps = 2 * STEP / HOUR
     # The time between the runs is unobserved.
     away = sum(begins - ends for (_, ends, _), (begins, _, _) in pairwise(RUNS)) / HOUR
     known = {
         # Two containers on one GPU count once.
-        ("nlp", "chat-0"): 95 - away,
+        ("nlp", "chat-0"): 35 - away,
         # 60 of 132 multiprocessors, until the MIG layout changed.
-        ("research", "mig-a"): (96 - away) * 60 / 132,
-        ("research", "mig-c"): 71 * 64 / 132,
-        ("research", "train-0"): 168 - away,
+        ("research", "mig-a"): (38 - away) * 60 / 132,
+        ("research", "mig-c"): 33 * 64 / 132,
+        ("research", "train-0"): 72 - away,
     }
     for key, hours in known.items():
         assert float(pods[key].resident or 0) / HOUR == pytest.approx(hours, abs=two_steps), key
 
 
-def test_an_allocated_gpu_without_processes_is_held_all_the_time(week: Week) -> None:
-    (line,) = (line for key, line in lines_of(report_of(week.file, "pod")).items() if key[1] == "forgotten-0")
+def test_an_allocated_gpu_without_processes_is_held_all_the_time(days: Days) -> None:
+    (line,) = (line for key, line in lines_of(report_of(days.file, "pod")).items() if key[1] == "forgotten-0")
     assert line.millijoules == 0
-    assert float(line.allocated or 0) / HOUR == pytest.approx(24, abs=0.1)
-    assert float(line.held or 0) / HOUR == pytest.approx(24, abs=0.1)
+    assert float(line.allocated or 0) / HOUR == pytest.approx(20, abs=0.1)
+    assert float(line.held or 0) / HOUR == pytest.approx(20, abs=0.1)
     assert line.resident == 0

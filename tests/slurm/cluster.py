@@ -87,7 +87,7 @@ class NodeSpec:
 
 
 class SlurmNode:
-    """A node whose slurmd runs in namespaces and a cgroup of its own."""
+    """A node with separate namespaces and a separate cgroup, in which its slurmd runs."""
 
     def __init__(self, spec: NodeSpec, folder: Path, logs: Path) -> None:
         self.spec = spec
@@ -247,7 +247,7 @@ class SlurmCluster:
             f"Gres={node.spec.gres} State=UNKNOWN\n"
             for node in self.nodes.values()
         )
-        # slurmd refuses fewer CPUs than configured, unless `config_overrides` says that the configuration is right.
+        # slurmd refuses fewer CPUs than configured, unless `config_overrides` is set.
         text = _SLURM_CONF.format(**values) + "SlurmdParameters=config_overrides\n" + nodes + extra
         (self._folder / "slurm.conf").write_text(text)
         (self._folder / "cgroup.conf").write_text(_CGROUP_CONF)

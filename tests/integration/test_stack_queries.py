@@ -42,7 +42,7 @@ gpus:
   - <<: *h100
     processes:
       - {name: python3, memory: 1GiB, load: 0.1, user: ada, uid: 1000}
-      - {name: python3, memory: 1GiB, load: 0.1, start: 3s, stop: 9s,
+      - {name: python3, memory: 1GiB, load: 0.1, start: 10s, stop: 16s,
          pod: {namespace: ci, name: short-0, container: main}}
 """
 # Watts by owner: its share of the 60 W of an occupied GPU, plus its load times 500 W.
@@ -66,7 +66,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackPromet
             stack_prometheus(folders[2], targets, interval=TICK) as two,
         ):
             # A third of [1m] after the end of short-0, and the held zeros.
-            ready = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 66'
+            ready = 'count_over_time(my_gpu_process_energy_joules{pod="training-job"}[5m]) > 80'
             wait_until(lambda: one.query(ready), "a window of a minute", patience=120)
             for prometheus in (one, two):
                 wait_until(

@@ -68,6 +68,7 @@ class PasswordChecker:
             return self._running[key]
         if len(self._running) >= self.waiting:
             raise CheckerBusy
+        jobs = self._queue()
         loop = asyncio.get_running_loop()
         future = self._running[key] = loop.create_future()
 
@@ -78,7 +79,7 @@ class PasswordChecker:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done, matches)
 
-        self._queue().put((password[:_LONGEST], stored, report))
+        jobs.put((password[:_LONGEST], stored, report))
         return future
 
     def _end(self, key: bytes, answer: bool) -> None:
@@ -105,11 +106,14 @@ class PasswordChecker:
 
     def _queue(self) -> SimpleQueue[_Job]:
         if self._jobs is None:
-            self._jobs = SimpleQueue()
+            jobs: SimpleQueue[_Job] = SimpleQueue()
+            arguments = (jobs, self.check or _bcrypt())
             for number in range(self.threads):
-                # Daemon threads: a running check does not delay the exit.
-                arguments = (self._jobs, self.check or _bcrypt())
+                # Daemon threads: a running check does not delay the exit. A start may raise, for lack of
+                # memory: then the next password tries again, or one thread does the work.
                 Thread(target=_work, args=arguments, name=f"password-{number}", daemon=True).start()
+                self._jobs = jobs
+            return jobs
         return self._jobs
 
 

@@ -88,14 +88,16 @@ class QueryWorker:
             return running
         if len(self._running) >= self._max_waiting:
             return _BUSY.response
+        if self._jobs is None:
+            jobs: SimpleQueue[_Job] = SimpleQueue()
+            # May raise, for lack of memory: then this request fails, and the next one tries again.
+            Thread(target=_work, args=(jobs,), name=self._name, daemon=True).start()
+            self._jobs = jobs
         loop = asyncio.get_running_loop()
         answer: PendingResponse = loop.create_future()
+        self._jobs.put((compute, answer, loop))
         self._running[key] = answer
         answer.add_done_callback(lambda _: self._running.pop(key, None))
-        if self._jobs is None:
-            self._jobs = SimpleQueue()
-            Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True).start()
-        self._jobs.put((compute, answer, loop))
         return answer
 
 
@@ -107,8 +109,9 @@ def _work(jobs: SimpleQueue[_Job]) -> None:
         except ApiError as refusal:
             result = refusal.response
         except Exception:  # noqa: BLE001  (the next job needs this thread)
-            _LOG.exception("a response of the API failed")
             result = INTERNAL_ERROR.response
+            with suppress(MemoryError):
+                _LOG.exception("a response of the API failed")
         # Raised when the loop has ended: then no client waits.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, answer, result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from threading import Event
+from threading import Event, Thread
 
 import bcrypt
 import pytest
@@ -189,6 +189,27 @@ def test_a_check_that_raises_is_a_wrong_password_and_checking_continues(caplog):
 
     assert run(scenario) == [False, False, True]
     assert caplog.messages == ["bcrypt failed"]
+
+
+@pytest.mark.parametrize("started", [(False, True, True), (True, False)])
+def test_threads_that_cannot_start_fail_one_request_and_no_later_one(started, monkeypatch):
+    """Without memory for a thread, as under RLIMIT_AS. One thread of two is enough."""
+    results, start = list(started), Thread.start
+
+    def start_or_raise(thread):
+        if not results.pop(0):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(Thread, "start", start_or_raise)
+
+    async def scenario():
+        passwords = PasswordChecker(CountingCheck(), threads=2)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await answer(passwords, "alice", b"secret")
+        return await answer(passwords, "alice", b"secret")
+
+    assert run(scenario) is True
 
 
 def test_hashes_of_htpasswd_and_others_work_with_bcrypt():

@@ -346,6 +346,29 @@ def test_equal_concurrent_requests_share_one_computation() -> None:
     assert (asyncio.run(within()), len(computed)) == ({b"x"}, 1)
 
 
+def test_a_thread_that_cannot_start_fails_one_request_and_no_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without memory for a thread, as under RLIMIT_AS."""
+    worker, start, attempts = QueryWorker("test"), threading.Thread.start, []
+
+    def start_second_time(thread: threading.Thread) -> None:
+        attempts.append(thread)
+        if len(attempts) == 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_second_time)
+
+    async def within() -> int:
+        with pytest.raises(RuntimeError, match="new thread"):
+            worker.submit("same", Response)
+        answer = worker.submit("same", Response)
+        return (answer if isinstance(answer, Response) else await answer).status
+
+    assert asyncio.run(within()) == 200
+
+
 def test_a_response_for_an_ended_loop_is_dropped_and_the_worker_continues() -> None:
     worker, ready = QueryWorker("test"), threading.Event()
 

@@ -10,8 +10,8 @@ SOURCE ?= $(if $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg),auto,simulator)
 FLAGS  ?=
 BASE   ?= HEAD
 CODE   := src tests benchmarks deploy dev docs
-# One worker more than cores: the slow tests wait for other programs.
-JOBS   ?= $(shell expr $$(nproc) + 1)
+# More workers than cores: the slow tests wait for other programs.
+JOBS   ?= $(shell expr $$(nproc) \* 3)
 # Tests start the program hundreds of times. Without compiled files each start takes half as long again.
 export PYTHONDONTWRITEBYTECODE :=
 

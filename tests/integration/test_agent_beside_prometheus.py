@@ -170,7 +170,7 @@ def gpuledger_config(ports: dict[str, int], ca: Path, write: str) -> dict[str, A
                 "type": "StaticEndpoints",
                 "relabelConfigs": {"found": TARGET_RULES, "every": EVERY}.get(job, []),
                 "endpoints": [
-                    {"address": address, "path": path_of(job), "timeout": "500ms", **tls, **endpoint}
+                    {"address": address, "path": path_of(job), "timeout": "900ms", **tls, **endpoint}
                 ],
             }
         )
@@ -198,7 +198,7 @@ def prometheus_config(ports: dict[str, int], ca: Path, write: str) -> dict[str, 
     return {
         "global": {
             "scrape_interval": "1s",
-            "scrape_timeout": "500ms",
+            "scrape_timeout": "900ms",
             "external_labels": {"agent": THEIRS, "x": "outer"},
         },
         "scrape_configs": jobs,

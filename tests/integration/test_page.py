@@ -201,6 +201,14 @@ NARROWER = """(length) => {
 }"""
 
 
+def show_last_hour(tab: BrowserTab) -> None:
+    """Wait until the timeline shows the sessions of the last hour: a pointer finds what it points at."""
+    tab.section("sessions").get_by_role("button", name="1 h", exact=True).click()
+    expect(part(tab, "sessions", ".known")).to_have_text(re.compile(r"^\d+ sessions$"))
+    tab.page.wait_for_function(NARROWER, arg=2 * 3600)
+    tab(".stage canvas").scroll_into_view_if_needed()
+
+
 def test_the_timeline_has_a_track_per_device(tab: BrowserTab) -> None:
     expect(part(tab, "sessions", ".known")).to_have_text(re.compile(r"^\d\d+ sessions$"))
     expect(tab(".stage")).to_have_attribute("aria-label", re.compile(r"\d+ sessions on 13 devices$"))
@@ -229,9 +237,8 @@ def test_buttons_zoom_and_pan_the_timeline(tab: BrowserTab) -> None:
 
 
 def test_the_mouse_pans_and_the_wheel_zooms_the_timeline(tab: BrowserTab) -> None:
-    tab.section("sessions").get_by_role("button", name="1 h", exact=True).click()
+    show_last_hour(tab)
     canvas = tab(".stage canvas")
-    canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     assert box is not None
     # In the middle: when a process begins or ends, the canvas moves by a row.
@@ -256,9 +263,8 @@ def test_the_mouse_pans_and_the_wheel_zooms_the_timeline(tab: BrowserTab) -> Non
 
 
 def test_a_hovered_session_shows_owner_times_and_energy_with_bounds(tab: BrowserTab) -> None:
-    tab.section("sessions").get_by_role("button", name="1 h", exact=True).click()
+    show_last_hour(tab)
     canvas = tab(".stage canvas")
-    canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
     assert box is not None
     # The first track belongs to the training pod alone, which runs now.
@@ -343,7 +349,7 @@ def test_on_a_phone_nothing_overflows_and_a_list_sorts_the_rows(browser: Browser
 def test_on_a_phone_a_tap_on_a_session_shows_its_details(browser: Browser, server: Server) -> None:
     with open_tab(browser, server.url, **PHONE) as tab:
         tab.open()
-        tab.section("sessions").get_by_role("button", name="1 h", exact=True).tap()
+        show_last_hour(tab)
         canvas = tab(".stage canvas")
         box = canvas.bounding_box()
         assert box is not None

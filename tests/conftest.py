@@ -6,9 +6,10 @@ import os
 
 from hypothesis import settings
 
-# The same examples in every run, so that a result depends on the tree alone. `make fuzz` draws fresh ones.
-settings.register_profile("fixed", derandomize=True)
-settings.register_profile("fresh", print_blob=True)
+# The same examples in every run, so that a result depends on the tree alone: more of them would prove nothing
+# new the next time. `make fuzz` draws fresh ones.
+settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
+settings.register_profile("fresh", print_blob=True, deadline=None, max_examples=300)
 settings.load_profile(os.environ.get("GPULEDGER_HYPOTHESIS_PROFILE", "fixed"))
 
 # Tests run in parallel, and a machine has one ledger: a test that needs a ledger names a directory.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping
 from ctypes import CDLL, c_void_p
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,12 +44,23 @@ LOOKED_UP_ONLY = {"nvmlDeviceGetConfComputeMemSizeInfo", "nvmlDeviceGetRunningPr
 LISTS = ("Compute", "Graphics", "MPSCompute")
 
 
-def source_calls() -> list[str]:
+@cache
+def _source() -> str:
     folder = Path(nvml.__path__[0])
-    text = "".join(
+    return "".join(
         file.read_text() for file in sorted(folder.glob("*.py")) if file.name not in DOCTOR_MODULES
     )
-    found = set(re.findall(r'"(nvml[A-Z]\w+)"', text)) - LOOKED_UP_ONLY
+
+
+def named_codes() -> set[Code]:
+    """The error codes that the source distinguishes from others."""
+    return {Code[name] for name in re.findall(r"Code\.([A-Z_]+)", _source())} - {Code.SUCCESS}
+
+
+@cache
+def source_calls() -> list[str]:
+    """The driver's functions that the source calls."""
+    found = set(re.findall(r'"(nvml[A-Z]\w+)"', _source())) - LOOKED_UP_ONLY
     lists = {f"nvmlDeviceGet{kind}RunningProcesses" for kind in LISTS}
     assert lists <= found
     return sorted(found - lists | {f"{call}_v3" for call in lists})

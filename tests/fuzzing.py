@@ -1,7 +1,7 @@
 """Shared parts of the fuzz tests: corpus files, their mutation, and the checks for every reader.
 
 `tests/corpus/<reader>` has small files, each named after the case that it covers. A plain test reads each of
-them, and hypothesis mutates them. GPULEDGER_FUZZ_EXAMPLES sets the number of examples (default 100).
+them, and hypothesis mutates them. GPULEDGER_FUZZ_EXAMPLES sets the number of examples (default 50).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Snapshot
 
 CORPUS = Path(__file__).parent / "corpus"
-EXAMPLES = int(os.environ.get("GPULEDGER_FUZZ_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("GPULEDGER_FUZZ_EXAMPLES", "50"))
 fuzzed = settings(
     deadline=None,
     max_examples=EXAMPLES,

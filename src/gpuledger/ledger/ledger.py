@@ -149,6 +149,7 @@ class Ledger:
         if self._persistence is not None:
             self._persistence.resume(snapshot, self._totals)
         omitted = self._process_cap.omitted_processes(snapshot, self.sessions.by_device)
+        rejected_before = self.energy.invalid
         posted = self._posted = self.energy.post(snapshot)
         for one in posted:
             self._totals[one.gpu.uuid] += one.millijoules
@@ -169,7 +170,7 @@ class Ledger:
             omitted=omitted,
             xids=xids,
             xid_times=times,
-            invalid=self.state.invalid + snapshot.invalid,
+            invalid=self.state.invalid + snapshot.invalid + self.energy.invalid - rejected_before,
             energy=energy,
             sessions_closed={uuid: duration.count for uuid, duration in durations.items()},
             session_durations=durations,

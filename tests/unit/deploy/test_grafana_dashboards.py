@@ -237,11 +237,32 @@ def test_overrides_refer_to_existing_columns(panel: dict[str, Any]) -> None:
     headings = Counter(renamed.values())
     assert merge["id"] == "merge"
     assert max(headings.values()) == 1
-    assert {made["matcher"]["options"] for made in panel["fieldConfig"]["overrides"]} <= headings.keys()
+    by_name = [
+        made["matcher"] for made in panel["fieldConfig"]["overrides"] if "byName" in made["matcher"].values()
+    ]
+    assert {matcher["options"] for matcher in by_name} <= headings.keys()
     assert {made["displayName"] for made in panel["options"]["sortBy"]} <= headings.keys()
     letters = [target["refId"] for target in panel["targets"]]
     values = [f"Value #{letter}" for letter in letters] if len(letters) > 1 else ["Value"]
     assert [name for name in renamed if name.startswith("Value")] == values
+
+
+@each_table
+def test_labels_are_shown_as_they_are_and_empty_cells_are_empty(panel: dict[str, Any]) -> None:
+    """Grafana formats a label that looks like a number, and puts the text for no data into empty cells."""
+    config = panel["fieldConfig"]
+    assert config["defaults"]["unit"] == "string"
+    assert config["overrides"][0] == {
+        "matcher": {"id": "byRegexp", "options": "/.*/"},
+        "properties": [{"id": "noValue", "value": ""}],
+    }
+    with_unit = {
+        made["matcher"]["options"]
+        for made in config["overrides"]
+        if any(item["id"] == "unit" for item in made["properties"])
+    }
+    renamed = panel["transformations"][1]["options"]["renameByName"]
+    assert with_unit == {heading for name, heading in renamed.items() if name.startswith("Value")}
 
 
 def test_every_field_of_the_collectors_file_is_shown() -> None:

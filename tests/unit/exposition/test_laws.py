@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -72,7 +72,6 @@ def parsed(metrics):
     return found
 
 
-@settings(deadline=None, max_examples=150)
 @given(family_lists())
 def test_text_is_parsed_back_to_the_same_series(families):
     # The parser adds `_total` to counters without it; as gauges, the lines keep their names.
@@ -80,13 +79,11 @@ def test_text_is_parsed_back_to_the_same_series(families):
     assert parsed(parse_text(page)) == series(families)
 
 
-@settings(deadline=None, max_examples=150)
 @given(family_lists(lowest=0))
 def test_openmetrics_is_parsed_back_to_the_same_series(families):
     assert parsed(parse_openmetrics(text.encode_openmetrics(families).decode())) == series(families)
 
 
-@settings(deadline=None, max_examples=100)
 @given(family_lists())
 def test_both_formats_have_the_same_sample_lines(families):
     in_text, in_openmetrics = (
@@ -96,7 +93,6 @@ def test_both_formats_have_the_same_sample_lines(families):
     assert in_text == in_openmetrics
 
 
-@settings(deadline=None, max_examples=100)
 @given(family_lists(lowest=0))
 def test_openmetrics_help_is_parsed_back(families):
     helps = {family.spec.name: family.spec.help for family in families if family.samples}

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.exposition.negotiation import FORMATS, OPENMETRICS, TEXT, accepts_gzip, choose_format
@@ -97,7 +97,6 @@ def test_gzip_is_used_only_if_the_client_accepts_it(accept_encoding, zipped):
     assert accepts_gzip(accept_encoding) is zipped
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.text(alphabet='*/;,=q01. "\tapplication/openmetrics-text\x00é', max_size=80) | st.text(max_size=40))
 def test_no_header_raises_an_error(header):
     assert choose_format(header) in FORMATS

@@ -29,7 +29,6 @@ def present(given: dict[str, str]) -> list[tuple[str, str]]:
 
 
 @given(st.lists(st.tuples(labels, st.floats(), st.integers(-(2**63), 2**63 - 1)), max_size=5))
-@settings(deadline=None, max_examples=200)
 def test_any_series_with_any_timestamp_is_decoded_unchanged(
     given: list[tuple[dict[str, str], float, int]],
 ) -> None:
@@ -43,7 +42,6 @@ def test_any_series_with_any_timestamp_is_decoded_unchanged(
 
 
 @given(st.lists(st.tuples(labels, values), min_size=1, max_size=5), st.integers(2**35, 2**42 - 1))
-@settings(deadline=None, max_examples=200)
 def test_cached_prefixes_joined_by_the_timestamp_equal_complete_series(
     given: list[tuple[dict[str, str], bytes]], moment: int
 ) -> None:
@@ -58,7 +56,7 @@ def test_cached_prefixes_joined_by_the_timestamp_equal_complete_series(
         [("__name__", "up"), ("Z", "1"), ("a", "2"), ("é", "3"), ("\U0001f600", "4"), ("\uffff", "5")]
     )
 )
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_labels_are_sorted_by_the_bytes_of_their_names(given: list[tuple[str, str]]) -> None:
     (found, _), *_ = series_of(encode_series(encode_label_fields(given), encode_value(0), NOW))
     assert [name for name, _ in found] == ["Z", "__name__", "a", "é", "\uffff", "\U0001f600"]

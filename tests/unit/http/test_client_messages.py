@@ -6,7 +6,7 @@ import gzip
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, ResponseParser
@@ -31,7 +31,6 @@ def test_a_corrupt_gzip_body_is_a_failure(body: bytes) -> None:
         HttpResponse(200, {"content-encoding": "gzip"}, body).decoded_body()
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=200), max_size=20), st.integers(1, 70))
 def test_gzip_members_are_joined_wherever_they_end(texts: list[bytes], piece: int) -> None:
     body = b"".join(map(gzip.compress, texts))
@@ -71,7 +70,6 @@ def chunked(body: bytes, sizes: list[int]) -> bytes:
     return b"".join(parts) + b"0\r\nTrailer: x\r\n\r\n"
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=50), st.lists(st.integers(1, 9), max_size=5), st.integers(1, 40), st.booleans())
 def test_a_response_parses_the_same_however_it_is_split(
     body: bytes, sizes: list[int], step: int, by_length: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.http.registry import ResponseBacklog
@@ -49,7 +49,6 @@ def test_a_single_body_above_the_memory_limit_is_kept():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5), st.booleans()), max_size=60))
-@settings(deadline=None, max_examples=100)
 def test_held_bytes_are_the_sum_of_the_distinct_unread_bodies(steps):
     bodies = [bytes([number]) * 100 * number for number in range(1, 7)]
     readers = [SlowReader() for _ in range(10)]

@@ -149,7 +149,7 @@ def without_heads(data):
 
 
 @given(ANYTHING, st.lists(st.integers(0, 2000), max_size=4))
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_input_gets_answers_or_a_close_and_another_client_is_served(server, data, cuts):
     data = without_heads(data)
     server.other_client.ask()
@@ -168,7 +168,7 @@ def test_any_input_gets_answers_or_a_close_and_another_client_is_served(server, 
 
 
 @given(ANYTHING, st.lists(st.integers(0, 2000), max_size=4))
-@settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_input_within_tls_gets_answers_or_a_close(encrypted, issued, data, cuts):
     pieces = pieces_of(without_heads(data), cuts)
     answers_in(received_from(encrypted.port, pieces, issued.client_context()))
@@ -182,7 +182,7 @@ def test_any_input_within_tls_gets_answers_or_a_close(encrypted, issued, data, c
     ),
     st.lists(st.integers(0, 2000), max_size=4),
 )
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_input_without_tls_on_a_tls_port_gets_an_alert_or_a_close(encrypted, issued, data, cuts):
     received = received_from(encrypted.port, pieces_of(data, cuts))
     # A TLS alert, or a TLS hello.

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.kubernetes import json_stream as stream
@@ -20,7 +20,6 @@ def cut(data: bytes, size: int) -> list[bytes]:
 
 
 @given(ITEMS, st.integers(1, 40), st.booleans(), st.sampled_from([None, 1]))
-@settings(deadline=None, max_examples=100)
 def test_a_list_does_not_depend_on_chunk_boundaries(
     items: list[Any], size: int, ascii_only: bool, indent: int | None
 ) -> None:
@@ -93,7 +92,6 @@ def test_only_one_item_is_in_memory_at_a_time() -> None:
 
 
 @given(st.lists(st.binary().map(lambda line: line.replace(b"\n", b""))), st.integers(1, 9))
-@settings(deadline=None, max_examples=100)
 def test_lines_do_not_depend_on_chunk_boundaries(document: list[bytes], size: int) -> None:
     data = b"".join(one + b"\n" for one in document) + b"cut off"
     assert list(split_lines(cut(data, size))) == [one for one in document if one.strip()]

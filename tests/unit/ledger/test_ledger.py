@@ -5,6 +5,7 @@ from __future__ import annotations
 from builders import GIB, gpu, instance, process, reading, snapshot
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model.quantities import ENERGY, POWER_LIMIT
 from gpuledger.model.snapshot import XidEvent
 
 A = gpu(0)
@@ -101,6 +102,15 @@ def test_rejected_values_add_up() -> None:
     book = ledger()
     book.post(snapshot(reading(A), invalid=2))
     assert book.post(snapshot(reading(A), invalid=3)).invalid == 5
+
+
+def test_a_rejected_counter_reading_is_counted_with_them() -> None:
+    """A value that no limit of power allows, and from which the counter does not continue."""
+    book = ledger()
+    for second, joules in enumerate([0, 700, 9_005_000, 2100, 2800]):
+        values = {ENERGY: joules * 1000, POWER_LIMIT: 700}
+        state = book.post(snapshot(reading(A, values=values), unix=100 + second, invalid=1))
+    assert state.invalid == 5 + 1
 
 
 def omitted_pids(book: Ledger, *processes: object) -> set[int]:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, process
@@ -150,7 +150,6 @@ intervals = st.lists(
 
 
 @given(intervals, st.floats(0, HOUR))
-@settings(max_examples=200, deadline=None)
 def test_merging_and_cutting_preserve_the_sum_of_every_account(
     drawn: list[tuple[float, float, dict[int, int], int, int, str, bool]], before: float
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.model.settings import binary_size, size
@@ -39,7 +39,6 @@ def test_an_invalid_size_is_rejected(written: object) -> None:
             parse(written)
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.integers(0, 10**18 - 1), st.sampled_from(["", "K", "M", "G", "T"]))
 def test_integer_sizes_are_exact(number: int, prefix: str) -> None:
     power = " KMGT".index(prefix or " ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.model.settings import duration
@@ -18,7 +18,6 @@ def test_a_duration_is_formatted_like_prometheus(written: str) -> None:
     assert format_duration(duration()(written)) == written
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 366 * 86_400_000))
 def test_a_formatted_duration_is_parsed_back_to_the_millisecond(milliseconds: int) -> None:
     assert round(duration()(format_duration(milliseconds / 1000)) * 1000) == milliseconds

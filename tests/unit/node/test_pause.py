@@ -233,7 +233,7 @@ class ConstantPowerGpu:
 
 
 @given(st.floats(0.1, 4000.0), st.integers(3, 10), st.integers(3, 10))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_energy_of_a_pause_is_unobserved_however_long_it_is(
     pause: float, before: int, after: int
 ) -> None:

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.operator.node_overlap import NodeClaim, find_overlaps
@@ -202,7 +202,6 @@ def holds(requirement: Json, node: Json) -> bool:
     }[requirement["operator"]]
 
 
-@settings(deadline=None, max_examples=150)
 @given(_exporter, _exporter)
 def test_resources_overlap_exactly_if_both_select_some_possible_node(first: Json, second: Json) -> None:
     overlap = any(selects(first, node) and selects(second, node) for node in NODES)

@@ -4,7 +4,7 @@ import gzip
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import FakeClock
@@ -234,7 +234,6 @@ def test_a_state_published_during_rendering_does_not_affect_the_body():
     ]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from(["publish", "plain", "gzip", "openmetrics"]), max_size=25))
 def test_every_body_is_of_the_newest_state(steps):
     store = a_store()

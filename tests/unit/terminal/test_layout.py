@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.terminal.columns import device_columns, owner_cell, process_columns, state_cell
@@ -82,7 +82,6 @@ def test_unlimited_width_truncates_nothing():
 NAMES = st.text(alphabet=st.sampled_from("ab/\u5b66\u0301é\x1b -"), max_size=70)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.integers(1, 230), NAMES, NAMES, NAMES)
 def test_no_name_makes_a_row_wider_than_the_screen(room, pod, command, user):
     shown = rows(process(namespace="n", pod=pod, command=command, user=user), process(2))

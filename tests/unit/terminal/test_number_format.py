@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.terminal import number_format
@@ -90,7 +90,6 @@ def test_a_bar_is_empty_only_at_zero_and_missing_when_absent(ratio, text):
     assert "".join(number_format.bar_parts(ratio, 6, full="#", rest=".")) == text
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.floats(min_value=0, max_value=1e17))
 def test_no_quantity_exceeds_the_width_of_its_column(number):
     assert len(number_format.size(number)) <= 5

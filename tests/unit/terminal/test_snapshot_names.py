@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -40,7 +40,6 @@ def test_characters_that_move_the_cursor_or_reorder_text_are_escaped(name, shown
     assert printable_name(name) == shown
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.text(max_size=80))
 def test_any_process_name_becomes_one_printable_line(name):
     shown = printable_name(name)
@@ -57,7 +56,6 @@ def test_any_process_name_becomes_one_printable_line(name):
     shown.encode("utf-8")
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.text(min_size=1, max_size=40))
 def test_no_name_becomes_empty(name):
     assert cell_len(printable_name(name)) > 0

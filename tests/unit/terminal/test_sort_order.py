@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.terminal.sort_order import SORT_KEYS, SortOrder, parse_sort_order, sort_processes
@@ -81,7 +81,6 @@ def test_an_invalid_order_lists_the_valid_ones(text):
 numbers = st.one_of(st.none(), st.floats(min_value=0, max_value=3).map(round))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(numbers, max_size=8), st.sampled_from(sorted(SORT_KEYS)), st.booleans(), st.randoms())
 def test_sorting_keeps_every_row_and_ignores_the_input_order(values, name, reverse, random):
     processes = [process(pid, power_watts=value, joules=value) for pid, value in enumerate(values, 1)]

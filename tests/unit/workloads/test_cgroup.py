@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.workloads.cgroup import OWNER_KINDS, CgroupOwner, parse_cgroup
@@ -57,7 +57,6 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.one_of(st.text(), st.lists(PIECES, max_size=20).map("".join)))
 def test_any_text_parses_and_fields_only_contain_parts_of_it(text: str) -> None:
     owner = parse_cgroup(text)
@@ -69,7 +68,6 @@ def test_any_text_parses_and_fields_only_contain_parts_of_it(text: str) -> None:
     assert (owner.kind == "pod") == (owner.missing == "pod_name")
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(MANY_LINES), st.randoms(use_true_random=False))
 def test_the_order_of_lines_does_not_matter(row: Row, chance: Random) -> None:
     lines = row[0].splitlines()

@@ -62,6 +62,11 @@ class EnergyLedger:
             gpu_ledger.policy = policy
             gpu_ledger.floors.set_configured(configured)
 
+    @property
+    def invalid(self) -> int:
+        """Rejected counter readings of this run."""
+        return sum(gpu_ledger.invalid for gpu_ledger in self.gpu_ledgers.values())
+
     def interrupt(self) -> None:
         """Stop observing all Gpus until the next posting."""
         for gpu_ledger in self.gpu_ledgers.values():

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
@@ -90,7 +90,6 @@ actions = st.lists(
 
 
 @given(actions)
-@settings(deadline=None, max_examples=120)
 def test_nothing_is_lost_or_reordered_by_kills_and_resharding(
     tmp_path_factory: pytest.TempPathFactory, given: list[tuple[str, int, int]]
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import cramjam
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.agent.deliver.records import (
@@ -30,14 +30,12 @@ payloads = st.one_of(
 
 
 @given(st.lists(payloads, min_size=1, max_size=6))
-@settings(deadline=None, max_examples=150)
 def test_joined_records_decompress_to_their_concatenated_payloads(given: list[bytes]) -> None:
     records = [compress_block(Block(1, payload, 1, 0, 0), 5) for payload in given]
     assert bytes(cramjam.snappy.decompress_raw(join_records(records))) == b"".join(given)
 
 
 @given(st.integers(0, 2**32 - 1), payloads, st.integers(0, 2**31), st.integers(-(2**63), 2**63 - 1))
-@settings(deadline=None, max_examples=100)
 def test_a_record_round_trips(shard: int, payload: bytes, samples: int, newest: int) -> None:
     record = compress_block(Block(shard, payload, samples, 0, newest), 1_795_000_000_000)
     content = b"before" + encode_header(record) + record.body
@@ -46,7 +44,6 @@ def test_a_record_round_trips(shard: int, payload: bytes, samples: int, newest: 
 
 
 @given(st.integers(0, 2), st.data())
-@settings(deadline=None, max_examples=150)
 def test_a_damaged_byte_loses_only_its_record(which: int, data: st.DataObject) -> None:
     parts = [
         encode_header(record) + record.body for n in range(3) for record in [compress_block(block(n, n), 5)]
@@ -63,7 +60,6 @@ def test_a_damaged_byte_loses_only_its_record(which: int, data: st.DataObject) -
 
 
 @given(st.integers(0, 400))
-@settings(deadline=None, max_examples=60)
 def test_all_whole_records_of_a_truncated_file_are_found(cut_off: int) -> None:
     parts = [
         encode_header(record) + record.body for n in range(3) for record in [compress_block(block(n, n), 5)]
@@ -87,7 +83,6 @@ def test_an_invalid_seal_is_not_decoded(damage: bytes) -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 50))
-@settings(deadline=None, max_examples=60)
 def test_a_large_block_is_split_between_series(samples: int, most: int) -> None:
     whole = block(7, 3, samples)
     parts = list(split_block(whole, most))

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -91,7 +91,6 @@ def bits(value: float) -> bytes:
     return bytes.fromhex("010000000000f87f") if math.isnan(value) else struct.pack("<d", value)
 
 
-@settings(deadline=None, max_examples=150)
 @given(samples)
 def test_text_parses_as_in_the_official_client(rows: list[tuple[str, dict[str, str], float]]) -> None:
     lines = written(rows)
@@ -105,7 +104,6 @@ def test_text_parses_as_in_the_official_client(rows: list[tuple[str, dict[str, s
     assert sorted(ours(lines, TEXT_FORMAT), key=key) == sorted(theirs, key=key)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.dictionaries(names, st.tuples(labelled, values), max_size=6), st.booleans())
 def test_openmetrics_parses_as_in_the_official_client(
     rows: dict[str, tuple[dict[str, str], float]], exemplar: bool
@@ -126,7 +124,6 @@ def test_openmetrics_parses_as_in_the_official_client(
     assert sorted(ours(lines, OPENMETRICS), key=repr) == sorted(theirs, key=repr)
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=60), st.sampled_from((TEXT_FORMAT, OPENMETRICS)))
 def test_any_input_gives_samples_or_a_page_error(body: bytes, form: PageFormat) -> None:
     for _ in range(2):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuledger.agent.relabel.rules import RelabelRule
@@ -217,7 +217,6 @@ def test_two_lines_of_a_series_before_a_bad_line_give_one_sample_after_it_is_fix
 ROWS = st.tuples(st.sampled_from("ab"), st.sampled_from(("1", "2", "3", "1 5", "2 5", "2 6")))
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.lists(st.lists(ROWS, max_size=4), max_size=5))
 @example([[("a", "1"), ("a", "2"), ("b", "1")], [("a", "1"), ("a", "1"), ("b", "1")], []])
 @example([[("a", "1"), ("a", "2")], [("a", "2"), ("a", "1")]])
@@ -262,7 +261,6 @@ def results_of(memory: PageMemoryBudget, history: list[list[tuple[str, str]] | N
     return results
 
 
-@settings(deadline=None, max_examples=100)
 @given(PAGES)
 def test_an_unpacked_page_gives_the_same_results_as_a_packed_one(
     history: list[list[tuple[str, str]] | None],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.dialects.dcgm.collectors import (
@@ -193,7 +193,6 @@ def test_default_fields_are_those_of_the_document_and_of_dcgm_exporter() -> None
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=150, deadline=None)
 def test_any_file_is_parsed_or_rejected_with_a_one_line_error(content: bytes) -> None:
     try:
         parse_collectors(content, "a.csv")
@@ -202,7 +201,6 @@ def test_any_file_is_parsed_or_rejected_with_a_one_line_error(content: bytes) ->
 
 
 @given(st.lists(st.text(max_size=40), max_size=6))
-@settings(max_examples=100, deadline=None)
 def test_invalid_lines_do_not_affect_a_valid_line(lines: list[str]) -> None:
     content = "\n".join(["", *lines, "", GOOD]).encode("utf-8", "replace")
     assert 150 in {column.field.id for column in parse_collectors(content, "a.csv").columns}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import FakeClock
@@ -78,7 +78,6 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
 @given(content=ANYTHING | st.text(max_size=60))
 def test_any_file_is_accepted_or_rejected_with_one_line(tmp_path_factory, content):
     file = tmp_path_factory.getbasetemp() / "anything.yml"

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import FakeClock, gpu, process, reading
@@ -122,7 +122,6 @@ step = st.tuples(
 
 
 @given(st.lists(step, min_size=5, max_size=40), st.sampled_from([0.0, 5.0]), st.sampled_from([0.0, 2.0]))
-@settings(max_examples=60, deadline=None)
 def test_over_any_runs_books_balance_and_counters_only_reset_to_zero(
     steps: list[tuple[str, list[tuple[int, int]], Workload]], retention: float, hold: float
 ) -> None:

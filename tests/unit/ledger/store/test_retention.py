@@ -56,7 +56,7 @@ def people(card: int, numbers: set[int], *, works: bool) -> Sequence[GpuProcess]
     [(set(), set(), False, 600.0), *[({0}, set(), False, after) for after in (600.0, 5000.0, 600.0, 1.0)]]
 )
 @given(st.lists(tick, min_size=5, max_size=60))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_folding_changes_no_report(
     tmp_path_factory: pytest.TempPathFactory, life: list[tuple[set[int], set[int], bool, float]]
 ) -> None:

@@ -113,7 +113,6 @@ def same_process(one: GpuProcess, other: GpuProcess) -> bool:
 
 
 @given(st.lists(sessions, max_size=4))
-@settings(max_examples=50, deadline=None)
 def test_open_sessions_round_trip(drawn: list[OpenSession]) -> None:
     numbered = {number: replace(one, number=number) for number, one in enumerate(drawn, 1)}
     kept = stored(Journal(devices=dict(DEVICES), sessions=dict(numbered)))
@@ -127,7 +126,6 @@ def test_open_sessions_round_trip(drawn: list[OpenSession]) -> None:
 
 
 @given(st.lists(ownerships(), max_size=4, unique_by=lambda one: one.process.key), real)
-@settings(max_examples=50, deadline=None)
 def test_owners_round_trip_with_their_waiting_energy(drawn: list[Ownership], elapsed: float) -> None:
     journal = Journal(elapsed=elapsed, devices=dict(DEVICES), owners={one.process.key: one for one in drawn})
     journal.gpus[CARD.uuid] = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
@@ -142,7 +140,6 @@ def test_owners_round_trip_with_their_waiting_energy(drawn: list[Ownership], ela
 
 
 @given(st.lists(st.tuples(words, whole, whole, seen, st.booleans(), processes | st.none()), max_size=5))
-@settings(max_examples=50, deadline=None)
 def test_exported_counters_round_trip(
     drawn: list[tuple[str, int, int, float, bool, GpuProcess | None]],
 ) -> None:
@@ -174,7 +171,6 @@ counters = st.builds(
 
 
 @given(counters, maybe_real, whole, whole, whole)
-@settings(max_examples=50, deadline=None)
 def test_energy_counters_round_trip(
     counter: EnergyCounter, last_unix: float | None, total: int, base: int, closed: int
 ) -> None:
@@ -195,7 +191,7 @@ def test_energy_counters_round_trip(
         max_size=20,
     )
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_floors_round_trip_with_their_data(
     drawn: dict[tuple[str, str, bool, int, int], float],
 ) -> None:

@@ -136,7 +136,7 @@ LOST = {"*": pynvml.NVML_ERROR_GPU_IS_LOST}
 EVENTS = ("uncounted", "mig off", "normal")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     mig=st.booleans(),
     steps=st.lists(st.one_of(FAULTS, st.just(LOST), st.sampled_from(EVENTS)), min_size=1, max_size=6),

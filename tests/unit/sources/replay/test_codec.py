@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, instance, process, reading, snapshot
@@ -30,7 +30,6 @@ from unit.sources.replay.support import at, deep, read, values, write
 CORPUS = Path(__file__).parents[3] / "corpus" / "recording"
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(values(Snapshot), min_size=1, max_size=2))
 def test_decoding_returns_the_encoded_value(snapshots: list[Snapshot]) -> None:
     written, found = WriteTable(), ReadTable(list_field_names(Snapshot))

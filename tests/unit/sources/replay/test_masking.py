@@ -222,7 +222,7 @@ SHAPES: dict[str, tuple[Any, Any]] = {
 }
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @pytest.mark.parametrize("shape", SHAPES)
 @given(data=st.data())
 def test_two_identifiers_never_share_a_mask(shape: str, data: st.DataObject) -> None:
@@ -283,7 +283,6 @@ def test_a_masked_cgroup_has_the_masked_owner(row: tuple[str, Any, str]) -> None
     assert parse_cgroup(mask_cgroup(text, masks)) == expected
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_any_cgroup_text_can_be_masked(text: str) -> None:
     masks = Masks(KEY)
@@ -320,7 +319,7 @@ def test_every_text_field_of_the_model_has_a_rule() -> None:
     assert "uid" in RULES[HostFacts]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(values(Snapshot))
 def test_any_snapshot_can_be_masked(original: Snapshot) -> None:
     found = Masker(KEY)(original)

@@ -34,7 +34,7 @@ def test_another_seed_gives_another_node() -> None:
     assert {p.pid for p in first.processes} != {p.pid for p in second.processes}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(ticks=TICKS, name=st.sampled_from(["k8s-node", "workstation"]))
 def test_state_does_not_depend_on_earlier_reads(ticks: list[float], name: str) -> None:
     often, once = Node(load_scenario(name)), Node(load_scenario(name))
@@ -48,7 +48,7 @@ def test_state_does_not_depend_on_earlier_reads(ticks: list[float], name: str) -
     assert read_often.allocations == read_once.allocations
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(ticks=st.lists(st.floats(0, 18, allow_nan=False), max_size=8))
 def test_every_driver_sample_is_returned_once_for_any_ticks(ticks: list[float]) -> None:
     often, twice = Node(load_scenario("k8s-node")), Node(load_scenario("k8s-node"))

@@ -132,7 +132,7 @@ PROCESS = st.fixed_dictionaries(
 CYCLE = st.sampled_from(["", "busy: 1.3, quiet: 2.7", "every: 3.1, for: 4.7, jitter: 2.2", "stop: 33.3"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     processes=st.lists(st.tuples(PROCESS, CYCLE), max_size=5),
     limit=st.sampled_from([120, 300, 700]),
@@ -185,7 +185,7 @@ def test_the_energy_counter_has_the_value_of_its_last_refresh() -> None:
     assert energy(continuous, 0.25) == 30_000
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(times=st.lists(st.floats(0, 30), min_size=2, max_size=10), refresh=st.sampled_from([0, 0.1, 0.7, 5]))
 def test_the_energy_counter_never_decreases_and_changes_only_at_refreshes(
     times: list[float], refresh: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.model import quantities as q
@@ -107,7 +107,6 @@ def test_a_version_is_text() -> None:
     assert cell_text("[N/A]") is None
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.text(max_size=30), st.sampled_from(list(q.QUANTITIES.values())))
 def test_a_parsed_number_is_always_the_number_in_the_cell(cell: str, quantity: q.Quantity) -> None:
     value = parse_quantity(cell, quantity, SourceFindings())

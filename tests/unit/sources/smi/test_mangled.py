@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.model.errors import SourceUnavailable
@@ -132,7 +132,6 @@ def test_a_missing_line_loses_its_values_and_changes_no_other(format_name: str) 
 
 
 @pytest.mark.parametrize("format_name", [*FORMATS, "with-csv/report"])
-@settings(deadline=None, max_examples=60)
 @given(data=st.data())
 def test_several_missing_lines_lose_their_values_and_change_no_other(
     data: st.DataObject, format_name: str
@@ -149,7 +148,6 @@ def test_several_missing_lines_lose_their_values_and_change_no_other(
 LEAVES = list(re.finditer(r"<(\w+)>([^<>]*[0-9] ?(?:MiB|%|W|C|MHz))</\1>", fixture("cards/xml")))
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(LEAVES),
     st.one_of(
@@ -170,7 +168,6 @@ def test_a_bad_cell_loses_only_its_value(leaf: re.Match[str], junk: str) -> None
         assert re.fullmatch(r"\s*[+-]?[0-9]+(\.[0-9]+)?\s*[A-Za-z%]*\s*", junk)
 
 
-@settings(deadline=None, max_examples=300)
 @given(st.data())
 def test_random_byte_changes_never_crash(data: st.DataObject) -> None:
     format_name = data.draw(st.sampled_from(FORMATS))
@@ -185,7 +182,6 @@ def test_random_byte_changes_never_crash(data: st.DataObject) -> None:
         assert all(quantity.is_possible(value) for quantity, value in reading.values.items())
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     st.text(
         alphabet=st.sampled_from("<>/&;,.: \n\t-%#[]()GPUgpuidMIxy0129\"'\\\0é"),

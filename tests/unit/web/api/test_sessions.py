@@ -264,7 +264,7 @@ def test_a_relative_time_is_resolved_with_the_first_page(node: Node) -> None:
     assert (second["since"], second["until"]) == (first["since"], first["until"])
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     st.lists(st.sets(st.integers(1, 12), max_size=12), min_size=1, max_size=8),
     st.integers(1, 5),

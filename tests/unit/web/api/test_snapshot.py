@@ -170,7 +170,7 @@ def as_json_has_it(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(NAMES, NAMES, NAMES, NAMES, NAMES)
 def test_any_name_survives_json(gpu_name: str, pod: str, command: str, status: str, node: str) -> None:
     card = Gpu("GPU-0", 0, name=gpu_name)

@@ -6,7 +6,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, instance
@@ -276,7 +276,6 @@ KUBELET_ALLOCATIONS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=80)
 @given(KUBELET_ALLOCATIONS)
 def test_every_kubelet_allocation_is_counted_exactly_once(allocated: list[KubeletAllocation]) -> None:
     pods = Pods([a_pod(), a_pod("u2", "done", phase="Failed", finished=True)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods, parse_pod
@@ -166,7 +166,6 @@ JSON = st.recursive(
 
 
 @given(JSON, JSON, JSON)
-@settings(deadline=None, max_examples=150)
 def test_invalid_fields_do_not_affect_the_names_of_a_pod(meta: Any, status: Any, statuses: Any) -> None:
     more = meta if isinstance(meta, dict) else {"labels": meta, "ownerReferences": meta, "annotations": meta}
     for about in (status, {"phase": status, "containerStatuses": statuses}):

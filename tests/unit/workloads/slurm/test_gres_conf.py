@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.workloads.device_index import DeviceRef
@@ -78,7 +78,6 @@ def test_a_huge_range_is_cut() -> None:
     assert len(expand_hostlist("gpu[0-999999999]")) < 10_000
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.text('Name=gpuFile/dv[]0-9,# \\\n"', max_size=60))
 def test_any_gres_conf_text_is_parsed(text: str) -> None:
     gpu_numbering(parse_gres_conf(text), "n02")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, instance
@@ -57,7 +57,6 @@ def test_a_job_without_devices_has_no_allocations() -> None:
     assert slurm_allocations(SlurmJobs([SlurmJob("7", missing="permission")]), [ZERO]) == ()
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=5))
 def test_every_name_with_a_device_is_an_allocation(minors: list[list[int]]) -> None:
     jobs = SlurmJobs(holding(str(n + 1), *map(str, names)) for n, names in enumerate(minors))

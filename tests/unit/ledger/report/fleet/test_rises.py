@@ -7,7 +7,7 @@ from itertools import accumulate, pairwise
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.ledger.report.fleet.rises import Rise, Rises, SharedBound, compute_rise
@@ -206,7 +206,6 @@ class Series:
 STEP = st.one_of(st.integers(0, 50), st.just(-1))
 
 
-@settings(deadline=None, max_examples=300)
 @given(
     steps=st.lists(STEP, min_size=30, max_size=120),
     phase=st.floats(0, 0.999),
@@ -238,7 +237,6 @@ def test_the_true_rise_is_within_the_error(
         assert found == Rise(truth)
 
 
-@settings(deadline=None, max_examples=200)
 @given(
     steps=st.lists(STEP, min_size=30, max_size=80),
     phases=st.tuples(st.floats(0, 0.999), st.floats(0, 0.999)),

@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help run test quick unit integration cluster e2e lint format docs site dashboards chart manifests screenshots bench prove \
-        fuzz mutants build image lock sbom audit clean debian debian-cluster
+        fuzz mutants build image lock sbom audit clean debian debian-e2e
 
 help:                    ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
@@ -41,11 +41,11 @@ unit: $(VENV)/.dev       ## the fast tests
 integration: $(VENV)/.dev debian  ## the tests that start real programs
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/integration
 
-cluster: debian-cluster  ## build Kubernetes for `e2e`, once (some minutes)
+cluster: debian-e2e  ## build Kubernetes for `e2e`, once (some minutes)
 	@$(SUDO) tests/cluster/build.sh >/dev/null
 
-e2e: $(VENV)/.dev debian cluster  ## the tests on a real Kubernetes node (needs root)
-	$(SUDO) $(BIN)/python -B -m pytest -n 2 --dist loadgroup -p no:cacheprovider tests/cluster
+e2e: $(VENV)/.dev debian cluster  ## the tests on real Kubernetes, Slurm, Docker and Podman (needs root)
+	$(SUDO) $(BIN)/python -B -m pytest -n $(shell expr $$(nproc) \* 2) --dist loadgroup -p no:cacheprovider tests/cluster tests/slurm tests/containers
 
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules, language
 	$(BIN)/ruff check $(CODE)
@@ -154,11 +154,13 @@ debian:
 	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }
 
 # What `e2e` needs as well, as COMMAND:PACKAGE. An existing command (containerd from Docker) is kept.
-CLUSTER := /usr/lib/go-1.19/bin/go:golang-1.19-go rsync:rsync dpkg-source:dpkg-dev openssl:openssl \
-           etcd:etcd-server containerd:containerd runc:runc debootstrap:debootstrap kubectl:kubernetes-client
+E2E := /usr/lib/go-1.19/bin/go:golang-1.19-go rsync:rsync dpkg-source:dpkg-dev openssl:openssl \
+       etcd:etcd-server containerd:containerd runc:runc debootstrap:debootstrap kubectl:kubernetes-client \
+       slurmctld:slurmctld slurmd:slurmd slurmdbd:slurmdbd sbatch:slurm-client munged:munge mariadbd:mariadb-server-core \
+       dockerd:docker.io podman:podman newuidmap:uidmap slirp4netns:slirp4netns mmdebstrap:mmdebstrap
 
-debian-cluster:
-	@missing=$$(for p in $(CLUSTER); do PATH="$$PATH:/usr/sbin" command -v $${p%%:*} >/dev/null || echo $${p##*:}; done); \
+debian-e2e:
+	@missing=$$(for p in $(E2E); do PATH="$$PATH:/usr/sbin" command -v $${p%%:*} >/dev/null || echo $${p##*:}; done); \
 	[ -z "$$missing" ] || { echo "installing from Debian:" $$missing; \
 	  $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; }
 

@@ -43,7 +43,7 @@ SAYS = {
 
 
 def codes_for(call: str) -> list[int]:
-    """All codes that the source names, and every sixth of those that it treats alike, others for each call."""
+    """The codes that the source names, and every sixth of those that it treats alike, offset by call."""
     named = named_codes()
     alike = [code for code in CODES if code not in named]
     return [*sorted(named), *alike[source_calls().index(call) % 6 :: 6]]

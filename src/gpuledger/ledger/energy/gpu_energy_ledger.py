@@ -21,7 +21,7 @@ from gpuledger.ledger.energy.counter import (
     Epoch,
     ReadingVerdict,
 )
-from gpuledger.ledger.energy.evidence import DESKTOP_SHARE, Evidence, ProcessLists
+from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, sample_offset
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorEstimator, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
 from gpuledger.model import quantities as q
@@ -29,9 +29,6 @@ from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.snapshot import Reading
 
-# Seconds: maximum age of a sample in the driver's buffer, and maximum difference of one machine's clocks.
-_OLDEST_SAMPLE = 60.0
-_SKEW = 0.5
 _NOTHING = BookedInterval(0, MEASURED, 0, 0, {})
 
 
@@ -180,33 +177,16 @@ class GpuEnergyLedger:
         self.power = (power, at)
 
     def _gather(self, at: float, unix: float, reading: Reading, parts: Sequence[Reading]) -> None:
-        if reading.samples:
-            newest = max(sample.at for sample in reading.samples) / 1e6
-            self.offset = _offset(newest, at, unix, self.offset)
+        self.offset = sample_offset(reading, at, unix, self.offset)
         evidence = self.evidence
         if evidence is not None and at - evidence.began > 2 * LONGEST_INTERVAL:
             # Too old to be apportioned: discard it, or it would only grow.
             evidence = self.evidence = None
         if evidence is None:
             return
-        evidence.offset = self.offset or 0.0
-        for record in reading.accounting:
-            if record.ended is None or record.ended >= evidence.began:
-                evidence.records.setdefault(record.pid, {})[record.began] = record
-        if reading.samples is None or parts:
-            evidence.samples_readable = False
-        else:
-            oldest = (evidence.began - evidence.offset) * 1e6
-            evidence.samples += [sample for sample in reading.samples if sample.at >= oldest]
-        evidence.busy = evidence.busy or (bool(reading.get(q.UTILIZATION)) and not self._is_desktop(reading))
+        evidence.gather(reading, self.offset, is_cut=bool(parts))
         if parts and evidence.activity is not None:
             self._gather_activity(at, evidence, parts)
-
-    def _is_desktop(self, reading: Reading) -> bool:
-        """Return whether only graphics processes run, with little utilization: not activity."""
-        processes = reading.processes or ()
-        drawing = bool(processes) and not any(process.computes for process in processes)
-        return drawing and (reading.get(q.UTILIZATION) or 0.0) < DESKTOP_SHARE
 
     def _gather_activity(self, at: float, evidence: Evidence, parts: Sequence[Reading]) -> None:
         since, evidence.activity_at = evidence.activity_at, at
@@ -378,15 +358,3 @@ class GpuEnergyLedger:
                     length / 1e6,
                     has_residents=bool(computing),
                 )
-
-
-def _offset(newest: float, at: float, unix: float, before: float | None) -> float:
-    """The source's clock minus the driver's sample time (the header says only "CPU timestamp").
-
-    Drivers count from boot or from 1970. Otherwise, a sample is never newer than its tick, so the smallest
-    difference ever seen is the best estimate.
-    """
-    for known in (0.0, at - unix):
-        if -_SKEW <= at - newest - known <= _OLDEST_SAMPLE:
-            return known
-    return at - newest if before is None else min(before, at - newest)

@@ -21,7 +21,8 @@ from gpuledger.model.process import (
     UtilizationSample,
 )
 
-MPS_SERVER = "nvidia-cuda-mps-server"
+# The MPS server and its control daemon.
+_MPS_SERVERS = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
 
 # Maximum difference in seconds between clocks of one machine that report the start of a process.
 _SKEW = 0.5
@@ -178,7 +179,7 @@ def _servers_with_clients(processes: Mapping[ProcessKey, GpuProcess]) -> frozens
     if not clients:
         return frozenset()
     return frozenset(
-        key for key, process in processes.items() if process.command == MPS_SERVER and key[0] in clients
+        key for key, process in processes.items() if process.command in _MPS_SERVERS and key[0] in clients
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from builders import process, reading
 from gpuledger.ledger.time.account import UNCUT, TimeAccount
 from gpuledger.ledger.time.span import TimePosting, TimeSpan
 from gpuledger.ledger.time.split import ALLOCATION, BASES
+from gpuledger.ledger.time.stored import time_fields, time_from_fields
 from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Gpu, Instance
@@ -146,6 +149,16 @@ def _is_lost(periods: Iterable[Period], at: float) -> bool:
     return any(begins <= at < ends for begins, ends in periods)
 
 
+class _RaisingHandler(logging.Handler):
+    """Makes a test fail where the program would log an internal error and go on."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise AssertionError(record.getMessage()) from (record.exc_info or (None, None))[1]
+
+
+_RAISING = _RaisingHandler(logging.ERROR)
+
+
 @dataclass
 class Books:
     """The time ledger of a node, and what it posted; `restart` keeps only the stored state."""
@@ -155,15 +168,21 @@ class Books:
     spans: dict[int, TimeSpan] = field(default_factory=dict)
 
     def post(self, snapshot: Snapshot, awake: float | None = None) -> list[TimePosting]:
-        posted = self.ledger.post(snapshot, awake)
+        log = logging.getLogger("gpuledger.ledger")
+        log.addHandler(_RAISING)
+        try:
+            posted = self.ledger.post(snapshot, awake)
+        finally:
+            log.removeHandler(_RAISING)
         self.posted += posted
         self.spans |= {one.span.number: one.span for one in posted}
         return posted
 
     def restart(self) -> None:
-        stored, number = self.ledger.state(), self.ledger.recorder.next_number
+        number = self.ledger.recorder.next_number
+        stored = [(one.gpu, json.dumps(time_fields(one))) for one in self.ledger.state()]
         self.ledger = TimeLedger()
-        self.ledger.resume(stored, number)
+        self.ledger.resume([time_from_fields(card, json.loads(text)) for card, text in stored], number)
 
     def accounts(self, basis: str) -> Counter[TimeAccount]:
         """Microseconds by account, from the postings."""

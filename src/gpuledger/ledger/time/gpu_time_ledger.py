@@ -147,14 +147,14 @@ class GpuTimeLedger:
             self.facts = []
             return
         self._gather(now, evidence)
-        if now.is_readable or now.is_down:
+        if now.at - self.facts[0][0] > _LONGEST:
+            yield from self._decide_blindly(now.at, now.unix)
+        elif now.is_readable or now.is_down:
             # Until a Gpu is lost, the processes of its last list are there.
             last = replace(evidence.lists[-1], at=now.at / MICRO) if now.is_down else _lists(now)
             evidence.lists.append(last)
             evidence.ended_unix = now.unix / MICRO
             yield from self._decide(now, evidence)
-        elif now.at - self.facts[0][0] > _LONGEST:
-            yield from self._decide_blindly(now.at, now.unix)
         else:
             return
         self.evidence, self.facts = None, []
@@ -183,10 +183,11 @@ class GpuTimeLedger:
             yield Stretch(split_seconds(facts, Occupancy()), unix - (until - begins), ends - begins)
 
     def _facts_until(self, until: int) -> Iterator[tuple[int, int, GpuFacts]]:
-        ends = [begins for begins, _ in self.facts[1:]] + [until]
-        for (begins, facts), end in zip(self.facts, ends, strict=True):
-            if end > begins:
-                yield begins, end, facts
+        """The parts of the pending time in which the facts are the same, until the source's time `until`."""
+        for place, (begins, facts) in enumerate(self.facts, start=1):
+            ends = self.facts[place][0] if place < len(self.facts) else until
+            if ends > begins:
+                yield begins, ends, facts
 
     def _decide(self, now: TimeTick, evidence: Evidence) -> Iterator[Stretch]:
         """Decide the pending time by who was resident."""

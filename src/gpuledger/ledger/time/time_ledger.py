@@ -5,33 +5,18 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from gpuledger.ledger.energy.counter import LONGEST_INTERVAL, Epoch
 from gpuledger.ledger.time.gpu_time_ledger import GpuTimeLedger, Stretch, TimeTick
 from gpuledger.ledger.time.span import MICRO, TimePosting, TimeSpanRecorder
 from gpuledger.ledger.time.split import ALL_UNOBSERVED, GpuFacts
+from gpuledger.ledger.time.stored import StoredGpuTime
 from gpuledger.ledger.watched_time import CLOCK_STEP
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import Allocation
 
 log = logging.getLogger("gpuledger.ledger")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredGpuTime:
-    """The stored time state of a Gpu.
-
-    `posted` are all microseconds in its spans. `is_down` says that a loss began and has not ended under
-    `epoch`. `pending` is watched time that was not decided yet; it is posted after a restart.
-    """
-
-    gpu: Gpu
-    posted: int = 0
-    epoch: Epoch = field(default_factory=Epoch)
-    is_down: bool = False
-    pending: tuple[Stretch, ...] = ()
 
 
 class TimeLedger:

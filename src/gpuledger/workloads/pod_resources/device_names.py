@@ -17,12 +17,16 @@ FOUND_BY_CHECKPOINT = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDevice:
-    """A device allocated by DRA (Dynamic Resource Allocation): `driver`, `pool` and `device` identify it."""
+    """A device allocated by DRA (Dynamic Resource Allocation): `driver`, `pool` and `device` identify it.
+
+    `share` is the id of a share of its capacity, empty if the claim has the whole device.
+    """
 
     driver: str
     pool: str
     device: str
     claim: str = ""
+    share: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,15 @@ def count_replicas(ids: Iterable[tuple[str, str]]) -> ReplicaCounts:
 def allocated_fraction(items: Iterable[KubeletAllocation], replicas: ReplicaCounts) -> Fraction | None:
     """The part of one device that these allocations of one resource to one pod have together.
 
-    An id that several containers share counts once. 1 for a whole device, None if the number of replicas is
-    unknown.
+    An id that several containers share counts once. 1 for a whole device, None if the number of replicas or
+    the size of a share is unknown.
     """
     total = Fraction(0)
     for item in {(one.resource, one.device_id): one for one in items}.values():
+        if item.claimed_device is not None:
+            return None if item.claimed_device.share else Fraction(1)
         name = without_replica(item.device_id)
-        if item.claimed_device is not None or name == item.device_id.strip().lower():
+        if name == item.device_id.strip().lower():
             return Fraction(1)
         count = replicas.get((item.resource, name))
         if not count:

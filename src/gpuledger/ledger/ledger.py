@@ -18,6 +18,7 @@ from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.persistence import LedgerPersistence
 from gpuledger.ledger.sessions import OpenSession, Sessions
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import Quantity
@@ -95,6 +96,7 @@ class Ledger:
         self.sessions = Sessions(has_store=store is not None)
         floors = configured_floors(settings.empty_watts, settings.resident_watts)
         self.energy = EnergyLedger(floors, EnergyPolicy(settings.policy))
+        self.time = TimeLedger()
         self._accounts = Accounts(settings.zero_hold, settings.retention)
         self._process_cap = ProcessCap(settings.max_per_device)
         self._states = DeviceStates()
@@ -129,6 +131,7 @@ class Ledger:
         self.sessions.interrupt()
         self._allocations.interrupt()
         self.energy.interrupt()
+        self.time.interrupt()
         self._states.interrupt()
         self._owners.interrupt()
 
@@ -153,6 +156,7 @@ class Ledger:
         posted = self._posted = self.energy.post(snapshot)
         for one in posted:
             self._totals[one.gpu.uuid] += one.millijoules
+        self.time.post(snapshot)
         self.sessions.post(snapshot, posted)
         if self._persistence is not None:
             self._allocations.post(snapshot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpuledger.ledger.time.account import TimeAccount
 from gpuledger.ledger.time.split import ALLOCATION, Split, Splits
@@ -66,8 +67,7 @@ class TimeSpan:
         return TimePosting(self, begins, ends, microseconds, allocation, residence)
 
 
-@dataclass(frozen=True, slots=True)
-class TimePosting:
+class TimePosting(NamedTuple):
     """Watched time that one tick added to a span.
 
     `allocation` and `residence` are differences in whole microseconds, in the order of the split's accounts;

@@ -48,8 +48,16 @@ class Split:
     numerators: tuple[int, ...]
     denominator: int
 
+    @cached_property
+    def _is_even(self) -> bool:
+        return len(set(self.numerators)) == 1
+
     def shares(self, microseconds: int) -> list[int]:
         """Whole microseconds by account that sum to the total: largest remainder, ties by identity."""
+        if self._is_even:
+            # The usual case: all have the same remainder.
+            each, missing = divmod(microseconds, len(self.numerators))
+            return [each + 1] * missing + [each] * (len(self.numerators) - missing)
         exact = [microseconds * numerator for numerator in self.numerators]
         found = [amount // self.denominator for amount in exact]
         missing = microseconds - sum(found)

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuledger.ledger.energy.counter import Epoch
 from gpuledger.ledger.time.account import TimeAccount
-from gpuledger.ledger.time.gpu_time_ledger import Stretch
+from gpuledger.ledger.time.decision import Stretch
 from gpuledger.ledger.time.split import Split, Splits
 from gpuledger.model.devices import Gpu
 

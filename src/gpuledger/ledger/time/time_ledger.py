@@ -6,10 +6,11 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuledger.ledger.energy.counter import LONGEST_INTERVAL, Epoch
-from gpuledger.ledger.time.gpu_time_ledger import GpuTimeLedger, Stretch, TimeTick
+from gpuledger.ledger.energy.counter import Epoch
+from gpuledger.ledger.time.decision import Stretch, TimeTick, read_tick
+from gpuledger.ledger.time.gpu_time_ledger import GpuTimeLedger
 from gpuledger.ledger.time.span import MICRO, TimePosting, TimeSpanRecorder
-from gpuledger.ledger.time.split import ALL_UNOBSERVED, GpuFacts
+from gpuledger.ledger.time.split import GpuFacts
 from gpuledger.ledger.time.stored import StoredGpuTime
 from gpuledger.ledger.watched_time import CLOCK_STEP
 from gpuledger.model.devices import Gpu, Instance
@@ -88,14 +89,14 @@ class TimeLedger:
         for reading in snapshot.readings:
             if isinstance(reading.device, Instance):
                 parts.setdefault(reading.device.parent.uuid, []).append(reading)
-        missing = dict(self.gpu_ledgers)
+        missing, epoch = dict(self.gpu_ledgers), Epoch(snapshot.boot_id, snapshot.driver_load)
         for reading in snapshot.readings:
             gpu = reading.device
             if isinstance(gpu, Gpu):
                 one = missing.pop(gpu.uuid, None)
                 if one is None:
                     one = self.gpu_ledgers[gpu.uuid] = GpuTimeLedger(gpu)
-                one.gpu, one.epoch = gpu, Epoch(snapshot.boot_id, snapshot.driver_load)
+                one.gpu, one.epoch = gpu, epoch
                 self._post_gpu(one, self._tick(gpu, reading, parts.get(gpu.uuid, ()), snapshot), posted)
         for one in missing.values():
             self._post_missing(one, snapshot, posted)
@@ -106,7 +107,7 @@ class TimeLedger:
     ) -> TimeTick:
         at, unix = round(snapshot.elapsed * MICRO), round(snapshot.unix * MICRO)
         facts = self._facts_of(gpu, reading, parts, snapshot)
-        return TimeTick(at, unix, reading, parts, facts, whole=not snapshot.devices_failed)
+        return read_tick(at, unix, reading, parts, facts, whole=not snapshot.devices_failed)
 
     def _post_missing(self, one: GpuTimeLedger, snapshot: Snapshot, posted: list[TimePosting]) -> None:
         """A Gpu that is in no Reading: it is lost, could not be listed, or is gone."""
@@ -121,19 +122,15 @@ class TimeLedger:
             del self.gpu_ledgers[one.gpu.uuid]
 
     def _post_gpu(self, one: GpuTimeLedger, tick: TimeTick, posted: list[TimePosting]) -> None:
-        began, length = one.at, one.pending
         try:
-            stretches = list(one.post(tick, is_hang=self._is_hang))
+            decided = one.post(tick, is_hang=self._is_hang)
         except Exception:
             log.exception("failed to split the time of GPU %s", one.gpu.uuid)
-            if began is not None and 0 <= tick.at - began <= LONGEST_INTERVAL * MICRO:
-                length += tick.at - began
-            stretches = [Stretch(ALL_UNOBSERVED, tick.unix - length, length)]
-            one.forget_pending(tick)
+            decided = one.give_up(tick)
         self.posted.setdefault(one.gpu.uuid, 0)
-        self._record(one.gpu, stretches, posted)
+        self._record(one.gpu, decided, posted)
 
-    def _record(self, gpu: Gpu, stretches: Sequence[Stretch], posted: list[TimePosting]) -> None:
+    def _record(self, gpu: Gpu, stretches: Iterable[Stretch], posted: list[TimePosting]) -> None:
         for stretch in stretches:
             self.posted[gpu.uuid] += stretch.microseconds
             posted += self.recorder.post(gpu, *stretch)

@@ -9,7 +9,7 @@ import pytest
 
 from builders import gpu, instance, process
 from gpuledger.ledger.energy.counter import Epoch
-from gpuledger.ledger.time.gpu_time_ledger import Stretch
+from gpuledger.ledger.time.decision import Stretch
 from gpuledger.ledger.time.split import ALL_DOWN, GpuFacts, Occupancy, split_seconds
 from gpuledger.ledger.time.stored import StoredGpuTime, time_fields, time_from_fields
 from gpuledger.model.workload import Allocation

@@ -312,14 +312,13 @@ def test_a_failure_leaves_the_time_unobserved(
 
     for at in range(4):
         if at == 2:
-            monkeypatch.setattr("gpuledger.ledger.time.gpu_time_ledger.residences", fail)
-            monkeypatch.setattr("gpuledger.ledger.time.gpu_time_ledger.GpuTimeLedger._unchanged", fail)
+            monkeypatch.setattr("gpuledger.ledger.time.decision._usual_interval", fail)
         for one in ledger.post(truth.snapshot(at, at - 1)):
             posted += one.microseconds
             account = next(iter(one.changes(RESIDENCE))).account
             assert account == ("owner" if at == 1 else "unobserved")
     assert posted == ledger.watched[GPU.uuid] == 3_000_000
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
 def test_the_same_process_on_two_devices_is_two_rows() -> None:

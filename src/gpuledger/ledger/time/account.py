@@ -80,13 +80,14 @@ class OwnerNames:
 
     def key(self, owner: Workload) -> OwnerKey:
         """The identity of the owner."""
-        return owner_key(self._named(owner))
+        return owner_key(self.known(owner))
 
     def is_named(self, owner: Workload) -> bool:
         """Whether the owner is known."""
-        return is_named(self._named(owner))
+        return is_named(self.known(owner))
 
-    def _named(self, owner: Workload) -> Workload:
+    def known(self, owner: Workload) -> Workload:
+        """The owner, with its names if another owner of the Device has them."""
         if owner.kind != "pod" or owner.pod:
             return owner
         return self._by_uid.get(owner.pod_uid, owner)

@@ -159,7 +159,7 @@ def _usual_interval(ticks: Sequence[TimeTick]) -> _Usual | None:
     first, last = ticks[0], ticks[-1]
     if len(ticks) > 2 or last.processes is None or last.reading is None or first.owners != last.owners:
         return None
-    if last.reading.accounting or not all([process.computes for process in last.processes]):
+    if last.reading.accounting or not all(process.computes for process in last.processes):
         return None
     samples, facts = last.reading.samples, first.facts
     if last.owners and not facts.instances:

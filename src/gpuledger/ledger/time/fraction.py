@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
 from gpuledger.ledger.time.account import OwnerKey, OwnerNames, container_of
-from gpuledger.model.workload import Allocation
+from gpuledger.model.workload import Allocation, Workload
 
 _ONE = Fraction(1)
 
@@ -15,13 +15,14 @@ _ONE = Fraction(1)
 class AllocatedPart(NamedTuple):
     """The part of a Device that is allocated to one owner, at most 1 together with all others.
 
-    `is_estimate` means that it rests on an unknown fraction. `containers` are those that it was allocated to.
+    `is_estimate` means that it rests on an unknown fraction. `workloads` are those that it was allocated to,
+    by container.
     """
 
     owner: OwnerKey
     fraction: Fraction
     is_estimate: bool
-    containers: tuple[str, ...]
+    workloads: Mapping[str, Workload]
 
 
 def allocated_parts(allocations: Sequence[Allocation], names: OwnerNames) -> tuple[AllocatedPart, ...]:
@@ -32,12 +33,12 @@ def allocated_parts(allocations: Sequence[Allocation], names: OwnerNames) -> tup
     mean. A sum above 1 is scaled to 1. A fraction of 0 keeps nothing from anyone: it is no Allocation.
     """
     merged: dict[tuple[OwnerKey, str], Fraction | None] = {}
-    containers: dict[OwnerKey, set[str]] = {}
+    workloads: dict[OwnerKey, dict[str, Workload]] = {}
     for one in allocations:
         if one.fraction == 0:
             continue
         owner = names.key(one.workload)
-        containers.setdefault(owner, set()).add(container_of(one.workload))
+        workloads.setdefault(owner, {})[container_of(one.workload)] = one.workload
         before = merged.get((owner, one.resource))
         merged[owner, one.resource] = max(
             (fraction for fraction in (before, one.fraction) if fraction is not None), default=None
@@ -53,9 +54,9 @@ def allocated_parts(allocations: Sequence[Allocation], names: OwnerNames) -> tup
             owner,
             scale * sum((assumed if one is None else one for one in own), Fraction(0)),
             all_estimated or None in own,
-            tuple(sorted(containers[owner])),
+            workloads[owner],
         )
-        for owner in containers
+        for owner in workloads
         for own in [[fraction for (holder, _), fraction in merged.items() if holder == owner]]
     )
 

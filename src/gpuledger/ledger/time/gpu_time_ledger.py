@@ -86,7 +86,7 @@ class GpuTimeLedger:
         return [Stretch(ALL_DOWN, now.unix - length, length)]
 
     def _decide(self, now: TimeTick) -> Iterable[Stretch] | None:
-        """Decide the time since the last decision; None if a later tick will tell more."""
+        """Decide the time since the last decision; None if that awaits a later tick."""
         ticks = [*self.ticks, now]
         if self.ticks[0].processes is None or now.at - self.ticks[0].at > LONGEST:
             return list(decide_blindly(ticks))

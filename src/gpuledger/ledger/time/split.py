@@ -29,24 +29,27 @@ from gpuledger.ledger.time.fraction import AllocatedPart, allocated_parts
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
-from gpuledger.model.workload import Allocation
+from gpuledger.model.workload import Allocation, Workload
 
 ALLOCATION, RESIDENCE = "allocation", "residence"
 BASES = (ALLOCATION, RESIDENCE)
 
-_Parts = dict[TimeAccount, Fraction]
+# The part of each account, and the owner as it was known, None for the Gpu's own accounts.
+_Parts = dict[TimeAccount, tuple[Fraction, Workload | None]]
 
 
 @dataclass(frozen=True)
 class Split:
     """The parts of a Gpu's time by account: `numerators` over `denominator`, which sum to 1.
 
-    `accounts` are in the order in which ties are decided.
+    `accounts` are in the order in which ties are decided. `owners` are those of the accounts, None for the
+    Gpu's own accounts.
     """
 
     accounts: tuple[TimeAccount, ...]
     numerators: tuple[int, ...]
     denominator: int
+    owners: tuple[Workload | None, ...]
 
     @cached_property
     def _is_even(self) -> bool:
@@ -129,14 +132,14 @@ def split_seconds(facts: GpuFacts, occupancy: Occupancy) -> Splits:
         # An Allocation of the whole Gpu has the SMs that no Instance covers, too.
         uncut = _Device("", whole, ())
         _add(allocation, uncut.by_allocation(complete=facts.complete, left=UNCUT), 1 - covered)
-        _add(residence, {TimeAccount(UNCUT): Fraction(1)}, 1 - covered)
+        _add(residence, {TimeAccount(UNCUT): (Fraction(1), None)}, 1 - covered)
     by_allocation = _freeze_split(allocation)
     return Splits(by_allocation, by_allocation if allocation == residence else _freeze_split(residence))
 
 
 def own_account(account: str) -> Splits:
     """All time to one of the Gpu's own accounts."""
-    split = Split((TimeAccount(account),), (1,), 1)
+    split = Split((TimeAccount(account),), (1,), 1, (None,))
     return Splits(split, split)
 
 
@@ -144,17 +147,17 @@ ALL_DOWN, ALL_UNOBSERVED = own_account(DOWN), own_account(UNOBSERVED)
 
 
 def _add(total: _Parts, parts: _Parts, weight: Fraction) -> None:
-    for account, fraction in parts.items():
-        total[account] = total.get(account, Fraction(0)) + fraction * weight
+    for account, (fraction, owner) in parts.items():
+        before = total.get(account)
+        total[account] = ((before[0] if before else 0) + fraction * weight, owner)
 
 
 def _freeze_split(parts: _Parts) -> Split:
-    accounts = tuple(sorted((account for account, part in parts.items() if part), key=account_order))
-    denominator = lcm(*(parts[account].denominator for account in accounts))
-    numerators = tuple(
-        parts[account].numerator * (denominator // parts[account].denominator) for account in accounts
-    )
-    return Split(accounts, numerators, denominator)
+    accounts = tuple(sorted((account for account, (part, _) in parts.items() if part), key=account_order))
+    fractions = [parts[account][0] for account in accounts]
+    denominator = lcm(*(part.denominator for part in fractions))
+    numerators = tuple(part.numerator * (denominator // part.denominator) for part in fractions)
+    return Split(accounts, numerators, denominator, tuple(parts[account][1] for account in accounts))
 
 
 class _Device:
@@ -205,7 +208,7 @@ class _Device:
         if not free:
             return found
         if not complete or not self._is_readable:
-            found[TimeAccount(UNOBSERVED)] = free
+            found[TimeAccount(UNOBSERVED)] = (free, None)
             return found
         holders = {part.owner for part in self._parts}
         guests = [owner for owner in self._residents if owner not in holders]
@@ -215,17 +218,17 @@ class _Device:
         for owner in guests:
             self._add_owner(found, owner, free / len(guests))
         if not guests:
-            found[self._rest(left)] = free
+            found[self._rest(left)] = (free, None)
         return found
 
     def by_residence(self) -> _Parts:
         """Equally over the owners with a process on the Device."""
         if not self._is_readable:
-            return {TimeAccount(UNOBSERVED): Fraction(1)}
+            return {TimeAccount(UNOBSERVED): (Fraction(1), None)}
         found: _Parts = {}
         for owner in self._residents:
             self._add_owner(found, owner, Fraction(1, len(self._residents)))
-        return found or {self._rest(IDLE): Fraction(1)}
+        return found or {self._rest(IDLE): (Fraction(1), None)}
 
     def _rest(self, left: str) -> TimeAccount:
         """The account of what no owner has."""
@@ -243,11 +246,11 @@ class _Device:
                 each = fraction / (len(running) * len(processes))
                 for process in processes:
                     row = TimeAccount(OWNER, self._instance, owner, container, process.key, estimate)
-                    found[row] = found.get(row, Fraction(0)) + each
+                    found[row] = (each, self._names.known(process.workload))
         elif allocated is not None:
-            for container in allocated.containers:
+            for container, workload in allocated.workloads.items():
                 row = TimeAccount(OWNER, self._instance, owner, container, None, estimate)
-                found[row] = found.get(row, Fraction(0)) + fraction / len(allocated.containers)
+                found[row] = (fraction / len(allocated.workloads), self._names.known(workload))
 
 
 def is_drawing_busy(process: GpuProcess) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpuledger.ledger.energy.counter import Epoch
+from gpuledger.ledger.ownership import owner_fields, owner_from_fields
 from gpuledger.ledger.time.account import TimeAccount
 from gpuledger.ledger.time.decision import Stretch
 from gpuledger.ledger.time.split import Split, Splits
@@ -56,12 +57,19 @@ def time_from_fields(gpu: Gpu, values: Mapping[str, Any]) -> StoredGpuTime:
 
 
 def _split_fields(split: Split) -> list[object]:
-    return [[list(account) for account in split.accounts], list(split.numerators), split.denominator]
+    owners = [None if owner is None else owner_fields(owner) for owner in split.owners]
+    accounts = [list(account) for account in split.accounts]
+    return [accounts, list(split.numerators), split.denominator, owners]
 
 
 def _split(values: Sequence[Any]) -> Split:
-    accounts, numerators, denominator = values
-    return Split(tuple(_account(*one) for one in accounts), tuple(numerators), denominator)
+    accounts, numerators, denominator, owners = values
+    return Split(
+        tuple(_account(*one) for one in accounts),
+        tuple(numerators),
+        denominator,
+        tuple(None if owner is None else owner_from_fields(owner) for owner in owners),
+    )
 
 
 def _account(

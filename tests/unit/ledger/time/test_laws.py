@@ -150,7 +150,7 @@ def test_own_accounts_have_no_owner_and_owners_have_one(truth: Truth, times: lis
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=12), st.integers(0, 10**12))
 def test_shares_are_the_largest_remainders(weights: list[int], microseconds: int) -> None:
     accounts = tuple(TimeAccount(OWNER, owner=("user", f"{rank:02}")) for rank in range(len(weights)))
-    split = Split(accounts, tuple(weights), sum(weights))
+    split = Split(accounts, tuple(weights), sum(weights), (None,) * len(weights))
     found = split.shares(microseconds)
     assert sum(found) == microseconds
     exact = [Fraction(microseconds * weight, sum(weights)) for weight in weights]
@@ -186,5 +186,6 @@ def test_a_closed_span_is_its_split_whatever_the_ticks_were(gaps: list[int], cou
 
 def test_a_difference_can_be_negative_but_their_sum_is_exact() -> None:
     """The Alabama paradox: one more microsecond, and an owner has one less."""
-    split = Split(tuple(TimeAccount(OWNER, owner=("user", name)) for name in "abc"), (6, 6, 2), 14)
+    accounts = tuple(TimeAccount(OWNER, owner=("user", name)) for name in "abc")
+    split = Split(accounts, (6, 6, 2), 14, (None,) * 3)
     assert (split.shares(10), split.shares(11)) == ([4, 4, 2], [5, 5, 1])

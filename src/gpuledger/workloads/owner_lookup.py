@@ -82,8 +82,9 @@ class OwnerLookup:
 
     def assign_owners(self, snapshot: Snapshot) -> Snapshot:
         """The Snapshot with the Workload of every process set; the same object if nothing changes."""
-        allocations = snapshot.allocations
+        allocations, complete = snapshot.allocations, snapshot.allocations_complete
         if self._directory is not None:
+            complete = self._directory.has_all_allocations(snapshot.unix)
             allocations = self._directory.allocations(self._devices_of(snapshot))
             inputs = (*self._directory.identity_inputs(), allocations)
             if not same_objects(inputs, self._inputs):
@@ -99,9 +100,10 @@ class OwnerLookup:
         if self._directory is not None and pending - self._without_name:
             self._directory.nudge()
         self._without_name = pending
-        if allocations is snapshot.allocations and same_objects(readings, snapshot.readings):
+        is_same = allocations is snapshot.allocations and complete == snapshot.allocations_complete
+        if is_same and same_objects(readings, snapshot.readings):
             return snapshot
-        return replace(snapshot, readings=readings, allocations=allocations)
+        return replace(snapshot, readings=readings, allocations=allocations, allocations_complete=complete)
 
     def _devices_of(self, snapshot: Snapshot) -> tuple[Device, ...]:
         devices = tuple([reading.device for reading in snapshot.readings])

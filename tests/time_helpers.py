@@ -167,11 +167,11 @@ class Books:
     posted: list[TimePosting] = field(default_factory=list)
     spans: dict[int, TimeSpan] = field(default_factory=dict)
 
-    def post(self, snapshot: Snapshot, awake: float | None = None) -> list[TimePosting]:
+    def post(self, snapshot: Snapshot, suspended: float | None = None) -> list[TimePosting]:
         log = logging.getLogger("gpuledger.ledger")
         log.addHandler(_RAISING)
         try:
-            posted = self.ledger.post(snapshot, awake)
+            posted = self.ledger.post(snapshot, suspended)
         finally:
             log.removeHandler(_RAISING)
         self.posted += posted

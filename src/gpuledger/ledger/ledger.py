@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gpuledger.ledger.accounts import Accounts
@@ -89,16 +89,23 @@ class Ledger:
     """Posts one Snapshot at a time; used only by the tick thread. Its state is an immutable value.
 
     With a `store`, it continues what the store holds, and saves each posting there before it returns the
-    state.
+    state. `suspended` returns the seconds that the machine was suspended since its boot; without it, a hang
+    of the driver looks like a suspend.
     """
 
     required_quantities: frozenset[Quantity] = QUANTITIES
 
-    def __init__(self, settings: LedgerSettings, store: LedgerStore | None = None) -> None:
+    def __init__(
+        self,
+        settings: LedgerSettings,
+        store: LedgerStore | None = None,
+        suspended: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self.sessions = Sessions(has_store=store is not None)
         floors = configured_floors(settings.empty_watts, settings.resident_watts)
         self.energy = EnergyLedger(floors, EnergyPolicy(settings.policy))
         self.time = TimeLedger()
+        self._suspended = suspended
         self._time_accounts = TimeAccounts(settings.zero_hold, settings.retention)
         self._accounts = Accounts(settings.zero_hold, settings.retention)
         self._process_cap = ProcessCap(settings.max_per_device)
@@ -204,7 +211,7 @@ class Ledger:
         return replace(state, energy=self.state.energy, time=self.state.time, parts=(part,))
 
     def _post_time(self, snapshot: Snapshot) -> TimeState:
-        self._time_posted += self.time.post(snapshot)
+        self._time_posted += self.time.post(snapshot, self._suspended())
         posted, self._time_posted = self._time_posted, []
         self._time_accounts.post(posted, snapshot.elapsed)
         return self._time_accounts.state(self.time.watched)

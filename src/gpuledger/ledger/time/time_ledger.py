@@ -34,8 +34,8 @@ class TimeLedger:
         self._facts: dict[str, GpuFacts] = {}
         self._allocations: tuple[Allocation, ...] = ()
         self._by_gpu: dict[str, tuple[Allocation, ...]] = {}
-        # The source's clock and the clock that stops in a suspend, at the last tick.
-        self._clocks: tuple[float, float | None] | None = None
+        # Seconds in suspend until the last tick, None if nothing was watched then.
+        self._suspended: float | None = None
         self._is_hang = False
 
     def resume(self, stored: Iterable[StoredGpuTime], next_span: int = 1) -> None:
@@ -70,20 +70,20 @@ class TimeLedger:
 
     def interrupt(self) -> None:
         """Stop watching until the next posting. What is pending is decided now, and returned with that."""
-        self._clocks = None
+        self._suspended = None
         for one in self.gpu_ledgers.values():
             self._record(one.gpu, one.interrupt(), self._kept)
             self.recorder.close(one.gpu.uuid)
 
-    def post(self, snapshot: Snapshot, awake: float | None = None) -> list[TimePosting]:
+    def post(self, snapshot: Snapshot, suspended: float | None = None) -> list[TimePosting]:
         """Post one Snapshot.
 
-        `awake` are the seconds of a clock that stops while the machine is suspended, None if there is none:
-        with it, a gap of more than a minute in which the program ran is a hang, and watched.
+        `suspended` are the seconds that the machine was suspended since its boot, None if that is unknown. If
+        they are the same before and after a gap of more than a minute, the gap is a hang, and watched.
         """
         posted, self._kept = self._kept, []
-        self._is_hang = self._ran_since_last_tick(snapshot.elapsed, awake)
-        self._clocks = (snapshot.elapsed, awake)
+        before, self._suspended = self._suspended, suspended
+        self._is_hang = None not in (before, suspended) and (suspended or 0) - (before or 0) < CLOCK_STEP
         self._group_allocations(snapshot.allocations)
         parts: dict[str, list[Reading]] = {}
         for reading in snapshot.readings:
@@ -134,13 +134,6 @@ class TimeLedger:
         for stretch in stretches:
             self.posted[gpu.uuid] += stretch.microseconds
             posted += self.recorder.post(gpu, *stretch)
-
-    def _ran_since_last_tick(self, elapsed: float, awake: float | None) -> bool:
-        """Whether this program certainly ran, without a suspend, since the last tick."""
-        before, awake_before = self._clocks or (elapsed, None)
-        if awake is None or awake_before is None:
-            return False
-        return awake - awake_before >= elapsed - before - CLOCK_STEP
 
     def _group_allocations(self, allocations: tuple[Allocation, ...]) -> None:
         """Group the Allocations by Gpu, once while they do not change."""

@@ -6,6 +6,7 @@ from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from gpuledger.ledger.time.account import OWNER, TimeAccount
 from gpuledger.ledger.time.span import QUARTER
 from gpuledger.ledger.time.split import ALLOCATION, BASES, Split
 from gpuledger.model.workload import UNKNOWN, Workload
+from gpuledger.sources.simulator.scenario_parser import load_scenario
 from time_helpers import (
     Books,
     Has,
@@ -26,6 +28,7 @@ from time_helpers import (
     pod,
     user,
 )
+from unit.sources.simulator.support import Node
 
 GPU = gpu(0, sm_count=132)
 PARTS = (instance(GPU, 1, index=0, sm_count=60), instance(GPU, 2, index=1, sm_count=32))
@@ -189,3 +192,13 @@ def test_a_difference_can_be_negative_but_their_sum_is_exact() -> None:
     accounts = tuple(TimeAccount(OWNER, owner=("user", name)) for name in "abc")
     split = Split(accounts, (6, 6, 2), 14, (None,) * 3)
     assert (split.shares(10), split.shares(11)) == ([4, 4, 2], [5, 5, 1])
+
+
+@pytest.mark.parametrize("name", ["k8s-node", "workstation"])
+def test_ten_minutes_of_a_node_balance_to_the_microsecond(name: str) -> None:
+    node, books = Node(load_scenario(name)), Books()
+    for second in range(600):
+        books.post(node.at(float(second)))
+    assert_time_balances(books)
+    assert set(books.ledger.watched.values()) == {599_000_000}
+    assert any(one.account == OWNER for one in books.accounts(ALLOCATION))

@@ -206,26 +206,31 @@ def test_an_active_instance_without_an_owner_is_unattributed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ran", "expected"),
-    [(300.0, "A 60, unobserved 300"), (10.0, "A 60"), (None, "A 60")],
-    ids=["a hang is watched", "a suspend is not", "nor a gap of an unknown kind"],
+    ("before", "after", "expected"),
+    [(7.0, 7.5, "A 60, unobserved 300"), (7.0, 107.0, "A 60"), (None, None, "A 60"), (None, 7.0, "A 60")],
+    ids=["a hang is watched", "a suspend is not", "nor a gap of an unknown kind", "nor one with a restart"],
 )
-def test_a_gap_of_more_than_a_minute(ran: float | None, expected: str) -> None:
+def test_a_gap_of_more_than_a_minute(before: float | None, after: float | None, expected: str) -> None:
     truth, books = Truth(GPU, [Has(A, WHOLE)], [Runs(A)]), Books()
-    awake = 0.0
     for at in [*range(31), *range(330, 361)]:
-        if at == 330:
-            awake += -1 if ran is None else ran - 1
-        books.post(truth.snapshot(at, at - 1), None if ran is None else awake)
-        awake += 1
+        books.post(truth.snapshot(at, at - 1), before if at < 330 else after)
     assert_time_balances(books)
     assert books.seconds(ALLOCATION) == in_seconds(expected)
+
+
+def test_a_pause_of_more_than_a_minute_is_no_hang() -> None:
+    truth, books = Truth(GPU, [Has(A, WHOLE)], [Runs(A)]), Books()
+    for at in [*range(31), *range(330, 361)]:
+        if at == 330:
+            books.ledger.interrupt()
+        books.post(truth.snapshot(at, at - 1), 0.0)
+    assert books.seconds(ALLOCATION) == in_seconds("A 60")
 
 
 def test_a_hang_while_the_gpu_is_lost_is_a_loss() -> None:
     truth, books = Truth(GPU, [Has(A, WHOLE)], [Runs(A)], lost=[(20, 400)]), Books()
     for at in [*range(31), *range(330, 401)]:
-        books.post(truth.snapshot(at, at - 1), float(at))
+        books.post(truth.snapshot(at, at - 1), 0.0)
     assert books.seconds(ALLOCATION) == in_seconds("A 20, down 380")
 
 

@@ -50,10 +50,9 @@ def owner_key(owner: Workload) -> OwnerKey:
             return ("pod", owner.namespace, owner.pod)
         case "pod":
             return ("pod", "", "", owner.pod_uid or owner.container_id)
-        case "slurm":
-            return ("slurm", owner.job)
-        case "job":
-            return ("job", owner.runtime, owner.job)
+        case "slurm" | "job":
+            # A job-mapping directory does not know which batch system runs the job.
+            return ("job", owner.job)
         case "container":
             return ("container", owner.container_id or owner.container)
         case "unit":

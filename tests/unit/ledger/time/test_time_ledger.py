@@ -170,6 +170,19 @@ def test_a_pod_known_by_id_is_joined_to_its_allocation() -> None:
     assert play(truth, range(61)).seconds(RESIDENCE) == in_seconds("A 30, B 30")
 
 
+@pytest.mark.parametrize(
+    ("allocated", "running"),
+    [
+        (Workload(kind="slurm", job="7"), Workload(kind="slurm", job="7", user="mira", step="0")),
+        (Workload(kind="job", job="7"), Workload(kind="job", runtime="pbs", job="7", user="mira")),
+    ],
+    ids=["slurm", "job-mapping directory"],
+)
+def test_a_job_is_the_owner_of_its_processes(allocated: Workload, running: Workload) -> None:
+    truth = Truth(GPU, [Has(allocated, QUARTER)], [Runs(running)])
+    assert play(truth, range(61)).seconds(ALLOCATION) == {"7": 15_000_000, "idle": 45_000_000}
+
+
 PARTS = (instance(GPU, 1, index=0, sm_count=66), instance(GPU, 2, index=1, sm_count=33))
 
 

@@ -231,9 +231,8 @@ class _Device:
         return found or {self._rest(IDLE): (Fraction(1), None)}
 
     def _rest(self, left: str) -> TimeAccount:
-        """The account of what no owner has."""
-        used = self._active and not self._residents and not self._parts
-        return TimeAccount(UNATTRIBUTED if used else left)
+        """The account of what no owner has: nobody is resident, or only processes of unknown owners."""
+        return TimeAccount(UNATTRIBUTED if self._active and not self._parts else left)
 
     def _add_owner(
         self, found: _Parts, owner: OwnerKey, fraction: Fraction, allocated: AllocatedPart | None = None

@@ -7,11 +7,12 @@ seconds after its owner was last present. Time of an owner known only by id wait
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+from gpuledger.ledger.energy.counter import LONGEST_INTERVAL
 from gpuledger.ledger.owners import Labels, labels_of
 from gpuledger.ledger.ownership import OWNER_TIMEOUT
 from gpuledger.ledger.time.account import OWNER, UNCUT, TimeAccount, is_named
@@ -63,11 +64,14 @@ class TimeAccounts:
         # The counters of the newest span of each Gpu, in the order of its accounts.
         self._of_span: dict[str, tuple[int, list[_TimeCounter]]] = {}
         self._now = 0.0
+        # When time of a Gpu was last decided.
+        self._decided: dict[str, float] = {}
 
     def post(self, posted: list[TimePosting], now: float) -> None:
         """Book the time of one tick."""
         self._now = now
         for one in posted:
+            self._decided[one.gpu.uuid] = now
             changes = one.allocation if self.basis == ALLOCATION else one.residence
             for counter, change in zip(self._counters(one), changes, strict=True):
                 counter.microseconds += change
@@ -76,7 +80,7 @@ class TimeAccounts:
                 if counter.microseconds > counter.exported:
                     counter.exported = counter.microseconds
         if self._waiting:
-            self._expire_waiting({one.gpu.uuid for one in posted})
+            self._expire_waiting()
         self._end_series()
 
     def _counters(self, posting: TimePosting) -> list[_TimeCounter]:
@@ -113,13 +117,15 @@ class TimeAccounts:
             counter = self._series[labels] = _TimeCounter(self._now, self._now)
         return counter
 
-    def _expire_waiting(self, decided: Collection[str]) -> None:
-        """Export waiting owners as unknown if they left or if their names did not arrive in time.
+    def _has_left(self, uuid: str, counter: _TimeCounter) -> bool:
+        """Whether the owner has left, or its Gpu: while time is pending, nobody knows who left."""
+        is_decided = counter.alive < self._decided.get(uuid, 0.0)
+        return self._now - counter.alive > (0 if is_decided else LONGEST_INTERVAL)
 
-        `decided` are the Gpus with time in this tick: of others, it is not known who left.
-        """
+    def _expire_waiting(self) -> None:
+        """Export waiting owners as unknown if they left or if their names did not arrive in time."""
         for key, waiting in list(self._waiting.items()):
-            is_gone = waiting.alive < self._now and key.uuid in decided
+            is_gone = self._has_left(key.uuid, waiting)
             if waiting.microseconds and (is_gone or self._now - waiting.born >= OWNER_TIMEOUT):
                 unknown = self._open((key.uuid, key.instance, OWNER, *labels_of(UNKNOWN)))
                 unknown.alive = max(unknown.alive, waiting.alive)
@@ -133,8 +139,8 @@ class TimeAccounts:
         gone = [
             labels
             for labels, counter in self._series.items()
-            if counter.alive < now
-            and now - counter.alive >= self.retention
+            if now - counter.alive >= self.retention
+            and self._has_left(labels[0], counter)
             and now - counter.born >= 2 * self.hold
         ]
         for labels in gone:

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, instance
-from gpuledger.ledger.time.split import BASES, RESIDENCE
+from gpuledger.ledger.time.account import OWNER, TimeAccount
+from gpuledger.ledger.time.span import TimeSpan
+from gpuledger.ledger.time.split import BASES, RESIDENCE, Split, Splits
 from gpuledger.ledger.time.time_accounts import TimeAccounts
 from gpuledger.model.session import TimeState
 from gpuledger.model.workload import Workload
@@ -107,6 +109,41 @@ def test_a_series_begins_again_at_0_after_its_end() -> None:
     exporter = Exporter()
     exporter.play(Truth(GPU, [], [Runs(user("mira"), 0, 10), Runs(user("mira"), 30)]), range(36))
     assert exporter.values() == {"idle": 20.0, "mira": 5.0}
+
+
+def test_a_list_that_fails_ends_no_series_and_no_wait_for_a_name() -> None:
+    exporter = Exporter()
+    exporter.play(
+        lambda at: Truth(
+            GPU, [], [Runs(user("mira")), Runs(NAMELESS if at < 25 else NAMED)], unlisted=[(5, 25)]
+        ),
+        range(31),
+    )
+    assert exporter.values() == {"mira": 15.0, "ml/A/main": 15.0}
+
+
+def test_a_series_that_ended_in_a_pause_begins_again() -> None:
+    exporter = Exporter()
+    truth = Truth(GPU, [], [Runs(user("mira"))])
+    exporter.play(truth, range(11))
+    exporter.accounts.post([], 100)
+    exporter.state = exporter.accounts.state(exporter.books.ledger.watched)
+    assert exporter.values() == {}
+    exporter.play(truth, range(11, 21))
+    assert (exporter.values(), exporter.state.closed) == ({"mira": 10.0}, {"GPU-0": 10_000_000})
+
+
+def test_a_counter_keeps_its_value_while_its_account_has_a_microsecond_less() -> None:
+    owners = tuple(user(name) for name in "abc")
+    rows = tuple(TimeAccount(OWNER, owner=("user", owner.user)) for owner in owners)
+    split = Split(rows, (6, 6, 2), 14, owners)
+    span, accounts = TimeSpan(1, GPU, Splits(split, split), 0, 0), TimeAccounts(0.0, 5.0)
+    seen = []
+    for at, microseconds in enumerate((10, 1, 10)):
+        accounts.post([span.extend(0, microseconds)], float(at))
+        state = accounts.state({"GPU-0": span.microseconds})
+        seen.append([row.microseconds for row in state.rows])
+    assert seen == [[4, 4, 2], [5, 5, 2], [9, 9, 3]]
 
 
 def test_uncovered_multiprocessors_are_exported_as_idle() -> None:

@@ -97,6 +97,20 @@ WHOLE, QUARTER = Fraction(1), Fraction(1, 4)
             id="unknown takes nothing while an Allocation has no process known to be its",
         ),
         pytest.param(
+            Truth(GPU, [Has(A, Fraction(0))], [Runs(A)]),
+            60,
+            "A 60",
+            "A 60",
+            id="who has an Allocation that keeps nothing from anyone is a guest like others",
+        ),
+        pytest.param(
+            Truth(GPU, [Has(A, Fraction(0))], busy=True),
+            60,
+            "unattributed 60",
+            "unattributed 60",
+            id="an Allocation that keeps nothing from anyone is none",
+        ),
+        pytest.param(
             Truth(GPU, [], [Runs(UA, types="G", sm=0.3)]),
             60,
             "A 60",
@@ -313,6 +327,29 @@ def test_a_clock_that_is_set_moves_time_but_loses_none() -> None:
         books.post(replace(seen, unix=seen.unix - 7200) if at >= 30 else seen)
     assert books.seconds(RESIDENCE) == in_seconds("A 60")
     assert len(books.spans) == 2
+
+
+def test_a_small_step_of_the_clock_begins_a_span() -> None:
+    truth, books = Truth(GPU, [], [Runs(UA)]), Books()
+    for at in range(61):
+        seen = truth.snapshot(at, at - 1)
+        books.post(replace(seen, unix=seen.unix + 10) if at >= 30 else seen)
+    assert [span.microseconds for span in books.spans.values()] == [29_000_000, 31_000_000]
+
+
+def test_instances_that_could_not_be_listed_are_still_there() -> None:
+    truth, books = Truth(GPU, [Has(A, WHOLE, device=PARTS[0])], [], PARTS), Books()
+    for at in range(181):
+        seen = truth.snapshot(at, at - 1)
+        if 10 < at < 180:
+            seen = replace(seen, readings=seen.readings[:1], devices_failed=True)
+        books.post(seen)
+    assert books.seconds(ALLOCATION) == in_seconds("A 90, idle 47.5, unobserved 42.5")
+
+
+def test_a_process_that_no_tick_saw_is_known_by_its_accounting_record() -> None:
+    truth = Truth(GPU, [], [Runs(UA), Runs(UB, 20.25, 20.75)])
+    assert play(truth, range(61)).seconds(RESIDENCE) == in_seconds("A 59.75, unknown 0.25")
 
 
 def test_a_process_that_comes_and_goes_changes_only_its_seconds() -> None:

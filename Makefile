@@ -16,7 +16,7 @@ JOBS   ?= $(shell expr $$(nproc) \* 3)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick unit integration cluster e2e lint format docs site dashboards chart manifests screenshots bench prove \
+.PHONY: help run test quick unit integration cluster e2e lint format docs goldens site dashboards chart manifests screenshots bench prove \
         fuzz mutants build image lock sbom audit clean debian debian-e2e
 
 help:                    ## list the targets
@@ -63,6 +63,9 @@ docs: $(VENV)/.dev       ## generate docs/metrics.md, the tables of settings, th
 	$(BIN)/python dev/write_settings.py
 	PYTHONPATH=src:tests $(BIN)/python tests/api_examples.py src/gpuledger/web/api/examples.json
 	$(BIN)/python dev/draw_architecture.py
+
+goldens: $(VENV)/.dev    ## write the golden files of the tests; review the difference
+	UPDATE_GOLDENS=1 $(BIN)/python -m pytest -q $$(grep -rl --include='*.py' UPDATE_GOLDENS tests/unit)
 
 site: $(VENV)/.dev       ## build the documentation site: build/site/index.html
 	$(BIN)/python -m sphinx -q -W --keep-going -E -a -b html docs build/site
@@ -155,9 +158,9 @@ debian:
 
 # What `e2e` needs as well, as COMMAND:PACKAGE. An existing command (containerd from Docker) is kept.
 E2E := /usr/lib/go-1.19/bin/go:golang-1.19-go rsync:rsync dpkg-source:dpkg-dev openssl:openssl \
-       etcd:etcd-server containerd:containerd runc:runc debootstrap:debootstrap kubectl:kubernetes-client \
+       etcd:etcd-server containerd:containerd runc:runc kubectl:kubernetes-client \
        slurmctld:slurmctld slurmd:slurmd slurmdbd:slurmdbd sbatch:slurm-client munged:munge mariadbd:mariadb-server-core \
-       dockerd:docker.io podman:podman newuidmap:uidmap slirp4netns:slirp4netns mmdebstrap:mmdebstrap
+       dockerd:docker.io podman:podman newuidmap:uidmap mmdebstrap:mmdebstrap
 
 debian-e2e:
 	@missing=$$(for p in $(E2E); do PATH="$$PATH:/usr/sbin" command -v $${p%%:*} >/dev/null || echo $${p##*:}; done); \

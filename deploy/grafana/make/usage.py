@@ -60,6 +60,8 @@ OWNER_HEADINGS = {
 DEVICE_HEADINGS = {"node": "Node", "gpu": "GPU", "mig_instance": "MIG", "profile": "Profile"}
 GPU_LINK = ("GPU health", "/d/gpuledger-health?var-gpu=${__data.fields.UUID}&" + SHARED_PARAMETERS)
 _PID = (*DEVICE, "pid")
+# A pod has no user, a container and a job have no namespace: only all labels together name each owner.
+_OWNER_NAME = " ".join(f"{{{{{label}}}}}" for label in OWNER)
 
 
 def state(name: str) -> str:
@@ -259,7 +261,7 @@ def _owner_timeline() -> Panel:
         "One band per owner and device while the owner had it; orange while no process ran.",
         Query(
             named(count),
-            "{{node}} GPU {{gpu}} {{mig_instance}} · {{namespace}} {{pod}} {{user}} {{slurm_job}}",
+            f"{{{{node}}}} GPU {{{{gpu}}}} {{{{mig_instance}}}} · {_OWNER_NAME}",
         ),
         names=names,
         steps=((None, ORANGE), (1, GREEN)),
@@ -284,11 +286,11 @@ def _utilization() -> Panel:
 
 
 def _memory() -> Panel:
-    by_pod = total(memory_by_owner(), "namespace", "pod", "user")
+    by_owner = total(memory_by_owner(), *OWNER)
     return series(
         "Memory used by owner",
         "Device memory used by the processes of each owner.",
-        [Query(by_pod, "{{namespace}} {{pod}} {{user}}")],
+        [Query(by_owner, _OWNER_NAME)],
         unit="bytes",
         decimals=1,
         stack=True,
@@ -298,7 +300,7 @@ def _memory() -> Panel:
 
 def _held() -> list[Panel]:
     now = total(in_gpus(held_share("$__rate_interval")), "namespace")
-    hours = gpu_hours("gpuledger_owner_held_seconds_total", "namespace", "pod", "user", "slurm_job")
+    hours = gpu_hours("gpuledger_owner_held_seconds_total", *OWNER)
     used = gpu_hours("gpuledger_owner_resident_seconds_total", "namespace")
     return [
         series(
@@ -312,7 +314,7 @@ def _held() -> list[Panel]:
         bars(
             "Idle GPU-hours by owner",
             "GPU-hours in the time range in which owners had a GPU while no engine was busy: the top 20.",
-            Query(f"topk(20, {hours} > 0)", "{{namespace}} {{pod}} {{user}} {{slurm_job}}"),
+            Query(f"topk(20, {hours} > 0)", _OWNER_NAME),
             unit="h",
             decimals=1,
             steps=((None, ORANGE),),

@@ -169,3 +169,11 @@ def test_durations_of_ended_sessions_are_counted_per_bucket() -> None:
     assert (counts[10.0], counts[60.0], counts[300.0], counts[1800.0]) == (2, 2, 2, 3)
     assert (durations.count, durations.sum) == (3, 715)
     assert state.sessions_closed == {"GPU-0": 3}
+
+
+def test_ended_sessions_are_counted_from_0() -> None:
+    """A counter that begins with 1 loses that 1 in increase()."""
+    ledger = Ledger(LedgerSettings())
+    state = ledger.post(snapshot(reading(gpu(0)), reading(gpu(1))))
+    assert state.sessions_closed == {"GPU-0": 0, "GPU-1": 0}
+    assert state.session_durations["GPU-1"].sum == 0

@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import AccountingRecord, GpuProcess, ProcessKey, UtilizationSample
 
 # A graphics-only process below this share of engine time is a desktop and does not count as activity.
 DESKTOP_SHARE = 0.05
+# Seconds: maximum age of a sample in the driver's buffer, and maximum difference of one machine's clocks.
+_OLDEST_SAMPLE = 60.0
+_SKEW = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLists:
-    """One tick's complete process lists of a Gpu and its Instances."""
+    """One tick's complete process lists of a Gpu and its Instances.
+
+    `serving` are processes of the machine that served others at that time.
+    """
 
     at: float
     processes: Mapping[ProcessKey, GpuProcess]
+    serving: frozenset[ProcessKey] = NO_PROCESSES
 
 
 @dataclass(slots=True)
@@ -97,3 +105,15 @@ def engine_time(sample: UtilizationSample) -> float:
 def is_activity(sample: UtilizationSample, drawing: frozenset[int]) -> bool:
     """Return whether a sample shows activity of the Gpu. A desktop's drawing does not count."""
     return engine_time(sample) >= DESKTOP_SHARE if sample.pid in drawing else engine_time(sample) > 0
+
+
+def clock_offset(newest: float, at: float, unix: float, before: float | None) -> float:
+    """The source's clock minus the driver's sample time (the header says only "CPU timestamp").
+
+    Drivers count from boot or from 1970. Otherwise, a sample is never newer than its tick, so the smallest
+    difference ever seen is the best estimate.
+    """
+    for known in (0.0, at - unix):
+        if -_SKEW <= at - newest - known <= _OLDEST_SAMPLE:
+            return known
+    return at - newest if before is None else min(before, at - newest)

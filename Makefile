@@ -16,7 +16,7 @@ JOBS   ?= $(shell expr $$(nproc) \* 3)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick unit integration cluster e2e lint format docs goldens site dashboards chart manifests screenshots bench prove \
+.PHONY: help run test quick unit integration cluster e2e release-check lint format docs goldens site dashboards chart manifests screenshots bench prove \
         fuzz mutants build image lock sbom audit clean debian debian-e2e
 
 help:                    ## list the targets
@@ -46,6 +46,10 @@ cluster: debian-e2e  ## build Kubernetes for `e2e`, once (some minutes)
 
 e2e: $(VENV)/.dev debian cluster  ## the tests on real Kubernetes, Slurm, Docker and Podman (needs root)
 	$(SUDO) $(BIN)/python -B -m pytest -n $(shell expr $$(nproc) \* 2) --dist loadgroup -p no:cacheprovider tests/cluster tests/slurm tests/containers
+
+# Some 15 minutes when all roots, builds and environments are in ~/.cache/gpuledger, an hour when not.
+release-check: $(VENV)/.dev debian debian-e2e  ## run what is too long for CI (root), and write date, result and versions into the docs
+	$(SUDO) $(BIN)/python -B dev/release_check.py --write docs/development.md
 
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules, language
 	$(BIN)/ruff check $(CODE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -105,8 +105,10 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.store.close()
 
 
 def test_a_process_on_an_unmetered_gpu_has_no_energy_sample(bench: Bench) -> None:
@@ -260,5 +262,7 @@ def test_folding_changes_nothing(bench: Bench, tmp_path: Path) -> None:
     bench.run([ON_OLD, ON_NEW], {NEW: 100.0}, seconds=3700, step=10.0)
     before = bench.report()
     history = History(folded(bench.store.file, bench.clock.now_unix + 3600, tmp_path / "folded.db"))
-    assert same(before, build_report(history, "user", ENERGY, (0, 2**32)))
-    history.close()
+    try:
+        assert same(before, build_report(history, "user", ENERGY, (0, 2**32)))
+    finally:
+        history.close()

@@ -477,7 +477,7 @@ def test_cipher_suites_of_tls_1_2_are_the_listed_ones_in_the_preferred_order(
 def test_without_a_list_cipher_suites_without_forward_secrecy_are_refused(
     file, certificates, offered, status
 ):
-    """Also with a Python whose defaults are those of OpenSSL, as in Debian."""
+    """Also with a Python that keeps the defaults of OpenSSL, as in Debian."""
     certificates.issue("server", "subjectAltName=DNS:localhost", signer="ca", key=RSA)
     file.write_text(TLS.format(more=""))
     context = certificates.client_context()

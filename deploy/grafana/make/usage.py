@@ -87,11 +87,6 @@ def memory_by_owner() -> str:
     return f"{held} * on ({', '.join(_PID)}) group_left ({', '.join(OWNER)}) {processes()}"
 
 
-def held_share(window: str) -> str:
-    """Returns the fraction of the window in which an owner had the device and no engine was busy for it."""
-    return deduplicated(f"rate({of_owner('gpuledger_owner_held_seconds_total')}[{window}])", *DEVICE, *OWNER)
-
-
 def gpu_hours(family: str, *labels: str) -> str:
     """Returns GPU-hours in the time range by `labels`, with MIG instances as fractions of a GPU."""
     seconds = in_gpus(rise(family, (*DEVICE, *OWNER)), "$__range")
@@ -185,12 +180,14 @@ def _now() -> list[Panel]:
 def _owners() -> Panel:
     count = deduplicated(of_owner("gpuledger_device_owner_processes"), *DEVICE, *OWNER)
     memory = total(memory_by_owner(), *DEVICE, *OWNER)
+    # Not rate(): VictoriaMetrics divides it by the age of a series that is younger than the hour.
+    held = rise("gpuledger_owner_held_seconds_total", (*DEVICE, *OWNER), window="1h")
     columns = [
         Column("Processes", named(count, "profile"), decimals=0, steps=((None, ORANGE), (1, GREEN))),
         Column("Memory used", named(memory, "profile"), "bytes", 1),
         Column(
             "Idle but allocated, last hour",
-            named(f"{held_share('1h')} and on ({', '.join((*DEVICE, *OWNER))}) {count}", "profile"),
+            named(f"{held} / 3600 and on ({', '.join((*DEVICE, *OWNER))}) {count}", "profile"),
             "percentunit",
             0,
             ((None, GREEN), (0.5, ORANGE), (0.9, "red")),
@@ -299,7 +296,8 @@ def _memory() -> Panel:
 
 
 def _held() -> list[Panel]:
-    now = total(in_gpus(held_share("$__rate_interval")), "namespace")
+    rate = f"rate({of_owner('gpuledger_owner_held_seconds_total')}[$__rate_interval])"
+    now = total(in_gpus(deduplicated(rate, *DEVICE, *OWNER)), "namespace")
     hours = gpu_hours("gpuledger_owner_held_seconds_total", *OWNER)
     used = gpu_hours("gpuledger_owner_resident_seconds_total", "namespace")
     return [

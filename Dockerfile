@@ -32,7 +32,8 @@ RUN /opt/build/bin/hatchling build -t wheel -d /wheels \
 FROM base AS program
 # Root by default: the kubelet's socket, and which executable another user's process is, are root's to read. What needs
 # neither may run as this user.
-RUN useradd --uid 65532 --user-group --no-create-home --home-dir /var/lib/gpuledger --shell /usr/sbin/nologin gpuledger \
+RUN groupadd --gid 65532 gpuledger \
+ && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /var/lib/gpuledger --shell /usr/sbin/nologin gpuledger \
  && install -d -m 0700 /var/lib/gpuledger \
  && install -d -m 0755 /run/gpuledger \
  && ln -s /opt/gpuledger/bin/gpuledger /usr/bin/gpuledger

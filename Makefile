@@ -16,7 +16,7 @@ JOBS   ?= $(shell expr $$(nproc) \* 3)
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick unit integration cluster e2e lint format docs site dashboards chart manifests screenshots bench prove \
+.PHONY: help run test quick unit integration cluster e2e release-check lint format docs goldens site dashboards chart manifests screenshots bench prove \
         fuzz mutants build image lock sbom audit clean debian debian-e2e
 
 help:                    ## list the targets
@@ -47,6 +47,10 @@ cluster: debian-e2e  ## build Kubernetes for `e2e`, once (some minutes)
 e2e: $(VENV)/.dev debian cluster  ## the tests on real Kubernetes, Slurm, Docker and Podman (needs root)
 	$(SUDO) $(BIN)/python -B -m pytest -n $(shell expr $$(nproc) \* 2) --dist loadgroup -p no:cacheprovider tests/cluster tests/slurm tests/containers
 
+# Some 15 minutes when all roots, builds and environments are in ~/.cache/gpuledger, an hour when not.
+release-check: $(VENV)/.dev debian debian-e2e  ## run what is too long for CI (root), and write date, result and versions into the docs
+	$(SUDO) $(BIN)/python -B dev/release_check.py --write docs/development.md
+
 lint: $(VENV)/.dev       ## ruff, mypy strict, import rules, language
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
@@ -63,6 +67,9 @@ docs: $(VENV)/.dev       ## generate docs/metrics.md, the tables of settings, th
 	$(BIN)/python dev/write_settings.py
 	PYTHONPATH=src:tests $(BIN)/python tests/api_examples.py src/gpuledger/web/api/examples.json
 	$(BIN)/python dev/draw_architecture.py
+
+goldens: $(VENV)/.dev    ## write the golden files of the tests; review the difference
+	UPDATE_GOLDENS=1 $(BIN)/python -m pytest -q $$(grep -rl --include='*.py' UPDATE_GOLDENS tests/unit)
 
 site: $(VENV)/.dev       ## build the documentation site: build/site/index.html
 	$(BIN)/python -m sphinx -q -W --keep-going -E -a -b html docs build/site
@@ -155,9 +162,9 @@ debian:
 
 # What `e2e` needs as well, as COMMAND:PACKAGE. An existing command (containerd from Docker) is kept.
 E2E := /usr/lib/go-1.19/bin/go:golang-1.19-go rsync:rsync dpkg-source:dpkg-dev openssl:openssl \
-       etcd:etcd-server containerd:containerd runc:runc debootstrap:debootstrap kubectl:kubernetes-client \
+       etcd:etcd-server containerd:containerd runc:runc kubectl:kubernetes-client \
        slurmctld:slurmctld slurmd:slurmd slurmdbd:slurmdbd sbatch:slurm-client munged:munge mariadbd:mariadb-server-core \
-       dockerd:docker.io podman:podman newuidmap:uidmap slirp4netns:slirp4netns mmdebstrap:mmdebstrap
+       dockerd:docker.io podman:podman newuidmap:uidmap mmdebstrap:mmdebstrap
 
 debian-e2e:
 	@missing=$$(for p in $(E2E); do PATH="$$PATH:/usr/sbin" command -v $${p%%:*} >/dev/null || echo $${p##*:}; done); \

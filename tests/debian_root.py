@@ -73,11 +73,12 @@ def debian_root(suite: str, packages: Sequence[str] = (), binds: Sequence[Path] 
     include = ["ca-certificates", *packages]
     identity = hashlib.sha256("\0".join([*_OPTIONS, MIRROR, *include]).encode()).hexdigest()[:12]
     root = CACHE / f"{suite}-{identity}"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not root.exists():
-            _make(root, suite, include)
+    if not root.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with root.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not root.exists():
+                _make(root, suite, include)
     return DebianRoot(root, tuple(binds))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from ctypes import CDLL, c_void_p
 from functools import cache
 from pathlib import Path
+from weakref import finalize
 
 import pytest
 
@@ -26,7 +27,14 @@ from gpuledger.node.loop import Node
 from gpuledger.sources import nvml
 from gpuledger.sources.nvml.codes import Code
 from gpuledger.sources.nvml.queries import GPM_QUERIES
-from ledger_helpers import SETTINGS, assert_books_balance, assert_exports_everything, exported_values, rows
+from ledger_helpers import (
+    SETTINGS,
+    assert_books_balance,
+    assert_exports_everything,
+    close_file,
+    exported_values,
+    rows,
+)
 from nvml.library import NvmlAccount, NvmlGpu, NvmlInstance, NvmlProcess
 from nvml.machine import ALL, FakeHost, Machine, pids
 
@@ -64,6 +72,13 @@ def source_calls() -> list[str]:
     lists = {f"nvmlDeviceGet{kind}RunningProcesses" for kind in LISTS}
     assert lists <= found
     return sorted(found - lists | {f"{call}_v3" for call in lists})
+
+
+def codes_for(call: str) -> list[int]:
+    """The codes that the source names, and every sixth of those that it treats alike, offset by call."""
+    named = named_codes()
+    alike = [code for code in CODES if code not in named]
+    return [*sorted(named), *alike[source_calls().index(call) % 6 :: 6]]
 
 
 def create_gpus() -> list[NvmlGpu]:
@@ -162,6 +177,7 @@ class FaultRig(Machine):
         self.node_states: list[NodeState] = []
         self.before: dict[str, Reading] = {}
         self.store = Store(self.folder, "gpuledger", "boot", self.clock, RetentionLimits())
+        finalize(self, close_file, self.store)
         self.ledger = Ledger(SETTINGS, self.store)
         self.node = Node(
             self.source,

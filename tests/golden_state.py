@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
+from zlib import crc32
 
 from builders import GIB, MIB, gpu, instance, process, reading
 from gpuledger.ledger.ledger import Ledger
@@ -33,8 +35,20 @@ HEALTH = Health(
 )
 
 
+def value_of_each_quantity() -> dict[q.Quantity, float]:
+    """Returns a possible value of each quantity that does not change when other quantities are added."""
+    shares = {quantity: crc32(key.encode()) % 1000 / 1000 for key, quantity in q.QUANTITIES.items()}
+    spans = {each: each.highest if isfinite(each.highest) else 1e6 for each in shares}
+    return {
+        each: share if each.unit == "ratio" else int(share * spans[each]) for each, share in shares.items()
+    }
+
+
 def golden_snapshot() -> Snapshot:
-    """Returns GPUs: used by two pods, idle, with two MIG instances, lost, and with a failed process list."""
+    """Returns GPUs: used by two pods, idle, with two MIG instances, lost, and with a failed process list.
+
+    The idle one has a value of each quantity.
+    """
     shared = gpu(
         0,
         name="NVIDIA H100 80GB HBM3",
@@ -95,7 +109,7 @@ def golden_snapshot() -> Snapshot:
                 },
                 supported={"fan_speed": False, "power": True},
             ),
-            reading(idle),
+            reading(idle, values=value_of_each_quantity()),
             reading(cut, mig_enabled=True),
             reading(small, values={q.MEMORY_TOTAL: 10 * GIB, q.MEMORY_USED: 0}),
             reading(large, process(large, 77, types="M", sm=None), values={q.MEMORY_TOTAL: 40 * GIB}),

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from weakref import finalize
 
 from builders import FakeClock, reading
 from gpuledger.ledger.ledger import Ledger
@@ -40,6 +41,8 @@ class Run:
         self.clock = clock or FakeClock(UNIX)
         self.store = Store(folder, "gpuledger", boot, self.clock, limits or RetentionLimits())
         self.ledger = Ledger(settings, self.store)
+        # Most tests end without a clean stop. From Python 3.13 on, a connection that is collected warns.
+        finalize(self, close_file, self.store)
 
     def tick(
         self,
@@ -75,6 +78,12 @@ class Run:
         assert self.store._lock is not None
         self.store._lock.release()
         self.store._connection = None
+
+
+def close_file(store: Store) -> None:
+    """Close the file as it is, without a clean stop."""
+    if store._connection is not None:
+        store._connection.close()
 
 
 def assert_exports_everything(energy: EnergyState) -> None:

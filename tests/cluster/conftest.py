@@ -12,30 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from cluster import image
 from cluster.agents import Agents, FakeExporters, Objects
 from cluster.agents import agents as agents_of
 from cluster.control_plane import Client, ControlPlane
-from cluster.dockerfile import Builder, Stage, lock_cache
 from cluster.exporter import RunningExporter, running_exporter
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods
 from cluster.release import GPU_LABEL
+from containers.product_image import PROGRAM, build_images
 from running import victoria_metrics
 
 HERE = Path(__file__).parent
-PROGRAM_IMAGE = "gpuledger.test/gpuledger:1"
 DEPLOY = HERE.parent.parent / "deploy"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Split the tests between two processes with a cluster each: tests that need a node or its image, which
-    takes long to build, and tests that need only a control plane.
+    """Split the tests between two processes with a cluster each: tests that need a node, and tests that need
+    only a control plane.
     """
     for item in items:
         if HERE in item.path.parents:
-            needs_node = {"node", "images"} & set(getattr(item, "fixturenames", ()))
+            needs_node = "node" in getattr(item, "fixturenames", ())
             item.add_marker(pytest.mark.xdist_group("node" if needs_node else "control-plane"))
 
 
@@ -85,20 +83,12 @@ def node(binaries: Path, control_plane: ControlPlane, folder: Path) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def images(binaries: Path, folder: Path) -> Iterator[dict[str, Stage]]:
-    """Images built from the Dockerfile, by target."""
-    cache = binaries.parent / "image"
-    (folder / "images").mkdir()
-    with lock_cache(cache):
-        builder = Builder(HERE.parent.parent, folder / "images", cache)
-        yield {target: builder.build(target) for target in ("gpuledger", "smi")}
-
-
-@pytest.fixture(scope="session")
-def program_image(images: dict[str, Stage], node: Node, folder: Path) -> str:
+def program_image(node: Node, folder: Path) -> str:
     """Name of the image on the node; no registry has it."""
-    node.import_image(image.pack_stage(images["gpuledger"], PROGRAM_IMAGE, folder))
-    return PROGRAM_IMAGE
+    archive = build_images(folder, folder / "logs", PROGRAM)
+    node.import_image(archive)
+    archive.unlink()
+    return PROGRAM
 
 
 @pytest.fixture(scope="module")

@@ -276,6 +276,8 @@ def table(
         "renameByName": renamed,
     }
     overrides = [
+        # Grafana shows the text for no data also in each empty cell, for example of a row without namespace.
+        {"matcher": {"id": "byRegexp", "options": "/.*/"}, "properties": [{"id": "noValue", "value": ""}]},
         *({"matcher": _by_name(c.title), "properties": _properties(c)} for c in columns),
         *(
             {
@@ -290,7 +292,8 @@ def table(
         "type": "table",
         "targets": targets([Query(c.expr) for c in columns], instant=True, table=True),
         "fieldConfig": {
-            "defaults": defaults("short", None, empty, PLAIN, custom=custom),
+            # With the unit of a number, Grafana formats labels that look like one: 4711 as "4.71 K".
+            "defaults": defaults("string", None, empty, PLAIN, custom=custom),
             "overrides": overrides,
         },
         "transformations": [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}],

@@ -60,6 +60,8 @@ OWNER_HEADINGS = {
 DEVICE_HEADINGS = {"node": "Node", "gpu": "GPU", "mig_instance": "MIG", "profile": "Profile"}
 GPU_LINK = ("GPU health", "/d/gpuledger-health?var-gpu=${__data.fields.UUID}&" + SHARED_PARAMETERS)
 _PID = (*DEVICE, "pid")
+# A pod has no user, a container and a job have no namespace: only all labels together name each owner.
+_OWNER_NAME = " ".join(f"{{{{{label}}}}}" for label in OWNER)
 
 
 def state(name: str) -> str:
@@ -83,11 +85,6 @@ def memory_by_owner() -> str:
     """Returns the memory of processes, with the labels of their owners."""
     held = deduplicated(of_gpu("gpuledger_process_memory_bytes"), *_PID)
     return f"{held} * on ({', '.join(_PID)}) group_left ({', '.join(OWNER)}) {processes()}"
-
-
-def held_share(window: str) -> str:
-    """Returns the fraction of the window in which an owner had the device and no engine was busy for it."""
-    return deduplicated(f"rate({of_owner('gpuledger_owner_held_seconds_total')}[{window}])", *DEVICE, *OWNER)
 
 
 def gpu_hours(family: str, *labels: str) -> str:
@@ -183,12 +180,14 @@ def _now() -> list[Panel]:
 def _owners() -> Panel:
     count = deduplicated(of_owner("gpuledger_device_owner_processes"), *DEVICE, *OWNER)
     memory = total(memory_by_owner(), *DEVICE, *OWNER)
+    # Not rate(): VictoriaMetrics divides it by the age of a series that is younger than the hour.
+    held = rise("gpuledger_owner_held_seconds_total", (*DEVICE, *OWNER), window="1h")
     columns = [
         Column("Processes", named(count, "profile"), decimals=0, steps=((None, ORANGE), (1, GREEN))),
         Column("Memory used", named(memory, "profile"), "bytes", 1),
         Column(
             "Idle but allocated, last hour",
-            named(f"{held_share('1h')} and on ({', '.join((*DEVICE, *OWNER))}) {count}", "profile"),
+            named(f"{held} / 3600 and on ({', '.join((*DEVICE, *OWNER))}) {count}", "profile"),
             "percentunit",
             0,
             ((None, GREEN), (0.5, ORANGE), (0.9, "red")),
@@ -259,7 +258,7 @@ def _owner_timeline() -> Panel:
         "One band per owner and device while the owner had it; orange while no process ran.",
         Query(
             named(count),
-            "{{node}} GPU {{gpu}} {{mig_instance}} · {{namespace}} {{pod}} {{user}} {{slurm_job}}",
+            f"{{{{node}}}} GPU {{{{gpu}}}} {{{{mig_instance}}}} · {_OWNER_NAME}",
         ),
         names=names,
         steps=((None, ORANGE), (1, GREEN)),
@@ -284,11 +283,11 @@ def _utilization() -> Panel:
 
 
 def _memory() -> Panel:
-    by_pod = total(memory_by_owner(), "namespace", "pod", "user")
+    by_owner = total(memory_by_owner(), *OWNER)
     return series(
         "Memory used by owner",
         "Device memory used by the processes of each owner.",
-        [Query(by_pod, "{{namespace}} {{pod}} {{user}}")],
+        [Query(by_owner, _OWNER_NAME)],
         unit="bytes",
         decimals=1,
         stack=True,
@@ -297,8 +296,9 @@ def _memory() -> Panel:
 
 
 def _held() -> list[Panel]:
-    now = total(in_gpus(held_share("$__rate_interval")), "namespace")
-    hours = gpu_hours("gpuledger_owner_held_seconds_total", "namespace", "pod", "user", "slurm_job")
+    rate = f"rate({of_owner('gpuledger_owner_held_seconds_total')}[$__rate_interval])"
+    now = total(in_gpus(deduplicated(rate, *DEVICE, *OWNER)), "namespace")
+    hours = gpu_hours("gpuledger_owner_held_seconds_total", *OWNER)
     used = gpu_hours("gpuledger_owner_resident_seconds_total", "namespace")
     return [
         series(
@@ -312,7 +312,7 @@ def _held() -> list[Panel]:
         bars(
             "Idle GPU-hours by owner",
             "GPU-hours in the time range in which owners had a GPU while no engine was busy: the top 20.",
-            Query(f"topk(20, {hours} > 0)", "{{namespace}} {{pod}} {{user}} {{slurm_job}}"),
+            Query(f"topk(20, {hours} > 0)", _OWNER_NAME),
             unit="h",
             decimals=1,
             steps=((None, ORANGE),),

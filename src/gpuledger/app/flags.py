@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +60,18 @@ class _Parser(argparse.ArgumentParser):
         self.print_help()
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """The help of Python 3.13 and newer in all versions: `-f, --file PATH`, not `-f PATH, --file PATH`."""
+
+    if sys.version_info < (3, 13):
+
+        def _format_action_invocation(self, action: argparse.Action) -> str:
+            if not action.option_strings or action.nargs == 0:
+                return super()._format_action_invocation(action)
+            value = self._format_args(action, self._get_default_metavar_for_optional(action))
+            return f"{', '.join(action.option_strings)} {value}"
+
+
 class _ShowPage(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         assert isinstance(parser, _Parser)
@@ -80,7 +93,7 @@ def build_parser(
         epilog=epilog,
         allow_abbrev=False,
         add_help=False,
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=_FLAG_COLUMNS),
+        formatter_class=partial(_HelpFormatter, max_help_position=_FLAG_COLUMNS),
     )
     page_of = {group: HELP_PAGES.get(group, HelpPage.COMMON) for group in groups.values()}
     pages = {*page_of.values(), HelpPage.COMMON}

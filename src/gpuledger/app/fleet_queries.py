@@ -28,6 +28,7 @@ from gpuledger.ledger.report.fleet.scraped import (
     target_of,
 )
 from gpuledger.ledger.report.grouping import LABEL
+from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.usage_report import Period, UsageReport
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -38,6 +39,8 @@ _LOOKBACK = 300.0
 # Seconds of raw samples, of one series per target, from which the scrape interval is computed.
 _SAMPLED = 600.0
 _DEFAULT_INTERVAL = 60.0
+# Seconds before now in which metrics are searched when the period has none.
+_SEARCHED = 90 * DAY
 
 DEVICES = "gpuledger_device_energy_joules_total"
 ENERGY = "gpuledger_energy_joules_total"
@@ -78,6 +81,12 @@ class FleetQueries:
     def has_data(self, begins: float, ends: float) -> bool:
         """Whether there are metrics of gpuledger in this period."""
         return bool(self._query(f"count(last_over_time({self._of(DEVICES)}[{_span(ends - begins)}]))", ends))
+
+    def data_times(self, now: float) -> tuple[float, float] | None:
+        """The hours, of the last _SEARCHED, with the first and the last metrics of gpuledger."""
+        hourly = f"count({self._of(DEVICES)})[{_span(_SEARCHED)}:1h]"
+        times = [time for _, times in self._client.query_sample_times(hourly, now) for time in times]
+        return (min(times), max(times)) if times else None
 
     def is_simulated(self, ends: float) -> bool:
         """Whether any node is simulated or replays a recording."""
@@ -222,8 +231,7 @@ def _query_fleet(
     intervals = queries.scrape_intervals([end for _, end in parts])
     if not intervals and not queries.has_data(begins, ends):
         raise GpuledgerError(
-            f"Prometheus at {url} has no {DEVICES} in this period: let it scrape gpuledger's /metrics or "
-            "/metrics/native, and check --since and --prometheus.match"
+            f"Prometheus at {url} has no {DEVICES} in this period: {_known_times(queries, now)}"
         )
     later = scrape_delay(queries.interval)
     fleet = Fleet(Inventory(queries.interval, intervals))
@@ -235,7 +243,22 @@ def _query_fleet(
     until = min(ends + later, now)
     after = queries.query_levels(ends, until) if until - ends >= 1 else None
     fleet.end(after, queries.query_ending(begins, ends, until), complete=now >= ends + later)
+    if not (fleet.observed or fleet.inventory.gpus or any(fleet.seconds.values())):
+        raise GpuledgerError(
+            f"Prometheus at {url} scrapes gpuledger, but no GPU was read in this period: run `gpuledger "
+            "doctor` on the nodes"
+        )
     return fleet
+
+
+def _known_times(queries: FleetQueries, now: float) -> str:
+    known = queries.data_times(now)
+    if known is None:
+        return (
+            "let it scrape gpuledger's /metrics or /metrics/native, and check --since and --prometheus.match"
+        )
+    first, last = map(format_local_time, known)
+    return f"in the last {_SEARCHED / DAY:.0f} days it has it from {first} to {last}, to the hour"
 
 
 def _parts(begins: float, ends: float) -> Iterator[tuple[float, float]]:

@@ -14,6 +14,7 @@ from typing import Any
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, find_state_dir
+from gpuledger.ledger.store.watched_range import require_watched_time
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings
 
@@ -25,8 +26,8 @@ _MEASURED = "gpuledger.db"
 def open_history(values: Mapping[str, Any]) -> Iterator[History]:
     """Open the ledger in `--state-dir`, or the file that it names, and close it afterwards.
 
-    Raises GpuledgerError when there is no ledger, when there are several and none is of measured data, or
-    when the file is not a ledger.
+    Raises GpuledgerError when there is no ledger, when there are several and none is of measured data,
+    when the file is not a ledger, or when it has no watched second.
     """
     given = build_settings(StoreSettings, values).state_dir
     if given == MEMORY_ONLY:
@@ -46,6 +47,7 @@ def open_history(values: Mapping[str, Any]) -> Iterator[History]:
         with closing(History(file)) as history:
             if is_simulated(history):
                 sys.stderr.write(f"{file}: data of a simulator or a recording, not of hardware\n")
+            require_watched_time(history)
             yield history
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
         raise GpuledgerError(

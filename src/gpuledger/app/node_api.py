@@ -18,7 +18,7 @@ from gpuledger import __version__
 from gpuledger.http.blocking_client import BlockingConnection
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse, encode_request
 from gpuledger.http.hosts import host_field, parse_http_url
-from gpuledger.http.openssl import ssl_reason
+from gpuledger.http.openssl import client_context, ssl_reason
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.text import join_host_port, to_short_line
 from gpuledger.terminal.settings import NodeAccessSettings
@@ -197,7 +197,11 @@ def _credentials(user: str | None, password: str | None, access: NodeAccessSetti
 
 def _context(access: NodeAccessSettings) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=access.ca_file or None)
+        context = client_context(verify=True)
+        if access.ca_file:
+            context.load_verify_locations(access.ca_file)
+        else:
+            context.load_default_certs()
     except (OSError, ssl.SSLError) as error:
         why = to_short_line(error.strerror or "it has no certificate")
         raise UsageError(f"--ca-file: cannot use {access.ca_file}: {why}") from None

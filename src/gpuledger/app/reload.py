@@ -96,8 +96,9 @@ def files_named_in(groups: Iterable[type], values: Mapping[str, Any]) -> tuple[P
 
 log = logging.getLogger("gpuledger.reload")
 
-_SOURCE_GROUPS = (SourceSettings, SmiSettings)
-_OWNER_GROUPS = (KubernetesSettings, *OWNER_INDEX_GROUPS.values())
+# The source, and the owner indexes, are created again if a setting of these groups changes.
+SOURCE_GROUPS = (SourceSettings, SmiSettings)
+OWNER_GROUPS = (KubernetesSettings, *OWNER_INDEX_GROUPS.values())
 
 
 class Reloader:
@@ -149,7 +150,7 @@ class Reloader:
             after = self._read()
             states |= file_states(self._all_files(after))
             # A new simulator or replay source would restart its data from the beginning.
-            fixed = _SOURCE_GROUPS if self._parts.source.info.simulated else ()
+            fixed = SOURCE_GROUPS if self._parts.source.info.simulated else ()
             found = compare_settings(self._groups, self._values, after, fixed)
             self._apply(found, states)
         except TickHangs as error:
@@ -233,7 +234,7 @@ class Reloader:
         return changed or not touched.isdisjoint(files_named_in(groups, values))
 
     def _new_source(self, values: Mapping[str, Any], touched: set[Path]) -> Source | None:
-        if not self._differ(_SOURCE_GROUPS, values, touched):
+        if not self._differ(SOURCE_GROUPS, values, touched):
             return None
         # The source found at start: `auto` could choose another one during a driver upgrade.
         settings = replace(build_settings(SourceSettings, values), source=self._parts.source.info.name)
@@ -241,7 +242,7 @@ class Reloader:
 
     def _new_owner_indexes(self, values: Mapping[str, Any], touched: set[Path]) -> OwnerIndexes | None:
         renamed = configured_node_name(values, environ) != configured_node_name(self._values, environ)
-        if not renamed and not self._differ(_OWNER_GROUPS, values, touched):
+        if not renamed and not self._differ(OWNER_GROUPS, values, touched):
             return None
         owner_indexes = self._parts.host_context.open_owner_indexes(values, self._parts.source)
         owner_indexes.read_once()

@@ -59,7 +59,7 @@ COMMANDS = {
     "collect": "write metrics for node_exporter's textfile collector, once or --every 60s",
     "metrics": "list all metrics: name, type, labels, meaning, source",
     "report": "report GPU usage, energy and cost by pod, job, user, namespace or label",
-    "explain": "itemize the energy bill of a pod, a process or a job",
+    "explain": "itemize a row of a report, or a process, interval by interval",
     "pause": "release the NVIDIA driver for an upgrade, a GPU reset or a profiler",
     "resume": "end a pause and read the driver again",
     "agent": "scrape exporters and send their samples by Prometheus remote write",

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -20,11 +19,12 @@ from gpuledger.config.node import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.formats import ReportColumn, as_csv, as_json, shown_columns
-from gpuledger.ledger.report.grouping import NODE
-from gpuledger.ledger.report.moments import parse_period
+from gpuledger.ledger.report.grouping import NODE, find_grouping
+from gpuledger.ledger.report.moments import format_local_time, parse_period
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport, sum_lines
 from gpuledger.ledger.store.history import Progress, build_report
+from gpuledger.ledger.store.watched_range import require_watched_range
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
@@ -91,7 +91,11 @@ def _cells(
 def _text(column: ReportColumn, line: ReportLine) -> str:
     """A number, rounded to the digits of its column; the CSV has exact values."""
     value, digits = column.value(line), column.shown
-    return "-" if value is None else f"{round(value * 10**digits) / Decimal(10**digits):,.{digits}f}"
+    if value is None:
+        return "no data" if column.metered and not line.metered else "-"
+    # A sum that leaves out energy that was not measured.
+    more = "+" if column.metered and line.unmetered else ""
+    return f"{round(value * 10**digits) / Decimal(10**digits):,.{digits}f}{more}"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -120,14 +124,10 @@ def _signs(*, plain: bool) -> tuple[str, str]:
 
 def _heading(report: UsageReport) -> str:
     period = report.period
-    begins, ends = (_local(unix) for unix in (period.since, min(period.until, period.last)))
+    begins, ends = (format_local_time(unix) for unix in (period.since, min(period.until, period.last)))
     count = len(report.gpus)
     gpus = f"{count} GPU{'' if count == 1 else 's'}"
     return f"{begins} to {ends}, {gpus}, by {report.grouping.name}"
-
-
-def _local(unix: float) -> str:
-    return datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M %z")
 
 
 def _notes(report: UsageReport, columns: Sequence[ReportColumn], *, plain: bool) -> list[str]:
@@ -140,12 +140,14 @@ def _notes(report: UsageReport, columns: Sequence[ReportColumn], *, plain: bool)
             f"{solid} measured: alone on the GPU, the lower bound; {shaded} apportioned by activity, slices "
             "or equally; at most: the upper bound, whatever the split."
         )
+    if report.total.unmetered and report.total.metered:
+        notes.append("+: without the energy that was not measured.")
     prices = report.prices
     if prices.pue is not None:
         notes.append(f"Cost and CO2 include the building's overhead: energy times {prices.pue} (pue).")
     period = report.period
     if period.first > period.since and not report.scraped:
-        notes.append(f"The ledger begins at {_local(period.first)}.")
+        notes.append(f"The ledger begins at {format_local_time(period.first)}.")
     if period.until > period.last:
         notes.append("The last hour is not complete.")
     return notes
@@ -155,7 +157,8 @@ def _hours(report: UsageReport) -> list[str]:
     if report.occupied is None:
         return []
     observed, occupied = (f"{float(seconds / 3600):,.2f}" for seconds in (report.observed, report.occupied))
-    notes = [f"GPU-hours: {observed} observed, {occupied} with a process on the GPU."]
+    where = " on measured GPUs" if report.total.unmetered else ""
+    notes = [f"GPU-hours: {observed} observed{where}, {occupied} with a process on the GPU."]
     sums = sum((line.resident or 0 for line in report.lines), 0)
     if sums > report.occupied:
         shared = float((sums - report.occupied) / 3600)
@@ -239,6 +242,9 @@ def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> U
         if settings.until == "now":
             # After the clock was set back, include the hours booked before.
             until = max(until, history.end_hour * HOUR)
+        # An unknown grouping is reported before an empty range.
+        find_grouping(settings.by, history.devices)
+        require_watched_range(history, since // HOUR, until // HOUR)
         found = build_report(history, settings.by, build_settings(Prices, values), (since, until), progress)
     if settings.format != "table":
         for note in found.notes:

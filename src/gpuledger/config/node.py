@@ -59,7 +59,7 @@ GROUPS: tuple[tuple[str, type, tuple[str, ...], HelpPage], ...] = (
     ("exported metrics", DialectSettings, _EXPORT, HelpPage.COMMON),
     ("web page", WebSettings, _SERVE, HelpPage.COMMON),
     ("ledger", StoreSettings, (*_EXPORT, "report", "explain"), HelpPage.COMMON),
-    ("prices", Prices, (*_SERVE, "report"), HelpPage.COMMON),
+    ("prices", Prices, (*_SERVE, "report", "explain"), HelpPage.COMMON),
     ("Kubernetes pods", KubernetesSettings, _READ, HelpPage.COMMON),
     ("control socket", ControlSettings, _EXPORT, HelpPage.COMMON),
     ("log", LogSettings, _RECORD, HelpPage.COMMON),

@@ -16,7 +16,8 @@ class ReportSettings:
         "report.by",
         text,
         "owner",
-        f"group by {', '.join(GROUPINGS)} or label:NAME; with --prometheus also {NODE}, but not command",
+        f"group by {', '.join(GROUPINGS)} or label:NAME; with --prometheus also {NODE}, but not unit and "
+        "command",
         metavar="WORD",
     )
     since: str = option(
@@ -50,4 +51,10 @@ class ExplainSettings:
         "explain.since", text, "", "start, as in report (default: the start of the ledger)", metavar="WHEN"
     )
     until: str = option("explain.until", text, "now", "end", metavar="WHEN")
+    limit: int = option(
+        "explain.limit",
+        integer(0, 1_000_000),
+        100,
+        "number of sessions, of allocations and of intervals in the text, those with the most energy; 0: all",
+    )
     format: str = option("explain.format", choice("text", "json"), "text", "text or json", metavar="FORM")

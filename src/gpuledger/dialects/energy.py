@@ -24,10 +24,15 @@ _UTILIZATION = "nvmlDeviceGetProcessesUtilizationInfo"
 
 # Name without prefix, help text and source, in page order.
 _FAMILIES = (
-    ("energy_joules", "Energy booked to the process, measured and apportioned.", _ENERGY),
+    (
+        "energy_joules",
+        "Energy booked to the process, measured and apportioned; absent if the GPU has no energy counter and "
+        "no power reading.",
+        _ENERGY,
+    ),
     (
         "energy_measured_joules",
-        "Energy booked to the process while no other process shared the GPU.",
+        "Energy booked to the process while no other process shared the GPU; absent like energy_joules.",
         _ENERGY,
     ),
     (
@@ -74,8 +79,9 @@ class EnergyDialect:
             alive = {process.key: process for process in state.snapshot.processes}
         for row in state.ledger.energy.rows:
             labels = self._labels(row)
-            energy.add(row.millijoules / 1000, *labels)
-            measured.add(row.measured / 1000, *labels)
+            if row.metered:
+                energy.add(row.millijoules / 1000, *labels)
+                measured.add(row.measured / 1000, *labels)
             if row.other:
                 continue
             start.add(row.process.host.start.unix, *labels)

@@ -17,8 +17,9 @@ from gpuledger.http.routes import Routes
 from gpuledger.model.errors import UsageError
 
 # Connections accepted per loop iteration. A flood of new connections must not starve the open ones, and each
-# connection in the reserve must survive until it was read once, two iterations later.
-_AT_A_TIME: Final = RESERVE_CONNECTIONS // 2
+# connection in the reserve must survive until it was read once, two iterations later. asyncio of Python 3.14
+# accepts one more than this.
+_AT_A_TIME: Final = RESERVE_CONNECTIONS // 2 - 1
 
 # Creates the protocol of a new connection with these routes.
 ProtocolFactory = Callable[[ConnectionRegistry, Routes], asyncio.BaseProtocol]

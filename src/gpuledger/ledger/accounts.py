@@ -40,6 +40,9 @@ class Accounts:
 
     def __init__(self, hold: float, retention: float) -> None:
         self._now = 0.0
+        # Gpus without a meter now, and rows that have had none so far.
+        self.unmetered: frozenset[str] = frozenset()
+        self._unmetered_rows: set[Labels] = set()
         self._omitted: frozenset[ProcessKey] = frozenset()
         self._owners = ExportedCounters(hold, retention)
         self._rows = ExportedCounters(hold, retention)
@@ -66,6 +69,8 @@ class Accounts:
         of the old one.
         """
         self._now, self._omitted = now, omitted
+        for labels in [one for one in self._unmetered_rows if one[0] not in self.unmetered]:
+            self._meter_row(labels)
         for posting in postings:
             self._book_gpu_accounts(posting)
             self._post_residents(posting, [one for one in posting.residents if one.key not in alive])
@@ -78,6 +83,13 @@ class Accounts:
         self._owners.end(now)
         for labels in self._rows.end(now):
             self._row_of.pop(labels, None)
+            self._unmetered_rows.discard(labels)
+
+    def _meter_row(self, labels: Labels) -> None:
+        """Begin the exported energy of a row at 0 now: the Gpu had no meter before."""
+        self._unmetered_rows.discard(labels)
+        self._rows.series[labels].born = self._now
+        self._rows.rename(labels)
 
     def _post_residents(self, posting: Posting, residents: list[Residence]) -> None:
         for resident in residents:
@@ -105,7 +117,8 @@ class Accounts:
         before = self._row_of.get(labels)
         if labels[2] != OTHER and before is not None and before[0].process.key != ownership.process.key:
             self._rows.replace(labels)
-        self._rows.open(labels, self._now)
+        if not self._rows.open(labels, self._now).millijoules and labels[0] in self.unmetered:
+            self._unmetered_rows.add(labels)
         if before is None or before[0] is not ownership:
             self._set_row_process(labels, ownership)
         for method, joules in ownership.waiting.items():
@@ -128,6 +141,8 @@ class Accounts:
         measured = joules if method == MEASURED else 0
         labels = _row_labels(ownership, self._omitted)
         self._rows.add(labels, joules, self._now, measured)
+        if self._unmetered_rows and labels in self._unmetered_rows:
+            self._meter_row(labels)
         if labels not in self._row_of:
             self._set_row_process(labels, ownership)
 
@@ -184,6 +199,9 @@ class Accounts:
             (self._owners if one.process is None else self._rows).series[one.labels] = counter
             if one.process is not None:
                 self._row_of[one.labels] = self._row_process(one.labels, one.process)
+                if not one.millijoules:
+                    # Perhaps it had no meter; the next posting decides.
+                    self._unmetered_rows.add(one.labels)
 
     def _row_process(self, labels: Labels, process: GpuProcess) -> tuple[Ownership, GpuProcess]:
         known = self._known.get(process.key)
@@ -253,12 +271,14 @@ class Accounts:
             pending={uuid: pending[uuid] for uuid in totals},
             closed={uuid: closed[uuid] for uuid in totals},
             imbalance={uuid: totals[uuid] - exported[uuid] - pending[uuid] for uuid in totals},
+            unmetered=self.unmetered,
         )
 
     def _row(self, labels: Labels, millijoules: int, measured: int) -> EnergyRow:
         ownership, shown = self._row_of[labels]
         active = ownership.shown is shown and self._known.get(shown.key) is ownership
-        return EnergyRow(shown, millijoules, measured, active, other=labels[2] == OTHER)
+        metered = not self._unmetered_rows or labels not in self._unmetered_rows
+        return EnergyRow(shown, millijoules, measured, active, other=labels[2] == OTHER, metered=metered)
 
 
 def _owner_labels(ownership: Ownership, method: str) -> Labels:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpuledger.ledger.energy.shares import device_share
+from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.watched_time import observed_seconds
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
-from gpuledger.model.process import GpuProcess
+from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.snapshot import Reading, Snapshot
 
 ACTIVE, HELD, IDLE, UNKNOWN = "active", "held", "idle", "unknown"
@@ -24,19 +25,22 @@ class DeviceStates:
         self.seconds: dict[tuple[str, str, str], float] = {}
         self._elapsed: float | None = None
 
-    def post(self, snapshot: Snapshot) -> None:
-        """Add one tick."""
+    def post(self, snapshot: Snapshot, serving: frozenset[ProcessKey] = NO_PROCESSES) -> None:
+        """Add one tick. `serving` are processes that serve others: they do not hold a Device."""
         since = observed_seconds(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         held = {allocation.device.uuid for allocation in snapshot.allocations}
         self.now = {
-            _device_key(reading): _state(reading, allocated=reading.device.uuid in held)
+            _device_key(reading): _state(reading, serving, allocated=reading.device.uuid in held)
             for reading in snapshot.process_readings
         }
-        if since:
-            for (uuid, instance), state in self.now.items():
-                key = (uuid, instance, state)
-                self.seconds[key] = self.seconds.get(key, 0.0) + since
+        for (uuid, instance), state in self.now.items():
+            key = (uuid, instance, state)
+            if key not in self.seconds:
+                # Each state begins at 0, so that increase() counts its first seconds.
+                for name in (ACTIVE, HELD, IDLE, UNKNOWN):
+                    self.seconds.setdefault((uuid, instance, name), 0.0)
+            self.seconds[key] += since
 
     def interrupt(self) -> None:
         """Count no time until the next tick: it is not observed."""
@@ -52,7 +56,7 @@ def _device_key(reading: Reading) -> DeviceKey:
     return (reading.device.gpu.uuid, reading.device.instance)
 
 
-def _state(reading: Reading, *, allocated: bool) -> str:
+def _state(reading: Reading, serving: frozenset[ProcessKey], *, allocated: bool) -> str:
     processes = reading.processes
     if not reading.up or processes is None:
         return UNKNOWN
@@ -60,7 +64,7 @@ def _state(reading: Reading, *, allocated: bool) -> str:
     shares = [process.usage.sm for process in processes]
     if share or any(shares):
         return ACTIVE
-    if not processes and not allocated:
+    if not allocated and all(process.key in serving for process in processes):
         return IDLE
     is_reported = share is not None or (bool(shares) and None not in shares)
     return HELD if is_reported else UNKNOWN

@@ -16,6 +16,7 @@ from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.journal import LedgerStore
 from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.persistence import LedgerPersistence
+from gpuledger.ledger.service_processes import serving_processes
 from gpuledger.ledger.sessions import OpenSession, Sessions
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.time.span import TimePosting
@@ -31,10 +32,12 @@ from gpuledger.model.snapshot import Snapshot
 BOUNDS = (10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 
 
-def _add_duration(before: Distribution | None, session: OpenSession) -> Distribution:
+_NO_DURATIONS = Distribution(BOUNDS, (0,) * len(BOUNDS), 0, 0.0)
+
+
+def _add_duration(before: Distribution, session: OpenSession) -> Distribution:
     """Add an ended Session to a histogram of durations; 0 s if the wall clock was set back during it."""
     seconds = max(session.last_seen - session.first_seen, 0.0)
-    before = before or Distribution(BOUNDS, (0,) * len(BOUNDS), 0, 0.0)
     counts = (count + (seconds <= bound) for bound, count in zip(BOUNDS, before.counts, strict=True))
     return Distribution(BOUNDS, tuple(counts), before.count + 1, before.sum + seconds)
 
@@ -110,7 +113,7 @@ class Ledger:
         self._accounts = Accounts(settings.zero_hold, settings.retention)
         self._process_cap = ProcessCap(settings.max_per_device)
         self._states = DeviceStates()
-        self._owners = OwnerTimes(settings.retention)
+        self._owners = OwnerTimes(settings.zero_hold, settings.retention)
         self._allocations = AllocationTimes()
         self._totals: Counter[str] = Counter()
         self._persistence: LedgerPersistence | None = None
@@ -166,19 +169,17 @@ class Ledger:
             self._persistence.resume(snapshot, self._totals)
         omitted = self._process_cap.omitted_processes(snapshot, self.sessions.by_device)
         rejected_before = self.energy.invalid
-        posted = self._posted = self.energy.post(snapshot)
+        serving = serving_processes(snapshot.processes)
+        posted = self._posted = self.energy.post(snapshot, serving)
         for one in posted:
             self._totals[one.gpu.uuid] += one.millijoules
-        time = self._post_time(snapshot)
-        self.sessions.post(snapshot, posted)
+        time = self._post_time(snapshot, serving)
+        self.sessions.post(snapshot, posted, serving)
         if self._persistence is not None:
             self._allocations.post(snapshot)
         energy = self._post_energy(snapshot, posted, omitted)
-        self._states.post(snapshot)
-        durations = self.state.session_durations
-        for session in self.sessions.ended:
-            uuid = session.process.device.gpu.uuid
-            durations = {**durations, uuid: _add_duration(durations.get(uuid), session)}
+        self._states.post(snapshot, serving)
+        durations = self._add_durations(snapshot)
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._count_xids(snapshot)
         state = LedgerState(
@@ -195,7 +196,7 @@ class Ledger:
             device_states=self._states.now,
             state_seconds=dict(self._states.seconds),
             sm_ratios=sm_ratios(snapshot),
-            owners=self._owners.post(snapshot),
+            owners=self._owners.post(snapshot, serving),
             sessions=self.sessions.rows(),
         )
         self.state = state if self._persistence is None else self._save(self._persistence, snapshot, state)
@@ -210,8 +211,8 @@ class Ledger:
             return replace(state, parts=(part,))
         return replace(state, energy=self.state.energy, time=self.state.time, parts=(part,))
 
-    def _post_time(self, snapshot: Snapshot) -> TimeState:
-        self._time_posted += self.time.post(snapshot, self._suspended())
+    def _post_time(self, snapshot: Snapshot, serving: frozenset[ProcessKey]) -> TimeState:
+        self._time_posted += self.time.post(snapshot, self._suspended(), serving)
         posted, self._time_posted = self._time_posted, []
         self._time_accounts.post(posted, snapshot.elapsed)
         return self._time_accounts.state(self.time.watched)
@@ -225,15 +226,30 @@ class Ledger:
             # Sessions of a missing Gpu remain open, but their owners return with the Gpu.
             missing = set(self._persistence.absent_gpus)
             alive = {key: one for key, one in alive.items() if one.device.gpu.uuid not in missing}
-        for gpu_ledger in self.energy.gpu_ledgers.values():
+        unmetered = set()
+        for uuid, gpu_ledger in self.energy.gpu_ledgers.items():
             if gpu_ledger.has_counter or gpu_ledger.power is not None:
-                self._totals.setdefault(gpu_ledger.gpu.uuid, 0)
+                self._totals.setdefault(uuid, 0)
+            if not gpu_ledger.is_metered(snapshot.elapsed):
+                unmetered.add(uuid)
+        self._accounts.unmetered = frozenset(unmetered)
         self._accounts.post(posted, alive, omitted_keys, snapshot.elapsed)
         if self._failed:
             self._accounts.balance(self._totals)
         if self._persistence is None:
             self._accounts.discard_changes()
         return self._accounts.state(self._totals)
+
+    def _add_durations(self, snapshot: Snapshot) -> Mapping[str, Distribution]:
+        """Durations of ended Sessions by Gpu; from the Gpu's first reading on, so that they begin at 0."""
+        durations = self.state.session_durations
+        new = {reading.device.gpu.uuid for reading in snapshot.readings} - durations.keys()
+        if new:
+            durations = {**durations, **dict.fromkeys(sorted(new), _NO_DURATIONS)}
+        for session in self.sessions.ended:
+            uuid = session.process.device.gpu.uuid
+            durations = {**durations, uuid: _add_duration(durations.get(uuid, _NO_DURATIONS), session)}
+        return durations
 
     def _count_xids(
         self, snapshot: Snapshot

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from gpuledger.ledger.device_states import are_inactive
 from gpuledger.ledger.ownership import OWNER_TIMEOUT
+from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.watched_time import observed_seconds
 from gpuledger.model.devices import Device
-from gpuledger.model.process import GpuProcess
+from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import PENDING_NAMES, Workload
@@ -19,7 +20,10 @@ _UNKNOWN_OWNER: Labels = ("unknown", "", "", "", "", "")
 
 @dataclass(slots=True)
 class _DeviceOwner:
-    """One owner on one Device. `since` (first seen) and `alive` (last seen) are on the source's clock."""
+    """One owner on one Device.
+
+    `since` (first seen: its series begin) and `alive` (last seen) are on the source's clock.
+    """
 
     device: Device
     labels: Labels
@@ -44,29 +48,39 @@ class _TickPresence:
 
     allocated: bool = False
     processes: list[GpuProcess] = field(default_factory=list)
+    # It serves others through the Device that is allocated to it: it does not hold it idle.
+    serves: bool = False
 
 
 class OwnerTimes:
     """Allocated, resident and held time of all owners. Used only by the tick thread.
 
-    An owner that is gone is exported for `retention` more seconds, so that its last seconds are scraped. The
-    time of an owner known only by id waits for its names and is added when they arrive.
+    The times of a new owner are exported as 0 for `hold` seconds, so that increase() counts its first ones.
+    An owner that is gone is exported for `retention` more seconds, and its full times for at least `hold`
+    seconds, so that its last seconds are scraped. The time of an owner known only by id waits for its names
+    and is added when they arrive.
     """
 
-    def __init__(self, retention: float) -> None:
+    def __init__(self, hold: float, retention: float) -> None:
+        self._hold = hold
         # Export owners that are gone for this many seconds.
         self.retention = retention
         self._entries: dict[tuple[str, Labels], _DeviceOwner] = {}
         # By Device and the ids of pod and container.
         self._waiting: dict[tuple[str, Labels], _DeviceOwner] = {}
         self._elapsed: float | None = None
+        self._serving = NO_PROCESSES
 
     def interrupt(self) -> None:
         """Count no time until the next tick: it is not observed."""
         self._elapsed = None
 
-    def post(self, snapshot: Snapshot) -> tuple[OwnerRow, ...]:
-        """Add one tick, with the owners of its processes; return the owners to be exported."""
+    def post(self, snapshot: Snapshot, serving: frozenset[ProcessKey] = NO_PROCESSES) -> tuple[OwnerRow, ...]:
+        """Add one tick, with the owners of its processes; return the owners to be exported.
+
+        `serving` are processes that serve others: they make their user no owner.
+        """
+        self._serving = serving
         now = snapshot.elapsed
         since = observed_seconds(self._elapsed, now)
         self._elapsed = now
@@ -77,9 +91,12 @@ class OwnerTimes:
             for entry, presence in self._present(reading, allocated.get(reading.device.uuid, []), now):
                 _add_time(entry, presence, reading, now, since)
         self._expire_waiting(now)
-        for key in [key for key, entry in self._entries.items() if now - entry.alive > self.retention]:
+        for key in [key for key, entry in self._entries.items() if self._is_over(entry, now)]:
             del self._entries[key]
         return tuple([self._row(entry, now) for entry in self._entries.values()])
+
+    def _is_over(self, entry: _DeviceOwner, now: float) -> bool:
+        return now - entry.alive > self.retention and now - entry.since >= 2 * self._hold
 
     def _present(
         self, reading: Reading, allocated: list[Workload], now: float
@@ -96,7 +113,10 @@ class OwnerTimes:
         for owner in allocated:
             presence(owner).allocated = True
         for process in reading.processes or ():
-            presence(process.workload).processes.append(process)
+            if not self._serving or process.key not in self._serving:
+                presence(process.workload).processes.append(process)
+            elif labels_of(process.workload) in map(labels_of, allocated):
+                presence(process.workload).serves = True
         return list(found.values())
 
     def _entry(self, device: Device, owner: Workload, now: float) -> _DeviceOwner:
@@ -140,6 +160,7 @@ class OwnerTimes:
             entry.allocated,
             entry.held,
             entry.resident,
+            held_at_zero=now - entry.since < self._hold,
         )
 
 
@@ -152,7 +173,7 @@ def _add_time(
         entry.allocated += since
     if presence.processes:
         entry.resident += since
-    if are_inactive(presence.processes, reading):
+    if are_inactive(presence.processes, reading) and (presence.processes or not presence.serves):
         entry.held += since
 
 

@@ -48,7 +48,9 @@ class LedgerPersistence:
                 stored = self._unseen.pop(reading.device.uuid, None)
                 if stored is not None:
                     entry = stored.entry
-                    totals[entry.uuid] = entry.total - entry.base
+                    # The total of a Gpu that never had a meter is unknown, not 0.
+                    if entry.total:
+                        totals[entry.uuid] = entry.total - entry.base
                     self._base[entry.uuid] = entry.base
                     self._accounts.resume(stored, snapshot.elapsed)
 

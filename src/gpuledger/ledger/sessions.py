@@ -13,6 +13,7 @@ from gpuledger.ledger.energy.counter import LONGEST_INTERVAL
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.ownership import merge_owner
+from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.watched_time import MarkedSeconds, WatchedStretch, observed_seconds
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import SessionRow
@@ -65,10 +66,12 @@ class OpenSession:
         seconds: float,
         *,
         device_inactive: bool = False,
+        serving: bool = False,
     ) -> None:
         """Add a tick in which the process is present, `seconds` after the previous tick.
 
-        `device_inactive` says that its Device used no engine. `elapsed` is on the source's clock.
+        `device_inactive` says that its Device used no engine. `elapsed` is on the source's clock. `serving`:
+        the process only serves others, so that the time is not its own.
         """
         before = self.process
         if process.workload is not before.workload or process.name is not before.name:
@@ -78,7 +81,10 @@ class OpenSession:
             self.renamed = self.renamed or _identity(process) != _identity(before)
         self.process = process
         self.last_seen = unix
-        self.stretch.extend(unix, elapsed)
+        if serving:
+            self.stretch.skip(unix, elapsed)
+        else:
+            self.stretch.extend(unix, elapsed)
         self.changed = self.watched = True
         if process.memory is not None:
             self.peak_memory = max(self.peak_memory or 0, process.memory)
@@ -87,7 +93,7 @@ class OpenSession:
             self.sm_seconds += share * seconds
             self.sm_known += seconds
             self.sm_most = share if self.sm_most is None else max(self.sm_most, share)
-        if seconds and is_inactive(process, device_inactive=device_inactive):
+        if seconds and not serving and is_inactive(process, device_inactive=device_inactive):
             self.held_seconds += seconds
             self.held.mark(unix - seconds, unix)
 
@@ -134,6 +140,7 @@ class Sessions:
         self._open: dict[str, dict[ProcessKey, OpenSession]] = {}
         self._ghosts: dict[ProcessKey, OpenSession] = {}
         self._elapsed: float | None = None
+        self._serving = NO_PROCESSES
         self._late: dict[ProcessKey, tuple[OpenSession, float]] = {}
         self._next = 1
         self.ended: list[OpenSession] = []
@@ -175,8 +182,17 @@ class Sessions:
         """The processes of the open Sessions, with the latest names."""
         return {one.process.key: one.process for one in self.open()}
 
-    def post(self, snapshot: Snapshot, postings: Iterable[Posting] = ()) -> None:
-        """Open, update and end Sessions from one Snapshot and the energy booked with it."""
+    def post(
+        self,
+        snapshot: Snapshot,
+        postings: Iterable[Posting] = (),
+        serving: frozenset[ProcessKey] = NO_PROCESSES,
+    ) -> None:
+        """Open, update and end Sessions from one Snapshot and the energy booked with it.
+
+        `serving` are processes that serve others: they own none of their time.
+        """
+        self._serving = serving
         seconds = observed_seconds(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         self.amended = []
@@ -217,7 +233,14 @@ class Sessions:
                 session = self._new(process, unix, unix)
                 session.update(process, unix, elapsed, 0.0)
             else:
-                session.update(process, unix, elapsed, seconds, device_inactive=device_inactive)
+                session.update(
+                    process,
+                    unix,
+                    elapsed,
+                    seconds,
+                    device_inactive=device_inactive,
+                    serving=bool(self._serving) and key in self._serving,
+                )
             if not self._has_store:
                 session.held.unsaved.clear()
                 session.stretch.unsaved.clear()

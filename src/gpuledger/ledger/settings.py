@@ -66,14 +66,14 @@ class LedgerSettings:
         "energy.zero_hold",
         duration("s"),
         30.0,
-        "export a new energy series as 0 for this long, at least one scrape interval; otherwise increase() "
-        "misses its first value",
+        "export new counters of an owner or process (energy, seconds) as 0 for this long, at least one "
+        "scrape interval; otherwise increase() misses their first value",
     )
     retention: float = setting(
         "metric_retention",
         duration("s"),
         300.0,
-        "keep exporting the energy of a process for this long after it has ended",
+        "keep exporting the energy of a process and the seconds of an owner for this long after the end",
     )
 
 

@@ -151,3 +151,12 @@ class WatchedStretch:
             self.lowest = min(self.lowest, begins)
         self.ends, self.seen_at = unix, elapsed
         self.highest = max(self.highest, unix)
+
+    def skip(self, unix: float, elapsed: float) -> None:
+        """Leave out the time since the last tick; the next tick continues from this one."""
+        if self.ends > self.begins:
+            self.unsaved.append((self.begins, self.ends))
+            self.count += 1
+        self.begins = self.ends = unix
+        self.seen_at = elapsed
+        self.lowest, self.highest = min(self.lowest, unix), max(self.highest, unix)

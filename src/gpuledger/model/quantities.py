@@ -21,7 +21,7 @@ class Quantity:
     Values above `highest` are physically impossible: drivers have returned 4294967295 % and 1.4e16 % (DCGM
     issue 199). Such a value is dropped and counted, never clamped. `slow` quantities change rarely and are
     read less often. NVML provides `profiling` quantities only through GPM (Hopper and newer); older GPUs need
-    DCGM's profiling module.
+    DCGM's profiling module. Without `under_mig` a GPU in MIG mode lacks the quantity.
     """
 
     key: str
@@ -31,6 +31,7 @@ class Quantity:
     lowest: float = 0.0
     slow: bool = False
     profiling: bool = False
+    under_mig: bool = True
 
     def is_possible(self, value: float) -> bool:
         """Returns whether `value` (in base units) is finite and physically possible."""
@@ -42,10 +43,11 @@ class Quantity:
 
 _TERA = 1e12
 
-UTILIZATION = Quantity("utilization", "ratio", highest=1.0)
-MEMORY_UTILIZATION = Quantity("memory_utilization", "ratio", highest=1.0)
-ENCODER_UTILIZATION = Quantity("encoder_utilization", "ratio", highest=1.0)
-DECODER_UTILIZATION = Quantity("decoder_utilization", "ratio", highest=1.0)
+# Of the whole GPU (nvml.h, nvmlDeviceGetUtilizationRates).
+UTILIZATION = Quantity("utilization", "ratio", highest=1.0, under_mig=False)
+MEMORY_UTILIZATION = Quantity("memory_utilization", "ratio", highest=1.0, under_mig=False)
+ENCODER_UTILIZATION = Quantity("encoder_utilization", "ratio", highest=1.0, under_mig=False)
+DECODER_UTILIZATION = Quantity("decoder_utilization", "ratio", highest=1.0, under_mig=False)
 
 # Means over the time between two ticks, from GPM (Hopper and newer). Engine: time for which the graphics or
 # compute engine was busy. SM: time with at least one warp, averaged over all SMs. Occupancy: resident warps
@@ -111,7 +113,7 @@ RELIABILITY_VIOLATION = Quantity("reliability_violation", "nanoseconds")
 
 # nvmlComputeMode_t (0 default, 2 prohibited, 3 exclusive process); 0 or 1; nvmlGpuVirtualizationMode_t (0
 # none to 4).
-COMPUTE_MODE = Quantity("compute_mode", "", highest=3, slow=True)
+COMPUTE_MODE = Quantity("compute_mode", "", highest=3, slow=True, under_mig=False)
 PERSISTENCE_MODE = Quantity("persistence_mode", "", highest=1, slow=True)
 VIRTUALIZATION_MODE = Quantity("virtualization_mode", "", highest=4, slow=True)
 # nvmlDeviceGpuRecoveryAction_t: the action that the card needs to recover, 0 for none.

@@ -36,7 +36,7 @@ class EnergyRow(NamedTuple):
 
     `process` carries the labels, frozen when its owner became known. `other` marks the one row of a Device
     that sums all processes beyond the cap. Energy is in millijoules; `measured` is the part that was not
-    apportioned.
+    apportioned. `metered` is False if the Gpu had no meter so far: the energy is then unknown, not 0.
     """
 
     process: GpuProcess
@@ -44,6 +44,7 @@ class EnergyRow(NamedTuple):
     measured: int
     active: bool
     other: bool = False
+    metered: bool = True
 
 
 class AccountRow(NamedTuple):
@@ -89,7 +90,8 @@ class OwnerRow(NamedTuple):
     are not users of this machine) and Slurm job. `processes` is the number of its processes on the Device
     now, None if the list could not be read or the owner is gone. The times are seconds since the program
     started: `allocated` to the owner; `held` by it (allocated or resident while none of its processes used an
-    engine); `resident`, with at least one process on the Device.
+    engine); `resident`, with at least one process on the Device. `held_at_zero`: the row is so new that its
+    times are exported as 0, like new energy series.
     """
 
     device: Device
@@ -99,6 +101,7 @@ class OwnerRow(NamedTuple):
     allocated: float
     held: float
     resident: float = 0.0
+    held_at_zero: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ class EnergyState:
 
     By Gpu uuid: `totals` since the ledger was created, `pending` booked but not exported yet, `closed` of
     series that have ended, `imbalance` the difference in totals = exported + pending + closed (always 0).
+    `unmetered` are the Gpus that cannot be measured now: no reading of a meter for a minute.
     """
 
     rows: tuple[EnergyRow, ...] = ()
@@ -115,6 +119,12 @@ class EnergyState:
     pending: Mapping[str, int] = field(default_factory=dict)
     closed: Mapping[str, int] = field(default_factory=dict)
     imbalance: Mapping[str, int] = field(default_factory=dict)
+    unmetered: frozenset[str] = frozenset()
+
+    def is_known(self, row: SessionRow) -> bool:
+        """Return whether the energy of an open Session is known: it was measured, or can be now."""
+        uuid = row.process.device.gpu.uuid
+        return uuid in self.totals and (row.high > 0 or uuid not in self.unmetered)
 
 
 class TimeRow(NamedTuple):

@@ -1,20 +1,12 @@
-"""Checks of `doctor` for owners, container names and the job-mapping directory."""
+"""Check of `doctor` for owners of processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Finding, Subject, skipped, split_remedy, warning, works
-from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.checks import Check, Finding, Subject, warning, works
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.model.source import Clock
-from gpuledger.workloads.containers.container_reader import is_socket, read_containers
-from gpuledger.workloads.containers.settings import ContainerSettings
-from gpuledger.workloads.job_map.job_map_reader import JobMapReader
-from gpuledger.workloads.job_map.settings import JobMapSettings
 
 _OWNERS: Final = Subject("owners", "owners of processes")
 
@@ -72,50 +64,3 @@ def _check_owners(snapshot: Snapshot | None) -> Iterator[Finding]:
         why, remedy = REASONS.get(reason, ("", "see docs/troubleshooting.md"))
         word = "process" if number == 1 else "processes"
         yield warning(f"{_OWNERS.check}.{reason}", _OWNERS.what, f"{number} {word} {why} ({reason})", remedy)
-
-
-_CONTAINERS: Final = Subject("containers.names", "names of containers")
-
-
-def container_checks(settings: ContainerSettings) -> tuple[Check, ...]:
-    """One check per container runtime socket in the settings."""
-    sockets = tuple(settings.sockets())
-    if not sockets:
-        return (Check(*_CONTAINERS, lambda: [skipped(*_CONTAINERS, "switched off")]),)
-    subjects = [Subject(_CONTAINERS.check, f"{name.capitalize()} containers") for name, _, _ in sockets]
-    return tuple(
-        Check(*subject, partial(_check_containers, subject, path, flag), limit=15.0)
-        for subject, (_, path, flag) in zip(subjects, sockets, strict=True)
-    )
-
-
-def _check_containers(subject: Subject, path: str, flag: str) -> Iterator[Finding]:
-    if not is_socket(path):
-        yield skipped(*subject, f"no socket at {path}")
-        return
-    try:
-        yield works(*subject, f"{len(read_containers(path, flag))} running at {path}")
-    except GpuledgerError as error:
-        # Only a warning: without names, containers are identified by their ids.
-        yield warning(*subject, *split_remedy(error))
-
-
-_JOB_MAP: Final = Subject("job_map.directory", "job-mapping directory")
-
-
-def job_map_checks(settings: JobMapSettings, clock: Clock) -> tuple[Check, ...]:
-    """One check of the job-mapping directory."""
-    return (Check(*_JOB_MAP, lambda: [_check_job_map(settings.directory, clock)]),)
-
-
-def _check_job_map(directory: str, clock: Clock) -> Finding:
-    if not directory:
-        return skipped(*_JOB_MAP, "no --hpc-job-mapping-dir")
-    found = JobMapReader(Path(directory), clock=clock).read()
-    if found.files:
-        return works(*_JOB_MAP, f"{found.files} devices, {len(found)} job entries in {directory}")
-    return warning(
-        *_JOB_MAP,
-        f"{directory} has no file for a GPU",
-        "let the prolog write one file per GPU, named after its minor number, such as 0 or 0.1",
-    )

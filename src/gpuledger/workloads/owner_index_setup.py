@@ -193,7 +193,8 @@ def owner_index_checks(
     `devices` returns the source's, None where unread; `needs` are the checks that must not fail before it is
     called. The checks are imported lazily: only `doctor` and health queries need them.
     """
-    from gpuledger.workloads.checks import container_checks, job_map_checks
+    from gpuledger.workloads.containers.checks import container_checks
+    from gpuledger.workloads.job_map.checks import job_map_checks
     from gpuledger.workloads.pod_resources.checks import pod_resources_checks
     from gpuledger.workloads.pods.checks import kubernetes_checks, read_slices
     from gpuledger.workloads.slurm.checks import slurm_checks

@@ -74,6 +74,8 @@ class OwnerLookup:
         self._inputs: tuple[object, ...] = ()
         self._devices: tuple[Device, ...] = ()
         self._without_name: set[ProcessKey] = set()
+        # Users of allocated jobs, by kind and job.
+        self._users: dict[tuple[str, str], str] = {}
 
     @property
     def cached_processes(self) -> int:
@@ -100,10 +102,34 @@ class OwnerLookup:
         if self._directory is not None and pending - self._without_name:
             self._directory.nudge()
         self._without_name = pending
+        if self._directory is not None and any(
+            item.workload.job and not item.workload.user for item in allocations
+        ):
+            allocations = self._add_users(allocations, readings)
         is_same = allocations is snapshot.allocations and complete == snapshot.allocations_complete
         if is_same and same_objects(readings, snapshot.readings):
             return snapshot
         return replace(snapshot, readings=readings, allocations=allocations, allocations_complete=complete)
+
+    def _add_users(
+        self, allocations: Sequence[Allocation], readings: Sequence[Reading]
+    ) -> tuple[Allocation, ...]:
+        """Allocations of jobs with the user of their processes: a job-mapping file names no user."""
+        owners = [process.workload for reading in readings for process in reading.processes or ()]
+        found = {
+            (owner.kind, owner.job): owner.user for owner in owners if owner.job and owner.user
+        } | self._users
+        jobs = [(item.workload.kind, item.workload.job) for item in allocations]
+        self._users = {job: found[job] for job in jobs if job in found}
+        users = [
+            item.workload.user or found.get(job, "") for item, job in zip(allocations, jobs, strict=True)
+        ]
+        return tuple(
+            [
+                replace(item, workload=replace(item.workload, user=user))
+                for item, user in zip(allocations, users, strict=True)
+            ]
+        )
 
     def _devices_of(self, snapshot: Snapshot) -> tuple[Device, ...]:
         devices = tuple([reading.device for reading in snapshot.readings])

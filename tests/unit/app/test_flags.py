@@ -58,7 +58,7 @@ def test_help_all_shows_keys_and_help_compat_the_variables_of_the_other_exporter
     every = " ".join(page(capsys, "serve", "--help-all").split())
     assert "[host.pids, GPULEDGER_HOST_PIDS]" in every
     other = " ".join(page(capsys, "serve", "--help-compat").split())
-    assert "-f FILE, --collectors FILE --dcgm.collectors [DCGM_EXPORTER_COLLECTORS]" in other
+    assert "-f, --collectors FILE --dcgm.collectors [DCGM_EXPORTER_COLLECTORS]" in other
     assert "not supported: use --source simulator [DCGM_EXPORTER_USE_FAKE_GPUS]" in other
 
 

@@ -10,10 +10,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gpuledger.app.reload import compare_settings, files_named_in
-from gpuledger.config.node import NODE_GROUPS
+from gpuledger.app.reload import OWNER_GROUPS, SOURCE_GROUPS, compare_settings, files_named_in
+from gpuledger.config.node import HELP_PAGES, NODE_GROUPS, HelpPage
+from gpuledger.config.settings import LogSettings
+from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.host.files import FileWatch, file_states
 from gpuledger.http.limits import HttpLimits
+from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.settings import (
     ReloadPolicy,
     comma_separated,
@@ -91,6 +94,47 @@ def test_the_reload_policy_of_a_group_names_only_its_own_keys(group: type) -> No
     policy = reload_policy(group)
     keys = {item.key for _, item, _ in declared_settings(group)}
     assert {*policy.restart, *policy.files} <= keys
+
+
+# What is created from these groups is created again by a reload.
+CREATED_AGAIN = {
+    *SOURCE_GROUPS,
+    *OWNER_GROUPS,
+    DialectSettings,
+    DcgmSettings,
+    SmiDialectSettings,
+    Prices,
+    LogSettings,
+}
+# The keys of other groups that a reload applies one by one.
+APPLIED = {
+    "interval",
+    "reload.interval",
+    "metrics_path",
+    "web.page",
+    "web.hosts",
+    "store.detail",
+    "store.hours",
+    "store.max_size",
+    "energy.policy",
+    "energy.empty_watts",
+    "energy.resident_watts",
+    "metric_retention",
+}
+
+
+def test_each_key_is_applied_by_a_reload_or_needs_a_restart() -> None:
+    """Other programs' settings are translated into these keys before a reload compares them."""
+    groups = {group for group in NODE_GROUPS.values() if HELP_PAGES[group] is not HelpPage.COMPATIBILITY}
+    keys = {
+        item.key
+        for group in groups - CREATED_AGAIN
+        for _, item, _ in declared_settings(group)
+        if item.key not in reload_policy(group).restart
+    }
+    assert keys == APPLIED, (
+        "apply the key in app/reload.py, or add it to `restart` of its group's ReloadPolicy"
+    )
 
 
 def test_only_these_keys_need_a_restart() -> None:

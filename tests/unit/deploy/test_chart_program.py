@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +112,18 @@ def test_the_program_listens_on_the_ports_of_the_pod(
 def test_the_chart_knows_which_settings_need_a_restart(tmp_path: Path) -> None:
     """Settings that the chart passes as flags change the pod; the chart lists the others."""
     restart = {key for group in NODE_GROUPS.values() for key in reload_policy(group).restart}
-    owned = listed("gpuledger.owned") | {"textfile.dir", "textfile.file", "textfile.every"}
-    assert listed("gpuledger.restarting") == restart - owned
+    assert listed("gpuledger.restarting") == restart - listed("gpuledger.owned")
+
+
+def test_the_chart_owns_the_settings_that_it_passes_as_flags() -> None:
+    groups = (*NODE_GROUPS.values(), *COLLECT_GROUPS.values())
+    keys = {
+        flag: item.key for group in groups for _, item, _ in declared_settings(group) for flag in item.flags
+    }
+    passed = set(
+        re.findall(r"--[a-z][\w.-]*(?==)", (CHART / "templates/_args.tpl").read_text(encoding="utf-8"))
+    )
+    assert {keys[flag] for flag in passed - {"--config"}} == listed("gpuledger.owned")
 
 
 def listed(define: str) -> set[str]:

@@ -16,6 +16,8 @@ import yaml
 
 from chart import CHART, MATRIX, ROOT, files, main_container, notes, of_kind, pod_spec, render, settings
 from gpuledger import __version__
+from gpuledger.dialects.catalogue import create_dialects
+from gpuledger.dialects.settings import DialectSettings
 
 MAKE = ROOT / "deploy/helm/make"
 
@@ -88,6 +90,7 @@ def problems(values: dict[str, Any]) -> str:
         ({"dialect": "native"}, "/dialect"),
         ({"port": 70000}, "/port"),
         ({"extraPorts": [{"name": "smi", "port": 9835}]}, "dialects"),
+        ({"extraPorts": [{"name": "smi", "port": 9835, "dialects": ["x"]}]}, "/extraPorts/0/dialects/0"),
         ({"extraPorts": [{"name": "SMI", "port": 9835, "dialects": ["smi"]}]}, "/extraPorts/0/name"),
         ({"web": {"page": "wide"}}, "/web/page"),
         ({"web": {"config": {"tls_config": {}}}}, "tls_config"),
@@ -318,6 +321,13 @@ def test_values_of_an_older_version_get_the_defaults_of_new_keys(tmp_path: Path)
     folder = old_chart(tmp_path / "gpuledger", older)
     expected = {"web": {"page": "off"}, "hostPID": False}
     assert render({}, folder=folder) == render(expected)
+
+
+def test_the_schema_lists_all_dialects() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    assert set(schema["properties"]["dialect"]["items"]["enum"]) == set(
+        create_dialects(DialectSettings(), "0")
+    )
 
 
 def test_null_removes_a_default() -> None:

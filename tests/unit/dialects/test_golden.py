@@ -1,8 +1,9 @@
-"""Complete pages, byte for byte. UPDATE_GOLDENS=1 writes the golden files: review the difference."""
+"""Complete pages, byte for byte. `make goldens` writes the golden files."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -52,6 +53,22 @@ def test_the_default_page_parses_in_both_formats_without_duplicate_series(state:
         assert series
         assert len(series) == len(set(series))
         assert len({family.name for family in families}) == len(families)
+
+
+@pytest.mark.parametrize("dialect", EVERY)
+def test_the_page_needs_only_the_required_quantities(dialect: str) -> None:
+    state, required = golden_state(), EVERY[dialect].required_quantities
+    assert state.snapshot is not None
+    readings = tuple(
+        replace(
+            each, values={quantity: value for quantity, value in each.values.items() if quantity in required}
+        )
+        for each in state.snapshot.readings
+    )
+    reduced = replace(state, snapshot=replace(state.snapshot, readings=readings))
+    assert body(reduced, (dialect,), "prom").decode() == body(state, (dialect,), "prom").decode(), (
+        f"add the missing quantities to `required_quantities` of the dialect {dialect}"
+    )
 
 
 def test_every_line_comes_from_the_given_state() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout, suppress
 from functools import cache
 from importlib import import_module
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from documentation import NAMES, PAGES, markdown
+from documentation import NAMES, PAGES, ROOT, markdown
 from gpuledger.agent.families import SPECS as AGENT
 from gpuledger.cli.main import COMMANDS
 from gpuledger.dialects.catalogue import create_dialects
@@ -32,6 +33,14 @@ CALL = re.compile(
 )
 # Here the word is a Helm release or a directory.
 NO_CALL = re.compile(r"\bhelm [^\n]*|/run/gpuledger")
+FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
+# Commands of other programs up to the end of the text, and their flags without a command.
+OTHER_COMMAND = re.compile(r"\b(?:docker|helm|kubectl|nvidia-smi|pip|python) [^`]*")
+CONTAINERS = "--cap-add --cgroup-parent --cgroupns --cgroups --device --network --pid --privileged --volume"
+PROMETHEUS = "--agent --config.file --enable-feature --storage.agent.path --web.enable-remote-write-receiver"
+OTHERS = "--gpu-idle-power --help-query-gpu --no-hooks --only-binary --query-compute-apps --require-hashes"
+CSS = "--line --note --note-text --soft"
+PLACEHOLDERS = "--a.b-c --flag --name --web.limits"
 NO_FAMILY = {
     # Volumes of the compose stack.
     "gpuledger_ledger",
@@ -54,6 +63,30 @@ def test_flags_of_commands_are_in_their_help(page: Path) -> None:
     for command, words in chain.from_iterable(map(commands, code(page))):
         unknown = [flag for flag in flags(words) if flag not in flags_of(command)]
         assert not unknown, f"gpuledger {command}: {unknown} is not in its --help"
+
+
+@each_page
+def test_flags_in_text_are_flags_of_a_command(page: Path) -> None:
+    assert unknown_flags(markdown(page).spans) == set()
+
+
+def test_flags_in_messages_are_flags_of_a_command() -> None:
+    assert unknown_flags(chain.from_iterable(map(messages, (ROOT / "src").rglob("*.py")))) == set()
+
+
+def unknown_flags(texts: Iterable[str]) -> set[str]:
+    named = {flag for text in texts for flag in FLAG.findall(OTHER_COMMAND.sub("", text))}
+    allowed = f"{CONTAINERS} {PROMETHEUS} {OTHERS} {CSS} {PLACEHOLDERS} --reuse-values --sb-state --version"
+    return named - set(allowed.split()) - frozenset().union(*map(flags_of, COMMANDS))
+
+
+def messages(file: Path) -> Iterator[str]:
+    """The strings of a Python file, except docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
+            yield node.value
 
 
 def test_the_parser_finds_commands_in_all_usual_forms() -> None:

@@ -162,7 +162,7 @@ def test_a_large_request_is_sent_over_tls(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path)
     server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server_context.load_cert_chain(certificates.crt("server"), certificates.key("server"))
-    context = ssl.create_default_context(cafile=str(certificates.crt("ca")))
+    context = certificates.client_context()
     body = bytes(range(256)) * 32768
 
     async def test() -> None:

@@ -54,8 +54,8 @@ def test_the_state_of_a_device(what: str, device_reading: Reading, allocated: bo
 
 
 def after(*seconds: float, interrupted: bool = False) -> dict[str, float]:
-    """Seconds by state of a Gpu that is idle at first and active from the second tick on, posted at these
-    times.
+    """Seconds above 0 by state of a Gpu that is idle at first and active from the second tick on, posted at
+    these times.
     """
     states = DeviceStates()
     for number, second in enumerate(seconds):
@@ -63,7 +63,7 @@ def after(*seconds: float, interrupted: bool = False) -> dict[str, float]:
         states.post(snapshot(reading(CARD, RESTS, values={q.UTILIZATION: share}), unix=UNIX + second))
         if interrupted:
             states.interrupt()
-    return {state: value for (_, _, state), value in states.seconds.items()}
+    return {state: value for (_, _, state), value in states.seconds.items() if value}
 
 
 @pytest.mark.parametrize(
@@ -84,3 +84,10 @@ def test_seconds_are_counted_between_two_ticks(
 
 def test_a_pause_counts_for_no_state() -> None:
     assert after(0.0, 1.0, 2.0, interrupted=True) == {}
+
+
+def test_every_state_begins_at_0() -> None:
+    states = DeviceStates()
+    states.post(snapshot(reading(CARD)))
+    assert set(states.seconds.values()) == {0.0}
+    assert {state for *_, state in states.seconds} == {ACTIVE, HELD, IDLE, UNKNOWN}

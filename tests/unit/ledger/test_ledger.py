@@ -200,3 +200,11 @@ def test_a_pause_is_not_watched() -> None:
     book.interrupt()
     book.post(snapshot(reading(A), unix=105))
     assert book.post(snapshot(reading(A), unix=110)).time.watched == {A.uuid: 5_000_000}
+
+
+def test_ended_sessions_are_counted_from_0() -> None:
+    """A counter that begins with 1 loses that 1 in increase()."""
+    ledger = Ledger(LedgerSettings())
+    state = ledger.post(snapshot(reading(gpu(0)), reading(gpu(1))))
+    assert state.sessions_closed == {"GPU-0": 0, "GPU-1": 0}
+    assert state.session_durations["GPU-1"].sum == 0

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from builders import gpu, instance, process, reading, snapshot
+from builders import gpu, instance, node_state, process, reading, snapshot
+from gpuledger.dialects.native.owners import owner_families
 from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.model.quantities import ENGINE_ACTIVITY, UTILIZATION
-from gpuledger.model.session import OwnerRow
+from gpuledger.model.session import LedgerState, OwnerRow
 from gpuledger.model.snapshot import Reading
 from gpuledger.model.workload import Allocation, Workload
 
@@ -26,8 +27,8 @@ NOT_KNOWN = ("unknown", "", "", "", "", "")
 class Node:
     """Posts ticks at given seconds."""
 
-    def __init__(self, retention: float = 300.0) -> None:
-        self.times = OwnerTimes(retention)
+    def __init__(self, retention: float = 300.0, hold: float = 0.0) -> None:
+        self.times = OwnerTimes(hold, retention)
 
     def tick(
         self, at: float, *readings: Reading, allocated: tuple[Allocation, ...] = ()
@@ -42,6 +43,14 @@ class Node:
 def only(rows: dict[tuple[str, ...], OwnerRow]) -> OwnerRow:
     (row,) = rows.values()
     return row
+
+
+def exported_seconds(row: OwnerRow) -> tuple[float, ...]:
+    """Allocated, held and resident seconds on the native page; the three series begin together."""
+    families = owner_families(node_state(None, LedgerState(owners=(row,))))
+    names = [f"gpuledger_owner_{name}_seconds_total" for name in ("allocated", "held", "resident")]
+    found = {family.spec.name: list(family.samples.values()) for family in families}
+    return tuple(value for name in names for value in found[name])
 
 
 def test_an_allocated_unused_device_is_held() -> None:
@@ -168,6 +177,57 @@ def test_an_owner_that_left_is_exported_until_the_retention_ends() -> None:
     assert (row.present, row.processes, row.allocated) == (False, None, 10)
     assert only(node.tick(310, reading(GPU)))
     assert node.tick(311, reading(GPU)) == {}
+
+
+def test_the_seconds_of_a_new_owner_are_exported_as_0_and_then_in_full() -> None:
+    """A counter that begins with a value loses that value in increase()."""
+    node = Node(hold=30)
+    seen = reading(GPU, process(GPU, sm=0.0, workload=TRAINER))
+    exported = {}
+    for at in (0, 1, 29, 30, 31):
+        row = only(node.tick(at, seen, allocated=ALLOCATED))
+        assert (row.allocated, row.held, row.resident) == (at, at, at), "people see what is counted"
+        exported[at] = exported_seconds(row)
+    assert exported == {0: (0, 0, 0), 1: (0, 0, 0), 29: (0, 0, 0), 30: (30, 30, 30), 31: (31, 31, 31)}
+
+
+def test_an_owner_that_returns_within_the_retention_continues() -> None:
+    node = Node(hold=30, retention=300)
+    for at in (0, 40):
+        node.tick(at, reading(GPU), allocated=ALLOCATED)
+    for at in (50, 100):
+        node.tick(at, reading(GPU))
+    assert exported_seconds(only(node.tick(101, reading(GPU), allocated=ALLOCATED))) == (41, 41, 0)
+
+
+def test_an_owner_that_returns_later_begins_at_0_again() -> None:
+    node = Node(hold=30, retention=60)
+    for at in (0, 40):
+        node.tick(at, reading(GPU), allocated=ALLOCATED)
+    assert node.tick(101, reading(GPU)) == {}
+    for at, exported in ((102, (0, 0, 0)), (131, (0, 0, 0)), (132, (31, 31, 0))):
+        row = only(node.tick(at, reading(GPU), allocated=ALLOCATED))
+        assert exported_seconds(row) == exported, at
+
+
+def test_a_job_shorter_than_the_hold_is_exported_in_full_for_as_long() -> None:
+    """Even if the retention is shorter."""
+    node = Node(hold=30, retention=5)
+    node.tick(0, reading(GPU), allocated=ALLOCATED)
+    node.tick(8, reading(GPU), allocated=ALLOCATED)
+    exported = {
+        at: [exported_seconds(row) for row in node.tick(at, reading(GPU)).values()] for at in (29, 30, 59, 60)
+    }
+    assert exported == {29: [(0, 0, 0)], 30: [(8, 8, 0)], 59: [(8, 8, 0)], 60: []}
+
+
+def test_a_late_name_begins_its_series_at_0() -> None:
+    node = Node(hold=30)
+    for at in (0, 20):
+        node.tick(at, reading(GPU, process(GPU, sm=0.0, workload=UNNAMED)))
+    for at, exported in ((25, (0, 0, 0)), (54, (0, 0, 0)), (55, (0, 55, 55))):
+        row = only(node.tick(at, reading(GPU, process(GPU, sm=0.0, workload=TRAINER))))
+        assert exported_seconds(row) == exported, at
 
 
 def test_owners_that_left_use_no_memory() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fault_rig import CODES, LISTS, FaultRig, named_codes, source_calls
+from fault_rig import LISTS, FaultRig, codes_for, source_calls
 from gpuledger.sources.nvml.codes import NOTHING_YET, UNSUPPORTED, Code
 from nvml.library import NvmlAccount
 
@@ -40,13 +40,6 @@ SAYS = {
     "nvmlDeviceGetProcessesUtilizationInfo": {6},
     "nvmlDeviceGetProcessUtilization": {6},
 }
-
-
-def codes_for(call: str) -> list[int]:
-    """The codes that the source names, and every sixth of those that it treats alike, offset by call."""
-    named = named_codes()
-    alike = [code for code in CODES if code not in named]
-    return [*sorted(named), *alike[source_calls().index(call) % 6 :: 6]]
 
 
 @pytest.mark.parametrize("call", source_calls())

@@ -143,7 +143,7 @@ WRONG: list[tuple[Json, str]] = [
     ({"exporter": {"hostPID": "yes"}}, "spec.exporter.hostPID: expected true or false, not 'yes'"),
     (
         {"exporter": {"dialects": ["x"]}},
-        "spec.exporter.dialects[0]: expected one of process, session, energy, native, dcgm, smi, not 'x'",
+        f"spec.exporter.dialects[0]: expected one of {', '.join(DIALECTS)}, not 'x'",
     ),
     ({"exporter": {"dialects": []}}, "spec.exporter.dialects: expected at least 1 items"),
     (

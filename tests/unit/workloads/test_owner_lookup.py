@@ -9,7 +9,8 @@ import pytest
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.owner_indexes import OwnerIndexes
 from gpuledger.workloads.owner_lookup import OwnerLookup, owner_from_host
 
 GPU = Gpu("GPU-0", 0)
@@ -170,3 +171,15 @@ def test_unresolved_processes_are_counted_once_by_reason() -> None:
         )
     )
     assert named.unresolved == {"pod_name": 2, "not_found": 1}
+
+
+def test_the_allocation_of_a_job_has_the_user_of_its_processes() -> None:
+    """A job-mapping file names no user. With two owners, a GPU that the job uses would be held."""
+    job = Workload(kind="job", job="7.pbs", found_by="job_map")
+    lookup = OwnerLookup(directory=OwnerIndexes(allocation_sources=[lambda _: (Allocation(GPU, job),)]))
+    resident = GpuProcess(GPU, 42, host=facts("0::/pbs_jobs.service/jobs/7.pbs", user="alice", uid=1000))
+    idle = replace(snapshot(), readings=(Reading(GPU, processes=()),))
+    users = [
+        lookup.assign_owners(seen).allocations[0].workload.user for seen in (idle, snapshot(resident), idle)
+    ]
+    assert users == ["", "alice", "alice"]

@@ -13,8 +13,8 @@ from gpuledger.config.load import load_values
 from gpuledger.host.settings import HostSettings
 from gpuledger.model.checks import Finding, Verdict
 from gpuledger.model.settings import build_settings, declared_settings
-from gpuledger.workloads.checks import job_map_checks
 from gpuledger.workloads.containers.settings import ContainerSettings
+from gpuledger.workloads.job_map.checks import job_map_checks
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.owner_index_setup import open_job_map_index, open_slurm_index
 from gpuledger.workloads.slurm.checks import slurm_checks

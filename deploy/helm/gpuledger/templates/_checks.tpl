@@ -22,6 +22,7 @@
 {{- if and $v.serviceMonitor.enabled (not $v.service.enabled) -}}
 {{- fail "serviceMonitor.enabled: a ServiceMonitor needs service.enabled; set it to true, or set podMonitor.enabled instead" -}}
 {{- end -}}
+{{- include "gpuledger.checkTimeouts" . -}}
 {{- if and $v.web.config $v.web.existingSecret -}}
 {{- fail "web.config, web.existingSecret: both contain the web config file; set only one" -}}
 {{- end -}}
@@ -80,6 +81,28 @@
 {{- fail (printf "collection.schedule: '%s' has %d fields; expected five: minute hour day month weekday" $schedule $fields) -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Rejects what Prometheus Operator ignores with only a line in its log. 30s is its default interval. */}}
+{{- define "gpuledger.checkTimeouts" -}}
+{{- range $key := list "serviceMonitor" "podMonitor" -}}
+{{- $monitor := get $.v $key -}}
+{{- $interval := default "30s" $monitor.interval -}}
+{{- $timeout := default "0s" $monitor.scrapeTimeout -}}
+{{- if and $monitor.enabled (gt (int (include "gpuledger.milliseconds" $timeout)) (int (include "gpuledger.milliseconds" $interval))) -}}
+{{- fail (printf "%s.scrapeTimeout: %s is longer than the interval of %s, so Prometheus Operator would ignore the monitor; set it to %s or less" $key $timeout $interval $interval) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A duration such as 1m30s in milliseconds. */}}
+{{- define "gpuledger.milliseconds" -}}
+{{- $sum := 0 -}}
+{{- range $part := regexFindAll "[0-9]+(ms|s|m|h)" . -1 -}}
+{{- $unit := regexFind "[a-z]+" $part -}}
+{{- $sum = add $sum (mul (trimSuffix $unit $part | int) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) $unit)) -}}
+{{- end -}}
+{{- $sum -}}
 {{- end -}}
 
 {{- define "gpuledger.checkPorts" -}}

@@ -27,21 +27,22 @@ PROCESSES = declare_family(
 )
 ALLOCATED = declare_family(
     "gpuledger_owner_allocated_seconds_total",
-    "Time for which the device was allocated to the owner, since the program started.",
+    "Time for which the device was allocated to the owner, since the program started; 0 for a new owner "
+    "until energy.zero_hold has passed.",
     (*DEVICE_LABELS, *OWNER_LABELS),
     "ledger; kubelet, DRA, Slurm",
 )
 HELD = declare_family(
     "gpuledger_owner_held_seconds_total",
     "Time for which the owner had the device (allocated or with a process on it) while no engine was busy "
-    "for the owner, since the program started.",
+    "for the owner, since the program started; 0 for a new owner until energy.zero_hold has passed.",
     (*DEVICE_LABELS, *OWNER_LABELS),
     "ledger",
 )
 RESIDENT = declare_family(
     "gpuledger_owner_resident_seconds_total",
     "Time for which the owner had a process on the device, since the program started; multiply by "
-    "gpuledger_device_sm_ratio for GPU time.",
+    "gpuledger_device_sm_ratio for GPU time; 0 for a new owner until energy.zero_hold has passed.",
     (*DEVICE_LABELS, *OWNER_LABELS),
     "ledger; process lists and cgroups",
 )
@@ -79,9 +80,9 @@ def owner_families(state: NodeState) -> Iterator[Family]:
         if row.present and state.snapshot is not None:
             info.add(1, *labels)
             processes.add(row.processes, *labels)
-        allocated.add(row.allocated, *labels)
-        held.add(row.held, *labels)
-        resident.add(row.resident, *labels)
+        allocated.add(0.0 if row.held_at_zero else row.allocated, *labels)
+        held.add(0.0 if row.held_at_zero else row.held, *labels)
+        resident.add(0.0 if row.held_at_zero else row.resident, *labels)
     yield from families
     if state.snapshot is not None:
         yield _allocations(state.snapshot)

@@ -11,6 +11,8 @@ from gpuledger.http.web_config.model import ClientAuth, Pem, TlsConfig
 from gpuledger.model.errors import UsageError
 
 _MISMATCH: Final = "KEY_VALUES_MISMATCH"
+# For TLS 1.2, if the file lists none. The defaults of Debian's Python include suites without forward secrecy.
+_FORWARD_SECRET: Final = ("ECDHE+AESGCM", "ECDHE+CHACHA20", "ECDHE+AES", "!SHA1")
 
 
 class TlsContexts:
@@ -48,8 +50,7 @@ def _create_context(config: TlsConfig) -> ssl.SSLContext:
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     else:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    if config.ciphers:
-        context.set_ciphers(":".join(config.ciphers))
+    context.set_ciphers(":".join(config.ciphers or _FORWARD_SECRET))
     if config.curve:
         context.set_ecdh_curve(config.curve)
     context.set_alpn_protocols(["http/1.1"])

@@ -12,6 +12,7 @@ from gpuledger.ledger.energy.floor import FloorEstimator, Floors, QuietPower
 from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger, Posting
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.process import ProcessKey
 from gpuledger.model.snapshot import Reading, Snapshot
 
 log = logging.getLogger("gpuledger.ledger")
@@ -72,8 +73,8 @@ class EnergyLedger:
         for gpu_ledger in self.gpu_ledgers.values():
             gpu_ledger.interrupt()
 
-    def post(self, snapshot: Snapshot) -> list[Posting]:
-        """Book one Snapshot and return its postings.
+    def post(self, snapshot: Snapshot, serving: frozenset[ProcessKey] | None = None) -> list[Posting]:
+        """Book one Snapshot and return its postings. `serving` are its processes that serve others.
 
         If the posting of a Gpu fails, no energy is lost: its counter is unchanged, and the increase until the
         next posting is unobserved.
@@ -96,6 +97,7 @@ class EnergyLedger:
                         reading,
                         parts.get(reading.device, ()),
                         whole=not snapshot.devices_failed,
+                        serving=serving,
                     )
                 except Exception:
                     log.exception("failed to apportion the energy of GPU %s", reading.device.uuid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import AccountingRecord, GpuProcess, ProcessKey, UtilizationSample
@@ -19,10 +20,14 @@ _SKEW = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ProcessLists:
-    """One tick's complete process lists of a Gpu and its Instances."""
+    """One tick's complete process lists of a Gpu and its Instances.
+
+    `serving` are processes of the machine that served others at that time.
+    """
 
     at: float
     processes: Mapping[ProcessKey, GpuProcess]
+    serving: frozenset[ProcessKey] = NO_PROCESSES
 
 
 @dataclass(slots=True)

@@ -24,9 +24,10 @@ from gpuledger.ledger.energy.counter import (
 from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, sample_offset
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorEstimator, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
+from gpuledger.ledger.service_processes import serving_processes
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
-from gpuledger.model.process import GpuProcess
+from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.snapshot import Reading
 
 _NOTHING = BookedInterval(0, MEASURED, 0, 0, {})
@@ -90,7 +91,8 @@ class GpuEnergyLedger:
     `integral` is power integrated since the open interval began or the counter moved, in millijoules, for
     Gpus with a missing or frozen counter. `still_since` is when this run first read the counter or last saw
     it move. `ended_load` is the driver load that a lower reading ended. `ghosts` are, by pid, processes of
-    the last interval that were in no list.
+    the last interval that were in no list. `metered_at` is the last reading of the counter or, without one,
+    of power.
     """
 
     gpu: Gpu
@@ -111,10 +113,15 @@ class GpuEnergyLedger:
     quiet_since: float | None = None
     power: tuple[float, float] | None = None
     seen_unix: float | None = None
+    metered_at: float | None = None
 
     def __post_init__(self) -> None:
         # A known counter that fails after a restart is not a missing one.
         self.has_counter = self.counter.last is not None
+
+    def is_metered(self, now: float) -> bool:
+        """Return whether the Gpu's energy can be measured: its meter was read within the last minute."""
+        return self.metered_at is not None and now - self.metered_at <= LONGEST_INTERVAL
 
     def begin_epoch(self, epoch: Epoch, unix: float) -> list[Posting]:
         """Continue in this epoch, or close the old one if the driver was reloaded."""
@@ -145,20 +152,30 @@ class GpuEnergyLedger:
             self.integral = 0.0
 
     def post(
-        self, at: float, unix: float, reading: Reading, parts: Sequence[Reading], *, whole: bool
+        self,
+        at: float,
+        unix: float,
+        reading: Reading,
+        parts: Sequence[Reading],
+        *,
+        whole: bool,
+        serving: frozenset[ProcessKey] | None = None,
     ) -> list[Posting]:
         """Apply one tick: the readings of the Gpu and its Instances (empty without MIG).
 
-        `whole` is False if not all Devices could be listed.
+        `whole` is False if not all Devices could be listed. `serving` are processes that serve others,
+        None to find those of this Gpu.
         """
         holders = parts or (reading,)
         process_lists = [holder.processes for holder in holders]
         good = whole and reading.up and all(processes is not None for processes in process_lists)
         self._integrate(at, reading)
-        lists = ProcessLists(
-            at, {process.key: process for processes in process_lists for process in processes or ()}
-        )
+        listed = {process.key: process for processes in process_lists for process in processes or ()}
+        lists = ProcessLists(at, listed, serving_processes(listed.values()) if serving is None else serving)
         self._gather(at, unix, reading, parts)
+        # If a known counter fails, power does not replace it.
+        if reading.get(q.ENERGY) is not None or (self.power is not None and not self.has_counter):
+            self.metered_at = at
         posted = self._close(_Tick(at, unix, parts, lists, good), reading)
         if good and self.evidence is not None and self.evidence.lists[0] is not lists:
             self.evidence.lists.append(lists)

@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.evidence import Evidence, engine_time
+from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.model.process import (
     AccountingRecord,
     GpuProcess,
@@ -20,9 +21,6 @@ from gpuledger.model.process import (
     ProcessType,
     UtilizationSample,
 )
-
-# The MPS server and its control daemon.
-_MPS_SERVERS = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control"})
 
 # Maximum difference in seconds between clocks of one machine that report the start of a process.
 _SKEW = 0.5
@@ -51,7 +49,7 @@ def residences(evidence: Evidence) -> list[Residence]:
     processes = evidence.all_processes()
     worked = _samples_by_process(evidence, processes)
     drawing = evidence.graphics_pids(processes)
-    servers = _servers_with_clients(processes)
+    servers = NO_PROCESSES.union(*(lists.serving for lists in evidence.lists)) & processes.keys()
     shared = _split_over_clients(worked, servers, processes)
     records = _records_by_process(evidence, processes)
     first, last = evidence.lists[0].processes, evidence.lists[-1].processes
@@ -174,15 +172,6 @@ def _of_record(
     return max(begun, key=lambda key: starts[key].unix, default=None)
 
 
-def _servers_with_clients(processes: Mapping[ProcessKey, GpuProcess]) -> frozenset[ProcessKey]:
-    clients = {key[0] for key, process in processes.items() if ProcessType.MPS in process.types}
-    if not clients:
-        return frozenset()
-    return frozenset(
-        key for key, process in processes.items() if process.command in _MPS_SERVERS and key[0] in clients
-    )
-
-
 def _split_over_clients(
     worked: Mapping[ProcessKey, list[UtilizationSample]],
     servers: frozenset[ProcessKey],
@@ -190,7 +179,7 @@ def _split_over_clients(
 ) -> dict[ProcessKey, int]:
     """Work that the driver attributed to an MPS server, split equally over its clients.
 
-    Remaining units go to the first clients.
+    Remaining units go to the first clients. Without a client on this Device it belongs to no process.
     """
     extra: dict[ProcessKey, int] = defaultdict(int)
     for server in servers:
@@ -203,7 +192,7 @@ def _split_over_clients(
             ),
             key=identity_order,
         )
-        each, odd = divmod(total, len(clients))
+        each, odd = divmod(total, max(len(clients), 1))
         for number, client in enumerate(clients):
             extra[client] += each + (number < odd)
     return extra

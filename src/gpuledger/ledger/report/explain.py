@@ -1,4 +1,4 @@
-"""Explains a bill: the intervals that it consists of, the sharing parties, and the method with its reason."""
+"""Explains a bill: the report's row, its intervals, the sharing parties, and the method with its reason."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.booking import ACTIVITY, EQUAL, INTEGRATED, MEASURED, SLICES
+from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
+from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 
 _REASONS = {
     MEASURED: "alone on the whole GPU, so it gets all of the counter's energy",
     INTEGRATED: "the GPU has no energy counter or a frozen one: its power was integrated",
     SLICES: "MIG: the driver reports no utilization per process; split by the instances' multiprocessors",
     EQUAL: "no engine time was reported, so it was split by time on the GPU",
+    UNATTRIBUTED: "an engine was active, but not for a known process; or energy.policy splits nothing",
+    UNOBSERVED: "gpuledger was not reading the GPU, and its counter went on",
 }
+_OWN_ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED)
+_PARTLY_IDLE = "no process was there for a part of the time, or on a part of the GPU (MIG)"
 _LOST = "the ledger could not be written for a long time: the shares are lost"
+
+
+class ReportRow(NamedTuple):
+    """A row and the report that has it."""
+
+    report: UsageReport
+    line: ReportLine
 
 
 class OtherShare(NamedTuple):
@@ -29,6 +42,7 @@ class OtherShare(NamedTuple):
 class Interval:
     """A stretch of time on one Gpu with the same residents and method.
 
+    `method` is the account if one of the Gpu's own accounts is explained.
     Times are unix seconds. `millijoules` are booked to the explained target, `gpu_millijoules` is all that
     the Gpu used; `idle` and `unattributed` of it are in its own accounts. `instance` is `GI_CI` under MIG.
     `exact` is False for an hour without kept detail: the stretch is then some part of the hour.
@@ -47,13 +61,20 @@ class Interval:
     exact: bool = True
 
     @property
-    def high(self) -> int:
-        """The most that the target can have used: all of the Gpu's energy, or its own if it was measured."""
+    def high(self) -> int | None:
+        """The most that the target can have used: all of the Gpu's energy, or its own if it was measured.
+
+        None for the Gpus' own accounts, which have no bounds.
+        """
+        if self.method in _OWN_ACCOUNTS:
+            return None
         return self.millijoules if self.method == MEASURED else self.gpu_millijoules
 
     @property
     def why(self) -> str:
         """The reason for the method."""
+        if self.method == IDLE:
+            return _PARTLY_IDLE if self.others else "no process was on the GPU"
         if self.method != ACTIVITY:
             return _REASONS.get(self.method, _LOST)
         if self.instance:
@@ -79,6 +100,11 @@ class SessionLine(NamedTuple):
     apportioned: int
     high: int
 
+    @property
+    def metered(self) -> bool:
+        """Whether its energy is known: an interval in which it was resident was measured."""
+        return self.high > 0
+
 
 class AllocationLine(NamedTuple):
     """A Device allocated to the target, while its detail is kept: unix seconds, and seconds unused."""
@@ -100,8 +126,10 @@ class LostDetail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about one owner or process, in order of time.
+    """Everything about one row of a report or one process, in order of time.
 
+    `by` is the grouping of the row, empty for a process, which reports do not list. `row` is None for a
+    process, and for those that only serve others, such as an MPS server: they own no time and no energy.
     `lost` is energy of its Sessions that no interval or hour holds any more: for a single process, if only
     the hours of its party are kept.
     """
@@ -111,6 +139,17 @@ class Explanation:
     sessions: Sequence[SessionLine] = ()
     lost: LostDetail = field(default_factory=LostDetail)
     allocations: Sequence[AllocationLine] = ()
+    row: ReportRow | None = None
+    by: str = ""
+
+    @property
+    def metered(self) -> bool:
+        """Whether some of its energy was measured; else the bill is unknown, not 0."""
+        if self.row is not None:
+            return self.row.line.metered
+        if self.by:
+            return True
+        return bool(self.intervals) or self.lost.high > 0 or not self.sessions
 
     @property
     def millijoules(self) -> int:
@@ -118,15 +157,19 @@ class Explanation:
         return sum(one.millijoules for one in self.intervals) + self.lost.millijoules
 
     @property
-    def measured(self) -> int:
-        """The lower bound of the bill."""
+    def measured(self) -> int | None:
+        """The lower bound of the bill; None if it has none, as the row."""
+        if self.row is not None:
+            return self.row.line.low
         kept = sum(one.millijoules for one in self.intervals if one.method == MEASURED)
         return kept + self.lost.measured
 
     @property
-    def high(self) -> int:
-        """The upper bound of the bill."""
-        return sum(one.high for one in self.intervals) + self.lost.high
+    def high(self) -> int | None:
+        """The upper bound of the bill; None if it has none, as the row."""
+        if self.row is not None:
+            return self.row.line.high
+        return sum(one.high or 0 for one in self.intervals) + self.lost.high
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:

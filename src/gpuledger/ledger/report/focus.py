@@ -102,6 +102,7 @@ def as_focus(report: UsageReport, account: str) -> str:
 
 def _charges(line: ReportLine, report: UsageReport) -> Iterator[_Charge]:
     prices = report.prices
+    # Energy that was not measured is no charge: FOCUS has no charge of an unknown quantity.
     if prices.kwh is not None and line.millijoules:
         used = Fraction(line.millijoules, MILLIJOULES_PER_KWH)
         priced = used * Fraction(prices.pue or 1)

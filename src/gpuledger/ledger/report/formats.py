@@ -27,7 +27,7 @@ class ReportColumn:
 
     `amount` returns the amount of a row, of which `unit` are 1 in the column; None if a row cannot have it.
     People see the column `always`, or if some row has a value; never if not `people`. `scraped` columns are
-    only in fleet reports.
+    only in fleet reports. `metered`: the amount rests on the Gpus' energy, which can be unknown.
     """
 
     name: str
@@ -39,6 +39,7 @@ class ReportColumn:
     always: bool = False
     people: bool = True
     scraped: bool = False
+    metered: bool = False
 
     def value(self, line: ReportLine) -> Fraction | None:
         """The number of a row in this column."""
@@ -48,25 +49,38 @@ class ReportColumn:
 
 def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColumn, ...]:
     """The columns for these prices; prices that are not set have no column."""
-    hour, kwh = SECONDS_PER_HOUR, MILLIJOULES_PER_KWH
+    hour = SECONDS_PER_HOUR
     columns = [
         ReportColumn("sessions", "sessions", 0, 0, attrgetter("sessions")),
         ReportColumn("gpu_hours", "GPU-hours", 6, 2, attrgetter("resident"), hour, always=True),
         ReportColumn("held_gpu_hours", "held idle", 6, 2, attrgetter("held"), hour),
         ReportColumn("allocated_gpu_hours", "allocated", 6, 2, attrgetter("allocated"), hour),
-        ReportColumn("kwh", "kWh", 9, 3, attrgetter("millijoules"), kwh, always=True),
-        ReportColumn("bound_kwh", "± kWh", 9, 5, attrgetter("bound"), kwh, scraped=True),
-        ReportColumn("measured_kwh", "measured", 9, 3, attrgetter("measured"), kwh),
-        ReportColumn("apportioned_kwh", "apportioned", 9, 3, attrgetter("apportioned"), kwh),
-        ReportColumn("low_kwh", "at least", 9, 3, attrgetter("low"), kwh, people=False),
-        ReportColumn("high_kwh", "at most", 9, 3, attrgetter("high"), kwh),
+        _energy_column("kwh", "kWh", 3, "energy", always=True),
+        _energy_column("bound_kwh", "± kWh", 5, "bound", scraped=True),
+        _energy_column("measured_kwh", "measured", 3, "measured"),
+        _energy_column("apportioned_kwh", "apportioned", 3, "apportioned"),
+        _energy_column("low_kwh", "at least", 3, "low", people=False),
+        _energy_column("high_kwh", "at most", 3, "high"),
     ]
     if prices.any_price:
-        heading = f"cost {prices.currency}".strip()
-        columns.append(ReportColumn("cost", heading, 6, 2, attrgetter("cost"), always=True))
+        heading, metered = f"cost {prices.currency}".strip(), prices.kwh is not None
+        columns.append(ReportColumn("cost", heading, 6, 2, attrgetter("cost"), always=True, metered=metered))
     if prices.co2 is not None:
-        columns.append(ReportColumn("co2_kg", "kg CO2", 6, 2, attrgetter("grams"), 1000, always=True))
+        columns.append(
+            ReportColumn("co2_kg", "kg CO2", 6, 2, attrgetter("grams"), 1000, always=True, metered=True)
+        )
+    columns.append(ReportColumn("unmetered_gpus", "", 0, 0, lambda line: len(line.unmetered), people=False))
     return tuple(column for column in columns if scraped or not column.scraped)
+
+
+def _energy_column(name: str, heading: str, shown: int, amount: str, **more: bool) -> ReportColumn:
+    """A column of kilowatt-hours: an attribute of ReportLine, None if the row's energy is unknown."""
+    value = attrgetter(amount)
+
+    def known(line: ReportLine) -> int | None:
+        return value(line) if line.metered else None
+
+    return ReportColumn(name, heading, 9, shown, known, MILLIJOULES_PER_KWH, metered=True, **more)
 
 
 def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int) -> list[Decimal | None]:
@@ -127,9 +141,10 @@ def as_csv(report: UsageReport) -> str:
         (*report.grouping.columns, "account", *(column.name for column in columns), "millijoules")
     )
     for line, numbers in zip(lines, _round_rows(lines, columns), strict=True):
-        cells = ["" if number is None else format(number, "f") for number in numbers]
+        # Nothing is written as 0: with decimals it would look like a rounded amount.
+        cells = ["" if number is None else format(number, "f") if number else "0" for number in numbers]
         names = map(escape_cell, _key(line, report))
-        writer.writerow((*names, line.account, *cells, line.millijoules))
+        writer.writerow((*names, line.account, *cells, line.energy))
     return out.getvalue()
 
 
@@ -160,13 +175,20 @@ def as_json(report: UsageReport) -> dict[str, Any]:
                 "gpu": gpu.index,
                 "model": gpu.model,
                 "millijoules": gpu.millijoules,
-                "observed_hours": _hours(gpu.observed),
+                "observed_hours": None if gpu.observed is None else _hours(gpu.observed),
             }
             for gpu in report.gpus
         ],
         "occupied_gpu_hours": None if report.occupied is None else _hours(report.occupied),
         **({"notes": list(report.notes)} if report.notes else {}),
     }
+
+
+def row_as_json(report: UsageReport, line: ReportLine) -> dict[str, Any]:
+    """The values that `as_json` has for this row of the report."""
+    lines = report.lines if line.account == PROCESS else report.gpu_accounts
+    columns = report_columns(report.prices, scraped=report.scraped)
+    return _rows(lines, columns, report)[lines.index(line)]
 
 
 def escape_cell(name: str) -> str:
@@ -204,7 +226,11 @@ def _row(
     line: ReportLine, columns: Sequence[ReportColumn], numbers: Sequence[Decimal | None]
 ) -> dict[str, Any]:
     values = {column.name: _number(number) for column, number in zip(columns, numbers, strict=True)}
-    exact = {"millijoules": line.millijoules, "high_millijoules": line.high}
+    exact = {
+        "millijoules": line.energy,
+        "high_millijoules": line.high,
+        "gpu_microseconds": None if line.resident is None else round(line.resident * 1_000_000),
+    }
     if line.bound is not None:
         exact["bound_millijoules"] = line.bound
     return {**values, **exact, "millijoules_by_method": dict(sorted(line.methods.items()))}

@@ -131,5 +131,6 @@ _BY_OWNER: dict[str, tuple[tuple[str, ...], Callable[[Workload], Key]]] = {
     ),
     "user": (("user",), lambda owner: (user_of(owner),)),
     "job": (("namespace", "job"), _job),
+    "unit": (("unit",), lambda owner: (owner.unit,)),
 }
 GROUPINGS = (*_BY_OWNER, "gpu", "command")

@@ -45,6 +45,11 @@ def _moment(text: str, now: float) -> float:
     return datetime.fromisoformat(text).timestamp()
 
 
+def format_local_time(unix: float) -> str:
+    """A time as `2026-11-28 08:00 +0000`, in the machine's time zone."""
+    return datetime.fromtimestamp(unix).astimezone().strftime("%Y-%m-%d %H:%M %z")
+
+
 def parse_period(since: str, until: str, now: float) -> tuple[int, int]:
     """Both times as unix seconds at full hours: the first rounded down, the second up.
 

@@ -83,11 +83,14 @@ class Prices:
         """Whether any price is set."""
         return self.kwh is not None or self.gpu_hour is not None
 
-    def cost(self, millijoules: int, gpu_seconds: Fraction) -> Fraction | None:
-        """Cost of energy and time in the currency; None if no price is set."""
-        if not self.any_price:
+    def cost(self, millijoules: int | None, gpu_seconds: Fraction) -> Fraction | None:
+        """Cost of energy and time in the currency; None if no price is set.
+
+        Unknown energy (None) has no cost: the cost is that of the time, or None if time has no price.
+        """
+        if not self.any_price or (millijoules is None and self.gpu_hour is None):
             return None
-        return self.energy_cost(millijoules) + self.time_cost(gpu_seconds)
+        return self.energy_cost(millijoules or 0) + self.time_cost(gpu_seconds)
 
     def energy_cost(self, millijoules: int) -> Fraction:
         """Cost of energy in the currency; 0 without a price."""
@@ -97,9 +100,11 @@ class Prices:
         """Cost of time in the currency; 0 without a price."""
         return gpu_seconds / SECONDS_PER_HOUR * Fraction(self.gpu_hour or 0)
 
-    def grams(self, millijoules: int) -> Fraction | None:
-        """Grams of CO2; None if not set."""
-        return None if self.co2 is None else self._kwh(millijoules) * Fraction(self.co2)
+    def grams(self, millijoules: int | None) -> Fraction | None:
+        """Grams of CO2; None if not set or if the energy is unknown."""
+        if self.co2 is None or millijoules is None:
+            return None
+        return self._kwh(millijoules) * Fraction(self.co2)
 
     def _kwh(self, millijoules: int) -> Fraction:
         """Kilowatt-hours of the building."""

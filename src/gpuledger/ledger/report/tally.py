@@ -13,6 +13,10 @@ from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.grouping import Grouping, Key, Party
 from gpuledger.model.session import UNOBSERVED
 
+_MICRO = 1_000_000
+# Seconds of presence without energy that are no gap: the start of a run, and the interval that is still open.
+_SLACK = 120
+
 
 class EnergyEntry(NamedTuple):
     """Millijoules of one Gpu over time with the same residents and method: one span, or spans of an hour.
@@ -56,6 +60,8 @@ class Amount:
     sessions: int = 0
     # Seconds resident, held and allocated by Device, not yet weighted by the Device's part of its Gpu.
     seconds: dict[str, list[int]] = field(default_factory=dict)
+    # Uuids of the Gpus on which the row was present or had energy.
+    gpus: set[str] = field(default_factory=set)
 
     @property
     def millijoules(self) -> int:
@@ -70,25 +76,36 @@ class Amount:
 
 @dataclass(slots=True)
 class GpuAmount:
-    """The sums of one Gpu: all its millijoules, those in its own accounts, and the time observed."""
+    """The sums of one Gpu: all its millijoules, those in its own accounts, and the time observed.
+
+    `metered` is the time of which the energy is in some account, in microseconds.
+    """
 
     millijoules: int = 0
     idle: int = 0
     unattributed: int = 0
     unobserved: int = 0
     microseconds: int = 0
+    metered: int = 0
 
 
 class Tally:
     """Sums amounts by key. Memory grows with rows and Gpus, not with time, if `settle` is called.
 
     `share` returns the part of its Gpu that a Device (by uuid) is. A Gpu counts once per row, however many of
-    the row's parties were on it. Times are valid only after `finish`.
+    the row's parties were on it. Times are valid only after `finish`. `gpu_of` returns the uuid of a Device's
+    Gpu, None if it is not known.
     """
 
-    def __init__(self, grouping: Grouping, share: Callable[[str], Fraction]) -> None:
+    def __init__(
+        self,
+        grouping: Grouping,
+        share: Callable[[str], Fraction],
+        gpu_of: Callable[[str], str | None] = lambda device: device,
+    ) -> None:
         self._key_of: Callable[[Party], Key] = lru_cache(50_000)(grouping.key)
         self._share = share
+        self._gpu_of = gpu_of
         # Resident, held, busy and allocated seconds of a key (None: of any), by hour and Device.
         self._seconds: dict[tuple[int, str], dict[Key | None, list[int]]]
         self._seconds = defaultdict(lambda: defaultdict(lambda: [0, 0, 0, 0]))
@@ -96,6 +113,8 @@ class Tally:
         self.amounts: dict[Key, Amount] = defaultdict(Amount)
         self.gpus: dict[str, GpuAmount] = defaultdict(GpuAmount)
         self.occupied = Fraction(0)
+        # Seconds in which Gpus had a resident; under MIG, those of the busiest Instance.
+        self.occupied_by_gpu: dict[str, int] = {}
 
     def add_energy(self, energy: EnergyEntry) -> None:
         """Add a span, or several of an hour."""
@@ -108,6 +127,7 @@ class Tally:
             key = self._key_of(party)
             shares[key] = shares.get(key, 0) + millijoules
         used = sum(shares.values())
+        gpu.metered += energy.microseconds
         gpu.millijoules += energy.idle + energy.unattributed + energy.unobserved + used
         if energy.method != UNOBSERVED:
             gpu.microseconds += energy.microseconds
@@ -115,6 +135,7 @@ class Tally:
         most = energy.idle + energy.unattributed + used
         for key, millijoules in shares.items():
             amount = self.amounts[key]
+            amount.gpus.add(energy.uuid)
             amount.methods[energy.method] += millijoules
             amount.high += millijoules if energy.method == MEASURED else most
 
@@ -152,7 +173,28 @@ class Tally:
                 amount.resident += share * resident
                 amount.held += share * held
                 amount.allocated += share * allocated
+            gpus = map(self._gpu_of, amount.seconds)
+            amount.gpus.update(uuid for uuid in gpus if uuid is not None)
             amount.seconds.clear()
         for device, seconds in self._occupied.items():
             self.occupied += self._share(device) * seconds
+            uuid = self._gpu_of(device)
+            if uuid is not None:
+                self.occupied_by_gpu[uuid] = max(self.occupied_by_gpu.get(uuid, 0), seconds)
         self._occupied.clear()
+
+    @property
+    def unmetered(self) -> frozenset[str]:
+        """Uuids of Gpus on which something was present, but of which no account has any energy."""
+        present = self.occupied_by_gpu.keys() | set().union(*(one.gpus for one in self.amounts.values()))
+        return frozenset(present - self.gpus.keys())
+
+    @property
+    def partly_metered(self) -> frozenset[str]:
+        """Uuids of Gpus that had residents for longer than their energy was measured."""
+        found = set()
+        for uuid, seconds in self.occupied_by_gpu.items():
+            gap = seconds - self.gpus[uuid].metered / _MICRO if uuid in self.gpus else 0
+            if gap > max(_SLACK, seconds / 100):
+                found.add(uuid)
+        return frozenset(found)

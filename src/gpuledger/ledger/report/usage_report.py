@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.report.tally import Tally
+from gpuledger.ledger.report.tally import Amount, Tally
 from gpuledger.model.devices import Device
 from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
+from gpuledger.model.text import escape_to_one_line
 
 _MICRO = 1_000_000
 
@@ -25,7 +26,9 @@ class ReportLine:
     `account` is process, or one of the Gpus' own: idle, unattributed, unobserved. `methods` has the
     millijoules by method. The row can have used at least `measured` and at most `high`, whatever the model.
     `cost` is in the prices' currency, `grams` is CO2. `bound` is the maximum error of scraped numbers, in
-    either direction, compared with the ledgers; None if the numbers are the ledger's.
+    either direction, compared with the ledgers; None if the numbers are the ledger's. `unmetered` are the
+    Gpus that were not measured for some or all of the time, so that their energy is not in the row;
+    `metered` is False if that is all of its energy: it is then unknown, not 0.
     """
 
     key: Key
@@ -39,6 +42,13 @@ class ReportLine:
     cost: Fraction | None = None
     grams: Fraction | None = None
     bound: int | None = None
+    unmetered: frozenset[str] = frozenset()
+    metered: bool = True
+
+    @property
+    def energy(self) -> int | None:
+        """Energy of all methods; None if it is unknown."""
+        return self.millijoules if self.metered else None
 
     @property
     def millijoules(self) -> int:
@@ -66,13 +76,16 @@ _OPTIONAL_AMOUNTS = tuple(item.name for item in fields(ReportLine) if item.defau
 
 @dataclass(frozen=True, slots=True)
 class GpuLine:
-    """One Gpu: the millijoules in its own accounting, and the seconds in which it was observed."""
+    """One Gpu: the millijoules in its own accounting, and the seconds in which it was observed.
+
+    Both are None if its energy was not measured.
+    """
 
     uuid: str
     index: str
     model: str
-    millijoules: int
-    observed: Fraction
+    millijoules: int | None
+    observed: Fraction | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,45 +129,96 @@ class UsageReport:
     @property
     def observed(self) -> Fraction:
         """Seconds of whole Gpus that were observed."""
-        return sum((gpu.observed for gpu in self.gpus), Fraction(0))
+        return sum((gpu.observed for gpu in self.gpus if gpu.observed is not None), Fraction(0))
 
 
 def report_from_tally(
-    tally: Tally, grouping: Grouping, prices: Prices, devices: Mapping[str, Device], period: Period
+    tally: Tally,
+    grouping: Grouping,
+    prices: Prices,
+    devices: Mapping[str, Device],
+    period: Period,
+    unmetered: Collection[str] = (),
 ) -> UsageReport:
-    """Convert a finished Tally to a report."""
-    lines = [
-        ReportLine(
-            key,
-            methods=dict(amount.methods),
-            high=amount.high,
-            resident=amount.resident,
-            held=amount.held,
-            allocated=amount.allocated,
-            sessions=amount.sessions,
-            cost=prices.cost(amount.millijoules, amount.resident),
-            grams=prices.grams(amount.millijoules),
-        )
-        for key, amount in tally.amounts.items()
-    ]
+    """Convert a finished Tally to a report. `unmetered` are Gpus that were never measured."""
+    missing = tally.unmetered | (frozenset(unmetered) - tally.gpus.keys())
+    incomplete = missing | tally.partly_metered
+    lines = [_line(key, amount, prices, incomplete) for key, amount in tally.amounts.items()]
     lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
+    metered = bool(tally.gpus) or not missing
     own = [
-        gpu_account_line(account, sum(getattr(gpu, account) for gpu in tally.gpus.values()), prices)
+        gpu_account_line(
+            account, sum(getattr(gpu, account) for gpu in tally.gpus.values()), prices, metered=metered
+        )
         for account in (IDLE, UNATTRIBUTED, UNOBSERVED)
     ]
     gpus = [
         GpuLine(*gpu_key(uuid, devices), amount.millijoules, Fraction(amount.microseconds, _MICRO))
         for uuid, amount in tally.gpus.items()
     ]
+    gpus += [GpuLine(*gpu_key(uuid, devices), None, None) for uuid in missing]
     gpus.sort(key=lambda gpu: (int(gpu.index or -1), gpu.uuid))
     # An upper bound of the total would not bound any single bill.
-    total = replace(sum_lines((*lines, *own), ("total",)), high=None)
-    return UsageReport(grouping, prices, period, lines, own, total, gpus, tally.occupied)
+    total = replace(sum_lines((*lines, *own), ("total",)), high=None, unmetered=incomplete)
+    notes = unmetered_notes(gpus, incomplete - missing)
+    return UsageReport(grouping, prices, period, lines, own, total, gpus, tally.occupied, notes)
+
+
+def _line(key: Key, amount: Amount, prices: Prices, incomplete: frozenset[str]) -> ReportLine:
+    """The row of an amount. `incomplete` are Gpus that were not measured for some or all of the time."""
+    unmetered = incomplete & amount.gpus
+    metered = bool(amount.methods) or not unmetered or unmetered < amount.gpus
+    energy = amount.millijoules if metered else None
+    return ReportLine(
+        key,
+        methods=dict(amount.methods),
+        # Energy that was not measured has no bound.
+        high=None if unmetered else amount.high,
+        resident=amount.resident,
+        held=amount.held,
+        allocated=amount.allocated,
+        sessions=amount.sessions,
+        cost=prices.cost(energy, amount.resident),
+        grams=prices.grams(energy),
+        unmetered=unmetered,
+        metered=metered,
+    )
+
+
+# Gpus named in a note.
+_NAMED = 4
+
+
+def unmetered_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[str, ...]:
+    """Sentences on the Gpus that have energy in no row. `partly`: measured for a part of the time."""
+    missing = [gpu for gpu in gpus if gpu.millijoules is None]
+    notes = []
+    if missing:
+        one = len(missing) == 1
+        notes.append(
+            f"{len(missing)} of {len(gpus)} GPU{'' if len(gpus) == 1 else 's'} {'is' if one else 'are'} not "
+            f"measured (no energy counter and no power reading): {_named(missing)}. The total leaves out "
+            f"{'its' if one else 'their'} energy."
+        )
+    part = [gpu for gpu in gpus if gpu.uuid in partly]
+    if part:
+        one = len(part) == 1
+        notes.append(
+            f"{len(part)} GPU{' was' if one else 's were'} not measured for a part of the time with "
+            f"processes: {_named(part)}. The total leaves out the energy of that time."
+        )
+    return tuple(notes)
+
+
+def _named(gpus: Sequence[GpuLine]) -> str:
+    names = [escape_to_one_line(f"GPU {gpu.index} {gpu.model} ({gpu.uuid})") for gpu in gpus[:_NAMED]]
+    return ", ".join(names) + (f" and {len(gpus) - _NAMED} more" if len(gpus) > _NAMED else "")
 
 
 def sum_lines(lines: Iterable[ReportLine], key: Key) -> ReportLine:
-    """Sum rows to one. The sum of upper bounds remains an upper bound."""
+    """Sum rows to one. The sum of upper bounds remains an upper bound, unless a row has none."""
     summed = list(lines)
+    unmetered = frozenset().union(*(line.unmetered for line in summed))
     methods: Counter[str] = Counter()
     for line in summed:
         methods.update(line.methods)
@@ -162,16 +226,22 @@ def sum_lines(lines: Iterable[ReportLine], key: Key) -> ReportLine:
     for name in _OPTIONAL_AMOUNTS:
         known = [amount for line in summed if (amount := getattr(line, name)) is not None]
         sums[name] = sum(known) if known else None
-    return ReportLine(key, methods=methods, **sums)
+    if unmetered:
+        sums["high"] = None
+    metered = not summed or any(line.metered for line in summed)
+    return ReportLine(key, methods=methods, **sums, unmetered=unmetered, metered=metered)
 
 
-def gpu_account_line(account: str, millijoules: int, prices: Prices, bound: int | None = None) -> ReportLine:
-    """The row of one of the Gpus' own accounts."""
+def gpu_account_line(
+    account: str, millijoules: int, prices: Prices, bound: int | None = None, *, metered: bool = True
+) -> ReportLine:
+    """The row of one of the Gpus' own accounts. `metered`: the energy of some Gpu was measured."""
     return ReportLine(
         (account,),
         account,
-        methods={account: millijoules},
-        cost=None if prices.kwh is None else prices.energy_cost(millijoules),
-        grams=prices.grams(millijoules),
+        methods={account: millijoules} if metered else {},
+        cost=prices.energy_cost(millijoules) if metered and prices.kwh is not None else None,
+        grams=prices.grams(millijoules) if metered else None,
         bound=bound,
+        metered=metered,
     )

@@ -40,7 +40,7 @@ def _check_directory(
             *LEDGER_DIRECTORY,
             f"uid {os.geteuid()} cannot write {' or '.join(map(str, tried))}: sessions and energy are "
             "kept in memory and lost when the program ends",
-            f"`install -d -m 700 -o {os.geteuid()} {tried[0]}` as root, or set another --state-dir",
+            f"{_remedy(tried[0])}, or set another --state-dir",
         )
     else:
         yield _check_permissions(found)
@@ -62,14 +62,39 @@ def _check_permissions(folder: Path) -> Finding:
     return works(*LEDGER_DIRECTORY, f"{folder} is writable")
 
 
+def _remedy(folder: Path) -> str:
+    """How to make the directory writable."""
+    if _read_only(folder):
+        return (
+            f"the file system is read-only: mount a directory that uid {os.geteuid()} can write at {folder} "
+            f"(Docker: `--volume HOST_DIRECTORY:{folder}`, systemd: `StateDirectory=gpuledger`)"
+        )
+    return f"`install -d -m 700 -o {os.geteuid()} {folder}` as root"
+
+
+def _read_only(folder: Path) -> bool:
+    """Return whether the file system on which the directory would be is read-only, as in many containers."""
+    try:
+        return bool(os.statvfs(_nearest(folder)).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 def _writable(folder: Path) -> bool:
     """Return whether the directory exists or can be created, and is writable."""
+    try:
+        place = _nearest(folder)
+        return stat.S_ISDIR(place.stat().st_mode) and os.access(place, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+def _nearest(folder: Path) -> Path:
+    """The directory, or its nearest parent that exists. Raises OSError if that cannot be found out."""
     for place in (folder, *folder.absolute().parents):
         try:
-            found = place.stat()
+            place.stat()
         except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError:
-            return False
-        return stat.S_ISDIR(found.st_mode) and os.access(place, os.W_OK | os.X_OK)
-    return False
+        return place
+    return Path("/")

@@ -19,7 +19,7 @@ from gpuledger.ledger.report.usage_report import Period, UsageReport, report_fro
 from gpuledger.ledger.store.presence import UNKNOWN_PARTY, allocation_hours, party_of_session, session_lives
 from gpuledger.ledger.store.retention import microseconds, times_from
 from gpuledger.ledger.store.rows import devices_from_rows
-from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
+from gpuledger.ledger.store.schema import APPLICATION_ID, BEGUN, MIGRATIONS
 from gpuledger.ledger.watched_time import HOUR, unpack_seconds
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
@@ -63,18 +63,27 @@ class History:
         """Raises GpuledgerError if the file is missing, unreadable or of another version."""
         self.file = file
         self.connection = _open_read_only(file)
-        self.devices: Mapping[str, Device] = devices_from_rows(
-            self.connection.execute("SELECT * FROM devices").fetchall()
-        )
-        meta = dict(self.connection.execute("SELECT key, value FROM meta"))
-        self.last = float(meta.get("unix", 0.0))
-        self._times_from = times_from(self.connection)
+        try:
+            self.devices: Mapping[str, Device] = devices_from_rows(
+                self.connection.execute("SELECT * FROM devices").fetchall()
+            )
+            self._meta = dict(self.connection.execute("SELECT key, value FROM meta"))
+            self.last = float(self._meta.get("unix", 0.0))
+            self._times_from = times_from(self.connection)
+        except BaseException:
+            self.connection.close()
+            raise
         self.party = lru_cache(_CACHED)(self._read_party)
         self.session = lru_cache(_CACHED)(partial(party_of_session, self.connection))
 
     def close(self) -> None:
         """Close the file."""
         self.connection.close()
+
+    def meta_time(self, key: str) -> float | None:
+        """The unix seconds that `meta` has for this key; None if it has none."""
+        value = self._meta.get(key)
+        return None if value is None else float(value)
 
     def unaccounted_millijoules(self, booked: Mapping[str, int]) -> dict[str, int]:
         """Millijoules in the Gpus' totals that no span or hour has, by uuid.
@@ -86,6 +95,12 @@ class History:
         totals = self.connection.execute("SELECT uuid, total FROM gpus").fetchall()
         found = {uuid: total - booked.get(uuid, 0) for uuid, total in totals if uuid not in gone}
         return {uuid: millijoules for uuid, millijoules in found.items() if millijoules}
+
+    @property
+    def unmetered_gpus(self) -> frozenset[str]:
+        """Uuids of Gpus that have had neither an energy counter nor a power reading so far."""
+        found = self.connection.execute("SELECT uuid FROM gpus WHERE total = 0 AND last IS NULL")
+        return frozenset(uuid for (uuid,) in found)
 
     @property
     def end_hour(self) -> int:
@@ -103,7 +118,12 @@ class History:
     def first_hour(self) -> int | None:
         """The first unix hour with data."""
         first, _ = self.connection.execute(_BOUNDS).fetchone()
-        return min((hour for hour in (first, self._times_from) if hour is not None), default=None)
+        known = [hour for hour in (first, self._times_from) if hour is not None]
+        begun = self.meta_time(BEGUN)
+        if not known and begun is not None:
+            # Only idle GPUs without energy and power readings, which leave no rows.
+            known.append(int(begun // HOUR))
+        return min(known, default=None)
 
     def energy(self, since: int, until: int, progress: Progress | None = None) -> Iterator[EnergyEntry]:
         """Energy booked in the unix hours from `since` to before `until`."""
@@ -179,10 +199,10 @@ class History:
         for life in session_lives(self.connection, since, until):
             is_seen = life.is_seen(since, until)
             seen |= is_seen
-            new = life.begun >= since or (first and is_seen)
+            new = life.number if life.begun >= since or (first and is_seen) else 0
             for hour, (resident, held) in life.hours.items():
-                yield TimeEntry(hour, life.party, resident, held, resident & ~held, 0, int(new))
-                new = False
+                yield TimeEntry(hour, life.party, resident, held, resident & ~held, 0, new)
+                new = 0
             if new:
                 yield TimeEntry(since, life.party, 0, 0, 0, 0, 1)
             elif first and not is_seen:
@@ -258,11 +278,12 @@ def build_report(
 ) -> UsageReport:
     """Build the report for these unix seconds, at full hours, from the first hour with data on.
 
-    Raises UsageError for an unknown grouping.
+    Raises UsageError for an unknown grouping. See `require_watched_range` for ranges without data.
     """
     group_by = find_grouping(by, history.devices)
     shares = {uuid: device_share(device) for uuid, device in history.devices.items()}
-    tally = Tally(group_by, lambda uuid: shares.get(uuid, Fraction(1)))
+    gpus = {uuid: device.gpu.uuid for uuid, device in history.devices.items()}
+    tally = Tally(group_by, lambda uuid: shares.get(uuid, Fraction(1)), gpus.get)
     since, until = (unix // HOUR for unix in between)
     end, first = history.end_hour, history.first_hour
     begin = end if first is None else first
@@ -273,7 +294,7 @@ def build_report(
         tally.add_times(times)
     tally.finish()
     period = Period(*between, begin * HOUR, history.last)
-    found = report_from_tally(tally, group_by, prices, history.devices, period)
+    found = report_from_tally(tally, group_by, prices, history.devices, period, history.unmetered_gpus)
     if not period.whole:
         return found
     missing = history.unaccounted_millijoules({uuid: gpu.millijoules for uuid, gpu in tally.gpus.items()})
@@ -281,4 +302,4 @@ def build_report(
         f"THE BOOKS DO NOT BALANCE: the total of {uuid} has {millijoules / 1000:+.3f} J that no row has."
         for uuid, millijoules in missing.items()
     ]
-    return replace(found, notes=notes) if notes else found
+    return replace(found, notes=(*notes, *found.notes)) if notes else found

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuledger.ledger.report.grouping import Party, party_of
+from gpuledger.ledger.service_processes import is_service
 from gpuledger.ledger.store.rows import owner_from_row, workload_from_text
 from gpuledger.ledger.watched_time import HOUR, MINUTE, seconds_within
 from gpuledger.model.workload import UNKNOWN
@@ -37,12 +38,14 @@ class SessionLife(NamedTuple):
     """The party of a session, the unix hours in which it was first and last seen, and the seconds watched.
 
     During unwatched gaps it counts as alive but has no seconds; the same applies to a session seen only once.
+    `number` is 1, and 0 for a process that serves others: it is in no report's number of sessions.
     """
 
     party: Party
     begun: int
     latest: int
     hours: Hours
+    number: int = 1
 
     def is_seen(self, since: int, until: int) -> bool:
         """Return whether more is known about it in these unix hours than that it was alive."""
@@ -50,7 +53,10 @@ class SessionLife(NamedTuple):
 
 
 def session_lives(connection: Connection, since: int, until: int) -> Iterator[SessionLife]:
-    """Sessions alive in the unix hours [since, until). Raises sqlite3.Error."""
+    """Sessions alive in the unix hours [since, until). Raises sqlite3.Error.
+
+    Omits processes that only served others in these hours, such as an MPS server with clients.
+    """
     held = _marked_seconds(connection, "held", "session", since, until)
     parameters = {"since": since * HOUR, "until": until * HOUR}
     for *row, begun, latest, last_seen, stay, stays in connection.execute(_SESSIONS, parameters):
@@ -58,7 +64,10 @@ def session_lives(connection: Connection, since: int, until: int) -> Iterator[Se
         if stays:
             stretches += connection.execute("SELECT begins, ends FROM stays WHERE session = ?", row[:1])
         hours = _hours(stretches, since, until, row[0], held)
-        yield SessionLife(session_party(row), int(begun // HOUR), int(latest // HOUR), hours)
+        party = session_party(row)
+        serves = is_service(party.command)
+        if hours or not serves:
+            yield SessionLife(party, int(begun // HOUR), int(latest // HOUR), hours, int(not serves))
 
 
 def allocation_hours(connection: Connection, since: int, until: int) -> Iterator[tuple[Party, Hours]]:

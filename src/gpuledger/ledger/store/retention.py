@@ -188,8 +188,8 @@ def _read_hour(connection: Connection, hour: int) -> dict[int, _Times]:
         one.resident |= resident
         one.held |= held
         one.busy |= resident & ~held
-        one.running += 1
-        one.begun += life.begun == hour
+        one.running += life.number
+        one.begun += life.number if life.begun == hour else 0
     return times
 
 

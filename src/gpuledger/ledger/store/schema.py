@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # "gpul" in ASCII: identifies gpuledger's files.
 APPLICATION_ID = 0x6770756C
+# Keys of `meta`: unix seconds at which the file was created, and of its first posting.
+CREATED, BEGUN = "created", "begun"
 
 _FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -13,7 +13,7 @@ from threading import Lock as Mutex
 
 from gpuledger.ledger.journal import Journal, StoredGpu, StoredLedger
 from gpuledger.ledger.store.retention import RetentionLimits, prune_history
-from gpuledger.ledger.store.schema import NotALedger, SchemaTooNew, migrate_schema
+from gpuledger.ledger.store.schema import BEGUN, CREATED, NotALedger, SchemaTooNew, migrate_schema
 from gpuledger.ledger.store.state_directory import LedgerLock, is_same_file, set_aside
 from gpuledger.ledger.store.tables import load_ledger, write_journal
 from gpuledger.model.errors import GpuledgerError
@@ -124,6 +124,8 @@ class Store:
             migrate_schema(connection)
             stored = load_ledger(connection)
             meta: Mapping[str, object] = dict(connection.execute("SELECT key, value FROM meta"))
+            if not meta:
+                connection.execute("INSERT INTO meta VALUES (?, ?)", (CREATED, self._clock.unix()))
         except BaseException:
             connection.close()
             raise
@@ -225,7 +227,7 @@ class Store:
         with connection:
             connection.execute("BEGIN IMMEDIATE")
             if self._is_first_write:
-                self._begin_run(connection)
+                self._begin_run(connection, journal.unix)
             write_journal(connection, journal)
         if self._is_first_write:
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -233,9 +235,10 @@ class Store:
         journal.mark_stored()
         self.was_replaced = False
 
-    def _begin_run(self, connection: sqlite3.Connection) -> None:
+    def _begin_run(self, connection: sqlite3.Connection, unix: float) -> None:
         meta = [("clean", 0), ("boot_id", self._boot_id)]
         connection.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
+        connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (BEGUN, unix))
         if not self._continues_counters:
             connection.execute("DELETE FROM series")
             connection.execute("DELETE FROM told")

@@ -37,6 +37,7 @@ class TimeTick(NamedTuple):
     `at` (the source's clock) and `unix` are microseconds. `parts` are the Readings of its Instances, empty
     without MIG. `reading` is None if the Devices could not be listed and the Gpu is missing. `processes` is
     None if a list could not be read; `owners` are the identities and owners of the processes.
+    `serving` are processes of the machine that serve others.
     """
 
     at: int
@@ -46,6 +47,7 @@ class TimeTick(NamedTuple):
     facts: GpuFacts
     processes: list[GpuProcess] | None
     owners: list[tuple[ProcessKey, Workload]]
+    serving: frozenset[ProcessKey]
 
     @property
     def is_down(self) -> bool:
@@ -55,11 +57,19 @@ class TimeTick(NamedTuple):
     @property
     def lists(self) -> ProcessLists:
         """The process lists by identity."""
-        return ProcessLists(self.at / MICRO, {process.key: process for process in self.processes or ()})
+        listed = {process.key: process for process in self.processes or ()}
+        return ProcessLists(self.at / MICRO, listed, self.serving)
 
 
 def read_tick(
-    at: int, unix: int, reading: Reading | None, parts: Sequence[Reading], facts: GpuFacts, *, whole: bool
+    at: int,
+    unix: int,
+    reading: Reading | None,
+    parts: Sequence[Reading],
+    facts: GpuFacts,
+    serving: frozenset[ProcessKey],
+    *,
+    whole: bool,
 ) -> TimeTick:
     """Create a tick. `whole` is False if the Devices could not be listed completely."""
     processes: list[GpuProcess] | None = None
@@ -68,7 +78,7 @@ def read_tick(
         if None not in lists:
             processes = [process for listed in lists for process in listed or ()]
     owners = [(process.key, process.workload) for process in processes or ()]
-    return TimeTick(at, unix, reading, parts, facts, processes, owners)
+    return TimeTick(at, unix, reading, parts, facts, processes, owners, serving)
 
 
 class _Usual(NamedTuple):
@@ -76,6 +86,7 @@ class _Usual(NamedTuple):
 
     facts: GpuFacts
     owners: list[tuple[ProcessKey, Workload]]
+    serving: frozenset[ProcessKey]
     activity: tuple[object, ...]
 
 
@@ -157,7 +168,9 @@ def _usual_interval(ticks: Sequence[TimeTick]) -> _Usual | None:
     A usual interval has the same processes at both ends, and no trace of others.
     """
     first, last = ticks[0], ticks[-1]
-    if len(ticks) > 2 or last.processes is None or last.reading is None or first.owners != last.owners:
+    if len(ticks) > 2 or first.serving != last.serving:
+        return None
+    if last.processes is None or last.reading is None or first.owners != last.owners:
         return None
     if last.reading.accounting or not all(process.computes for process in last.processes):
         return None
@@ -165,12 +178,12 @@ def _usual_interval(ticks: Sequence[TimeTick]) -> _Usual | None:
     if last.owners and not facts.instances:
         if samples and not {sample.pid for sample in samples}.issubset(key[1] for key, _ in last.owners):
             return None
-        return _Usual(facts, last.owners, ())
+        return _Usual(facts, last.owners, last.serving, ())
     # Activity decides whether time without an owner is idle.
     if samples:
         return None
     active = tuple(bool(part.get(q.ENGINE_ACTIVITY)) for part in last.parts)
-    return _Usual(facts, last.owners, (bool(last.reading.get(q.UTILIZATION)), *active))
+    return _Usual(facts, last.owners, last.serving, (bool(last.reading.get(q.UTILIZATION)), *active))
 
 
 def _pieces(

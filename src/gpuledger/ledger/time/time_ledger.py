@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuledger.ledger.energy.counter import Epoch
+from gpuledger.ledger.service_processes import NO_PROCESSES, serving_processes
 from gpuledger.ledger.time.decision import Stretch, TimeTick, read_tick
 from gpuledger.ledger.time.gpu_time_ledger import GpuTimeLedger
 from gpuledger.ledger.time.span import MICRO, TimePosting, TimeSpanRecorder
@@ -14,6 +15,7 @@ from gpuledger.ledger.time.split import GpuFacts
 from gpuledger.ledger.time.stored import StoredGpuTime
 from gpuledger.ledger.watched_time import CLOCK_STEP
 from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.process import ProcessKey
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import Allocation
 
@@ -37,6 +39,7 @@ class TimeLedger:
         # Seconds in suspend until the last tick, None if nothing was watched then.
         self._suspended: float | None = None
         self._is_hang = False
+        self._serving = NO_PROCESSES
 
     def resume(self, stored: Iterable[StoredGpuTime], next_span: int = 1) -> None:
         """Continue from an earlier run. Call before the first Snapshot. New spans begin at `next_span`."""
@@ -75,13 +78,20 @@ class TimeLedger:
             self._record(one.gpu, one.interrupt(), self._kept)
             self.recorder.close(one.gpu.uuid)
 
-    def post(self, snapshot: Snapshot, suspended: float | None = None) -> list[TimePosting]:
+    def post(
+        self,
+        snapshot: Snapshot,
+        suspended: float | None = None,
+        serving: frozenset[ProcessKey] | None = None,
+    ) -> list[TimePosting]:
         """Post one Snapshot.
 
         `suspended` are the seconds that the machine was suspended since its boot, None if that is unknown. If
         they are the same before and after a gap of more than a minute, the gap is a hang, and watched.
+        `serving` are processes that serve others, computed from the Snapshot if None.
         """
         posted, self._kept = self._kept, []
+        self._serving = serving_processes(snapshot.processes) if serving is None else serving
         before, self._suspended = self._suspended, suspended
         self._is_hang = None not in (before, suspended) and (suspended or 0) - (before or 0) < CLOCK_STEP
         self._group_allocations(snapshot.allocations)
@@ -107,7 +117,8 @@ class TimeLedger:
     ) -> TimeTick:
         at, unix = round(snapshot.elapsed * MICRO), round(snapshot.unix * MICRO)
         facts = self._facts_of(gpu, reading, parts, snapshot)
-        return read_tick(at, unix, reading, parts, facts, whole=not snapshot.devices_failed)
+        whole = not snapshot.devices_failed
+        return read_tick(at, unix, reading, parts, facts, self._serving, whole=whole)
 
     def _post_missing(self, one: GpuTimeLedger, snapshot: Snapshot, posted: list[TimePosting]) -> None:
         """A Gpu that is in no Reading: it is lost, could not be listed, or is gone."""

@@ -16,6 +16,7 @@ from gpuledger.sources.nvml.queries import (
     FIELD_QUERIES,
     MEMORY_CALL,
     MEMORY_QUANTITIES,
+    MOST_OUTPUTS,
     NVLINK_COUNTERS,
     NVLINK_RATE,
     STRUCT_QUERIES,
@@ -53,10 +54,9 @@ class QuantityReader:
     def __init__(self, library: NvmlLibrary, slow_interval: float) -> None:
         self._library = library
         self._slow_interval = slow_interval
-        self._narrow = (c_uint * 2)()
+        self._narrow = (c_uint * MOST_OUTPUTS)()
         self._wide = c_ulonglong()
-        first = byref(self._narrow)
-        self._outputs = {1: (first,), 2: (first, byref(self._narrow, sizeof(c_uint)))}
+        self._outputs = tuple(byref(self._narrow, n * sizeof(c_uint)) for n in range(MOST_OUTPUTS))
         self._field_buffer = create_string_buffer(FIELD.size * len(FIELD_QUERIES))
         self._struct_buffer = create_string_buffer(max(query.layout.size for query in STRUCT_QUERIES))
         self._memory_v1 = create_string_buffer(MEMORY_V1.size)
@@ -112,7 +112,7 @@ class QuantityReader:
         call = number.call
         if number.older_call and not self._library.has_symbol(call):
             call = number.older_call
-        outputs = (byref(self._wide),) if number.is_64_bit else self._outputs[number.outputs]
+        outputs = (byref(self._wide),) if number.is_64_bit else self._outputs[: number.outputs]
         code = self._library.call_device(call, recorder.state.handle, *number.arguments, *outputs)
         if code:
             recorder.record_error(number.quantity, code, call)

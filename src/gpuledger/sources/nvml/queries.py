@@ -244,6 +244,12 @@ GPM_QUERIES: Final = (
     GpmQuery(q.NVLINK_TX_RATE, 61, multiply=1 << 20, divide=1),
 )
 
+MOST_OUTPUTS: Final = max(
+    query.outputs
+    for query in (*NUMBER_QUERIES, *(field.fallback for field in FIELD_QUERIES))
+    if query is not None
+)
+
 CUMULATIVE_COUNTERS: Final = frozenset(
     query.quantity for query in (*NUMBER_QUERIES, *FIELD_QUERIES) if query.cumulative
 )

@@ -30,7 +30,7 @@ _GPU_IDLE, _SW_POWER_CAP = 0x1, 0x4
 @dataclass(frozen=True, slots=True)
 class GpuConditions:
     """The state of one GPU at one time; input of the gauges. `usage` is of the last sample period, empty
-    with MIG.
+    with MIG, where no quantity without `under_mig` is computed.
     """
 
     at: int

@@ -28,10 +28,6 @@ from gpuledger.sources.simulator.sampling import SampledUsage, sample_usage
 from gpuledger.sources.simulator.scenario import FaultKind, FaultSpec, GpuSpec, Scenario
 from gpuledger.sources.simulator.simulated_host import SimulatedHost
 
-# Not supported by NVML for a GPU in MIG mode (nvml.h, nvmlDeviceGetUtilizationRates).
-_NOT_UNDER_MIG = frozenset(
-    {q.UTILIZATION, q.MEMORY_UTILIZATION, q.ENCODER_UTILIZATION, q.DECODER_UTILIZATION, q.COMPUTE_MODE}
-)
 _WITH_GPM = frozenset({"Hopper", "Blackwell"})
 _BEFORE_AMPERE = frozenset({"Maxwell", "Pascal", "Volta", "Turing"})
 _RETIRED_PAGES = frozenset(
@@ -79,7 +75,7 @@ def _supported(
         if level is Level.INSTANCE and quantity.level is not Level.INSTANCE:
             continue
         is_known = quantity in known and quantity.key not in lacks
-        supported[quantity.key] = is_known and not (mig and quantity in _NOT_UNDER_MIG)
+        supported[quantity.key] = is_known and (quantity.under_mig or not mig)
     return supported
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -12,6 +13,7 @@ from typing import Any, Final
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
 from gpuledger.ledger.store.history import build_report
+from gpuledger.ledger.store.watched_range import NothingWatched, require_watched_range, require_watched_time
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import NodeState
@@ -90,12 +92,14 @@ class EnergyReports:
         return fields
 
     def _fresh_report(self, state: NodeState, parameters: Mapping[str, Any]) -> _CachedReport:
-        with self._ledger_access.open() as history:
+        with self._ledger_access.open() as history, _refuse_unwatched(state):
+            require_watched_time(history)
             now = self._ledger_access.now(state, history)
             since, until = _full_hours(parameters, now)
             if parameters["until"].text == "now":
                 # After the clock was set back, the ledger may end after now.
                 until = max(until, history.end_hour * HOUR)
+            require_watched_range(history, since // HOUR, until // HOUR)
             prices = self._prices()
             key = (parameters["by"], since, until, prices)
             known = self._reports.get(key)
@@ -141,6 +145,18 @@ def _full_hours(parameters: Mapping[str, Any], now: float) -> tuple[int, int]:
     return int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR
 
 
+@contextmanager
+def _refuse_unwatched(state: NodeState) -> Iterator[None]:
+    """A context that raises ApiError for NothingWatched, with the reason if nothing is read now."""
+    try:
+        yield
+    except NothingWatched as error:
+        if error.in_range:
+            raise ApiError(404, "not_watched", str(error), "since") from None
+        reason = "" if state.snapshot else f"; {state.health.status}"
+        raise ApiError(503, "no_books", f"{error}{reason}", retry=60) from None
+
+
 def _report_fields(report: UsageReport, shown: slice) -> JsonObject:
     period, total = report.period, report.total
     return {
@@ -154,16 +170,16 @@ def _report_fields(report: UsageReport, shown: slice) -> JsonObject:
         "own": [
             {
                 "account": line.account,
-                "joules": joules(line.millijoules),
+                "joules": joules(line.energy),
                 "cost": _rounded(line.cost),
                 "co2_grams": _rounded(line.grams),
             }
             for line in report.gpu_accounts
         ],
         "total": {
-            "joules": joules(total.millijoules),
-            "measured_joules": joules(sum(line.measured for line in report.lines)),
-            "apportioned_joules": joules(sum(line.apportioned for line in report.lines)),
+            "joules": joules(total.energy),
+            "measured_joules": _if_metered(total, sum(line.measured for line in report.lines)),
+            "apportioned_joules": _if_metered(total, sum(line.apportioned for line in report.lines)),
             "gpu_seconds": _rounded(total.resident),
             "held_gpu_seconds": _rounded(total.held),
             "allocated_gpu_seconds": _rounded(total.allocated),
@@ -171,6 +187,7 @@ def _report_fields(report: UsageReport, shown: slice) -> JsonObject:
             "sessions": total.sessions,
             "cost": _rounded(total.cost),
             "co2_grams": _rounded(total.grams),
+            "unmetered_gpus": len(total.unmetered),
         },
         "gpus": [
             {
@@ -201,10 +218,10 @@ def _pue_notes(prices: Prices) -> tuple[str, ...]:
 def _row_fields(line: ReportLine) -> JsonObject:
     return {
         "key": list(line.key),
-        "joules": joules(line.millijoules),
-        "measured_joules": joules(line.measured),
-        "apportioned_joules": joules(line.apportioned),
-        "low_joules": joules(line.measured),
+        "joules": joules(line.energy),
+        "measured_joules": _if_metered(line, line.measured),
+        "apportioned_joules": _if_metered(line, line.apportioned),
+        "low_joules": _if_metered(line, line.measured),
         "high_joules": joules(line.high),
         "gpu_seconds": _rounded(line.resident),
         "held_gpu_seconds": _rounded(line.held),
@@ -212,7 +229,13 @@ def _row_fields(line: ReportLine) -> JsonObject:
         "sessions": line.sessions,
         "cost": _rounded(line.cost),
         "co2_grams": _rounded(line.grams),
+        "unmetered_gpus": len(line.unmetered),
     }
+
+
+def _if_metered(line: ReportLine, millijoules: int) -> float | None:
+    """Joules; None if the energy of the row is unknown."""
+    return joules(millijoules) if line.metered else None
 
 
 def _rounded(value: Fraction | None) -> float | None:

@@ -58,11 +58,13 @@ def _parameter(one: Parameter) -> Mapping[str, Any]:
 def _responses(endpoint: Endpoint, example: Any) -> Mapping[str, Any]:
     found = {"200": _success(endpoint, example), "400": _error("A parameter is invalid or unknown.")}
     if any(one.name == "cursor" for one in endpoint.parameters):
-        found["404"] = _error("The cursor has expired.")
+        found["404"] = _error("The cursor has expired, or the ledger has no data of the range.")
     if endpoint.tagged:
         found["304"] = {"description": "Nothing has changed since the ETag in If-None-Match."}
     if endpoint.computed:
-        found["503"] = _error("There is no ledger on disk, or too many requests are pending.")
+        found["503"] = _error(
+            "There is no ledger on disk, it has no reading yet, or too many requests are pending."
+        )
     return found
 
 

@@ -144,11 +144,16 @@ _SESSION: Final = _object(
     high_joules=_or_null(_JOULES),
 )
 _NEXT: Final = _described(_or_null(_TEXT), "`cursor` of the next page; null on the last page.")
-_AMOUNTS: Final = dict.fromkeys(("joules", "measured_joules", "apportioned_joules"), _JOULES)
+_AMOUNTS: Final = dict.fromkeys(("joules", "measured_joules", "apportioned_joules"), _or_null(_JOULES))
 _TIMES: Final = dict.fromkeys(
     ("gpu_seconds", "held_gpu_seconds", "allocated_gpu_seconds"), _or_null(_POSITIVE)
 )
 _COSTS: Final = {"cost": _or_null(_POSITIVE), "co2_grams": _or_null(_POSITIVE)}
+_UNMETERED: Final = {
+    "unmetered_gpus": _described(
+        _COUNT, "GPUs that were not measured for some or all of the time: their energy is not included."
+    )
+}
 _COLLECTOR: Final = _object(
     "A collector: a part of the tick.",
     name=_TEXT,
@@ -230,18 +235,19 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 "One owner; a key of empty strings is energy without a value for the grouping.",
                 key=_list(_TEXT),
                 **_AMOUNTS,
-                low_joules=_JOULES,
+                low_joules=_or_null(_JOULES),
                 high_joules=_or_null(_JOULES),
                 **_TIMES,
                 sessions=_or_null(_COUNT),
                 **_COSTS,
+                **_UNMETERED,
             )
         ),
         own=_list(
             _object(
                 "An account without an owner.",
                 account={"enum": ["idle", "unattributed", "unobserved"]},
-                joules=_JOULES,
+                joules=_or_null(_JOULES),
                 **_COSTS,
             )
         ),
@@ -252,6 +258,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             occupied_gpu_seconds=_or_null(_POSITIVE),
             sessions=_or_null(_COUNT),
             **_COSTS,
+            **_UNMETERED,
         ),
         gpus=_list(
             _object(
@@ -259,8 +266,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 uuid=_TEXT,
                 gpu=_TEXT,
                 name=_TEXT,
-                joules=_JOULES,
-                observed_gpu_seconds=_POSITIVE,
+                joules=_or_null(_JOULES),
+                observed_gpu_seconds=_or_null(_POSITIVE),
             )
         ),
         currency=_TEXT,

@@ -14,6 +14,7 @@ from gpuledger.ledger.store.listing import (
     query_sessions,
 )
 from gpuledger.model.node_state import NodeState
+from gpuledger.model.session import EnergyState
 from gpuledger.web.api.json_values import VERSION, JsonObject, finite, joules, owner_fields
 from gpuledger.web.api.ledger_access import LedgerAccess
 from gpuledger.web.api.parameters import Moment, check_times
@@ -63,7 +64,7 @@ def list_sessions(state: NodeState, ledger_access: LedgerAccess, parameters: Map
         "version": VERSION,
         "since": query.since,
         "until": query.until,
-        "sessions": [_session_fields(one, state.ledger.energy.totals) for one in shown],
+        "sessions": [_session_fields(one, state.ledger.energy) for one in shown],
         "next": _next(parameters, query, shown[-1]) if more else None,
         "from_books": from_books,
     }
@@ -126,11 +127,11 @@ def _next(parameters: Mapping[str, Any], query: SessionQuery, last: ListedSessio
     return encode_cursor([query.since, query.until, *last.position], words)
 
 
-def _session_fields(one: ListedSession, totals: Mapping[str, int]) -> JsonObject:
+def _session_fields(one: ListedSession, energy: EnergyState) -> JsonObject:
     row = one.row
     process = row.process
-    # A Gpu without energy and power readings has no accounts: its energy is absent, not zero.
-    booked = process.device.gpu.uuid in totals or bool(row.measured or row.apportioned or row.high)
+    # Without a meter on its Gpu, the energy of a session is absent, not zero.
+    booked = row.high > 0 or (one.ended is None and energy.is_known(row))
     return {
         "id": str(row.number),
         **device_fields(process.device),

@@ -19,7 +19,7 @@ from gpuledger.model.quantities import (
     UTILIZATION,
     Quantity,
 )
-from gpuledger.model.session import LedgerState, OwnerRow, SessionRow
+from gpuledger.model.session import EnergyState, LedgerState, OwnerRow, SessionRow
 from gpuledger.model.snapshot import Reading
 from gpuledger.model.workload import UNKNOWN
 from gpuledger.web.api.json_values import (
@@ -144,18 +144,17 @@ def _processes(
     """A row per process of the Device, then one row for those beyond the process limit."""
     omitted = ledger.omitted.get(reading.device.uuid, frozenset())
     place = device_fields(reading.device)
-    # A Gpu without energy and power readings has no accounts: its energy is absent, not zero.
-    booked = place["uuid"] in ledger.energy.totals
+    energy = ledger.energy
     rest = []
     for process in reading.processes or ():
         if omitted and process.key in omitted:
             rest.append(process)
         else:
             session = sessions.get(process.key)
-            yield {**place, **_process(process, session), **_energy([session], booked=booked)}
+            yield {**place, **_process(process, session), **_energy([session], energy)}
     if rest:
         rows = [sessions.get(process.key) for process in rest]
-        yield {**place, **_others(rest), **_energy(rows, booked=booked)}
+        yield {**place, **_others(rest), **_energy(rows, energy)}
 
 
 def _process(process: GpuProcess, session: SessionRow | None) -> JsonObject:
@@ -193,10 +192,11 @@ def _others(processes: Sequence[GpuProcess]) -> JsonObject:
     }
 
 
-def _energy(sessions: Sequence[SessionRow | None], *, booked: bool) -> JsonObject:
+def _energy(sessions: Sequence[SessionRow | None], energy: EnergyState) -> JsonObject:
     """The energy of one or several processes; a sum with an absent part is absent."""
-    known = [row for row in sessions if row is not None]
-    whole_sum = booked and len(known) == len(sessions)
+    # On a Gpu without a meter the energy is absent, not zero.
+    known = [row for row in sessions if row is not None and energy.is_known(row)]
+    whole_sum = len(known) == len(sessions)
     measured = sum(row.measured for row in known)
     return {
         "power_watts": watts(_sum([row.watts for row in known])) if whole_sum else None,

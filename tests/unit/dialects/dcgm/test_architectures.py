@@ -1,7 +1,7 @@
 """Every exported field, on a card of each architecture, in both schemas, byte for byte.
 
-Readings come from the test NVML library through source, ledger and dialect. Set UPDATE_GOLDENS=1 to write the
-golden files, then review the difference.
+Readings come from the test NVML library through source, ledger and dialect. `make goldens` writes the golden
+files.
 """
 
 from __future__ import annotations

@@ -471,6 +471,25 @@ def test_cipher_suites_of_tls_1_2_are_the_listed_ones_in_the_preferred_order(
     assert serve_under(file, scenario) == (cipher, None)
 
 
+@pytest.mark.parametrize(
+    ("offered", "status"), [("AES256-GCM-SHA384", None), ("ECDHE-RSA-AES256-GCM-SHA384", 200)]
+)
+def test_without_a_list_cipher_suites_without_forward_secrecy_are_refused(
+    file, certificates, offered, status
+):
+    """Also with a Python that keeps the defaults of OpenSSL, as in Debian."""
+    certificates.issue("server", "subjectAltName=DNS:localhost", signer="ca", key=RSA)
+    file.write_text(TLS.format(more=""))
+    context = certificates.client_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(offered)
+
+    async def scenario(server):
+        return await try_once(server, context)
+
+    assert serve_under(file, scenario) == status
+
+
 @pytest.mark.parametrize("maximum", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize(
     ("curve", "status"), [("secp384r1", 200), ("X25519", None), ("prime256v1", None), (None, 200)]

@@ -66,6 +66,8 @@ OWNERS: list[tuple[str, Party, Key]] = [
     ("job", party_of(A.uuid, Workload("slurm", job="17")), ("", "17")),
     ("job", pod("a-x", controller_kind="Job", controller="a"), ("ml", "a")),
     ("job", pod("a-x", controller_kind="ReplicaSet", controller="a"), ("", "")),
+    ("unit", party_of(A.uuid, Workload("unit", unit="ollama.service")), ("ollama.service",)),
+    ("unit", pod("a"), ("",)),
     ("gpu", pod("a", device=PART), (B.uuid, "1", "NVIDIA H100")),
     ("command", pod("a"), ("python3",)),
     ("label:team", pod("a", labels=(("team", "blue"),)), ("blue",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -46,6 +47,16 @@ def test_without_any_directory_the_finding_names_the_loss_and_the_remedy(nowhere
     assert "kept in memory and lost" in found.why
     assert found.remedy.startswith(f"`install -d -m 700 -o {os.geteuid()} {nowhere}`")
     assert finding(str(nowhere), nowhere, nowhere).verdict is Verdict.FAILS
+
+
+def test_on_a_read_only_file_system_the_remedy_is_a_mount(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
+    found = finding("", nowhere, nowhere)
+    assert found.verdict is Verdict.WARNING
+    assert f"mount a directory that uid {os.geteuid()} can write at {nowhere}" in found.remedy
+    assert "install -d" not in found.remedy
 
 
 @pytest.mark.parametrize(

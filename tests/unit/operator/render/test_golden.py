@@ -1,4 +1,4 @@
-"""Complete renderings as golden files. UPDATE_GOLDENS=1 writes them; review the difference."""
+"""Complete renderings as golden files. `make goldens` writes them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from gpuledger.operator.spec import AGENT, EXPORTER
 from unit.operator.support import Json, agent_error, agent_file, parse_resource, rendered
 
 PAGE = DOCS / "operator.md"
-BEGIN = "<!-- keys: begin, written by UPDATE_GOLDENS=1 pytest tests/unit/operator/schema/test_docs.py -->\n"
+BEGIN = "<!-- keys: begin, written by make goldens -->\n"
 END = "<!-- keys: end -->\n"
 
 

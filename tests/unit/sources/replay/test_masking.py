@@ -280,7 +280,9 @@ def test_a_masked_cgroup_has_the_masked_owner(row: tuple[str, Any, str]) -> None
         uid=None if was.uid is None else masks.uid(was.uid),
         missing=was.missing,
     )
-    assert parse_cgroup(mask_cgroup(text, masks)) == expected
+    assert parse_cgroup(mask_cgroup(text, masks)) == expected, (
+        "add the form to sources/replay/cgroup_masking.py"
+    )
 
 
 @given(st.text())

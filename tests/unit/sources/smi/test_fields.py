@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpuledger.model import quantities as q
+from gpuledger.sources.smi.cell_names import GPU_CELLS, QUERY_FIELDS
 from gpuledger.sources.smi.fields import (
     IDENTITY_FIELDS,
     exclude_fields,
@@ -97,3 +99,8 @@ def test_a_star_matches_any_text_and_other_characters_match_themselves(
 
 def test_identity_fields_cannot_be_excluded() -> None:
     assert exclude_fields(IDENTITY_FIELDS, ("*",)) == IDENTITY_FIELDS
+
+
+def test_each_quantity_is_queried_unless_only_the_full_report_has_it() -> None:
+    queried = {quantity for quantity, names in GPU_CELLS.items() if not set(names).isdisjoint(QUERY_FIELDS)}
+    assert GPU_CELLS.keys() - queried == {q.PCIE_REPLAYS}, "add its field to QUERY_FIELDS in cell_names.py"

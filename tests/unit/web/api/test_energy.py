@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
-from builders import FakeClock, gpu, node_state, process, snapshot
+from builders import FakeClock, gpu, node_state, process, reading, snapshot
 from gpuledger.http.routes import Request, Response
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.store.history import History
+from gpuledger.model.node_state import Health
 from gpuledger.model.workload import Workload
 from gpuledger.web.api.api import Api, ApiOptions
 from gpuledger.web.api.endpoints import ENDPOINTS
@@ -23,6 +26,7 @@ from gpuledger.web.api.json_values import JsonObject
 from gpuledger.web.api.ledger_access import LedgerAccess
 from gpuledger.web.api.parameters import read_query
 from gpuledger.web.api.responses import ApiError, encode_cursor
+from gpuledger.web.api.schemas import SCHEMAS
 from ledger_helpers import UNIX, Run
 from report_helpers import report_of
 
@@ -62,6 +66,26 @@ class EnergyClient:
 
     def request(self, query: str = "") -> JsonObject:
         return self.reports.report_page(STATE, parameters(query))
+
+
+def test_a_gpu_that_is_not_measured_has_null_in_place_of_joules(tmp_path: Path) -> None:
+    run, card = Run(tmp_path), gpu(1, name="GTX 1050 Ti")
+    for _ in range(12):
+        run.clock.advance(1.0)
+        seen = reading(card, process(card, 1, workload=Workload("pod", "team-1", "p-1", "c")), values={})
+        run.ledger.post(replace(snapshot(seen, unix=run.clock.now_unix), elapsed=run.clock.now_elapsed))
+    body = EnergyClient(run, Prices(kwh=Decimal("0.3"))).request("since=24h")
+    run.store.close()
+    (row,) = body["rows"]
+    amounts = ("joules", "measured_joules", "apportioned_joules", "cost")
+    assert [row[name] for name in (*amounts, "low_joules", "high_joules")] == [None] * 6
+    assert [body["total"][name] for name in amounts] == [None] * 4
+    assert (row["unmetered_gpus"], body["total"]["unmetered_gpus"], row["gpu_seconds"]) == (1, 1, 11.0)
+    assert {one["joules"] for one in (*body["own"], *body["gpus"])} == {None}
+    assert "not measured" in body["notes"][0]
+    (schema,) = (one.schema for one in ENDPOINTS if one.name == "energy")
+    components = {"components": {"schemas": SCHEMAS}, "$ref": f"#/components/schemas/{schema}"}
+    jsonschema_rs.validator_for(components).validate(body)
 
 
 def test_rows_match_the_report_highest_energy_first(run: Run) -> None:
@@ -258,6 +282,36 @@ def test_an_invalid_ledger_file_returns_503(tmp_path: Path) -> None:
             STATE, parameters()
         )
     assert (refused.value.status, refused.value.code) == (503, "no_books")
+
+
+@pytest.mark.parametrize(
+    ("query", "known"),
+    [
+        ("since=2020-01-01&until=2020-02-01", "begins at 2023-11-14 22:00"),
+        ("since=2023-11-20&until=2023-11-21", "ends at 2023-11-14 22:13"),
+    ],
+)
+def test_a_range_without_data_names_what_the_ledger_has(run: Run, query: str, known: str) -> None:
+    with pytest.raises(ApiError, match="nothing was watched from") as refused:
+        EnergyClient(run).request(query)
+    assert known in refused.value.message
+    assert (refused.value.status, refused.value.code, refused.value.parameter) == (
+        404,
+        "not_watched",
+        "since",
+    )
+
+
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_ledger_without_readings_says_why(tmp_path: Path, simulated: bool) -> None:
+    run = Run(tmp_path)
+    run.store.close()
+    ledger_access = LedgerAccess(FakeClock(UNIX), lambda: History(run.store.file), simulated)
+    state = node_state(None, health=Health(status="nvidia-smi was not found: install the driver"))
+    with pytest.raises(ApiError, match="no GPU has been read yet") as refused:
+        EnergyReports(ledger_access, Prices).report_page(state, parameters())
+    assert (refused.value.status, refused.value.code) == (503, "no_books")
+    assert refused.value.message.endswith("nvidia-smi was not found: install the driver")
 
 
 @pytest.mark.parametrize(

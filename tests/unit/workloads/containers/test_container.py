@@ -15,7 +15,7 @@ import pytest
 from builders import FakeClock
 from gpuledger.model.checks import Verdict
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.checks import container_checks
+from gpuledger.workloads.containers.checks import container_checks
 from gpuledger.workloads.containers.container import Containers, find_container_name, parse_containers
 from gpuledger.workloads.containers.container_reader import open_container_indexes, read_containers
 from gpuledger.workloads.containers.settings import ContainerSettings

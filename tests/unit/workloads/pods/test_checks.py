@@ -173,7 +173,7 @@ def test_heavy_modules_are_not_loaded_without_kubernetes() -> None:
         "print({'ssl', 'h11', 'json', 'yaml'} & set(sys.modules) or 'none')"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == "none"
+    assert process.stdout.strip() == "none", "import these inside the function that uses them"
 
 
 def findings(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 
-from gpuledger.ledger.report.fleet.fleet import CounterRises, Fleet, Uncertainty, scrape_delay
+from gpuledger.ledger.report.fleet.fleet import CounterRises, Fleet, Uncertainty, export_delay, scrape_delay
 from gpuledger.ledger.report.fleet.inventory import ScrapedPod
 from gpuledger.ledger.report.fleet.rises import Rise
 from gpuledger.ledger.report.fleet.scraped import ALLOCATED, HELD, RESIDENT, Name
@@ -22,6 +22,7 @@ from gpuledger.ledger.report.usage_report import (
     UsageReport,
     gpu_account_line,
     sum_lines,
+    unmetered_notes,
 )
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
@@ -35,8 +36,9 @@ _ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED, UNSEEN)
 class _Row:
     """The sums of one row, in joules.
 
-    `early`, `late` and `error` are parts of its bound. `uuids` are its Gpus, `present_at_start` and
-    `present_at_end` those on which it was present when the period began and ended.
+    `early`, `late` and `error` are parts of its bound. `uuids` are its Gpus with energy, `places` those on
+    which it had time, `present_at_start` and `present_at_end` those on which it was present when the period
+    began and ended.
     """
 
     methods: Counter[str] = field(default_factory=Counter)
@@ -44,6 +46,7 @@ class _Row:
     late: float = 0.0
     error: float = 0.0
     uuids: set[str] = field(default_factory=set)
+    places: set[str] = field(default_factory=set)
     present_at_start: set[str] = field(default_factory=set)
     present_at_end: set[str] = field(default_factory=set)
     seconds: dict[str, Fraction] = field(default_factory=dict)
@@ -66,11 +69,15 @@ class _Row:
 
 
 def fleet_grouping(by: str, fleet: Fleet) -> Grouping:
-    """The grouping of this name: those of a ledger except `command`, plus `node`. Raises UsageError."""
-    if by == "command":
+    """The grouping of this name: `node`, or one of a ledger's except `command` and `unit`.
+
+    Raises UsageError.
+    """
+    if by in ("command", "unit"):
+        reason = ", because each restart would begin new series" if by == "command" else ""
         raise UsageError(
-            "--by command: owner series have no command label, because each restart would begin new series; "
-            "report from the node's own ledger, without --prometheus"
+            f"--by {by}: owner series have no {by} label{reason}; report from the node's own ledger, "
+            "without --prometheus"
         )
     if by == NODE:
         nodes = fleet.inventory.nodes
@@ -81,30 +88,40 @@ def fleet_grouping(by: str, fleet: Fleet) -> Grouping:
 def fleet_report(fleet: Fleet, by: Grouping, prices: Prices, period: Period, origin: str) -> UsageReport:
     """Build the report of a Fleet. `origin` names the Prometheus in the notes."""
     rows = _rows(fleet, by)
+    measured = {uuid for (uuid,), _ in _risen(fleet.devices)}
+    unmetered = frozenset(fleet.inventory.gpus.keys() - measured)
     lines = [
-        _line(key, row, fleet, prices)
+        _line(key, row, fleet, prices, unmetered)
         for (account, key), row in rows.items()
         if account == PROCESS and (row.methods.total() or any(row.seconds.values()))
     ]
     lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
     accounts = {account: rows.get((account, ()), _Row()) for account in _ACCOUNTS}
     own = [
-        gpu_account_line(account, row.methods.total(), prices, row.bound(fleet.uncertainty))
+        gpu_account_line(
+            account,
+            row.methods.total(),
+            prices,
+            row.bound(fleet.uncertainty),
+            metered=bool(measured) or not unmetered,
+        )
         for account, row in accounts.items()
         if account != UNSEEN or row.methods.total()
     ]
     total = replace(
-        sum_lines((*lines, *own), ("total",)), bound=_all_accounts(fleet).bound(fleet.uncertainty)
+        sum_lines((*lines, *own), ("total",)),
+        bound=_all_accounts(fleet).bound(fleet.uncertainty),
+        unmetered=unmetered,
     )
     inventory = fleet.inventory
     gpus = [
         GpuLine(*gpu_key(uuid, inventory.gpus), round(1000 * gained.amount), _whole(fleet.observed[uuid]))
         for (uuid,), gained in _risen(fleet.devices)
     ]
+    gpus += [GpuLine(*gpu_key(uuid, inventory.gpus), None, None) for uuid in unmetered]
     gpus.sort(key=lambda gpu: (inventory.nodes.get(gpu.uuid, ""), int(gpu.index or -1), gpu.uuid))
-    return UsageReport(
-        by, prices, period, lines, own, total, gpus, None, tuple(_notes(fleet, total, period, origin))
-    )
+    notes = (*_notes(fleet, total, period, origin), *unmetered_notes(gpus))
+    return UsageReport(by, prices, period, lines, own, total, gpus, None, notes)
 
 
 def _rows(fleet: Fleet, by: Grouping) -> Mapping[tuple[str, Key], _Row]:
@@ -124,6 +141,8 @@ def _rows(fleet: Fleet, by: Grouping) -> Mapping[tuple[str, Key], _Row]:
         for (uuid, _, *owner), spent in seconds.items():
             row = rows[PROCESS, by.key(_party(uuid, tuple(owner), fleet))]
             row.seconds[word] = row.seconds.get(word, Fraction(0)) + _whole(spent)
+            if spent:
+                row.places.add(uuid)
     for joules in fleet.uncertainty.unseen.values():
         rows[UNSEEN, ()].methods[UNSEEN] += round(1000 * joules)
     return rows
@@ -164,8 +183,10 @@ def _party(uuid: str, owner: Name, fleet: Fleet) -> Party:
     )
 
 
-def _line(key: Key, row: _Row, fleet: Fleet, prices: Prices) -> ReportLine:
-    millijoules = row.methods.total()
+def _line(key: Key, row: _Row, fleet: Fleet, prices: Prices, unmetered: frozenset[str]) -> ReportLine:
+    missing = unmetered & row.places
+    metered = bool(row.methods) or not missing or missing < row.places
+    millijoules = row.methods.total() if metered else None
     resident, held, allocated = (
         row.seconds.get(word, Fraction(0)) if word in fleet.seconds else None
         for word in (RESIDENT, HELD, ALLOCATED)
@@ -179,6 +200,8 @@ def _line(key: Key, row: _Row, fleet: Fleet, prices: Prices) -> ReportLine:
         cost=prices.cost(millijoules, resident or Fraction(0)),
         grams=prices.grams(millijoules),
         bound=row.bound(fleet.uncertainty),
+        unmetered=missing,
+        metered=metered,
     )
 
 
@@ -200,8 +223,9 @@ def _notes(fleet: Fleet, total: ReportLine, period: Period, origin: str) -> Iter
     if RESIDENT in fleet.seconds:
         yield (
             f"GPU-hours: {observed:,.2f} scraped. A row is the sum of its owners, without ±: "
-            "owners that shared a GPU count separately, while a ledger counts them once; pauses, "
-            "time without a process list, and one or two scrapes of each stay are not counted."
+            "owners that shared a GPU count separately, while a ledger counts them once; pauses and time "
+            f"without a process list are not counted. The first {export_delay(interval):g} s of an owner are "
+            "exported late: at either end of the period they can count on the other side of it."
         )
     else:
         yield (

@@ -162,7 +162,9 @@ class DuplicateTargets:
         if rise.duplicated is None:
             return None
         sure = name[0] in self._duplicated and not rise.ambiguous
-        return SharedBound(self.seconds[name[0]] + 2 * self._interval, -1.0 if sure else inf)
+        # A new owner's time is exported late, and then all at once.
+        common = self.seconds[name[0]] + self._waits + self._interval
+        return SharedBound(common, -1.0 if sure else inf)
 
 
 def _scraped_twice(part: ScrapedRange) -> frozenset[str]:

@@ -100,12 +100,14 @@ export class EnergyTable {
     const total = milli(answer.total.joules);
     const words = `${scale.write(answer.total.joules)} ${scale.unit}`;
     if (answer.next) return "Not all rows are shown: there are too many.";
+    if (answer.total.joules === null) return "No GPU is measured: their energy is not known.";
     if (rows !== total) return `The rows add up to ${fixed(rows / 1000, 3)} J, not to the total of ${fixed(total / 1000, 3)} J: please report this.`;
     if (gpus !== total) {
       const apart = fixed(Math.abs(gpus - total) / 1000, 3);
       return `These rows add up to the total of ${words}, but the GPUs' energy counters show ${scale.write(gpus / 1000)} ${scale.unit}: ${apart} J ${gpus > total ? "more" : "less"}. The ledger does not balance.`;
     }
-    return `These rows add up to the total of ${words}, which equals the GPUs' energy counters, to the millijoule.`;
+    const measured = answer.total.unmetered_gpus ? "energy counters of the measured GPUs" : "GPUs' energy counters";
+    return `These rows add up to the total of ${words}, which equals the ${measured}, to the millijoule.`;
   }
 }
 

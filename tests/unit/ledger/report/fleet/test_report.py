@@ -145,7 +145,27 @@ def test_a_note_explains_how_gpu_hours_are_counted() -> None:
     (note,) = (note for note in found.notes if note.startswith("GPU-hours"))
     assert "upper bound" not in note
     assert "owners that shared a GPU count separately" in note
-    assert "pauses, time without a process list" in note
+    assert "pauses and time without a process list" in note
+
+
+def test_a_gpu_without_a_counter_has_gpu_hours_and_no_energy() -> None:
+    """Its node exports no gpuledger_device_energy_joules_total."""
+    books = ScrapedFleet(watching("GPU-0"))
+    hours: CounterLevels = [(owner("GPU-0", "t"), 0, 3600), (owner("GPU-1", "u"), 0, 7200)]
+    info = [
+        ({**device(uuid), "gpu": uuid[-1], "name": "NVIDIA", "mig_instance": ""}, 1.0)
+        for uuid in ("GPU-0", "GPU-1")
+    ]
+    books.day([(device("GPU-0"), 1000, 1100)], [(pod("GPU-0", "t"), 0, 100)], {RESIDENT: hours}, infos=info)
+    found = books.report(prices=Prices(kwh=Decimal("0.3"), co2=Decimal(400)))
+    measured, unmetered = found.lines
+    assert (measured.energy, measured.unmetered) == (100_000, frozenset())
+    assert (unmetered.energy, unmetered.cost, unmetered.grams, unmetered.resident) == (None, None, None, 7200)
+    assert (found.total.energy, found.total.unmetered) == (100_000, {"GPU-1"})
+    assert any("1 of 2 GPUs is not measured" in note for note in found.notes)
+    assert "no data" in report_table(found, 0)
+    (row,) = (row for row in as_json(found)["rows"] if row["pod"] == "u")
+    assert (row["kwh"], row["bound_kwh"], row["millijoules"]) == (None, None, None)
 
 
 def test_by_label_uses_gpuledgers_own_label_names() -> None:

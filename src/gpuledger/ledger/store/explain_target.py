@@ -1,0 +1,228 @@
+"""Finds the row of a report or the process that the user names: `ml/train-0`, `user:dan`, `idle`, `pid:4711`.
+
+The kinds are the groupings of reports, `pid`, and `account` for the GPUs' own accounts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+from gpuledger.ledger.report.grouping import (
+    GROUPINGS,
+    LABEL,
+    Grouping,
+    Key,
+    Party,
+    find_grouping,
+    party_from_text,
+    party_of,
+)
+from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.presence import UNKNOWN_PARTY
+from gpuledger.ledger.store.rows import workload_from_text
+from gpuledger.model.errors import GpuledgerError, suggest_name
+from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
+from gpuledger.model.workload import UNKNOWN, Workload
+
+PID, ACCOUNT = "pid", "account"
+_ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED)
+# Kinds of a name without a prefix. The others count only if these have no such name: a container is often
+# named like its pod, and every owner is also in another grouping.
+_FIRST_KINDS = ("job", "pod", "user", "namespace", ACCOUNT)
+_FIRST_KINDS_OF_NUMBERS = (PID, "job", "pod")
+# The name of rows without a name.
+_NAMELESS = "-"
+_MOST_NAMED = 8
+# Searching a similar name takes about 20 µs for each.
+_MOST_COMPARED = 5000
+_SHORTEST_UUID = 8
+_OWNERS = """
+SELECT number, device, command, owner_kind, namespace, pod, container, job, unit, owner_user, labels,
+    controller_kind, controller FROM sessions
+"""
+# Sessions that ended while the file could not be written have shares, but no owner.
+_LOST = "SELECT DISTINCT session FROM shares WHERE session NOT IN (SELECT number FROM sessions)"
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainTarget:
+    """A row of `report --by KIND` with its key; a process (`pid`); or one of the GPUs' own accounts."""
+
+    kind: str
+    key: Key
+
+    def __str__(self) -> str:
+        if self.kind == "gpu":
+            uuid, index, _ = self.key
+            return f"gpu {index} {uuid}"
+        name = "/".join(self._words) or "(without a name)"
+        if self.kind.startswith(LABEL):
+            return f"label {self.kind.removeprefix(LABEL)}={name}"
+        return f"{self.kind} {name}"
+
+    @property
+    def _words(self) -> Sequence[str]:
+        words = [word for word in self.key if word]
+        return () if self.kind == "owner" and words == ["unknown"] else words
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names of this target, the longest first: `ml/train-0` and `train-0`; empty without a name."""
+        if self.kind == "gpu":
+            return [name for name in self.key[:2] if name]
+        words = self._words
+        return ["/".join(words[place:]) for place in range(len(words))]
+
+    def prefixed(self, name: str = "") -> str:
+        """A text that names this target; without `name`, one that names no other."""
+        full = self.key[0] if self.kind == "gpu" else "/".join(self.key) if self._words else _NAMELESS
+        return f"{self.kind}{'=' if self.kind.startswith(LABEL) else ':'}{name or full}"
+
+    def is_named(self, name: str) -> bool:
+        """Return whether a name is one of this target."""
+        if not self._words:
+            return name in (_NAMELESS, *filter(None, self.key))
+        if self.kind == "gpu" and len(name) >= _SHORTEST_UUID and self.key[0].startswith(name):
+            return True
+        return name in self.names or name == "/".join(self.key)
+
+    def is_like(self, pattern: str) -> bool:
+        """Return whether a name of this target matches a pattern with * and ?."""
+        return any(fnmatchcase(name, pattern) for name in self.names)
+
+
+@dataclass(slots=True)
+class Found:
+    """What the ledger has of a target: numbers of sessions, and parties of hours and of allocations."""
+
+    sessions: set[int] = field(default_factory=set)
+    parties: set[int] = field(default_factory=set)
+    allocations: set[int] = field(default_factory=set)
+
+
+class ExplainTargetFinder:
+    """Finds the targets that a text can mean, in one pass over the owners in the ledger."""
+
+    def __init__(self, history: History, text: str) -> None:
+        self._history = history
+        self._text = text
+        kind, colon, rest = text.partition(":")
+        label, equals, value = rest.partition("=")
+        self._name, self._kinds = text, self._plain_kinds()
+        if kind in (*GROUPINGS, PID, ACCOUNT) and colon:
+            self._name, self._kinds = rest, ((kind,),)
+        elif kind == "label" and label and equals:
+            self._name, self._kinds = value, ((LABEL + label,),)
+        self._is_pattern = any(sign in self._name for sign in "*?")
+        self._found: dict[ExplainTarget, Found] = {}
+
+    def _plain_kinds(self) -> tuple[tuple[str, ...], ...]:
+        if not self._text:
+            return ()
+        first = _FIRST_KINDS_OF_NUMBERS if _is_pid(self._text) else _FIRST_KINDS
+        last = ("owner",)
+        return (first, tuple(kind for kind in (*GROUPINGS, ACCOUNT) if kind not in (*first, *last)), last)
+
+    def find(self) -> tuple[ExplainTarget, Found]:
+        """The only target of this name. Raises GpuledgerError that lists those that it can mean."""
+        every = [kind for kinds in self._kinds for kind in kinds]
+        self._read([kind for kind in every if kind not in (PID, ACCOUNT)])
+        if PID in every:
+            self._read_pid()
+        if ACCOUNT in every:
+            self._found |= {ExplainTarget(ACCOUNT, (account,)): Found() for account in _ACCOUNTS}
+        for kinds in self._kinds:
+            named = [one for one in self._found if one.kind in kinds and self._matches(one)]
+            if named:
+                return self._only(sorted(named, key=lambda one: (kinds.index(one.kind), one.key)))
+        raise self._not_found()
+
+    def _matches(self, target: ExplainTarget) -> bool:
+        return target.is_named(self._name) or (self._is_pattern and target.is_like(self._name))
+
+    def _only(self, named: Sequence[ExplainTarget]) -> tuple[ExplainTarget, Found]:
+        exact = [one for one in named if one.prefixed() == self._text]
+        if len(named) == 1 or len(exact) == 1:
+            one = (exact or named)[0]
+            return one, self._found[one]
+        alone = len({one.kind for one in named}) == len(named) and named[0].is_named(self._name)
+        forms = [one.prefixed(self._name if alone else "") for one in named]
+        more = "" if len(forms) <= _MOST_NAMED else f" or one of {len(forms) - _MOST_NAMED} others"
+        raise GpuledgerError(
+            f"'{self._text}' matches several rows: use {' or '.join(forms[:_MOST_NAMED])}{more}"
+        )
+
+    def _not_found(self) -> GpuledgerError:
+        expected = (
+            "expected KIND:NAME of a row of `gpuledger report --by KIND`, such as user:dan or namespace:ml; "
+            "pid:NUMBER; or idle, unattributed or unobserved"
+        )
+        names = {name for one in self._found for name in (*one.names, one.prefixed())}
+        if names and len(names) <= _MOST_COMPARED:
+            expected = suggest_name(self._text, names, otherwise=expected)
+        return GpuledgerError(f"'{self._text}' is not in {self._history.file}: {expected}")
+
+    def _read(self, kinds: Sequence[str]) -> None:
+        if not kinds:
+            return
+        groupings = [find_grouping(kind, self._history.devices) for kind in kinds]
+        targets = lru_cache(50_000)(lambda party: self._targets(party, groupings))
+        # Equal columns are equal parties: most sessions are not the first of their owner.
+        party = lru_cache(50_000)(_party)
+        connection = self._history.connection
+        for number, *columns in connection.execute(_OWNERS):
+            for found in targets(party(*columns)):
+                found.sessions.add(number)
+        if any(self._matches(ExplainTarget(one.name, one.key(UNKNOWN_PARTY))) for one in groupings):
+            for (number,) in connection.execute(_LOST):
+                for found in targets(UNKNOWN_PARTY):
+                    found.sessions.add(number)
+        for number, text in connection.execute("SELECT number, who FROM parties"):
+            for found in self._targets(party_from_text(text), groupings):
+                found.parties.add(number)
+        for number, device, owner in connection.execute("SELECT number, device, owner FROM handovers"):
+            for found in targets(party_of(device, workload_from_text(owner) or UNKNOWN)):
+                found.allocations.add(number)
+
+    def _targets(self, party: Party, groupings: Sequence[Grouping]) -> list[Found]:
+        """The entries of the party's rows. Those with another name are kept only for suggestions."""
+        found = []
+        for grouping in groupings:
+            target = ExplainTarget(grouping.name, grouping.key(party))
+            own = self._found.setdefault(target, Found())
+            if self._matches(target):
+                found.append(own)
+        return found
+
+    def _read_pid(self) -> None:
+        if _is_pid(self._name):
+            query = "SELECT number FROM sessions WHERE pid = ?"
+            numbers = {number for (number,) in self._history.connection.execute(query, (int(self._name),))}
+            if numbers:
+                self._found[ExplainTarget(PID, (self._name,))] = Found(numbers)
+
+
+def _party(device: str, command: str, *columns: Any) -> Party:
+    kind, namespace, pod, container, job, unit, user, labels, controller_kind, controller = columns
+    owner = Workload(
+        kind,
+        namespace,
+        pod,
+        container,
+        job=job,
+        unit=unit,
+        user=user,
+        labels=tuple((name, value) for name, value in json.loads(labels)),
+        controller_kind=controller_kind,
+        controller=controller,
+    )
+    return Party(device, owner, command)
+
+
+def _is_pid(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10

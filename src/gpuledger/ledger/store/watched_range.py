@@ -1,0 +1,125 @@
+"""Refuses reports on a ledger, or a range of it, without a watched second: zero would be an invented value.
+
+A GPU without energy and power readings leaves no rows while it is idle. Then the first and the last posting
+of the ledger say when it was watched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuledger.ledger.report.moments import format_local_time
+from gpuledger.ledger.store.schema import BEGUN, CREATED
+from gpuledger.ledger.watched_time import HOUR
+from gpuledger.model.errors import GpuledgerError
+
+if TYPE_CHECKING:
+    from gpuledger.ledger.store.history import History
+
+# Far after all data: the year 9987.
+_END_HOUR = 253_000_000_000 // HOUR
+_BY_HOUR = ("spans", "hours", "hour_times")
+# Stretches of presence. The current one of a session ends with its last sight.
+_STRETCHES = (
+    "SELECT stay AS begins, last_seen AS ends FROM usage",
+    "SELECT begins, ends FROM stays",
+    "SELECT begins, ends FROM handovers",
+)
+_UNMETERED = """
+SELECT 1 FROM gpus WHERE uuid NOT IN (SELECT uuid FROM spans) AND uuid NOT IN (SELECT uuid FROM hours) LIMIT 1
+"""
+
+
+class NothingWatched(GpuledgerError):
+    """The ledger has no watched second: in the whole file, or in the requested range (`in_range`)."""
+
+    def __init__(self, text: str, *, in_range: bool) -> None:
+        super().__init__(text)
+        self.in_range = in_range
+
+
+def require_watched_time(history: History) -> None:
+    """Raise NothingWatched if the ledger has no watched second."""
+    if _is_watched(history, 0, _END_HOUR):
+        return
+    file = history.file
+    created, begun = (history.meta_time(key) for key in (CREATED, BEGUN))
+    since = created if begun is None else begun
+    kept = "" if since is None else f", kept since {format_local_time(since)},"
+    (deleted,) = history.connection.execute("SELECT count(*) FROM forgotten").fetchone()
+    if deleted:
+        text = f"{file}{kept} has no history: it was deleted (store.hours, store.max_size) or damaged"
+    elif not history.connection.execute("SELECT count(*) FROM gpus").fetchone()[0]:
+        text = f"{file}{kept} is empty: no GPU has been read yet; `gpuledger doctor` shows why"
+    else:
+        last = format_local_time(history.last)
+        text = (
+            f"{file}{kept} has no watched time yet: the only reading was at {last}, and time counts between "
+            "two readings; repeat this command in a minute"
+        )
+    raise NothingWatched(text, in_range=False)
+
+
+def require_watched_range(history: History, since: int, until: int) -> None:
+    """Raise NothingWatched if nothing was watched in the unix hours from `since` to before `until`."""
+    require_watched_time(history)
+    if _is_watched(history, since, until):
+        return
+    before, after = _end_before(history, since), _begin_after(history, until)
+    between = " to ".join(format_local_time(hour * HOUR) for hour in (since, min(until, _END_HOUR)))
+    known = [] if before is None else [f"ends at {format_local_time(before)}"]
+    if after is not None:
+        known.append(f"{'continues' if known else 'begins'} at {format_local_time(after)}")
+    raise NothingWatched(
+        f"nothing was watched from {between}: {history.file} {' and '.join(known) or 'has other times only'}",
+        in_range=True,
+    )
+
+
+def _is_watched(history: History, since: int, until: int) -> bool:
+    connection = history.connection
+    for table in _BY_HOUR:
+        query = f"SELECT 1 FROM {table} WHERE hour >= ? AND hour < ? LIMIT 1"
+        if connection.execute(query, (since, until)).fetchone():
+            return True
+    begins, ends = since * HOUR, until * HOUR
+    for stretches in _STRETCHES:
+        query = f"SELECT 1 FROM ({stretches}) WHERE begins < ends AND ends > ? AND begins < ? LIMIT 1"
+        if connection.execute(query, (begins, ends)).fetchone():
+            return True
+    begun = history.meta_time(BEGUN)
+    if begun is None or not max(begun, begins) < min(history.last, ends):
+        return False
+    return connection.execute(_UNMETERED).fetchone() is not None
+
+
+def _end_before(history: History, hour: int) -> float | None:
+    """Unix time at which the last data before this unix hour end."""
+    at = hour * HOUR
+    found = [_first(history, f"SELECT max(hour) + 1 FROM {table} WHERE hour < ?", hour) for table in _BY_HOUR]
+    ends = [min(one * HOUR, history.last) for one in found if one is not None]
+    for stretches in _STRETCHES:
+        query = f"SELECT max(ends) FROM ({stretches}) WHERE begins < ends AND ends <= ?"
+        ends += [one for one in [_first(history, query, at)] if one is not None]
+    if not ends and history.last <= at:
+        return history.last
+    return max(ends, default=None)
+
+
+def _begin_after(history: History, hour: int) -> float | None:
+    """Unix time at which the next data from this unix hour on begin."""
+    at = hour * HOUR
+    found = [_first(history, f"SELECT min(hour) FROM {table} WHERE hour >= ?", hour) for table in _BY_HOUR]
+    begins = [one * HOUR for one in found if one is not None]
+    for stretches in _STRETCHES:
+        query = f"SELECT min(begins) FROM ({stretches}) WHERE begins < ends AND begins >= ?"
+        begins += [one for one in [_first(history, query, at)] if one is not None]
+    begun = history.meta_time(BEGUN)
+    if not begins and begun is not None and begun >= at:
+        return begun
+    return min(begins, default=None)
+
+
+def _first(history: History, query: str, value: float) -> float | None:
+    found: float | None = history.connection.execute(query, (value,)).fetchone()[0]
+    return found

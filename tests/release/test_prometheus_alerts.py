@@ -1,0 +1,10 @@
+"""The compose stack's alerts, with Prometheus 3.5: the integration tests, run again."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.test_stack_alerts import *  # noqa: F403
+from release.monitoring import newer  # noqa: F401
+
+pytestmark = pytest.mark.xdist_group("prometheus-alerts")

@@ -1,0 +1,80 @@
+"""Fleet reports of periods without a reading name what the Prometheus has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpuledger.app import fleet_queries
+from gpuledger.app.fleet_queries import DEVICES, report_from_prometheus
+from gpuledger.ledger.report.settings import FleetSettings, Prices
+from gpuledger.ledger.report.usage_report import UsageReport
+from gpuledger.model.errors import GpuledgerError
+
+NOW = 1_700_000_000.0
+BETWEEN = (int(NOW) - 7200, int(NOW) - 3600)
+
+
+class ScriptedClient:
+    """A Prometheus with samples of gpuledger's ticks and GPUs at these times; instant vectors are empty."""
+
+    url = "http://prometheus:9090"
+    ticks: list[float] = []  # noqa: RUF012  (replaced by each test)
+    hours: list[float] = []  # noqa: RUF012
+    gpus: tuple[str, ...] = ()
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def query_vector(self, query: str, _at: float) -> list[tuple[dict[str, str], float]]:
+        is_info = query.startswith("last_over_time(gpuledger_device_info")
+        return [({"uuid": uuid}, 1.0) for uuid in self.gpus] if is_info else []
+
+    def query_sample_times(self, query: str, _at: float) -> list[tuple[dict[str, str], list[float]]]:
+        times = self.ticks if query.startswith("gpuledger_ticks_total") else self.hours
+        return [({}, times)] if times else []
+
+
+def report() -> UsageReport:
+    return report_from_prometheus(
+        FleetSettings(url="http://prometheus:9090"),
+        "owner",
+        Prices(),
+        BETWEEN,
+        NOW,
+        lambda *_: None,
+        lambda _: None,
+    )
+
+
+def error_of(monkeypatch: pytest.MonkeyPatch, ticks: list[float], hours: list[float]) -> str:
+    monkeypatch.setattr(ScriptedClient, "ticks", ticks)
+    monkeypatch.setattr(ScriptedClient, "hours", hours)
+    monkeypatch.setattr(fleet_queries, "PrometheusClient", ScriptedClient)
+    with pytest.raises(GpuledgerError) as refused:
+        report()
+    assert refused.value.exit_code == 1
+    return str(refused.value)
+
+
+def test_a_period_without_metrics_names_the_times_that_have_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = error_of(monkeypatch, [], [NOW - 864_000, NOW - 100_000, NOW - 90_000])
+    assert f"has no {DEVICES} in this period" in line
+    assert "from 2023-11-04 22:13 +0000 to 2023-11-13 21:13 +0000, to the hour" in line
+
+
+def test_without_any_metrics_the_remedy_is_to_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "let it scrape gpuledger's /metrics" in error_of(monkeypatch, [], [])
+
+
+def test_a_fleet_without_a_gpu_is_no_empty_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = error_of(monkeypatch, [NOW - 3700, NOW - 3685, NOW - 3670], [])
+    assert "scrapes gpuledger, but no GPU was read in this period" in line
+
+
+def test_a_fleet_of_idle_gpus_without_energy_is_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ScriptedClient, "ticks", [NOW - 3700, NOW - 3685])
+    monkeypatch.setattr(ScriptedClient, "gpus", ("GPU-1",))
+    monkeypatch.setattr(fleet_queries, "PrometheusClient", ScriptedClient)
+    assert report().lines == []

@@ -1,0 +1,153 @@
+"""Ledgers and ranges without a watched second are refused in one line that names what the ledger has."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from builders import FakeClock, gpu, process, reading
+from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.retention import RetentionLimits
+from gpuledger.ledger.store.store import Store
+from gpuledger.ledger.store.watched_range import NothingWatched, require_watched_range, require_watched_time
+from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.workload import Allocation, Workload
+from ledger_helpers import UNIX, Run
+from report_helpers import HOUR, folded
+
+A = gpu(0, name="NVIDIA H100", sm_count=132)
+POD = Workload("pod", "ml", "train-0", "main")
+J = 1000
+# The Run begins in this hour; its first tick is a minute later.
+FIRST = int(UNIX) // HOUR
+
+
+def line_of(file: Path, hours: tuple[int, int] | None = None) -> str:
+    """The refusal; empty if there is none."""
+    with closing(History(file)) as history:
+        try:
+            if hours is None:
+                require_watched_time(history)
+            else:
+                require_watched_range(history, *hours)
+        except NothingWatched as error:
+            assert error.exit_code == 1
+            assert error.in_range == (hours is not None)
+            return str(error)
+    return ""
+
+
+def idle(run: Run, minutes: int) -> None:
+    for minute in range(minutes):
+        run.tick({A: minute * 1000 * J}, seconds=60.0)
+
+
+def unmetered(run: Run, minutes: int, *, with_process: bool = False, allocated: bool = False) -> None:
+    """A GPU without energy and power readings."""
+    for _ in range(minutes):
+        run.clock.advance(60.0)
+        found = reading(A, *([process(A, 1, workload=POD)] if with_process else []))
+        held = (Allocation(A, POD, "pod_resources"),) if allocated else ()
+        source = SourceInfo("test")
+        at = run.clock.now_elapsed
+        run.ledger.post(Snapshot(run.clock.now_unix, at, source, (found,), held, boot_id=run.boot))
+
+
+def test_a_ledger_without_a_reading_says_since_when_it_is_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path, "gpuledger", "boot", FakeClock(UNIX), RetentionLimits())
+    store.close()
+    line = line_of(store.file)
+    assert "kept since 2023-11-14" in line
+    assert line.endswith("is empty: no GPU has been read yet; `gpuledger doctor` shows why")
+    later = Store(tmp_path, "gpuledger", "boot", FakeClock(UNIX + 86_400.0), RetentionLimits())
+    later.close()
+    assert line_of(store.file) == line
+
+
+def test_readings_without_a_gpu_are_no_watched_time(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for _ in range(5):
+        run.tick({}, seconds=60.0)
+    run.store.close()
+    assert "no GPU has been read yet" in line_of(run.store.file)
+
+
+def test_a_single_reading_is_no_watched_time(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    idle(run, 1)
+    run.store.close()
+    assert "the only reading was at 2023-11-14" in line_of(run.store.file)
+
+
+@pytest.mark.parametrize(
+    ("with_process", "allocated"), [(False, False), (True, False), (False, True)], ids=str
+)
+def test_an_unmetered_gpu_that_was_read_twice_was_watched(
+    tmp_path: Path, with_process: bool, allocated: bool
+) -> None:
+    run = Run(tmp_path)
+    unmetered(run, 3, with_process=with_process, allocated=allocated)
+    run.store.close()
+    assert line_of(run.store.file) == line_of(run.store.file, (FIRST, FIRST + 1)) == ""
+    assert line_of(run.store.file, (FIRST - 9, FIRST - 1)).endswith("begins at 2023-11-14 22:14 +0000")
+    assert line_of(run.store.file, (FIRST + 2, FIRST + 9)).endswith("ends at 2023-11-14 22:16 +0000")
+
+
+def test_an_idle_gpu_was_watched(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    idle(run, 5)
+    run.store.close()
+    assert line_of(run.store.file) == line_of(run.store.file, (FIRST, FIRST + 1)) == ""
+
+
+@pytest.fixture(scope="module")
+def gap(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """22:14 to 23:13 and, after a stop without a reading, 04:14 to 04:43; and the same with hours only."""
+    folder = tmp_path_factory.mktemp("gap")
+    run = Run(folder)
+    idle(run, 60)
+    run.store.close()
+    run.clock.advance(5 * HOUR)
+    again = Run(folder, clock=run.clock)
+    for minute in range(60, 90):
+        again.tick({A: minute * 1000 * J}, [process(A, 1, workload=POD)], seconds=60.0)
+    again.store.close()
+    return run.store.file, folded(run.store.file, UNIX + 86_400 * 30, folder / "folded.db")
+
+
+@pytest.mark.parametrize(
+    ("hours", "known"),
+    [
+        ((FIRST, FIRST + 1), ""),
+        ((FIRST, FIRST + 9), ""),
+        ((0, 2**40), ""),
+        ((FIRST - 3, FIRST), "begins at 2023-11-14 22:00 +0000"),
+        ((FIRST + 3, FIRST + 4), "ends at 2023-11-15 00:00 +0000 and continues at 2023-11-15 04:00 +0000"),
+        ((FIRST + 9, FIRST + 99), "ends at 2023-11-15 04:43 +0000"),
+        ((FIRST + 9, 2**40), "ends at 2023-11-15 04:43 +0000"),
+    ],
+)
+def test_a_range_without_data_names_the_nearest_data(
+    gap: tuple[Path, Path], hours: tuple[int, int], known: str
+) -> None:
+    for file in gap:
+        line = line_of(file, hours)
+        assert line.endswith(known)
+        assert bool(known) == ("nothing was watched from" in line)
+
+
+def test_deleted_history_is_named(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    idle(run, 5)
+    run.store.close()
+    with closing(sqlite3.connect(run.store.file)) as books:
+        books.execute("DELETE FROM spans")
+        books.execute("INSERT INTO forgotten VALUES ('GPU-0', 0, 1)")
+        books.execute(
+            "UPDATE meta SET value = (SELECT value FROM meta WHERE key = 'unix') WHERE key = 'begun'"
+        )
+        books.commit()
+    assert "it was deleted (store.hours, store.max_size) or damaged" in line_of(run.store.file)

@@ -12,7 +12,7 @@ from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.family import Distribution
 from gpuledger.model.node_state import CollectorHealth, Health, IndexHealth, NodeState
-from gpuledger.model.session import AccountRow, EnergyRow, EnergyState, OwnerRow
+from gpuledger.model.session import AccountRow, EnergyRow, EnergyState, OwnerRow, TimeRow, TimeState
 from gpuledger.model.snapshot import Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Allocation, Workload
 
@@ -151,9 +151,21 @@ def golden_state() -> NodeState:
         closed={"GPU-0": 500_001},
         imbalance={"GPU-0": 0},
     )
+    time = TimeState(
+        rows=(
+            TimeRow(("GPU-0", "", "owner", *pod[2:]), 45_000_000),
+            TimeRow(("GPU-0", "", "idle", "", "", "", "", "", ""), 15_000_001),
+            TimeRow(("GPU-2", "9_0", "owner", "slurm", "", "", "", "alice", "815"), 7_272_727),
+            TimeRow(("GPU-3", "", "down", "", "", "", "", "", ""), 60_000_000),
+        ),
+        watched={"GPU-0": 75_000_001, "GPU-2": 7_272_727, "GPU-3": 60_000_000},
+        pending={"GPU-0": 5_000_000, "GPU-2": 0, "GPU-3": 0},
+        closed={"GPU-0": 10_000_000, "GPU-2": 0, "GPU-3": 0},
+    )
     ledger = replace(
         Ledger(LedgerSettings()).post(seen),
         energy=energy,
+        time=time,
         sessions_closed={"GPU-0": 3},
         session_durations={"GPU-0": Distribution((10.0, 3600.0), (1, 2), 3, 90_005.5)},
         state_seconds={("GPU-0", "", "active"): 12.5, ("GPU-2", "9_0", "idle"): 40.0},

@@ -19,7 +19,7 @@ from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.settings import DialectSettings, SmiDialectSettings
-from gpuledger.host.clock import SystemClock
+from gpuledger.host.clock import SystemClock, seconds_suspended
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
@@ -241,7 +241,9 @@ def assemble_parts(
         parts.pages.publish(state)
         on_publish()
 
-    ledger = Ledger(build_settings(LedgerSettings, values), store)
+    # The clock of a simulated source is not that of this machine.
+    suspended = (lambda: None) if source.info.simulated else seconds_suspended
+    ledger = Ledger(build_settings(LedgerSettings, values), store, suspended)
     node = Node(
         source,
         name=host.namer(owner_indexes),

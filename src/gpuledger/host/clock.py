@@ -18,3 +18,8 @@ class SystemClock:
     def elapsed(self) -> float:
         """Seconds since boot, suspend included; never steps."""
         return time.clock_gettime(_BOOT)
+
+
+def seconds_suspended() -> float:
+    """Seconds that this machine was suspended since its boot; 0 where the clock does not say."""
+    return time.clock_gettime(_BOOT) - time.clock_gettime(time.CLOCK_MONOTONIC)

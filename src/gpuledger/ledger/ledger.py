@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from gpuledger.ledger.accounts import Accounts
@@ -19,10 +19,13 @@ from gpuledger.ledger.persistence import LedgerPersistence
 from gpuledger.ledger.service_processes import serving_processes
 from gpuledger.ledger.sessions import OpenSession, Sessions
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.time.span import TimePosting
+from gpuledger.ledger.time.time_accounts import TimeAccounts
+from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import Quantity
-from gpuledger.model.session import EnergyState, LedgerState
+from gpuledger.model.session import EnergyState, LedgerState, TimeState
 from gpuledger.model.snapshot import Snapshot
 
 # Histogram bounds in seconds, from a test run to a week of training.
@@ -89,15 +92,24 @@ class Ledger:
     """Posts one Snapshot at a time; used only by the tick thread. Its state is an immutable value.
 
     With a `store`, it continues what the store holds, and saves each posting there before it returns the
-    state.
+    state. `suspended` returns the seconds that the machine was suspended since its boot; without it, a hang
+    of the driver looks like a suspend.
     """
 
     required_quantities: frozenset[Quantity] = QUANTITIES
 
-    def __init__(self, settings: LedgerSettings, store: LedgerStore | None = None) -> None:
+    def __init__(
+        self,
+        settings: LedgerSettings,
+        store: LedgerStore | None = None,
+        suspended: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self.sessions = Sessions(has_store=store is not None)
         floors = configured_floors(settings.empty_watts, settings.resident_watts)
         self.energy = EnergyLedger(floors, EnergyPolicy(settings.policy))
+        self.time = TimeLedger()
+        self._suspended = suspended
+        self._time_accounts = TimeAccounts(settings.zero_hold, settings.retention)
         self._accounts = Accounts(settings.zero_hold, settings.retention)
         self._process_cap = ProcessCap(settings.max_per_device)
         self._states = DeviceStates()
@@ -115,12 +127,15 @@ class Ledger:
         # posting that raised.
         self._posted: list[Posting] = []
         self._failed: list[Posting] = []
+        # Time that is in no account yet, because a posting raised.
+        self._time_posted: list[TimePosting] = []
 
     def apply_settings(self, settings: LedgerSettings) -> None:
         """Use these settings from the next posting on, except those that need a restart."""
         floors = configured_floors(settings.empty_watts, settings.resident_watts)
         self.energy.apply_settings(floors, EnergyPolicy(settings.policy))
         self._accounts.set_retention(settings.retention)
+        self._time_accounts.retention = settings.retention
         self._owners.retention = settings.retention
 
     def interrupt(self) -> None:
@@ -132,6 +147,7 @@ class Ledger:
         self.sessions.interrupt()
         self._allocations.interrupt()
         self.energy.interrupt()
+        self.time.interrupt()
         self._states.interrupt()
         self._owners.interrupt()
 
@@ -157,6 +173,7 @@ class Ledger:
         posted = self._posted = self.energy.post(snapshot, serving)
         for one in posted:
             self._totals[one.gpu.uuid] += one.millijoules
+        time = self._post_time(snapshot, serving)
         self.sessions.post(snapshot, posted, serving)
         if self._persistence is not None:
             self._allocations.post(snapshot)
@@ -173,6 +190,7 @@ class Ledger:
             xid_times=times,
             invalid=self.state.invalid + snapshot.invalid + self.energy.invalid - rejected_before,
             energy=energy,
+            time=time,
             sessions_closed={uuid: duration.count for uuid, duration in durations.items()},
             session_durations=durations,
             device_states=self._states.now,
@@ -189,8 +207,15 @@ class Ledger:
         self._posted = self._failed + self._posted
         self._failed = []
         part, may_be_shown = persistence.save(snapshot, self._posted, self._totals)
-        energy = state.energy if may_be_shown else self.state.energy
-        return replace(state, energy=energy, parts=(part,))
+        if may_be_shown:
+            return replace(state, parts=(part,))
+        return replace(state, energy=self.state.energy, time=self.state.time, parts=(part,))
+
+    def _post_time(self, snapshot: Snapshot, serving: frozenset[ProcessKey]) -> TimeState:
+        self._time_posted += self.time.post(snapshot, self._suspended(), serving)
+        posted, self._time_posted = self._time_posted, []
+        self._time_accounts.post(posted, snapshot.elapsed)
+        return self._time_accounts.state(self.time.watched)
 
     def _post_energy(
         self, snapshot: Snapshot, posted: list[Posting], omitted: Mapping[str, frozenset[ProcessKey]]

@@ -127,6 +127,32 @@ class EnergyState:
         return uuid in self.totals and (row.high > 0 or uuid not in self.unmetered)
 
 
+class TimeRow(NamedTuple):
+    """Exported GPU time of one account, in microseconds.
+
+    Labels: uuid, `GI_CI` of the Instance, account (owner, idle, unattributed, unobserved, down), owner kind,
+    namespace, pod, container, user, Slurm job.
+    """
+
+    labels: tuple[str, ...]
+    microseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeState:
+    """The exported state of the time ledger, in whole microseconds by the basis `basis`.
+
+    By Gpu uuid: `watched` since the ledger was created, `pending` watched but not exported yet, `closed` of
+    series that have ended. Exported + pending + closed is watched, within 1 microsecond for each series.
+    """
+
+    basis: str = "allocation"
+    rows: tuple[TimeRow, ...] = ()
+    watched: Mapping[str, int] = field(default_factory=dict)
+    pending: Mapping[str, int] = field(default_factory=dict)
+    closed: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerState:
     """The immutable state of the Ledger after one Snapshot.
@@ -149,6 +175,7 @@ class LedgerState:
     xid_times: Mapping[tuple[str, int], float] = field(default_factory=dict)
     invalid: int = 0
     energy: EnergyState = field(default_factory=EnergyState)
+    time: TimeState = field(default_factory=TimeState)
     sessions_closed: Mapping[str, int] = field(default_factory=dict)
     session_durations: Mapping[str, Distribution] = field(default_factory=dict)
     device_states: Mapping[tuple[str, str], str] = field(default_factory=dict)

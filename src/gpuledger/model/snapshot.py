@@ -103,7 +103,8 @@ class Snapshot:
     recording); compute durations only from it. Readings are in order of GPU index, each Gpu before its
     Instances. `devices_failed` is true if the Devices could not be listed completely. Hardware counters
     restart when `boot_id` (`/proc/sys/kernel/random/boot_id`) or `driver_load` (start of the driver's kernel
-    threads) changes; each is empty if unknown.
+    threads) changes; each is empty if unknown. `allocations_complete` is False while a configured source of
+    Allocations does not answer.
     """
 
     unix: float
@@ -118,6 +119,7 @@ class Snapshot:
     devices_failed: bool = False
     boot_id: str = ""
     driver_load: str = ""
+    allocations_complete: bool = True
 
     # Readings that list processes: all except Gpus that have MIG Instances. Computed once: used often.
     process_readings: tuple[Reading, ...] = field(init=False, compare=False, repr=False)

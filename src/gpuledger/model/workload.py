@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from gpuledger.model.devices import Device
 
@@ -49,10 +50,13 @@ class Allocation:
 
     `resource` is the name under which it was allocated (`nvidia.com/gpu`, the name of a DRA claim), empty if
     there is none. Two Allocations of one Device mean sharing (time-slicing, MPS), or that two sources
-    disagree.
+    disagree. `fraction` is the part of the Device that `resource` keeps from other owners, for all containers
+    of the Workload together: 1 for a whole Device, 1/4 for one of four replicas. None if it is unknown; 0 if
+    it keeps nothing from anyone (a DRA claim with `adminAccess`).
     """
 
     device: Device
     workload: Workload
     found_by: str = ""
     resource: str = ""
+    fraction: Fraction | None = None

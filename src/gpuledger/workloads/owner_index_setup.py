@@ -26,7 +26,7 @@ from gpuledger.workloads.job_map.job_map_reader import (
     job_map_allocations,
 )
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.owner_indexes import AllocationSource, OwnerFacts, OwnerIndexes
+from gpuledger.workloads.owner_indexes import AllocatingIndex, AllocationSource, OwnerFacts, OwnerIndexes
 from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher
 from gpuledger.workloads.pod_resources.kubelet_index import open_kubelet_index
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
@@ -69,14 +69,20 @@ def open_owner_indexes(
     indexes: list[BackgroundIndex] = []
     sources: list[AllocationSource] = []
     pods: Callable[[], Pods] = lambda: NO_PODS  # noqa: E731  (replaced below)
-    if is_kubernetes_enabled(build_settings(KubernetesSettings, values), environment):
+    allocating: list[AllocatingIndex] = []
+    kubernetes = build_settings(KubernetesSettings, values)
+    if is_kubernetes_enabled(kubernetes, environment):
         kubernetes_indexes, source, pods = _open_kubernetes(values, host, node, environment, clock)
         indexes += kubernetes_indexes
         sources.append(source)
-    slurm = open_slurm_index(build_settings(SlurmSettings, values), host, clock, user_name)
+        # The kubelet's index is the last one.
+        allocating.append(AllocatingIndex(indexes[-1], kubernetes.enabled == "true"))
+    slurm_settings = build_settings(SlurmSettings, values)
+    slurm = open_slurm_index(slurm_settings, host, clock, user_name)
     if slurm is not None:
         of_slurm = IdentityCache(slurm_allocations)
         indexes.append(slurm)
+        allocating.append(AllocatingIndex(slurm, slurm_settings.enabled == "true"))
         sources.append(lambda devices: of_slurm(slurm.value, devices))
 
     def jobs() -> SlurmJobs:
@@ -87,6 +93,7 @@ def open_owner_indexes(
     if job_map is not None:
         of_job_map = IdentityCache(partial(job_map_allocations, kind=job_map_settings.kind))
         indexes.append(job_map)
+        allocating.append(AllocatingIndex(job_map, is_named=True))
         sources.append(lambda devices: of_job_map(job_map.value, devices, jobs()))
     containers = open_container_indexes(build_settings(ContainerSettings, values), clock=clock)
     indexes += containers
@@ -94,7 +101,7 @@ def open_owner_indexes(
     def facts() -> OwnerFacts:
         return OwnerFacts(pods(), jobs(), tuple([index.value for index in containers]))
 
-    return OwnerIndexes(indexes, facts, sources)
+    return OwnerIndexes(indexes, facts, sources, allocating)
 
 
 def open_kubernetes_indexes(

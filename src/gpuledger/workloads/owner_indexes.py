@@ -28,6 +28,15 @@ class OwnerFacts(NamedTuple):
     containers: tuple[Containers, ...] = ()
 
 
+class AllocatingIndex(NamedTuple):
+    """An index that is a source of Allocations; `is_named` if a setting names or enables it."""
+
+    source: BackgroundIndex
+    is_named: bool = False
+
+
+# Seconds for which the last allocations of a silent index are all that there are.
+_LONGEST_SILENCE = 300.0
 # Seconds. Covers the jitter before a watch, a kubelet that takes its whole deadline, and a slow disk.
 _READ_ONCE_TIMEOUT = 10.0
 
@@ -35,7 +44,8 @@ _READ_ONCE_TIMEOUT = 10.0
 class OwnerIndexes:
     """The owner indexes of this machine; without indexes it knows nothing. The methods of a tick never block.
 
-    `facts` returns what is known now. Each allocation source returns the allocations of one index.
+    `facts` returns what is known now. Each allocation source returns the allocations of one index;
+    `allocating` are these indexes.
     """
 
     def __init__(
@@ -43,10 +53,12 @@ class OwnerIndexes:
         indexes: Sequence[BackgroundIndex] = (),
         facts: Callable[[], OwnerFacts] = OwnerFacts,
         allocation_sources: Sequence[AllocationSource] = (),
+        allocating: Sequence[AllocatingIndex] = (),
     ) -> None:
         self._indexes = tuple(indexes)
         self._facts = facts
         self._allocation_sources = tuple(allocation_sources)
+        self._allocating = tuple(allocating)
         self._parts: tuple[tuple[Allocation, ...], ...] = ()
         self._joined: tuple[Allocation, ...] = ()
         self._started = False
@@ -95,6 +107,21 @@ class OwnerIndexes:
             self._parts = parts
             self._joined = tuple(_without_repeated_jobs(item for part in parts for item in part))
         return self._joined
+
+    def has_all_allocations(self, unix: float) -> bool:
+        """Whether no source of Allocations is silent at this time.
+
+        A source that answered before is silent after five minutes. One that never answered is silent if it is
+        named by a setting, else it does not exist here.
+        """
+        for source, is_named in self._allocating:
+            health = source.health
+            if health.last_success is None:
+                if is_named:
+                    return False
+            elif not health.success and unix - health.last_success > _LONGEST_SILENCE:
+                return False
+        return True
 
     def resolve_owner(
         self, found: Workload, allocations: Sequence[Allocation], *, computes: bool

@@ -84,8 +84,9 @@ class OwnerLookup:
 
     def assign_owners(self, snapshot: Snapshot) -> Snapshot:
         """The Snapshot with the Workload of every process set; the same object if nothing changes."""
-        allocations = snapshot.allocations
+        allocations, complete = snapshot.allocations, snapshot.allocations_complete
         if self._directory is not None:
+            complete = self._directory.has_all_allocations(snapshot.unix)
             allocations = self._directory.allocations(self._devices_of(snapshot))
             inputs = (*self._directory.identity_inputs(), allocations)
             if not same_objects(inputs, self._inputs):
@@ -105,9 +106,10 @@ class OwnerLookup:
             item.workload.job and not item.workload.user for item in allocations
         ):
             allocations = self._add_users(allocations, readings)
-        if allocations is snapshot.allocations and same_objects(readings, snapshot.readings):
+        is_same = allocations is snapshot.allocations and complete == snapshot.allocations_complete
+        if is_same and same_objects(readings, snapshot.readings):
             return snapshot
-        return replace(snapshot, readings=readings, allocations=allocations)
+        return replace(snapshot, readings=readings, allocations=allocations, allocations_complete=complete)
 
     def _add_users(
         self, allocations: Sequence[Allocation], readings: Sequence[Reading]

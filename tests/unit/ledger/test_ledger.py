@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builders import GIB, gpu, instance, process, reading, snapshot
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
@@ -169,6 +171,35 @@ def test_durations_of_ended_sessions_are_counted_per_bucket() -> None:
     assert (counts[10.0], counts[60.0], counts[300.0], counts[1800.0]) == (2, 2, 2, 3)
     assert (durations.count, durations.sum) == (3, 715)
     assert state.sessions_closed == {"GPU-0": 3}
+
+
+def test_gpu_time_is_posted_for_a_gpu_without_a_meter() -> None:
+    book = Ledger(LedgerSettings(zero_hold=0.0))
+    for unix in (100, 110):
+        time = book.post(snapshot(reading(A, process(A)), reading(B), unix=unix)).time
+    assert [(row.labels[0], row.labels[2], row.microseconds) for row in time.rows] == [
+        (A.uuid, "owner", 10_000_000),
+        (B.uuid, "idle", 10_000_000),
+    ]
+
+
+def test_gpu_time_of_a_posting_that_failed_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Ledger(LedgerSettings(zero_hold=0.0))
+    book.post(snapshot(reading(A), unix=100))
+    with monkeypatch.context() as patch:
+        patch.setattr(book.sessions, "post", None)
+        with pytest.raises(TypeError):
+            book.post(snapshot(reading(A), unix=110))
+    time = book.post(snapshot(reading(A), unix=120)).time
+    assert (time.watched, [row.microseconds for row in time.rows]) == ({A.uuid: 20_000_000}, [20_000_000])
+
+
+def test_a_pause_is_not_watched() -> None:
+    book = Ledger(LedgerSettings(zero_hold=0.0), suspended=lambda: 0.0)
+    book.post(snapshot(reading(A), unix=100))
+    book.interrupt()
+    book.post(snapshot(reading(A), unix=105))
+    assert book.post(snapshot(reading(A), unix=110)).time.watched == {A.uuid: 5_000_000}
 
 
 def test_ended_sessions_are_counted_from_0() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from builders import FakeClock, gpu
+from builders import FakeClock, gpu, reading, snapshot
+from gpuledger.host.owner_index import BackgroundIndex
 from gpuledger.host.settings import HostSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import IndexHealth
@@ -17,7 +18,8 @@ from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.job_map.job_map_reader import EMPTY_JOB_MAP
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.owner_index_setup import open_job_map_index, open_owner_indexes, open_slurm_index
-from gpuledger.workloads.owner_indexes import OwnerIndexes
+from gpuledger.workloads.owner_indexes import AllocatingIndex, OwnerIndexes
+from gpuledger.workloads.owner_lookup import OwnerLookup
 from gpuledger.workloads.slurm.jobs import NO_JOBS
 from gpuledger.workloads.slurm.settings import SlurmSettings
 from running import wait_until
@@ -164,15 +166,52 @@ def test_allocations_are_the_same_object_while_no_index_changes() -> None:
     assert indexes.allocations((CARD,)) == ()
 
 
-class Slow:
+@pytest.mark.parametrize(
+    ("last_success", "success", "is_named", "complete"),
+    [
+        (None, False, False, True),
+        (None, False, True, False),
+        (700.0, False, False, True),
+        (699.0, False, False, False),
+        (1.0, True, True, True),
+    ],
+    ids=["never there", "named, never there", "silent for 300 s", "silent for longer", "answers"],
+)
+def test_a_silent_source_of_allocations_is_noticed(
+    last_success: float | None, success: bool, is_named: bool, complete: bool
+) -> None:
+    index = Slow()
+    index.answer = IndexHealth("slow", success, last_success)
+    indexes = OwnerIndexes([index], allocating=[AllocatingIndex(index, is_named)])
+    assert indexes.has_all_allocations(1000.0) is complete
+
+
+def test_a_snapshot_says_that_a_source_of_allocations_is_silent() -> None:
+    index = Slow()
+    index.answer = IndexHealth("slow", success=False)
+    lookup = OwnerLookup(directory=OwnerIndexes([index], allocating=[AllocatingIndex(index, is_named=True)]))
+    assert not lookup.assign_owners(snapshot(reading(CARD))).allocations_complete
+    index.answer = IndexHealth("slow", success=True, last_success=1.0)
+    assert lookup.assign_owners(snapshot(reading(CARD))).allocations_complete
+
+
+def test_the_job_mapping_directory_is_a_source_of_allocations_that_the_user_named(tmp_path: Path) -> None:
+    assert opened(tmp_path).has_all_allocations(0.0)
+    assert not opened(tmp_path, job_map_dir=str(tmp_path / "none")).has_all_allocations(0.0)
+
+
+class Slow(BackgroundIndex):
     """An index that is read when its health is queried for the third time."""
 
     def __init__(self) -> None:
         self.health_queries = 0
         self.nudges = 0
+        self.answer: IndexHealth | None = None
 
     @property
     def health(self) -> IndexHealth:
+        if self.answer is not None:
+            return self.answer
         self.health_queries += 1
         is_read = self.health_queries > 2
         return IndexHealth("slow", success=is_read, error="" if is_read else "not read yet")

@@ -134,6 +134,9 @@ class FakeDirectory:
     def allocations(self, _devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         return self.known_allocations
 
+    def has_all_allocations(self, _unix: float) -> bool:
+        return True
+
     def resolve_owner(self, found: Workload, allocations: object, *, computes: bool) -> Workload:
         self.resolutions += 1
         return resolve_owner(found, self.pods, self.known_allocations, computes=computes)

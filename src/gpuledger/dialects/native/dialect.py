@@ -55,6 +55,7 @@ class NativeDialect:
         *processes.SPECS,
         *sessions.SPECS,
         *sessions.ENERGY_SPECS,
+        *sessions.TIME_SPECS,
         *node.SPECS,
         *SPECS,
     )
@@ -69,5 +70,6 @@ class NativeDialect:
         yield from processes.process_families(state)
         yield from sessions.session_families(state)
         yield from sessions.energy_families(state)
+        yield from sessions.time_families(state)
         yield from node.node_families(state, self._version)
         yield from operation_families(state)

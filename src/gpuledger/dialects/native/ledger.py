@@ -1,4 +1,4 @@
-"""Native families of sessions, of Device states (active, held, idle) and of energy accounts."""
+"""Native families of sessions, of Device states (active, held, idle), and of energy and time accounts."""
 
 from __future__ import annotations
 
@@ -116,3 +116,52 @@ def energy_families(state: NodeState) -> Iterator[Family]:
         (IMBALANCE, energy.imbalance),
     ):
         yield Family(spec, {(uuid,): amount / 1000 for uuid, amount in millijoules.items()})
+
+
+GPU_SECONDS = declare_family(
+    "gpuledger_gpu_seconds_total",
+    "GPU time by account: owner, idle (no owner had the GPU), unattributed (an engine was busy, but its "
+    "owner is not known), unobserved (gpuledger ran, but could not read who had the GPU) or down (lost, or "
+    "needs a reset); an instance counts by its multiprocessors, by the basis of gpuledger_books_info.",
+    ("uuid", "mig_instance", "account", *OWNER_LABELS),
+    "ledger; process lists and cgroups; kubelet, DRA, Slurm",
+)
+WATCHED = declare_family(
+    "gpuledger_gpu_watched_seconds_total",
+    "Time for which gpuledger watched the GPU: the sum of all accounts of GPU time, pending and closed.",
+    ("uuid",),
+    "ledger",
+)
+GPU_PENDING = declare_family(
+    "gpuledger_gpu_seconds_pending",
+    "GPU time that is not exported yet: its owner is not decided, or its series is 0 for energy.zero_hold.",
+    ("uuid",),
+    "ledger",
+)
+GPU_CLOSED = declare_family(
+    "gpuledger_gpu_seconds_closed_total",
+    "GPU time of owners without series; with the exported accounts and pending it sums to the watched time.",
+    ("uuid",),
+    "ledger",
+)
+BOOKS = declare_family(
+    "gpuledger_books_info",
+    "1; basis is the rule by which GPU time is split: allocation or residence.",
+    ("basis",),
+    "ledger",
+)
+
+TIME_SPECS = (GPU_SECONDS, WATCHED, GPU_PENDING, GPU_CLOSED, BOOKS)
+
+
+def time_families(state: NodeState) -> Iterator[Family]:
+    """Yields the families of GPU time; they have samples even without a Snapshot."""
+    time = state.ledger.time
+    yield Family(GPU_SECONDS, {row.labels: row.microseconds / 1e6 for row in time.rows})
+    for spec, microseconds in (
+        (WATCHED, time.watched),
+        (GPU_PENDING, time.pending),
+        (GPU_CLOSED, time.closed),
+    ):
+        yield Family(spec, {(uuid,): amount / 1e6 for uuid, amount in microseconds.items()})
+    yield Family(BOOKS, {(time.basis,): 1})

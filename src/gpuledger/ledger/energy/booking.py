@@ -12,8 +12,8 @@ from math import lcm
 from gpuledger.ledger.energy.evidence import Evidence, is_activity
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.residence import Residence
-from gpuledger.ledger.energy.shares import gpu_slices, profile_slices, round_shares
-from gpuledger.model.devices import Device, Instance
+from gpuledger.ledger.energy.shares import part_sizes, round_shares
+from gpuledger.model.devices import Device
 from gpuledger.model.process import ProcessKey
 
 MEASURED = "measured"
@@ -196,7 +196,7 @@ def _split_mig_floor(
 ) -> None:
     """MIG: the empty floor by SM over all SMs; the rise above it by SM over Instances with residents."""
     by_part = _group_by_part(present)
-    sms, gpu_sms = _sizes(evidence)
+    sms, gpu_sms = part_sizes(evidence.gpu, evidence.instances)
     total_sms = max(gpu_sms, sum(sms.values()))
     occupied = sum(sms[part] for part in sms if part in by_part)
     for part, size in sms.items():
@@ -211,17 +211,6 @@ def _group_by_part(residents: Iterable[Residence]) -> Mapping[Device, list[Resid
     for one in residents:
         by_part[one.process.device].append(one)
     return by_part
-
-
-def _sizes(evidence: Evidence) -> tuple[Mapping[Instance, int], int]:
-    """Multiprocessors by Instance and of the whole Gpu (0 if unknown).
-
-    If they are not reported, the slices of the profiles (`3g` is 3) and of the Gpu.
-    """
-    gpu, parts = evidence.gpu, evidence.instances
-    if all(part.sm_count for part in parts):
-        return {part: part.sm_count or 0 for part in parts}, gpu.sm_count or 0
-    return {part: profile_slices(part.profile) for part in parts}, gpu_slices(gpu)
 
 
 def _split_rest(
@@ -264,7 +253,7 @@ def _split_mig_rest(
     split: EnergySplit, evidence: Evidence, computing: Sequence[Residence], rest: int, *, active: bool
 ) -> None:
     by_part = _group_by_part(computing)
-    sms, _ = _sizes(evidence)
+    sms, _ = part_sizes(evidence.gpu, evidence.instances)
     weights = {
         part: round((evidence.activity or {}).get(part, 0.0) * 1_000_000) * size for part, size in sms.items()
     }

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.service_processes import NO_PROCESSES
+from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import AccountingRecord, GpuProcess, ProcessKey, UtilizationSample
+from gpuledger.model.snapshot import Reading
 
 # A graphics-only process below this share of engine time is a desktop and does not count as activity.
 DESKTOP_SHARE = 0.05
@@ -75,6 +77,19 @@ class Evidence:
         """Unix time minus the source's clock, at the end of the interval."""
         return self.ended_unix - self.ended
 
+    def gather(self, reading: Reading, offset: float | None, *, is_cut: bool) -> None:
+        """Add the records, samples and utilization of one tick. A cut Gpu (MIG) has no usable samples."""
+        self.offset = offset or 0.0
+        for record in reading.accounting:
+            if record.ended is None or record.ended >= self.began:
+                self.records.setdefault(record.pid, {})[record.began] = record
+        if reading.samples is None or is_cut:
+            self.samples_readable = False
+        else:
+            oldest = (self.began - self.offset) * 1e6
+            self.samples += [sample for sample in reading.samples if sample.at >= oldest]
+        self.busy = self.busy or (bool(reading.get(q.UTILIZATION)) and not _is_desktop(reading))
+
     def all_processes(self) -> dict[ProcessKey, GpuProcess]:
         """Every process in any list of the interval."""
         processes: dict[ProcessKey, GpuProcess] = {}
@@ -107,12 +122,22 @@ def is_activity(sample: UtilizationSample, drawing: frozenset[int]) -> bool:
     return engine_time(sample) >= DESKTOP_SHARE if sample.pid in drawing else engine_time(sample) > 0
 
 
-def clock_offset(newest: float, at: float, unix: float, before: float | None) -> float:
+def _is_desktop(reading: Reading) -> bool:
+    """Return whether only graphics processes run, with little utilization: not activity."""
+    processes = reading.processes or ()
+    drawing = bool(processes) and not any(process.computes for process in processes)
+    return drawing and (reading.get(q.UTILIZATION) or 0.0) < DESKTOP_SHARE
+
+
+def sample_offset(reading: Reading, at: float, unix: float, before: float | None) -> float | None:
     """The source's clock minus the driver's sample time (the header says only "CPU timestamp").
 
     Drivers count from boot or from 1970. Otherwise, a sample is never newer than its tick, so the smallest
-    difference ever seen is the best estimate.
+    difference ever seen is the best estimate. None until the first sample.
     """
+    if not reading.samples:
+        return before
+    newest = max(sample.at for sample in reading.samples) / 1e6
     for known in (0.0, at - unix):
         if -_SKEW <= at - newest - known <= _OLDEST_SAMPLE:
             return known

@@ -21,7 +21,7 @@ from gpuledger.ledger.energy.counter import (
     Epoch,
     ReadingVerdict,
 )
-from gpuledger.ledger.energy.evidence import DESKTOP_SHARE, Evidence, ProcessLists, clock_offset
+from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, sample_offset
 from gpuledger.ledger.energy.floor import QUIET_AFTER, FloorEstimator, Floors
 from gpuledger.ledger.energy.residence import Residence, residences
 from gpuledger.ledger.service_processes import serving_processes
@@ -194,33 +194,16 @@ class GpuEnergyLedger:
         self.power = (power, at)
 
     def _gather(self, at: float, unix: float, reading: Reading, parts: Sequence[Reading]) -> None:
-        if reading.samples:
-            newest = max(sample.at for sample in reading.samples) / 1e6
-            self.offset = clock_offset(newest, at, unix, self.offset)
+        self.offset = sample_offset(reading, at, unix, self.offset)
         evidence = self.evidence
         if evidence is not None and at - evidence.began > 2 * LONGEST_INTERVAL:
             # Too old to be apportioned: discard it, or it would only grow.
             evidence = self.evidence = None
         if evidence is None:
             return
-        evidence.offset = self.offset or 0.0
-        for record in reading.accounting:
-            if record.ended is None or record.ended >= evidence.began:
-                evidence.records.setdefault(record.pid, {})[record.began] = record
-        if reading.samples is None or parts:
-            evidence.samples_readable = False
-        else:
-            oldest = (evidence.began - evidence.offset) * 1e6
-            evidence.samples += [sample for sample in reading.samples if sample.at >= oldest]
-        evidence.busy = evidence.busy or (bool(reading.get(q.UTILIZATION)) and not self._is_desktop(reading))
+        evidence.gather(reading, self.offset, is_cut=bool(parts))
         if parts and evidence.activity is not None:
             self._gather_activity(at, evidence, parts)
-
-    def _is_desktop(self, reading: Reading) -> bool:
-        """Return whether only graphics processes run, with little utilization: not activity."""
-        processes = reading.processes or ()
-        drawing = bool(processes) and not any(process.computes for process in processes)
-        return drawing and (reading.get(q.UTILIZATION) or 0.0) < DESKTOP_SHARE
 
     def _gather_activity(self, at: float, evidence: Evidence, parts: Sequence[Reading]) -> None:
         since, evidence.activity_at = evidence.activity_at, at

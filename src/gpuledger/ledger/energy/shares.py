@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
@@ -58,3 +58,14 @@ def device_share(device: Device) -> Fraction:
     if device.sm_count and gpu.sm_count:
         return min(Fraction(device.sm_count, gpu.sm_count), Fraction(1))
     return min(Fraction(profile_slices(device.profile), gpu_slices(gpu)), Fraction(1))
+
+
+def part_sizes(gpu: Gpu, parts: Iterable[Instance]) -> tuple[Mapping[Instance, int], int]:
+    """Multiprocessors by Instance and of the whole Gpu (0 if unknown).
+
+    If they are not reported, the slices of the profiles (`3g` is 3) and of the Gpu.
+    """
+    known = tuple(parts)
+    if all(part.sm_count for part in known):
+        return {part: part.sm_count or 0 for part in known}, gpu.sm_count or 0
+    return {part: profile_slices(part.profile) for part in known}, gpu_slices(gpu)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
+from fractions import Fraction
 from json import dumps
 from types import UnionType
 from typing import Any, Final, Protocol, Union, get_args, get_origin, get_type_hints
@@ -137,6 +138,19 @@ class _SharedObjectCodec:
         return table.value(raw, *self._kinds)
 
 
+class _FractionCodec:
+    """A Fraction as its numerator and denominator."""
+
+    def encode(self, value: Fraction, _table: WriteTable) -> Json:
+        return [value.numerator, value.denominator]
+
+    def decode(self, raw: Json, _table: ReadTable) -> Any:
+        numerator, denominator = _check_list(raw)
+        if type(numerator) is not int or type(denominator) is not int or numerator < 0 or denominator < 1:
+            raise ValueError(f"expected a fraction, not {raw!r}")
+        return Fraction(numerator, denominator)
+
+
 class _OptionalCodec:
     def __init__(self, inner: ValueCodec) -> None:
         self._inner = inner
@@ -254,6 +268,7 @@ _SCALARS: Final[dict[object, Callable[[], ValueCodec]]] = {
     bool: lambda: _ScalarCodec(bool),
     int: lambda: _ScalarCodec(int),
     float: lambda: _ScalarCodec(float, int),
+    Fraction: _FractionCodec,
 }
 
 

@@ -17,6 +17,7 @@ from gpuledger.workloads.pod_resources.device_names import (
     PodResources,
     find_claimed_device,
 )
+from gpuledger.workloads.pod_resources.replicas import allocated_fraction
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, Pod, Pods, ResourceSlices
 
@@ -58,6 +59,8 @@ def match_allocations(
     """
     names, order = DeviceNames(devices), {device.uuid: at for at, device in enumerate(devices)}
     found: dict[tuple[str, str, str, str], Allocation] = {}
+    # By device, pod and resource: all containers of a pod share what it has of a device.
+    shared: dict[tuple[str, str, str], list[KubeletAllocation]] = {}
     unmatched: list[tuple[KubeletAllocation, NoMatch]] = []
     skipped: Counter[str] = Counter()
     ended: Counter[KubeletAllocation] = Counter()
@@ -82,14 +85,14 @@ def match_allocations(
             continue
         allocation = _allocation(item, pod, device, found_by)
         owner = allocation.workload
-        key = (
-            device.uuid,
-            owner.pod_uid or f"{owner.namespace}/{owner.pod}",
-            owner.container,
-            allocation.resource,
-        )
+        pod_name = owner.pod_uid or f"{owner.namespace}/{owner.pod}"
+        key = (device.uuid, pod_name, owner.container, allocation.resource)
         repeated += key in found
         found.setdefault(key, allocation)
+        shared.setdefault((device.uuid, pod_name, allocation.resource), []).append(item)
+    for key, allocation in found.items():
+        fraction = allocated_fraction(shared[key[0], key[1], key[3]], pod_resources.replicas)
+        found[key] = replace(allocation, fraction=fraction)
 
     def position(item: Allocation) -> tuple[object, ...]:
         owner = item.workload

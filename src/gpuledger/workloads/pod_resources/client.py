@@ -73,8 +73,8 @@ def _devices(groups: Iterable[wire.ContainerDevices]) -> Iterator[tuple[str, str
 def _claimed_devices(claims: Iterable[wire.DynamicResource]) -> Iterator[ClaimedDevice]:
     for claim in claims:
         for device in claim.claim_resources:
-            names = (device.driver_name, device.pool_name, device.device_name, claim.claim_name)
-            yield ClaimedDevice(*map(_text, names))
+            names = (device.driver_name, device.pool_name, device.device_name)
+            yield ClaimedDevice(*map(_text, (*names, claim.claim_name, device.share_id)))
 
 
 def _text(value: str) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from gpuledger.model.devices import Device, Gpu, Instance
@@ -17,12 +17,16 @@ FOUND_BY_CHECKPOINT = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDevice:
-    """A device allocated by DRA (Dynamic Resource Allocation): `driver`, `pool` and `device` identify it."""
+    """A device allocated by DRA (Dynamic Resource Allocation): `driver`, `pool` and `device` identify it.
+
+    `share` is the id of a share of its capacity, empty if the claim has the whole device.
+    """
 
     driver: str
     pool: str
     device: str
     claim: str = ""
+    share: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +51,14 @@ class PodResources:
     """All device allocations of a node at one moment; `len` is their number.
 
     `found_by` is `pod_resources` (the socket) or `checkpoint`; `socket_error` says why the checkpoint was
-    read. No two reads are equal, so that matching checks the pods' cgroups again after each.
+    read. No two reads are equal, so that matching checks the pods' cgroups again after each. `replicas` is
+    the number of ids that a shared device has, by resource and device id without its replica.
     """
 
     allocations: tuple[KubeletAllocation, ...] = ()
     found_by: str = FOUND_BY_SOCKET
     socket_error: str = ""
+    replicas: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.allocations)
@@ -76,6 +82,11 @@ _DRA_MIG: Final = re.compile(r"gpu-(\d+)-mig-(\d+(?:c\.\d+)?g\.\d+gb(?:[.+-][a-z
 _REPLICA: Final = re.compile(r"(?:::\d*.*|/vgpu\d+)$")
 
 
+def without_replica(device_id: str) -> str:
+    """The device id in lower case, without the number of a replica."""
+    return _REPLICA.sub("", device_id.strip().lower())
+
+
 @dataclass(frozen=True, slots=True)
 class NoMatch:
     """No Device has the name; `form` is how the name was parsed."""
@@ -96,7 +107,7 @@ class DeviceNames(DeviceTables):
 
     def find(self, device_id: str) -> Device | NoMatch:
         """The Device with this id of a device plugin or of CDI. A replica gives its device."""
-        name = _REPLICA.sub("", device_id.strip().lower())
+        name = without_replica(device_id)
         if match := _CDI.fullmatch(name):
             return self._find_cdi(match[1], match[2])
         return self._find_name(name)

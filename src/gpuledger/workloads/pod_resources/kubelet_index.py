@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gpuledger.host.files import read_at_most
 from gpuledger.host.owner_index import PolledIndex
@@ -19,7 +20,13 @@ from gpuledger.workloads.pod_resources.device_names import (
     KubeletAllocation,
     PodResources,
 )
+from gpuledger.workloads.pod_resources.replicas import ReplicaCounts, count_replicas
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+
+if TYPE_CHECKING:
+    from gpuledger.workloads.pod_resources.client import PodResourcesClient
+
+log = logging.getLogger("gpuledger.workloads")
 
 _MAX_BYTES: Final = 64 * 1024 * 1024
 
@@ -62,7 +69,15 @@ def read_checkpoint(path: Path) -> PodResources:
     return PodResources(
         tuple(allocation for entry in entries for allocation in _parse_entry(entry)),
         found_by=FOUND_BY_CHECKPOINT,
+        replicas=count_replicas(_registered(data.get("RegisteredDevices"))),
     )
+
+
+def _registered(by_resource: Any) -> Iterator[tuple[str, str]]:
+    """(resource, device id) of all devices that plugins registered."""
+    for resource, ids in by_resource.items() if isinstance(by_resource, dict) else ():
+        for device_id in _ids(ids):
+            yield _text(resource), device_id
 
 
 def _parse_entry(entry: object) -> Iterator[KubeletAllocation]:
@@ -106,6 +121,7 @@ class KubeletIndex(PolledIndex[PodResources]):
     ) -> None:
         self._list_allocations = list_allocations
         self._read_checkpoint = read_checkpoint
+        self._replicas: ReplicaCounts = {}
         read = self._read_allocations
         super().__init__("pod_resources", read, NO_POD_RESOURCES, period=period, clock=clock)
 
@@ -116,6 +132,12 @@ class KubeletIndex(PolledIndex[PodResources]):
         return replace(health, error=socket_error) if health.success and socket_error else health
 
     def _read_allocations(self) -> PodResources:
+        found = self._read_socket_or_checkpoint()
+        # A number that is not known at the moment, because a plugin restarts, remains in force.
+        self._replicas = {**self._replicas, **found.replicas}
+        return found if found.replicas == self._replicas else replace(found, replicas=self._replicas)
+
+    def _read_socket_or_checkpoint(self) -> PodResources:
         # Imported lazily: h2 and protobuf are loaded by the first read, and only on Kubernetes nodes.
         from gpuledger.workloads.pod_resources.grpc_call import KubeletUnreachable
 
@@ -129,6 +151,15 @@ class KubeletIndex(PolledIndex[PodResources]):
             return replace(checkpoint, socket_error=f"{unreachable} (the checkpoint is read instead)")
 
 
+def _replicas(client: PodResourcesClient) -> ReplicaCounts:
+    """The numbers of replicas; empty if the kubelet does not serve them or fails."""
+    try:
+        return count_replicas(client.list_allocatable() or ())
+    except GpuledgerError as error:
+        log.debug("the number of replicas is unknown: %s", error)
+        return {}
+
+
 def open_kubelet_index(
     settings: PodResourcesSettings, *, clock: Clock, before_read: Callable[[], object] = lambda: None
 ) -> KubeletIndex:
@@ -138,7 +169,8 @@ def open_kubelet_index(
         from gpuledger.workloads.pod_resources.client import PodResourcesClient
 
         before_read()
-        return PodResourcesClient(settings.socket).list_allocations()
+        client = PodResourcesClient(settings.socket)
+        return replace(client.list_allocations(), replicas=_replicas(client))
 
     path = Path(settings.checkpoint)
     return KubeletIndex(list_allocations, lambda: read_checkpoint(path), clock=clock, period=settings.period)

@@ -33,6 +33,7 @@ from gpuledger.workloads.slurm.jobs import (
     SlurmJobs,
     gpus_in_environments,
     has_gpus,
+    has_whole_gpus,
     job_id_in_title,
     parse_environment,
 )
@@ -189,6 +190,7 @@ class SlurmReader:
             devices=devices,
             found_by=found_by,
             missing=missing,
+            is_whole=has_whole_gpus(evidence.environments),
         )
 
     def _devices(

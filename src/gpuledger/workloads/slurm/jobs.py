@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from gpuledger.model.devices import Device
@@ -22,7 +23,7 @@ class SlurmJob:
     `found_by` is the evidence (`slurm_cgroup`, `slurm_environ`). No devices and an empty `missing` mean a job
     without GPUs. Otherwise `missing` says why the GPUs are not known: `permission` (only root and the user
     can read the environment), `no_environment` (no process has Slurm's variables), `unmatched` (the job has
-    GPUs, but their names match no device).
+    GPUs, but their names match no device). `is_whole` is True if Slurm allocated whole GPUs, not shards.
     """
 
     job: str
@@ -31,6 +32,7 @@ class SlurmJob:
     devices: tuple[DeviceRef, ...] = ()
     found_by: str = ""
     missing: str = ""
+    is_whole: bool = False
 
 
 class SlurmJobs:
@@ -80,6 +82,7 @@ _VARIABLES: Final = frozenset(
         "SLURM_JOB_GPUS",
         "SLURM_STEP_GPUS",
         "SLURM_GPUS_ON_NODE",
+        "SLURM_SHARDS_ON_NODE",
         *_VISIBLE_DEVICES,
     )
 )
@@ -130,6 +133,14 @@ def has_gpus(environments: Sequence[Environment]) -> bool:
     return any(item.get("SLURM_GPUS_ON_NODE", "0").lstrip("0").isdigit() for item in environments)
 
 
+def has_whole_gpus(environments: Sequence[Environment]) -> bool:
+    """Whether Slurm allocated whole GPUs to the job. A job with shards has GPUs in its environment, too."""
+    if any(item.get("SLURM_SHARDS_ON_NODE", "0").strip("0") for item in environments):
+        return False
+    numbered = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+    return has_gpus(environments) or any(name in item for item in environments for name in numbered)
+
+
 def _numbers(text: str | None) -> tuple[DeviceRef, ...]:
     if not text or not _NUMBERS.fullmatch(text):
         return ()
@@ -146,4 +157,4 @@ def _of_job(job: SlurmJob, index: DeviceIndex) -> Iterator[Allocation]:
     workload = Workload(kind="slurm", job=job.job, user=job.user, found_by=job.found_by)
     found = dict.fromkeys(device for ref in job.devices for device in index.find(ref))
     for device in found:
-        yield Allocation(device, workload, found_by=job.found_by)
+        yield Allocation(device, workload, job.found_by, fraction=Fraction(1) if job.is_whole else None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
+from fractions import Fraction
 from itertools import chain
 from pathlib import Path
 from types import UnionType
@@ -51,6 +52,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(hint)
     if hint is float:
         return st.floats(allow_nan=False) | st.integers()
+    if hint is Fraction:
+        return st.fractions(min_value=0)
     if hint in (str, bool, int, type(None)):
         known = {
             str: st.text(st.characters()),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 
 import pytest
@@ -287,3 +289,46 @@ def test_every_kubelet_allocation_is_counted_exactly_once(allocated: list[Kubele
 def _total(outcome: MatchResult) -> int:
     counted = outcome.ended.total() + outcome.repeated + sum(outcome.skipped.values())
     return len(outcome.allocations) + len(outcome.unmatched) + counted
+
+
+REPLICAS = {("nvidia.com/gpu", "gpu-0"): 4, ("nvidia.com/gpu", "mig-1-7-0"): 2}
+
+
+@pytest.mark.parametrize(
+    ("ids", "replicas", "fraction"),
+    [
+        (["GPU-0"], {}, Fraction(1)),
+        (["GPU-0::1"], REPLICAS, Fraction(1, 4)),
+        (["GPU-0::1", "GPU-0::3"], REPLICAS, Fraction(1, 2)),
+        (["GPU-0::1", "GPU-0::1"], REPLICAS, Fraction(1, 4)),
+        (["MIG-1-7-0::1"], REPLICAS, Fraction(1, 2)),
+        (["GPU-0::1"], {}, None),
+        (["GPU-0::1"], {("other", "gpu-0"): 4}, None),
+    ],
+)
+def test_the_fraction_of_an_allocation_is_that_of_its_replicas(
+    ids: list[str], replicas: dict[tuple[str, str], int], fraction: Fraction | None
+) -> None:
+    listed = PodResources(tuple(allocation(one) for one in ids), replicas=replicas)
+    assert [one.fraction for one in match_allocations(listed, DEVICES).allocations] == [fraction]
+
+
+def test_all_containers_of_a_pod_have_the_fraction_of_the_pod() -> None:
+    """An id that an init container had before is not a second one."""
+    items = [
+        replace(allocation(one), container=container)
+        for container, one in (("init", "GPU-0::0"), ("main", "GPU-0::0"), ("side", "GPU-0::2"))
+    ]
+    found = match_allocations(PodResources(tuple(items), replicas=REPLICAS), DEVICES).allocations
+    assert [(one.workload.container, one.fraction) for one in found] == [
+        (container, Fraction(1, 2)) for container in ("init", "main", "side")
+    ]
+
+
+@pytest.mark.parametrize(("share", "fraction"), [("", Fraction(1)), ("s1", None)])
+def test_a_claim_has_the_whole_device_but_for_a_share_of_its_capacity(
+    share: str, fraction: Fraction | None
+) -> None:
+    claimed = ClaimedDevice("gpu.nvidia.com", "node", "gpu-0", claim="gpus", share=share)
+    listed = pod_resources(KubeletAllocation("team", "a", "main", claimed_device=claimed))
+    assert [one.fraction for one in match_allocations(listed, DEVICES).allocations] == [fraction]

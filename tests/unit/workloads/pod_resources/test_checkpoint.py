@@ -78,3 +78,11 @@ def test_a_pipe_in_place_of_the_checkpoint_does_not_block(tmp_path: Path) -> Non
         GpuledgerError, match=r"a pipe without a writer; check that it is the kubelet's checkpoint file"
     ):
         read_checkpoint(tmp_path / "pipe")
+
+
+def test_replicas_are_counted_among_the_registered_devices(tmp_path: Path) -> None:
+    registered = {"nvidia.com/gpu": ["GPU-1::0", "GPU-1::1"], "bad": 5, "null": None}
+    data = {"PodDeviceEntries": [], "RegisteredDevices": registered}
+    file = tmp_path / "checkpoint"
+    file.write_text(json.dumps({"Data": data}))
+    assert read_checkpoint(file).replicas == {("nvidia.com/gpu", "gpu-1"): 2}

@@ -58,7 +58,7 @@ def test_list_returns_devices_claimed_by_dra(path: Path) -> None:
     body = listed(wire.PodResources(name="a", namespace="team", containers=[held]))
     with kubelet(path, List=lambda _: body):
         allocations = PodResourcesClient(str(path)).list_allocations()
-    claimed = ClaimedDevice("gpu.nvidia.com", "node-1", "gpu-0", "gpus")
+    claimed = ClaimedDevice("gpu.nvidia.com", "node-1", "gpu-0", "gpus", "s1")
     assert allocations.allocations == (KubeletAllocation("team", "a", "main", claimed_device=claimed),)
 
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +15,7 @@ import pytest
 from builders import FakeClock
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import build_settings, declared_settings
+from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.pod_resources.device_names import (
     FOUND_BY_CHECKPOINT,
     KubeletAllocation,
@@ -140,3 +142,38 @@ def test_resource_names_are_a_comma_separated_list() -> None:
     parsed = SETTINGS["kubernetes.resources"].parse("nvidia.com/gpu,aaa.com/mig-*")
     made = build_settings(PodResourcesSettings, {"kubernetes.resources": parsed})
     assert made.resources == ("nvidia.com/gpu", "aaa.com/mig-*")
+
+
+def test_the_last_known_number_of_replicas_remains_in_force() -> None:
+    """A plugin that restarts has no devices for a moment."""
+    four, two = {("nvidia.com/gpu", "gpu-0"): 4}, {("nvidia.com/gpu", "gpu-1"): 2}
+    index = kubelet_index(
+        outcomes(*(replace(LISTED, replicas=found) for found in (four, {}, two))), outcomes()
+    )
+    seen = []
+    for _ in range(3):
+        index.refresh()
+        seen.append(index.value.replicas)
+    assert seen == [four, four, four | two]
+
+
+def test_replicas_are_counted_among_the_allocatable_devices(tmp_path: Path) -> None:
+    ids = ["GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-2"]
+    devices = [wire.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=ids)]
+    body = wire.AllocatableResourcesResponse(devices=devices).SerializeToString()
+    settings = PodResourcesSettings(socket=str(tmp_path / "k.sock"))
+    index = open_kubelet_index(settings, clock=FakeClock())
+    with kubelet(
+        tmp_path / "k.sock",
+        List=lambda _: listed(pod("a", "GPU-1::0")),
+        GetAllocatableResources=lambda _: body,
+    ):
+        assert index.refresh()
+    assert index.value.replicas == {("nvidia.com/gpu", "gpu-1"): 3, ("nvidia.com/gpu", "gpu-2"): 1}
+
+
+def test_a_kubelet_without_allocatable_devices_has_its_allocations(tmp_path: Path) -> None:
+    index = open_kubelet_index(PodResourcesSettings(socket=str(tmp_path / "k.sock")), clock=FakeClock())
+    with kubelet(tmp_path / "k.sock", List=lambda _: listed(pod("a", "GPU-1::0"))):
+        assert index.refresh()
+    assert (len(index.value), index.value.replicas) == (1, {})

@@ -153,7 +153,7 @@ clean:                   ## remove what the other targets made
 
 # Debian packages that the tests need. They are installed when missing: no test is skipped for want of one.
 DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
-          openssh-client docker-compose systemd chromium tmux valgrind
+          openssh-client docker-compose systemd chromium-headless-shell tmux valgrind
 
 debian:
 	@missing=$$(for p in $(DEBIAN); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

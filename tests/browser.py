@@ -20,7 +20,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUM = "/usr/bin/chromium-headless-shell"
 _ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -11,7 +11,7 @@ FLAGS  ?=
 BASE   ?= HEAD
 CODE   := src tests benchmarks deploy dev docs
 # More workers than cores: the slow tests wait for other programs.
-JOBS   ?= $(shell expr $$(nproc) \* 3)
+JOBS   ?= $(shell expr $$(nproc) + 4)
 # Tests start the program hundreds of times. Without compiled files each start takes half as long again.
 export PYTHONDONTWRITEBYTECODE :=
 

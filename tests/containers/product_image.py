@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
+import time
 from pathlib import Path
 
 from containers.engines import Docker
@@ -18,8 +20,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gpuled
 PROGRAM = "gpuledger.test/gpuledger:1"
 SMI = "gpuledger.test/gpuledger:1-smi"
 _TARGETS = {PROGRAM: "gpuledger", SMI: "smi"}
-# Packages of a cached build are at most this old.
-_CACHE_LIFETIME = "72h"
+# Packages of a cached build are at most this old, in seconds.
+_CACHE_LIFETIME = 72 * 3600
 
 
 def build_images(folder: Path, logs: Path, *names: str) -> Path:
@@ -28,10 +30,10 @@ def build_images(folder: Path, logs: Path, *names: str) -> Path:
     archive = folder / "images.tar"
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        _discard_old_cache()
         docker = Docker(folder / "builder", logs, CACHE / "data")
         try:
             docker.start()
-            docker.run("image", "prune", "--force", "--filter", f"until={_CACHE_LIFETIME}")
             base = _ensure_base(docker)
             for name in names:
                 arguments = ("--network=host", f"--build-arg=DEBIAN={base}", f"--target={_TARGETS[name]}")
@@ -40,6 +42,15 @@ def build_images(folder: Path, logs: Path, *names: str) -> Path:
         finally:
             docker.stop()
     return archive
+
+
+def _discard_old_cache() -> None:
+    begun = CACHE / "begun"
+    if begun.exists() and time.time() - begun.stat().st_mtime > _CACHE_LIFETIME:
+        shutil.rmtree(CACHE / "data", ignore_errors=True)
+        begun.unlink()
+    if not begun.exists():
+        begun.touch()
 
 
 def _ensure_base(docker: Docker) -> str:

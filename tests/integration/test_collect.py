@@ -342,7 +342,9 @@ def test_a_repeated_run_without_a_driver_logs_once_and_retries(directory: Path, 
     (directory / NAME).write_text(OLD)
     where = ("--textfile-dir", str(directory), "--dialect", "process,session,native")
     # A shorter interval ends in a stall on a busy machine, which is logged as well.
-    with collecting(*where, "--every", "1s", "--interval", "1s", env={"LD_LIBRARY_PATH": str(tmp_path)}) as run:
+    with collecting(
+        *where, "--every", "1s", "--interval", "1s", env={"LD_LIBRARY_PATH": str(tmp_path)}
+    ) as run:
 
         def ticks() -> float:
             return samples((directory / NAME).read_text()).get("gpuledger_ticks_total", {}).get((), 0)

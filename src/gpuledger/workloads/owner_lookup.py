@@ -76,6 +76,10 @@ class OwnerLookup:
         self._without_name: set[ProcessKey] = set()
         # Users of allocated jobs, by kind and job.
         self._users: dict[tuple[str, str], str] = {}
+        # The allocations that were last given users, the users, and the result.
+        self._unnamed: Sequence[Allocation] = ()
+        self._allocation_users: list[str] = []
+        self._named: tuple[Allocation, ...] = ()
 
     @property
     def cached_processes(self) -> int:
@@ -124,12 +128,15 @@ class OwnerLookup:
         users = [
             item.workload.user or found.get(job, "") for item, job in zip(allocations, jobs, strict=True)
         ]
-        return tuple(
-            [
-                replace(item, workload=replace(item.workload, user=user))
-                for item, user in zip(allocations, users, strict=True)
-            ]
-        )
+        if allocations is not self._unnamed or users != self._allocation_users:
+            self._unnamed, self._allocation_users = allocations, users
+            self._named = tuple(
+                [
+                    replace(item, workload=replace(item.workload, user=user))
+                    for item, user in zip(allocations, users, strict=True)
+                ]
+            )
+        return self._named
 
     def _devices_of(self, snapshot: Snapshot) -> tuple[Device, ...]:
         devices = tuple([reading.device for reading in snapshot.readings])

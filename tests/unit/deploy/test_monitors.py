@@ -230,7 +230,6 @@ def test_static_targets_replace_only_the_service_discovery() -> None:
     [
         ("5s", "10s", False),
         ("500ms", "1s", False),
-        ("", "31s", False),
         ("1m30s", "91s", False),
         ("1m30s", "90s", True),
         ("5s", "5s", True),
@@ -249,3 +248,11 @@ def test_the_chart_rejects_a_timeout_that_the_operator_would_ignore(
     else:
         with pytest.raises(helm_python.HelmError, match=f"{kind}.scrapeTimeout: {timeout} is longer than"):
             files(values)
+
+
+@pytest.mark.parametrize("kind", ["serviceMonitor", "podMonitor"])
+def test_without_an_interval_the_timeout_is_compared_with_that_of_the_prometheus_by_the_operator(
+    kind: str,
+) -> None:
+    values = {kind: {"enabled": True, "interval": "", "scrapeTimeout": "45s"}}
+    assert of_kind(kind[0].upper() + kind[1:], values)

@@ -83,13 +83,13 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Rejects what Prometheus Operator ignores with only a line in its log. 30s is its default interval. */}}
+{{/* Rejects what Prometheus Operator ignores with only a line in its log. An empty interval is that of the Prometheus. */}}
 {{- define "gpuledger.checkTimeouts" -}}
 {{- range $key := list "serviceMonitor" "podMonitor" -}}
 {{- $monitor := get $.v $key -}}
-{{- $interval := default "30s" $monitor.interval -}}
+{{- $interval := default "0s" $monitor.interval -}}
 {{- $timeout := default "0s" $monitor.scrapeTimeout -}}
-{{- if and $monitor.enabled (gt (int (include "gpuledger.milliseconds" $timeout)) (int (include "gpuledger.milliseconds" $interval))) -}}
+{{- if and $monitor.enabled $monitor.interval (gt (int (include "gpuledger.milliseconds" $timeout)) (int (include "gpuledger.milliseconds" $interval))) -}}
 {{- fail (printf "%s.scrapeTimeout: %s is longer than the interval of %s, so Prometheus Operator would ignore the monitor; set it to %s or less" $key $timeout $interval $interval) -}}
 {{- end -}}
 {{- end -}}

@@ -122,13 +122,15 @@ GPU_SECONDS = declare_family(
     "gpuledger_gpu_seconds_total",
     "GPU time by account: owner, idle (no owner had the GPU), unattributed (an engine was busy, but its "
     "owner is not known), unobserved (gpuledger ran, but could not read who had the GPU) or down (lost, or "
-    "needs a reset); an instance counts by its multiprocessors, by the basis of gpuledger_books_info.",
+    "needs a reset); an instance counts by its multiprocessors, by the basis of gpuledger_books_info. "
+    "Begins at 0 when the program starts.",
     ("uuid", "mig_instance", "account", *OWNER_LABELS),
     "ledger; process lists and cgroups; kubelet, DRA, Slurm",
 )
 WATCHED = declare_family(
     "gpuledger_gpu_watched_seconds_total",
-    "Time for which gpuledger watched the GPU: the sum of all accounts of GPU time, pending and closed.",
+    "Time for which gpuledger watched the GPU: the sum of all accounts of GPU time, pending and "
+    "closed. Begins at 0 when the program starts.",
     ("uuid",),
     "ledger",
 )

@@ -175,7 +175,8 @@ def _usual_interval(ticks: Sequence[TimeTick]) -> _Usual | None:
     if last.reading.accounting or not all(process.computes for process in last.processes):
         return None
     samples, facts = last.reading.samples, first.facts
-    if last.owners and not facts.instances:
+    has_owners = any(key not in last.serving for key, _ in last.owners)
+    if has_owners and not facts.instances:
         if samples and not {sample.pid for sample in samples}.issubset(key[1] for key, _ in last.owners):
             return None
         return _Usual(facts, last.owners, last.serving, ())

@@ -30,7 +30,6 @@ PACKAGES = {
     "VictoriaMetrics": ("victoria-metrics",),
     "Kubernetes apiextensions-apiserver (0.36 is that of 1.36)": ("golang-k8s-apiextensions-apiserver-dev",),
     "etcd": ("etcd-server",),
-    "kubectl": ("kubectl",),
     "kubelet's pod-resources API": ("golang-github-kubernetes-kubelet-dev",),
 }
 

@@ -212,7 +212,10 @@ def test_devices_and_claims_are_read_and_all_other_fields_are_skipped(
     claiming = container("main", device("gpu-0", share_id="s1"), device("gpu-1"), claim="two")
     with kubelet_with(messages, pod("train", claiming)) as path:
         allocations = PodResourcesClient(str(path)).list_allocations()
-    claimed = [ClaimedDevice("gpu.nvidia.com", "node-1", f"gpu-{number}", "two") for number in range(2)]
+    claimed = [
+        ClaimedDevice("gpu.nvidia.com", "node-1", "gpu-0", "two", share="s1"),
+        ClaimedDevice("gpu.nvidia.com", "node-1", "gpu-1", "two"),
+    ]
     assert allocations.allocations == (
         KubeletAllocation("team", "train", "main", "example.com/nic", "n1"),
         *(KubeletAllocation("team", "train", "main", claimed_device=one) for one in claimed),

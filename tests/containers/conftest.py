@@ -18,16 +18,6 @@ from cluster.image import build_sleeper
 from containers.engines import ContainerEngine, Docker, Podman, RootlessPodman
 from containers.product_image import PROGRAM, SMI, build_images
 
-HERE = Path(__file__).parent
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests run in one process, so that each engine is started once."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("containers"))
-
 
 @pytest.fixture(scope="session")
 def place(request: pytest.FixtureRequest) -> Iterator[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -39,7 +40,7 @@ exec sleep infinity
 """
 
 
-class ContainerEngine:
+class ContainerEngine(ABC):
     """An engine with the command line that Docker and Podman share. `run_flags` are added to each `run`."""
 
     run_flags: tuple[str, ...] = ("--network", "none")
@@ -52,17 +53,18 @@ class ContainerEngine:
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
+    @abstractmethod
     def client(self) -> list[str]:
         """The command of the client, with the settings that name this engine."""
-        raise NotImplementedError
 
     @property
     def environment(self) -> Mapping[str, str]:
         """Environment of the client and of the engine."""
         return os.environ
 
+    @abstractmethod
     def start(self) -> None:
-        raise NotImplementedError
+        """Start the engine and wait until its socket answers."""
 
     def stop(self) -> None:
         """Remove all containers and stop the engine."""

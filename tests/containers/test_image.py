@@ -16,6 +16,9 @@ from containers.product_image import PROGRAM, SMI
 from gpuledger import __version__
 from running import wait_until
 
+# Each engine is started once for all tests.
+pytestmark = pytest.mark.xdist_group("containers")
+
 MB = 1_000_000
 # The strictest settings under which people run images.
 RESTRICTED = ("--read-only", "--user=65532", "--cap-drop=ALL", "--security-opt=no-new-privileges")

@@ -15,16 +15,7 @@ import pytest
 
 from slurm.cluster import NodeSpec, SlurmCluster
 
-HERE = Path(__file__).parent
 WHOLE, SHARED = "gpu1", "gpu2"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All tests run in one process, so that one cluster is started."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
 @pytest.fixture(scope="session")

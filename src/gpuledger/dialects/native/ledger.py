@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gpuledger.dialects.native.devices import DEVICE_LABELS, device_labels
 from gpuledger.dialects.native.owners import OWNER_LABELS
-from gpuledger.model.family import Family, declare_family
+from gpuledger.model.family import Family, FamilySpec, declare_family
 from gpuledger.model.node_state import NodeState
 
 OPEN = declare_family(
@@ -109,13 +109,15 @@ def energy_families(state: NodeState) -> Iterator[Family]:
     for row in energy.owners:
         accounts.add(row.millijoules / 1000, *row.labels)
     yield accounts
-    for spec, millijoules in (
-        (DEVICE_ENERGY, energy.totals),
-        (PENDING, energy.pending),
-        (ENERGY_CLOSED, energy.closed),
-        (IMBALANCE, energy.imbalance),
-    ):
-        yield Family(spec, {(uuid,): amount / 1000 for uuid, amount in millijoules.items()})
+    yield _by_gpu(DEVICE_ENERGY, energy.totals, 1000)
+    yield _by_gpu(PENDING, energy.pending, 1000)
+    yield _by_gpu(ENERGY_CLOSED, energy.closed, 1000)
+    yield _by_gpu(IMBALANCE, energy.imbalance, 1000)
+
+
+def _by_gpu(spec: FamilySpec, amounts: Mapping[str, int], per_unit: int) -> Family:
+    """Converts whole amounts by Gpu uuid, of which `per_unit` are one unit of the family."""
+    return Family(spec, {(uuid,): amount / per_unit for uuid, amount in amounts.items()})
 
 
 GPU_SECONDS = declare_family(
@@ -160,10 +162,7 @@ def time_families(state: NodeState) -> Iterator[Family]:
     """Yields the families of GPU time; they have samples even without a Snapshot."""
     time = state.ledger.time
     yield Family(GPU_SECONDS, {row.labels: row.microseconds / 1e6 for row in time.rows})
-    for spec, microseconds in (
-        (WATCHED, time.watched),
-        (GPU_PENDING, time.pending),
-        (GPU_CLOSED, time.closed),
-    ):
-        yield Family(spec, {(uuid,): amount / 1e6 for uuid, amount in microseconds.items()})
+    yield _by_gpu(WATCHED, time.watched, 1_000_000)
+    yield _by_gpu(GPU_PENDING, time.pending, 1_000_000)
+    yield _by_gpu(GPU_CLOSED, time.closed, 1_000_000)
     yield Family(BOOKS, {(time.basis,): 1})

@@ -12,6 +12,10 @@ BASE   ?= HEAD
 CODE   := src tests benchmarks deploy dev docs
 # More workers than cores: the slow tests wait for other programs.
 JOBS   ?= $(shell expr $$(nproc) + 4)
+# Temporary files of tests are in memory if it has room for them and may hold programs: no test waits for a disk.
+SHM       := /dev/shm
+IN_MEMORY := $(if $(TMPDIR),,$(shell findmnt -nbo OPTIONS,AVAIL --target $(SHM) 2>/dev/null | \
+               awk 'END {if (!/noexec/ && /rw/ && $$2 > 4e9) print "TMPDIR=$(SHM)"}'))
 # Tests start the program hundreds of times. Without compiled files each start takes half as long again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -27,19 +31,19 @@ run: $(VENV)/.run        ## serve this machine's GPUs on port 9400, or a simulat
 	@echo "source: $(SOURCE)$(if $(findstring listen-address,$(FLAGS)),,    page: http://localhost:9400/    metrics: http://localhost:9400/metrics)"
 	$(BIN)/gpuledger serve --source $(SOURCE) $(FLAGS)
 
-# Long tests come first, so that short ones fill the cores at the end.
+# Tests start in the order of tests/conftest.py: long ones first, so that short ones fill the cores at the end.
 test: $(VENV)/.dev debian  ## all tests except e2e, with a real Prometheus and the test NVML library
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/integration tests/unit
+	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/integration tests/unit
 
 # An empty list of tests is no error: the change may be in the docs.
 quick: lint              ## lint, types, and the unit tests of what changed since BASE=HEAD
 	@tests=$$($(BIN)/python dev/changed_tests.py $(BASE)) && [ -z "$$tests" ] || $(BIN)/python -m pytest -q -n $(JOBS) $$tests
 
 unit: $(VENV)/.dev       ## the fast tests
-	$(BIN)/python -m pytest -n $(JOBS) tests/unit
+	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/unit
 
 integration: $(VENV)/.dev debian  ## the tests that start real programs
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/integration
+	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/integration
 
 cluster: debian-e2e  ## build Kubernetes for `e2e`, once (some minutes)
 	@$(SUDO) tests/cluster/build.sh >/dev/null

@@ -65,7 +65,8 @@ async def _accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None
 
 
 class Agents:
-    """Successive agent processes on the same queue, started with `program`. `disk`: limits of the queue.
+    """Successive agent processes on the same queue, started with `program`. `disk`: limits of the queue;
+    `prepared`: see prepared.py.
 
     Samples that an agent may not have accepted: `in_flight`, the targets' last samples at each end of an
     agent, and `failed`, the number of responses that came after the scrape timeout.
@@ -80,6 +81,8 @@ class Agents:
         env: Mapping[str, str] | None = None,
         disk: Mapping[str, str] | None = None,
         interval: str = "100ms",
+        *,
+        prepared: bool = False,
     ) -> None:
         endpoints = [{"address": f"127.0.0.1:{targets_port}", "path": path} for path in TARGETS]
         target = {"targetName": "t", "type": "StaticEndpoints", "endpoints": endpoints}
@@ -107,12 +110,13 @@ class Agents:
             *("--listen-address", "127.0.0.1:0", "--look-interval", "50ms"),
         )
         self._env = env
+        self._prepared = prepared
         self.start(program)
 
     def start(self, program: Sequence[str]) -> None:
         """Start the first or next agent."""
         self._start_command = program
-        self.program = Program([*program, *self._flags], self._env)
+        self.program = Program([*program, *self._flags], self._env, prepared=self._prepared)
         self._client: httpx.Client | None = None
 
     def metric(self, name: str, **labels: str) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # The same examples in every run, so that a result depends on the tree alone: more of them would prove nothing
@@ -19,6 +21,33 @@ os.environ["GPULEDGER_CONTROL_SOCKET"] = "none"
 # Terminal tests set their own size; the size of the terminal that runs pytest must not matter.
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
+
+UNIT = Path(__file__).parent / "unit"
+# The groups that take longest. They start first: a worker that began one late would still run when the others
+# have finished.
+LONGEST = ("three-days", "page", "page-live", "archive", "monitors", "fleet", "grafana", "stack-queries")
+# Unit tests that would keep one worker busy for long: they are distributed one by one, after all groups.
+SPREAD = ("node/test_faults_driver.py", "node/test_faults_machine.py")
+
+
+# Before pytest-xdist reads the groups.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Distribute unit tests by file, so that fixtures of a module run once; start with what takes longest.
+
+    Ten thousand groups of one test each would keep pytest-xdist's controller busy for half a minute.
+    """
+
+    def place(item: pytest.Item) -> int:
+        file = item.path.relative_to(UNIT).as_posix() if item.path.is_relative_to(UNIT) else ""
+        if file in SPREAD:
+            return len(LONGEST) + 1
+        if file:
+            item.add_marker(pytest.mark.xdist_group(file.removesuffix(".py").replace("/test_", "/")))
+        group = item.get_closest_marker("xdist_group")
+        return LONGEST.index(group.args[0]) if group and group.args[0] in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

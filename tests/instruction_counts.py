@@ -78,8 +78,8 @@ for work in (post, render, scrape):
 """
 
 
-def instructions_per_repetition() -> dict[str, float]:
-    """Return the instructions of one more repetition of each kind of work (see WORKS)."""
+def instructions_per_repetition(repetitions: int = REPETITIONS) -> dict[str, float]:
+    """Return the instructions of one more repetition of each kind of work (at most REPETITIONS)."""
     with tempfile.TemporaryDirectory() as folder:
         env = {
             **os.environ,
@@ -93,9 +93,9 @@ def instructions_per_repetition() -> dict[str, float]:
             f"--callgrind-out-file={folder}/out",
             f"--dump-before={MARK}",
         ]
-        command += [sys.executable, "-s", "-c", WORKER, str(REPETITIONS)]
+        command += [sys.executable, "-s", "-c", WORKER, str(repetitions)]
         subprocess.run(command, env=env, check=True, capture_output=True, text=True)
         # Part 1 is the start of the program; then parts with and without the repetitions alternate.
         parts = [(Path(folder) / f"out.{2 * number}").read_text() for number, _ in enumerate(WORKS, start=1)]
     totals = [re.findall(r"^totals: (\d+)$", part, re.MULTILINE) for part in parts]
-    return {work: int(total) / REPETITIONS for work, (total,) in zip(WORKS, totals, strict=True)}
+    return {work: int(total) / repetitions for work, (total,) in zip(WORKS, totals, strict=True)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,8 @@ from threading import Thread
 from typing import Any, TypeVar
 
 import httpx
+
+from prepared import MODULE, PreparedProcess, is_preparable, run_prepared
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -66,11 +67,14 @@ def wait_for_each(items: Iterable[T], check: Callable[[T], object]) -> None:
 
 def gpuledger(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command of gpuledger until it exits."""
+    env = env or {}
+    if is_preparable(env):
+        return run_prepared([*MODULE, *arguments], {**os.environ, **env}, PATIENCE)
     return subprocess.run(
-        [sys.executable, "-m", "gpuledger", *arguments],
+        [*MODULE, *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **env},
         timeout=PATIENCE,
         check=False,
     )
@@ -92,23 +96,31 @@ def get(url: str, **options: Any) -> httpx.Response:
 
 
 class Program:
-    """A running program with its lines on stderr."""
+    """A running program with its lines on stderr. `prepared`: see prepared.py, if the variables allow it."""
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None, *, prepared: bool = False
+    ) -> None:
         self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            command,
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, **(env or {})},
-        )
+        self.process: subprocess.Popen[str] | PreparedProcess
+        variables = {**os.environ, **(env or {})}
+        reading, writing = os.pipe()
+        self._stderr = os.fdopen(reading)
+        try:
+            if prepared and is_preparable(env or {}):
+                with Path(os.devnull).open("wb") as nothing:
+                    self.process = PreparedProcess(command, variables, nothing.fileno(), writing)
+            else:
+                self.process = subprocess.Popen(
+                    command, stderr=writing, stdout=subprocess.DEVNULL, text=True, env=variables
+                )
+        finally:
+            os.close(writing)
         self._reader = Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        for line in self._stderr:
             self.lines.append(line.rstrip("\n"))
 
     def wait_line(self, pattern: str) -> re.Match[str]:
@@ -141,18 +153,21 @@ class Program:
             self.process.kill()
             self.process.wait()
             self._reader.join(5)
-            assert self.process.stderr is not None
-            self.process.stderr.close()
+            self._stderr.close()
 
 
 class Server(Program):
     """`gpuledger serve` on a free port. `inside` is the prefix of a command that runs in other namespaces."""
 
     def __init__(
-        self, *arguments: str, env: Mapping[str, str] | None = None, inside: Sequence[str] = ()
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        inside: Sequence[str] = (),
+        prepared: bool = False,
     ) -> None:
-        command = [sys.executable, "-m", "gpuledger", "serve", "--listen-address", "127.0.0.1:0", *arguments]
-        super().__init__([*inside, *command], env)
+        command = [*MODULE, "serve", "--listen-address", "127.0.0.1:0", *arguments]
+        super().__init__([*inside, *command], env, prepared=prepared)
         self.port = int(self.wait_line(r"listening on \S+ port (\d+)")[1])
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -176,6 +191,16 @@ def serving(
     *arguments: str, env: Mapping[str, str] | None = None, inside: Sequence[str] = ()
 ) -> Iterator[Server]:
     server = Server(*arguments, env=env, inside=inside)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def serving_prepared(*arguments: str, env: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Like `serving`, for tests of what is served, not of the process: see prepared.py."""
+    server = Server(*arguments, env=env, prepared=True)
     try:
         yield server
     finally:

@@ -65,7 +65,7 @@ def test_an_agent_stops_cleanly_on_sigterm_in_every_phase(
     async def run() -> Agents:
         command = (sys.executable, str(PROGRAM), f"agent/{phase}", str(times), "agent")
         async with receiving(receiver):
-            agents = Agents(tmp_path, target.port, receiver.url, command, interval="500ms")
+            agents = Agents(tmp_path, target.port, receiver.url, command, interval="1s", prepared=True)
             try:
                 assert await asyncio.to_thread(agents.program.process.wait, PATIENCE) == 0
                 await asyncio.to_thread(agents.stop)

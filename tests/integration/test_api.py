@@ -16,7 +16,7 @@ from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from gpuledger.web.api.endpoints import ENDPOINTS
-from running import Server, get, serving, wait_until
+from running import Server, get, serving_prepared, wait_until
 
 # All tests run in one worker, which starts one server.
 pytestmark = pytest.mark.xdist_group("api")
@@ -29,7 +29,9 @@ load_all_checks()
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("books")
-    with serving("--source", "simulator", "--state-dir", str(folder), "--interval", "200ms") as found:
+    with serving_prepared(
+        "--source", "simulator", "--state-dir", str(folder), "--interval", "200ms"
+    ) as found:
         found.wait_ticks(3)
         yield found
 
@@ -105,7 +107,7 @@ def test_sessions_and_energy_come_from_the_same_ledger(server: Server) -> None:
 
 
 def test_events_follow_the_ticks_and_end_with_the_program() -> None:
-    with serving("--source", "simulator", "--interval", "200ms") as server:
+    with serving_prepared("--source", "simulator", "--interval", "200ms") as server:
         with httpx.stream("GET", server.url + API + "events", timeout=20, trust_env=False) as stream:
             assert stream.headers["content-type"] == "text/event-stream"
             lines = stream.iter_lines()
@@ -126,13 +128,13 @@ def test_events_follow_the_ticks_and_end_with_the_program() -> None:
 
 @pytest.mark.parametrize("page", ["landing", "off"])
 def test_without_the_full_page_there_is_no_api(page: str) -> None:
-    with serving("--source", "simulator", "--web.page", page) as server:
+    with serving_prepared("--source", "simulator", "--web.page", page) as server:
         answer = server.get("/api/v1/snapshot")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_served")
 
 
 def test_without_a_ledger_on_disk_energy_names_the_remedy() -> None:
-    with serving("--source", "simulator", "--state-dir", "none") as server:
+    with serving_prepared("--source", "simulator", "--state-dir", "none") as server:
         server.wait_ticks(2)
         answer = server.get("/api/v1/energy")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_books")
@@ -147,7 +149,7 @@ def test_the_api_requires_the_credentials_of_the_metrics(tmp_path: Path) -> None
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     (tmp_path / "web.yml").write_text(f"basic_auth_users: {{ada: '{hashed}'}}\n")
     config = str(tmp_path / "web.yml")
-    with serving("--source", "simulator", "--web.config.file", config) as server:
+    with serving_prepared("--source", "simulator", "--web.config.file", config) as server:
         paths = [API + one.name for one in ENDPOINTS]
         assert {server.get(path).status_code for path in paths} == {401}
         url = server.url + API + "events?limit=1"

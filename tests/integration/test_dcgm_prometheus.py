@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from running import prometheus, promtool_check, serving
+from running import prometheus, promtool_check, serving_prepared
 
 CONFIG = """\
 global: {{scrape_interval: 1s}}
@@ -54,7 +54,7 @@ BEYOND = [
 def test_queries_of_the_dashboard_and_the_document_return_results() -> None:
     environment = {"DCGM_EXPORTER_KUBERNETES": "true", "DCGM_EXPORTER_INTERVAL": "1000"}
     with (
-        serving("--source", "simulator", env=environment) as server,
+        serving_prepared("--source", "simulator", env=environment) as server,
         prometheus(CONFIG.format(target=f"127.0.0.1:{server.port}")) as real,
     ):
         real.wait_query("DCGM_FI_DEV_GPU_TEMP")
@@ -65,7 +65,7 @@ def test_queries_of_the_dashboard_and_the_document_return_results() -> None:
 
 
 def test_promtool_complains_only_about_names_of_dcgm_exporter() -> None:
-    with serving("--source", "simulator", "--dialect", "dcgm") as server:
+    with serving_prepared("--source", "simulator", "--dialect", "dcgm") as server:
         server.wait_ticks(2)
         page = server.get().text
     assert "DCGM_FI_DEV_GPU_TEMP" in page

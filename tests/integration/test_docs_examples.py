@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from documentation import NAMES, PAGES, ROOT, markdown
-from running import Prometheus, prometheus, serving, wait_for_each
+from running import Prometheus, prometheus, serving_prepared, wait_for_each
 
 # Other tests run the queries of these pages, with the stack's rules and scrapes or a fleet's dialects.
 TESTED_ELSEWHERE = {"docs/queries.md", "docs/dashboards.md", "docs/fleet.md"}
@@ -72,7 +72,7 @@ def _promtool(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def scraping() -> Iterator[Prometheus]:
-    with serving("--source", "simulator", "--energy.zero-hold", "1s") as server:
+    with serving_prepared("--source", "simulator", "--energy.zero-hold", "1s") as server:
         config = f"""
             scrape_configs:
               - job_name: gpuledger

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from running import Prometheus, Server, prometheus, serving, wait_until
+from running import Prometheus, Server, prometheus, serving_prepared, wait_until
 
 # One worker, with one node and one Prometheus for all tests.
 pytestmark = pytest.mark.xdist_group("energy")
@@ -61,7 +61,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
     Path(file).write_text(SCENARIO)
     arguments = ("--source", f"simulator:{file}", "--speed", str(SPEED), "--energy.zero-hold", "12s")
     with (
-        serving(*arguments, "--interval", "250ms") as server,
+        serving_prepared(*arguments, "--interval", "250ms") as server,
         prometheus(CONFIG.format(target=f"127.0.0.1:{server.port}")) as real,
     ):
         ended = "my_gpu_process_energy_joules{pod='late'} > 0 and on (pod) my_gpu_process_active == 0"

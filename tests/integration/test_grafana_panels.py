@@ -26,7 +26,7 @@ from dashboards import (
     panel_queries,
     substituted,
 )
-from running import assert_each, prometheus, serving, wait_for_each
+from running import assert_each, prometheus, serving_prepared, wait_for_each
 
 pytestmark = pytest.mark.xdist_group("grafana")
 
@@ -111,7 +111,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with ExitStack() as running:
 
         def start(*arguments: str, env: Mapping[str, str] | None = None) -> int:
-            return running.enter_context(serving(*arguments, *fast_ticks, env=env)).port
+            return running.enter_context(serving_prepared(*arguments, *fast_ticks, env=env)).port
 
         dialects = ("--dialect", "process,session,energy,native,dcgm")
         collectors = ("--dcgm.collectors", str(GRAFANA / "dcgm-collectors.csv"))
@@ -325,7 +325,7 @@ global: {{scrape_interval: 1s}}
 scrape_configs: [{{job_name: gpuledger, static_configs: [{{targets: ["127.0.0.1:{port}"]}}]}}]
 """
     with (
-        serving("--source", "simulator:workstation") as gone,
+        serving_prepared("--source", "simulator:workstation") as gone,
         prometheus(config.format(port=gone.port)) as real,
     ):
         real.wait_query(f"({down}) == 0")

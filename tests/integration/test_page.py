@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from browser import PHONE, BrowserTab, open_tab
-from running import Server, get, serving
+from running import Server, get, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.xdist_group("page")
 
 PRICES = ("--price.kwh", "0.32", "--price.currency", "EUR")
 
@@ -21,7 +21,7 @@ PRICES = ("--price.kwh", "0.32", "--price.currency", "EUR")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     books = tmp_path_factory.mktemp("books")
     source = ("--source", "simulator", "--speed", "10", "--state-dir", str(books))
-    with serving(*source, *PRICES, env={"GPULEDGER_CONTROL_SOCKET": "none"}) as started:
+    with serving_prepared(*source, *PRICES, env={"GPULEDGER_CONTROL_SOCKET": "none"}) as started:
         started.wait_ticks(5)
         yield started
 
@@ -393,7 +393,7 @@ def test_a_file_is_cached_after_the_first_load(tab: BrowserTab) -> None:
 def test_web_page_landing_and_off_replace_the_full_page(
     browser: Browser, tmp_path: Path, mode: str, words: str | None
 ) -> None:
-    with serving("--source", "simulator", "--web.page", mode) as server:
+    with serving_prepared("--source", "simulator", "--web.page", mode) as server:
         server.wait_ticks()
         assert server.get("/page/app.js").status_code == 404
         if words is None:

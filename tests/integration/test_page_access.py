@@ -10,15 +10,15 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from browser import DESKTOP, PHONE, BrowserTab, open_tab
-from running import Server, serving
+from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.xdist_group("page-access")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     books = tmp_path_factory.mktemp("books")
-    with serving("--source", "simulator", "--speed", "10", "--state-dir", str(books)) as started:
+    with serving_prepared("--source", "simulator", "--speed", "10", "--state-dir", str(books)) as started:
         started.wait_ticks(5)
         yield started
 

@@ -8,15 +8,15 @@ import pytest
 from playwright.sync_api import Browser
 
 from browser import BrowserTab, open_tab
-from running import serving
+from running import serving_prepared
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.xdist_group("page-format")
 DASH = "\N{EN DASH}"
 
 
 @pytest.fixture(scope="module")
 def tab(browser: Browser) -> Iterator[BrowserTab]:
-    with serving("--source", "simulator:workstation") as server:
+    with serving_prepared("--source", "simulator:workstation") as server:
         server.wait_ticks()
         with open_tab(browser, server.url) as tab:
             yield tab.open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from browser import BrowserTab, open_tab
-from running import Server, free_port, serving
+from running import Server, free_port, serving_prepared, wait_until
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.xdist_group("page-live")
 
 TWO = """
 gpus:
@@ -30,7 +31,7 @@ SNAPSHOT_REQUESTS = "performance.getEntriesByName(location.origin + '/api/v1/sna
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving("--source", "simulator", "--speed", "5") as started:
+    with serving_prepared("--source", "simulator", "--speed", "5") as started:
         started.wait_ticks(3)
         yield started
 
@@ -52,7 +53,7 @@ def test_a_stopped_node_is_shown_as_disconnected_and_a_restarted_one_as_live(bro
     port = free_port()
     here = ("--source", "simulator", "--listen-address", f"127.0.0.1:{port}")
     with open_tab(browser, f"http://127.0.0.1:{port}") as tab:
-        with serving(*here) as server:
+        with serving_prepared(*here) as server:
             server.wait_ticks()
             tab.open()
             expect(tab("#fresh")).to_have_text("live")
@@ -64,7 +65,7 @@ def test_a_stopped_node_is_shown_as_disconnected_and_a_restarted_one_as_live(bro
         expect(tab("#announcement")).to_have_text("Disconnected, retrying.")
         # The last data remains.
         expect(tab.card("0")).to_contain_text("llama-pretrain-worker-0")
-        with serving(*here) as server:
+        with serving_prepared(*here) as server:
             server.wait_ticks()
             expect(tab("#fresh")).to_have_text("live")
             expect(tab("#announcement")).to_have_text("Live again.")
@@ -73,7 +74,7 @@ def test_a_stopped_node_is_shown_as_disconnected_and_a_restarted_one_as_live(bro
 
 def test_a_lost_gpu_is_not_answering_and_the_others_continue(browser: Browser, tmp_path: Path) -> None:
     lost = "faults:\n  - {kind: gpu_lost, gpu: 0, at: 30s, for: 20s}\n"
-    with serving("--source", scenario(tmp_path, TWO + lost), "--speed", "3") as server:
+    with serving_prepared("--source", scenario(tmp_path, TWO + lost), "--speed", "3") as server:
         server.wait_ticks()
         with open_tab(browser, server.url) as tab:
             tab.open()
@@ -89,7 +90,7 @@ def test_a_lost_gpu_is_not_answering_and_the_others_continue(browser: Browser, t
 
 def test_a_hanging_driver_makes_the_page_stale_and_its_age_is_shown(browser: Browser, tmp_path: Path) -> None:
     hang = "faults:\n  - {kind: hang, at: 6s, for: 1h}\n"
-    with serving("--source", scenario(tmp_path, TWO + hang)) as server:
+    with serving_prepared("--source", scenario(tmp_path, TWO + hang)) as server:
         server.wait_ticks()
         with open_tab(browser, server.url) as tab:
             tab.open()
@@ -101,7 +102,7 @@ def test_a_hanging_driver_makes_the_page_stale_and_its_age_is_shown(browser: Bro
 
 def test_a_failed_process_list_is_not_shown_as_empty(browser: Browser, tmp_path: Path) -> None:
     fails = "faults:\n  - {kind: process_list_fails, gpu: 1, at: 0s, for: 1h}\n"
-    with serving("--source", scenario(tmp_path, TWO + fails)) as server:
+    with serving_prepared("--source", scenario(tmp_path, TWO + fails)) as server:
         server.wait_ticks()
         with open_tab(browser, server.url) as tab:
             tab.open()
@@ -145,7 +146,7 @@ def test_updates_keep_a_selection(tab: BrowserTab) -> None:
 
 
 def test_updates_keep_the_scroll_position(browser: Browser, tmp_path: Path) -> None:
-    with serving("--source", scenario(tmp_path, TWO)) as server:
+    with serving_prepared("--source", scenario(tmp_path, TWO)) as server:
         server.wait_ticks()
         with open_tab(browser, server.url) as tab:
             tab.open()
@@ -228,7 +229,7 @@ def test_returning_to_a_hidden_tab_does_not_announce_stale_data(tab: BrowserTab)
 
 
 def test_updates_cause_no_layout_shift(browser: Browser, tmp_path: Path) -> None:
-    with serving("--source", scenario(tmp_path, TWO)) as server:
+    with serving_prepared("--source", scenario(tmp_path, TWO)) as server:
         server.wait_ticks()
         with open_tab(browser, server.url) as tab:
             tab.open()
@@ -262,8 +263,13 @@ def test_large_snapshots_are_fetched_less_often(tab: BrowserTab) -> None:
         ticks.append(body["tick"])
 
     tab.change_response("snapshot", large)
-    pass_snapshots(tab, 3)
-    assert ticks[-1] - ticks[-2] > 1
+
+    def skips_a_tick() -> bool:
+        pass_snapshots(tab, 1)
+        return any(later - earlier > 1 for earlier, later in pairwise(ticks[2:]))
+
+    # On a busy machine ticks are late, too, so that some intervals have one tick only.
+    wait_until(skips_a_tick, "a tick without a snapshot")
 
 
 def test_a_pointer_on_the_rows_keeps_only_some_ended_processes(

@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from browser import BrowserTab, open_tab
-from running import Server, serving
+from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.xdist_group("page-messages")
 
 NO_SESSIONS: dict[str, Any] = {
     "sessions": [],
@@ -25,7 +25,7 @@ NO_SESSIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with serving("--source", "simulator", "--speed", "5") as started:
+    with serving_prepared("--source", "simulator", "--speed", "5") as started:
         started.wait_ticks(3)
         yield started
 

@@ -10,9 +10,9 @@ import yaml
 from playwright.sync_api import Browser, expect
 
 from browser import PHONE, BrowserTab, open_tab
-from running import Server, serving
+from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.xdist_group("page-names")
 
 IMAGE = "<img src=x onerror=document.title='owned'>"
 # Pod names (which a real API server would reject) and how the page shows them. The process has the same name,
@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     file = folder / "hostile.yaml"
     file.write_text(yaml.safe_dump({"gpus": [gpu]}))
     books = str(folder / "books")
-    with serving("--source", f"simulator:{file}", "--speed", "10", "--state-dir", books) as started:
+    with serving_prepared("--source", f"simulator:{file}", "--speed", "10", "--state-dir", books) as started:
         started.wait_ticks(5)
         yield started
 

@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Browser, Route, expect
 
 from browser import BrowserTab, open_tab
-from running import Server, serving
+from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = pytest.mark.xdist_group("page-scale")
 
 COUNT = 5000
 # The maximum number of rows in the document.
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             name, user = f"/usr/bin/worker-{gpu}-{number}", f"user{number % 50}"
             lines.append(f"      - {{name: {name}, user: {user}, memory: {number + 1}MB}}")
     file.write_text("\n".join(lines))
-    with serving(
+    with serving_prepared(
         "--source", f"simulator:{file}", "--interval", "10s", "--process.max-per-device", "1000"
     ) as started:
         started.wait_ticks()

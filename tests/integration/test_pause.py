@@ -139,7 +139,9 @@ def test_a_driver_reloaded_during_a_pause_is_read_again(machine: Machine, server
     machine.run("resume")
     assert server.get("/health").text.startswith("OK")
     errors = [line for line in server.lines if "level=error" in line]
-    assert not [line for line in errors if "no reading for" not in line], "a busy machine may stall a tick"
+    assert not [line for line in errors if not re.search("no (first )?reading", line)], (
+        "a busy machine may stall a tick"
+    )
 
 
 def test_a_forgotten_pause_ends_automatically_and_is_logged(machine: Machine, server: Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from running import prometheus, serving, wait_until
+from running import prometheus, serving_prepared, wait_until
 
 CONFIG = """\
 global: {{scrape_interval: 1s}}
@@ -35,7 +35,7 @@ QUERIES = [
 
 def test_documented_queries_return_results() -> None:
     with (
-        serving("--source", "simulator") as server,
+        serving_prepared("--source", "simulator") as server,
         prometheus(CONFIG.format(honor="false", target=f"127.0.0.1:{server.port}")) as real,
     ):
         real.wait_query("gpu_total_processes")
@@ -51,7 +51,7 @@ def test_documented_queries_return_results() -> None:
 def test_the_target_labels_are_kept_with_any_honor_labels(honor: str) -> None:
     """With honor_labels, an exported `instance` or `job` label, even an empty one, replaces the target's."""
     with (
-        serving("--source", "simulator") as server,
+        serving_prepared("--source", "simulator") as server,
         prometheus(CONFIG.format(honor=honor, target=f"127.0.0.1:{server.port}")) as real,
     ):
         real.wait_query("gpuledger_process_info")
@@ -62,7 +62,7 @@ def test_the_target_labels_are_kept_with_any_honor_labels(honor: str) -> None:
 
 def test_series_of_a_process_end_with_the_process() -> None:
     with (
-        serving("--source", "simulator", "--speed", "20") as server,
+        serving_prepared("--source", "simulator", "--speed", "20") as server,
         prometheus(CONFIG.format(honor="false", target=f"127.0.0.1:{server.port}")) as real,
     ):
         real.wait_query("gpuledger_process_info")

@@ -34,7 +34,8 @@ from unit.sources.simulator.support import UNIX, Node
 pytestmark = pytest.mark.xdist_group("three-days")
 
 DAY = 24 * HOUR
-STEP = 45.0
+# The longest interval that the ledger books.
+STEP = 60.0
 # The counter is continuous (`counter_refresh: 0`), so that the energy of an interval is known exactly; each
 # reading is rounded down to a millijoule. One utilization sample per second instead of six saves a third of
 # the test's time.

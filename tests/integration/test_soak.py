@@ -17,8 +17,9 @@ from nvml.library import build, load
 from running import serving
 from soaking import PATHS, Churn, request_page, sample_program
 
-# Three rounds at five seconds per step are an hour of a node.
-STEPS = 240
+# Three rounds of this many steps are an hour of a node.
+STEPS = 120
+SECONDS = 10.0
 
 
 def test_objects_memory_descriptors_and_threads_of_a_node_do_not_grow(
@@ -29,7 +30,7 @@ def test_objects_memory_descriptors_and_threads_of_a_node_do_not_grow(
     monkeypatch.setenv("TEST_NVML_STATE", str(churn.state.path))
     library = load()
     monkeypatch.setattr("gpuledger.sources.nvml.library.CDLL", lambda _: library)
-    # Advances five seconds per step: data that is kept for some minutes is dropped within a round.
+    # A round is twenty minutes: data that is kept for some minutes is dropped within it.
     clock = FakeClock()
     monkeypatch.setattr("gpuledger.app.node_assembly.SystemClock", lambda: clock)
     values = {
@@ -42,7 +43,7 @@ def test_objects_memory_descriptors_and_threads_of_a_node_do_not_grow(
 
     def live() -> tuple[int, int, int, int]:
         for step in range(STEPS):
-            clock.advance(5.0)
+            clock.advance(SECONDS)
             churn.state.time = clock.elapsed()
             churn.step()
             made.parts.node.tick()

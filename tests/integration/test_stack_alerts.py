@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from running import get, serving, wait_until
+from running import get, serving_prepared, wait_until
 from stack import (
     COMPOSE,
     DEPLOY,
@@ -54,8 +54,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("stack")
     (folder / "scenario.yaml").write_text(SCENARIO)
     with (
-        serving("--source", f"simulator:{folder / 'scenario.yaml'}", *EXPORTER) as faulty,
-        serving("--source", "simulator", *EXPORTER) as healthy,
+        serving_prepared("--source", f"simulator:{folder / 'scenario.yaml'}", *EXPORTER) as faulty,
+        serving_prepared("--source", "simulator", *EXPORTER) as healthy,
         alertmanager(folder / "alertmanager") as manager,
         stack_prometheus(
             folder, [f"127.0.0.1:{node.port}" for node in (faulty, healthy)], manager.address

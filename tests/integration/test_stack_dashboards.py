@@ -15,7 +15,7 @@ from dashboards import (
     panel_queries,
     substituted,
 )
-from running import serving, wait_for_each, wait_until
+from running import serving_prepared, wait_for_each, wait_until
 from stack import EXPORTER, StackPrometheus, stack_prometheus
 
 pytestmark = pytest.mark.xdist_group("stack-dashboards")
@@ -28,9 +28,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackPrometheus]
     batch, driver = batch_node(folder)
     fast_ticks = ("--interval", "500ms", "--energy.zero-hold", "2s")
     with (
-        serving("--source", "simulator", "--speed", "20", *EXPORTER, *fast_ticks) as node,
-        serving("--source", "simulator:workstation", *EXPORTER, *fast_ticks) as desk,
-        serving(*batch, *EXPORTER, *fast_ticks, env=driver) as job,
+        serving_prepared("--source", "simulator", "--speed", "20", *EXPORTER, *fast_ticks) as node,
+        serving_prepared("--source", "simulator:workstation", *EXPORTER, *fast_ticks) as desk,
+        serving_prepared(*batch, *EXPORTER, *fast_ticks, env=driver) as job,
         stack_prometheus(
             folder, [f"127.0.0.1:{server.port}" for server in (node, desk, job)], interval="500ms"
         ) as prometheus,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from running import serving, wait_until
+from running import serving_prepared, wait_until
 from stack import EXPORTER, StackPrometheus, alerts, stack_prometheus
 
 # One xdist worker starts the shared processes.
@@ -59,7 +59,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackPromet
     (folders[0] / "scenario.yaml").write_text(SCENARIO)
     flags = ("--source", f"simulator:{folders[0] / 'scenario.yaml'}", *EXPORTER, "--interval", TICK)
     held = ("--energy.zero-hold", "2s")
-    with serving(*flags, *held) as first, serving(*flags, *held) as second:
+    with serving_prepared(*flags, *held) as first, serving_prepared(*flags, *held) as second:
         targets = [f"127.0.0.1:{server.port}" for server in (first, second)]
         with (
             stack_prometheus(folders[1], targets[:1], interval=TICK) as one,

@@ -15,7 +15,7 @@ import bcrypt
 import pytest
 
 from certificates import Certificates
-from running import PATIENCE, Server, free_port, gpuledger, serving, wait_until
+from running import PATIENCE, Server, free_port, gpuledger, serving_prepared, wait_until
 from terminal import terminal
 
 SIMULATED = ("top", "--source", "simulator")
@@ -33,7 +33,7 @@ def watts(screen):
 
 @pytest.fixture(scope="module")
 def node():
-    with serving("--source", "simulator") as server:
+    with serving_prepared("--source", "simulator") as server:
         server.wait_ticks(4)
         yield server
 
@@ -163,7 +163,7 @@ def test_with_an_interval_snapshots_are_printed_until_a_signal(node):
 
 
 def test_a_node_without_an_api_and_a_wrong_url_have_different_errors():
-    with serving("--source", "simulator", "--web.page", "landing") as quiet:
+    with serving_prepared("--source", "simulator", "--web.page", "landing") as quiet:
         hidden = gpuledger("top", "--once", "--url", quiet.url)
         wrong = gpuledger("top", "--once", "--url", f"{quiet.url}/metrics")
     gone = gpuledger("top", "--once", "--url", quiet.url)
@@ -188,7 +188,7 @@ def test_a_node_with_tls_and_a_password_requires_both(tmp_path):
     (tmp_path / "password").write_text("secret\n")
     user = ("--user", "ann", "--password-file", str(tmp_path / "password"))
     trust = ("--ca-file", str(certificates.crt("ca")))
-    with serving("--source", "simulator", "--web.config.file", str(tmp_path / "web.yml")) as server:
+    with serving_prepared("--source", "simulator", "--web.config.file", str(tmp_path / "web.yml")) as server:
         url = f"https://127.0.0.1:{server.port}"
         known = gpuledger("top", "--once", "--url", url, *user, *trust)
         no_credentials = gpuledger("top", "--once", "--url", url, *trust)

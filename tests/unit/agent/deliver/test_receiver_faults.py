@@ -221,8 +221,10 @@ def test_a_request_without_a_response_times_out_and_is_retried(tmp_path: Path) -
         async with receiving(there), sending(tmp_path, settings(there.url, remote_timeout=0.1)) as here:
             here.accept(block(1, 1))
             await emptied(here)
-            assert only_state(here).requests["timeout"] == 2
-        assert there.connections == 3
+            timeouts = only_state(here).requests["timeout"]
+        # A slow machine may also miss the timeout of a request with a response.
+        assert timeouts >= 2
+        assert there.connections == timeouts + 1
 
     run(test)
 

@@ -10,7 +10,7 @@ ARG DEBIAN=debian:bookworm-slim
 
 FROM ${DEBIAN} AS base
 RUN apt-get update -q \
- && apt-get install -qy --no-install-recommends python3 \
+ && apt-get install -qy --no-install-recommends python3 tzdata \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/*.log
 
 FROM base AS build

@@ -8,6 +8,7 @@ detail. Each row is wall time and peak resident memory of a separate process, as
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import sys
@@ -36,6 +37,9 @@ from gpuledger.model.workload import Workload  # noqa: E402
 GPUS, DAYS, DETAIL_DAYS, PER_HOUR = 8, 400, 7, 13
 HOURS = DAYS * 24
 NOW = int(time.time()) // 3600
+# A quarter of an hour is the unit of the ledger's tables.
+QUARTERS = 4
+MICRO, QUARTER = 1_000_000, 900
 MIB = 2**20
 MARKS = ("<!-- report: begin -->", "<!-- report: end -->")
 CARDS = [gpu(index, name="NVIDIA H100 80GB HBM3", sm_count=132) for index in range(GPUS)]
@@ -75,15 +79,26 @@ def write_ledger(folder: Path) -> None:
         for card in CARDS:
             for number in range(24):
                 text = party_text(party_of(card.uuid, owner(card.index, number), "python3"))
-                found = books.execute("INSERT INTO parties (who, last_hour) VALUES (?, ?)", (text, NOW))
+                found = books.execute(
+                    "INSERT INTO parties (who, last_quarter) VALUES (?, ?)", (text, NOW * QUARTERS)
+                )
                 parties[card.index, number] = found.lastrowid
         columns = [row[1] for row in books.execute("PRAGMA table_info(sessions)")]
         places = ", ".join("?" * len(columns))
         books.executemany(f"INSERT INTO sessions VALUES ({places})", sessions(columns))
         books.executemany(f"INSERT INTO usage VALUES ({', '.join('?' * 16)})", usage())
+        for card in CARDS:
+            part = json.dumps([card.uuid, card.name, "", "", 1, 1])
+            books.execute("INSERT INTO gpu_parts VALUES (?, ?)", (card.index, part))
         write_detail(books)
+        write_time_detail(books)
         write_hours(books, parties)
-        meta = [("unix", NOW * 3600.0), ("times_from", NOW - DETAIL_DAYS * 24)]
+        write_time_hours(books, parties)
+        meta = [
+            ("unix", NOW * 3600.0),
+            ("times_from", (NOW - DETAIL_DAYS * 24) * QUARTERS),
+            ("time_from", (NOW - HOURS) * QUARTERS),
+        ]
         books.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         books.commit()
 
@@ -155,9 +170,22 @@ def write_detail(books: sqlite3.Connection) -> None:
     for number, card, _, begins, _ in every_session():
         if begins >= first * 3600:
             span = len(spans) + 1
-            hour = int(begins // 3600)
+            quarter = int(begins // QUARTER)
             spans.append(
-                (span, CARDS[card].uuid, 0, "activity", begins, begins + 270, 5, 0, 0, 70_000, 90_000, hour)
+                (
+                    span,
+                    CARDS[card].uuid,
+                    0,
+                    "activity",
+                    begins,
+                    begins + 270,
+                    5,
+                    0,
+                    0,
+                    70_000,
+                    90_000,
+                    quarter,
+                )
             )
             shares += [(span, one, 75_000_000, 0, 0) for one in {number, before.get(card, number)}]
             held.append((int(begins // 60), number, 2**60 - 1))
@@ -182,12 +210,49 @@ def write_hours(books: sqlite3.Connection, parties: dict[tuple[int, int], int | 
                 pair = [(hour * PER_HOUR + place + step) % 24 for step in (0, -1)]
                 numbers = sorted(parties[card, number] or 0 for number in pair)
                 together = ",".join(map(str, numbers))
-                hours.append((number, hour, CARDS[card].uuid, 0, "activity", together, 270_000_000, 5, 0, 0))
+                hours.append(
+                    (number, hour * QUARTERS, CARDS[card].uuid, 0, "activity", together, 270_000_000, 5, 0, 0)
+                )
                 shares += [(number, one, 75_000_000) for one in numbers]
-                times.append((hour, parties[card, pair[0]], packed[place], idle, None, 1, 1))
+                times.append((hour * QUARTERS, parties[card, pair[0]], packed[place], idle, None, 1, 1))
     books.executemany(f"INSERT INTO hours VALUES ({', '.join('?' * 10)})", hours)
     books.executemany("INSERT INTO hour_shares VALUES (?, ?, ?)", shares)
     books.executemany(f"INSERT OR IGNORE INTO hour_times VALUES ({', '.join('?' * 7)})", times)
+
+
+def write_time_detail(books: sqlite3.Connection) -> None:
+    """Write a week of time spans: two sessions share a GPU, cut at each quarter of an hour."""
+    first = (NOW - DETAIL_DAYS * 24) * 3600
+    splits, spans = [], []
+    before: dict[int, int] = {}
+    for number, card, _, begins, _ in every_session():
+        if begins >= first:
+            shared = sorted({number, before.get(card, number)})
+            split = [[1, "owner", card, session, None, 0] for session in shared]
+            splits.append((len(splits) + 1, json.dumps([split, None], separators=(",", ":"))))
+            at, end = int(begins) * MICRO, (int(begins) + 270) * MICRO
+            while at < end:
+                quarter = at // (QUARTER * MICRO)
+                until = min(end, (quarter + 1) * QUARTER * MICRO)
+                spans.append((quarter, CARDS[card].uuid, len(splits), at, until, until - at))
+                at = until
+        before[card] = number
+    books.executemany("INSERT INTO time_splits VALUES (?, ?)", splits)
+    columns = "quarter, gpu, split, begins, ends, microseconds"
+    books.executemany(f"INSERT INTO time_spans ({columns}) VALUES (?, ?, ?, ?, ?, ?)", spans)
+
+
+def write_time_hours(books: sqlite3.Connection, parties: dict[tuple[int, int], int | None]) -> None:
+    """Write the folded time of the hours before: thirteen owners of a GPU, and the rest idle."""
+    rows: list[tuple[object, ...]] = []
+    for hour in range(NOW - HOURS, NOW - DETAIL_DAYS * 24):
+        for card in range(GPUS):
+            owners = {parties[card, (hour * PER_HOUR + place) % 24] for place in range(PER_HOUR)}
+            part = (hour * QUARTERS, card)
+            rows += [(*part, "owner", owner, 0, 270 * MICRO, 270 * MICRO) for owner in owners]
+            rest = (3600 - 270 * len(owners)) * MICRO
+            rows.append((*part, "idle", 0, 0, rest, rest))
+    books.executemany("INSERT INTO hour_gpu_time VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def run_command(folder: Path, words: tuple[str, ...]) -> tuple[float, float]:

@@ -63,7 +63,7 @@ ALLOWED: dict[str, re.Pattern[str]] = {
         f"{folder}/{name}.py": re.compile("stays|told")
         for folder, names in {
             "src/gpuledger/ledger/store": (
-                *("presence", "retention", "schema", "store", "tables", "watched_range"),
+                *("folding", "presence", "retention", "schema", "store", "tables", "watched_range"),
             ),
             "tests/unit/ledger/store": ("test_restart",),
         }.items()

@@ -170,6 +170,9 @@ def golden_state() -> NodeState:
         session_durations={"GPU-0": Distribution((10.0, 3600.0), (1, 2), 3, 90_005.5)},
         state_seconds={("GPU-0", "", "active"): 12.5, ("GPU-2", "9_0", "idle"): 40.0},
         owners=_owners(seen),
+        # After energy.zero_hold.
+        new_xids=frozenset(),
+        new_devices=frozenset(),
     )
     return NodeState(UNIX, SOURCE, seen, ledger, HEALTH)
 

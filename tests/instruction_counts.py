@@ -14,7 +14,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-WORKS = {"post": "post a tick", "render": "render a page", "scrape": "respond to a scrape"}
+WORKS = {
+    "post": "post a tick",
+    "store": "post and store a tick",
+    "render": "render a page",
+    "scrape": "respond to a scrape",
+}
 REPETITIONS = 8
 # A function of the C library that Python calls nowhere else.
 MARK = "getpgid"
@@ -22,10 +27,13 @@ MARK = "getpgid"
 WORKER = """
 import os
 import sys
+from pathlib import Path
 from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DEFAULT_DIALECTS, DialectSettings
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.store.retention import RetentionLimits
+from gpuledger.ledger.store.store import Store
 from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.outputs.metrics_pages import MetricsPages
@@ -59,6 +67,14 @@ def post(repetitions):
     for _ in range(repetitions):
         ledger.post(next(posted))
 
+file = Store(Path(sys.argv[2]), "books", "boot", clock, RetentionLimits())
+with_file = Ledger(LedgerSettings(), file)
+with_file.post(snapshots[0])
+
+def store(repetitions):
+    for _ in range(repetitions):
+        with_file.post(next(stored))
+
 def render(repetitions):
     for _ in range(repetitions):
         new_pages()(request)
@@ -67,9 +83,9 @@ def scrape(repetitions):
     for _ in range(repetitions):
         rendered(request)
 
-posted = iter(snapshots[1:])
+posted, stored = iter(snapshots[1:]), iter(snapshots[1:])
 rendered = new_pages()
-for work in (post, render, scrape):
+for work in (post, store, render, scrape):
     # The first repetitions import modules and fill caches.
     work(2)
     os.getpgid(0)
@@ -93,7 +109,7 @@ def instructions_per_repetition(repetitions: int = REPETITIONS) -> dict[str, flo
             f"--callgrind-out-file={folder}/out",
             f"--dump-before={MARK}",
         ]
-        command += [sys.executable, "-s", "-c", WORKER, str(repetitions)]
+        command += [sys.executable, "-s", "-c", WORKER, str(repetitions), folder]
         subprocess.run(command, env=env, check=True, capture_output=True, text=True)
         # Part 1 is the start of the program; then parts with and without the repetitions alternate.
         parts = [(Path(folder) / f"out.{2 * number}").read_text() for number, _ in enumerate(WORKS, start=1)]

@@ -49,9 +49,10 @@ class Run:
         counters: dict[Gpu, int],
         processes: Sequence[GpuProcess] = (),
         seconds: float = 1.0,
-        busy: bool = True,
+        busy: bool | None = True,
         allocations: tuple[Allocation, ...] = (),
     ) -> LedgerState:
+        """Post one tick. `busy` is None if the driver reports no utilization."""
         self.clock.advance(seconds)
         at = self.clock.now_elapsed
         readings = []
@@ -62,7 +63,9 @@ class Run:
                 for one in mine
                 if busy
             ]
-            values = {q.ENERGY: value, q.UTILIZATION: 0.5 if samples else 0.0, q.POWER_LIMIT_MAX: 10_000.0}
+            values = {q.ENERGY: value, q.POWER_LIMIT_MAX: 10_000.0}
+            if busy is not None:
+                values[q.UTILIZATION] = 0.5 if samples else 0.0
             readings.append(reading(card, *mine, values=values, samples=tuple(samples)))
         seen = tuple(readings)
         source = SourceInfo("test")

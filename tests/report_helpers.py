@@ -4,40 +4,55 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from datetime import UTC, tzinfo
 from pathlib import Path
 
 from gpuledger.ledger.report.grouping import Key
+from gpuledger.ledger.report.ranges import ReportRange
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
-from gpuledger.ledger.store import history as billing
+from gpuledger.ledger.store import report_query
+from gpuledger.ledger.store.folding import fold_spans, fold_time_spans, fold_times
 from gpuledger.ledger.store.history import History
-from gpuledger.ledger.store.retention import fold_spans, fold_times
+from gpuledger.ledger.store.hour_cells import HourCells
 
-HOUR = 3600
+HOUR, QUARTER = 3600, 900
 EVER = (0, 2**40 // HOUR * HOUR)
 
 
 def report_of(
-    file: Path, by: str = "owner", between: tuple[int, int] = EVER, prices: Prices | None = None
+    file: Path,
+    by: str = "owner",
+    between: tuple[int, int] = EVER,
+    prices: Prices | None = None,
+    every: str = "",
 ) -> UsageReport:
     with closing(History(file)) as history:
-        return billing.build_report(history, by, prices or Prices(), between)
+        return report_query.build_report(history, by, prices or Prices(), quarters(*between), every=every)
+
+
+def quarters(since: int, until: int) -> ReportRange:
+    """The range between two full quarters, in unix seconds."""
+    return ReportRange(since // QUARTER, until // QUARTER, float(until), UTC)
 
 
 def lines_of(found: UsageReport) -> dict[Key, ReportLine]:
     return {line.key: line for line in found.lines}
 
 
-def folded(file: Path, before: float, target: Path) -> Path:
-    """A copy of the ledger in which every hour before this time (unix) is folded."""
+def folded(file: Path, before: float, target: Path, zone: tzinfo = UTC) -> Path:
+    """A copy of the ledger in which every full hour of a zone before this time (unix) is folded."""
     with closing(sqlite3.connect(file)) as books, closing(sqlite3.connect(target)) as copy:
         books.backup(copy)
     with closing(sqlite3.connect(target, isolation_level=None)) as copy:
-        hour = int(before // HOUR)
+        cells = HourCells(copy, zone)
+        hour = cells.begins(int(before // QUARTER))
         copy.execute("BEGIN")
-        while fold_spans(copy, hour, 1000):
+        while fold_spans(copy, hour, 1000, cells):
             pass
-        while fold_times(copy, hour):
+        while fold_time_spans(copy, hour, 1000, cells):
+            pass
+        while fold_times(copy, hour, cells):
             pass
         copy.execute("COMMIT")
     return target

@@ -61,6 +61,19 @@ def alerts() -> dict[str, dict[str, Any]]:
     return found
 
 
+def copy_rules(folder: Path, interval: str) -> list[str]:
+    """Copies the stack's rules to a folder, evaluated at this interval; returns the files."""
+    copies = []
+    for file in RULES:
+        copy = folder / file.relative_to(DEPLOY / "prometheus")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(
+            re.sub(r"^(    interval:) \d+s$", rf"\1 {interval}", file.read_text(), flags=re.MULTILINE)
+        )
+        copies.append(str(copy))
+    return copies
+
+
 def configuration(folder: Path, targets: Sequence[str], interval: str, alertmanager: str = "") -> str:
     """The stack's prometheus.yml with other targets and paths that exist here, scraping and evaluating rules
     at this interval.
@@ -69,12 +82,7 @@ def configuration(folder: Path, targets: Sequence[str], interval: str, alertmana
     config["global"]["query_log_file"] = str(folder / "query_log_file.log")
     config["global"]["evaluation_interval"] = interval
     config["rule_files"] = [str(folder / "prometheus" / file) for file in config["rule_files"]]
-    for file in RULES:
-        copy = folder / "prometheus" / file.relative_to(DEPLOY / "prometheus")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(
-            re.sub(r"^(    interval:) \d+s$", rf"\1 {interval}", file.read_text(), flags=re.MULTILINE)
-        )
+    copy_rules(folder / "prometheus", interval)
     (manager,) = config["alerting"]["alertmanagers"]
     manager["file_sd_configs"] = [{"files": [str(folder / "alertmanagers/*.yml")]}]
     (job,) = config["scrape_configs"]

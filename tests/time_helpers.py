@@ -6,7 +6,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from builders import process, reading
@@ -167,11 +167,13 @@ class Books:
     posted: list[TimePosting] = field(default_factory=list)
     spans: dict[int, TimeSpan] = field(default_factory=dict)
 
-    def post(self, snapshot: Snapshot, suspended: float | None = None) -> list[TimePosting]:
+    def post(
+        self, snapshot: Snapshot, suspended: float | None = None, interval: float | None = None
+    ) -> list[TimePosting]:
         log = logging.getLogger("gpuledger.ledger")
         log.addHandler(_RAISING)
         try:
-            posted = self.ledger.post(snapshot, suspended)
+            posted = self.ledger.post(replace(snapshot, suspended=suspended, interval=interval))
         finally:
             log.removeHandler(_RAISING)
         self.posted += posted
@@ -180,9 +182,11 @@ class Books:
 
     def restart(self) -> None:
         number = self.ledger.recorder.next_number
-        stored = [(one.gpu, json.dumps(time_fields(one))) for one in self.ledger.state()]
+        stored = [(one.gpu, one.posted, json.dumps(time_fields(one))) for one in self.ledger.state()]
         self.ledger = TimeLedger()
-        self.ledger.resume([time_from_fields(card, json.loads(text)) for card, text in stored], number)
+        self.ledger.resume(
+            [time_from_fields(card, posted, json.loads(text)) for card, posted, text in stored], number
+        )
 
     def accounts(self, basis: str) -> Counter[TimeAccount]:
         """Microseconds by account, from the postings."""

@@ -27,6 +27,7 @@ from dashboards import (
     substituted,
 )
 from running import assert_each, prometheus, serving_prepared, wait_for_each
+from stack import copy_rules
 
 pytestmark = pytest.mark.xdist_group("grafana")
 
@@ -36,7 +37,8 @@ gpus:
      load_watts: 340, limit_watts: 400, count: 2}
 """
 CONFIG = """
-global: {{scrape_interval: 500ms}}
+global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}
+rule_files: {rules}
 scrape_configs:
   - job_name: gpuledger
     honor_labels: false
@@ -58,7 +60,12 @@ ZERO_WHEN_IDLE = {
         "Owners",
         "Processes without owner",
     ),
-    "gpuledger-energy": ("Energy of owners", "Unattributed energy"),
+    "gpuledger-energy": (
+        "Energy of owners",
+        "Unattributed energy",
+        "GPU-hours of owners",
+        "Held idle GPU-hours",
+    ),
     "gpuledger-health": (
         "GPUs lost",
         "GPUs with Xid errors",
@@ -118,13 +125,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         fast = ("--speed", "20")
         ports = {
             "busy": start("--source", "simulator", *fast, *dialects, *collectors),
-            "desk": start("--source", "simulator:workstation", *fast),
+            # Other seeds: no GPU of one node has the UUID of another's.
+            "desk": start("--source", "simulator:workstation", "--seed", "7", *fast),
             "job": start(*batch, env=driver),
-            "idle": start("--source", f"simulator:{folder / 'idle.yaml'}"),
+            "idle": start("--source", f"simulator:{folder / 'idle.yaml'}", "--seed", "8"),
         }
         addresses = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
         again = f"localhost:{ports['busy']}"
-        real = running.enter_context(prometheus(CONFIG.format(**addresses, busy_again=again)))
+        real = running.enter_context(
+            prometheus(CONFIG.format(**addresses, busy_again=again, rules=copy_rules(folder, "500ms")))
+        )
         for ready in ("count(up == 1) == 6", "gpuledger_device_xid_errors_total", "gpuledger_map_success"):
             real.wait_query(ready)
         real.wait_query("min(count_over_time(gpuledger_ticks_total[5m])) > 15")
@@ -271,9 +281,21 @@ def test_measured_and_apportioned_sum_to_energy_which_is_within_its_bounds(fleet
 def test_cost_is_that_of_energy_and_gpu_hours(fleet: Fleet, rows: str) -> None:
     energy, hours, cost = columns(fleet, rows, "Energy", "GPU-hours", "Cost")
     assert max(cost.values()) > 0
-    assert cost.keys() == energy.keys()
-    for row, used in energy.items():
-        assert cost[row] == pytest.approx(used * 1.4 * 0.30 + hours.get(row, 0) * 1.5)
+    assert cost.keys() == energy.keys() | hours.keys()
+    for row, amount in cost.items():
+        assert amount == pytest.approx(energy.get(row, 0) * 1.4 * 0.30 + hours.get(row, 0) * 1.5)
+
+
+def test_accounts_of_gpu_time_add_up_to_the_watched_time(fleet: Fleet) -> None:
+    (target,) = panel("gpuledger-energy", "GPU-hours by account")["targets"]
+    at = f"[$__range] @ {time.time() - 5:.3f}"
+    rows = fleet.query_panel(target["expr"].replace("[$__range]", at))
+    watched = f"sum(increase(gpuledger:gpu_watched_seconds:max{at})) / 3600"
+    (row,) = fleet.query_panel(watched)
+    accounts = {row["metric"]["account"]: float(row["value"][1]) for row in rows}
+    assert {"owner", "idle"} <= accounts.keys()
+    # New series are 0 for the zero hold, and increase() extrapolates each of them.
+    assert sum(accounts.values()) == pytest.approx(float(row["value"][1]), rel=0.1)
 
 
 def test_idle_but_allocated_devices_are_shown_with_their_owner(fleet: Fleet) -> None:

@@ -121,6 +121,7 @@ def exporter(values: Mapping[str, Any]) -> Iterator[Program]:
 # Series of the same exporter without the labels of a cluster, to compare with.
 PLAIN = """
 global: {{scrape_interval: 1s}}
+rule_files: [{rules}]
 scrape_configs:
   - job_name: gpuledger
     honor_labels: true
@@ -169,7 +170,7 @@ def installed(
     with (
         exporter(values),
         prometheus(configuration(values, folder)) as real,
-        prometheus(PLAIN.format(address=f"127.0.0.1:{values['port']}")) as plain,
+        prometheus(PLAIN.format(address=f"127.0.0.1:{values['port']}", rules=folder / "rules.yml")) as plain,
     ):
         real.wait_query('ALERTS{alertname="LongRunningGPUProcess"}')
         for each in (real, plain):
@@ -258,9 +259,14 @@ RECORDED = (
     "gpuledger:device:info",
     "gpuledger:gpu_utilization:ratio",
     "gpuledger:device_memory_used:ratio",
+    "gpuledger:gpu_power_cap:bool",
+)
+# Without target labels, so that they go on when these change.
+RECORDED_COUNTERS = (
+    "gpuledger:gpu_seconds:max",
+    "gpuledger:energy_joules:max",
     "gpuledger:owner_held:ratio1h",
     "gpuledger:namespace_power:watts5m",
-    "gpuledger:gpu_power_cap:bool",
 )
 
 
@@ -268,6 +274,15 @@ RECORDED = (
 def test_a_recording_rule_selects_the_series(installed: InstalledChart, record: str) -> None:
     wait_until(lambda: installed.series(record), record)
     assert {series["instance"] for series in installed.series(record)} == {installed.instance}
+
+
+@pytest.mark.parametrize("record", RECORDED_COUNTERS)
+def test_a_recorded_counter_has_no_target_labels(installed: InstalledChart, record: str) -> None:
+    wait_until(lambda: installed.series(record), record)
+    labels = set().union(*installed.series(record))
+    assert not labels & {"instance", "job", "node", "endpoint", "service"}
+    namespaces = {series.get("namespace", "") for series in installed.series(record)}
+    assert NAMESPACE not in namespaces
 
 
 def test_the_exporters_namespace_has_no_power(installed: InstalledChart) -> None:

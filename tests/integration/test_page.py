@@ -287,12 +287,56 @@ def test_the_sessions_are_also_shown_as_a_table(tab: BrowserTab) -> None:
 def test_energy_of_today_lists_owners_and_accounts_that_add_up(tab: BrowserTab) -> None:
     rows = tab.section("energy").locator("tbody tr")
     expect(rows.filter(has_text="ml-research")).to_contain_text("€")
-    expect(tab.section("energy").locator("tr[data-own=idle]")).to_contain_text("no process on the GPU")
-    expect(part(tab, "energy", ".sum")).to_contain_text("equals the GPUs' energy counters, to the millijoule")
+    expect(tab.section("energy").locator("tr[data-own=idle]")).to_contain_text("nobody had the GPU")
+    expect(part(tab, "energy", ".sum")).to_contain_text(
+        "equals all billed time of the GPUs, to the microsecond"
+    )
+    expect(part(tab, "energy", ".sum")).to_contain_text("the GPUs' energy counters, to the millijoule")
     expect(tab.section("energy").locator("tfoot")).to_contain_text("Total")
     bars = rows.filter(has_text="inference").first.locator(".stack")
     for name in ("measured", "apportioned", "range"):
         expect(bars.locator(f".{name}")).to_have_count(1)
+
+
+def test_usage_opens_on_the_first_key_with_several_names_and_offers_those_that_exist(tab: BrowserTab) -> None:
+    keys = part(tab, "energy", ".keys button")
+    expect(keys).to_have_text(["User", "Namespace", "Pod", "GPU", "Command"])
+    expect(part(tab, "energy", ".keys [aria-pressed=true]")).to_have_text("Namespace")
+    expect(part(tab, "energy", "thead .key")).to_have_text("Namespace")
+    expect(part(tab, "energy", "thead th:visible")).to_have_text(
+        [
+            "Namespace",
+            *("Cost", "GPU-hours", "Held idle,hours", re.compile("^Energy,k?Wh$")),
+            *("Measured, apportioned, bounds", "Measured,at least", "Apportioned", "At most"),
+        ]
+    )
+
+
+def test_a_link_with_a_key_that_does_not_exist_here_opens_on_another(
+    browser: Browser, server: Server
+) -> None:
+    with open_tab(browser, server.url) as tab:
+        tab.node_may_stop = True
+        tab.open("#by=team")
+        expect(part(tab, "energy", ".keys [aria-pressed=true]")).to_have_text("Namespace")
+        assert "by=" not in tab.hash()
+
+
+def test_usage_of_this_month_or_of_yesterday_is_shown_on_request(tab: BrowserTab) -> None:
+    section = tab.section("energy")
+    expect(part(tab, "energy", ".when")).to_have_text(re.compile("^since "))
+    with tab.page.expect_request("**/api/v1/energy?*since=month*"):
+        section.get_by_role("button", name="This month").click()
+    expect(part(tab, "energy", ".when")).to_have_text(
+        re.compile(r"^1 \w+ .* to .*; the ledger begins later$")
+    )
+    assert "period=month" in tab.hash()
+    tab.node_may_stop = True
+    with tab.page.expect_request("**/api/v1/energy?*in=yesterday*"):
+        section.get_by_role("button", name="Yesterday").click()
+    expect(part(tab, "energy", ".missing")).to_contain_text("nothing was watched from")
+    # The tiles remain those of today.
+    expect(tab("#tile-energy")).to_have_text(re.compile(r"^[\d.,]+\sk?Wh$"))
 
 
 def test_energy_is_grouped_by_namespace_pod_or_user(tab: BrowserTab) -> None:

@@ -47,7 +47,7 @@ def test_the_page_has_a_language_one_main_heading_and_landmarks(browser: Browser
         expect(tab("html")).to_have_attribute("lang", "en")
         for selector in ("h1", "main", "body > header", "nav", "footer"):
             expect(tab(selector)).to_have_count(1)
-        for name in ("Overview", "GPUs", "Processes", "Sessions, last 24 hours", "Energy today", "Health"):
+        for name in ("Overview", "GPUs", "Processes", "Sessions, last 24 hours", "Usage", "Health"):
             expect(tab.page.get_by_role("heading", level=2, name=name)).to_have_count(1)
 
 

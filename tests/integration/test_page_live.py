@@ -303,27 +303,35 @@ def test_the_filter_finds_a_job_that_becomes_known_later(tab: BrowserTab) -> Non
 
 
 def test_the_start_of_the_day_is_shown_in_the_browser_s_time_zone(tab: BrowserTab) -> None:
-    amounts = {"joules": 3600, "measured_joules": 0, "apportioned_joules": 0, "cost": None, "co2_grams": None}
+    amounts = {
+        "joules": 3600,
+        "millijoules": 3_600_000,
+        "gpu_microseconds": 10**6,
+        "cost": None,
+        "co2_grams": None,
+    }
     body = {
         "since": 1_790_000_000,
         "until": 1_790_010_000,
         "by": "namespace",
+        "groupings": [],
         "complete": False,
         "rows": [],
         "gpus": [],
         "currency": "",
         "next": None,
-        "own": [{"account": "unattributed", "joules": 3600, "cost": None}],
-        "total": {**amounts, "gpu_seconds": 0, "held_gpu_seconds": None, "sessions": 0},
+        "own": [{"account": "unattributed", "key": [""], **amounts}],
+        "total": {**amounts, "sessions": 0},
+        "not_billed": [],
     }
     tab.page.route("**/api/v1/energy?*", lambda route: route.fulfill(json=body))
     tab.page.route("**/api/v1/sessions?*", with_ledger)
     tab.open()
     clock = tab.page.evaluate("new Intl.DateTimeFormat('en-GB', {timeStyle: 'short'}).format(1790000000000)")
     expect(tab("#tile-energy-detail")).to_have_text(f"since {clock}; no price is set")
-    # Idle and held were not reported: neither is zero.
+    # Idle was not reported: it is not zero.
     expect(tab("#tile-idle")).to_have_text("\N{EN DASH}")
-    expect(tab("#tile-idle-detail")).to_have_text("of today's energy")
+    expect(tab("#tile-idle-detail")).to_have_text("of today's GPU time; \N{EN DASH} of its energy")
     expect(tab.section("energy").locator(".when")).to_have_text(f"since {clock}; the ledger begins later")
 
 

@@ -36,23 +36,52 @@ def tab(browser: Browser, server: Server) -> Iterator[BrowserTab]:
         yield tab
 
 
+HOUR = 3_600_000_000
+
+
 def energy(**changes: Any) -> dict[str, Any]:
-    """An energy report of 3600 idle joules; `changes` overrides its values."""
-    amounts = {"joules": 3600, "measured_joules": 0, "apportioned_joules": 0, "cost": None, "co2_grams": None}
+    """A report of an idle hour and 3600 idle joules; `changes` overrides its values."""
+    amounts = {
+        "joules": 3600,
+        "millijoules": 3_600_000,
+        "gpu_microseconds": HOUR,
+        "cost": None,
+        "co2_grams": None,
+    }
     return {
         "since": 1_790_000_000,
         "until": 1_790_010_000,
         "by": "namespace",
+        "groupings": [{"by": "namespace", "names": 2}, {"by": "pod", "names": 2}],
         "complete": True,
         "rows": [],
-        "gpus": [{"joules": 3600}],
+        "gpus": [{"millijoules": 3_600_000, "microseconds_by_account": {"idle": HOUR}}],
         "currency": "",
         "next": None,
-        "own": [{"account": "idle", "joules": 3600, "cost": None}],
-        "total": {**amounts, "gpu_seconds": 0, "held_gpu_seconds": None, "sessions": 0},
+        "own": [{"account": "idle", "key": [""], **amounts}],
+        "total": {**amounts, "measured_joules": 0, "apportioned_joules": 0, "sessions": 0},
+        "not_billed": [],
         "notes": [],
         **changes,
     }
+
+
+def row(name: str, **amounts: Any) -> dict[str, Any]:
+    """A row of a namespace that had a GPU for an hour."""
+    values = {
+        "joules": 0,
+        "millijoules": 0,
+        "gpu_microseconds": HOUR,
+        "held_gpu_seconds": 0,
+        "co2_grams": None,
+    }
+    bounds = dict.fromkeys(("measured_joules", "apportioned_joules", "low_joules", "high_joules"), 0)
+    return {"key": [name], **values, **bounds, "cost": None, **amounts}
+
+
+def money(text: str) -> dict[str, Any]:
+    """The cost of a row."""
+    return {"cost": float(text), "decimals": {"cost": text}}
 
 
 def serve_energy(tab: BrowserTab, body: dict[str, Any]) -> None:
@@ -61,15 +90,19 @@ def serve_energy(tab: BrowserTab, body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "words"),
+    ("millijoules", "microseconds", "words"),
     [
-        (3600, "which equals the GPUs' energy counters, to the millijoule"),
-        (3602.5, "but the GPUs' energy counters show 1.001 Wh: 2.500 J more. The ledger does not balance"),
-        (3599.999, "but the GPUs' energy counters show 1.000 Wh: 0.001 J less. The ledger does not balance"),
+        (3_600_000, HOUR, "to the microsecond, and the GPUs' energy counters, to the millijoule"),
+        (3_602_500, HOUR, "but the GPUs' energy counters show 2.500 J more. The ledger does not balance"),
+        (3_599_999, HOUR, "but the GPUs' energy counters show 0.001 J less. The ledger does not balance"),
+        (3_600_000, HOUR + 1, "the total 3,600.000000, the GPUs 3,600.000001: please report this"),
     ],
 )
-def test_a_difference_between_counters_and_rows_is_shown(tab: BrowserTab, gpus: float, words: str) -> None:
-    serve_energy(tab, energy(gpus=[{"joules": gpus}]))
+def test_a_difference_between_counters_and_rows_is_shown(
+    tab: BrowserTab, millijoules: int, microseconds: int, words: str
+) -> None:
+    accounts = {"idle": microseconds, "down": HOUR}
+    serve_energy(tab, energy(gpus=[{"millijoules": millijoules, "microseconds_by_account": accounts}]))
     tab.open()
     expect(tab.section("energy").locator(".sum")).to_contain_text(words)
 
@@ -195,7 +228,8 @@ def test_the_table_is_busy_until_another_grouping_arrives(
 
 
 def test_idle_energy_has_its_co2_when_reported(tab: BrowserTab) -> None:
-    body = energy(own=[{"account": "idle", "joules": 3600, "cost": None, "co2_grams": 420.0}])
+    body = energy()
+    body["own"][0]["co2_grams"] = 420.0
     body["total"]["co2_grams"] = 420.0
     serve_energy(tab, body)
     tab.open()
@@ -248,3 +282,103 @@ def test_no_readings_yet_is_shown_only_if_there_never_were_any(
     tab.change_response("health", source)
     tab.open()
     expect(tab("#fresh")).to_have_text(re.compile(words))
+
+
+def test_rows_are_rounded_to_their_printed_total(tab: BrowserTab) -> None:
+    third = HOUR // 3
+    parts = [money(text) for text in ("0.0333333334", "0.0333333333", "0.0333333333")]
+    rows = [row(name, gpu_microseconds=third, **part) for name, part in zip("abc", parts, strict=True)]
+    total = {
+        **energy()["total"],
+        "gpu_microseconds": HOUR,
+        **money("0.1000000000"),
+        "millijoules": 0,
+        "joules": 0,
+    }
+    gpus = [{"millijoules": 0, "microseconds_by_account": {"owner": HOUR}}]
+    serve_energy(tab, energy(rows=rows, own=[], total=total, gpus=gpus, currency="EUR"))
+    tab.open()
+    section = tab.section("energy")
+    expect(section.locator("tbody .e-cost")).to_have_text(["€0.0334", "€0.0333", "€0.0333"])
+    expect(section.locator("tfoot .e-cost")).to_have_text("€0.1000")
+    expect(section.locator("tbody .e-hours")).to_have_text(["0.34", "0.33", "0.33"])
+    expect(section.locator("tfoot .e-hours")).to_have_text("1.00")
+
+
+def test_the_rows_that_are_not_shown_are_one_row_so_that_the_table_adds_up(tab: BrowserTab) -> None:
+    rows = [row(f"team-{number:02}", joules=100 - number, millijoules=0) for number in range(20)]
+    total = {**energy()["total"], "gpu_microseconds": 20 * HOUR, "millijoules": 0}
+    gpus = [{"millijoules": 0, "microseconds_by_account": {"owner": 20 * HOUR}}]
+    serve_energy(tab, energy(rows=rows, own=[], total=total, gpus=gpus))
+    tab.open()
+    section = tab.section("energy")
+    expect(section.locator("tbody tr")).to_have_count(13)
+    expect(section.locator("tr[data-own=rest]")).to_contain_text("8 others")
+    expect(section.locator("tr[data-own=rest] .e-hours")).to_have_text("8.00")
+    expect(section.locator("tr[data-own=rest] .e-held")).to_have_text("\N{EN DASH}")
+    section.get_by_role("button", name="Show all 20").click()
+    expect(section.locator("tbody tr")).to_have_count(20)
+
+
+def test_time_that_is_not_billed_is_below_the_table(tab: BrowserTab) -> None:
+    unbilled = [
+        {"account": "down", "gpu_microseconds": HOUR // 2, "cost": 1.2},
+        {"account": "down", "gpu_microseconds": HOUR, "cost": 2.4},
+        {"account": "unobserved", "gpu_microseconds": 0, "cost": None},
+        {"account": "unwatched", "gpu_microseconds": 3 * HOUR, "cost": None},
+    ]
+    serve_energy(tab, energy(not_billed=unbilled, currency="EUR"))
+    tab.open()
+    expect(tab.section("energy").locator(".sum")).to_contain_text(
+        "Not billed: 1.50 GPU-hours (GPU failed, €3.60 at these prices); "
+        "3.00 GPU-hours (gpuledger was not running)."
+    )
+
+
+def test_estimates_and_what_has_no_price_are_marked(tab: BrowserTab) -> None:
+    marked = {"estimated_microseconds": 1, "unpriced_microseconds": 1}
+    rows = [row("a", **money("2.0000000000"), **marked), row("b", **money("0.0000000000"))]
+    total = {**energy()["total"], "gpu_microseconds": 3 * HOUR, **money("2.0000000000"), **marked}
+    serve_energy(tab, energy(rows=rows, total=total))
+    tab.open()
+    section = tab.section("energy")
+    expect(section.locator("tbody .e-cost")).to_have_text(["2.00+", "0.00", "\N{EN DASH}"])
+    expect(section.locator("tbody .e-hours")).to_have_text(["1.00~", "1.00", "1.00"])
+    expect(section.locator(".notes")).to_have_text(
+        "~ rests on allocations of an unknown part of the GPU. "
+        "+ without what no entry of the price list matches."
+    )
+
+
+@pytest.mark.parametrize("width", [320, 390, 1440])
+def test_wide_numbers_fit_into_the_table_of_usage(browser: Browser, server: Server, width: int) -> None:
+    big = {"gpu_microseconds": 123_456 * HOUR, "joules": 3.6e12, "millijoules": 36 * 10**14}
+    held = {"held_gpu_seconds": 3600 * 123_456.78}
+    rows = [
+        row(
+            "a-name-that-is-much-longer-than-a-phone-is-wide-" * 3,
+            **big,
+            **held,
+            **money("1234567.8000000000"),
+        )
+    ]
+    total = {**energy()["total"], **big, **money("1234567.8000000000")}
+    with open_tab(browser, server.url, viewport={"width": width, "height": 700}) as tab:
+        serve_energy(tab, energy(rows=rows, own=[], total=total, currency="EUR"))
+        tab.open()
+        expect(tab.section("energy").locator("tbody .e-cost")).to_have_text("€1,234,567.80")
+        assert tab.overflow() <= 0
+        for cell in tab("#energy :is(tbody, tfoot) td.number:visible").all():
+            assert cell.evaluate("(node) => node.scrollWidth - node.clientWidth") <= 0
+        if width >= 390:
+            assert tab("#energy .wide").evaluate("(node) => node.scrollWidth - node.clientWidth") <= 0
+
+
+def test_the_report_of_a_day_that_is_over_is_not_requested_again_and_again(tab: BrowserTab) -> None:
+    tab.open()
+    script = (
+        "async () => { const { refreshSeconds: of } = await import('./page/report.js');"
+        " return ['today', 'month', 'yesterday'].map(of); }"
+    )
+    today, month, yesterday = tab.page.evaluate(script)
+    assert 20 <= today < month < yesterday

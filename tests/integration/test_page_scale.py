@@ -145,7 +145,8 @@ def test_thousands_of_sessions_are_fetched_in_pages_and_shown(browser: Browser, 
 
     with open_tab(browser, server.url) as tab:
         # The node has no ledger on disk, so energy requests would fail.
-        none = {"rows": [], "own": [], "gpus": [], "total": {"joules": 0, "cost": None, "co2_grams": None}}
+        nothing = {"joules": 0, "millijoules": 0, "gpu_microseconds": 0, "cost": None, "co2_grams": None}
+        none = {"rows": [], "own": [], "gpus": [], "groupings": [], "not_billed": [], "total": nothing}
         empty = {"since": 0, "until": 0, "by": "namespace", "complete": True, "next": None, "currency": ""}
         tab.page.route("**/api/v1/energy*", lambda route: route.fulfill(json={**none, **empty}))
         tab.page.route("**/api/v1/sessions*", books)

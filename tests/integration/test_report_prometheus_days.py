@@ -64,6 +64,7 @@ def is_scraped_twice(at: int) -> bool:
     return DAY <= since < DAY + HOUR or abs(since - SINCE + START - DAY) < 2 * HOUR or since == 2 * DAY
 
 
+GAUGES = ("gpuledger_gpu_seconds_pending", "gpuledger_books_info")
 EVERY = (ADA, pod("GPU-0", "train-0"), pod("GPU-1", "train-0"), *IDLE)
 
 
@@ -73,6 +74,9 @@ class GeneratedDays:
     def __init__(self) -> None:
         self.lines: dict[str, list[str]] = defaultdict(list)
         self.true_energy: dict[Labels, float] = defaultdict(float)
+        self.true_time: dict[str, float] = defaultdict(float)
+        self.time: dict[Labels, float] = {}
+        self.watched: dict[str, float] = {}
         exported: dict[Labels, float] = {}
         devices = {"GPU-0": 7e8, "GPU-1": 3e8}
         seconds = 0.0
@@ -95,10 +99,46 @@ class GeneratedDays:
             for uuid, value in devices.items():
                 self.add("gpuledger_device_energy_joules", labels(uuid=uuid), at, value, moved=moved)
                 self.add("gpuledger_ticks", labels(), at, at, moved=moved, uuid=uuid)
+            if at == START + 2.5 * DAY:
+                # Its counters of time begin at 0.
+                self.time = {
+                    series: value for series, value in self.time.items() if dict(series)["uuid"] != "GPU-0"
+                }
+                del self.watched["GPU-0"]
+            for uuid in devices:
+                self.add_time(uuid, at, moved=moved)
+            self.add("gpuledger_books_info", labels(basis="allocation"), at, 1, moved=moved, uuid="GPU-0")
             if exported.get(pod("GPU-0", "train-0")) is not None or moved:
                 seconds += SCRAPE
                 owner = labels(uuid="GPU-0", owner_kind="pod", namespace="ml", pod="long", container="c")
                 self.add("gpuledger_owner_resident_seconds", owner, at, seconds, moved=moved)
+
+    def add_time(self, uuid: str, at: int, *, moved: bool) -> None:
+        """A minute of a Gpu: equally to the owners that use it, exported as 0 at first; else idle."""
+        self.watched[uuid] = self.watched.get(uuid, 0.0) + SCRAPE
+        self.add("gpuledger_gpu_watched_seconds", labels(uuid=uuid), at, self.watched[uuid], moved=moved)
+        power = {one: watts(one, at - LAG) for one in EVERY[:3] if one[0][1] == uuid}
+        users = [one for one, value in power.items() if value]
+        power[labels(uuid=uuid, account="process", method="idle")] = 0.0
+        pending = 0.0
+        for one, value in power.items():
+            names = {**dict(one), "account": "owner"}
+            if names.pop("method") == "idle":
+                names = {"uuid": uuid, "account": "idle"}
+                part = 0.0 if users else SCRAPE
+            else:
+                part = SCRAPE / len(users) if value else 0.0
+            series = labels(**names)
+            if value is None:
+                self.time.pop(series, None)
+                continue
+            new = series not in self.time and at > START
+            self.time[series] = self.time.get(series, 0.0) + part
+            pending += self.time[series] if new else 0.0
+            self.add("gpuledger_gpu_seconds", series, at, 0.0 if new else self.time[series], moved=moved)
+            if at - SCRAPE >= SINCE and at <= UNTIL:
+                self.true_time[names.get("pod") or names.get("user") or "idle"] += part
+        self.add("gpuledger_gpu_seconds_pending", labels(uuid=uuid), at, pending, moved=moved)
 
     def add(self, family: str, series: Labels, at: int, value: float, *, moved: bool, uuid: str = "") -> None:
         node = "a" if (uuid or dict(series)["uuid"]) == "GPU-0" else "b"
@@ -106,10 +146,14 @@ class GeneratedDays:
         for job in ("gpuledger", *(["second"] if node == "b" and is_scraped_twice(at) else [])):
             where = (*series, ("node", node), ("instance", instance), ("job", job))
             written = ",".join(f'{name}="{word}"' for name, word in where)
-            self.lines[family].append(f"{family}_total{{{written}}} {value:.3f} {at}")
+            name = family if family in GAUGES else f"{family}_total"
+            self.lines[family].append(f"{name}{{{written}}} {value:.3f} {at}")
 
     def text(self) -> str:
-        families = ["\n".join((f"# TYPE {family} counter", *lines)) for family, lines in self.lines.items()]
+        families = [
+            "\n".join((f"# TYPE {family} {'gauge' if family in GAUGES else 'counter'}", *lines))
+            for family, lines in self.lines.items()
+        ]
         return "\n".join((*families, "# EOF\n"))
 
 
@@ -165,11 +209,48 @@ def test_rows_agree_with_the_counters_of_the_gpus(stored_days: tuple[Prometheus,
     assert "unseen" not in {row["account"] for row in found["own"]}
 
 
-def test_gpu_hours_continue_after_a_restart_with_another_address(
+def test_gpu_hours_of_each_row_are_right_within_the_bound(
+    stored_days: tuple[Prometheus, GeneratedDays],
+) -> None:
+    """Owners share a GPU, and one program restarts with another address and its counters at 0."""
+    real, days = stored_days
+    found = report(real, "--by", "owner")
+    reported = {(row["owner"] or row["account"]): row for row in (*found["rows"], *found["own"])}
+    for name, seconds in days.true_time.items():
+        bound = reported[name]["bound_microseconds"]
+        assert abs(reported[name]["gpu_microseconds"] - seconds * 1e6) <= bound, name
+        # ada's counter begins several times a day, once on another address.
+        assert bound <= 0.1 * seconds * 1e6, name
+    total = found["total"]
+    assert abs(total["gpu_microseconds"] - sum(days.true_time.values()) * 1e6) <= total["bound_microseconds"]
+
+
+def test_parts_of_the_range_and_changes_of_prices_add_up(
+    stored_days: tuple[Prometheus, GeneratedDays],
+) -> None:
+    """Each hour has the price of its day, for the GPUs of its node."""
+    real, days = stored_days
+    noon = datetime.fromtimestamp(START + 2.5 * DAY, UTC).strftime("%Y-%m-%dT%H:00")
+    prices = [{"node": "a", "until": noon, "price": 2}, {"node": "a", "price": 3}, {"price": 7}]
+    flags = ("--by", "node", "--price.gpu-hour", json.dumps(prices), "--report.timezone", "UTC")
+    whole = report(real, *flags)
+    daily = report(real, *flags, "--every", "day")
+    assert len({row["period"] for row in daily["rows"]}) == 4
+    for total in (whole["total"], daily["total"]):
+        assert (
+            abs(total["gpu_microseconds"] - sum(days.true_time.values()) * 1e6) <= total["bound_microseconds"]
+        )
+    costs = {row["node"]: row["time_cost"] for row in (*whole["rows"], *whole["own"]) if row["time_cost"]}
+    hours = {row["node"]: row["gpu_hours"] for row in (*whole["rows"], *whole["own"]) if row["gpu_hours"]}
+    assert costs["b"] == pytest.approx(7 * hours["b"], rel=1e-6)
+    assert 2 * hours["a"] < costs["a"] < 3 * hours["a"]
+
+
+def test_resident_hours_continue_after_a_restart_with_another_address(
     stored_days: tuple[Prometheus, GeneratedDays],
 ) -> None:
     found = report(stored_days[0], "--by", "pod")
     (row,) = (row for row in found["rows"] if row["pod"] == "long")
     # From SINCE to the end of the series, and from the restart to UNTIL, plus or minus a scrape at each end.
     seconds = (START + 1.6 * DAY - SINCE) + (UNTIL - START - 2.5 * DAY)
-    assert row["gpu_hours"] * HOUR == pytest.approx(seconds, abs=4 * SCRAPE)
+    assert row["resident_gpu_hours"] * HOUR == pytest.approx(seconds, abs=4 * SCRAPE)

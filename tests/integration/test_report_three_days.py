@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -17,8 +18,9 @@ from builders import FakeClock
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.report.grouping import GROUPINGS, Key, find_grouping, party_of
+from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings
-from gpuledger.ledger.store.explain_query import explain_energy
+from gpuledger.ledger.store.explain_query import ExplainScope, explain_usage
 from gpuledger.ledger.store.explain_target import ExplainTarget
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.retention import RetentionLimits
@@ -27,7 +29,7 @@ from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import ENERGY
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.workloads.owner_lookup import OwnerLookup
-from report_helpers import EVER, HOUR, folded, lines_of, report_of, same
+from report_helpers import EVER, HOUR, folded, lines_of, quarters, report_of, same
 from unit.sources.simulator.support import UNIX, Node
 
 # One worker simulates the days for all tests.
@@ -224,7 +226,11 @@ def test_totals_equal_the_counters_to_the_millijoule(days: Days) -> None:
     assert {line.account for line in found.gpu_accounts if line.millijoules} >= {"idle", "unobserved"}
 
 
-@pytest.mark.parametrize("by", GROUPINGS)
+# Keys for which the scenario has several names; its only unit is that of the MPS server.
+KEYS = [by for by in GROUPINGS if by not in {"controller", "slurm_account", "partition", "model"}]
+
+
+@pytest.mark.parametrize("by", KEYS)
 def test_the_true_energy_is_within_the_bounds_of_each_row(days: Days, by: str) -> None:
     with closing(History(days.file)) as history:
         grouping = find_grouping(by, history.devices)
@@ -233,7 +239,6 @@ def test_the_true_energy_is_within_the_bounds_of_each_row(days: Days, by: str) -
         process = days.processes[key]
         true[grouping.key(party_of(process.device.uuid, process.workload, process.command))] += joules
     lines = lines_of(report_of(days.file, by))
-    # The only unit of the scenario is that of the MPS server.
     assert len(lines) > (0 if by == "unit" else 2)
     for key, line in lines.items():
         assert line.high is not None
@@ -242,7 +247,7 @@ def test_the_true_energy_is_within_the_bounds_of_each_row(days: Days, by: str) -
         assert line.measured <= line.millijoules <= line.high
 
 
-@pytest.mark.parametrize("by", [*GROUPINGS, "label:team"])
+@pytest.mark.parametrize("by", [*KEYS, "label:team"])
 def test_folding_does_not_change_a_report(days: Days, partly: Path, wholly: Path, by: str) -> None:
     middle = (int(UNIX) // HOUR + 12) * HOUR
     for between in (EVER, (middle, middle + DAY), (middle, middle + HOUR)):
@@ -253,20 +258,26 @@ def test_folding_does_not_change_a_report(days: Days, partly: Path, wholly: Path
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
-def test_explanations_add_up_to_the_reported_energy(days: Days, partly: Path, by: str) -> None:
+def test_explanations_add_up_to_the_report(days: Days, partly: Path, by: str) -> None:
     middle = int(UNIX) // HOUR + 20
+    prices = Prices(kwh=Decimal("0.3"), gpu_hour=Decimal("2.4"))
     for file in (days.file, partly):
-        for since, until in ((0, 2**40), (middle, middle + 24)):
-            report = report_of(file, by, (since * HOUR, until * HOUR))
+        for since, until in ((0, EVER[1] // HOUR), (middle, middle + 24)):
+            between = (since * HOUR, until * HOUR)
+            report = report_of(file, by, between, prices)
             texts = {ExplainTarget(by, line.key).prefixed(): line for line in report.lines[:5]}
-            texts |= {line.account: line for line in report.gpu_accounts}
+            accounts = report_of(file, "owner", between, prices).gpu_accounts
+            texts |= {line.account: line for line in accounts}
             with closing(History(file)) as history:
                 for text, line in texts.items():
-                    found = explain_energy(history, text, since, until)
+                    found = explain_usage(history, text, ExplainScope(quarters(*between), prices))
                     assert found.row is not None
                     assert found.row.line == line
                     sums = (found.millijoules, sum(one.high or 0 for one in found.intervals))
                     assert sums == (line.millijoules, line.high or 0), text
+                    assert found.billed_microseconds == (line.gpu_microseconds or 0), text
+                    assert sum(one.cost or 0 for one in found.time_intervals) == (line.time_cost or 0)
+                    assert sum(one.cost or 0 for one in found.intervals) == line.energy_cost
 
 
 def test_gpu_hours_match_the_scenario(days: Days) -> None:

@@ -185,7 +185,14 @@ def test_victoria_metrics_returns_the_same_values_without_windows(
 
 
 @pytest.mark.parametrize("victoria", ["old victoria", "new victoria"])
-@pytest.mark.parametrize("record", ["gpuledger:owner_held:ratio1h", "gpuledger:namespace_power:watts5m"])
+@pytest.mark.parametrize(
+    "record",
+    [
+        "gpuledger:owner_held:ratio1h",
+        "gpuledger:namespace_power:watts5m",
+        "gpuledger:namespace_gpus:mean5m",
+    ],
+)
 def test_a_recorded_mean_is_of_its_whole_window_in_victoria_metrics(
     stores: Stores, record: str, victoria: str
 ) -> None:
@@ -198,7 +205,7 @@ def test_a_recorded_mean_is_of_its_whole_window_in_victoria_metrics(
 @pytest.mark.parametrize("victoria", ["old victoria", "new victoria"])
 def test_old_ecc_errors_are_not_new_ones_in_victoria_metrics(stores: Stores, victoria: str) -> None:
     """The counter of the board's lifetime begins with more than zero. MetricsQL's increase() counts that."""
-    (query,) = (query for query in QUERIES["hardware.yml"] if "ecc_errors_total" in query)
+    (query,) = (query for query in QUERIES["hardware.yml"] if "ecc_errors" in query)
     counter = 'gpuledger_device_ecc_errors_total{type="corrected"}'
     url = stores.others[victoria]
     assert max(stores.result(url, f"increase({counter}[1h])").values()) > 0

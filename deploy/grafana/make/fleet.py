@@ -37,6 +37,7 @@ from promql import (
     or_zero,
     per_device,
     per_gpu,
+    rise,
     total,
     with_node,
 )
@@ -145,7 +146,7 @@ def _count_nodes() -> str:
 
 
 def _nodes() -> Panel:
-    energy = deduplicated(f"increase({of_gpu('gpuledger_device_energy_joules_total')}[$__range])", "uuid")
+    energy = rise("device_energy_joules", ("uuid",))
     used, usable = (by_node(memory, *DEVICE) for memory in fullness(WHOLE))
     up = per_gpu("gpuledger_device_up", WHOLE)
     columns = [
@@ -237,7 +238,7 @@ def _devices_of_model() -> str:
 def _hours() -> list[Panel]:
     labels = (*DEVICE, "state")
     now = deduplicated(f"rate({of_gpu('gpuledger_device_state_seconds_total')}[$__rate_interval])", *labels)
-    spent = deduplicated(f"increase({of_gpu('gpuledger_device_state_seconds_total')}[$__range])", *labels)
+    spent = rise("device_state_seconds", labels)
     return [
         bars(
             "GPU-hours by state",

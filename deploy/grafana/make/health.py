@@ -26,12 +26,14 @@ from promql import (
     WHOLE,
     deduplicated,
     fullness,
+    growth,
     named,
     named_gpu,
     of_gpu,
     or_zero,
     per_device,
     per_gpu,
+    rise,
     total,
 )
 from usage import NO_GPU
@@ -64,7 +66,7 @@ def build() -> Json:
 def _now() -> list[Panel]:
     up = per_gpu("gpuledger_device_up", WHOLE)
     xids = per_xid("gpuledger_device_xid_last_timestamp_seconds")
-    ecc = deduplicated(_increase("ecc_errors_total", 'type="uncorrected"'), "uuid")
+    ecc = growth("ecc_errors", ("uuid",), 'type="uncorrected"')
     near = f"{per_gpu('gpuledger_device_power_watts')} / {per_gpu('gpuledger_device_power_limit_watts')}"
     return [
         stat("GPUs up", "GPUs that responded in the last interval.", total(up), empty=NO_GPU),
@@ -276,12 +278,8 @@ def per_xid(family: str) -> str:
     return deduplicated(of_gpu(family), "uuid", "xid")
 
 
-def _increase(family: str, *matchers: str) -> str:
-    return f"increase({of_gpu(f'gpuledger_device_{family}', *matchers)}[$__range])"
-
-
 def _errors() -> list[Panel]:
-    ecc = deduplicated(_increase("ecc_errors_total"), "uuid", "type")
+    ecc = growth("ecc_errors", ("uuid", "type"))
     lifetime = deduplicated(of_gpu("gpuledger_device_ecc_errors_total"), "uuid", "type")
     xids = [
         Column(
@@ -326,7 +324,7 @@ def _errors() -> list[Panel]:
 def _pcie() -> list[Panel]:
     moved = of_gpu("gpuledger_device_pcie_bytes_total")
     rate = deduplicated(f"rate({moved}[$__rate_interval])", "uuid", "direction")
-    replays = deduplicated(_increase("pcie_replays_total"), "uuid")
+    replays = rise("pcie_replays", ("uuid",))
     return [
         series(
             "PCIe throughput",

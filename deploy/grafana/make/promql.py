@@ -16,6 +16,7 @@ WHOLE = 'mig_instance=""'
 KWH = "3.6e6"
 
 _NODE = 'cluster=~"$cluster", instance=~"$node"'
+_GPU = 'uuid=~"$gpu"'
 
 
 def of_node(family: str, *matchers: str) -> str:
@@ -25,7 +26,7 @@ def of_node(family: str, *matchers: str) -> str:
 
 def of_gpu(family: str, *matchers: str) -> str:
     """Selects a family on the chosen GPUs."""
-    return of_node(family, 'uuid=~"$gpu"', *matchers)
+    return of_node(family, _GPU, *matchers)
 
 
 def of_owner(family: str, *matchers: str) -> str:
@@ -118,9 +119,67 @@ def in_gpus(expression: str, window: str = "") -> str:
     return f"({expression}) * on ({', '.join(DEVICE)}) group_left () {ratio}"
 
 
-def rise(family: str, labels: tuple[str, ...], *matchers: str, window: str = "$__range") -> str:
-    """Returns the increase of an owner's counter in the window, each series once."""
-    return deduplicated(f"increase({of_owner(family, *matchers)}[{window}])", *labels)
+OF_NAMESPACE = 'namespace=~"$namespace"'
+
+
+def rise(record: str, labels: tuple[str, ...], *matchers: str, window: str = "$__range") -> str:
+    """Returns the increase of a recorded counter of the chosen GPUs in the window, each series once.
+
+    Recorded counters have no target labels, so that they go on when these change.
+    """
+    counter = f"increase({of_recorded(record, *matchers)}[{window}])"
+    return exported_in(deduplicated(counter, *labels), window)
+
+
+def growth(record: str, labels: tuple[str, ...], *matchers: str, window: str = "$__range") -> str:
+    """Returns the same of a counter that never falls and is not 0 at first.
+
+    increase() of VictoriaMetrics can count a new series from 0.
+    """
+    counter = f"{of_recorded(record, *matchers)}[{window}]"
+    grown = f"last_over_time({counter}) - min_over_time({counter})"
+    return exported_in(deduplicated(grown, *labels), window)
+
+
+def of_recorded(record: str, *matchers: str) -> str:
+    """Selects a recorded series, which has no target labels, of the chosen GPUs."""
+    return f"gpuledger:{record}:max{{{', '.join((_GPU, *matchers))}}}"
+
+
+def exported_in(expression: str, window: str) -> str:
+    """Limits rows with `uuid` to GPUs that the chosen nodes exported in the window."""
+    exported = f"last_over_time({of_gpu('gpuledger_device_info', WHOLE)}[{window}])"
+    return f"({expression} and on (uuid) {exported})"
+
+
+TIME_ACCOUNT = (*DEVICE, "account", *OWNER)
+
+
+def gpu_seconds(*matchers: str) -> str:
+    """Returns seconds of whole GPUs by account of GPU time in the time range: they add up."""
+    return rise("gpu_seconds", TIME_ACCOUNT, *matchers)
+
+
+def owned_seconds() -> str:
+    """Returns those of owners of the chosen namespaces."""
+    return gpu_seconds('account="owner"', OF_NAMESPACE)
+
+
+def held_seconds(window: str = "$__range") -> str:
+    """Returns seconds in which owners had a device while no engine was busy for them."""
+    return rise("owner_held_seconds", (*DEVICE, *OWNER), OF_NAMESPACE, window=window)
+
+
+def price_of_time() -> str:
+    """Returns the price of an hour of the whole GPU by device: as exported, else as in the text box."""
+    exported = deduplicated(f"last_over_time({of_recorded('gpu_price')}[$__range])", *DEVICE)
+    known = deduplicated(f"last_over_time({of_gpu('gpuledger_device_info')}[$__range])", *DEVICE)
+    return f"({exported} or 0 * {known} + $price_gpu_hour)"
+
+
+def time_cost(seconds: str, *labels: str) -> str:
+    """Returns the cost of seconds by account, at the newest prices of the time range."""
+    return total(f"{seconds} / 3600 * on ({', '.join(DEVICE)}) group_left () {price_of_time()}", *labels)
 
 
 def blank(expression: str, label: str, text: str) -> str:

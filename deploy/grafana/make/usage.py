@@ -27,6 +27,7 @@ from promql import (
     blank,
     deduplicated,
     fullness,
+    held_seconds,
     in_gpus,
     in_state,
     named,
@@ -36,6 +37,7 @@ from promql import (
     of_owner,
     one_series_per,
     or_zero,
+    owned_seconds,
     per_device,
     per_gpu,
     rise,
@@ -85,12 +87,6 @@ def memory_by_owner() -> str:
     """Returns the memory of processes, with the labels of their owners."""
     held = deduplicated(of_gpu("gpuledger_process_memory_bytes"), *_PID)
     return f"{held} * on ({', '.join(_PID)}) group_left ({', '.join(OWNER)}) {processes()}"
-
-
-def gpu_hours(family: str, *labels: str) -> str:
-    """Returns GPU-hours in the time range by `labels`, with MIG instances as fractions of a GPU."""
-    seconds = in_gpus(rise(family, (*DEVICE, *OWNER)), "$__range")
-    return f"{total(seconds, *labels)} / 3600"
 
 
 def build() -> Json:
@@ -181,7 +177,7 @@ def _owners() -> Panel:
     count = deduplicated(of_owner("gpuledger_device_owner_processes"), *DEVICE, *OWNER)
     memory = total(memory_by_owner(), *DEVICE, *OWNER)
     # Not rate(): VictoriaMetrics divides it by the age of a series that is younger than the hour.
-    held = rise("gpuledger_owner_held_seconds_total", (*DEVICE, *OWNER), window="1h")
+    held = held_seconds("1h")
     columns = [
         Column("Processes", named(count, "profile"), decimals=0, steps=((None, ORANGE), (1, GREEN))),
         Column("Memory used", named(memory, "profile"), "bytes", 1),
@@ -298,8 +294,8 @@ def _memory() -> Panel:
 def _held() -> list[Panel]:
     rate = f"rate({of_owner('gpuledger_owner_held_seconds_total')}[$__rate_interval])"
     now = total(in_gpus(deduplicated(rate, *DEVICE, *OWNER)), "namespace")
-    hours = gpu_hours("gpuledger_owner_held_seconds_total", *OWNER)
-    used = gpu_hours("gpuledger_owner_resident_seconds_total", "namespace")
+    hours = f"{total(in_gpus(held_seconds(), '$__range'), *OWNER)} / 3600"
+    used = f"{total(owned_seconds(), 'namespace')} / 3600"
     return [
         series(
             "Idle but allocated GPUs by namespace",
@@ -320,8 +316,8 @@ def _held() -> list[Panel]:
         ),
         bars(
             "GPU-hours by namespace",
-            "GPU-hours in the time range with a process on the GPU. A shared GPU counts for each owner; "
-            "`gpuledger report` counts it once.",
+            "GPU-hours of owners in the time range, by the basis of `gpuledger_books_info`: shared GPUs are "
+            "split, so that rows add up. Estimated with increase(); `gpuledger report` is exact.",
             Query(f"sort_desc({blank(used, 'namespace', '(none)')})", "{{namespace}}"),
             unit="h",
             decimals=1,
@@ -343,9 +339,7 @@ def _held() -> list[Panel]:
 def _sessions() -> list[Panel]:
     opened = total(named(per_device("gpuledger_sessions_open")), "node", "gpu")
     closed = deduplicated(f"rate({of_gpu('gpuledger_sessions_closed_total')}[$__rate_interval])", "uuid")
-    buckets = deduplicated(
-        f"increase({of_gpu('gpuledger_session_duration_seconds_bucket')}[$__range])", "uuid", "le"
-    )
+    buckets = rise("session_duration_seconds_bucket", ("uuid", "le"))
     return [
         series(
             "Open sessions by GPU",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpuledger import __version__
 from gpuledger.app.control_socket import open_control_socket
 from gpuledger.app.control_thread import ControlThread
+from gpuledger.app.exported_prices import exported_prices
 from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
 from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
@@ -23,7 +24,8 @@ from gpuledger.host.clock import SystemClock, seconds_suspended
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
-from gpuledger.host.settings import HostSettings
+from gpuledger.host.settings import HostSettings, TimeZoneSettings
+from gpuledger.host.time_zone import find_time_zone
 from gpuledger.host.users import PasswdUsers
 from gpuledger.http.addresses import Address
 from gpuledger.http.hosts import HostNameSettings, allowed_hosts
@@ -31,7 +33,7 @@ from gpuledger.http.limits import HttpLimits
 from gpuledger.http.routes import Routes
 from gpuledger.http.settings import HttpSettings
 from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.store_factory import open_store
 from gpuledger.model.checks import Finding
@@ -179,14 +181,15 @@ class AssembledNode:
 def build_dialects(values: Mapping[str, Any]) -> dict[str, Dialect]:
     """Every dialect by name, with the user's settings.
 
-    Raises UsageError for a collectors file without a supported field.
+    Raises UsageError for a collectors file without a supported field, or an invalid date of a price.
     """
     settings, dcgm = build_settings(DialectSettings, values), dcgm_settings(values)
     collectors = read_collectors(dcgm.collectors)
     for warning in collectors.warnings:
         log.warning("%s", warning)
-    dcgm_dialect = DcgmDialect(dcgm, collectors, configured_node_name(values, environ))
-    return create_dialects(settings, __version__, dcgm_dialect, build_settings(SmiDialectSettings, values))
+    node = configured_node_name(values, environ)
+    dcgm_dialect, smi = DcgmDialect(dcgm, collectors, node), build_settings(SmiDialectSettings, values)
+    return create_dialects(settings, __version__, dcgm_dialect, smi, exported_prices(values, node))
 
 
 def assemble_parts(
@@ -217,7 +220,12 @@ def assemble_parts(
     store = control_socket = None
     if keep_ledger:
         store = open_store(
-            build_settings(StoreSettings, values), source.info, host.procfs.boot_id, clock, environ
+            build_settings(StoreSettings, values),
+            source.info,
+            host.procfs.boot_id,
+            clock,
+            environ,
+            zone=find_time_zone(build_settings(TimeZoneSettings, values).timezone),
         )
         folder = None if store is None else store.file.parent
         try:
@@ -241,9 +249,12 @@ def assemble_parts(
         parts.pages.publish(state)
         on_publish()
 
-    # The clock of a simulated source is not that of this machine.
-    suspended = (lambda: None) if source.info.simulated else seconds_suspended
-    ledger = Ledger(build_settings(LedgerSettings, values), store, suspended)
+    ledger = Ledger(
+        build_settings(LedgerSettings, values),
+        store,
+        build_settings(Prices, values).basis,
+        lambda: parts.pages.clients.longest_hold(),  # noqa: PLW0108  (parts is bound later)
+    )
     node = Node(
         source,
         name=host.namer(owner_indexes),
@@ -251,6 +262,8 @@ def assemble_parts(
         publish=publish,
         required_quantities=lambda: parts.pages.required_quantities() | ledger.required_quantities,
         clock=clock,
+        # The clock of a simulated source is not that of this machine.
+        suspended=(lambda: None) if source.info.simulated else seconds_suspended,
         interval=build_settings(NodeSettings, values).interval,
         owner_indexes=lambda: parts.index_health(),  # noqa: PLW0108  (parts is bound later)
         on_pause=ledger.interrupt,
@@ -392,4 +405,11 @@ def _api_options(values: Mapping[str, Any], source: SourceInfo) -> ApiOptions:
         return diagnose_serving(values, environ, simulated=source.simulated)
 
     node = configured_node_name(values, environ)
-    return ApiOptions(node, build_settings(Prices, values), diagnose, build_settings(HttpLimits, values))
+    return ApiOptions(
+        node,
+        build_settings(Prices, values),
+        diagnose,
+        build_settings(HttpLimits, values),
+        build_settings(TeamSettings, values).teams,
+        build_settings(TimeZoneSettings, values).timezone,
+    )

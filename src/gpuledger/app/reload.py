@@ -21,6 +21,8 @@ from gpuledger.app.node_assembly import (
 from gpuledger.config.node import configured_node_name
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.files import FileStates, FileWatch, file_states
+from gpuledger.host.settings import TimeZoneSettings
+from gpuledger.host.time_zone import find_time_zone
 from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.store_factory import retention_limits
@@ -198,7 +200,8 @@ class Reloader:
                 parts.node.apply_change(self._node_change(values, source, owner_indexes))
                 parts.ledger.apply_settings(build_settings(LedgerSettings, values))
                 if parts.store is not None:
-                    parts.store.limits = retention_limits(build_settings(StoreSettings, values))
+                    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
+                    parts.store.limits = retention_limits(build_settings(StoreSettings, values), zone)
                 parts.source, parts.pages = source or parts.source, pages
                 # OwnerIndexes without an index is falsy: compare with None.
                 parts.owner_indexes = before if owner_indexes is None else owner_indexes

@@ -26,6 +26,7 @@ from gpuledger.config.node import COLLECT_GROUPS
 from gpuledger.dialects.catalogue import check_dialect_names
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_family_specs
+from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.node_state import Dialect, NodeState
 from gpuledger.model.settings import build_settings
@@ -82,7 +83,11 @@ def run(arguments: Sequence[str]) -> int:
     neighbours = NeighbourFiles(file.path, families)
     if settings.every is not None:
         wake = SignalPipe()
-        parts = assemble_parts(values, every, names, on_publish=wake.wake)
+        # A file that has a new series as 0 must be there when node_exporter is scraped.
+        ledger = build_settings(LedgerSettings, values)
+        hold = max(ledger.zero_hold, settings.every + LedgerSettings().zero_hold)
+        held = {**values, "energy.zero_hold": hold}
+        parts = assemble_parts(held, every, names, on_publish=wake.wake)
         _Writer(parts, names, file, neighbours, settings.every, wake).run()
         return 0
     parts = assemble_parts(values, every, names, keep_ledger=False)

@@ -26,6 +26,7 @@ from gpuledger.model.checks import Check
 from gpuledger.model.devices import Device
 from gpuledger.model.settings import build_settings, choice, setting
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.checks import output_checks
 from gpuledger.outputs.settings import TextfileSettings
 from gpuledger.sources.checks import source_checks
@@ -107,7 +108,12 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
         *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
         *owner_indexes,
         *owner_checks(once, _OWNER_NEEDS),
-        *ledger_checks(build_settings(StoreSettings, values), environment, made_up=simulated),
+        *ledger_checks(
+            build_settings(StoreSettings, values),
+            environment,
+            made_up=simulated,
+            interval=build_settings(NodeSettings, values).interval,
+        ),
         *output_checks(http, textfile, procfs=procfs),
     )
 

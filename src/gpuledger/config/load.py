@@ -8,9 +8,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from gpuledger.host.yaml_documents import read_yaml
+from gpuledger.host.yaml_documents import read_yaml_with_node
+from gpuledger.host.yaml_nodes import YamlNode
 from gpuledger.model.errors import UsageError, unknown_name_error
-from gpuledger.model.settings import Setting, declared_settings
+from gpuledger.model.settings import InvalidElement, Setting, declared_settings
 
 # Unknown GPULEDGER_* variables are ignored: for a Service named gpuledger the kubelet injects GPULEDGER_PORT,
 # GPULEDGER_SERVICE_HOST and others.
@@ -86,6 +87,8 @@ def _imply(values: dict[str, Any], settings: Mapping[str, Setting]) -> None:
 def _parse(item: Setting, value: object, place: str) -> object:
     try:
         return item.parse(value)
+    except InvalidElement as error:
+        raise UsageError(f"{place}: {error}") from None
     except ValueError as error:
         given = " ".join(map(str, value)) if item.repeatable and isinstance(value, list) else value
         # The part of a URL before the @ may be a password.
@@ -94,12 +97,15 @@ def _parse(item: Setting, value: object, place: str) -> object:
 
 
 def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]:
-    content = read_yaml(file)
+    content, node = read_yaml_with_node(file)
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise UsageError(f"{file}: expected a mapping of settings at the top level")
-    return dict(_flat(content, "", file, settings))
+    found = dict(_flat(content, "", file, settings))
+    root = YamlNode(node, file)
+    as_written = {key: root.find(key) for key, item in settings.items() if item.as_written}
+    return found | {key: value.plain() for key, value in as_written.items() if key in found}
 
 
 def _flat(

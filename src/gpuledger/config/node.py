@@ -13,12 +13,12 @@ from gpuledger.config.nvidia_gpu_exporter import NvidiaGpuExporterSettings
 from gpuledger.config.report import ExplainSettings, ReportSettings
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
-from gpuledger.host.settings import HostSettings
+from gpuledger.host.settings import HostSettings, TimeZoneSettings
 from gpuledger.http.hosts import HostNameSettings
 from gpuledger.http.limits import HttpLimits
 from gpuledger.http.settings import HttpSettings
 from gpuledger.kubernetes.settings import KubernetesSettings, node_name
-from gpuledger.ledger.report.settings import FleetSettings, Prices
+from gpuledger.ledger.report.settings import FleetSettings, Prices, TeamSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.node.settings import ControlSettings, GpuCountSettings, NodeSettings, ReloadSettings
@@ -59,6 +59,8 @@ GROUPS: tuple[tuple[str, type, tuple[str, ...], HelpPage], ...] = (
     ("exported metrics", DialectSettings, _EXPORT, HelpPage.COMMON),
     ("web page", WebSettings, _SERVE, HelpPage.COMMON),
     ("ledger", StoreSettings, (*_EXPORT, "report", "explain"), HelpPage.COMMON),
+    ("time zone", TimeZoneSettings, (*_EXPORT, "report", "explain"), HelpPage.RARE),
+    ("teams", TeamSettings, (*_SERVE, "report", "explain"), HelpPage.RARE),
     ("prices", Prices, (*_SERVE, "report", "explain"), HelpPage.COMMON),
     ("Kubernetes pods", KubernetesSettings, _READ, HelpPage.COMMON),
     ("control socket", ControlSettings, _EXPORT, HelpPage.COMMON),

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.ledger.report.grouping import GROUPINGS, NODE
-from gpuledger.model.settings import choice, integer, option, text
+from gpuledger.ledger.report.grouping import GROUPINGS, NODE, TEAM
+from gpuledger.ledger.report.ranges import EVERY
+from gpuledger.model.settings import boolean, choice, integer, option, text
+
+
+def _every(value: object) -> str:
+    return "" if value in ("", None) else choice(*EVERY)(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,18 +21,33 @@ class ReportSettings:
         "report.by",
         text,
         "owner",
-        f"group by {', '.join(GROUPINGS)} or label:NAME; with --prometheus also {NODE}, but not unit and "
-        "command",
-        metavar="WORD",
+        f"group by one or more of {', '.join(GROUPINGS)}, {TEAM}, {NODE} or label:NAME, separated by commas; "
+        "with --prometheus not by unit and command",
+        metavar="KEYS",
+    )
+    period: str = option(
+        "report.in",
+        text,
+        "",
+        "a whole period in place of both ends: a month (2026-11), day (2026-11-30), week (2026-W48), today, "
+        "yesterday, 'this month', 'last month', 'last week'",
+        metavar="PERIOD",
     )
     since: str = option(
         "report.since",
         text,
         "7d",
-        "start: a time ago (36h, 7d), a date, a date and time, today, yesterday, month",
+        "start: a time ago (36h, 7d), a date, a date and time, or the first instant of a period as in --in",
         metavar="WHEN",
     )
     until: str = option("report.until", text, "now", "end, in the same forms", metavar="WHEN")
+    every: str = option(
+        "report.every",
+        _every,
+        "",
+        f"separate rows for each {', '.join(EVERY[:-1])} or {EVERY[-1]}",
+        metavar="PERIOD",
+    )
     top: int = option(
         "report.top",
         integer(0, 1_000_000),
@@ -51,10 +71,17 @@ class ExplainSettings:
         "explain.since", text, "", "start, as in report (default: the start of the ledger)", metavar="WHEN"
     )
     until: str = option("explain.until", text, "now", "end", metavar="WHEN")
-    limit: int = option(
+    period: str = option(
+        "explain.in", text, "", "a whole period in place of both ends, as in report", metavar="PERIOD"
+    )
+    limit: int | None = option(
         "explain.limit",
         integer(0, 1_000_000),
-        100,
-        "number of sessions, of allocations and of intervals in the text, those with the most energy; 0: all",
+        None,
+        "number of sessions, of allocations and of intervals of time and of energy, those with the most; 0: "
+        "all (default: 100 in the text, all in JSON and CSV)",
     )
-    format: str = option("explain.format", choice("text", "json"), "text", "text or json", metavar="FORM")
+    show_all: bool = option("explain.all", boolean, False, "all intervals, whatever --limit says")
+    format: str = option(
+        "explain.format", choice("text", "json", "csv"), "text", "text, json or csv", metavar="FORM"
+    )

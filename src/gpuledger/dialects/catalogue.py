@@ -8,6 +8,7 @@ from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
 from gpuledger.dialects.energy import EnergyDialect
 from gpuledger.dialects.native.dialect import NativeDialect
+from gpuledger.dialects.native.gpu_time import PriceOf, no_price
 from gpuledger.dialects.process_session import ProcessRows, process_dialect, session_dialect
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.dialects.smi.dialect import SmiDialect
@@ -20,17 +21,19 @@ def create_dialects(
     version: str,
     dcgm: DcgmDialect | None = None,
     smi: SmiDialectSettings | None = None,
+    price: PriceOf = no_price,
 ) -> dict[str, Dialect]:
     """Creates all dialects with the user's settings, in the order of the default page.
 
     `dcgm` is the one created from the user's collectors file; if None, the default collectors are used.
+    `price` returns the price of a device's time.
     """
     rows = ProcessRows(settings)
     dialects: tuple[Dialect, ...] = (
         process_dialect(rows),
         session_dialect(rows),
         EnergyDialect(settings),
-        NativeDialect(version),
+        NativeDialect(version, price),
         dcgm or DcgmDialect(DcgmSettings(), DEFAULT_COLLECTORS),
         SmiDialect(smi or SmiDialectSettings(), version),
     )

@@ -84,7 +84,7 @@ class DialectSettings:
         "process.memory_label",
         boolean,
         True,
-        "add the label gpu_memory to gpu_process_info; every change of its value creates a new series",
+        "label gpu_memory of gpu_process_info; each change of it is a new series",
     )
     metric_prefix: str = setting(
         "metric_prefix",

@@ -23,6 +23,9 @@ T = TypeVar("T", bound=Sized)
 
 # The error of an index before its first reading.
 NOT_READ = "not read yet"
+# Seconds. Above the time limit of every request.
+_LONGEST_READ = 60.0
+_HANGS = f"a read has not returned for more than {_LONGEST_READ:g} s; check network mounts, and `dmesg`"
 # Seconds. Failed readings are retried after one, two, four, ... periods, at most this.
 _LONGEST_BACKOFF = 60.0
 # Seconds between two readings at least: every unknown process requests a new reading.
@@ -117,6 +120,16 @@ class PolledIndex(BackgroundIndex, Generic[T]):
         self._read = read
         self._period = period
         self._nudged = False
+        # When the running read began, by the clock's `elapsed`.
+        self._reading_since: float | None = None
+
+    @property
+    def health(self) -> IndexHealth:
+        """The result of the last reading, or that the current one hangs."""
+        health, since = self._health, self._reading_since
+        if since is None or self._clock.elapsed() - since <= _LONGEST_READ:
+            return health
+        return replace(health, success=False, error=_HANGS)
 
     def nudge(self) -> None:
         """Read again within a second."""
@@ -127,6 +140,7 @@ class PolledIndex(BackgroundIndex, Generic[T]):
 
     def refresh(self) -> bool:
         """Read now; returns whether it succeeded."""
+        self._reading_since = self._clock.elapsed()
         try:
             value = self._read()
         except (GpuledgerError, OSError) as error:
@@ -136,6 +150,8 @@ class PolledIndex(BackgroundIndex, Generic[T]):
             log.exception("cannot read %s", self.name)
             self._fail(internal_error(error))
             return False
+        finally:
+            self._reading_since = None
         if value != self.value:
             self.value = value
         if self._failures:

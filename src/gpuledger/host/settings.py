@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuledger.host.time_zone import parse_time_zone
 from gpuledger.model.settings import choice, setting, text
 
 
@@ -42,4 +43,18 @@ class HostSettings:
         "mount point of the machine's sys filesystem; a GPU on the PCI bus that the driver has lost is "
         "reported as failed",
         metavar="DIR",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TimeZoneSettings:
+    """The time zone of the ledger and of reports."""
+
+    timezone: str = setting(
+        "report.timezone",
+        parse_time_zone,
+        "",
+        "IANA name of the time zone of reports: of dates, days, months and the full hours to which older "
+        "history is summed (default: the machine's)",
+        metavar="ZONE",
     )

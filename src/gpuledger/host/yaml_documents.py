@@ -55,16 +55,33 @@ def read_yaml_node(file: Path, what: str) -> yaml.Node | None:
     return _read(file, what, lambda text: _compose(text, yaml.BaseLoader))
 
 
-def parse_yaml(text: str, *, quickly: bool = False) -> Any:
+def read_yaml_with_node(file: Path) -> tuple[Any, yaml.Node | None]:
+    """The value of a configuration file, with dates as texts, and its node as `read_yaml_node` returns it.
+
+    Raises like `read_yaml`.
+    """
+    import yaml
+
+    def take(text: str) -> tuple[Any, yaml.Node | None]:
+        # Two trees: building the value changes its tree.
+        return parse_yaml(text, dates=False), _compose(text, yaml.BaseLoader)
+
+    return _read(file, "configuration", take)
+
+
+def parse_yaml(text: str, *, quickly: bool = False, dates: bool = True) -> Any:
     """The value of the single document in a YAML text, None for an empty one. Raises InvalidYaml.
 
     Aliases are expanded; a document that would be too large is rejected before it is built. `quickly` parses
-    with libyaml where it is installed, which takes more memory.
+    with libyaml where it is installed, which takes more memory. Without `dates`, dates are texts: those that
+    are not in the calendar are then not refused here.
     """
     import yaml
 
     node = _compose(text, (quickly and getattr(yaml, "CSafeLoader", None)) or yaml.SafeLoader)
     _check_size(node)
+    if not dates:
+        _turn_dates_into_texts(node)
     try:
         return None if node is None else yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.YAMLError as error:
@@ -102,18 +119,29 @@ def _compose(text: str, loader: Any) -> yaml.Node | None:
     return node
 
 
+def _turn_dates_into_texts(node: yaml.Node | None) -> None:
+    for current in _all_below(node):
+        if current.tag == "tag:yaml.org,2002:timestamp":
+            current.tag = "tag:yaml.org,2002:str"
+
+
 def _check_texts(node: yaml.Node | None) -> None:
     """Raise InvalidYaml for a text with characters that no path and no name may have."""
+    for current in _all_below(node):
+        if isinstance(current.value, str) and _FORBIDDEN_CHARACTERS.search(current.value):
+            raise InvalidYaml("it has an escape of a forbidden character (a zero byte or a surrogate)")
+
+
+def _all_below(node: yaml.Node | None) -> Iterator[yaml.Node]:
+    """A node and all nodes in it, each once."""
     seen: set[int] = set()
     waiting = [] if node is None else [node]
     while waiting:
         current = waiting.pop()
-        if id(current) in seen:
-            continue
-        seen.add(id(current))
-        if isinstance(current.value, str) and _FORBIDDEN_CHARACTERS.search(current.value):
-            raise InvalidYaml("it has an escape of a forbidden character (a zero byte or a surrogate)")
-        waiting += _below(current)
+        if id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            waiting += _below(current)
 
 
 def _check_size(node: yaml.Node | None) -> None:

@@ -109,6 +109,40 @@ class YamlNode:
                     known.add(key.value)
             waiting = [*_merges(below), *waiting]
 
+    def find(self, key: str) -> YamlNode:
+        """The value of a key, nested (`price: {kwh: 1}`) or dotted (`price.kwh: 1`); absent without one.
+
+        Raises UsageError for a key, or a section of it, that is given twice.
+        """
+        import yaml
+
+        pairs = self._merged(self._node) if isinstance(self._node, yaml.MappingNode) else ()
+        found: dict[str, YamlNode] = {}
+        for name_node, value in pairs:
+            name = name_node.value if isinstance(name_node, yaml.ScalarNode) else ""
+            if name != key and not key.startswith(f"{name}."):
+                continue
+            below = YamlNode(value, self._file, self._below(name))
+            if name in found:
+                raise UsageError(f"{below.place} is given twice")
+            found[name] = below if name == key else below.find(key.removeprefix(f"{name}."))
+        given = [node for node in found.values() if node._node is not None]
+        if len(given) > 1:
+            raise UsageError(f"{given[0].place} is given twice")
+        return given[0] if given else YamlNode(None, self._file, self._below(key))
+
+    def plain(self) -> object:
+        """The value as a dict, a list or a text as written; None if absent. Raises as `items` does."""
+        import yaml
+
+        if self.absent:
+            return None
+        if isinstance(self._node, yaml.MappingNode):
+            return {key: node.plain() for key, node in self.items()}
+        if isinstance(self._node, yaml.SequenceNode):
+            return [node.plain() for node in self._children()]
+        return self.literal("")
+
     def elements(self) -> list[YamlNode]:
         """A list's values, empty if absent. Raises UsageError for another type and for empty elements."""
         import yaml
@@ -117,13 +151,15 @@ class YamlNode:
             return []
         if not isinstance(self._node, yaml.SequenceNode):
             raise self.error("expected a list")
-        found = [
-            YamlNode(value, self._file, f"{self._path}[{at}]") for at, value in enumerate(self._node.value)
-        ]
+        found = self._children()
         for element in found:
             if element.absent:
                 raise element.error("is empty")
         return found
+
+    def _children(self) -> list[YamlNode]:
+        values: list[yaml.Node] = self._node.value if self._node is not None else []
+        return [YamlNode(value, self._file, f"{self._path}[{at}]") for at, value in enumerate(values)]
 
     def text(self) -> str:
         """A scalar as written, empty if absent."""

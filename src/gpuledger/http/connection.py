@@ -59,6 +59,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=registry.limits.header_bytes)
         self._writer = ResponseWriter(self._http, self._send_bytes, self._continue_writing)
         self._transport: asyncio.Transport | None = None
+        self._client = ""
         self._request: Request | None = None
         self._generation = 0
         self._body_bytes = 0
@@ -79,6 +80,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def accept(self, transport: asyncio.Transport) -> None:
         """Register the connection of an accepted socket."""
         self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self._client = f"{peer[0]} {peer[1]}" if isinstance(peer, tuple) else ""
         # Pause writing as soon as the kernel buffer is full: the rest is read from the shared body later.
         transport.set_write_buffer_limits(high=0)
         self.deadline = self._registry.now + self._registry.limits.request_seconds
@@ -204,7 +207,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 self.refuse(protocol_error_response(error))
                 return
             if isinstance(event, h11.Request):
-                self._request = parse_request(event)
+                self._request = parse_request(event, self._client)
                 self._body_bytes = 0
                 refusal = request_fault(event, self._registry.limits)
                 refusal = refusal or self._registry.rejection_for(self, self._request.path)

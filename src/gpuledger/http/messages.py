@@ -30,7 +30,7 @@ _REASONS = {
 }
 
 
-def parse_request(message: h11.Request) -> Request:
+def parse_request(message: h11.Request, client: str = "") -> Request:
     """Convert a request. The host of an absolute target (as sent to proxies) replaces the Host header
     (RFC 9112, 3.2.2).
     """
@@ -45,7 +45,7 @@ def parse_request(message: h11.Request) -> Request:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     if host is not None:
         headers["host"] = host
-    return Request(message.method.decode("ascii"), unquote(path), query, headers)
+    return Request(message.method.decode("ascii"), unquote(path), query, headers, client)
 
 
 def response_head(response: Response, *, close: bool) -> h11.Response:

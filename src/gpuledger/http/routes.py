@@ -20,13 +20,15 @@ class Request:
     """One request, without its body, which is not used.
 
     `path` is decoded and without the query, `query` is as sent (empty without one), header names are lower
-    case and repeated headers joined by a comma.
+    case and repeated headers joined by a comma. `client` is its address and port, separated by a space;
+    empty if unknown.
     """
 
     method: str
     path: str
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    client: str = ""
 
     def has_etag(self, tag: str) -> bool:
         """Whether If-None-Match contains this ETag, compared weakly (RFC 9110, 13.1.2)."""

@@ -104,7 +104,7 @@ class KubernetesSettings(ApiServerSettings):
         "kubernetes.pod_logs",
         text,
         "/var/log",
-        "directory in which the kubelet keeps pods/ and containers/; only file names are read",
+        "directory with pods/ and containers/ of the kubelet; only file names are read",
         metavar="DIR",
     )
 

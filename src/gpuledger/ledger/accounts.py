@@ -52,6 +52,10 @@ class Accounts:
         # Processes that have ended, and whether the store has a row of them.
         self._ended: dict[ProcessKey, bool] = {}
 
+    def set_hold(self, seconds: float) -> None:
+        """Export new series as 0 for this many seconds from now on."""
+        self._owners.hold = self._rows.hold = seconds
+
     def set_retention(self, seconds: float) -> None:
         """Export ended series for this many seconds from now on."""
         self._owners.retention = self._rows.retention = seconds
@@ -117,7 +121,7 @@ class Accounts:
         before = self._row_of.get(labels)
         if labels[2] != OTHER and before is not None and before[0].process.key != ownership.process.key:
             self._rows.replace(labels)
-        if not self._rows.open(labels, self._now).millijoules and labels[0] in self.unmetered:
+        if not self._rows.open(labels, self._now).amount and labels[0] in self.unmetered:
             self._unmetered_rows.add(labels)
         if before is None or before[0] is not ownership:
             self._set_row_process(labels, ownership)
@@ -193,13 +197,13 @@ class Accounts:
         self._owners.closed[gpu.entry.uuid] += gpu.entry.closed
         for one in gpu.series:
             counter = ExportedCounter(
-                now - one.age, inf if one.lasting else now, one.millijoules, one.measured, one.number
+                now - one.age, inf if one.lasting else now, one.amount, one.measured, one.number
             )
             counter.renamed, counter.stored = False, True
             (self._owners if one.process is None else self._rows).series[one.labels] = counter
             if one.process is not None:
                 self._row_of[one.labels] = self._row_process(one.labels, one.process)
-                if not one.millijoules:
+                if not one.amount:
                     # Perhaps it had no meter; the next posting decides.
                     self._unmetered_rows.add(one.labels)
 

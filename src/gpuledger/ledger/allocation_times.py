@@ -19,8 +19,9 @@ _Key = tuple[str, Labels]
 class AllocationPeriod:
     """A period in which a Device is allocated to one owner; times are unix seconds.
 
-    `unused` are the seconds in which no process of the owner was on it. `over` is True once the allocation
-    has ended. `number`, `changed` and `stored` are used by the store, as in `OpenSession`.
+    `unused` are the seconds in which no process of the owner was on it, `unread` those of which that is not
+    known. `over` is True once the allocation has ended. `number`, `changed` and `stored` are used by the
+    store, as in `OpenSession`.
     """
 
     device: Device
@@ -32,6 +33,7 @@ class AllocationPeriod:
     changed: bool = True
     stored: bool = False
     unused: MarkedSeconds = field(default_factory=MarkedSeconds)
+    unread: MarkedSeconds = field(default_factory=MarkedSeconds)
 
     @property
     def key(self) -> _Key:
@@ -69,7 +71,6 @@ class AllocationTimes:
         """Add one tick, with the owners of its processes."""
         gap = None if self._seen is None else snapshot.elapsed - self._seen[0]
         begins = new_stretch_start(gap, snapshot.unix, 0.0 if self._seen is None else self._seen[1])
-        since = snapshot.unix - (gap or 0.0)
         self._seen = (snapshot.elapsed, snapshot.unix)
         readings = {reading.device.uuid: reading for reading in snapshot.readings}
         before, self._open = self._open, {}
@@ -87,8 +88,11 @@ class AllocationTimes:
                 one = AllocationPeriod(allocation.device, allocation.workload, first, snapshot.unix)
                 one.number, self._next = self._next, self._next + 1
             else:
-                one.ends = snapshot.unix
-                if not _is_used(readings.get(key[0]), key[1]):
+                since, one.ends = one.ends, snapshot.unix
+                is_used = _is_used(readings.get(key[0]), key[1])
+                if is_used is None:
+                    one.unread.mark(since, snapshot.unix)
+                elif not is_used:
                     one.unused.mark(since, snapshot.unix)
             one.changed = True
             self._open[key] = one
@@ -97,8 +101,8 @@ class AllocationTimes:
             one.over = one.changed = True
 
 
-def _is_used(reading: Reading | None, owner: Labels) -> bool:
-    """Return True if a process of the owner is present or the state is unknown."""
+def _is_used(reading: Reading | None, owner: Labels) -> bool | None:
+    """Return whether a process of the owner is present; None if the Device or its list was not read."""
     if reading is None or not are_inactive((), reading):
-        return True
+        return None
     return any(labels_of(process.workload) == owner for process in reading.processes or ())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.service_processes import NO_PROCESSES
+from gpuledger.ledger.time.account import OwnerNames
 from gpuledger.ledger.watched_time import observed_seconds
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
@@ -23,6 +24,8 @@ class DeviceStates:
     def __init__(self) -> None:
         self.now: dict[DeviceKey, str] = {}
         self.seconds: dict[tuple[str, str, str], float] = {}
+        # When each Device was first seen, by the source's clock.
+        self.born: dict[DeviceKey, float] = {}
         self._elapsed: float | None = None
 
     def post(self, snapshot: Snapshot, serving: frozenset[ProcessKey] = NO_PROCESSES) -> None:
@@ -40,6 +43,9 @@ class DeviceStates:
                 # Each state begins at 0, so that increase() counts its first seconds.
                 for name in (ACTIVE, HELD, IDLE, UNKNOWN):
                     self.seconds.setdefault((uuid, instance, name), 0.0)
+                self.born[uuid, instance] = snapshot.elapsed
+                # Its time before this tick is not known.
+                continue
             self.seconds[key] += since
 
     def interrupt(self) -> None:
@@ -89,6 +95,45 @@ def is_inactive(process: GpuProcess, *, device_inactive: bool) -> bool:
     usage = process.usage
     engines = usage.sm or usage.encoder or usage.decoder or usage.jpeg or usage.ofa
     return not engines and (device_inactive or usage.sm is not None)
+
+
+class DeviceActivity:
+    """Which processes of a Device used an engine in one tick, as far as the driver reports."""
+
+    __slots__ = ("_is_inactive", "_reading", "_serving")
+
+    def __init__(self, reading: Reading, serving: frozenset[ProcessKey] = NO_PROCESSES) -> None:
+        self._reading = reading
+        self._serving = serving
+        self._is_inactive = is_device_inactive(reading)
+
+    def of(self, process: GpuProcess) -> bool | None:
+        """Return whether an engine was busy for a process or its owner; None if that is not known."""
+        if is_inactive(process, device_inactive=self._is_inactive):
+            return False
+        usage = process.usage
+        if usage.sm is not None or usage.encoder or usage.decoder or usage.jpeg or usage.ofa:
+            return True
+        return self._is_busy_for_one_owner() or None
+
+    def _is_busy_for_one_owner(self) -> bool:
+        """Return whether the Device is active, and all that can have used it belongs to one owner."""
+        if not _is_device_active(self._reading):
+            return False
+        owners = [
+            process.workload
+            for process in self._reading.processes or ()
+            if process.key not in self._serving and not is_inactive(process, device_inactive=False)
+        ]
+        names = OwnerNames(owners)
+        return len({names.key(owner) for owner in owners}) == 1
+
+
+def _is_device_active(reading: Reading) -> bool:
+    """Return whether an engine of the Device was certainly active."""
+    if isinstance(reading.device, Instance):
+        return bool(reading.get(q.ENGINE_ACTIVITY))
+    return any(map(reading.get, (q.UTILIZATION, q.ENCODER_UTILIZATION, q.DECODER_UTILIZATION)))
 
 
 def are_inactive(processes: Iterable[GpuProcess], reading: Reading) -> bool:

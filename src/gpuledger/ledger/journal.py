@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import NamedTuple, Protocol
 
@@ -13,6 +13,8 @@ from gpuledger.ledger.exported_counters import ExportedCounter, Labels
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
+from gpuledger.ledger.time.span import TimeSpan
+from gpuledger.ledger.time.stored import StoredGpuTime
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.snapshot import CollectorRun
@@ -21,9 +23,10 @@ from gpuledger.model.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class StoredSeries:
-    """One exported counter. `process` is set for a row of the energy dialect, None for an owner's series.
+    """One exported counter. `process` is set for a row of the energy dialect, None for other series.
 
-    `age` is seconds since it began; `lasting` marks a Gpu's own account, which does not end.
+    `amount` and `measured` are as in `ExportedCounter`. `age` is seconds since it began; `lasting` marks a
+    Gpu's own account, which does not end.
     """
 
     number: int
@@ -31,7 +34,7 @@ class StoredSeries:
     process: GpuProcess | None
     age: float
     lasting: bool
-    millijoules: int
+    amount: int
     measured: int
 
 
@@ -74,6 +77,56 @@ class StoredGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuTimeEntry:
+    """The time ledger of one Gpu.
+
+    `time` is the state in which `posted` are all microseconds in spans; `span` is the number of the newest of
+    them that the store has, of `span_length` microseconds, None if there is none. `base` is what was posted
+    when exported counters (by `basis`) last began at 0, `closed` the time of series that have ended since
+    then. `first` and `last` are the unix microseconds of the first and the last sight, None if there is none.
+    """
+
+    time: StoredGpuTime
+    basis: str
+    span: int | None
+    span_length: int
+    base: int
+    closed: int
+    first: int | None = None
+    last: int | None = None
+
+
+@dataclass(slots=True)
+class TimeOwner:
+    """An owner in splits that has no Session, on the Device of this uuid.
+
+    `number` is its key in the store, `split` the number of the last split with it.
+    """
+
+    number: int
+    device: str
+    owner: Workload
+    command: str
+    split: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTimes:
+    """What is stored of the time books. `parts` are numbers of parts of Gpus by their text.
+
+    `unnamed` are owners of which the name can still arrive. `next_*` are the first unused numbers.
+    """
+
+    gpus: Mapping[str, GpuTimeEntry] = field(default_factory=dict)
+    series: Mapping[str, Sequence[StoredSeries]] = field(default_factory=dict)
+    parts: Mapping[str, int] = field(default_factory=dict)
+    unnamed: Sequence[TimeOwner] = ()
+    next_span: int = 1
+    next_split: int = 1
+    next_owner: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class StoredLedger:
     """Everything stored, at source time `elapsed` and wall time `unix` of the last commit.
 
@@ -81,6 +134,7 @@ class StoredLedger:
     """
 
     gpus: Mapping[str, StoredGpu] = field(default_factory=dict)
+    times: StoredTimes = field(default_factory=StoredTimes)
     sessions: tuple[OpenSession, ...] = ()
     allocations: tuple[AllocationPeriod, ...] = ()
     elapsed: float = 0.0
@@ -91,7 +145,7 @@ class StoredLedger:
     next_allocation: int = 1
 
 
-OWNERS, ROWS = "owner", "row"
+OWNERS, ROWS, TIME = "owner", "row", "time"
 # Limits while the store is unavailable: beyond them, Spans are folded and the Sessions that ended first are
 # discarded.
 _MAX_SPANS = 20_000
@@ -117,14 +171,26 @@ class SeriesEntry(NamedTuple):
 
 
 @dataclass(slots=True)
+class JournalTimeSpan:
+    """A time span, and the number and the text of its split in the store."""
+
+    span: TimeSpan
+    split: int
+    text: str
+    stored: bool = False
+
+
+@dataclass(slots=True)
 class Journal:
     """Changes collected tick by tick, written in one commit and then cleared. It grows while commits fail.
 
     Objects are written as they are at the commit. `floors` is by Gpu uuid, driver version, with or without
     residents, day and step. `forgotten` is millijoules of deleted Spans, by Gpu uuid and epoch number.
     `ended_owners` are processes of which the owner row is to be deleted. `shift` is added to times that an
-    earlier run stored on its source's clock. `lost` counts Sessions that were discarded because the store was
-    unavailable for too long.
+    earlier run stored on its source's clock. `splits`, `time_owners` and `gpu_parts` are new or changed rows
+    of the time books, `lost_time` the microseconds of spans that a damaged file had, by Gpu uuid, and
+    `activity_from` the unix seconds until which it had the seconds of unknown activity. `lost` counts
+    Sessions that were discarded because the store was unavailable for too long.
     """
 
     elapsed: float = 0.0
@@ -140,6 +206,13 @@ class Journal:
     dropped: set[int] = field(default_factory=set)
     owners: dict[ProcessKey, Ownership] = field(default_factory=dict)
     ended_owners: dict[ProcessKey, None] = field(default_factory=dict)
+    time_spans: dict[int, JournalTimeSpan] = field(default_factory=dict)
+    splits: dict[int, str] = field(default_factory=dict)
+    time_owners: dict[int, TimeOwner] = field(default_factory=dict)
+    gpu_parts: dict[str, int] = field(default_factory=dict)
+    gpu_times: dict[str, GpuTimeEntry] = field(default_factory=dict)
+    lost_time: dict[str, int] = field(default_factory=dict)
+    activity_from: float | None = None
     next_series: int = 1
     shift: float = 0.0
     forgotten: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -197,9 +270,9 @@ class Journal:
     def _fold(self) -> None:
         """Sum the older half of the Spans to limit memory.
 
-        First sum Spans of an hour with the same residents and method, which changes no report. If that is not
-        enough, sum all Spans of an hour per Gpu and epoch, so that the books still balance; reports then lose
-        the shares of the processes, but their Sessions keep them.
+        First sum Spans of a quarter with the same residents and method, which changes no report. If that is
+        not enough, sum all Spans of a quarter per Gpu and epoch, so that the books still balance; reports
+        then lose the shares of the processes, but their Sessions keep them.
         """
         numbers = sorted(number for number, span in self.spans.items() if not span.stored)
         # The newest Span of each Gpu may still grow: if it were folded, its energy would be added twice.
@@ -208,18 +281,18 @@ class Journal:
         together: dict[tuple[object, ...], Span] = {}
         for span in older:
             first = together.setdefault(
-                (span.uuid, span.epoch_number, span.hour, span.method, span.residents), span
+                (span.uuid, span.epoch_number, span.quarter, span.method, span.residents), span
             )
             if first is not span:
                 first.add(span)
                 del self.spans[span.number]
         if len(together) > len(older) // 2:
-            self._fold_hours(list(together.values()))
+            self._fold_quarters(list(together.values()))
 
-    def _fold_hours(self, spans: Iterable[Span]) -> None:
+    def _fold_quarters(self, spans: Iterable[Span]) -> None:
         kept: dict[tuple[str, int | None, int], Span] = {}
         for span in spans:
-            first = kept.setdefault((span.uuid, span.epoch_number, span.hour), span)
+            first = kept.setdefault((span.uuid, span.epoch_number, span.quarter), span)
             if first is not span:
                 first.ends = span.ends
                 first.unattributed += span.millijoules
@@ -235,17 +308,21 @@ class Journal:
         for session in self.sessions.values():
             session.stored, session.renamed = True, False
             session.held.unsaved.clear()
+            session.unknown.unsaved.clear()
             session.stretch.unsaved.clear()
         for allocation in self.allocations.values():
             allocation.stored = True
             allocation.unused.unsaved.clear()
+            allocation.unread.unsaved.clear()
         for span in self.spans.values():
             span.stored = True
+        for one in self.time_spans.values():
+            one.stored = True
         for entry in self.series.values():
             entry.counter.renamed, entry.counter.stored = False, True
         for owner in self.owners.values():
             owner.stored = True
-        self.shift = 0.0
+        self.shift, self.activity_from = 0.0, None
         for name in _COLLECTIONS:
             getattr(self, name).clear()
 

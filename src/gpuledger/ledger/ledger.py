@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from math import inf
+from typing import TypeVar
 
 from gpuledger.ledger.accounts import Accounts
 from gpuledger.ledger.allocation_times import AllocationTimes
@@ -13,6 +15,7 @@ from gpuledger.ledger.energy.booking import EnergyPolicy
 from gpuledger.ledger.energy.energy_ledger import QUANTITIES, EnergyLedger
 from gpuledger.ledger.energy.floor import configured_floors
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
+from gpuledger.ledger.exported_counters import latest_exported
 from gpuledger.ledger.journal import LedgerStore
 from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.persistence import LedgerPersistence
@@ -20,8 +23,10 @@ from gpuledger.ledger.service_processes import serving_processes
 from gpuledger.ledger.sessions import OpenSession, Sessions
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.time.span import TimePosting
-from gpuledger.ledger.time.time_accounts import TimeAccounts
+from gpuledger.ledger.time.split import ALLOCATION
 from gpuledger.ledger.time.time_ledger import TimeLedger
+from gpuledger.ledger.time_accounts import TimeAccounts
+from gpuledger.ledger.time_persistence import TimePersistence
 from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import Quantity
@@ -31,6 +36,8 @@ from gpuledger.model.snapshot import Snapshot
 # Histogram bounds in seconds, from a test run to a week of training.
 BOUNDS = (10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 
+
+T = TypeVar("T")
 
 _NO_DURATIONS = Distribution(BOUNDS, (0,) * len(BOUNDS), 0, 0.0)
 
@@ -92,8 +99,8 @@ class Ledger:
     """Posts one Snapshot at a time; used only by the tick thread. Its state is an immutable value.
 
     With a `store`, it continues what the store holds, and saves each posting there before it returns the
-    state. `suspended` returns the seconds that the machine was suspended since its boot; without it, a hang
-    of the driver looks like a suspend.
+    state. `basis` is that of the exported GPU time. `scrape_hold` returns the longest
+    known scrape interval with its timeout, in seconds: new series are 0 for at least as long.
     """
 
     required_quantities: frozenset[Quantity] = QUANTITIES
@@ -102,15 +109,20 @@ class Ledger:
         self,
         settings: LedgerSettings,
         store: LedgerStore | None = None,
-        suspended: Callable[[], float | None] = lambda: None,
+        basis: str = ALLOCATION,
+        scrape_hold: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.sessions = Sessions(has_store=store is not None)
         floors = configured_floors(settings.empty_watts, settings.resident_watts)
         self.energy = EnergyLedger(floors, EnergyPolicy(settings.policy))
         self.time = TimeLedger()
-        self._suspended = suspended
-        self._time_accounts = TimeAccounts(settings.zero_hold, settings.retention)
+        self._time_accounts = TimeAccounts(settings.zero_hold, settings.retention, basis)
         self._accounts = Accounts(settings.zero_hold, settings.retention)
+        self._zero_hold = self._least_hold = settings.zero_hold
+        self._scrape_hold = scrape_hold
+        # When the newest series of Xids and Devices that is exported in full began.
+        self._latest = -inf
+        self._xids_born: dict[tuple[str, int], float] = {}
         self._process_cap = ProcessCap(settings.max_per_device)
         self._states = DeviceStates()
         self._owners = OwnerTimes(settings.zero_hold, settings.retention)
@@ -118,8 +130,9 @@ class Ledger:
         self._totals: Counter[str] = Counter()
         self._persistence: LedgerPersistence | None = None
         if store is not None:
+            time = TimePersistence(self.time, self._time_accounts)
             self._persistence = LedgerPersistence(
-                store, self.sessions, self._allocations, self.energy, self._accounts
+                store, self.sessions, self._allocations, self.energy, self._accounts, time
             )
         # After the last posting.
         self.state = LedgerState()
@@ -127,15 +140,16 @@ class Ledger:
         # posting that raised.
         self._posted: list[Posting] = []
         self._failed: list[Posting] = []
-        # Time that is in no account yet, because a posting raised.
+        # Time that is in no account yet, because a posting raised; and time that the store does not have.
         self._time_posted: list[TimePosting] = []
+        self._time_unsaved: list[TimePosting] = []
 
     def apply_settings(self, settings: LedgerSettings) -> None:
         """Use these settings from the next posting on, except those that need a restart."""
         floors = configured_floors(settings.empty_watts, settings.resident_watts)
         self.energy.apply_settings(floors, EnergyPolicy(settings.policy))
         self._accounts.set_retention(settings.retention)
-        self._time_accounts.retention = settings.retention
+        self._time_accounts.set_retention(settings.retention)
         self._owners.retention = settings.retention
 
     def interrupt(self) -> None:
@@ -167,6 +181,7 @@ class Ledger:
     def _post(self, snapshot: Snapshot) -> LedgerState:
         if self._persistence is not None:
             self._persistence.resume(snapshot, self._totals)
+        self._update_hold(snapshot.elapsed)
         omitted = self._process_cap.omitted_processes(snapshot, self.sessions.by_device)
         rejected_before = self.energy.invalid
         serving = serving_processes(snapshot.processes)
@@ -198,24 +213,44 @@ class Ledger:
             sm_ratios=sm_ratios(snapshot),
             owners=self._owners.post(snapshot, serving),
             sessions=self.sessions.rows(),
+            new_xids=self._new(self._xids_born),
+            new_devices=self._new(self._states.born),
         )
         self.state = state if self._persistence is None else self._save(self._persistence, snapshot, state)
         self._posted, self._failed = [], []
         return self.state
 
+    def _update_hold(self, now: float) -> None:
+        """Hold new series at 0 for the longest known scrape interval, at least as long as configured."""
+        hold = max(self._least_hold, self._scrape_hold())
+        if hold != self._zero_hold:
+            self._zero_hold = self._owners.hold = hold
+            self._accounts.set_hold(hold)
+            self._time_accounts.set_hold(hold)
+        self._latest = latest_exported(self._latest, now, hold)
+
+    def _new(self, born: Mapping[T, float]) -> frozenset[T]:
+        """The keys with counters that are still exported as 0."""
+        return frozenset([key for key, since in born.items() if since > self._latest])
+
     def _save(self, persistence: LedgerPersistence, snapshot: Snapshot, state: LedgerState) -> LedgerState:
         self._posted = self._failed + self._posted
         self._failed = []
-        part, may_be_shown = persistence.save(snapshot, self._posted, self._totals)
+        part, may_be_shown = persistence.save(snapshot, self._posted, self._totals, self._time_unsaved)
         if may_be_shown:
             return replace(state, parts=(part,))
         return replace(state, energy=self.state.energy, time=self.state.time, parts=(part,))
 
     def _post_time(self, snapshot: Snapshot, serving: frozenset[ProcessKey]) -> TimeState:
-        self._time_posted += self.time.post(snapshot, self._suspended(), serving)
+        self._time_posted += self.time.post(snapshot, serving)
         posted, self._time_posted = self._time_posted, []
+        if self._persistence is not None:
+            self._time_unsaved += posted
         self._time_accounts.post(posted, snapshot.elapsed)
-        return self._time_accounts.state(self.time.watched)
+        if self._persistence is None:
+            self._time_accounts.discard_changes()
+            return self._time_accounts.state(self.time.watched)
+        return self._time_accounts.state(self._persistence.time.exported)
 
     def _post_energy(
         self, snapshot: Snapshot, posted: list[Posting], omitted: Mapping[str, frozenset[ProcessKey]]
@@ -260,6 +295,7 @@ class Ledger:
             for event in sorted(snapshot.xids, key=lambda event: event.at):
                 key = (event.gpu.uuid, event.xid)
                 xids[key] = xids.get(key, 0) + 1
+                self._xids_born.setdefault(key, snapshot.elapsed)
                 times.pop(key, None)
                 times[key] = event.at
         return xids, times

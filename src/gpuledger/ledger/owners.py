@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from gpuledger.ledger.device_states import are_inactive
+from gpuledger.ledger.exported_counters import latest_exported
 from gpuledger.ledger.ownership import OWNER_TIMEOUT
 from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.watched_time import observed_seconds
@@ -62,7 +64,8 @@ class OwnerTimes:
     """
 
     def __init__(self, hold: float, retention: float) -> None:
-        self._hold = hold
+        self.hold = hold
+        self._latest = -inf
         # Export owners that are gone for this many seconds.
         self.retention = retention
         self._entries: dict[tuple[str, Labels], _DeviceOwner] = {}
@@ -93,10 +96,11 @@ class OwnerTimes:
         self._expire_waiting(now)
         for key in [key for key, entry in self._entries.items() if self._is_over(entry, now)]:
             del self._entries[key]
+        self._latest = latest_exported(self._latest, now, self.hold)
         return tuple([self._row(entry, now) for entry in self._entries.values()])
 
     def _is_over(self, entry: _DeviceOwner, now: float) -> bool:
-        return now - entry.alive > self.retention and now - entry.since >= 2 * self._hold
+        return now - entry.alive > self.retention and now - entry.since >= 2 * self.hold
 
     def _present(
         self, reading: Reading, allocated: list[Workload], now: float
@@ -160,7 +164,7 @@ class OwnerTimes:
             entry.allocated,
             entry.held,
             entry.resident,
-            held_at_zero=now - entry.since < self._hold,
+            held_at_zero=entry.since > self._latest,
         )
 
 
@@ -184,6 +188,11 @@ def _ids(device: Device, owner: Workload) -> tuple[str, Labels]:
 def labels_of(owner: Workload) -> Labels:
     """Owner kind, namespace, pod, container, user (see `user_of`) and Slurm job."""
     return (owner.kind, owner.namespace, owner.pod, owner.container, user_of(owner), owner.job)
+
+
+def kubernetes_job(owner: Workload) -> str:
+    """The Kubernetes Job that created the pod; empty if there is none."""
+    return owner.controller if owner.controller_kind == "Job" else ""
 
 
 def user_of(owner: Workload) -> str:

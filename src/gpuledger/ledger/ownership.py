@@ -26,12 +26,21 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
         return before
     if not _same(before, now):
         return now
-    lost = {
-        name: getattr(before, name)
-        for name in ("namespace", "pod", "container", "labels", "controller_kind", "controller")
-        if getattr(before, name) and not getattr(now, name)
-    }
+    lost = {name: getattr(before, name) for name in _KEPT if getattr(before, name) and not getattr(now, name)}
     return replace(now, **lost) if lost else now
+
+
+# Names that are kept when an owner index no longer has them.
+_KEPT = (
+    "namespace",
+    "pod",
+    "container",
+    "labels",
+    "controller_kind",
+    "controller",
+    "slurm_account",
+    "partition",
+)
 
 
 def _same(one: Workload, other: Workload) -> bool:

@@ -15,6 +15,8 @@ from gpuledger.ledger.energy.gpu_energy_ledger import GpuEnergyLedger, Posting
 from gpuledger.ledger.journal import EpochEntry, GpuEntry, Journal, LedgerStore, StoredGpu, StoredLedger
 from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.spans import SpanRecorder
+from gpuledger.ledger.time.span import TimePosting
+from gpuledger.ledger.time_persistence import TimePersistence
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.snapshot import CollectorRun, Snapshot
 
@@ -31,6 +33,7 @@ class LedgerPersistence:
     _allocations: AllocationTimes
     _energy: EnergyLedger
     _accounts: Accounts
+    time: TimePersistence
     _spans: SpanRecorder = field(default_factory=SpanRecorder)
     _unseen: dict[str, StoredGpu] | None = None
     _base: Counter[str] = field(default_factory=Counter)
@@ -53,6 +56,7 @@ class LedgerPersistence:
                         totals[entry.uuid] = entry.total - entry.base
                     self._base[entry.uuid] = entry.base
                     self._accounts.resume(stored, snapshot.elapsed)
+        self.time.resume_series((reading.device.uuid for reading in snapshot.readings), snapshot.elapsed)
 
     @property
     def absent_gpus(self) -> Collection[str]:
@@ -75,24 +79,25 @@ class LedgerPersistence:
             }
         )
         self._entries = {uuid: gpu.entry for uuid, gpu in stored.gpus.items()}
+        self.time.begin(stored.times, snapshot.elapsed, self.journal)
 
     def save(
-        self, snapshot: Snapshot, posted: list[Posting], totals: Counter[str]
+        self, snapshot: Snapshot, posted: list[Posting], totals: Counter[str], time: list[TimePosting]
     ) -> tuple[CollectorRun, bool]:
         """Store the changes of a posting. See `LedgerStore.save` for the result.
 
-        Consumes `posted` one by one, so that nothing is stored twice if something fails.
+        Consumes `posted` and `time` one by one, so that nothing is stored twice if something fails.
         """
         was_replaced = self._ledger_store.was_replaced
-        part, may_be_shown = self._save_changes(snapshot, posted, totals)
+        part, may_be_shown = self._save_changes(snapshot, posted, totals, time)
         if self._ledger_store.was_replaced and not was_replaced:
             # The file was damaged. Write everything to the new one at once, so that it is complete if the
             # program stops.
-            _, may_be_shown = self._save_changes(snapshot, posted, totals)
+            _, may_be_shown = self._save_changes(snapshot, posted, totals, time)
         return part, may_be_shown
 
     def _save_changes(
-        self, snapshot: Snapshot, posted: list[Posting], totals: Counter[str]
+        self, snapshot: Snapshot, posted: list[Posting], totals: Counter[str], time: list[TimePosting]
     ) -> tuple[CollectorRun, bool]:
         is_new_file = self._ledger_store.was_replaced
         if is_new_file:
@@ -113,8 +118,11 @@ class LedgerPersistence:
         for gpu_ledger in self._energy.gpu_ledgers.values():
             self._record_gpu(gpu_ledger, totals[gpu_ledger.gpu.uuid], snapshot.unix)
         self._accounts.record_changes(journal)
+        self.time.record(time, sessions.number_of, snapshot, journal)
         if is_new_file:
             self._forget_lost_spans()
+            self.time.record_lost_time(journal)
+            journal.activity_from = snapshot.unix
         return self._ledger_store.save(journal)
 
     def _record_devices(self, snapshot: Snapshot) -> None:
@@ -160,6 +168,7 @@ class LedgerPersistence:
         self.journal.devices |= self._devices
         self._entries.clear()
         self._accounts.mark_all_changed()
+        self.time.mark_all_changed(self.journal)
 
     def _forget_lost_spans(self) -> None:
         """Record as forgotten the counted energy of current epochs that only the old file held."""

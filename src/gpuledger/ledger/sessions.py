@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
 
-from gpuledger.ledger.device_states import is_device_inactive, is_inactive
+from gpuledger.ledger.device_states import DeviceActivity
 from gpuledger.ledger.energy.booking import MEASURED
-from gpuledger.ledger.energy.counter import LONGEST_INTERVAL
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.ownership import merge_owner
@@ -17,7 +16,7 @@ from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.watched_time import MarkedSeconds, WatchedStretch, observed_seconds
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import SessionRow
-from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.model.snapshot import LONGEST_INTERVAL, Reading, Snapshot
 
 
 @dataclass(slots=True)
@@ -26,7 +25,8 @@ class OpenSession:
 
     `high` is the upper bound of its energy: all energy of its Gpu's intervals in which it was resident, less
     what was measured for other processes. `sm_seconds` is the integral of its SM share over the `sm_known`
-    seconds in which the share was reported. `held` are the seconds in which it certainly used no engine.
+    seconds in which the share was reported. `held` are the seconds in which it certainly used no engine,
+    `unknown` those of which that is not known; in the others, an engine was busy for its owner.
     `watts` is the energy booked in the last interval divided by its length; `watts_at` is when that was
     posted, on the source's clock. `watched` is False until this run has seen the process: until then an end
     is inferred, not seen. `number` is its key in the store. `changed` and `renamed` mark changes that are not
@@ -53,6 +53,7 @@ class OpenSession:
     renamed: bool = True
     stored: bool = False
     held: MarkedSeconds = field(default_factory=MarkedSeconds)
+    unknown: MarkedSeconds = field(default_factory=MarkedSeconds)
     stretch: WatchedStretch = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,14 +65,14 @@ class OpenSession:
         unix: float,
         elapsed: float,
         seconds: float,
+        activity: DeviceActivity,
         *,
-        device_inactive: bool = False,
         serving: bool = False,
     ) -> None:
         """Add a tick in which the process is present, `seconds` after the previous tick.
 
-        `device_inactive` says that its Device used no engine. `elapsed` is on the source's clock. `serving`:
-        the process only serves others, so that the time is not its own.
+        `activity` is that of its Device. `elapsed` is on the source's clock. `serving`: the process only
+        serves others, so that the time is not its own.
         """
         before = self.process
         if process.workload is not before.workload or process.name is not before.name:
@@ -81,10 +82,12 @@ class OpenSession:
             self.renamed = self.renamed or _identity(process) != _identity(before)
         self.process = process
         self.last_seen = unix
+        seen_at = self.stretch.seen_at
         if serving:
             self.stretch.skip(unix, elapsed)
+            begins = unix
         else:
-            self.stretch.extend(unix, elapsed)
+            begins = self.stretch.extend(unix, elapsed)
         self.changed = self.watched = True
         if process.memory is not None:
             self.peak_memory = max(self.peak_memory or 0, process.memory)
@@ -93,9 +96,18 @@ class OpenSession:
             self.sm_seconds += share * seconds
             self.sm_known += seconds
             self.sm_most = share if self.sm_most is None else max(self.sm_most, share)
-        if seconds and not serving and is_inactive(process, device_inactive=device_inactive):
+        if not seconds or serving:
+            return
+        if seen_at is not None and elapsed - seen_at > seconds:
+            # The list was not read in between.
+            self.unknown.mark(begins, unix - seconds)
+            begins = max(begins, unix - seconds)
+        is_active = activity.of(process)
+        if is_active is None:
+            self.unknown.mark(begins, unix)
+        elif not is_active:
             self.held_seconds += seconds
-            self.held.mark(unix - seconds, unix)
+            self.held.mark(begins, unix)
 
     def end(self) -> None:
         """End the Session. Its exit was seen if the lists before and after it were read."""
@@ -225,24 +237,25 @@ class Sessions:
         unix, elapsed = snapshot.unix, snapshot.elapsed
         before = self._open.get(reading.device.uuid, {})
         now: dict[ProcessKey, OpenSession] = {}
-        device_inactive = is_device_inactive(reading)
+        activity = DeviceActivity(reading, self._serving)
         for process in reading.processes:
             key = process.key
             session = before.pop(key, None)
             if session is None:
                 session = self._new(process, unix, unix)
-                session.update(process, unix, elapsed, 0.0)
+                session.update(process, unix, elapsed, 0.0, activity)
             else:
                 session.update(
                     process,
                     unix,
                     elapsed,
                     seconds,
-                    device_inactive=device_inactive,
+                    activity,
                     serving=bool(self._serving) and key in self._serving,
                 )
             if not self._has_store:
                 session.held.unsaved.clear()
+                session.unknown.unsaved.clear()
                 session.stretch.unsaved.clear()
             now[key] = session
         gone |= before
@@ -279,12 +292,16 @@ class Sessions:
         begins, ends = posted.begins + resident.begins / 1e6, posted.begins + resident.ends / 1e6
         if key in self._ghosts:
             session = self._ghosts[key]
+            begins = session.stretch.ends
             session.last_seen = session.stretch.ends = max(session.last_seen, ends)
         elif key in self._late:
             session = self._late[key][0]
             self.amended.append(session)
+            return session
         else:
             session = self._ghosts[key] = self._new(resident.process, begins, ends)
+        if not resident.work:
+            session.unknown.mark(begins, session.stretch.ends)
         return session
 
     def _new(self, process: GpuProcess, first: float, last: float) -> OpenSession:

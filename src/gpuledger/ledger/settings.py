@@ -66,8 +66,8 @@ class LedgerSettings:
         "energy.zero_hold",
         duration("s"),
         30.0,
-        "export new counters of an owner or process (energy, seconds) as 0 for this long, at least one "
-        "scrape interval; otherwise increase() misses their first value",
+        "export new counters (energy, seconds, Xids) as 0 for at least this long; longer if a client scrapes "
+        "regularly at a longer interval (with its timeout); otherwise increase() misses their first value",
     )
     retention: float = setting(
         "metric_retention",
@@ -112,6 +112,6 @@ class StoreSettings:
         "store.max_size",
         _parse_max_size,
         2**30,
-        "when the ledger is larger than this, sum the oldest history by hour, then delete it",
+        "of a larger ledger, sum the oldest history by hour, then delete it",
         metavar="SIZE",
     )

@@ -2,20 +2,21 @@
 
 Pure. Energy is whole millijoules, wall times are unix seconds, resident times are microseconds.
 
-Spans are cut at each full hour of unix time. An interval that straddles the hour is cut in two by time: of
-each account the first part gets its exact share, rounded to the nearest millijoule, and the second the rest.
-For two parts this is the largest-remainder method, so each account sums to what was posted. An interval
-longer than an hour (always unobserved) is not cut: when its energy was used is unknown.
+Spans are cut at each quarter of an hour of unix time. An interval that straddles a cut is cut in parts by
+time: at each cut, the parts of an account until then sum to its exact share, rounded to the nearest
+millijoule, so that all parts sum to what was posted. An interval longer than an hour (always unobserved) is
+not cut: when its energy was used is unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
-from gpuledger.ledger.watched_time import HOUR
+from gpuledger.ledger.watched_time import HOUR, QUARTER
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.session import UNOBSERVED
 
@@ -54,13 +55,13 @@ class Span:
     stored: bool = False
 
     @property
-    def hour(self) -> int:
-        """The unix hour to which the Span belongs: that of its beginning.
+    def quarter(self) -> int:
+        """The quarter to which the Span belongs (unix seconds // 900): that of its beginning.
 
-        A Span longer than an hour belongs to the hour of its end, so that hours already reported do not
+        A Span longer than an hour belongs to the quarter of its end, so that quarters already reported do not
         change.
         """
-        return _hour(self.ends if _is_long(self.begins, self.ends) else self.begins)
+        return _quarter(self.ends if _is_long(self.begins, self.ends) else self.begins)
 
     @property
     def millijoules(self) -> int:
@@ -69,7 +70,7 @@ class Span:
         return own + sum(share.millijoules for share in self.shares.values())
 
     def add(self, later: Span) -> None:
-        """Add a later Span of the same hour with the same residents and method."""
+        """Add a later Span of the same quarter with the same residents and method."""
         self.ends = later.ends
         self.idle += later.idle
         self.unattributed += later.unattributed
@@ -171,22 +172,23 @@ def _continues(span: Span, part: _Part, kind: tuple[int | None, str, tuple[int, 
     same = (span.epoch_number, span.method, span.residents) == kind and span.ends == part.begins
     if _is_long(span.begins, span.ends) or _is_long(part.begins, part.ends):
         return False
-    return same and _hour(span.begins) == _hour(part.begins)
+    return same and _quarter(span.begins) == _quarter(part.begins)
 
 
 def _parts(begins: float, ends: float) -> list[_Part]:
     length = round((ends - begins) * _MICRO)
-    hour = (_hour(begins) + 1) * HOUR
     # If the wall clock was set back, the end is before the beginning: nothing to cut either.
-    if hour >= ends or _is_long(begins, ends):
+    if _quarter(begins) == _quarter(ends) or ends < begins or _is_long(begins, ends):
         return [_Part(begins, ends, 0, max(length, 1), max(length, 1))]
-    cut = round((hour - begins) * _MICRO)
-    return [_Part(begins, float(hour), 0, cut, length), _Part(float(hour), ends, cut, length, length)]
+    quarters = range(_quarter(begins) + 1, -int(-ends // QUARTER))
+    cuts = [(float(quarter * QUARTER), round((quarter * QUARTER - begins) * _MICRO)) for quarter in quarters]
+    edges = [(begins, 0), *cuts, (ends, length)]
+    return [_Part(first, last, since, until, length) for (first, since), (last, until) in pairwise(edges)]
 
 
 def _is_long(begins: float, ends: float) -> bool:
     return ends - begins > HOUR
 
 
-def _hour(unix: float) -> int:
-    return int(unix // HOUR)
+def _quarter(unix: float) -> int:
+    return int(unix // QUARTER)

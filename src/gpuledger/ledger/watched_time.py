@@ -1,4 +1,4 @@
-"""Sets of whole seconds as integers: bit n is second n of an hour or a minute.
+"""Sets of whole seconds as integers: bit n is second n of a stretch of at most an hour.
 
 GPU time is counted in whole seconds of unix time; each second has the state in which it began. Unions of
 these sets count no second twice, however the owners are grouped, and a folded hour equals the sum of its
@@ -14,9 +14,9 @@ from math import ceil
 from struct import pack as pack_numbers
 from struct import unpack as unpack_numbers
 
-from gpuledger.ledger.energy.counter import LONGEST_INTERVAL
+from gpuledger.model.snapshot import LONGEST_INTERVAL
 
-HOUR, MINUTE = 3600, 60
+HOUR, QUARTER, MINUTE = 3600, 900, 60
 _BYTES = HOUR // 8
 # Limit while the store is unavailable; the oldest minutes are discarded.
 _MAX_UNSAVED_MINUTES = 1440
@@ -29,7 +29,7 @@ def seconds_within(begins: float, ends: float, origin: int, size: int) -> int:
 
 
 def pack_seconds(seconds: int) -> bytes | None:
-    """Encode the seconds of an hour for a table; None for the empty set.
+    """Encode at most an hour's seconds for a table; None for the empty set.
 
     Runs are pairs of first second and length (16 bits each, little-endian). If one bit per second is shorter,
     that form is used; its length differs from that of any sequence of pairs.
@@ -139,18 +139,20 @@ class WatchedStretch:
     def __post_init__(self) -> None:
         self.lowest, self.highest = self.begins, self.ends
 
-    def extend(self, unix: float, elapsed: float) -> None:
-        """Extend the stretch to this tick, or begin a new one after a gap."""
+    def extend(self, unix: float, elapsed: float) -> float:
+        """Extend the stretch to this tick, or begin a new one after a gap; return the new time's begin."""
         gap = None if self.seen_at is None else elapsed - self.seen_at
-        begins = new_stretch_start(gap, unix, self.ends)
+        before = self.ends
+        begins = new_stretch_start(gap, unix, before)
         if begins is not None:
             if self.ends > self.begins:
                 self.unsaved.append((self.begins, self.ends))
                 self.count += 1
-            self.begins = begins
+            self.begins = before = begins
             self.lowest = min(self.lowest, begins)
         self.ends, self.seen_at = unix, elapsed
         self.highest = max(self.highest, unix)
+        return before
 
     def skip(self, unix: float, elapsed: float) -> None:
         """Leave out the time since the last tick; the next tick continues from this one."""

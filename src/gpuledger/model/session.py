@@ -164,6 +164,7 @@ class LedgerState:
     of arrival (NVML reports no time: all events of a tick have the same). `invalid` counts rejected values.
     `sessions_closed` and `session_durations` (seconds) are by Gpu uuid. `device_states`, `state_seconds` and
     `sm_ratios` (each Device's part of its Gpu's multiprocessors) are by uuid and `GI_CI` (empty without MIG).
+    `new_xids` and `new_devices` are the keys of counts and seconds that are still exported as 0.
     `owners` are present or recently gone owners of whole Gpus and Instances. `sessions` are the open ones.
     `parts` holds the results of separately reported parts of the posting, such as the store.
     """
@@ -184,3 +185,5 @@ class LedgerState:
     owners: tuple[OwnerRow, ...] = ()
     sessions: tuple[SessionRow, ...] = ()
     parts: tuple[CollectorRun, ...] = ()
+    new_xids: frozenset[tuple[str, int]] = frozenset()
+    new_devices: frozenset[tuple[str, str]] = frozenset()

@@ -17,6 +17,10 @@ Parser = Callable[[object], Any]
 Meaning = Callable[[Any], Mapping[str, str]]
 
 
+class InvalidElement(ValueError):
+    """An invalid element of a list. The message names it, so that the list need not be repeated."""
+
+
 @dataclass(frozen=True, slots=True)
 class NamedParser(Generic[T]):
     """A parser with the default metavar of its settings."""
@@ -37,7 +41,8 @@ class Setting:
     `repeatable` settings take a list; repeating the flag appends. The flag of a `boolean` setting needs no
     value, and then means true. `variables` are additional environment variables, named as in other programs.
     For a setting that exists for compatibility with another program, `means` maps its value to the gpuledger
-    settings that it sets, and `implies` to those that it sets only if nothing else does.
+    settings that it sets, and `implies` to those that it sets only if nothing else does. An `as_written`
+    setting takes numbers, dates and booleans of a file as texts, as they are written.
     """
 
     key: str
@@ -50,6 +55,7 @@ class Setting:
     variables: tuple[str, ...] = ()
     means: Meaning | None = None
     implies: Meaning | None = None
+    as_written: bool = False
 
     @property
     def environment(self) -> str:
@@ -83,6 +89,7 @@ def setting(
     variables: tuple[str, ...] = (),
     means: Meaning | None = None,
     implies: Meaning | None = None,
+    as_written: bool = False,
 ) -> T:
     """Returns a dataclass field that declares a Setting. Flags default to `--key-with-dashes`, the metavar to
     that of a NamedParser.
@@ -92,7 +99,9 @@ def setting(
     names = ("--" + key.replace("_", "-"),) if flags is None else flags
     alone = bare or parse is cast("object", boolean)
     shown = metavar or getattr(parse, "metavar", "")
-    declared = Setting(key, parse, help, names, shown, repeatable, alone, variables, means, implies)
+    declared = Setting(
+        key, parse, help, names, shown, repeatable, alone, variables, means, implies, as_written
+    )
     return field(default=default, metadata={"setting": declared})
 
 

@@ -11,6 +11,10 @@ from gpuledger.model.process import AccountingRecord, GpuProcess, UtilizationSam
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.workload import Allocation
 
+# Maximum length of an interval in seconds. After a longer gap (a suspend, a driver that hangs) energy is
+# unobserved, and who had a GPU is not known.
+LONGEST_INTERVAL = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -104,7 +108,9 @@ class Snapshot:
     Instances. `devices_failed` is true if the Devices could not be listed completely. Hardware counters
     restart when `boot_id` (`/proc/sys/kernel/random/boot_id`) or `driver_load` (start of the driver's kernel
     threads) changes; each is empty if unknown. `allocations_complete` is False while a configured source of
-    Allocations does not answer.
+    Allocations does not answer. `suspended` is for how long the machine was suspended since its boot, read
+    together with `elapsed`; `interval` is the time that was planned from the last tick to this one. Both are
+    seconds, None if unknown.
     """
 
     unix: float
@@ -120,6 +126,8 @@ class Snapshot:
     boot_id: str = ""
     driver_load: str = ""
     allocations_complete: bool = True
+    suspended: float | None = None
+    interval: float | None = None
 
     # Readings that list processes: all except Gpus that have MIG Instances. Computed once: used often.
     process_readings: tuple[Reading, ...] = field(init=False, compare=False, repr=False)

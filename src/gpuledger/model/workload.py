@@ -17,7 +17,7 @@ class Workload:
     names the evidence (`cgroup`, `simulator`, ...). `missing` is a short reason why the owner could not be
     resolved further, a label value of `gpuledger_unresolved_processes`. `labels` are the pod labels that the
     user allowed, sorted. `controller_kind` and `controller` name the object that created the pod (Job,
-    ReplicaSet, ...).
+    ReplicaSet, ...). `slurm_account` and `partition` are those of a Slurm job, not parts of its identity.
     """
 
     kind: str = "unknown"
@@ -36,6 +36,8 @@ class Workload:
     labels: tuple[tuple[str, str], ...] = ()
     controller_kind: str = ""
     controller: str = ""
+    slurm_account: str = ""
+    partition: str = ""
 
 
 UNKNOWN = Workload()

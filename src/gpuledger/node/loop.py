@@ -6,14 +6,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Condition, Event, Lock, Thread
 
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.node_state import Health, IndexHealth, NodeState, PauseHealth, ReloadHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
-from gpuledger.model.snapshot import CollectorRun, Snapshot
+from gpuledger.model.snapshot import LONGEST_INTERVAL, CollectorRun, Snapshot
 from gpuledger.model.source import Clock, Source
 from gpuledger.node.health import OK, SOURCE, HealthTracker, Pause, status_of
 
@@ -94,7 +94,8 @@ class Node:
     `publish` is called with each NodeState by the tick thread, by the watchdog when a tick hangs, and by the
     thread that calls `pause`; never by two threads at once. `required_quantities` is called before each tick,
     `owner_indexes` after it. `on_pause` is called when a pause begins, so that the next posting does not
-    continue from the last one. `pausable` says whether a pause can be requested.
+    continue from the last one. `pausable` says whether a pause can be requested. `suspended` returns for how
+    many seconds the machine was suspended since its boot; None if the source has another clock.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Node:
         owner_indexes: Callable[[], tuple[IndexHealth, ...]] = tuple,
         on_pause: Callable[[], None] = lambda: None,
         pausable: bool = False,
+        suspended: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._source = source
         self._name = name
@@ -118,6 +120,10 @@ class Node:
         self._required_quantities = required_quantities
         self._clock = clock
         self._interval = AdaptiveInterval(interval)
+        # Seconds that were planned from the last tick to the next one, whatever a reload changes meanwhile.
+        self._planned = interval
+        self._is_watching = True
+        self._suspended = suspended
         self._on_pause = on_pause
         self._health_tracker = HealthTracker(clock.unix(), interval, owner_indexes)
         self._health_tracker.pause = PauseHealth() if pausable else None
@@ -143,6 +149,7 @@ class Node:
     def start(self) -> None:
         """Start ticking; the first tick runs immediately."""
         self._began = self._clock.elapsed()
+        self._log_unwatched_time()
         for thread in self._threads:
             thread.start()
 
@@ -227,6 +234,7 @@ class Node:
         if parts.interval is not None:
             self._interval = AdaptiveInterval(parts.interval)
             self._health_tracker.requested_interval = parts.interval
+            self._log_unwatched_time()
         self._wake.set()
 
     def set_reload_health(self, health: ReloadHealth) -> None:
@@ -286,8 +294,12 @@ class Node:
 
     def _collect(self, parts: list[CollectorRun]) -> Snapshot:
         """Read, name and post; appends the outcome of each part to `parts`, also when one raises."""
+        # Sources read `elapsed` first: a suspend within the tick belongs to the next interval in both.
+        suspended = self._suspended()
         with self._timed(SOURCE, parts):
             snapshot = self._source.read(self._required_quantities())
+        if suspended is not None:
+            snapshot = replace(snapshot, suspended=suspended, interval=self._planned)
         parts += snapshot.collected
         with self._timed("workloads", parts):
             snapshot = self._name(snapshot)
@@ -329,6 +341,20 @@ class Node:
             now = self._interval.interval
             level = logging.WARNING if now > before else logging.INFO
             log.log(level, "a tick takes %.0f ms: the interval is now %g s", seconds * 1000, now)
+            self._log_unwatched_time()
+        self._planned = self._interval.interval
+
+    def _log_unwatched_time(self) -> None:
+        """Warn once while the interval is too long for the ledger."""
+        is_watching = self._interval.interval < LONGEST_INTERVAL
+        if self._is_watching and not is_watching:
+            log.warning(
+                "the interval is %g s: no GPU time is watched between reads that are more than %g s apart, "
+                "and their energy has no owner; set a shorter --interval",
+                self._interval.interval,
+                LONGEST_INTERVAL,
+            )
+        self._is_watching = is_watching
 
     def _run(self) -> None:
         due = self._clock.elapsed()

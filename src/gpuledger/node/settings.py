@@ -18,7 +18,7 @@ class NodeSettings:
         "interval",
         duration("s", lowest=0.05, highest=3600.0),
         1.0,
-        "time between reads of the driver; doubles automatically while a read takes over a fifth of it",
+        "time between reads, below 60s to watch GPU time; doubles while a read takes over a fifth of it",
         flags=("--interval", "--dcgm-update-frequency"),
     )
 

@@ -16,6 +16,7 @@ from gpuledger.model.node_state import Dialect, NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.source import Clock
 from gpuledger.outputs.responses import compress_gzip, page_response, wants_gzip
+from gpuledger.outputs.scrape_clients import ScrapeClients
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ class MetricsPages:
     time.
 
     `listed` are the dialects on the main page of a listener: their quantities are always required, and so are
-    those in `beside`, which other users of the state need. `renders` and `compressions` count for tests and
-    benchmarks. Raises UsageError for an unknown dialect in `listed`.
+    those in `beside`, which other users of the state need. `clients` are those of the pages. `renders` and
+    `compressions` count for tests and benchmarks. Raises UsageError for an unknown dialect in `listed`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class MetricsPages:
         self._last_state_number: dict[_Variant, int] = {}
         self._last_request_at: dict[str, float] = {}
         self._failing: set[str] = set()
+        self.clients = ScrapeClients(clock)
         self.renders = 0
         self.compressions = 0
 
@@ -108,6 +110,7 @@ class MetricsPages:
         numbers, times = tuple(other._last_state_number.items()), tuple(other._last_request_at.items())
         self._last_state_number = {variant: at for variant, at in numbers if known >= set(variant.names)}
         self._last_request_at = {name: at for name, at in times if name in known}
+        self.clients = other.clients
 
     def encode_text(self, names: tuple[str, ...]) -> tuple[NodeState, bytes]:
         """Returns the newest state and its page of these dialects as text 0.0.4, empty if it has no samples.
@@ -148,6 +151,7 @@ class MetricsPages:
             offered = choose_format(request.headers.get("accept", ""))
             variant = _Variant(names, offered, wants_gzip(request))
             now = self._clock.elapsed()
+            self.clients.add(request)
             for name in names:
                 self._last_request_at[name] = now
             current = self._current

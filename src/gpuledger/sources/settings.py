@@ -48,8 +48,7 @@ class SourceSettings:
         "slow_interval",
         duration("s", lowest=0.1),
         10.0,
-        "interval between reads of fields that change rarely or are slow to read, such as ECC counts and "
-        "power limits",
+        "interval between reads of rarely changing or slow fields, such as ECC counts",
     )
     enable_accounting: bool = setting(
         "accounting.enable",
@@ -63,7 +62,7 @@ class SourceSettings:
         "simulator.seed",
         integer(0, 2**32 - 1),
         1,
-        "simulator: seed; the same seed and scenario produce the same node",
+        "simulator: seed of the scenario",
     )
     speed: float = option(
         "simulator.speed",

@@ -15,7 +15,7 @@ from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.model.source import Clock
-from gpuledger.model.workload import Allocation
+from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.container_reader import open_container_indexes
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.device_index import IdentityCache
@@ -26,7 +26,14 @@ from gpuledger.workloads.job_map.job_map_reader import (
     job_map_allocations,
 )
 from gpuledger.workloads.job_map.settings import JobMapSettings
-from gpuledger.workloads.owner_indexes import AllocatingIndex, AllocationSource, OwnerFacts, OwnerIndexes
+from gpuledger.workloads.owner_indexes import (
+    AllocatingIndex,
+    AllocationSource,
+    OwnerFacts,
+    OwnerIndexes,
+    SeenPaths,
+    StandingAllocations,
+)
 from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher
 from gpuledger.workloads.pod_resources.kubelet_index import open_kubelet_index
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
@@ -47,6 +54,8 @@ OWNER_INDEX_GROUPS: dict[str, type] = {
     "containers": ContainerSettings,
 }
 
+# A user who sets one of them expects an answer.
+_KUBELET_PATHS = frozenset({"kubernetes.pod_resources_socket", "kubernetes.device_plugin_checkpoint"})
 _SLICE_PERIOD = 60.0
 _JOB_MAP_PERIOD = 5.0
 _SLURM_PERIOD = 10.0
@@ -72,18 +81,19 @@ def open_owner_indexes(
     allocating: list[AllocatingIndex] = []
     kubernetes = build_settings(KubernetesSettings, values)
     if is_kubernetes_enabled(kubernetes, environment):
-        kubernetes_indexes, source, pods = _open_kubernetes(values, host, node, environment, clock)
+        kubernetes_indexes, source, pods, kubelet = _open_kubernetes(values, host, node, environment, clock)
         indexes += kubernetes_indexes
         sources.append(source)
-        # The kubelet's index is the last one.
-        allocating.append(AllocatingIndex(indexes[-1], kubernetes.enabled == "true"))
+        allocating.append(kubelet)
     slurm_settings = build_settings(SlurmSettings, values)
     slurm = open_slurm_index(slurm_settings, host, clock, user_name)
     if slurm is not None:
         of_slurm = IdentityCache(slurm_allocations)
         indexes.append(slurm)
-        allocating.append(AllocatingIndex(slurm, slurm_settings.enabled == "true"))
-        sources.append(lambda devices: of_slurm(slurm.value, devices))
+        # Enabled by a setting, or by a directory or cgroup of slurmd.
+        allocating.append(AllocatingIndex(slurm, is_named=True))
+        # A silent index has no cgroup tree, which alone says that a job still exists.
+        sources.append(StandingAllocations(slurm, lambda devices: of_slurm(slurm.value, devices), clock))
 
     def jobs() -> SlurmJobs:
         return NO_JOBS if slurm is None else slurm.value
@@ -94,7 +104,15 @@ def open_owner_indexes(
         of_job_map = IdentityCache(partial(job_map_allocations, kind=job_map_settings.kind))
         indexes.append(job_map)
         allocating.append(AllocatingIndex(job_map, is_named=True))
-        sources.append(lambda devices: of_job_map(job_map.value, devices, jobs()))
+
+        def still_runs(owner: Workload) -> bool:
+            return slurm is not None and slurm.health.success and slurm.value.get(owner.job) is not None
+
+        sources.append(
+            StandingAllocations(
+                job_map, lambda devices: of_job_map(job_map.value, devices, jobs()), clock, still_runs
+            )
+        )
     containers = open_container_indexes(build_settings(ContainerSettings, values), clock=clock)
     indexes += containers
 
@@ -143,21 +161,40 @@ def open_kubernetes_indexes(
 
 def _open_kubernetes(
     values: Mapping[str, Any], host: HostSettings, node: str, environment: Mapping[str, str], clock: Clock
-) -> tuple[list[BackgroundIndex], AllocationSource, Callable[[], Pods]]:
-    """The indexes, the allocations of the kubelet, and a function that returns the known pods."""
+) -> tuple[list[BackgroundIndex], AllocationSource, Callable[[], Pods], AllocatingIndex]:
+    """The indexes, the kubelet's allocations, a function that returns the known pods, the kubelet's index."""
     kubernetes = build_settings(KubernetesSettings, values)
     pods, slices = open_kubernetes_indexes(kubernetes, node, environment, clock)
     settings = build_settings(PodResourcesSettings, values)
     cgroups = PodCgroups(Path(host.sysfs) / "fs/cgroup", clock)
-    kubelet = open_kubelet_index(settings, clock=clock, before_read=cgroups.refresh)
+    files = SeenPaths(settings.socket, settings.checkpoint)
+
+    def before_read() -> None:
+        files.look()
+        cgroups.refresh()
+
+    kubelet = open_kubelet_index(settings, clock=clock, before_read=before_read)
     indexes = [*pods.indexes, *([] if slices is None else [slices]), kubelet]
-    matcher = AllocationMatcher(settings, cgroups)
+
+    def find_cgroup(uid: str) -> bool | None:
+        # Of a silent kubelet, the last allocations stand for five minutes without a cgroup, too.
+        return cgroups(uid) if kubelet.health.success else None
+
+    matcher = AllocationMatcher(settings, find_cgroup)
 
     def kubelet_allocations(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         known = NO_SLICES if slices is None else slices.value
         return matcher.match(kubelet.value, devices, pods.value, known)
 
-    return indexes, kubelet_allocations, lambda: pods.value
+    def has_cgroup(owner: Workload) -> bool:
+        pod = pods.value.by_uid(owner.pod_uid)
+        # The cgroup of a static pod is named after its hash.
+        uid = pod.hash if pod is not None and pod.hash else owner.pod_uid
+        return bool(uid) and cgroups(uid) is True
+
+    source = StandingAllocations(kubelet, kubelet_allocations, clock, has_cgroup)
+    is_named = kubernetes.enabled == "true" or not _KUBELET_PATHS.isdisjoint(values)
+    return indexes, source, lambda: pods.value, AllocatingIndex(kubelet, is_named, files)
 
 
 def open_job_map_index(settings: JobMapSettings, clock: Clock) -> PolledIndex[JobMap] | None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from os.path import exists
 from typing import NamedTuple
 
 from gpuledger.host.owner_index import BackgroundIndex, is_tried
 from gpuledger.model.devices import Device
 from gpuledger.model.node_state import IndexHealth
+from gpuledger.model.source import Clock
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.container import Containers
 from gpuledger.workloads.device_index import same_objects
@@ -29,14 +31,78 @@ class OwnerFacts(NamedTuple):
 
 
 class AllocatingIndex(NamedTuple):
-    """An index that is a source of Allocations; `is_named` if a setting names or enables it."""
+    """An index that is a source of Allocations.
+
+    `is_named` if a setting names or enables it. `has_existed` returns whether its socket, file or directory
+    was ever seen here.
+    """
 
     source: BackgroundIndex
     is_named: bool = False
+    has_existed: Callable[[], bool] = lambda: False
+
+    @property
+    def is_configured(self) -> bool:
+        """Whether this source should answer here; without that, a silent one is merely absent."""
+        return self.is_named or self.has_existed()
 
 
 # Seconds for which the last allocations of a silent index are all that there are.
 _LONGEST_SILENCE = 300.0
+
+
+def is_silent(health: IndexHealth, unix: float) -> bool:
+    """Whether an index answered before, but not in the last five minutes."""
+    last = health.last_success
+    return last is not None and not health.success and unix - last > _LONGEST_SILENCE
+
+
+class StandingAllocations:
+    """The allocations of one index; after five minutes of silence only those of owners that still exist.
+
+    `still_exists` returns whether the owner certainly has a cgroup. Neither it nor `read` blocks.
+    """
+
+    def __init__(
+        self,
+        index: BackgroundIndex,
+        read: AllocationSource,
+        clock: Clock,
+        still_exists: Callable[[Workload], bool] = lambda _: False,
+    ) -> None:
+        self._index = index
+        self._read = read
+        self._clock = clock
+        self._still_exists = still_exists
+        self._standing: tuple[Allocation, ...] = ()
+
+    def __call__(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
+        """The allocations now; the same object while nothing changes."""
+        found = self._read(devices)
+        if not is_silent(self._index.health, self._clock.unix()):
+            return found
+        standing = [one for one in found if self._still_exists(one.workload)]
+        if not same_objects(standing, self._standing):
+            self._standing = tuple(standing)
+        return self._standing
+
+
+class SeenPaths:
+    """Remembers whether any of these paths was there when `look` was called."""
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
+        self._seen = False
+
+    def look(self) -> None:
+        """Look for the paths. Not for the tick: a file system can hang."""
+        self._seen = self._seen or any(map(exists, self._paths))
+
+    def __call__(self) -> bool:
+        """Whether one of them was ever there."""
+        return self._seen
+
+
 # Seconds. Covers the jitter before a watch, a kubelet that takes its whole deadline, and a slow disk.
 _READ_ONCE_TIMEOUT = 10.0
 
@@ -112,16 +178,14 @@ class OwnerIndexes:
         """Whether no source of Allocations is silent at this time.
 
         A source that answered before is silent after five minutes. One that never answered is silent if it is
-        named by a setting, else it does not exist here.
+        configured, else it does not exist here.
         """
-        for source, is_named in self._allocating:
-            health = source.health
-            if health.last_success is None:
-                if is_named:
-                    return False
-            elif not health.success and unix - health.last_success > _LONGEST_SILENCE:
-                return False
-        return True
+        return not any(
+            one.is_configured
+            if one.source.health.last_success is None
+            else is_silent(one.source.health, unix)
+            for one in self._allocating
+        )
 
     def resolve_owner(
         self, found: Workload, allocations: Sequence[Allocation], *, computes: bool

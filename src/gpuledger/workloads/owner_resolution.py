@@ -97,7 +97,7 @@ def _from_allocations(found: Workload, allocations: Sequence[Allocation]) -> Wor
 def enrich_owner(
     workload: Workload, jobs: SlurmJobs = NO_JOBS, containers: Iterable[Containers] = ()
 ) -> Workload:
-    """The Workload with the number and user of its Slurm job, or with the name of its container.
+    """The Workload with what is known of its Slurm job, or with the name of its container.
 
     Returns the same object if there is nothing to add. A process or allocation of a job belongs to the user
     of the job, whatever uid the process has. A pod keeps its own user. The name of a container is the
@@ -108,9 +108,10 @@ def enrich_owner(
         if found is None:
             return workload
         user = found.user if workload.kind == "slurm" and found.user else workload.user
-        if (found.job, user) == (workload.job, workload.user):
-            return workload
-        return replace(workload, job=found.job, user=user)
+        known = replace(
+            workload, job=found.job, user=user, slurm_account=found.account, partition=found.partition
+        )
+        return workload if known == workload else known
     if workload.kind == "container" and workload.container_id and not workload.container:
         names = (find_container_name(known, workload.container_id) for known in containers)
         if name := next(filter(None, names), ""):

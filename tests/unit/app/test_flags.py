@@ -70,9 +70,9 @@ def test_the_help_names_its_other_pages(flag: str, capsys: pytest.CaptureFixture
 
 
 def test_a_command_without_more_flags_has_one_page_of_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--help-all" not in page(capsys, "report", "--help")
+    assert "--help-all" not in page(capsys, "pause", "--help")
     assert "--help-compat" not in page(capsys, "collect", "--help")
-    assert main(("report", "--help-all")) == 2
+    assert main(("pause", "--help-all")) == 2
 
 
 def test_each_group_of_settings_is_declared_once_for_existing_commands() -> None:

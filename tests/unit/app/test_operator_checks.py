@@ -70,6 +70,11 @@ INVALID: dict[str, tuple[Json, str]] = {
         exporter(config={"dialect": ["prose"]}),
         "spec.exporter.config: unknown dialect 'prose'; did you mean 'process'?",
     ),
+    "an invalid entry of a price list": (
+        exporter(config={"price": {"gpu_hour": [{"gpu": "*H100*", "price": 2.4}, {"price": -1}]}}),
+        "spec.exporter.config: price.gpu_hour: entry 2 (price -1): price: expected a price of one "
+        "GPU-hour, such as 1.20, not -1",
+    ),
     "an unknown dialect in a variable": (
         exporter(env=variables(GPULEDGER_DIALECT="prose")),
         "spec.exporter.env: unknown dialect 'prose'; did you mean 'process'?",
@@ -147,6 +152,9 @@ VALID: dict[str, Json] = {
     "flags": exporter(args=["--interval=5s", "-log-level", "debug", "--listen-address=:9500=native"]),
     "a value that looks like a flag name": exporter(args=["--node-name", "config"]),
     "settings of other commands in its configuration": exporter(config={"textfile": {"file": "/tmp/a.prom"}}),
+    "a price list": exporter(
+        config={"price": {"gpu_hour": [{"gpu": "*", "from": "2026-01-01", "price": 2.4}]}}
+    ),
     "GPUs of a real node": exporter(devices=[0, "GPU-5c1b8e8e", "0000:17:00.0"]),
     "simulated GPUs": exporter(**SIMULATED, devices=[0, 7]),
     "a flag with a value that only the pod knows": exporter(env=[BY_NODE], args=["--node-name", "$(NODE)"]),

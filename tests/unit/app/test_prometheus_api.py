@@ -262,7 +262,7 @@ def test_a_malformed_header_is_rejected_and_not_repeated(header: str) -> None:
             ["--prometheus", "http://h", "--since", "2099-01-01", "--until", "2099-02-01"],
             "must be in the past",
         ),
-        (["--by", "node"], "--by node needs --prometheus"),
+        (["--prometheus", "http://h", "--by", "team,unit"], "owner series have no unit label"),
     ],
 )
 def test_invalid_arguments_are_rejected_before_the_first_query(

@@ -16,7 +16,7 @@ from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.host.files import FileWatch, file_states
 from gpuledger.http.limits import HttpLimits
-from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.model.settings import (
     ReloadPolicy,
     comma_separated,
@@ -104,6 +104,7 @@ CREATED_AGAIN = {
     DcgmSettings,
     SmiDialectSettings,
     Prices,
+    TeamSettings,
     LogSettings,
 }
 # The keys of other groups that a reload applies one by one.
@@ -149,6 +150,8 @@ def test_only_these_keys_need_a_restart() -> None:
         "listen_address",
         "process.max_per_device",
         "energy.zero_hold",
+        "price.basis",
+        "report.timezone",
         "state_dir",
         "procfs",
         "sysfs",

@@ -8,6 +8,8 @@ import json
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -363,7 +365,10 @@ def test_a_pod_with_an_allocation_but_no_process_is_explained(
     assert "allocated: GPU 0 GPU-0" in text
     assert "without a process there for 1.00 h" in text
     (row,) = (row for row in figures(capsys, tmp_path, "--by", "pod") if row["pod"])
-    assert (float(row["held_gpu_hours"]), float(row["gpu_hours"]), row["millijoules"]) == (1.0, 0.0, "0")
+    # It keeps the GPU from others, so it has its time.
+    assert (float(row["held_gpu_hours"]), float(row["gpu_hours"]), row["millijoules"]) == (1.0, 1.0, "0")
+    (row,) = (row for row in figures(capsys, tmp_path, "--by", "pod", "--basis", "residence") if row["pod"])
+    assert float(row["gpu_hours"]) == 0.0
 
 
 def test_an_ambiguous_pod_name_needs_its_namespace(
@@ -405,7 +410,7 @@ def test_a_name_adds_no_lines_to_the_report(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_defaults_in_the_help_are_valid_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "--help"]) == 0
+    assert main(["report", "--help-all"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for default in (
         "(default: 7d) [store.detail",
@@ -413,3 +418,87 @@ def test_defaults_in_the_help_are_valid_input(capsys: pytest.CaptureFixture[str]
         "(default: 1GiB) [store.max_size",
     ):
         assert default in text
+
+
+PRICED = ("--price.gpu-hour", "2.40", "--price.kwh", "0.3", "--price.currency", "EUR")
+
+
+def exact(rows: list[dict[str, str]]) -> tuple[int, int, Decimal]:
+    """Microseconds, millijoules and cost of all rows."""
+    cost = sum((Decimal(row["cost"] or 0) for row in rows), Decimal(0))
+    return (
+        sum(int(row["gpu_microseconds"]) for row in rows),
+        sum(int(row["millijoules"]) for row in rows),
+        cost,
+    )
+
+
+@pytest.mark.parametrize(
+    "by", ["owner", "namespace", "pod", "gpu", "model", "command", "node", "namespace,gpu"]
+)
+def test_the_total_is_the_same_for_every_key(
+    books: Path, capsys: pytest.CaptureFixture[str], by: str
+) -> None:
+    rows_now = figures(capsys, books, "--by", by, *PRICED)
+    # 119 minutes on two GPUs; the first interval of an energy counter is not booked.
+    millijoules = 118 * 1000 * J + 118 * 100 * J
+    hours, kwh = Decimal(2 * 119) / 60, Decimal(millijoules) / 3_600_000_000
+    cost = (hours * Decimal("2.40") + kwh * Decimal("0.3")).quantize(Decimal("1e-10"))
+    assert exact(rows_now) == (2 * 119 * 60_000_000, millijoules, cost)
+
+
+def test_ranges_that_meet_at_half_past_add_up(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    middle = format_time(UNIX // 3600 * 3600 + 1800)
+    ends = (("--until", middle), ("--since", middle))
+    halves = [exact(figures(capsys, books, *end, *PRICED)) for end in ends]
+    whole = exact(figures(capsys, books, *PRICED))
+    assert min(halves) > (0, 0, 0)
+    assert tuple(map(sum, zip(*halves, strict=True)))[:2] == whole[:2]
+
+
+def test_every_hour_has_rows_of_its_own(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows_now = figures(capsys, books, "--every", "hour", "--by", "pod", *PRICED)
+    assert len({row["period"] for row in rows_now}) == 3
+    assert exact(rows_now)[:2] == exact(figures(capsys, books, *PRICED))[:2]
+    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--every", "hour")
+    assert text.splitlines()[2].startswith("period")
+
+
+def test_several_keys_have_a_column_each(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows_now = figures(capsys, books, "--by", "namespace,model")
+    assert {(row["namespace"], row["model"]) for row in rows_now if row["namespace"]} == {
+        ("ml", "NVIDIA H100"),
+        ("web", "NVIDIA H100"),
+    }
+    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--by", "namespace,model")
+    assert text.splitlines()[2].split()[:2] == ["namespace", "model"]
+
+
+def test_the_basis_is_chosen_when_the_report_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(tmp_path)
+    holder = Allocation(A, TRAIN, Fraction(1))
+    for minute in range(61):
+        run.tick({A: minute * 1000 * J}, [process(A, 2, workload=CHAT)], seconds=60.0, allocations=(holder,))
+    run.store.close()
+    for basis, paying in (("allocation", "train-0"), ("residence", "chat-0")):
+        words = ("--by", "pod", "--basis", basis)
+        assert hours_of(tmp_path, paying, capsys, *words) == 1.0
+        text = run_command(capsys, "report", "--state-dir", str(tmp_path), *ALL, *words)
+        assert f"GPU time by {basis}" in text.splitlines()[0]
+
+
+def test_a_price_list_without_a_match_names_the_gpu(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = '[{"gpu": "*A100*", "price": 1}]'
+    text = run_command(capsys, "report", "--state-dir", str(books), *ALL, "--price.gpu-hour", listed)
+    total = next(line for line in text.splitlines() if line.startswith("total"))
+    assert " 0+ " in total
+    assert "price.gpu_hour: no entry matches NVIDIA H100" in text
+    rows_now = figures(capsys, books, "--price.gpu-hour", listed)
+    assert sum(int(row["unpriced_microseconds"]) for row in rows_now) == 2 * 119 * 60_000_000
+
+
+def test_a_report_of_a_month_names_it_in_its_range(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = run_command(capsys, "report", "--state-dir", str(books), "--in", "2023-11")
+    assert text.startswith("2023-11-01 00:00 +0000 to 2023-11-15 ")

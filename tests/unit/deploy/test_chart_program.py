@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,23 @@ def test_the_program_listens_on_the_ports_of_the_pod(
     ports = [one["containerPort"] for one in container["ports"]]
     assert [int(one.partition("=")[0].rpartition(":")[2]) for one in addresses] == ports
     assert addresses == listening
+
+
+def test_a_price_list_in_the_settings_reaches_the_program(tmp_path: Path) -> None:
+    entries = [
+        {"gpu": "*H100*", "mig": "1g.*", "from": "2026-01-01", "price": 2.4, "per": "instance"},
+        {"price": "1.00000000000000000001"},
+        {"node": "lab-*", "price": 1_000_000},
+    ]
+    values = {"config": {"price": {"gpu_hour": entries, "kwh": 0.3}}}
+    got = load_container_settings(main_container(values), config_of(render(values)), tmp_path)
+    assert got["price.kwh"] == Decimal("0.3")
+    assert [entry.amount for entry in got["price.gpu_hour"]] == [
+        Decimal("2.4"),
+        Decimal("1.00000000000000000001"),
+        1_000_000,
+    ]
+    assert dict(got["price.gpu_hour"][0].conditions)["from"] == "2026-01-01"
 
 
 def test_the_chart_knows_which_settings_need_a_restart(tmp_path: Path) -> None:

@@ -370,6 +370,33 @@ def test_the_web_page_shows_no_names_by_default(page: object, setting: str) -> N
     assert settings({"web": {"page": page}})["web"] == {"page": setting}
 
 
+@pytest.mark.parametrize(
+    ("values", "hold"),
+    [
+        ({}, None),
+        ({"serviceMonitor": {"interval": "60s"}}, None),
+        ({"serviceMonitor": {"enabled": True, "interval": "15s"}}, None),
+        ({"serviceMonitor": {"enabled": True}}, "40s"),
+        ({"serviceMonitor": {"enabled": True, "interval": "60s"}}, "70s"),
+        ({"podMonitor": {"enabled": True, "interval": "1m30s", "scrapeTimeout": "45s"}}, "135s"),
+        ({"podMonitor": {"enabled": True, "interval": "59s500ms", "scrapeTimeout": ""}}, "70s"),
+        ({"podMonitor": {"enabled": True, "interval": ""}}, None),
+        ({"mode": "collect"}, "90s"),
+        ({"mode": "collect", "textfile": {"every": "15s"}}, "45s"),
+        ({"mode": "collect", "textfile": {"every": "1.5m"}}, None),
+        ({"mode": "collect", "textfile": {"every": "5m"}}, "330s"),
+    ],
+)
+def test_new_series_are_held_for_the_interval_that_the_same_values_set(
+    values: dict[str, Any], hold: str | None
+) -> None:
+    assert settings(values).get("energy", {}).get("zero_hold") == hold
+    for given in ({"energy": {"zero_hold": "5s"}}, {"energy.zero_hold": "5s"}):
+        found = settings({**values, "config": given})
+        assert found.get("energy.zero_hold", found.get("energy", {}).get("zero_hold")) == "5s"
+        assert ("energy" in found) != ("energy.zero_hold" in found)
+
+
 def annotation(values: dict[str, Any]) -> str:
     (daemonset,) = of_kind("DaemonSet", values)
     return str(daemonset["spec"]["template"]["metadata"]["annotations"]["gpuledger/restart-on"])

@@ -20,7 +20,7 @@ from gpuledger.exposition.merging import merge_families
 from gpuledger.model.node_state import NodeState
 
 FOLDER = Path(__file__).parents[2] / "golden"
-EVERY = create_dialects(DialectSettings(), "0.0.0")
+EVERY = create_dialects(DialectSettings(), "0.0.0", price=lambda device, _: 1.25 if device.instance else 2.4)
 STATES = {"good": golden_state, "stale": stale_state}
 
 

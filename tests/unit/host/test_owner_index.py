@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 
+from builders import FakeClock
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.model.errors import GpuledgerError
 
@@ -70,6 +71,24 @@ def test_a_failed_reading_keeps_the_last_value_and_its_time(error: Exception) ->
     assert index.value == ["a"]
     assert (index.health.success, index.health.entries, index.health.last_success) == (False, 1, 1000.0)
     assert index.health.error == str(error)
+
+
+def test_a_reading_that_hangs_is_a_failure() -> None:
+    clock, seen = FakeClock(), []
+
+    def read() -> list[str]:
+        for seconds in (0.0, 60.0, 1.0):
+            clock.advance(seconds)
+            seen.append((index.health.success, index.health.last_success))
+        assert "has not returned" in index.health.error
+        return ["b"]
+
+    index = PolledIndex("jobs", read, [], period=5.0, clock=clock)
+    index._succeeded(1)
+    assert index.refresh()
+    before = 1_700_000_000.0
+    assert seen == [(True, before), (True, before), (False, before)]
+    assert (index.health.success, index.health.last_success) == (True, before + 61)
 
 
 def test_a_failure_and_its_end_are_each_logged_once(caplog: pytest.LogCaptureFixture) -> None:

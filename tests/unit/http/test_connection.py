@@ -43,6 +43,19 @@ def test_other_clients_are_served_while_a_response_is_computed():
     assert serve(scenario, routes=pending.routes) == ([b"hello\n"] * 3, b"at last\n", b"hello\n")
 
 
+def test_a_request_has_the_address_and_the_port_of_its_client():
+    routes = Routes({"/who": lambda request: text_response(request.client)})
+
+    async def scenario(server):
+        async with Client(server) as one, Client(server) as other:
+            return [(await client.ask("/who")).body.decode().split() for client in (one, one, other)]
+
+    first, again, other = serve(scenario, routes=routes)
+    assert first == again
+    assert first[0] == other[0] == "127.0.0.1"
+    assert first[1] != other[1]
+
+
 def test_pipelined_requests_keep_their_order():
     pending = PendingRoutes()
 

@@ -57,6 +57,17 @@ def test_an_allocation_without_processes_is_unused() -> None:
     assert unused(only(times)) == 4
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_it_is_unknown_whether_an_allocation_is_used_while_the_list_is_not_read(used: bool) -> None:
+    times = AllocationTimes()
+    mine = [process(A, 1, workload=ANNA)] if used else []
+    for at in range(11):
+        tick(times, float(at), [ANNA], *mine, failed=4 <= at < 7)
+    one = only(times)
+    unread = sum(bits.bit_count() for bits in one.unread.unsaved.values())
+    assert (unused(one), unread) == (0 if used else 7, 3)
+
+
 def test_another_owners_process_does_not_use_the_allocation() -> None:
     times = AllocationTimes()
     for at in range(11):

@@ -91,3 +91,13 @@ def test_every_state_begins_at_0() -> None:
     states.post(snapshot(reading(CARD)))
     assert set(states.seconds.values()) == {0.0}
     assert {state for *_, state in states.seconds} == {ACTIVE, HELD, IDLE, UNKNOWN}
+
+
+def test_a_device_that_appears_later_begins_at_0() -> None:
+    states = DeviceStates()
+    later = gpu(7)
+    for at in (100.0, 101.0, 102.0):
+        cards = [CARD] if at == 100.0 else [CARD, later]
+        states.post(snapshot(*(reading(card, values={q.UTILIZATION: 0.0}) for card in cards), unix=at))
+    assert sum(states.seconds[later.uuid, "", name] for name in (ACTIVE, HELD, IDLE, UNKNOWN)) == 1.0
+    assert (states.born[CARD.uuid, ""], states.born[later.uuid, ""]) == (100.0, 101.0)

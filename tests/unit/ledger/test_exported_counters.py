@@ -73,3 +73,20 @@ def test_the_store_gets_the_number_of_an_ended_series_if_it_has_one() -> None:
     held.end(BORN + 1.0)
     assert held.dropped == {7: True, 8: False}
     assert not held.changed
+
+
+def test_a_longer_hold_keeps_what_was_exported_and_holds_the_rest() -> None:
+    held = ExportedCounters(30.0, 300.0)
+    held.add(LABELS, 5000, BORN)
+    later = ("GPU-0", "process", "later")
+    held.add(later, 70, BORN + 20.0)
+    for hold, after, expected in [
+        (30.0, 30.0, [5000, 0]),
+        (70.0, 31.0, [5000, 0]),
+        (70.0, 89.0, [5000, 0]),
+        (70.0, 90.0, [5000, 70]),
+        (900.0, 91.0, [5000, 70]),
+    ]:
+        held.hold = hold
+        assert [amount for _, amount, _ in held.exported(BORN + after)] == expected
+        assert sum(held.pending(BORN + after).values()) == 5070 - sum(expected)

@@ -23,7 +23,7 @@ A = gpu(0, sm_count=132)
 POD = Workload("pod", "ml", "train-0", "main", "uid-0")
 P = process(A, 1, workload=POD)
 J = 1000
-HOUR = 3600.0
+QUARTER = 900.0
 
 
 def test_a_session_is_stored_again_only_when_it_changed() -> None:
@@ -39,16 +39,16 @@ def test_a_session_is_stored_again_only_when_it_changed() -> None:
     assert taken == [[7], [], [7], []]
 
 
-def span(number: int, hour: int, second: float, method: str = "measured", *residents: int) -> Span:
+def span(number: int, quarter: int, second: float, method: str = "measured", *residents: int) -> Span:
     """A span of one second with 1 J per account and 10 J per resident."""
-    begins = hour * HOUR + second
+    begins = quarter * QUARTER + second
     one = Span(number, A.uuid, 0, method, begins, begins + 1, residents)
     one.idle, one.unattributed, one.unobserved = J, J, J
     one.shares = {resident: SessionShare(10 * J, 1_000_000, 500) for resident in residents}
     return one
 
 
-def test_too_many_unsaved_spans_are_summed_by_hour_residents_and_method(
+def test_too_many_unsaved_spans_are_summed_by_quarter_residents_and_method(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(journals, "_MAX_SPANS", 11)
@@ -75,7 +75,7 @@ def test_too_many_unsaved_spans_are_summed_by_hour_residents_and_method(
     assert sum(one.millijoules for one in journal.spans.values()) == before
 
 
-def test_if_that_is_not_enough_each_hour_becomes_one_unattributed_span(
+def test_if_that_is_not_enough_each_quarter_becomes_one_unattributed_span(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each second had other residents; the books still balance."""

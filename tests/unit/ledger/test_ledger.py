@@ -195,7 +195,7 @@ def test_gpu_time_of_a_posting_that_failed_is_not_lost(monkeypatch: pytest.Monke
 
 
 def test_a_pause_is_not_watched() -> None:
-    book = Ledger(LedgerSettings(zero_hold=0.0), suspended=lambda: 0.0)
+    book = Ledger(LedgerSettings(zero_hold=0.0))
     book.post(snapshot(reading(A), unix=100))
     book.interrupt()
     book.post(snapshot(reading(A), unix=105))

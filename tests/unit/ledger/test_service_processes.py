@@ -13,13 +13,14 @@ from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.service_processes import serving_processes
-from gpuledger.ledger.store.history import History, build_report
+from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model import quantities as q
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run
-from report_helpers import folded, same
+from report_helpers import folded, quarters, same
 
 A, B = gpu(0), gpu(1)
 PART, OTHER_PART = instance(A, 1), instance(A, 2)
@@ -114,7 +115,7 @@ def test_a_device_with_only_the_context_of_a_serving_server_is_idle() -> None:
 def report_of(file: Path, by: str = "user") -> UsageReport:
     history = History(file)
     try:
-        return build_report(history, by, Prices(), (0, 2**32))
+        return build_report(history, by, Prices(), quarters(0, 2**32 // 900 * 900))
     finally:
         history.close()
 

@@ -14,15 +14,15 @@ from gpuledger.ledger.energy.booking import BookedInterval
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.spans import Span, SpanRecorder
-from gpuledger.ledger.watched_time import HOUR
+from gpuledger.ledger.watched_time import HOUR, QUARTER
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.session import UNOBSERVED
 
 A = gpu(0)
 PEOPLE = [process(A, pid) for pid in (1, 2, 3)]
 START = 1_700_000_000.0
-# The next full hour after START.
-FULL = (START // HOUR + 1) * HOUR
+# The next quarter of an hour after START.
+FULL = (START // QUARTER + 1) * QUARTER
 
 
 def number_of(key: ProcessKey) -> int:
@@ -108,7 +108,7 @@ def test_a_resident_without_energy_is_in_the_span() -> None:
     assert {number: share.millijoules for number, share in span.shares.items()} == {1: 5, 2: 0}
 
 
-def test_an_interval_across_the_hour_is_cut_in_proportion() -> None:
+def test_an_interval_across_a_quarter_is_cut_in_proportion() -> None:
     first, second = Bench().post(posted(FULL - 1, FULL + 3, {1: 101}, idle=8))
     assert (first.begins, first.ends, second.begins, second.ends) == (FULL - 1, FULL, FULL, FULL + 3)
     assert [span.shares[1].millijoules for span in (first, second)] == [25, 76]
@@ -116,7 +116,20 @@ def test_an_interval_across_the_hour_is_cut_in_proportion() -> None:
     assert [span.shares[1].resident for span in (first, second)] == [1_000_000, 3_000_000]
 
 
-def test_an_interval_that_ends_at_the_hour_is_not_cut_and_the_next_begins_a_span() -> None:
+def test_an_interval_across_several_quarters_is_cut_at_each_without_loss() -> None:
+    spans = Bench().post(posted(FULL - 100, FULL + 2 * QUARTER + 100, {1: 101}, idle=7, unobserved=0))
+    assert [(span.begins - FULL, span.ends - FULL) for span in spans] == [
+        (-100, 0),
+        (0, 900),
+        (900, 1800),
+        (1800, 1900),
+    ]
+    assert [span.quarter - spans[1].quarter for span in spans] == [-1, 0, 1, 2]
+    assert [span.shares[1].millijoules for span in spans] == [5, 46, 45, 5]
+    assert [span.idle for span in spans] == [0, 4, 3, 0]
+
+
+def test_an_interval_that_ends_at_a_quarter_is_not_cut_and_the_next_begins_a_span() -> None:
     first, second = Bench().post(posted(FULL - 1, FULL, {1: 7}), posted(FULL, FULL + 1, {1: 7}))
     assert (first.ends, second.begins) == (FULL, FULL)
 

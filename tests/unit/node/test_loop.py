@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from threading import Event, current_thread
 from typing import Any
 
@@ -18,7 +19,7 @@ from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import CollectorRun, Snapshot
 from gpuledger.model.source import Clock
 from gpuledger.node.health import status_of
-from gpuledger.node.loop import AdaptiveInterval, Node
+from gpuledger.node.loop import AdaptiveInterval, Node, NodeChange
 from unit.node.support import ScriptedSource, node_of
 
 CARD = gpu(0)
@@ -183,6 +184,64 @@ def test_a_tick_during_a_suspend_is_not_reported_as_a_hung_driver() -> None:
     states.wait_for(lambda state: state.health.ticks >= 3)
     ticking.stop()
     assert not any(state.health.stalled for state in states)
+
+
+def test_a_suspend_within_a_tick_is_no_hang() -> None:
+    """The clock of that reading is from before the suspend, and so is its time in suspend."""
+    clock, slept, gpu_times = FakeClock(), [0.0], []
+
+    def read(sleeps: float = 0.0) -> Snapshot:
+        seen = replace(GOOD, unix=clock.unix(), elapsed=clock.elapsed())
+        clock.advance(sleeps)
+        slept[0] += sleeps
+        return seen
+
+    source = ScriptedSource(read, lambda: read(7200.0), read)
+    ticking = node_of(source, clock=clock, suspended=lambda: slept[0])
+    for _ in range(4):
+        gpu_times.append(ticking.tick().ledger.time)
+        clock.advance(1.0)
+    assert gpu_times[-1].watched == {CARD.uuid: 2_000_000}
+    assert "unobserved" not in {row.labels[2] for row in gpu_times[-1].rows}
+
+
+def test_a_snapshot_has_the_interval_that_was_planned_before_it() -> None:
+    clock, states = FakeClock(), PublishedStates()
+
+    def read(seconds: float = 0.0) -> Snapshot:
+        clock.advance(seconds)
+        return GOOD
+
+    source = ScriptedSource(*[lambda: read(20.0)] * 10, read)
+    ticking = node_of(source, states.publish, clock=clock, interval=10.0, suspended=lambda: 3.0)
+    for _ in range(12):
+        ticking.tick()
+    with ticking.between_ticks():
+        ticking.apply_change(NodeChange(interval=300.0))
+    ticking.tick()
+    ticking.tick()
+    seen = [state.snapshot for state in states if state.snapshot is not None]
+    assert [one.interval for one in seen] == [10.0] * 10 + [20.0] * 3 + [300.0]
+    assert {one.suspended for one in seen} == {3.0}
+
+
+def test_a_source_with_another_clock_has_neither() -> None:
+    shown = node_of(ScriptedSource(good)).tick()
+    assert shown.snapshot is GOOD
+
+
+@pytest.mark.parametrize(
+    ("interval", "warnings"), [(1.0, 0), (30.0, 0), (59.0, 0), (60.0, 1), (90.0, 1), (3600.0, 1)]
+)
+def test_an_interval_that_watches_nothing_is_said_once(
+    interval: float, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticking = node_of(ScriptedSource(good), interval=interval)
+    ticking.start()
+    with ticking.between_ticks():
+        ticking.apply_change(NodeChange(interval=interval))
+    ticking.stop()
+    assert caplog.text.count("no GPU time is watched") == warnings
 
 
 def test_stopping_the_node_closes_the_source() -> None:

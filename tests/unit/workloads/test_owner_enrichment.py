@@ -10,7 +10,8 @@ from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs
 
 SLUID = "sEKNKTV3WPV500"
 ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
-JOBS = SlurmJobs([SlurmJob("4242", sluid=SLUID, user="alice"), SlurmJob("7", user="bob"), SlurmJob("8")])
+NLP = SlurmJob("9", user="bob", account="nlp", partition="gpu")
+JOBS = SlurmJobs([SlurmJob("4242", sluid=SLUID, user="alice"), SlurmJob("7", user="bob"), SlurmJob("8"), NLP])
 BOXES: tuple[dict[str, str], ...] = ({}, {ID: "web"})
 
 
@@ -30,6 +31,10 @@ def container(**more: str) -> Workload:
             Workload(kind="pod", pod_uid="u", job=SLUID, user="root"),
             Workload(kind="pod", pod_uid="u", job="4242", user="root"),
         ),
+        (
+            Workload(kind="slurm", job="9", user="bob"),
+            Workload(kind="slurm", job="9", user="bob", slurm_account="nlp", partition="gpu"),
+        ),
         (container(missing="container_name"), container(container="web")),
         (container(missing="exited"), container(container="web", missing="exited")),
     ],
@@ -43,6 +48,7 @@ def test_facts_of_other_indexes_are_added(given: Workload, found: Workload) -> N
     [
         Workload(kind="slurm", job="7", user="bob"),
         Workload(kind="slurm", job="8", user="carol"),
+        Workload(kind="slurm", job="9", user="bob", slurm_account="nlp", partition="gpu"),
         Workload(kind="slurm", job="99", user="root"),
         Workload(kind="job", job="7", runtime="pbs", user="root"),
         Workload(kind="container", container="lxc-one", runtime="lxc"),

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from builders import FakeClock, gpu, reading, snapshot
-from gpuledger.host.owner_index import BackgroundIndex
+from gpuledger.host.owner_index import BackgroundIndex, PolledIndex
 from gpuledger.host.settings import HostSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads import owner_index_setup
 from gpuledger.workloads.job_map.job_map_reader import EMPTY_JOB_MAP
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.owner_index_setup import open_job_map_index, open_owner_indexes, open_slurm_index
@@ -198,6 +199,173 @@ def test_a_snapshot_says_that_a_source_of_allocations_is_silent() -> None:
 def test_the_job_mapping_directory_is_a_source_of_allocations_that_the_user_named(tmp_path: Path) -> None:
     assert opened(tmp_path).has_all_allocations(0.0)
     assert not opened(tmp_path, job_map_dir=str(tmp_path / "none")).has_all_allocations(0.0)
+
+
+CHECKPOINT = json.dumps(
+    {
+        "Data": {
+            "PodDeviceEntries": [
+                {
+                    "PodUID": UID,
+                    "ContainerName": "main",
+                    "ResourceName": "nvidia.com/gpu",
+                    "DeviceIDs": {"0": [CARD.uuid]},
+                }
+            ]
+        }
+    }
+)
+
+
+def auto_kubelet(tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> OwnerIndexes:
+    """Indexes of a machine on which Kubernetes was detected and no setting names the kubelet."""
+    monkeypatch.setattr(owner_index_setup, "_KUBELET_PATHS", frozenset())
+    api = "http://127.0.0.1:9"
+    return opened(tmp_path, clock, kubernetes_enabled="auto", kubernetes_api=api, kubernetes_names="none")
+
+
+def read_now(indexes: OwnerIndexes) -> None:
+    """Read the indexes that allocate."""
+    for one in indexes._allocating:
+        assert isinstance(one.source, PolledIndex)
+        one.source.refresh()
+
+
+@pytest.mark.parametrize(
+    ("file", "is_configured"),
+    [("", False), ("none.sock", True), ("checkpoint", True), ("another.sock", False)],
+    ids=["nothing", "a socket", "a checkpoint", "another file"],
+)
+def test_a_kubelet_that_never_answered_is_configured_once_its_files_have_existed(
+    file: str, is_configured: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = FakeClock()
+    indexes = auto_kubelet(tmp_path, clock, monkeypatch)
+    read_now(indexes)
+    assert indexes.has_all_allocations(clock.unix())
+    if file:
+        (tmp_path / file).touch()
+    read_now(indexes)
+    assert indexes.has_all_allocations(clock.unix()) is not is_configured
+    if file:
+        (tmp_path / file).unlink()
+    clock.advance(86_400)
+    read_now(indexes)
+    assert indexes.has_all_allocations(clock.unix()) is not is_configured
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kubernetes_enabled": "true", "kubernetes_names": "none"},
+        {"kubernetes_api": "http://127.0.0.1:9", "kubernetes_enabled": "auto", "kubernetes_names": "none"},
+        {"slurm_enabled": "true", "slurm_cgroup_root": "/proc/none"},
+        {"job_map_dir": "/proc/none"},
+    ],
+    ids=["kubelet, enabled", "kubelet, its socket", "slurm", "job map"],
+)
+def test_a_source_that_the_user_named_and_that_never_answered_is_not_absent(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    indexes = opened(tmp_path, clock, **settings)
+    assert not indexes.has_all_allocations(clock.unix())
+    read_now(indexes)
+    assert not indexes.has_all_allocations(clock.unix())
+
+
+def kubelet_machine(tmp_path: Path, clock: FakeClock) -> tuple[OwnerIndexes, Path, Path]:
+    """Indexes, what must exist for the source to answer, and the cgroup of the owner."""
+    (tmp_path / "checkpoint").write_text(CHECKPOINT)
+    cgroup = tmp_path / f"sys/fs/cgroup/kubepods/pod{UID}"
+    cgroup.mkdir(parents=True)
+    (cgroup.parent / "pod00000000-0000-4000-8000-000000000000").mkdir()
+    indexes = opened(tmp_path, clock, kubernetes_enabled="true", kubernetes_names="none")
+    return indexes, tmp_path / "checkpoint", cgroup
+
+
+def slurm_machine(tmp_path: Path, clock: FakeClock) -> tuple[OwnerIndexes, Path, Path]:
+    host = SlurmMachine(tmp_path)
+    host.job("815", SLURM_JOB_ID="815", SLURM_JOB_GPUS="0", SLURM_STEP_GPUS="0")
+    host.gres_conf.write_text("Name=gpu File=/dev/nvidia3\n")
+    more = {"slurm_cgroup_root": str(host.cgroup), "slurm_gres_conf": str(host.gres_conf)}
+    indexes = opened(tmp_path, clock, slurm_enabled="true", procfs=str(host.proc), **more)
+    return indexes, host.cgroup, host.cgroup
+
+
+def job_map_machine(tmp_path: Path, clock: FakeClock) -> tuple[OwnerIndexes, Path, Path]:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/3").write_text("815\n")
+    indexes = opened(tmp_path, clock, job_map_dir=str(tmp_path / "jobs"))
+    return indexes, tmp_path / "jobs", tmp_path / "jobs"
+
+
+def job_map_beside_slurm(tmp_path: Path, clock: FakeClock) -> tuple[OwnerIndexes, Path, Path]:
+    """Slurm knows the job, but not its GPUs: the prolog's file names them."""
+    host = SlurmMachine(tmp_path)
+    host.job("815", SLURM_JOB_ID="815")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/3").write_text("815\n")
+    more = {"slurm_cgroup_root": str(host.cgroup), "job_map_dir": str(tmp_path / "jobs")}
+    indexes = opened(tmp_path, clock, slurm_enabled="true", procfs=str(host.proc), **more)
+    return indexes, tmp_path / "jobs", host.cgroup
+
+
+@pytest.mark.parametrize(
+    ("machine", "stands"),
+    [(kubelet_machine, True), (slurm_machine, False), (job_map_machine, False), (job_map_beside_slurm, True)],
+)
+def test_allocations_of_a_silent_source_stand_for_five_minutes_or_while_the_cgroup_exists(
+    machine: Callable[[Path, FakeClock], tuple[OwnerIndexes, Path, Path]], stands: bool, tmp_path: Path
+) -> None:
+    clock, devices = FakeClock(), (CARD,)
+    indexes, answers, cgroup = machine(tmp_path, clock)
+
+    def found(seconds: float = 0.0) -> tuple[int, bool]:
+        clock.advance(seconds)
+        read_now(indexes)
+        allocations = indexes.allocations(devices)
+        assert indexes.allocations(devices) is allocations
+        return len(allocations), indexes.has_all_allocations(clock.unix())
+
+    assert found() == (1, True)
+    hidden = answers.rename(tmp_path / "hidden")
+    assert found(299) == (1, True)
+    assert found(2) == (int(stands), False)
+    if cgroup != answers:
+        shown = cgroup.rename(tmp_path / "gone")
+        found()
+        assert found(31) == (0, False)
+        shown.rename(cgroup)
+    hidden.rename(answers)
+    assert found(10) == (1, True)
+
+
+def test_a_pod_that_ends_while_the_kubelet_is_silent_keeps_its_device_for_the_five_minutes(
+    tmp_path: Path,
+) -> None:
+    clock, devices = FakeClock(), (CARD,)
+    _, answers, cgroup = kubelet_machine(tmp_path, clock)
+    for folder in ("pods", "containers"):
+        (tmp_path / folder).mkdir()
+    logs = str(tmp_path)
+    indexes = opened(
+        tmp_path, clock, kubernetes_enabled="true", kubernetes_names="logs", kubernetes_pod_logs=logs
+    )
+
+    def allocations(seconds: float) -> int:
+        clock.advance(seconds)
+        # The names of pods change, so that all allocations are matched again.
+        (tmp_path / f"pods/ml_new-{clock.now_elapsed:.0f}_{UID[:-2]}{clock.now_elapsed % 100:02.0f}").mkdir()
+        for index in indexes._indexes:
+            assert isinstance(index, PolledIndex)
+            index.refresh()
+        return len(indexes.allocations(devices))
+
+    assert allocations(0.0) == 1
+    answers.unlink()
+    cgroup.rmdir()
+    assert [allocations(seconds) for seconds in (10.0, 40.0, 40.0, 200.0, 20.0)] == [1, 1, 1, 1, 0]
 
 
 class Slow(BackgroundIndex):

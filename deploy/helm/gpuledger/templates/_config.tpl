@@ -21,9 +21,11 @@ textfile.every: textfile.every
 - nvidia_smi.command
 - nvidia_smi.query_field_names
 - process.max_per_device
+- price.basis
 - procfs
 - profiling.dcgm_exporter_period
 - profiling.dcgm_exporter_url
+- report.timezone
 - simulator.seed
 - simulator.speed
 - sysfs
@@ -76,7 +78,30 @@ textfile.every: textfile.every
 {{- if and (include "gpuledger.onHost" .) (eq $v.source "smi") -}}
 {{- $_ := set $made "nvidia_smi" (dict "command" "/usr/local/nvidia/bin/nvidia-smi") -}}
 {{- end -}}
+{{- with include "gpuledger.zeroHold" . -}}
+{{- $_ := set $made "energy" (dict "zero_hold" .) -}}
+{{- end -}}
 {{- toYaml (mustMergeOverwrite $made (deepCopy $v.config)) -}}
+{{- end -}}
+
+{{/* energy.zero_hold for the scrape interval of these values with its timeout; empty if the program's default is long enough. */}}
+{{- define "gpuledger.zeroHold" -}}
+{{- $longest := 0 -}}
+{{- if eq .mode "daemonset" -}}
+{{- range $key := list "serviceMonitor" "podMonitor" -}}
+{{- $monitor := get $.v $key -}}
+{{- if and $monitor.enabled $monitor.interval -}}
+{{- $timeout := int (include "gpuledger.milliseconds" (default "10s" $monitor.scrapeTimeout)) -}}
+{{- $longest = max $longest (add (int (include "gpuledger.milliseconds" $monitor.interval)) $timeout) -}}
+{{- end -}}
+{{- end -}}
+{{- else if and (eq .mode "collect") (not (contains "." .v.textfile.every)) -}}
+{{/* A file that has a new series as 0 must be there when node_exporter is scraped. The program does the same. */}}
+{{- $longest = add (int (include "gpuledger.milliseconds" .v.textfile.every)) 30000 -}}
+{{- end -}}
+{{- if and (gt (int $longest) 30000) (not (hasKey (include "gpuledger.flatConfig" . | fromYaml) "energy.zero_hold")) -}}
+{{- printf "%ds" (div (add $longest 999) 1000) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Dialects of the metrics page or file, comma-separated; empty for gpuledger's default. */}}
@@ -94,6 +119,9 @@ smi
 {{- define "gpuledger.checksum" -}}
 {{- $seen := dict "tls" (include "gpuledger.scheme" .) -}}
 {{- if eq .mode "daemonset" -}}
+{{- with include "gpuledger.zeroHold" . -}}
+{{- $_ := set $seen "zero_hold" . -}}
+{{- end -}}
 {{- $flat := include "gpuledger.flatConfig" . | fromYaml -}}
 {{- range include "gpuledger.restarting" . | fromYamlArray -}}
 {{- if hasKey $flat . -}}

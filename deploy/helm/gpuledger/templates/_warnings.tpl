@@ -46,6 +46,9 @@
 {{- if and (not $v.rbac.create) (has $v.kubernetes.names (list "auto" "api")) -}}
 {{- $warnings = append $warnings "rbac.create is off: without permission to list and watch pods, gpuledger does not know their labels and controllers." -}}
 {{- end -}}
+{{- if and $v.dashboards.enabled (not $v.rules.enabled) -}}
+{{- $warnings = append $warnings "rules.enabled is off: the dashboards need the recording rules for energy, GPU-hours and cost. Set rules.enabled=true, or load deploy/prometheus/rules/recording.yml into Prometheus." -}}
+{{- end -}}
 {{- if $v.collection.image -}}
 {{- $warnings = append $warnings "collection.image is ignored; set image.repository and image.tag." -}}
 {{- end -}}

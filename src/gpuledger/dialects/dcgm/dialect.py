@@ -207,7 +207,7 @@ def _labeled_samples(
     elif field is XID_TOTAL:
         for (uuid, xid), count in sorted(state.ledger.xids.items()):
             if uuid == reading.device.uuid:
-                yield count, {"xid": str(xid)}
+                yield 0 if (uuid, xid) in state.ledger.new_xids else count, {"xid": str(xid)}
     elif field is HEALTH:
         health = memory_health(reading.values)
         if health is not None:

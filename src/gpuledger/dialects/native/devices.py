@@ -62,7 +62,8 @@ FIELD_SUPPORTED = declare_family(
 )
 XIDS = declare_family(
     "gpuledger_device_xid_errors_total",
-    "Xid errors since the program started, by Xid.",
+    "Xid errors since the program started, by Xid; 0 for the first Xid of a number until energy.zero_hold "
+    "has passed.",
     ("uuid", "xid"),
     "nvmlEventSetWait_v2 nvmlEventTypeXidCriticalError",
 )
@@ -289,6 +290,6 @@ def _readings(snapshot: Snapshot) -> Iterable[Family]:
 def _xids(state: NodeState) -> Iterable[Family]:
     count, time = Family(XIDS), Family(XID_TIME)
     for (uuid, xid), seen in state.ledger.xids.items():
-        count.add(seen, uuid, str(xid))
+        count.add(0 if (uuid, xid) in state.ledger.new_xids else seen, uuid, str(xid))
         time.add(state.ledger.xid_times[uuid, xid], uuid, str(xid))
     return count, time

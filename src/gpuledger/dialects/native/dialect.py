@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuledger.dialects.native import devices, node, owners, processes
+from gpuledger.dialects.native import devices, gpu_time, node, owners, processes
 from gpuledger.dialects.native import ledger as sessions
 from gpuledger.model.family import Family, declare_family, single_sample_family
 from gpuledger.model.node_state import NodeState
@@ -55,13 +55,15 @@ class NativeDialect:
         *processes.SPECS,
         *sessions.SPECS,
         *sessions.ENERGY_SPECS,
-        *sessions.TIME_SPECS,
+        *gpu_time.SPECS,
         *node.SPECS,
         *SPECS,
     )
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, price: gpu_time.PriceOf = gpu_time.no_price) -> None:
+        """`price` returns the price of an hour of the whole GPU for a device."""
         self._version = version
+        self._price = price
 
     def families(self, state: NodeState) -> Iterable[Family]:
         """Yields all families of one NodeState."""
@@ -70,6 +72,6 @@ class NativeDialect:
         yield from processes.process_families(state)
         yield from sessions.session_families(state)
         yield from sessions.energy_families(state)
-        yield from sessions.time_families(state)
+        yield from gpu_time.time_families(state, self._price)
         yield from node.node_families(state, self._version)
         yield from operation_families(state)

@@ -1,4 +1,4 @@
-"""Native families of sessions, of Device states (active, held, idle), and of energy and time accounts."""
+"""Native families of sessions, of Device states (active, held, idle), and of energy accounts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ STATE = declare_family(
 )
 STATE_SECONDS = declare_family(
     "gpuledger_device_state_seconds_total",
-    "Time that the device spent in each state since the program started.",
+    "Time that the device spent in each state since the program started; 0 for a new device until "
+    "energy.zero_hold has passed.",
     (*DEVICE_LABELS, "state"),
     "ledger",
 )
@@ -61,7 +62,10 @@ def session_families(state: NodeState) -> Iterator[Family]:
     yield Family(CLOSED, {(uuid,): number for uuid, number in ledger.sessions_closed.items()})
     yield Family(DURATION, distributions={(uuid,): found for uuid, found in ledger.session_durations.items()})
     yield states
-    yield Family(STATE_SECONDS, dict(ledger.state_seconds.items()))
+    yield Family(
+        STATE_SECONDS,
+        {key: 0.0 if key[:2] in ledger.new_devices else found for key, found in ledger.state_seconds.items()},
+    )
 
 
 _COUNTER = "the GPU's energy counter (NVML field 83), or integrated power if there is none"
@@ -109,60 +113,12 @@ def energy_families(state: NodeState) -> Iterator[Family]:
     for row in energy.owners:
         accounts.add(row.millijoules / 1000, *row.labels)
     yield accounts
-    yield _by_gpu(DEVICE_ENERGY, energy.totals, 1000)
-    yield _by_gpu(PENDING, energy.pending, 1000)
-    yield _by_gpu(ENERGY_CLOSED, energy.closed, 1000)
-    yield _by_gpu(IMBALANCE, energy.imbalance, 1000)
+    yield amounts_by_gpu(DEVICE_ENERGY, energy.totals, 1000)
+    yield amounts_by_gpu(PENDING, energy.pending, 1000)
+    yield amounts_by_gpu(ENERGY_CLOSED, energy.closed, 1000)
+    yield amounts_by_gpu(IMBALANCE, energy.imbalance, 1000)
 
 
-def _by_gpu(spec: FamilySpec, amounts: Mapping[str, int], per_unit: int) -> Family:
+def amounts_by_gpu(spec: FamilySpec, amounts: Mapping[str, int], per_unit: int) -> Family:
     """Converts whole amounts by Gpu uuid, of which `per_unit` are one unit of the family."""
     return Family(spec, {(uuid,): amount / per_unit for uuid, amount in amounts.items()})
-
-
-GPU_SECONDS = declare_family(
-    "gpuledger_gpu_seconds_total",
-    "GPU time by account: owner, idle (no owner had the GPU), unattributed (an engine was busy, but its "
-    "owner is not known), unobserved (gpuledger ran, but could not read who had the GPU) or down (lost, or "
-    "needs a reset); an instance counts by its multiprocessors, by the basis of gpuledger_books_info. "
-    "Begins at 0 when the program starts.",
-    ("uuid", "mig_instance", "account", *OWNER_LABELS),
-    "ledger; process lists and cgroups; kubelet, DRA, Slurm",
-)
-WATCHED = declare_family(
-    "gpuledger_gpu_watched_seconds_total",
-    "Time for which gpuledger watched the GPU: the sum of all accounts of GPU time, pending and "
-    "closed. Begins at 0 when the program starts.",
-    ("uuid",),
-    "ledger",
-)
-GPU_PENDING = declare_family(
-    "gpuledger_gpu_seconds_pending",
-    "GPU time that is not exported yet: its owner is not decided, or its series is 0 for energy.zero_hold.",
-    ("uuid",),
-    "ledger",
-)
-GPU_CLOSED = declare_family(
-    "gpuledger_gpu_seconds_closed_total",
-    "GPU time of owners without series; with the exported accounts and pending it sums to the watched time.",
-    ("uuid",),
-    "ledger",
-)
-BOOKS = declare_family(
-    "gpuledger_books_info",
-    "1; basis is the rule by which GPU time is split: allocation or residence.",
-    ("basis",),
-    "ledger",
-)
-
-TIME_SPECS = (GPU_SECONDS, WATCHED, GPU_PENDING, GPU_CLOSED, BOOKS)
-
-
-def time_families(state: NodeState) -> Iterator[Family]:
-    """Yields the families of GPU time; they have samples even without a Snapshot."""
-    time = state.ledger.time
-    yield Family(GPU_SECONDS, {row.labels: row.microseconds / 1e6 for row in time.rows})
-    yield _by_gpu(WATCHED, time.watched, 1_000_000)
-    yield _by_gpu(GPU_PENDING, time.pending, 1_000_000)
-    yield _by_gpu(GPU_CLOSED, time.closed, 1_000_000)
-    yield Family(BOOKS, {(time.basis,): 1})

@@ -8,9 +8,12 @@ from gpuledger.dialects.native.devices import DEVICE_LABELS, device_labels
 from gpuledger.model.family import Family, declare_family
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.workload import Workload
 
 OWNER_LABELS = ("owner_kind", "namespace", "pod", "container", "user", "slurm_job")
 _POD = ("namespace", "pod", "pod_uid")
+# Labels of a job, and the fields of its Workload.
+_JOB_FACTS = ("slurm_account", "partition", "user")
 
 INFO = declare_family(
     "gpuledger_device_owner_info",
@@ -66,9 +69,16 @@ POD_LABEL = declare_family(
     (*_POD, "label", "value"),
     "API server: metadata.labels",
 )
+JOB = declare_family(
+    "gpuledger_job_info",
+    "1 for each batch job that owns a device, with its user, account and partition as far as they are known; "
+    "join on slurm_job with group_left(slurm_account).",
+    ("slurm_job", *_JOB_FACTS),
+    "Slurm",
+)
 
 _PER_OWNER = (INFO, PROCESSES, ALLOCATED, HELD, RESIDENT)
-SPECS = (*_PER_OWNER, ALLOCATION, POD, POD_LABEL)
+SPECS = (*_PER_OWNER, ALLOCATION, POD, POD_LABEL, JOB)
 
 
 def owner_families(state: NodeState) -> Iterator[Family]:
@@ -87,6 +97,7 @@ def owner_families(state: NodeState) -> Iterator[Family]:
     if state.snapshot is not None:
         yield _allocations(state.snapshot)
         yield from _pods(state.snapshot)
+        yield _jobs(state.snapshot)
 
 
 def _allocations(snapshot: Snapshot) -> Family:
@@ -98,10 +109,28 @@ def _allocations(snapshot: Snapshot) -> Family:
     return Family(ALLOCATION, dict.fromkeys(sorted(rows), 1))
 
 
+def _jobs(snapshot: Snapshot) -> Family:
+    jobs: dict[str, list[str]] = {}
+    for owner in _owners(snapshot):
+        if owner.job:
+            # Each fact from the first owner of the job that has it: that of a process may know less.
+            known = jobs.setdefault(owner.job, [""] * len(_JOB_FACTS))
+            jobs[owner.job] = [
+                fact or getattr(owner, name, "") for fact, name in zip(known, _JOB_FACTS, strict=True)
+            ]
+    return Family(JOB, {(job, *facts): 1 for job, facts in sorted(jobs.items())})
+
+
+def _owners(snapshot: Snapshot) -> Iterator[Workload]:
+    """Owners by allocation, then those of processes."""
+    for item in snapshot.allocations:
+        yield item.workload
+    for process in snapshot.processes:
+        yield process.workload
+
+
 def _pods(snapshot: Snapshot) -> tuple[Family, Family]:
-    owners = [item.workload for item in snapshot.allocations]
-    owners += [process.workload for process in snapshot.processes]
-    named = {(owner.namespace, owner.pod, owner.pod_uid): owner for owner in owners if owner.pod}
+    named = {(owner.namespace, owner.pod, owner.pod_uid): owner for owner in _owners(snapshot) if owner.pod}
     pods, pod_labels = Family(POD), Family(POD_LABEL)
     for pod, owner in sorted(named.items()):
         pods.add(1, *pod, owner.controller_kind, owner.controller)

@@ -121,6 +121,6 @@ def xid_families(state: NodeState) -> Iterator[Family]:
     """Yields the families of Xid errors; they do not need a Snapshot."""
     count, time = Family(_XIDS), Family(_XID_TIME)
     for (uuid, xid), seen in state.ledger.xids.items():
-        count.add(seen, uuid_label(uuid), str(xid))
+        count.add(0 if (uuid, xid) in state.ledger.new_xids else seen, uuid_label(uuid), str(xid))
         time.add(state.ledger.xid_times[uuid, xid], uuid_label(uuid), str(xid))
     yield from (count, time)

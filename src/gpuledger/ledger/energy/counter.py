@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-# Maximum length of an interval in seconds. After a longer gap (suspend, a hanging driver) the energy is
-# unobserved.
-LONGEST_INTERVAL = 60.0
+from gpuledger.model.snapshot import LONGEST_INTERVAL
+
 # Refresh period in seconds assumed until two moves have shown the real one; no known counter is slower.
 SLOWEST_REFRESH = 10.0
 _HEADROOM = 1.5

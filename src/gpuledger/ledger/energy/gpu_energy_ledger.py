@@ -15,7 +15,6 @@ from gpuledger.ledger.energy.booking import (
     is_active,
 )
 from gpuledger.ledger.energy.counter import (
-    LONGEST_INTERVAL,
     CounterReading,
     EnergyCounter,
     Epoch,
@@ -28,7 +27,7 @@ from gpuledger.ledger.service_processes import serving_processes
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess, ProcessKey
-from gpuledger.model.snapshot import Reading
+from gpuledger.model.snapshot import LONGEST_INTERVAL, Reading
 
 _NOTHING = BookedInterval(0, MEASURED, 0, 0, {})
 

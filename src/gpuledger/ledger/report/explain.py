@@ -1,14 +1,17 @@
-"""Explains a bill: the report's row, its intervals, the sharing parties, and the method with its reason."""
+"""Explains a bill: the report's row, its intervals of time and of energy, and the sharing parties."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.booking import ACTIVITY, EQUAL, INTEGRATED, MEASURED, SLICES
-from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
+from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR, Charges, Rate
+from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SPREAD
+from gpuledger.ledger.report.usage_report import ReportLine, UnbilledTime, UsageReport
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 
 _REASONS = {
@@ -45,7 +48,8 @@ class Interval:
     `method` is the account if one of the Gpu's own accounts is explained.
     Times are unix seconds. `millijoules` are booked to the explained target, `gpu_millijoules` is all that
     the Gpu used; `idle` and `unattributed` of it are in its own accounts. `instance` is `GI_CI` under MIG.
-    `exact` is False for an hour without kept detail: the stretch is then some part of the hour.
+    `exact` is False for an hour without kept detail: the stretch is then some part of the hour. `rate` is the
+    price of its energy, None if energy has no price at all.
     """
 
     begins: float
@@ -59,6 +63,12 @@ class Interval:
     unattributed: int = 0
     others: tuple[OtherShare, ...] = ()
     exact: bool = True
+    rate: Rate | None = None
+
+    @property
+    def cost(self) -> Fraction | None:
+        """The exact cost of its energy; None without a price."""
+        return _cost(self.rate, self.millijoules, MILLIJOULES_PER_KWH)
 
     @property
     def high(self) -> int | None:
@@ -82,6 +92,60 @@ class Interval:
         if self.others:
             return "shared: split by engine time; idle power, if known, split equally"
         return "it began or ended within the interval, or an unlisted process was active"
+
+
+class OtherTime(NamedTuple):
+    """Another owner, or an account of the Gpu, and its part of the time, in microseconds."""
+
+    name: str
+    microseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeInterval:
+    """A stretch of watched time of one Gpu with the same split.
+
+    `microseconds` are those of the target on one part of the Gpu, `watched` are those of the whole Gpu.
+    `estimated` microseconds rest on an allocation of unknown fraction. `rate` is the price, None if time has
+    no price at all, or this time is not billed. The other fields are as those of `Interval`.
+    """
+
+    begins: float
+    ends: float
+    gpu: str
+    instance: str
+    microseconds: int
+    watched: int
+    estimated: int = 0
+    others: tuple[OtherTime, ...] = ()
+    exact: bool = True
+    rate: Rate | None = None
+
+    @property
+    def cost(self) -> Fraction | None:
+        """The exact cost; None without a price."""
+        return _cost(self.rate, self.microseconds, MICROSECONDS_PER_HOUR)
+
+
+def _cost(rate: Rate | None, amount: int, size: int) -> Fraction | None:
+    return None if rate is None or rate.price is None else rate.price * amount / size
+
+
+class SpreadLine(NamedTuple):
+    """Idle time or energy that the row is charged for, less what others are charged for (price.idle: spread).
+
+    The amounts are microseconds and millijoules of one Gpu at one price.
+    """
+
+    rate: Rate
+    is_time: bool
+    amount: int
+
+    @property
+    def cost(self) -> Fraction:
+        """The exact cost; negative for the account idle."""
+        size = MICROSECONDS_PER_HOUR if self.is_time else MILLIJOULES_PER_KWH
+        return _cost(self.rate, self.amount, size) or Fraction(0)
 
 
 class SessionLine(NamedTuple):
@@ -128,10 +192,11 @@ class LostDetail(NamedTuple):
 class Explanation:
     """Everything about one row of a report or one process, in order of time.
 
-    `by` is the grouping of the row, empty for a process, which reports do not list. `row` is None for a
-    process, and for those that only serve others, such as an MPS server: they own no time and no energy.
-    `lost` is energy of its Sessions that no interval or hour holds any more: for a single process, if only
-    the hours of its party are kept.
+    `by` is the grouping of the row, empty for a process, which reports do not list: `row` is then computed as
+    those of reports. `row` is None for processes that only serve others, such as an MPS server: they own no
+    time and no energy; and for the account `down`, which is not billed: its time is `unbilled`. `lost` is
+    energy of its Sessions that no interval or hour holds any more: for a single process, if only the hours of
+    its party are kept. `spread` lines and intervals sum to the charges of the row.
     """
 
     who: str
@@ -141,25 +206,63 @@ class Explanation:
     allocations: Sequence[AllocationLine] = ()
     row: ReportRow | None = None
     by: str = ""
+    time_intervals: Sequence[TimeInterval] = ()
+    spread: Sequence[SpreadLine] = ()
+    unbilled: UnbilledTime | None = None
+    report: UsageReport | None = None
 
     @property
     def metered(self) -> bool:
         """Whether some of its energy was measured; else the bill is unknown, not 0."""
-        if self.row is not None:
-            return self.row.line.metered
         if self.by:
-            return True
+            return self.row is None or self.row.line.metered
         return bool(self.intervals) or self.lost.high > 0 or not self.sessions
 
     @property
     def millijoules(self) -> int:
-        """The bill."""
+        """The energy of the bill."""
         return sum(one.millijoules for one in self.intervals) + self.lost.millijoules
+
+    @property
+    def microseconds(self) -> int:
+        """The GPU time of the target, billed or not."""
+        return sum(one.microseconds for one in self.time_intervals)
+
+    @property
+    def billed_microseconds(self) -> int:
+        """The GPU time in the row. Time that could not be observed, and that of lost GPUs, is not billed."""
+        return self.microseconds if self.unbilled is None else 0
+
+    @property
+    def since(self) -> float:
+        """The begin of the range, or of the ledger if that is later, in unix seconds; 0 without a report."""
+        return max(self.report.period.since, self.report.period.first) if self.report else 0.0
+
+    @property
+    def until(self) -> float:
+        """The end of the range, at most the last posting, in unix seconds; 0 without a report."""
+        return min(float(self.report.period.until), self.report.period.last) if self.report else 0.0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on the numbers: those of the report, and if the intervals do not sum to the row."""
+        report, row = self.report, self.row
+        if report is None:
+            return ()
+        notes = list(report.notes)
+        if row is not None and self.lost == LostDetail():
+            line = row.line
+            sums = (self.billed_microseconds, self.millijoules)
+            if sums != (line.gpu_microseconds or 0, line.millijoules) or (
+                self.spread and report.prices.idle != SPREAD
+            ):
+                notes.append("THE INTERVALS DO NOT SUM TO THE ROW.")
+        return tuple(notes)
 
     @property
     def measured(self) -> int | None:
         """The lower bound of the bill; None if it has none, as the row."""
-        if self.row is not None:
+        if self.row is not None and self.by:
             return self.row.line.low
         kept = sum(one.millijoules for one in self.intervals if one.method == MEASURED)
         return kept + self.lost.measured
@@ -167,7 +270,7 @@ class Explanation:
     @property
     def high(self) -> int | None:
         """The upper bound of the bill; None if it has none, as the row."""
-        if self.row is not None:
+        if self.row is not None and self.by:
             return self.row.line.high
         return sum(one.high or 0 for one in self.intervals) + self.lost.high
 
@@ -188,7 +291,7 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def _continues(before: Interval, one: Interval) -> bool:
-    same = before.method == one.method and before.exact == one.exact
+    same = before.method == one.method and before.exact == one.exact and before.rate == one.rate
     return same and before.ends == one.begins and _names(before) == _names(one)
 
 
@@ -209,3 +312,48 @@ def _joined(before: Interval, one: Interval) -> Interval:
         unattributed=before.unattributed + one.unattributed,
         others=tuple(OtherShare(*other) for other in sorted(others.items())),
     )
+
+
+def merge_time_intervals(intervals: Iterable[TimeInterval]) -> list[TimeInterval]:
+    """Merge consecutive intervals of a part of a Gpu with the same others, price and exactness."""
+    open_: dict[tuple[str, str, Rate | None], int] = {}
+    found: list[TimeInterval] = []
+    for one in intervals:
+        place = (one.gpu, one.instance, one.rate)
+        before = found[open_[place]] if place in open_ else None
+        if before is not None and _time_continues(before, one):
+            found[open_[place]] = _joined_time(before, one)
+        else:
+            open_[place] = len(found)
+            found.append(one)
+    return found
+
+
+def _time_continues(before: TimeInterval, one: TimeInterval) -> bool:
+    same = before.exact == one.exact and before.ends == one.begins
+    return same and {other.name for other in before.others} == {other.name for other in one.others}
+
+
+def _joined_time(before: TimeInterval, one: TimeInterval) -> TimeInterval:
+    others: Counter[str] = Counter()
+    for name, microseconds in (*before.others, *one.others):
+        others[name] += microseconds
+    return replace(
+        before,
+        ends=one.ends,
+        microseconds=before.microseconds + one.microseconds,
+        watched=before.watched + one.watched,
+        estimated=before.estimated + one.estimated,
+        others=tuple(OtherTime(*other) for other in sorted(others.items())),
+    )
+
+
+def spread_lines(
+    charges: Charges | None, intervals: Iterable[tuple[Rate | None, int]], *, is_time: bool
+) -> list[SpreadLine]:
+    """The charges of a row that none of its intervals, each a rate and an amount, have."""
+    left: dict[Rate, int] = defaultdict(int, charges or {})
+    for rate, amount in intervals:
+        if rate is not None:
+            left[rate] -= amount
+    return [SpreadLine(rate, is_time, amount) for rate, amount in left.items() if amount]

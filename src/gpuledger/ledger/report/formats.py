@@ -5,190 +5,168 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
-from math import lcm
-from operator import attrgetter
 from typing import Any, Final
 
-from gpuledger.ledger.energy.shares import round_shares
-from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
-from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
-from gpuledger.model.session import PROCESS
+from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR, unpriced_amount
+from gpuledger.ledger.report.money import FILE_DIGITS, round_decimal
+from gpuledger.ledger.report.price_entries import plain_price
+from gpuledger.ledger.report.ranges import ReportPart
+from gpuledger.ledger.report.report_columns import HOUR_DIGITS, ReportColumn, report_columns, round_column
+from gpuledger.ledger.report.settings import SECONDS_PER_HOUR, Prices
+from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UnbilledTime, UsageReport
+from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.text import escape_to_one_line
 
-
-@dataclass(frozen=True, slots=True)
-class ReportColumn:
-    """`name` is used in CSV and JSON; `digits` suffice for further computations, `shown` is for people.
-
-    `amount` returns the amount of a row, of which `unit` are 1 in the column; None if a row cannot have it.
-    People see the column `always`, or if some row has a value; never if not `people`. `scraped` columns are
-    only in fleet reports. `metered`: the amount rests on the Gpus' energy, which can be unknown.
-    """
-
-    name: str
-    heading: str
-    digits: int
-    shown: int
-    amount: Callable[[ReportLine], int | Fraction | None]
-    unit: int = 1
-    always: bool = False
-    people: bool = True
-    scraped: bool = False
-    metered: bool = False
-
-    def value(self, line: ReportLine) -> Fraction | None:
-        """The number of a row in this column."""
-        amount = self.amount(line)
-        return None if amount is None else Fraction(amount) / self.unit
-
-
-def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColumn, ...]:
-    """The columns for these prices; prices that are not set have no column."""
-    hour = SECONDS_PER_HOUR
-    columns = [
-        ReportColumn("sessions", "sessions", 0, 0, attrgetter("sessions")),
-        ReportColumn("gpu_hours", "GPU-hours", 6, 2, attrgetter("resident"), hour, always=True),
-        ReportColumn("held_gpu_hours", "held idle", 6, 2, attrgetter("held"), hour),
-        ReportColumn("allocated_gpu_hours", "allocated", 6, 2, attrgetter("allocated"), hour),
-        _energy_column("kwh", "kWh", 3, "energy", always=True),
-        _energy_column("bound_kwh", "± kWh", 5, "bound", scraped=True),
-        _energy_column("measured_kwh", "measured", 3, "measured"),
-        _energy_column("apportioned_kwh", "apportioned", 3, "apportioned"),
-        _energy_column("low_kwh", "at least", 3, "low", people=False),
-        _energy_column("high_kwh", "at most", 3, "high"),
-    ]
-    if prices.any_price:
-        heading, metered = f"cost {prices.currency}".strip(), prices.kwh is not None
-        columns.append(ReportColumn("cost", heading, 6, 2, attrgetter("cost"), always=True, metered=metered))
-    if prices.co2 is not None:
-        columns.append(
-            ReportColumn("co2_kg", "kg CO2", 6, 2, attrgetter("grams"), 1000, always=True, metered=True)
-        )
-    columns.append(ReportColumn("unmetered_gpus", "", 0, 0, lambda line: len(line.unmetered), people=False))
-    return tuple(column for column in columns if scraped or not column.scraped)
-
-
-def _energy_column(name: str, heading: str, shown: int, amount: str, **more: bool) -> ReportColumn:
-    """A column of kilowatt-hours: an attribute of ReportLine, None if the row's energy is unknown."""
-    value = attrgetter(amount)
-
-    def known(line: ReportLine) -> int | None:
-        return value(line) if line.metered else None
-
-    return ReportColumn(name, heading, 9, shown, known, MILLIJOULES_PER_KWH, metered=True, **more)
-
-
-def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int) -> list[Decimal | None]:
-    """The column's numbers of these rows, rounded to `digits` so that they sum to the rounded sum.
-
-    Each is within one unit of the last digit of its exact value.
-    """
-    scale = 10**digits
-    exact = {
-        number: value * scale
-        for number, line in enumerate(lines)
-        if (value := column.value(line)) is not None
-    }
-    if not exact:
-        return [None] * len(lines)
-    common = lcm(*(value.denominator for value in exact.values()))
-    parts = {number: int(value * common) for number, value in exact.items()}
-    total = round(Fraction(sum(parts.values()), common))
-    units = _spread(total, parts, common)
-    return [
-        Decimal(units[number]).scaleb(-digits) if number in units else None for number in range(len(lines))
-    ]
-
-
-def _spread(total: int, parts: dict[int, int], common: int) -> dict[int, int]:
-    # The rounded total can differ from the exact one by half a unit: the largest row absorbs it.
-    largest = max(parts, key=lambda number: (parts[number], -number))
-    parts = {**parts, largest: parts[largest] + total * common - sum(parts.values())}
-    return round_shares(total, parts, common)
-
-
-def shown_columns(report: UsageReport) -> tuple[ReportColumn, ...]:
-    """The columns with data in this report: without allocations, for example, there is no such column."""
-    lines = (*report.lines, *report.gpu_accounts)
-    columns = report_columns(report.prices, scraped=report.scraped)
-    return tuple(
-        column for column in columns if column.always or (column.people and any(map(column.value, lines)))
-    )
-
-
-JSON_VERSION = 1
+# Of CSV and JSON. Since 2, `gpu_hours` is billed time, which adds up: owners of a shared GPU share its hours.
+SCHEMA_VERSION = 2
 
 # Includes the full-width forms, which spreadsheets treat alike.
 _FORMULA: Final = re.compile("(?:^|(?<=;))(?=\\s*[=+@\uff1d\uff0b\uff0d\uff20-])")
 
 
 def as_csv(report: UsageReport) -> str:
-    """A header, a row per line, the Gpus' own accounts last: the columns sum to the Gpus' usage.
+    """A header, a row per line, the Gpus' own accounts last: the columns sum to the total.
 
-    Names are escaped with `escape_cell`. `millijoules` is exact; other numbers have the digits of
-    `report_columns`.
+    Names are escaped with `escape_cell`. Names that end in `millijoules` and `microseconds` are exact; other
+    numbers have the digits of `report_columns`. Time that is not billed has separate rows and columns.
     """
     lines = (*report.lines, *report.gpu_accounts)
     columns = report_columns(report.prices, scraped=report.scraped)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        (*report.grouping.columns, "account", *(column.name for column in columns), "millijoules")
-    )
+    names = [*(["period"] if report.has_periods else []), *report.grouping.columns, "account"]
+    writer.writerow((*names, *(column.name for column in columns), *_EXACT, *_UNBILLED, "schema"))
+    unbilled = {(one.period, one.account, one.key): one for one in report.unbilled}
     for line, numbers in zip(lines, _round_rows(lines, columns), strict=True):
-        # Nothing is written as 0: with decimals it would look like a rounded amount.
-        cells = ["" if number is None else format(number, "f") if number else "0" for number in numbers]
-        names = map(escape_cell, _key(line, report))
-        writer.writerow((*names, line.account, *cells, line.energy))
+        cells = [*map(escape_cell, _names(line, report)), line.account, *map(_cell, numbers)]
+        cells += ["" if (amount := getattr(line, name)) is None else str(amount) for name in _EXACT.values()]
+        one = unbilled.pop((line.period, line.account, line.key), None)
+        writer.writerow((*cells, *_unbilled_cells(one), SCHEMA_VERSION))
+    # Nothing of these rows is billed.
+    empty = ["0" if column.additive else "" for column in columns] + ["0" for _ in _EXACT]
+    for one in unbilled.values():
+        period = [report.periods[one.period].name] if report.has_periods else []
+        cells = [*map(escape_cell, (*period, *one.key)), one.account, *empty]
+        writer.writerow((*cells, *_unbilled_cells(one), SCHEMA_VERSION))
     return out.getvalue()
 
 
+# Exact integers of a row, by the name of their column.
+_EXACT = {
+    "gpu_microseconds": "gpu_microseconds",
+    "unpriced_microseconds": "unpriced_microseconds",
+    "millijoules": "energy",
+}
+_UNBILLED = ("unbilled_gpu_hours", "unbilled_microseconds", "unbilled_cost")
+
+
+def _cell(number: Decimal | None) -> str:
+    # Nothing is written as 0: with decimals it would look like a rounded amount.
+    return "" if number is None else format(number, "f") if number else "0"
+
+
+def _unbilled_cells(one: UnbilledTime | None) -> tuple[str, ...]:
+    """Time that is not billed, and what it would have cost; empty for other rows."""
+    if one is None:
+        return tuple("" for _ in _UNBILLED)
+    hours = round_decimal(Fraction(one.microseconds, MICROSECONDS_PER_HOUR), HOUR_DIGITS)
+    return _cell(hours), str(one.microseconds), _cell(_unbilled_cost(one))
+
+
+def _unbilled_cost(one: UnbilledTime) -> Decimal | None:
+    return None if one.cost is None else round_decimal(one.cost, FILE_DIGITS)
+
+
 def as_json(report: UsageReport) -> dict[str, Any]:
-    """Plain values, times in ISO 8601 and UTC. Numbers are JSON numbers; millijoules are exact."""
+    """Plain values, times in ISO 8601 and UTC. Numbers are JSON numbers, of which integers are exact.
+
+    `decimals` has the money of a row as text, with all its digits.
+    """
     columns = report_columns(report.prices, scraped=report.scraped)
-    prices = report.prices
+    # Rounded together: rows and own accounts sum to the total.
+    rows = _rows((*report.lines, *report.gpu_accounts), columns, report)
     return {
-        "version": JSON_VERSION,
+        "version": SCHEMA_VERSION,
         "by": report.grouping.name,
+        "basis": report.basis,
         "since": format_time(report.period.since),
         "until": format_time(report.period.until),
         "books_from": format_time(report.period.first),
         "books_until": format_time(report.period.last),
-        "settings": {
-            "price.kwh": _number(prices.kwh),
-            "price.gpu_hour": _number(prices.gpu_hour),
-            "price.currency": prices.currency or None,
-            "pue": _number(prices.pue),
-            "co2.g_per_kwh": _number(prices.co2),
-        },
-        "rows": _rows(report.lines, columns, report),
-        "own": _rows(report.gpu_accounts, columns, report),
+        "settings": _settings(report.prices),
+        "price_list": report.fingerprint or None,
+        **({"periods": list(map(_period, report.periods))} if report.has_periods else {}),
+        "rows": rows[: len(report.lines)],
+        "own": rows[len(report.lines) :],
         "total": _row(report.total, columns, *_round_rows([report.total], columns)),
-        "gpus": [
+        "not_billed": [
             {
-                "uuid": gpu.uuid,
-                "gpu": gpu.index,
-                "model": gpu.model,
-                "millijoules": gpu.millijoules,
-                "observed_hours": None if gpu.observed is None else _hours(gpu.observed),
+                **({"period": report.periods[one.period].name} if report.has_periods else {}),
+                **dict(zip(report.grouping.columns, one.key, strict=True)),
+                "account": one.account,
+                "gpu_hours": _hours(Fraction(one.microseconds, 1_000_000)),
+                "gpu_microseconds": one.microseconds,
+                "cost": _number(_unbilled_cost(one)),
+                "unpriced_microseconds": None if one.charges is None else unpriced_amount(one.charges),
             }
-            for gpu in report.gpus
+            for one in report.unbilled
         ],
+        "gpus": list(map(_gpu, report.gpus)),
         "occupied_gpu_hours": None if report.occupied is None else _hours(report.occupied),
         **({"notes": list(report.notes)} if report.notes else {}),
     }
 
 
+def _settings(prices: Prices) -> dict[str, Any]:
+    return {
+        "price.kwh": plain_price(prices.kwh),
+        "price.gpu_hour": plain_price(prices.gpu_hour),
+        "price.currency": prices.currency or None,
+        "price.basis": prices.basis,
+        "price.idle": prices.idle,
+        "pue": plain_price(prices.pue),
+        "co2.g_per_kwh": plain_price(prices.co2),
+    }
+
+
+def _period(part: ReportPart) -> dict[str, Any]:
+    return {
+        "period": part.name,
+        "since": format_time(part.begins * QUARTER),
+        "until": format_time(part.ends * QUARTER),
+    }
+
+
+def _gpu(gpu: GpuLine) -> dict[str, Any]:
+    return {
+        "uuid": gpu.uuid,
+        "gpu": gpu.index,
+        "model": gpu.model,
+        "millijoules": gpu.millijoules,
+        "observed_hours": None if gpu.observed is None else _hours(gpu.observed),
+        "microseconds_by_account": dict(sorted(gpu.accounts.items())),
+        "watched_microseconds": gpu.watched,
+        "unwatched_microseconds": gpu.unwatched,
+    }
+
+
 def row_as_json(report: UsageReport, line: ReportLine) -> dict[str, Any]:
     """The values that `as_json` has for this row of the report."""
-    lines = report.lines if line.account == PROCESS else report.gpu_accounts
+    lines = (*report.lines, *report.gpu_accounts)
     columns = report_columns(report.prices, scraped=report.scraped)
     return _rows(lines, columns, report)[lines.index(line)]
+
+
+def rounded_row(report: UsageReport, line: ReportLine) -> dict[str, Decimal | None]:
+    """The numbers that `as_csv` has for this row of the report, by column."""
+    lines = (*report.lines, *report.gpu_accounts)
+    columns = report_columns(report.prices, scraped=report.scraped)
+    numbers = list(_round_rows(lines, columns))[lines.index(line)]
+    return {column.name: number for column, number in zip(columns, numbers, strict=True)}
 
 
 def escape_cell(name: str) -> str:
@@ -209,9 +187,10 @@ def _rows(
     lines: Sequence[ReportLine], columns: Sequence[ReportColumn], report: UsageReport
 ) -> list[dict[str, Any]]:
     rows = []
+    names = [*(["period"] if report.has_periods else []), *report.grouping.columns]
     for line, numbers in zip(lines, _round_rows(lines, columns), strict=True):
-        names = dict(zip(report.grouping.columns, _key(line, report), strict=True))
-        rows.append({**names, "account": line.account, **_row(line, columns, numbers)})
+        named = dict(zip(names, _names(line, report), strict=True))
+        rows.append({**named, "account": line.account, **_row(line, columns, numbers)})
     return rows
 
 
@@ -226,20 +205,34 @@ def _row(
     line: ReportLine, columns: Sequence[ReportColumn], numbers: Sequence[Decimal | None]
 ) -> dict[str, Any]:
     values = {column.name: _number(number) for column, number in zip(columns, numbers, strict=True)}
-    exact = {
+    exact: dict[str, Any] = {
         "millijoules": line.energy,
         "high_millijoules": line.high,
-        "gpu_microseconds": None if line.resident is None else round(line.resident * 1_000_000),
+        "gpu_microseconds": line.gpu_microseconds,
+        "estimated_microseconds": line.estimated_microseconds,
+        "unpriced_microseconds": line.unpriced_microseconds,
     }
     if line.bound is not None:
         exact["bound_millijoules"] = line.bound
-    return {**values, **exact, "millijoules_by_method": dict(sorted(line.methods.items()))}
+    if line.time_bound is not None:
+        exact["bound_microseconds"] = line.time_bound
+    money = {
+        column.name: _cell(number)
+        for column, number in zip(columns, numbers, strict=True)
+        if column.unpriced is not None and number is not None
+    }
+    return {
+        **values,
+        **exact,
+        "millijoules_by_method": dict(sorted(line.methods.items())),
+        **({"decimals": money} if money else {}),
+    }
 
 
-def _key(line: ReportLine, report: UsageReport) -> tuple[str, ...]:
-    """The cells that name a row; empty for the Gpus' own accounts, which only have an account."""
-    width = len(report.grouping.columns)
-    return line.key if line.account == PROCESS else ("",) * width
+def _names(line: ReportLine, report: UsageReport) -> tuple[str, ...]:
+    """The cells that name a row; the Gpus' own accounts have only what a Gpu has."""
+    period = (report.periods[line.period].name,) if report.has_periods else ()
+    return (*period, *line.key)
 
 
 def _hours(seconds: Fraction) -> float:

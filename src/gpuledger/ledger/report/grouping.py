@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpuledger.ledger.owners import user_of
+from gpuledger.ledger.owners import kubernetes_job, user_of
 from gpuledger.ledger.ownership import owner_fields, owner_from_fields
+from gpuledger.ledger.report.teams import Team, find_team
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError, unknown_name_error
 from gpuledger.model.workload import Workload
@@ -55,37 +56,146 @@ def party_from_text(text: str) -> Party:
 
 Key = tuple[str, ...]
 LABEL = "label:"
-# Only for fleet reports: a ledger holds one node.
+TEAM = "team"
+# The name of a Gpu's node, for which the caller must know it.
 NODE = "node"
+NameOfParty = Callable[[Party], str]
+NameOfGpu = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """`columns` name the parts of a key. Its texts are empty for parties without such a name."""
+    """`columns` name the parts of a key. Its texts are empty for parties without such a name.
+
+    `own_key` is the key of a Gpu's own accounts (idle, unattributed, ...) by the Gpu's uuid: what the Gpu has
+    (gpu, model, node), and empty texts for the rest.
+    """
 
     name: str
     columns: tuple[str, ...]
     key: Callable[[Party], Key]
+    own_key: Callable[[str], Key]
 
 
-def find_grouping(by: str, devices: Mapping[str, Device]) -> Grouping:
-    """The grouping of this name: one of GROUPINGS, or `label:NAME` for a pod label.
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One column of a key. `of_gpu` is the name that a Gpu's own accounts have, None if they have none."""
 
-    Raises UsageError for an unknown name, with the nearest valid one.
+    name: str
+    of_party: NameOfParty
+    of_gpu: NameOfGpu | None = None
+
+
+def find_grouping(
+    by: str,
+    devices: Mapping[str, Device],
+    *,
+    teams: Sequence[Team] = (),
+    node_of: NameOfGpu | None = None,
+) -> Grouping:
+    """The grouping by these keys, separated by commas: GROUPINGS, `label:NAME` for a pod label, team, node.
+
+    `node_of` returns the node of a Device by its uuid. Raises UsageError for an unknown or repeated key, and
+    for those that need what is not known.
     """
-    if by.startswith(LABEL):
-        name = by.removeprefix(LABEL)
-        if not name:
-            raise UsageError("--by label: requires a pod label's name, such as --by label:team")
-        return Grouping(by, (name,), lambda party: (dict(party.owner.labels).get(name, ""),))
-    if by == "gpu":
-        return Grouping(by, ("uuid", "gpu", "model"), lambda party: gpu_key(party.device, devices))
-    if by not in _BY_OWNER and by != "command":
-        raise unknown_name_error("--by", by, (*GROUPINGS, "label:NAME"))
-    if by == "command":
-        return Grouping(by, ("command",), lambda party: (party.command,))
-    columns, of_owner = _BY_OWNER[by]
-    return Grouping(by, columns, lambda party: of_owner(party.owner))
+    sources = _KeySources(devices, teams, node_of)
+    kinds = [word.strip() for word in by.split(",")]
+    for place, kind in enumerate(kinds):
+        if not kind:
+            raise UsageError(f"--by '{by}' has an empty key: write keys as in --by team,gpu")
+        if kind in kinds[:place]:
+            raise UsageError(f"--by {by}: {kind} is given twice")
+    columns = _merge_columns({kind: sources.columns_of(kind) for kind in kinds})
+    of_gpus = [column.of_gpu or _no_name for column in columns]
+    return Grouping(
+        ",".join(kinds),
+        tuple(column.name for column in columns),
+        _key_function([column.of_party for column in columns]),
+        lambda uuid: tuple(of_gpu(uuid) for of_gpu in of_gpus),
+    )
+
+
+def _key_function(names: Sequence[NameOfParty]) -> Callable[[Party], Key]:
+    return lambda party: tuple(name(party) for name in names)
+
+
+def _no_name(_: str) -> str:
+    return ""
+
+
+def _merge_columns(by_kind: Mapping[str, Sequence[_Column]]) -> list[_Column]:
+    """The columns of all keys, each once: `pod,container` has the columns namespace, pod, container.
+
+    The namespace of a job or controller is empty for pods without one, that of the other keys is not.
+    """
+    found: dict[str, _Column] = {}
+    for kind, columns in by_kind.items():
+        for column in columns:
+            name = column.name
+            if kind.startswith(LABEL) and (name in found or name in _names_of_others(kind, by_kind)):
+                name = kind
+            if name not in found or _covers(column, found[name]):
+                found[name] = replace(column, name=name)
+    return list(found.values())
+
+
+def _names_of_others(kind: str, by_kind: Mapping[str, Sequence[_Column]]) -> set[str]:
+    return {column.name for other, columns in by_kind.items() if other != kind for column in columns}
+
+
+@dataclass(frozen=True, slots=True)
+class _KeySources:
+    """What is known beside the party itself."""
+
+    devices: Mapping[str, Device]
+    teams: Sequence[Team]
+    node_of: NameOfGpu | None
+
+    def columns_of(self, kind: str) -> Sequence[_Column]:
+        """The columns of one key. Raises UsageError."""
+        if kind.startswith(LABEL):
+            return [_label_column(kind)]
+        if kind in _BY_OWNER:
+            return _BY_OWNER[kind]
+        if kind == "gpu":
+            return [self._gpu_column(place, name) for place, name in enumerate(("uuid", "gpu", "model"))]
+        if kind == "model":
+            return [self._gpu_column(2, "model")]
+        if kind == NODE:
+            return [self._node_column()]
+        if kind == TEAM:
+            return [self._team_column()]
+        raise unknown_name_error("--by", kind, (*GROUPINGS, TEAM, NODE, "label:NAME"))
+
+    def _gpu_column(self, place: int, name: str) -> _Column:
+        def of_gpu(uuid: str) -> str:
+            return gpu_key(uuid, self.devices)[place]
+
+        return _Column(name, lambda party: of_gpu(party.device), of_gpu)
+
+    def _node_column(self) -> _Column:
+        node_of = self.node_of
+        if node_of is None:
+            raise UsageError("--by node needs --prometheus: a ledger is of one node")
+        return _Column(NODE, lambda party: node_of(party.device), node_of)
+
+    def _team_column(self) -> _Column:
+        if not self.teams:
+            raise UsageError(
+                "--by team: no teams are set; list them in the configuration file, such as teams: [{team: "
+                "vision, namespace: 'vision-*'}]"
+            )
+        node_of = self.node_of or _no_name
+        return _Column(TEAM, lambda party: find_team(self.teams, party.owner, node_of(party.device)))
+
+
+def _label_column(kind: str) -> _Column:
+    name = kind.removeprefix(LABEL)
+    if not name:
+        raise UsageError("--by label: requires a pod label's name, such as --by label:team")
+    return _Column(
+        kind if name in _REPORT_COLUMNS else name, lambda party: dict(party.owner.labels).get(name, "")
+    )
 
 
 def gpu_key(uuid: str, devices: Mapping[str, Device]) -> tuple[str, str, str]:
@@ -97,8 +207,9 @@ def gpu_key(uuid: str, devices: Mapping[str, Device]) -> tuple[str, str, str]:
     return (gpu.uuid, str(gpu.index), gpu.name)
 
 
-def _name(owner: Workload) -> Key:
-    """Kind, namespace and the most specific known name."""
+def _name(party: Party) -> str:
+    """The most specific known name of the owner."""
+    owner = party.owner
     names = {
         "pod": owner.pod or owner.pod_uid,
         "container": owner.container or owner.container_id,
@@ -107,30 +218,54 @@ def _name(owner: Workload) -> Key:
         "unit": owner.unit,
         "user": owner.user,
     }
-    return (owner.kind, owner.namespace, names.get(owner.kind, ""))
+    return names.get(owner.kind, "")
 
 
-def _job(owner: Workload) -> Key:
-    """The job of a batch system, or the Kubernetes Job that created the pod."""
-    job = kubernetes_job(owner)
-    return (owner.namespace if job else "", owner.job or job)
+def _job_namespace(party: Party) -> str:
+    return party.owner.namespace if kubernetes_job(party.owner) else ""
 
 
-def kubernetes_job(owner: Workload) -> str:
-    """The Kubernetes Job that created the pod; empty if there is none."""
-    return owner.controller if owner.controller_kind == "Job" else ""
+def _controller_namespace(party: Party) -> str:
+    return party.owner.namespace if party.owner.controller else ""
 
 
-_BY_OWNER: dict[str, tuple[tuple[str, ...], Callable[[Workload], Key]]] = {
-    "owner": (("kind", "namespace", "owner"), _name),
-    "namespace": (("namespace",), lambda owner: (owner.namespace,)),
-    "pod": (("namespace", "pod"), lambda owner: (owner.namespace, owner.pod)),
-    "container": (
-        ("namespace", "pod", "container"),
-        lambda owner: (owner.namespace, owner.pod, owner.container),
+# The namespace of a job is empty for other pods, that of a controller for pods without one.
+_PARTLY_NAMESPACES = (_job_namespace, _controller_namespace)
+
+
+def _covers(column: _Column, other: _Column) -> bool:
+    """Whether a column of the same name has a text where the other has none."""
+    ranks = [
+        _PARTLY_NAMESPACES.index(one.of_party) if one.of_party in _PARTLY_NAMESPACES else 2
+        for one in (column, other)
+    ]
+    return ranks[0] > ranks[1]
+
+
+_NAMESPACE = _Column("namespace", lambda party: party.owner.namespace)
+_POD = _Column("pod", lambda party: party.owner.pod)
+_BY_OWNER: dict[str, tuple[_Column, ...]] = {
+    "owner": (_Column("kind", lambda party: party.owner.kind), _NAMESPACE, _Column("owner", _name)),
+    "namespace": (_NAMESPACE,),
+    "pod": (_NAMESPACE, _POD),
+    "container": (_NAMESPACE, _POD, _Column("container", lambda party: party.owner.container)),
+    "controller": (
+        _Column("namespace", _controller_namespace),
+        _Column("controller_kind", lambda party: party.owner.controller_kind),
+        _Column("controller", lambda party: party.owner.controller),
     ),
-    "user": (("user",), lambda owner: (user_of(owner),)),
-    "job": (("namespace", "job"), _job),
-    "unit": (("unit",), lambda owner: (owner.unit,)),
+    "user": (_Column("user", lambda party: user_of(party.owner)),),
+    # The job of a batch system, or the Kubernetes Job that created the pod.
+    "job": (
+        _Column("namespace", _job_namespace),
+        _Column("job", lambda party: party.owner.job or kubernetes_job(party.owner)),
+    ),
+    "slurm_account": (_Column("slurm_account", lambda party: party.owner.slurm_account),),
+    "partition": (_Column("partition", lambda party: party.owner.partition),),
+    "unit": (_Column("unit", lambda party: party.owner.unit),),
+    "command": (_Column("command", lambda party: party.command),),
 }
-GROUPINGS = (*_BY_OWNER, "gpu", "command")
+# The keys that every ledger has. `team` needs the setting `teams`, and `node` the name of the node.
+GROUPINGS = (*(kind for kind in _BY_OWNER if kind != "command"), "gpu", "model", "command")
+# Columns of the files of reports beside those of the key.
+_REPORT_COLUMNS = frozenset(("account", "period"))

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
-from fractions import Fraction
 from typing import ClassVar
 
-from gpuledger.model.settings import ReloadPolicy, duration, setting, text
-
-# An implausible price of a kilowatt-hour or GPU-hour in any currency.
-_MOST = Decimal(10**9)
+from gpuledger.ledger.report.price_entries import CO2, GPU_HOUR, KWH, PUE, PriceValue, price_parser
+from gpuledger.ledger.report.teams import Team, parse_teams
+from gpuledger.model.settings import ReloadPolicy, choice, duration, setting, text
 
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
-
-
-def _decimal(lowest: str, expected: str) -> Callable[[object], Decimal | None]:
-    def parse(value: object) -> Decimal | None:
-        if value in ("", None):
-            return None
-        try:
-            found = Decimal(str(value).strip())
-        except InvalidOperation:
-            raise ValueError(expected) from None
-        if isinstance(value, bool) or not found.is_finite() or not Decimal(lowest) <= found < _MOST:
-            raise ValueError(expected)
-        return found
-
-    return parse
+ALLOCATION, RESIDENCE = "allocation", "residence"
+ROW, SPREAD = "row", "spread"
 
 
 def _currency(value: object) -> str:
@@ -41,74 +24,70 @@ def _currency(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Settings for money and carbon; None is not set, and columns that need it are omitted."""
+    """Settings for money and carbon; None is not set, and columns that need it are omitted.
 
-    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
+    `PriceList` applies them.
+    """
 
-    kwh: Decimal | None = setting(
+    # Exported counters of GPU time have one basis.
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy(restart=("price.basis",))
+
+    kwh: PriceValue = setting(
         "price.kwh",
-        _decimal("0", "expected a price of one kilowatt-hour, such as 0.32"),
+        price_parser(KWH),
         None,
-        "price of a kilowatt-hour",
+        "price of a kWh, or a list by node and date",
         metavar="PRICE",
+        as_written=True,
     )
-    gpu_hour: Decimal | None = setting(
+    gpu_hour: PriceValue = setting(
         "price.gpu_hour",
-        _decimal("0", "expected a price of one GPU-hour, such as 1.20"),
+        price_parser(GPU_HOUR),
         None,
-        "price of one hour of a whole GPU, used or not",
+        "price of one hour of a whole GPU, or a list by GPU, MIG profile, node and date",
         metavar="PRICE",
+        as_written=True,
     )
     currency: str = setting(
         "price.currency", _currency, "", "currency of the prices, such as EUR", metavar="CODE"
     )
-    pue: Decimal | None = setting(
-        "pue",
-        _decimal("1", "expected a power usage effectiveness of at least 1, such as 1.4"),
-        None,
-        "power usage effectiveness: energy of the building per unit of energy of its machines; cost and CO2 "
-        "refer to the energy of the building (default: 1)",
-        metavar="RATIO",
+    basis: str = setting(
+        "price.basis",
+        choice(ALLOCATION, RESIDENCE),
+        ALLOCATION,
+        "owners pay for GPU time by allocation, or by residence (processes on the GPU)",
+        flags=("--price.basis", "--basis"),
+        metavar="BASIS",
     )
-    co2: Decimal | None = setting(
-        "co2.g_per_kwh",
-        _decimal("0", "expected grams of CO2 per kilowatt-hour, such as 380"),
+    idle: str = setting(
+        "price.idle",
+        choice(ROW, SPREAD),
+        ROW,
+        "idle GPUs: a separate row, or spread over the owners of each hour",
+        metavar="HOW",
+    )
+    pue: PriceValue = setting(
+        "pue",
+        price_parser(PUE),
         None,
-        "grams of CO2 per kilowatt-hour",
+        "energy of the building per energy of its machines; multiplies cost and CO2; or a list by node and "
+        "date (default: 1)",
+        metavar="RATIO",
+        as_written=True,
+    )
+    co2: PriceValue = setting(
+        "co2.g_per_kwh",
+        price_parser(CO2),
+        None,
+        "grams of CO2 per kilowatt-hour, or a list by node and date",
         metavar="GRAMS",
+        as_written=True,
     )
 
     @property
     def any_price(self) -> bool:
         """Whether any price is set."""
         return self.kwh is not None or self.gpu_hour is not None
-
-    def cost(self, millijoules: int | None, gpu_seconds: Fraction) -> Fraction | None:
-        """Cost of energy and time in the currency; None if no price is set.
-
-        Unknown energy (None) has no cost: the cost is that of the time, or None if time has no price.
-        """
-        if not self.any_price or (millijoules is None and self.gpu_hour is None):
-            return None
-        return self.energy_cost(millijoules or 0) + self.time_cost(gpu_seconds)
-
-    def energy_cost(self, millijoules: int) -> Fraction:
-        """Cost of energy in the currency; 0 without a price."""
-        return self._kwh(millijoules) * Fraction(self.kwh or 0)
-
-    def time_cost(self, gpu_seconds: Fraction) -> Fraction:
-        """Cost of time in the currency; 0 without a price."""
-        return gpu_seconds / SECONDS_PER_HOUR * Fraction(self.gpu_hour or 0)
-
-    def grams(self, millijoules: int | None) -> Fraction | None:
-        """Grams of CO2; None if not set or if the energy is unknown."""
-        if self.co2 is None or millijoules is None:
-            return None
-        return self._kwh(millijoules) * Fraction(self.co2)
-
-    def _kwh(self, millijoules: int) -> Fraction:
-        """Kilowatt-hours of the building."""
-        return Fraction(millijoules, MILLIJOULES_PER_KWH) * Fraction(self.pue or 1)
 
 
 def _headers(value: object) -> tuple[str, ...]:
@@ -145,4 +124,21 @@ class FleetSettings:
     )
     timeout: float = setting(
         "prometheus.timeout", duration("s", lowest=1.0, highest=3600.0), 120.0, "timeout of one query"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TeamSettings:
+    """The teams to which owners belong in reports."""
+
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
+
+    teams: tuple[Team, ...] = setting(
+        "teams",
+        parse_teams,
+        (),
+        "teams for --by team: a list of entries with team and patterns by key, in the configuration file; "
+        "the first entry that matches an owner counts",
+        metavar="JSON",
+        as_written=True,
     )

@@ -1,17 +1,24 @@
-"""Sums report amounts: energy by parties resident together, time by parties present in each second."""
+"""Sums report amounts: time and energy by party and price, presence by parties in each second."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.booking import MEASURED
+from gpuledger.ledger.report.charges import Rate
+from gpuledger.ledger.report.gpu_time import NONE_RUNNING, GpuPart, GpuTime
 from gpuledger.ledger.report.grouping import Grouping, Key, Party
-from gpuledger.model.session import UNOBSERVED
+from gpuledger.ledger.report.idle_spread import IdleSpread
+from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
+from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
+from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
+from gpuledger.ledger.time.split import ALLOCATION
+from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 
 _MICRO = 1_000_000
 # Seconds of presence without energy that are no gap: the start of a run, and the interval that is still open.
@@ -34,34 +41,59 @@ class EnergyEntry(NamedTuple):
 
 
 class TimeEntry(NamedTuple):
-    """Seconds (`ledger.watched_time`) of one party in one unix hour, and the number of Sessions it adds.
+    """Seconds (`ledger.watched_time`) of one party from a quarter on, and the number of Sessions it adds.
 
-    `held`: resident or allocated, and certainly inactive; `busy`: resident, and active or unknown.
+    Each party has one set of seconds by quarter or by hour. `held`: resident or allocated, and certainly
+    inactive; `busy`: resident, and an engine was busy; `unknown`: the others resident or allocated, of which
+    neither is known. `old` are the seconds of which a version without `unknown` kept only those held.
     """
 
-    hour: int
+    quarter: int
     party: Party
     resident: int
     held: int
     busy: int
     allocated: int
     sessions: int
+    unknown: int = 0
+    old: int = 0
 
 
 @dataclass(slots=True)
 class Amount:
-    """The sums of one row: millijoules by method, their upper bound, seconds of whole Gpus, Sessions."""
+    """The sums of one row: microseconds, millijoules by method, charges by rate, seconds present, Sessions.
 
+    `high` is the upper bound of the energy. `resident`, `held`, `allocated`, `active` and `unknown` are
+    seconds of whole Gpus, in which each second counts once; `old` are those of `unknown` that an earlier
+    version recorded, in which an engine can have been busy.
+    """
+
+    microseconds: int = 0
+    estimated: int = 0
+    uncut: int = 0
     methods: Counter[str] = field(default_factory=Counter)
     high: int = 0
+    time_charges: Counter[Rate] = field(default_factory=Counter)
+    energy_charges: Counter[Rate] = field(default_factory=Counter)
+    # Millijoules by grams of CO2 per kilowatt-hour, None if that is unknown.
+    emissions: Counter[Fraction | None] = field(default_factory=Counter)
     resident: Fraction = Fraction(0)
     held: Fraction = Fraction(0)
     allocated: Fraction = Fraction(0)
+    active: Fraction = Fraction(0)
+    unknown: Fraction = Fraction(0)
+    old: Fraction = Fraction(0)
     sessions: int = 0
-    # Seconds resident, held and allocated by Device, not yet weighted by the Device's part of its Gpu.
+    # Seconds resident, held, allocated, active, unknown and old by Device, not yet weighted by its part of
+    # its Gpu.
     seconds: dict[str, list[int]] = field(default_factory=dict)
-    # Uuids of the Gpus on which the row was present or had energy.
+    # Uuids of the Gpus on which the row had processes, allocations or energy.
     gpus: set[str] = field(default_factory=set)
+
+    @property
+    def has_activity(self) -> bool:
+        """Whether it is known for some of its time whether an engine was busy, or it has no such time."""
+        return not self.unknown or bool(self.active or self.held)
 
     @property
     def millijoules(self) -> int:
@@ -73,10 +105,16 @@ class Amount:
         """Energy that needed no model: the lower bound."""
         return self.methods[MEASURED]
 
+    @property
+    def grams(self) -> Fraction:
+        """Grams of CO2 of the energy of which they are known."""
+        known = [amount * rate for rate, amount in self.emissions.items() if rate is not None]
+        return sum(known, Fraction(0)) / MILLIJOULES_PER_KWH
+
 
 @dataclass(slots=True)
 class GpuAmount:
-    """The sums of one Gpu: all its millijoules, those in its own accounts, and the time observed.
+    """The energy of one Gpu: all its millijoules, those in its own accounts, and the time observed.
 
     `metered` is the time of which the energy is in some account, in microseconds.
     """
@@ -90,11 +128,11 @@ class GpuAmount:
 
 
 class Tally:
-    """Sums amounts by key. Memory grows with rows and Gpus, not with time, if `settle` is called.
+    """Sums amounts by period and key. Memory grows with rows and Gpus, not with time, if `settle` is called.
 
     `share` returns the part of its Gpu that a Device (by uuid) is. A Gpu counts once per row, however many of
-    the row's parties were on it. Times are valid only after `finish`. `gpu_of` returns the uuid of a Device's
-    Gpu, None if it is not known.
+    the row's parties were on it. Presence is valid only after `finish`. `gpu_of` returns the uuid of a
+    Device's Gpu, None if it is not known. `spread` charges idle time and energy to those who were billed.
     """
 
     def __init__(
@@ -102,19 +140,87 @@ class Tally:
         grouping: Grouping,
         share: Callable[[str], Fraction],
         gpu_of: Callable[[str], str | None] = lambda device: device,
+        basis: str = ALLOCATION,
+        *,
+        spread: bool = False,
     ) -> None:
         self._key_of: Callable[[Party], Key] = lru_cache(50_000)(grouping.key)
+        self._own_key: Callable[[str], Key] = lru_cache(None)(grouping.own_key)
         self._share = share
         self._gpu_of = gpu_of
-        # Resident, held, busy and allocated seconds of a key (None: of any), by hour and Device.
+        self._basis = basis
+        self._spread = IdleSpread() if spread else None
+        self._segment = PriceSegment(0, 0, 0)
+        self._prices = SegmentPrices()
+        self._watched: Counter[str] = Counter()
+        # Resident, held, busy, allocated, unknown and old seconds of a key (None: of any), by quarter and
+        # Device.
         self._seconds: dict[tuple[int, str], dict[Key | None, list[int]]]
-        self._seconds = defaultdict(lambda: defaultdict(lambda: [0, 0, 0, 0]))
+        self._seconds = defaultdict(lambda: defaultdict(lambda: [0, 0, 0, 0, 0, 0]))
+        self._present: Counter[str] = Counter()
         self._occupied: Counter[str] = Counter()
-        self.amounts: dict[Key, Amount] = defaultdict(Amount)
+        self.amounts: dict[tuple[int, Key], Amount] = defaultdict(Amount)
+        # Rows of the Gpus' own accounts, and what time without a price would have cost.
+        self.own: dict[tuple[int, str, Key], Amount] = defaultdict(Amount)
+        self.unbilled: dict[tuple[int, str, Key], Counter[Rate]] = defaultdict(Counter)
         self.gpus: dict[str, GpuAmount] = defaultdict(GpuAmount)
+        # Watched microseconds by Gpu and account, and by Gpu in each segment, in the order of time.
+        self.watched: dict[str, Counter[str]] = defaultdict(Counter)
+        self.segments: dict[PriceSegment, Counter[str]] = {}
+        # Parts of Gpus with time in each segment.
+        self.uses: set[tuple[GpuPart, PriceSegment]] = set()
         self.occupied = Fraction(0)
         # Seconds in which Gpus had a resident; under MIG, those of the busiest Instance.
         self.occupied_by_gpu: dict[str, int] = {}
+
+    def begin_segment(self, segment: PriceSegment, prices: SegmentPrices) -> None:
+        """Add what follows to this segment. Call it before the first entry, and `finish` after the last."""
+        self._end_segment()
+        self._segment, self._prices = segment, prices
+        self._watched = self.segments.setdefault(segment, Counter())
+
+    def begin_period(self, number: int) -> None:
+        """Add the presence that follows to the rows of this period."""
+        self._end_segment()
+        self._segment = PriceSegment(number, 0, 0)
+
+    def add_gpu_time(self, time: GpuTime) -> None:
+        """Add watched time, of one span or the sum of several."""
+        amount = time.microseconds(self._basis)
+        if not amount:
+            return
+        part, account = time.part, IDLE if time.account == UNCUT else time.account
+        rate = self._prices.time_rate(part)
+        self.watched[part.gpu][account] += amount
+        self._watched[part.gpu] += amount
+        self.uses.add((part, self._segment))
+        if account in (UNOBSERVED, DOWN):
+            self.add_unbilled(self._segment.period, account, rate, amount)
+            return
+        row = self._row(account, part.gpu, time.party)
+        row.microseconds += amount
+        row.time_charges[rate] += amount
+        if time.is_estimate:
+            row.estimated += amount
+        if time.account == UNCUT:
+            row.uncut += amount
+        if self._spread is None:
+            return
+        self._spread.add_watched(part.gpu, part.model)
+        if account == IDLE:
+            self._spread.add_idle_time(part.model, rate, amount)
+        elif time.party is not None:
+            self._spread.add_billed(part.model, time.party, amount)
+
+    def add_unbilled(self, period: int, account: str, rate: Rate, microseconds: int) -> None:
+        """Add time that has no price, with the rate that it would have had."""
+        self.unbilled[period, account, self._own_key(rate.gpu)][rate] += microseconds
+
+    def _row(self, account: str, gpu: str, party: Party | None = None) -> Amount:
+        period = self._segment.period
+        if account == OWNER and party is not None:
+            return self.amounts[period, self._key_of(party)]
+        return self.own[period, account, self._own_key(gpu)]
 
     def add_energy(self, energy: EnergyEntry) -> None:
         """Add a span, or several of an hour."""
@@ -134,54 +240,99 @@ class Tally:
         # Unobserved energy has no residents and is part of no bound.
         most = energy.idle + energy.unattributed + used
         for key, millijoules in shares.items():
-            amount = self.amounts[key]
+            amount = self.amounts[self._segment.period, key]
             amount.gpus.add(energy.uuid)
-            amount.methods[energy.method] += millijoules
             amount.high += millijoules if energy.method == MEASURED else most
+            self._charge_energy(amount, energy.uuid, energy.method, millijoules)
+        own = (energy.idle, energy.unattributed, energy.unobserved)
+        for account, millijoules in zip((IDLE, UNATTRIBUTED, UNOBSERVED), own, strict=True):
+            if millijoules:
+                self._charge_energy(self._row(account, energy.uuid), energy.uuid, account, millijoules)
+        if self._spread is not None and energy.idle:
+            self._spread.add_idle_energy(self._prices.energy_rate(energy.uuid), energy.idle)
+
+    def _charge_energy(self, amount: Amount, uuid: str, method: str, millijoules: int) -> None:
+        amount.methods[method] += millijoules
+        amount.energy_charges[self._prices.energy_rate(uuid)] += millijoules
+        amount.emissions[self._prices.grams_per_kwh] += millijoules
 
     def add_times(self, times: TimeEntry) -> None:
-        """Add the seconds of one party in one hour."""
-        key = self._key_of(times.party)
-        device = times.party.device
-        place = self._seconds[times.hour, device]
-        place[None][0] |= times.resident
+        """Add the seconds of one party from a quarter on."""
+        party = times.party
+        if not party.command and times.allocated and not times.resident:
+            party = replace(party, command=NONE_RUNNING)
+        key = self._key_of(party)
+        device = party.device
+        place = self._seconds[times.quarter, device]
+        any_key = place[None]
+        any_key[0] |= times.resident
+        any_key[3] |= times.allocated
         seconds = place[key]
         seconds[0] |= times.resident
         seconds[1] |= times.held
         seconds[2] |= times.busy
         seconds[3] |= times.allocated
-        self.amounts[key].sessions += times.sessions
+        seconds[4] |= times.unknown
+        seconds[5] |= times.old
+        self.amounts[self._segment.period, key].sessions += times.sessions
 
     def settle(self) -> None:
         """Count the collected seconds: their hours are complete."""
         for (_, device), place in self._seconds.items():
-            self._occupied[device] += place.pop(None)[0].bit_count()
-            for key, (resident, held, busy, allocated) in place.items():
+            resident, _, _, allocated, _, _ = place.pop(None)
+            self._present[device] += resident.bit_count()
+            self._occupied[device] += (resident | allocated).bit_count()
+            for key, (resident, held, busy, allocated, unclear, early) in place.items():
                 assert key is not None
-                counts = self.amounts[key].seconds.setdefault(device, [0, 0, 0])
+                amount = self.amounts[self._segment.period, key]
+                counts = amount.seconds.setdefault(device, [0, 0, 0, 0, 0, 0])
+                old = early & (resident | allocated)
+                unknown = (unclear | old & ~held) & ~busy
                 counts[0] += resident.bit_count()
-                counts[1] += (held & ~busy).bit_count()
+                counts[1] += (held & ~busy & ~unknown).bit_count()
                 counts[2] += allocated.bit_count()
+                counts[3] += busy.bit_count()
+                counts[4] += unknown.bit_count()
+                counts[5] += (unknown & old).bit_count()
         self._seconds.clear()
 
     def finish(self) -> None:
         """Weight the sums by the Devices' parts of their Gpus, after the last entry."""
-        self.settle()
+        self._end_segment()
         for amount in self.amounts.values():
-            for device, (resident, held, allocated) in amount.seconds.items():
+            for device, (resident, held, allocated, active, unknown, old) in amount.seconds.items():
                 share = self._share(device)
                 amount.resident += share * resident
                 amount.held += share * held
                 amount.allocated += share * allocated
+                amount.active += share * active
+                amount.unknown += share * unknown
+                amount.old += share * old
             gpus = map(self._gpu_of, amount.seconds)
             amount.gpus.update(uuid for uuid in gpus if uuid is not None)
             amount.seconds.clear()
         for device, seconds in self._occupied.items():
             self.occupied += self._share(device) * seconds
+        for device, seconds in self._present.items():
             uuid = self._gpu_of(device)
             if uuid is not None:
                 self.occupied_by_gpu[uuid] = max(self.occupied_by_gpu.get(uuid, 0), seconds)
         self._occupied.clear()
+        self._present.clear()
+
+    def _end_segment(self) -> None:
+        self.settle()
+        if self._spread is None:
+            return
+        for party, is_time, rate, amount in self._spread.shares():
+            row, idle = self._row(OWNER, rate.gpu, party), self._row(IDLE, rate.gpu)
+            if is_time:
+                row.time_charges[rate] += amount
+                idle.time_charges[rate] -= amount
+            else:
+                row.energy_charges[rate] += amount
+                idle.energy_charges[rate] -= amount
+        self._spread = IdleSpread()
 
     @property
     def unmetered(self) -> frozenset[str]:

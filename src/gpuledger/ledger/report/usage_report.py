@@ -1,49 +1,108 @@
-"""The usage report of a period: rows by owner, Gpu or label that sum to the Gpus' own counters."""
+"""The usage report of a range: rows by owner, Gpu or label that sum to the Gpus' own accounts.
+
+Time, energy and money of the rows add up to the total, whatever the grouping and however the range is cut.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from datetime import tzinfo
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuledger.ledger.energy.booking import MEASURED
-from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key
+from gpuledger.ledger.report.charges import (
+    Charges,
+    energy_cost,
+    sum_charges,
+    time_cost,
+    unpriced_amount,
+)
+from gpuledger.ledger.report.grouping import Grouping, Key
+from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.report.tally import Amount, Tally
-from gpuledger.model.devices import Device
-from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
+from gpuledger.ledger.time.split import ALLOCATION
+from gpuledger.model.session import PROCESS
 from gpuledger.model.text import escape_to_one_line
 
-_MICRO = 1_000_000
+# Range time in which a Gpu was in the books, but was not watched: a stop, a pause or a suspend.
+UNWATCHED = "unwatched"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """One row. Energy in millijoules, time in seconds of whole Gpus; None if not applicable.
+    """One row. Every amount is exact; None if it is not applicable.
 
-    `account` is process, or one of the Gpus' own: idle, unattributed, unobserved. `methods` has the
-    millijoules by method. The row can have used at least `measured` and at most `high`, whatever the model.
-    `cost` is in the prices' currency, `grams` is CO2. `bound` is the maximum error of scraped numbers, in
-    either direction, compared with the ledgers; None if the numbers are the ledger's. `unmetered` are the
-    Gpus that were not measured for some or all of the time, so that their energy is not in the row;
-    `metered` is False if that is all of its energy: it is then unknown, not 0.
+    `key` has a text for each column of the grouping; in the rows of the Gpus' own accounts, those of owners
+    are empty. `account` is process, or one of the Gpus' own: idle, unattributed, unobserved. `period` is the
+    number of the row's period in `UsageReport.periods`.
+
+    Billed, so that rows sum to the total: `gpu_microseconds` of whole Gpus, of which
+    `estimated_microseconds` rest on an allocation of unknown fraction, and `uncut_microseconds` (of idle)
+    belong to no MIG instance; `methods`, the millijoules by method; `time_charges` and `energy_charges`, what
+    is paid for by rate (with `price.idle: spread` also for a part of the idle time and energy); `grams` of
+    CO2.
+
+    Not additive, in seconds of whole Gpus, each second once per row: `resident`, `allocated`, `active` (an
+    engine was busy), `held` (resident or allocated, and no engine was busy), `unknown` (neither is known:
+    then `active` and `held` are the least).
+
+    The row can have used at least `measured` and at most `high`, whatever the model. `bound` (millijoules)
+    and `time_bound` (microseconds) are the maximum errors of scraped numbers, in either direction, compared
+    with the ledgers; None if the numbers are the ledger's. `unmetered` are the Gpus that were not measured
+    for some or all of the time, so that their energy is not in the row; `metered` is False if that is all of
+    its energy: it is then unknown, not 0.
     """
 
     key: Key
     account: str = PROCESS
+    period: int = 0
+    gpu_microseconds: int | None = None
+    estimated_microseconds: int = 0
+    uncut_microseconds: int = 0
     methods: Mapping[str, int] = field(default_factory=dict)
     high: int | None = None
     resident: Fraction | None = None
     held: Fraction | None = None
     allocated: Fraction | None = None
+    active: Fraction | None = None
+    unknown: Fraction | None = None
     sessions: int | None = None
-    cost: Fraction | None = None
+    time_charges: Charges | None = None
+    energy_charges: Charges | None = None
     grams: Fraction | None = None
     bound: int | None = None
+    time_bound: int | None = None
     unmetered: frozenset[str] = frozenset()
     metered: bool = True
+
+    @property
+    def time_cost(self) -> Fraction | None:
+        """The cost of its priced time in the prices' currency; None if time has no price."""
+        return time_cost(self.time_charges)
+
+    @property
+    def energy_cost(self) -> Fraction | None:
+        """The cost of its priced energy; None if energy has no price, or is unknown."""
+        return energy_cost(self.energy_charges)
+
+    @property
+    def cost(self) -> Fraction | None:
+        """The cost of its priced time and energy; None if neither has a price."""
+        known = [cost for cost in (self.time_cost, self.energy_cost) if cost is not None]
+        return sum(known, Fraction(0)) if known else None
+
+    @property
+    def unpriced_microseconds(self) -> int | None:
+        """Billed time that no entry of the price list matched; None if time has no price at all."""
+        return None if self.time_charges is None else unpriced_amount(self.time_charges)
+
+    @property
+    def unpriced_millijoules(self) -> int | None:
+        """Energy that no entry of the price list matched; None if energy has no price at all."""
+        return None if self.energy_charges is None else unpriced_amount(self.energy_charges)
 
     @property
     def energy(self) -> int | None:
@@ -71,14 +130,38 @@ class ReportLine:
         return self.millijoules - self.measured
 
 
-_OPTIONAL_AMOUNTS = tuple(item.name for item in fields(ReportLine) if item.default is None)
+# Amounts of which the sum of rows is the sum of the known ones.
+_SUMMED = tuple(
+    item.name for item in fields(ReportLine) if str(item.type).startswith(("int | None", "Fraction | None"))
+)
+
+
+class UnbilledTime(NamedTuple):
+    """Time of whole Gpus without a price: `unobserved`, `down`, or `unwatched`; below the total.
+
+    `charges` are what it would have cost; None if time has no price at all. `key` has what the grouping
+    names of a Gpu.
+    """
+
+    account: str
+    microseconds: int
+    charges: Charges | None = None
+    period: int = 0
+    key: Key = ()
+
+    @property
+    def cost(self) -> Fraction | None:
+        """What it would have cost, without the part that no entry of the price list matched."""
+        return time_cost(self.charges)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLine:
-    """One Gpu: the millijoules in its own accounting, and the seconds in which it was observed.
+    """One Gpu: the millijoules in its own accounting, and the seconds in which its energy was observed.
 
-    Both are None if its energy was not measured.
+    Both are None if its energy was not measured. `accounts` are the microseconds that it was watched, by
+    account: owner, idle (with uncut), unattributed, unobserved, down. `unwatched` are those between its first
+    and last sight in the range in which it was not.
     """
 
     uuid: str
@@ -86,11 +169,18 @@ class GpuLine:
     model: str
     millijoules: int | None
     observed: Fraction | None
+    accounts: Mapping[str, int] = field(default_factory=dict)
+    unwatched: int = 0
+
+    @property
+    def watched(self) -> int:
+        """Microseconds in which it was watched."""
+        return sum(self.accounts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """The requested period and the ledger's period, in unix seconds; all but `last` are at full hours."""
+    """The range of the report and of the ledger, in unix seconds."""
 
     since: int
     until: int
@@ -105,10 +195,13 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """Rows by energy, highest first (`lines`), the Gpus' own accounts (`gpu_accounts`), and their `total`.
+    """Rows by period and energy, highest first (`lines`), the Gpus' own accounts (`gpu_accounts`), and their
+    `total`.
 
-    `occupied` is the time in which Gpus had any resident, in seconds of whole Gpus: less than the sum of the
-    lines if Gpus were shared; None if unknown. `notes` explain numbers that are not from a ledger.
+    `basis` says who pays for a second of a shared Gpu. `periods` has one part without a name, or those of
+    `--every`. `unbilled` is watched and unwatched time that is not in the total. `fingerprint` identifies the
+    price list, `zone` is that of dates (None: the machine's). `occupied` is the time in which somebody had a
+    process on a Gpu, or it was allocated, in seconds of whole Gpus; None if unknown. `notes` explain numbers.
     """
 
     grouping: Grouping
@@ -120,6 +213,16 @@ class UsageReport:
     gpus: Sequence[GpuLine]
     occupied: Fraction | None
     notes: Sequence[str] = ()
+    basis: str = ALLOCATION
+    periods: Sequence[ReportPart] = ()
+    unbilled: Sequence[UnbilledTime] = ()
+    fingerprint: str = ""
+    zone: tzinfo | None = None
+
+    @property
+    def has_periods(self) -> bool:
+        """Whether rows are by period, even if only one has data."""
+        return any(part.name for part in self.periods)
 
     @property
     def scraped(self) -> bool:
@@ -128,61 +231,13 @@ class UsageReport:
 
     @property
     def observed(self) -> Fraction:
-        """Seconds of whole Gpus that were observed."""
+        """Seconds of whole Gpus in which their energy was observed."""
         return sum((gpu.observed for gpu in self.gpus if gpu.observed is not None), Fraction(0))
 
-
-def report_from_tally(
-    tally: Tally,
-    grouping: Grouping,
-    prices: Prices,
-    devices: Mapping[str, Device],
-    period: Period,
-    unmetered: Collection[str] = (),
-) -> UsageReport:
-    """Convert a finished Tally to a report. `unmetered` are Gpus that were never measured."""
-    missing = tally.unmetered | (frozenset(unmetered) - tally.gpus.keys())
-    incomplete = missing | tally.partly_metered
-    lines = [_line(key, amount, prices, incomplete) for key, amount in tally.amounts.items()]
-    lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
-    metered = bool(tally.gpus) or not missing
-    own = [
-        gpu_account_line(
-            account, sum(getattr(gpu, account) for gpu in tally.gpus.values()), prices, metered=metered
-        )
-        for account in (IDLE, UNATTRIBUTED, UNOBSERVED)
-    ]
-    gpus = [
-        GpuLine(*gpu_key(uuid, devices), amount.millijoules, Fraction(amount.microseconds, _MICRO))
-        for uuid, amount in tally.gpus.items()
-    ]
-    gpus += [GpuLine(*gpu_key(uuid, devices), None, None) for uuid in missing]
-    gpus.sort(key=lambda gpu: (int(gpu.index or -1), gpu.uuid))
-    # An upper bound of the total would not bound any single bill.
-    total = replace(sum_lines((*lines, *own), ("total",)), high=None, unmetered=incomplete)
-    notes = unmetered_notes(gpus, incomplete - missing)
-    return UsageReport(grouping, prices, period, lines, own, total, gpus, tally.occupied, notes)
-
-
-def _line(key: Key, amount: Amount, prices: Prices, incomplete: frozenset[str]) -> ReportLine:
-    """The row of an amount. `incomplete` are Gpus that were not measured for some or all of the time."""
-    unmetered = incomplete & amount.gpus
-    metered = bool(amount.methods) or not unmetered or unmetered < amount.gpus
-    energy = amount.millijoules if metered else None
-    return ReportLine(
-        key,
-        methods=dict(amount.methods),
-        # Energy that was not measured has no bound.
-        high=None if unmetered else amount.high,
-        resident=amount.resident,
-        held=amount.held,
-        allocated=amount.allocated,
-        sessions=amount.sessions,
-        cost=prices.cost(energy, amount.resident),
-        grams=prices.grams(energy),
-        unmetered=unmetered,
-        metered=metered,
-    )
+    @property
+    def watched(self) -> int:
+        """Microseconds in which Gpus were watched."""
+        return sum(gpu.watched for gpu in self.gpus)
 
 
 # Gpus named in a note.
@@ -215,7 +270,7 @@ def _named(gpus: Sequence[GpuLine]) -> str:
     return ", ".join(names) + (f" and {len(gpus) - _NAMED} more" if len(gpus) > _NAMED else "")
 
 
-def sum_lines(lines: Iterable[ReportLine], key: Key) -> ReportLine:
+def sum_lines(lines: Iterable[ReportLine], key: Key, account: str = PROCESS) -> ReportLine:
     """Sum rows to one. The sum of upper bounds remains an upper bound, unless a row has none."""
     summed = list(lines)
     unmetered = frozenset().union(*(line.unmetered for line in summed))
@@ -223,25 +278,21 @@ def sum_lines(lines: Iterable[ReportLine], key: Key) -> ReportLine:
     for line in summed:
         methods.update(line.methods)
     sums: dict[str, Any] = {}
-    for name in _OPTIONAL_AMOUNTS:
+    for name in _SUMMED:
         known = [amount for line in summed if (amount := getattr(line, name)) is not None]
         sums[name] = sum(known) if known else None
     if unmetered:
         sums["high"] = None
-    metered = not summed or any(line.metered for line in summed)
-    return ReportLine(key, methods=methods, **sums, unmetered=unmetered, metered=metered)
-
-
-def gpu_account_line(
-    account: str, millijoules: int, prices: Prices, bound: int | None = None, *, metered: bool = True
-) -> ReportLine:
-    """The row of one of the Gpus' own accounts. `metered`: the energy of some Gpu was measured."""
     return ReportLine(
-        (account,),
+        key,
         account,
-        methods={account: millijoules} if metered else {},
-        cost=prices.energy_cost(millijoules) if metered and prices.kwh is not None else None,
-        grams=prices.grams(millijoules) if metered else None,
-        bound=bound,
-        metered=metered,
+        summed[0].period if summed else 0,
+        **sums,
+        estimated_microseconds=sum(line.estimated_microseconds for line in summed),
+        uncut_microseconds=sum(line.uncut_microseconds for line in summed),
+        methods=methods,
+        time_charges=sum_charges(line.time_charges for line in summed),
+        energy_charges=sum_charges(line.energy_charges for line in summed),
+        unmetered=unmetered,
+        metered=not summed or any(line.metered for line in summed),
     )

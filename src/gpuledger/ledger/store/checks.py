@@ -11,16 +11,35 @@ from typing import Final
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, candidate_dirs
 from gpuledger.model.checks import Check, Finding, Subject, fails, skipped, warning, works
+from gpuledger.model.snapshot import LONGEST_INTERVAL
 
 LEDGER_DIRECTORY: Final = Subject("books.directory", "ledger")
+LEDGER_INTERVAL: Final = Subject("books.interval", "interval of reads")
 
 
 def ledger_checks(
-    settings: StoreSettings, environment: Mapping[str, str], *, made_up: bool, system: Path = SYSTEM_DIR
+    settings: StoreSettings,
+    environment: Mapping[str, str],
+    *,
+    made_up: bool,
+    interval: float = 1.0,
+    system: Path = SYSTEM_DIR,
 ) -> tuple[Check, ...]:
-    """The check of the state directory. `made_up`: simulated data, stored only in a configured directory."""
+    """The checks of the state directory, and of an `interval` between ticks (seconds) that is too long.
+
+    `made_up`: simulated data, stored only in a configured directory.
+    """
     given = settings.state_dir
-    return (Check(*LEDGER_DIRECTORY, lambda: _check_directory(given, environment, made_up, system)),)
+    directory = Check(*LEDGER_DIRECTORY, lambda: _check_directory(given, environment, made_up, system))
+    if interval < LONGEST_INTERVAL:
+        return (directory,)
+    why = (
+        f"with --interval {interval:g}s no GPU time is watched: reads must be less than "
+        f"{LONGEST_INTERVAL:g} s apart"
+    )
+    return directory, Check(
+        *LEDGER_INTERVAL, lambda: [warning(*LEDGER_INTERVAL, why, "set --interval to 30s or less")]
+    )
 
 
 def _check_directory(

@@ -1,36 +1,39 @@
 """Finds the row of a report or the process that the user names: `ml/train-0`, `user:dan`, `idle`, `pid:4711`.
 
-The kinds are the groupings of reports, `pid`, and `account` for the GPUs' own accounts.
+The kinds are the keys of reports, `pid`, and `account` for the GPUs' own accounts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
+from gpuledger.ledger.report.gpu_time import NONE_RUNNING
 from gpuledger.ledger.report.grouping import (
     GROUPINGS,
     LABEL,
+    NODE,
+    TEAM,
     Grouping,
     Key,
     Party,
-    find_grouping,
     party_from_text,
     party_of,
 )
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.presence import UNKNOWN_PARTY
 from gpuledger.ledger.store.rows import workload_from_text
+from gpuledger.ledger.time.account import DOWN
 from gpuledger.model.errors import GpuledgerError, suggest_name
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.workload import UNKNOWN, Workload
 
 PID, ACCOUNT = "pid", "account"
-_ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED)
+_ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED, DOWN)
 # Kinds of a name without a prefix. The others count only if these have no such name: a container is often
 # named like its pod, and every owner is also in another grouping.
 _FIRST_KINDS = ("job", "pod", "user", "namespace", ACCOUNT)
@@ -43,7 +46,7 @@ _MOST_COMPARED = 5000
 _SHORTEST_UUID = 8
 _OWNERS = """
 SELECT number, device, command, owner_kind, namespace, pod, container, job, unit, owner_user, labels,
-    controller_kind, controller FROM sessions
+    controller_kind, controller, slurm_account, partition FROM sessions
 """
 # Sessions that ended while the file could not be written have shares, but no owner.
 _LOST = "SELECT DISTINCT session FROM shares WHERE session NOT IN (SELECT number FROM sessions)"
@@ -106,15 +109,22 @@ class Found:
 
 
 class ExplainTargetFinder:
-    """Finds the targets that a text can mean, in one pass over the owners in the ledger."""
+    """Finds the targets that a text can mean, in one pass over the owners in the ledger.
 
-    def __init__(self, history: History, text: str) -> None:
+    `grouping_of` returns the grouping by one key. With `has_teams`, a name without a kind can be a team.
+    """
+
+    def __init__(
+        self, history: History, text: str, grouping_of: Callable[[str], Grouping], *, has_teams: bool = False
+    ) -> None:
         self._history = history
         self._text = text
+        self._grouping_of = grouping_of
+        self._kinds_without_prefix = (*GROUPINGS, *((TEAM,) if has_teams else ()))
         kind, colon, rest = text.partition(":")
         label, equals, value = rest.partition("=")
         self._name, self._kinds = text, self._plain_kinds()
-        if kind in (*GROUPINGS, PID, ACCOUNT) and colon:
+        if kind in (*GROUPINGS, TEAM, NODE, PID, ACCOUNT) and colon:
             self._name, self._kinds = rest, ((kind,),)
         elif kind == "label" and label and equals:
             self._name, self._kinds = value, ((LABEL + label,),)
@@ -126,7 +136,8 @@ class ExplainTargetFinder:
             return ()
         first = _FIRST_KINDS_OF_NUMBERS if _is_pid(self._text) else _FIRST_KINDS
         last = ("owner",)
-        return (first, tuple(kind for kind in (*GROUPINGS, ACCOUNT) if kind not in (*first, *last)), last)
+        others = (*self._kinds_without_prefix, ACCOUNT)
+        return (first, tuple(kind for kind in others if kind not in (*first, *last)), last)
 
     def find(self) -> tuple[ExplainTarget, Found]:
         """The only target of this name. Raises GpuledgerError that lists those that it can mean."""
@@ -160,7 +171,7 @@ class ExplainTargetFinder:
     def _not_found(self) -> GpuledgerError:
         expected = (
             "expected KIND:NAME of a row of `gpuledger report --by KIND`, such as user:dan or namespace:ml; "
-            "pid:NUMBER; or idle, unattributed or unobserved"
+            "pid:NUMBER; or idle, unattributed, unobserved or down"
         )
         names = {name for one in self._found for name in (*one.names, one.prefixed())}
         if names and len(names) <= _MOST_COMPARED:
@@ -170,7 +181,7 @@ class ExplainTargetFinder:
     def _read(self, kinds: Sequence[str]) -> None:
         if not kinds:
             return
-        groupings = [find_grouping(kind, self._history.devices) for kind in kinds]
+        groupings = [self._grouping_of(kind) for kind in kinds]
         targets = lru_cache(50_000)(lambda party: self._targets(party, groupings))
         # Equal columns are equal parties: most sessions are not the first of their owner.
         party = lru_cache(50_000)(_party)
@@ -186,8 +197,12 @@ class ExplainTargetFinder:
             for found in self._targets(party_from_text(text), groupings):
                 found.parties.add(number)
         for number, device, owner in connection.execute("SELECT number, device, owner FROM handovers"):
-            for found in targets(party_of(device, workload_from_text(owner) or UNKNOWN)):
+            holder = party_of(device, workload_from_text(owner) or UNKNOWN)
+            # Without a process of the owner, its row has this command.
+            for found in (*targets(holder), *targets(replace(holder, command=NONE_RUNNING))):
                 found.allocations.add(number)
+        for device, owner, command in connection.execute("SELECT device, owner, command FROM time_owners"):
+            targets(party_of(device, workload_from_text(owner) or UNKNOWN, command))
 
     def _targets(self, party: Party, groupings: Sequence[Grouping]) -> list[Found]:
         """The entries of the party's rows. Those with another name are kept only for suggestions."""
@@ -208,7 +223,8 @@ class ExplainTargetFinder:
 
 
 def _party(device: str, command: str, *columns: Any) -> Party:
-    kind, namespace, pod, container, job, unit, user, labels, controller_kind, controller = columns
+    kind, namespace, pod, container, job, unit, user, labels, *last = columns
+    controller_kind, controller, slurm_account, partition = last
     owner = Workload(
         kind,
         namespace,
@@ -220,6 +236,8 @@ def _party(device: str, command: str, *columns: Any) -> Party:
         labels=tuple((name, value) for name, value in json.loads(labels)),
         controller_kind=controller_kind,
         controller=controller,
+        slurm_account=slurm_account,
+        partition=partition,
     )
     return Party(device, owner, command)
 

@@ -1,26 +1,36 @@
-"""Read access to a ledger file for reports, hour by hour, also while another program writes it."""
+"""Read access to a ledger file for reports, also while another program writes it.
+
+Times are quarters of an hour: unix seconds // 900. Folded hours have the quarter of their beginning.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
-from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.ledger.energy.shares import device_share
-from gpuledger.ledger.report.grouping import Party, find_grouping, party_from_text
-from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.report.tally import EnergyEntry, Tally, TimeEntry
-from gpuledger.ledger.report.usage_report import Period, UsageReport, report_from_tally
-from gpuledger.ledger.store.presence import UNKNOWN_PARTY, allocation_hours, party_of_session, session_lives
-from gpuledger.ledger.store.retention import microseconds, times_from
+from gpuledger.ledger.report.gpu_time import GpuTime
+from gpuledger.ledger.report.grouping import Party, party_from_text
+from gpuledger.ledger.report.tally import EnergyEntry, TimeEntry
+from gpuledger.ledger.store.cuts import Cuts
+from gpuledger.ledger.store.folding import microseconds, times_from
+from gpuledger.ledger.store.presence import (
+    UNKNOWN_PARTY,
+    activity_from,
+    allocation_cells,
+    old_seconds,
+    party_of_session,
+    session_lives,
+)
 from gpuledger.ledger.store.rows import devices_from_rows
-from gpuledger.ledger.store.schema import APPLICATION_ID, BEGUN, MIGRATIONS
-from gpuledger.ledger.watched_time import HOUR, unpack_seconds
+from gpuledger.ledger.store.schema import APPLICATION_ID, BEGUN, MIGRATIONS, TIME_FROM, ZONE
+from gpuledger.ledger.store.time_history import TimeReader, TimeSpanEntry
+from gpuledger.ledger.watched_time import QUARTER, unpack_seconds
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 
@@ -28,30 +38,42 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 
+# No process has this name.
+PROCESS_COMMAND = "\0"
 _CACHED = 20_000
-# Hours per query: of energy and of times.
-_ENERGY_CHUNK = 240
-_TIME_CHUNK = 24
+# Quarters per query: of energy and of times.
+_ENERGY_CHUNK = 960
+_TIME_CHUNK = 96
 _BUSY_SECONDS = 5.0
 
 _SPANS = """
 SELECT spans.number, uuid, method, begins, ends, idle, unattributed, unobserved, session, millijoules
-    FROM spans LEFT JOIN shares ON span = number WHERE hour >= ? AND hour < ? ORDER BY hour, number
+    FROM spans LEFT JOIN shares ON span = number WHERE quarter >= ? AND quarter < ?
+    ORDER BY quarter, number
 """
 # Hours with the same residents and method are summed: the bounds of the sum are the sum of the bounds.
 _HOURS = """
 SELECT uuid, method, residents, sum(microseconds), sum(idle), sum(unattributed), sum(unobserved)
-    FROM hours WHERE hour >= ? AND hour < ? GROUP BY uuid, method, residents
+    FROM hours WHERE quarter >= ? AND quarter < ? GROUP BY uuid, method, residents
 """
 _HOUR_SHARES = """
 SELECT uuid, method, residents, party, sum(millijoules) FROM hours JOIN hour_shares USING (number)
-    WHERE hour >= ? AND hour < ? GROUP BY uuid, method, residents, party
+    WHERE quarter >= ? AND quarter < ? GROUP BY uuid, method, residents, party
 """
-_BOUNDS = """
-SELECT min(first), max(last) FROM (SELECT min(hour) AS first, max(hour) AS last FROM spans
-    UNION ALL SELECT min(hour), max(hour) FROM hours UNION ALL SELECT min(hour), max(hour) FROM hour_times)
+# Separate queries for both ends: each reads one row of an index.
+_BOUNDS = f"""
+SELECT min(first), max(last) FROM ({
+    " UNION ALL ".join(
+        f"SELECT (SELECT min(quarter) FROM {table}) AS first, (SELECT max(quarter) FROM {table}) AS last"
+        for table in ("spans", "hours", "hour_times", "time_spans", "hour_gpu_time")
+    )
+})
 """
-_TIMES = "SELECT * FROM hour_times WHERE hour >= ? AND hour < ? ORDER BY hour"
+_SIGHTS = """
+SELECT uuid, first, coalesce(max(last, ends), last, ends) AS latest
+    FROM gpu_times LEFT JOIN time_spans ON number = span WHERE first IS NOT NULL AND first < latest
+"""
+_TIMES = "SELECT * FROM hour_times WHERE quarter >= ? AND quarter < ? ORDER BY quarter"
 
 Progress = Callable[[str, float], None]
 
@@ -70,15 +92,30 @@ class History:
             self._meta = dict(self.connection.execute("SELECT key, value FROM meta"))
             self.last = float(self._meta.get("unix", 0.0))
             self._times_from = times_from(self.connection)
+            self.activity_from = activity_from(self.connection)
         except BaseException:
             self.connection.close()
             raise
+        self._process: frozenset[int] = frozenset()
         self.party = lru_cache(_CACHED)(self._read_party)
         self.session = lru_cache(_CACHED)(partial(party_of_session, self.connection))
 
     def close(self) -> None:
         """Close the file."""
         self.connection.close()
+
+    def with_process(self, numbers: Collection[int]) -> History:
+        """A view of the same file in which these Sessions have the command PROCESS_COMMAND.
+
+        So that a grouping can distinguish them from other processes of their owner. Close the original only.
+        """
+        view = copy(self)
+        view._process = frozenset(numbers)
+        view.session = lru_cache(_CACHED)(lambda number: view._rename(number, self.session(number)))
+        return view
+
+    def _rename(self, number: int, party: Party) -> Party:
+        return replace(party, command=PROCESS_COMMAND) if number in self._process else party
 
     def meta_time(self, key: str) -> float | None:
         """The unix seconds that `meta` has for this key; None if it has none."""
@@ -103,34 +140,72 @@ class History:
         return frozenset(uuid for (uuid,) in found)
 
     @property
-    def end_hour(self) -> int:
-        """The unix hour after the last one with data, even if the clock was set since."""
+    def zone(self) -> str:
+        """The name of the time zone of folded hours; empty if no hour was folded in a known one."""
+        return str(self._meta.get(ZONE, ""))
+
+    @property
+    def time_from(self) -> int | None:
+        """The first quarter with time spans; earlier ones have only the seconds of Sessions."""
+        value = self._meta.get(TIME_FROM)
+        return None if value is None else int(value)
+
+    def cuts_around(self, quarter: int) -> tuple[int, int]:
+        """The nearest cuts of all rows at or before a quarter, and at or after it.
+
+        Rows are cut at each quarter. A folded hour is cut only at its ends, and so are hours of a version
+        without time books.
+        """
+        return Cuts(self.connection, self.time_from).around(quarter)
+
+    @property
+    def end_quarter(self) -> int:
+        """The quarter after the last one with data, even if the clock was set since.
+
+        If the last data are of a folded hour, it can be less than that hour's end.
+        """
         _, last = self.connection.execute(_BOUNDS).fetchone()
-        return max(int(self.last // HOUR), -1 if last is None else last) + 1
+        return max(int(self.last // QUARTER), -1 if last is None else last) + 1
 
     @property
     def first_detail(self) -> int | None:
-        """The first unix hour with spans."""
-        hour: int | None = self.connection.execute("SELECT min(hour) FROM spans").fetchone()[0]
-        return hour
+        """The first quarter with energy spans."""
+        quarter: int | None = self.connection.execute("SELECT min(quarter) FROM spans").fetchone()[0]
+        return quarter
 
     @property
-    def first_hour(self) -> int | None:
-        """The first unix hour with data."""
+    def first_quarter(self) -> int | None:
+        """The first quarter with data."""
         first, _ = self.connection.execute(_BOUNDS).fetchone()
-        known = [hour for hour in (first, self._times_from) if hour is not None]
+        known = [quarter for quarter in (first, self._times_from) if quarter is not None]
         begun = self.meta_time(BEGUN)
         if not known and begun is not None:
-            # Only idle GPUs without energy and power readings, which leave no rows.
-            known.append(int(begun // HOUR))
+            # Only Gpus that were watched in one reading, which leave no rows.
+            known.append(int(begun // QUARTER))
         return min(known, default=None)
 
+    def gpu_time(self, since: int, until: int) -> Iterator[GpuTime]:
+        """Time of all accounts in the quarters from `since` to before `until`.
+
+        The party of an owner without a process has the command NONE_RUNNING.
+        """
+        return TimeReader(self.connection, self.party, self.session).gpu_time(since, until)
+
+    @property
+    def gpu_sights(self) -> Mapping[str, tuple[int, int]]:
+        """Unix microseconds of the first and the last sight of each Gpu in the time books, by uuid."""
+        return {uuid: (first, last) for uuid, first, last in self.connection.execute(_SIGHTS)}
+
+    def time_spans(self, since: int, until: int) -> Iterator[TimeSpanEntry]:
+        """The time spans of these quarters that are not folded, in order."""
+        return TimeReader(self.connection, self.party, self.session).spans(since, until)
+
     def energy(self, since: int, until: int, progress: Progress | None = None) -> Iterator[EnergyEntry]:
-        """Energy booked in the unix hours from `since` to before `until`."""
-        for hour in range(since, until, _ENERGY_CHUNK):
-            last = min(hour + _ENERGY_CHUNK, until)
-            yield from self._folded_energy(hour, last)
-            yield from self._detailed_energy(hour, last)
+        """Energy booked in the quarters from `since` to before `until`."""
+        for first in range(since, until, _ENERGY_CHUNK):
+            last = min(first + _ENERGY_CHUNK, until)
+            yield from self._folded_energy(first, last)
+            yield from self._detailed_energy(first, last)
             if progress is not None:
                 progress("energy", (last - since) / (until - since))
 
@@ -141,7 +216,7 @@ class History:
             yield EnergyEntry(uuid, method, length, idle, unattributed, unobserved, parties)
 
     def spans(self, since: int, until: int) -> Iterator[tuple[Any, ...]]:
-        """The spans of these unix hours, in order.
+        """The spans of these quarters, in order.
 
         Each is the Gpu's uuid, the method, begin, end, the energy in the accounts idle, unattributed and
         unobserved, and the shares by number of session.
@@ -162,12 +237,15 @@ class History:
     def times(
         self, since: int, until: int, settle: Callable[[], None], progress: Progress | None = None
     ) -> Iterator[TimeEntry]:
-        """Presence in these unix hours. Calls `settle` when all entries of some hours have been yielded."""
+        """Presence in these quarters: by quarter, and by hour where it is folded.
+
+        Calls `settle` when all entries of some quarters have been yielded.
+        """
         detail = until if self._times_from is None else min(max(self._times_from, since), until)
         seen = yield from self._folded_times(since, detail, settle)
-        for hour in range(detail, until, _TIME_CHUNK):
-            last = min(hour + _TIME_CHUNK, until)
-            seen |= yield from self._detailed_times(hour, last, first=not seen)
+        for first in range(detail, until, _TIME_CHUNK):
+            last = min(first + _TIME_CHUNK, until)
+            seen |= yield from self._detailed_times(first, last, first=not seen)
             settle()
             if progress is not None:
                 progress("time", (last - since) / (until - since))
@@ -175,45 +253,59 @@ class History:
     def _folded_times(
         self, since: int, until: int, settle: Callable[[], None]
     ) -> Generator[TimeEntry, None, bool]:
-        """Yields entries; returns whether these hours have any."""
+        """Yields entries; returns whether these quarters have any."""
         first = True
         found = self.connection.execute(_TIMES, (since, until))
         for _, rows in groupby(found, key=lambda row: row[0]):
-            for hour, party, present, unused, allocated, running, begun in rows:
-                resident, held = unpack_seconds(present), unpack_seconds(unused)
-                busy, sessions = resident & ~held, running if first else begun
+            for quarter, party, *packed, running, begun in rows:
+                resident, held, unknown, allocated = map(unpack_seconds, packed)
+                old = self._old_seconds(quarter)
+                unknown |= resident & ~held & old
                 yield TimeEntry(
-                    hour, self.party(party), resident, held, busy, unpack_seconds(allocated), sessions
+                    quarter,
+                    self.party(party),
+                    resident,
+                    held,
+                    resident & ~held & ~unknown,
+                    allocated,
+                    running if first else begun,
+                    unknown,
+                    old,
                 )
             first = False
             settle()
         return not first
 
     def _detailed_times(self, since: int, until: int, *, first: bool) -> Generator[TimeEntry, None, bool]:
-        """Yields entries; returns whether these hours have any. `first`: there were none in the hours before.
+        """Yields entries; returns whether these quarters have any. `first`: there were none before.
 
-        Sessions begun earlier are counted in the first hours with any data, as `fold_times` counts them.
+        Sessions begun earlier are counted in the first quarters with any data, as `fold_times` counts them.
         """
         seen = False
         unseen: list[Party] = []
-        for life in session_lives(self.connection, since, until):
+        for life in session_lives(self.connection, since, until, rename=self._rename):
             is_seen = life.is_seen(since, until)
             seen |= is_seen
             new = life.number if life.begun >= since or (first and is_seen) else 0
-            for hour, (resident, held) in life.hours.items():
-                yield TimeEntry(hour, life.party, resident, held, resident & ~held, 0, new)
+            for quarter, (resident, held, unknown) in life.cells.items():
+                busy, old = resident & ~held & ~unknown, self._old_seconds(quarter)
+                yield TimeEntry(quarter, life.party, resident, held, busy, 0, new, unknown, old)
                 new = 0
             if new:
                 yield TimeEntry(since, life.party, 0, 0, 0, 0, 1)
             elif first and not is_seen:
                 unseen.append(life.party)
-        for party, hours in allocation_hours(self.connection, since, until):
-            for hour, (allocated, unused) in hours.items():
-                yield TimeEntry(hour, party, 0, unused, 0, allocated, 0)
+        for party, cells in allocation_cells(self.connection, since, until):
+            for quarter, (allocated, unused, unread) in cells.items():
+                old = self._old_seconds(quarter)
+                yield TimeEntry(quarter, party, 0, unused, 0, allocated, 0, unread, old)
                 seen = True
         for party in unseen if seen else ():
             yield TimeEntry(since, party, 0, 0, 0, 0, 1)
         return seen
+
+    def _old_seconds(self, quarter: int) -> int:
+        return old_seconds(quarter, self.activity_from) if quarter * QUARTER < self.activity_from else 0
 
     def _read_party(self, number: int) -> Party:
         row = self.connection.execute("SELECT who FROM parties WHERE number = ?", (number,)).fetchone()
@@ -267,39 +359,3 @@ def _open_read_only(file: Path) -> Connection:
             f"{len(MIGRATIONS)}): {older if version < len(MIGRATIONS) else newer}"
         )
     return connection
-
-
-def build_report(
-    history: History,
-    by: str,
-    prices: Prices,
-    between: tuple[int, int],
-    progress: Progress | None = None,
-) -> UsageReport:
-    """Build the report for these unix seconds, at full hours, from the first hour with data on.
-
-    Raises UsageError for an unknown grouping. See `require_watched_range` for ranges without data.
-    """
-    group_by = find_grouping(by, history.devices)
-    shares = {uuid: device_share(device) for uuid, device in history.devices.items()}
-    gpus = {uuid: device.gpu.uuid for uuid, device in history.devices.items()}
-    tally = Tally(group_by, lambda uuid: shares.get(uuid, Fraction(1)), gpus.get)
-    since, until = (unix // HOUR for unix in between)
-    end, first = history.end_hour, history.first_hour
-    begin = end if first is None else first
-    hours = (max(since, begin), min(until, end))
-    for energy in history.energy(*hours, progress):
-        tally.add_energy(energy)
-    for times in history.times(*hours, tally.settle, progress):
-        tally.add_times(times)
-    tally.finish()
-    period = Period(*between, begin * HOUR, history.last)
-    found = report_from_tally(tally, group_by, prices, history.devices, period, history.unmetered_gpus)
-    if not period.whole:
-        return found
-    missing = history.unaccounted_millijoules({uuid: gpu.millijoules for uuid, gpu in tally.gpus.items()})
-    notes = [
-        f"THE BOOKS DO NOT BALANCE: the total of {uuid} has {millijoules / 1000:+.3f} J that no row has."
-        for uuid, millijoules in missing.items()
-    ]
-    return replace(found, notes=(*notes, *found.notes)) if notes else found

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuledger.ledger.report.grouping import Party, party_of
 from gpuledger.ledger.service_processes import is_service
 from gpuledger.ledger.store.rows import owner_from_row, workload_from_text
-from gpuledger.ledger.watched_time import HOUR, MINUTE, seconds_within
+from gpuledger.ledger.store.schema import ACTIVITY_FROM
+from gpuledger.ledger.watched_time import HOUR, MINUTE, QUARTER, seconds_within
 from gpuledger.model.workload import UNKNOWN
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-# Sets of seconds (`ledger.watched_time`) by unix hour: those resident or allocated, and those of them without
-# any use.
-Hours = Mapping[int, tuple[int, int]]
+# Sets of seconds (`ledger.watched_time`, from the begin of the cell) by cell: those resident or allocated,
+# those of them without any use, and those of unknown use. A cell is one or more quarters; its key is the
+# first one.
+Cells = Mapping[int, tuple[int, int, int]]
+_Marks = Mapping[tuple[int, int], int]
 
 # Conditions for rows of `usage` that lived at some time from :since to before :until, by indexes: most end
 # within a day.
@@ -35,7 +38,7 @@ _SESSIONS = " UNION ALL ".join(
 
 
 class SessionLife(NamedTuple):
-    """The party of a session, the unix hours in which it was first and last seen, and the seconds watched.
+    """The party of a session, the quarters in which it was first and last seen, and the seconds watched.
 
     During unwatched gaps it counts as alive but has no seconds; the same applies to a session seen only once.
     `number` is 1, and 0 for a process that serves others: it is in no report's number of sessions.
@@ -44,39 +47,74 @@ class SessionLife(NamedTuple):
     party: Party
     begun: int
     latest: int
-    hours: Hours
+    cells: Cells
     number: int = 1
 
     def is_seen(self, since: int, until: int) -> bool:
-        """Return whether more is known about it in these unix hours than that it was alive."""
-        return bool(self.hours) or self.begun >= since or self.latest < until
+        """Return whether more is known about it in these quarters than that it was alive."""
+        return bool(self.cells) or self.begun >= since or self.latest < until
 
 
-def session_lives(connection: Connection, since: int, until: int) -> Iterator[SessionLife]:
-    """Sessions alive in the unix hours [since, until). Raises sqlite3.Error.
+def session_lives(
+    connection: Connection,
+    since: int,
+    until: int,
+    size: int = 1,
+    rename: Callable[[int, Party], Party] = lambda _, party: party,
+) -> Iterator[SessionLife]:
+    """Sessions alive in the quarters [since, until), in cells of `size` quarters. Raises sqlite3.Error.
 
-    Omits processes that only served others in these hours, such as an MPS server with clients.
+    Omits processes that only served others in this time, such as an MPS server with clients. `rename` returns
+    the party under which a session (by number) counts. Seconds from before ACTIVITY_FROM that are not held
+    are unknown.
     """
-    held = _marked_seconds(connection, "held", "session", since, until)
-    parameters = {"since": since * HOUR, "until": until * HOUR}
+    places = range(since, until, size)
+    held = _marked_seconds(connection, "held", "session", places)
+    unknown = _marked_seconds(connection, "unknown", "session", places)
+    known_from = activity_from(connection)
+    parameters = {"since": since * QUARTER, "until": until * QUARTER}
     for *row, begun, latest, last_seen, stay, stays in connection.execute(_SESSIONS, parameters):
         stretches = [(stay, last_seen)]
         if stays:
             stretches += connection.execute("SELECT begins, ends FROM stays WHERE session = ?", row[:1])
-        hours = _hours(stretches, since, until, row[0], held)
+        cells = _cells(stretches, places, row[0], held, unknown)
+        if begun < known_from:
+            cells = {
+                cell: (resident, idle, unclear | (resident & ~idle & old_seconds(cell, known_from)))
+                for cell, (resident, idle, unclear) in cells.items()
+            }
         party = session_party(row)
         serves = is_service(party.command)
-        if hours or not serves:
-            yield SessionLife(party, int(begun // HOUR), int(latest // HOUR), hours, int(not serves))
+        if cells or not serves:
+            party = rename(row[0], party)
+            yield SessionLife(party, int(begun // QUARTER), int(latest // QUARTER), cells, int(not serves))
 
 
-def allocation_hours(connection: Connection, since: int, until: int) -> Iterator[tuple[Party, Hours]]:
-    """Party and seconds of allocations in the unix hours [since, until). Raises sqlite3.Error."""
-    unused = _marked_seconds(connection, "unused", "handover", since, until)
+def allocation_cells(
+    connection: Connection, since: int, until: int, size: int = 1
+) -> Iterator[tuple[Party, Cells]]:
+    """Party and seconds of allocations in the quarters [since, until), as in `session_lives`.
+
+    Raises sqlite3.Error.
+    """
+    places = range(since, until, size)
+    unused = _marked_seconds(connection, "unused", "handover", places)
+    unread = _marked_seconds(connection, "unread", "handover", places)
     query = "SELECT number, device, owner, begins, ends FROM handovers WHERE ends >= ? AND begins < ?"
-    for number, device, owner, begins, ends in connection.execute(query, (since * HOUR, until * HOUR)):
+    for number, device, owner, begins, ends in connection.execute(query, (since * QUARTER, until * QUARTER)):
         party = party_of(device, workload_from_text(owner) or UNKNOWN)
-        yield party, _hours([(begins, ends)], since, until, number, unused)
+        yield party, _cells([(begins, ends)], places, number, unused, unread)
+
+
+def activity_from(connection: Connection) -> float:
+    """The unix seconds from which the file says in which seconds activity was unknown."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (ACTIVITY_FROM,)).fetchone()
+    return 0.0 if row is None else float(row[0])
+
+
+def old_seconds(quarter: int, known_from: float) -> int:
+    """The seconds of the hour from a quarter on that are from before `activity_from`."""
+    return seconds_within(0.0, known_from, quarter * QUARTER, HOUR)
 
 
 def session_party(row: Sequence[Any]) -> Party:
@@ -90,31 +128,39 @@ def party_of_session(connection: Connection, number: int) -> Party:
     return session_party(row) if row else UNKNOWN_PARTY
 
 
-def _hours(
+def _cells(
     stretches: Iterable[tuple[float, float]],
-    since: int,
-    until: int,
+    places: range,
     number: int,
-    marked: Mapping[tuple[int, int], int],
-) -> Hours:
-    """The seconds of the stretches by hour, with the marked seconds of this number; without empty hours."""
+    unused: _Marks,
+    unknown: _Marks,
+) -> Cells:
+    """The seconds of the stretches by cell, with the marked seconds of this number; without empty cells.
+
+    `places` are the first quarters of the cells.
+    """
     found: dict[int, int] = {}
+    origin, length = places.start * QUARTER, places.step * QUARTER
     for begins, ends in stretches:
-        for hour in range(max(int(begins // HOUR), since), min(int(ends // HOUR) + 1, until)):
-            seconds = seconds_within(begins, ends, hour * HOUR, HOUR)
+        first, last = (max(int((at - origin) // length), -1) for at in (begins, ends))
+        for cell in places[max(first, 0) : last + 1]:
+            seconds = seconds_within(begins, ends, cell * QUARTER, length)
             if seconds:
-                found[hour] = found.get(hour, 0) | seconds
-    return {hour: (seconds, marked.get((hour, number), 0)) for hour, seconds in found.items()}
+                found[cell] = found.get(cell, 0) | seconds
+    return {
+        cell: (seconds, unused.get((cell, number), 0), unknown.get((cell, number), 0))
+        for cell, seconds in found.items()
+    }
 
 
-def _marked_seconds(
-    connection: Connection, table: str, key_column: str, since: int, until: int
-) -> Mapping[tuple[int, int], int]:
-    """Marked seconds by unix hour and number of session or allocation."""
-    per_hour = HOUR // MINUTE
+def _marked_seconds(connection: Connection, table: str, key_column: str, places: range) -> _Marks:
+    """Marked seconds by cell and number of session or allocation."""
+    per_cell = places.step * QUARTER // MINUTE
+    origin = places.start * QUARTER // MINUTE
     found: dict[tuple[int, int], int] = defaultdict(int)
     query = f"SELECT minute, {key_column}, bits FROM {table} WHERE minute >= ? AND minute < ?"
-    for minute, number, bits in connection.execute(query, (since * per_hour, until * per_hour)):
-        hour, place = divmod(minute, per_hour)
-        found[hour, number] |= bits << place * MINUTE
+    between = (origin, origin + len(places) * per_cell)
+    for minute, number, bits in connection.execute(query, between):
+        cell, place = divmod(minute - origin, per_cell)
+        found[places[cell], number] |= bits << place * MINUTE
     return found

@@ -10,17 +10,26 @@ from typing import Any
 
 from gpuledger.ledger.allocation_times import AllocationPeriod
 from gpuledger.ledger.energy.counter import EnergyCounter
-from gpuledger.ledger.journal import EpochEntry, GpuEntry, SeriesEntry
+from gpuledger.ledger.journal import (
+    EpochEntry,
+    GpuEntry,
+    GpuTimeEntry,
+    JournalTimeSpan,
+    SeriesEntry,
+    TimeOwner,
+)
 from gpuledger.ledger.ownership import Ownership, owner_fields, owner_from_fields
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
+from gpuledger.ledger.time.span import QUARTER as TIME_QUARTER
+from gpuledger.ledger.time.stored import time_fields
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart, ProcessType
 from gpuledger.model.workload import UNKNOWN, Workload
 
 Row = tuple[Any, ...]
 # Columns of `sessions`; in joined rows, the columns of `usage` (without number) follow.
-SESSION_COLUMNS = 34
+SESSION_COLUMNS = 36
 _OWNER_FIELDS = attrgetter(*(item.name for item in fields(Workload)))
 
 
@@ -69,7 +78,7 @@ def session_row(one: OpenSession) -> Row:
     """A row of `sessions`."""
     process, host = one.process, one.process.host
     device, start = process.device, host.start
-    *names, labels, controller_kind, controller = _OWNER_FIELDS(process.workload)
+    *names, labels, controller_kind, controller, account, partition = _OWNER_FIELDS(process.workload)
     return (
         one.number,
         device.uuid,
@@ -93,6 +102,8 @@ def session_row(one: OpenSession) -> Row:
         _text(labels),
         controller_kind,
         controller,
+        account,
+        partition,
     )
 
 
@@ -145,7 +156,7 @@ def session_from_row(row: Row, devices: Mapping[str, Device]) -> OpenSession:
 def owner_from_row(row: Row) -> Workload:
     """The owner from a row of `sessions`; the columns are in the order of Workload's fields."""
     labels = tuple((name, value) for name, value in json.loads(row[31]))
-    return Workload(*(*row[17:30], labels, *row[32:34]))
+    return Workload(*(*row[17:30], labels, *row[32:36]))
 
 
 def allocation_row(one: AllocationPeriod) -> Row:
@@ -180,7 +191,7 @@ def _types(text: str) -> frozenset[ProcessType]:
 def span_row(span: Span) -> Row:
     """A row of `spans`."""
     kind = (span.number, span.uuid, span.epoch_number, span.method, span.begins)
-    return (*kind, *_span_changes(span), span.hour)
+    return (*kind, *_span_changes(span), span.quarter)
 
 
 def share_rows(span: Span) -> list[Row]:
@@ -207,6 +218,27 @@ def share_update_rows(span: Span) -> list[Row]:
         (share.millijoules, share.resident, share.work, span.number, session)
         for session, share in span.shares.items()
     ]
+
+
+def time_span_row(entry: JournalTimeSpan) -> Row:
+    """A row of `time_spans`."""
+    span = entry.span
+    quarter = span.begins // TIME_QUARTER
+    return (span.number, quarter, span.gpu.uuid, entry.split, span.begins, span.ends, span.microseconds)
+
+
+def gpu_time_row(entry: GpuTimeEntry) -> Row:
+    """A row of `gpu_times`, without what is forgotten."""
+    fields = time_fields(entry.time)
+    posted = entry.time.posted - entry.span_length
+    uuid, state = entry.time.gpu.uuid, _text(fields)
+    own = (uuid, entry.basis, posted, entry.span, entry.base, entry.closed, state)
+    return (*own, entry.first, entry.last)
+
+
+def time_owner_row(one: TimeOwner) -> Row:
+    """A row of `time_owners`."""
+    return (one.number, one.device, _text(owner_fields(one.owner)), one.command, one.split)
 
 
 def series_row(number: int, entry: SeriesEntry) -> Row:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x6770756C
 # Keys of `meta`: unix seconds at which the file was created, and of its first posting.
 CREATED, BEGUN = "created", "begun"
+# The first quarter with time spans; the name of the time zone of folded hours, and JSON of earlier ones:
+# [first quarter of the next zone, name].
+TIME_FROM, ZONE, EARLIER_ZONES = "time_from", "zone", "earlier_zones"
+# The unix seconds until which a file does not say in which seconds activity was unknown; missing if it always
+# does.
+ACTIVITY_FROM = "activity_from"
 
 _FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -84,7 +90,8 @@ CREATE TABLE shares (
     resident INTEGER NOT NULL, work INTEGER NOT NULL, PRIMARY KEY (span, session)
 ) WITHOUT ROWID;
 
--- Exported counters.
+-- Exported counters of a book: energy of owners or of rows, or time (then in microseconds; `measured` is the
+-- highest amount so far).
 CREATE TABLE series (
     number INTEGER PRIMARY KEY, book TEXT NOT NULL, labels TEXT NOT NULL, process TEXT,
     born_at REAL NOT NULL, lasting INTEGER NOT NULL
@@ -174,7 +181,87 @@ CREATE TABLE hour_times (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS)
+_TIME = """
+-- A quarter is unix seconds // 900: spans are cut at quarters of an hour. The row of a folded hour has the
+-- quarter of its beginning: a full hour of the ledger's time zone, of unix time before this version.
+DROP INDEX spans_hour;
+ALTER TABLE spans RENAME COLUMN hour TO quarter;
+UPDATE spans SET quarter = 4 * quarter;
+CREATE INDEX spans_quarter ON spans (quarter);
+DROP INDEX parties_last_hour;
+ALTER TABLE parties RENAME COLUMN last_hour TO last_quarter;
+UPDATE parties SET last_quarter = 4 * last_quarter;
+CREATE INDEX parties_last_quarter ON parties (last_quarter);
+UPDATE meta SET value = 4 * value WHERE key = 'times_from';
+ALTER TABLE sessions ADD COLUMN slurm_account TEXT NOT NULL DEFAULT '';
+ALTER TABLE sessions ADD COLUMN partition TEXT NOT NULL DEFAULT '';
+-- Copied: an update in place would meet rows of the same key if the clock began in 1970.
+CREATE TABLE new_hours (
+    number INTEGER PRIMARY KEY, quarter INTEGER NOT NULL, uuid TEXT NOT NULL, life INTEGER NOT NULL,
+    method TEXT NOT NULL, residents TEXT NOT NULL, microseconds INTEGER NOT NULL, idle INTEGER NOT NULL,
+    unattributed INTEGER NOT NULL, unobserved INTEGER NOT NULL,
+    UNIQUE (quarter, uuid, life, method, residents)
+);
+INSERT INTO new_hours SELECT number, 4 * hour, uuid, life, method, residents, microseconds, idle,
+    unattributed, unobserved FROM hours ORDER BY number;
+DROP TABLE hours;
+ALTER TABLE new_hours RENAME TO hours;
+CREATE TABLE new_times (
+    quarter INTEGER NOT NULL, party INTEGER NOT NULL, resident BLOB, held BLOB, unknown BLOB, allocated BLOB,
+    running INTEGER NOT NULL, begun INTEGER NOT NULL, PRIMARY KEY (quarter, party)
+) WITHOUT ROWID;
+INSERT INTO new_times SELECT 4 * hour, party, resident, held, NULL, allocated, running, begun FROM hour_times
+    ORDER BY hour, party;
+DROP TABLE hour_times;
+ALTER TABLE new_times RENAME TO hour_times;
+-- As `held` and `unused`: the seconds in which it is not known whether an engine was busy for a session, or
+-- whether a process of the owner was on the allocated Device. Earlier versions did not keep them.
+CREATE TABLE unknown (
+    minute INTEGER NOT NULL, session INTEGER NOT NULL, bits INTEGER NOT NULL, PRIMARY KEY (minute, session)
+) WITHOUT ROWID;
+CREATE TABLE unread (
+    minute INTEGER NOT NULL, handover INTEGER NOT NULL, bits INTEGER NOT NULL, PRIMARY KEY (minute, handover)
+) WITHOUT ROWID;
+INSERT INTO meta SELECT 'activity_from', value FROM meta WHERE key = 'unix';
+
+-- The time books. A split is JSON: [allocation, residence], the second null if it is the same. Each is a list
+-- of [numerator, account, part, session or null, owner or null, 1 if estimated], in the order of ties; the
+-- denominator is the sum. `owner` is a number of time_owners.
+CREATE TABLE time_splits (number INTEGER PRIMARY KEY, split TEXT NOT NULL);
+-- Watched time of one Gpu with one split, cut at each quarter; times are unix microseconds.
+CREATE TABLE time_spans (
+    number INTEGER PRIMARY KEY, quarter INTEGER NOT NULL, gpu TEXT NOT NULL, split INTEGER NOT NULL,
+    begins INTEGER NOT NULL, ends INTEGER NOT NULL, microseconds INTEGER NOT NULL
+);
+CREATE INDEX time_spans_quarter ON time_spans (quarter);
+CREATE INDEX time_spans_split ON time_spans (split);
+-- Owners in splits that have no Session: JSON as in `handovers`, on a Device. Names can arrive later. `split`
+-- is the last one with this owner.
+CREATE TABLE time_owners (
+    number INTEGER PRIMARY KEY, device TEXT NOT NULL, owner TEXT NOT NULL, command TEXT NOT NULL,
+    split INTEGER NOT NULL
+);
+-- JSON: uuid and model of a Gpu; instance and profile; numerator and denominator of the part of the Gpu.
+CREATE TABLE gpu_parts (number INTEGER PRIMARY KEY, part TEXT NOT NULL UNIQUE);
+-- Folded time spans: microseconds by both bases. party is 0 for the Gpu's own accounts.
+CREATE TABLE hour_gpu_time (
+    quarter INTEGER NOT NULL, part INTEGER NOT NULL, account TEXT NOT NULL, party INTEGER NOT NULL,
+    is_estimate INTEGER NOT NULL, allocation INTEGER NOT NULL, residence INTEGER NOT NULL,
+    PRIMARY KEY (quarter, part, account, party, is_estimate)
+) WITHOUT ROWID;
+-- The time state of each Gpu. All its microseconds are `posted` and those of time span `span`. `base` is what
+-- was posted when exported counters (by `basis`) last began at 0, `closed` the time of series that have ended
+-- since then; `forgotten` is time of spans that were deleted for age or size, or lost with a damaged file.
+-- `first` and `last` are the unix microseconds between which there are rows of the Gpu, those of the newest
+-- span may end later. `state` is JSON (ledger/time/stored.py).
+CREATE TABLE gpu_times (
+    uuid TEXT PRIMARY KEY, basis TEXT NOT NULL, posted INTEGER NOT NULL, span INTEGER, base INTEGER NOT NULL,
+    closed INTEGER NOT NULL, state TEXT NOT NULL, first INTEGER, last INTEGER,
+    forgotten INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS, _TIME)
 
 
 class NotALedger(Exception):

@@ -7,15 +7,19 @@ import os
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import tzinfo
 from math import inf
 from pathlib import Path
 from threading import Lock as Mutex
 
+from gpuledger.host.time_zone import time_zone_name
 from gpuledger.ledger.journal import Journal, StoredGpu, StoredLedger
+from gpuledger.ledger.store.hour_cells import update_zone
 from gpuledger.ledger.store.retention import RetentionLimits, prune_history
 from gpuledger.ledger.store.schema import BEGUN, CREATED, NotALedger, SchemaTooNew, migrate_schema
 from gpuledger.ledger.store.state_directory import LedgerLock, is_same_file, set_aside
 from gpuledger.ledger.store.tables import load_ledger, write_journal
+from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import CollectorRun
 from gpuledger.model.source import Clock
@@ -32,6 +36,10 @@ _PRUNE_EVERY = 60.0
 _CACHE_KIB = 1024
 # Maximum wait of a commit for another program's lock; the tick waits as well.
 _BUSY_MS = 100
+_TIME_FROM_ZERO = """
+UPDATE gpu_times SET closed = 0,
+    base = posted + coalesce((SELECT microseconds FROM time_spans WHERE number = span), 0)
+"""
 _WRITE_ERRORS = (sqlite3.Error, OSError, UnicodeEncodeError, OverflowError)
 
 
@@ -56,6 +64,8 @@ class Store:
         self.limits = limits
         self._connection: sqlite3.Connection | None = None
         self._opened: os.stat_result | None = None
+        # The time zone of which the file has the name; None before the first write.
+        self._zone: tzinfo | None = None
         # See `LedgerStore`.
         self.stored_ledger = StoredLedger()
         self.was_replaced = False
@@ -131,12 +141,15 @@ class Store:
             raise
         self._connection = connection
         self._opened = self.file.stat()
+        self._zone = None
         self._is_first_write = True
         same_boot = bool(self._boot_id) and meta.get("boot_id") == self._boot_id
         ahead = self._lock is not None and self._lock.was_ahead
         self._continues_counters = not ahead and (bool(meta.get("clean")) or same_boot)
         if not self._continues_counters and stored.gpus:
-            log.warning("the last run did not stop cleanly: exported energy counters begin at 0 again")
+            log.warning(
+                "the last run did not stop cleanly: exported counters of energy and time begin at 0 again"
+            )
             stored = _from_zero(stored)
         self.stored_ledger = stored
 
@@ -228,10 +241,14 @@ class Store:
             connection.execute("BEGIN IMMEDIATE")
             if self._is_first_write:
                 self._begin_run(connection, journal.unix)
+            if self._zone is not self.limits.zone:
+                name = time_zone_name(self.limits.zone)
+                update_zone(connection, name, int(journal.unix // QUARTER))
             write_journal(connection, journal)
         if self._is_first_write:
             connection.execute("PRAGMA synchronous=NORMAL")
             self._is_first_write = False
+        self._zone = self.limits.zone
         journal.mark_stored()
         self.was_replaced = False
 
@@ -244,6 +261,7 @@ class Store:
             connection.execute("DELETE FROM told")
             connection.execute("DELETE FROM owners")
             connection.execute("UPDATE gpus SET base = total, closed = 0")
+            connection.execute(_TIME_FROM_ZERO)
 
     def _fail(self, error: Exception, now: float) -> None:
         if _is_damage(error):
@@ -319,7 +337,9 @@ def _from_zero(stored: StoredLedger) -> StoredLedger:
         uuid: StoredGpu(replace(gpu.entry, base=gpu.entry.total, closed=0), gpu.floors)
         for uuid, gpu in stored.gpus.items()
     }
-    return replace(stored, gpus=gpus)
+    time = stored.times
+    entries = {uuid: replace(entry, base=entry.time.posted, closed=0) for uuid, entry in time.gpus.items()}
+    return replace(stored, gpus=gpus, times=replace(time, gpus=entries, series={}))
 
 
 def _is_damage(error: Exception) -> bool:

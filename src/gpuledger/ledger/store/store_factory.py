@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,11 +27,12 @@ def open_store(
     clock: Clock,
     environment: Mapping[str, str],
     system: Path = SYSTEM_DIR,
+    zone: tzinfo = UTC,
 ) -> Store | None:
     """Open the ledger of this source; return None if it is kept only in memory.
 
-    Simulated data is stored only if a directory is set, in a separate file. Raises GpuledgerError if another
-    program has the ledger, or a newer version wrote it.
+    Older history is summed to full hours of `zone`. Simulated data is stored only if a directory is set, in a
+    separate file. Raises GpuledgerError if another program has the ledger, or a newer version wrote it.
     """
     given = settings.state_dir
     if given == MEMORY_ONLY or (source.simulated and not given):
@@ -46,9 +48,9 @@ def open_store(
     # Imported lazily: SQLite takes memory that a ledger in memory does not need.
     from gpuledger.ledger.store.store import Store
 
-    return Store(folder, ledger_name(source), boot_id, clock, retention_limits(settings))
+    return Store(folder, ledger_name(source), boot_id, clock, retention_limits(settings, zone))
 
 
-def retention_limits(settings: StoreSettings) -> RetentionLimits:
+def retention_limits(settings: StoreSettings, zone: tzinfo) -> RetentionLimits:
     """The history limits of these settings; detail is kept no longer than its sessions."""
-    return RetentionLimits(min(settings.detail, settings.hours), settings.hours, settings.max_size)
+    return RetentionLimits(min(settings.detail, settings.hours), settings.hours, settings.max_size, zone)

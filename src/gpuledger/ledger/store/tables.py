@@ -11,12 +11,16 @@ from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
 from gpuledger.ledger.energy.floor import QuietPower
 from gpuledger.ledger.journal import (
     ROWS,
+    TIME,
     GpuEntry,
+    GpuTimeEntry,
     Journal,
     StoredGpu,
     StoredLedger,
     StoredOwner,
     StoredSeries,
+    StoredTimes,
+    TimeOwner,
 )
 from gpuledger.ledger.store import rows
 from gpuledger.ledger.store.rows import (
@@ -27,8 +31,12 @@ from gpuledger.ledger.store.rows import (
     session_from_row,
     workload_from_text,
 )
+from gpuledger.ledger.store.schema import ACTIVITY_FROM, TIME_FROM
+from gpuledger.ledger.time.account import is_named
+from gpuledger.ledger.time.stored import time_from_fields
 from gpuledger.ledger.watched_time import MarkedSeconds
 from gpuledger.model.devices import Device
+from gpuledger.model.workload import UNKNOWN
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -55,6 +63,19 @@ UPDATE spans SET ends = ?, idle = ?, unattributed = ?, unobserved = ?, empty_flo
 _ADD_SECONDS = """
 INSERT INTO {0} VALUES (?, ?, ?) ON CONFLICT (minute, {1}) DO UPDATE SET bits = bits | excluded.bits
 """
+_GPU_TIME = """
+INSERT INTO gpu_times (uuid, basis, posted, span, base, closed, state, first, last)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uuid) DO UPDATE SET
+    basis = excluded.basis, posted = excluded.posted, span = excluded.span,
+    base = excluded.base, closed = excluded.closed, state = excluded.state,
+    first = coalesce(first, excluded.first),
+    last = coalesce(max(last, excluded.last), last, excluded.last)
+"""
+# The newest span of a Gpu that is absent may have been folded since: its time is posted without a span.
+_FOLDED_SPAN = """
+UPDATE gpu_times SET posted = posted + ?, span = NULL
+    WHERE uuid = ? AND NOT EXISTS (SELECT 1 FROM time_spans WHERE number = span)
+"""
 _UPDATE_SHARE = "UPDATE shares SET millijoules = ?, resident = ?, work = ? WHERE span = ? AND session = ?"
 
 
@@ -64,6 +85,8 @@ def write_journal(connection: Connection, journal: Journal) -> None:
         connection.execute("UPDATE series SET born_at = born_at + ?", (journal.shift,))
         connection.execute("UPDATE owners SET since_at = since_at + ?", (journal.shift,))
     _replace(connection, "meta", [("elapsed", journal.elapsed), ("unix", journal.unix)])
+    if journal.activity_from is not None:
+        _replace(connection, "meta", [(ACTIVITY_FROM, journal.activity_from)])
     _execute(connection, _DEVICE, [rows.device_row(device) for device in journal.devices.values()])
     _replace(connection, "gpus", [rows.gpu_row(entry) for entry in journal.gpus.values()])
     _replace(connection, "epochs", [rows.epoch_row(entry) for entry in journal.epochs])
@@ -72,6 +95,7 @@ def write_journal(connection: Connection, journal: Journal) -> None:
     _write_sessions(connection, journal)
     _write_allocations(connection, journal)
     _write_spans(connection, journal)
+    _write_times(connection, journal)
     _write_series(connection, journal)
 
 
@@ -103,6 +127,26 @@ def _write_spans(connection: Connection, journal: Journal) -> None:
     _execute(connection, _UPDATE_SHARE, [row for span in known for row in rows.share_update_rows(span)])
 
 
+def _write_times(connection: Connection, journal: Journal) -> None:
+    _replace(connection, "gpu_parts", [(number, text) for text, number in journal.gpu_parts.items()])
+    owners = [rows.time_owner_row(owner) for owner in journal.time_owners.values()]
+    _replace(connection, "time_owners", owners)
+    _replace(connection, "time_splits", list(journal.splits.items()))
+    spans = journal.time_spans.values()
+    new = [rows.time_span_row(entry) for entry in spans if not entry.stored]
+    if new:
+        from_quarter = min(row[1] for row in new)
+        connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (TIME_FROM, from_quarter))
+    _replace(connection, "time_spans", new)
+    known = [(one.span.ends, one.span.microseconds, one.span.number) for one in spans if one.stored]
+    _execute(connection, "UPDATE time_spans SET ends = ?, microseconds = ? WHERE number = ?", known)
+    _execute(connection, _GPU_TIME, [rows.gpu_time_row(entry) for entry in journal.gpu_times.values()])
+    lengths = [(one.span_length, uuid) for uuid, one in journal.gpu_times.items() if one.span is not None]
+    _execute(connection, _FOLDED_SPAN, lengths)
+    lost = [(lost, uuid) for uuid, lost in journal.lost_time.items()]
+    _execute(connection, "UPDATE gpu_times SET forgotten = ? WHERE uuid = ?", lost)
+
+
 def _write_sessions(connection: Connection, journal: Journal) -> None:
     sessions = journal.sessions.values()
     new = [rows.session_row(one) for one in sessions if one.renamed or not one.stored]
@@ -113,6 +157,7 @@ def _write_sessions(connection: Connection, journal: Journal) -> None:
     others = [rows.usage_row(one) for one in sessions if not one.stored or one.ended is not None]
     _replace(connection, "usage", others)
     _add_seconds(connection, "held", "session", {one.number: one.held for one in sessions})
+    _add_seconds(connection, "unknown", "session", {one.number: one.unknown for one in sessions})
     stretches = [(one.number, *stretch) for one in sessions for stretch in one.stretch.unsaved]
     _replace(connection, "stays", stretches)
 
@@ -124,6 +169,7 @@ def _write_allocations(connection: Connection, journal: Journal) -> None:
     known = [(one.ends, one.number) for one in allocations if one.stored and not one.over]
     _execute(connection, "UPDATE handovers SET ends = ? WHERE number = ?", known)
     _add_seconds(connection, "unused", "handover", {one.number: one.unused for one in allocations})
+    _add_seconds(connection, "unread", "handover", {one.number: one.unread for one in allocations})
 
 
 def _write_series(connection: Connection, journal: Journal) -> None:
@@ -131,9 +177,9 @@ def _write_series(connection: Connection, journal: Journal) -> None:
     new = [rows.series_row(number, entry) for number, entry in series.items() if entry.counter.renamed]
     _replace(connection, "series", new)
     stored = [entry.counter for entry in series.values() if entry.counter.stored]
-    _execute(connection, _UPDATE_SERIES, [(one.millijoules, one.measured, one.number) for one in stored])
+    _execute(connection, _UPDATE_SERIES, [(one.amount, one.measured, one.number) for one in stored])
     unknown = [entry.counter for entry in series.values() if not entry.counter.stored]
-    _replace(connection, "told", [(one.number, one.millijoules, one.measured) for one in unknown])
+    _replace(connection, "told", [(one.number, one.amount, one.measured) for one in unknown])
     for number in journal.dropped:
         connection.execute("DELETE FROM series WHERE number = ?", (number,))
         connection.execute("DELETE FROM told WHERE number = ?", (number,))
@@ -152,17 +198,20 @@ def load_ledger(connection: Connection) -> StoredLedger:
     devices = devices_from_rows(connection.execute("SELECT * FROM devices").fetchall())
     floors = _floors(connection)
     series, owners = _series(connection, devices, elapsed), _owners(connection, devices, elapsed)
+    time_series = {uuid: found.pop(TIME) for uuid, found in series.items() if TIME in found}
     gpus = {}
     for row in connection.execute("SELECT * FROM gpus").fetchall():
         uuid, life, boot, driver, opening, booked, last, last_at, refresh, *more = row
         epoch = Epoch(boot, driver)
         counter = EnergyCounter(epoch, opening, booked, last, last_at, refresh=refresh, epoch_number=life)
         entry = GpuEntry(uuid, counter, *more)
-        gpus[uuid] = StoredGpu(entry, floors[uuid], tuple(series[uuid]), tuple(owners[uuid]))
+        energy_series = tuple(one for found in series[uuid].values() for one in found)
+        gpus[uuid] = StoredGpu(entry, floors[uuid], energy_series, tuple(owners[uuid]))
     opened = connection.execute("SELECT * FROM sessions JOIN usage USING (number) WHERE ended IS NULL")
     allocations = connection.execute("SELECT * FROM handovers WHERE NOT over")
     return StoredLedger(
         gpus,
+        _times(connection, devices, time_series),
         tuple(session_from_row(row, devices) for row in opened),
         tuple(allocation_from_row(row, devices) for row in allocations if row[1] in devices),
         elapsed,
@@ -183,16 +232,45 @@ def _floors(connection: Connection) -> dict[str, dict[str, tuple[QuietPower, Qui
     return found
 
 
+def _times(
+    connection: Connection, devices: dict[str, Device], series: Mapping[str, Sequence[StoredSeries]]
+) -> StoredTimes:
+    gpus = {}
+    query = """
+        SELECT uuid, basis, posted, span, microseconds, base, closed, state, first,
+            coalesce(max(last, ends), last, ends)
+        FROM gpu_times LEFT JOIN time_spans ON number = span
+    """
+    for uuid, basis, posted, span, length, base, closed, state, *sights in connection.execute(query):
+        time = time_from_fields(devices[uuid].gpu, posted + (length or 0), json.loads(state))
+        gpus[uuid] = GpuTimeEntry(time, basis, span, length or 0, base, closed, *sights)
+    unnamed = []
+    for number, device, text, command, split in connection.execute("SELECT * FROM time_owners"):
+        owner = workload_from_text(text) or UNKNOWN
+        if owner.pod_uid and not is_named(owner):
+            unnamed.append(TimeOwner(number, device, owner, command, split))
+    return StoredTimes(
+        gpus,
+        series,
+        dict(connection.execute("SELECT part, number FROM gpu_parts")),
+        unnamed,
+        _next_number(connection, "time_spans"),
+        _next_number(connection, "time_splits"),
+        _next_number(connection, "time_owners"),
+    )
+
+
 def _series(
     connection: Connection, devices: dict[str, Device], elapsed: float
-) -> dict[str, list[StoredSeries]]:
-    found: dict[str, list[StoredSeries]] = defaultdict(list)
+) -> dict[str, dict[str, list[StoredSeries]]]:
+    """Exported counters by the Gpu's uuid and by book."""
+    found: dict[str, dict[str, list[StoredSeries]]] = defaultdict(lambda: defaultdict(list))
     rows = connection.execute("SELECT * FROM series JOIN told USING (number) ORDER BY number")
-    for number, book, text, process, born, lasting, millijoules, measured in rows:
+    for number, book, text, process, born, lasting, amount, measured in rows:
         labels = tuple(json.loads(text))
         labeled = process_from_text(process, devices) if book == ROWS else None
-        one = StoredSeries(number, labels, labeled, elapsed - born, bool(lasting), millijoules, measured)
-        found[labels[0]].append(one)
+        one = StoredSeries(number, labels, labeled, elapsed - born, bool(lasting), amount, measured)
+        found[labels[0]][book].append(one)
     return found
 
 

@@ -6,19 +6,21 @@ of the ledger say when it was watched.
 
 from __future__ import annotations
 
+from datetime import tzinfo
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.moments import format_local_time
+from gpuledger.ledger.report.ranges import ReportRange, RequestedRange, resolve_range
 from gpuledger.ledger.store.schema import BEGUN, CREATED
-from gpuledger.ledger.watched_time import HOUR
+from gpuledger.ledger.watched_time import HOUR, QUARTER
 from gpuledger.model.errors import GpuledgerError
 
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
 
 # Far after all data: the year 9987.
-_END_HOUR = 253_000_000_000 // HOUR
-_BY_HOUR = ("spans", "hours", "hour_times")
+_END = 253_000_000_000 // QUARTER
+_BY_QUARTER = ("spans", "hours", "hour_times", "time_spans", "hour_gpu_time")
 # Stretches of presence. The current one of a session ends with its last sight.
 _STRETCHES = (
     "SELECT stay AS begins, last_seen AS ends FROM usage",
@@ -40,7 +42,7 @@ class NothingWatched(GpuledgerError):
 
 def require_watched_time(history: History) -> None:
     """Raise NothingWatched if the ledger has no watched second."""
-    if _is_watched(history, 0, _END_HOUR):
+    if _is_watched(history, 0, _END):
         return
     file = history.file
     created, begun = (history.meta_time(key) for key in (CREATED, BEGUN))
@@ -60,16 +62,38 @@ def require_watched_time(history: History) -> None:
     raise NothingWatched(text, in_range=False)
 
 
-def require_watched_range(history: History, since: int, until: int) -> None:
-    """Raise NothingWatched if nothing was watched in the unix hours from `since` to before `until`."""
+def resolve_watched_range(history: History, requested: RequestedRange) -> ReportRange:
+    """The range between cuts of the ledger that is requested.
+
+    Raises NothingWatched if nothing was watched in it, and UsageError if it is empty.
+    """
+    last = history.last
+    if history.end_quarter > last // QUARTER + 1:
+        # The clock was set back: later times are in the ledger.
+        last = float(history.end_quarter * QUARTER)
+    require_watched_time(history)
+    if requested.since >= last:
+        ends = requested.since + 1 if requested.until is None else requested.until
+        require_watched_range(
+            history, int(requested.since // QUARTER), -int(-ends // QUARTER), requested.zone
+        )
+    first = history.first_quarter or 0
+    found = resolve_range(requested, history.cuts_around, last, float(first * QUARTER))
+    # A folded hour counts from its begin, which can be before the requested one.
+    require_watched_range(history, found.begins, found.ends, requested.zone)
+    return found
+
+
+def require_watched_range(history: History, since: int, until: int, zone: tzinfo | None = None) -> None:
+    """Raise NothingWatched if nothing was watched in the quarters from `since` to before `until`."""
     require_watched_time(history)
     if _is_watched(history, since, until):
         return
     before, after = _end_before(history, since), _begin_after(history, until)
-    between = " to ".join(format_local_time(hour * HOUR) for hour in (since, min(until, _END_HOUR)))
-    known = [] if before is None else [f"ends at {format_local_time(before)}"]
+    between = " to ".join(format_local_time(quarter * QUARTER, zone) for quarter in (since, min(until, _END)))
+    known = [] if before is None else [f"ends at {format_local_time(before, zone)}"]
     if after is not None:
-        known.append(f"{'continues' if known else 'begins'} at {format_local_time(after)}")
+        known.append(f"{'continues' if known else 'begins'} at {format_local_time(after, zone)}")
     raise NothingWatched(
         f"nothing was watched from {between}: {history.file} {' and '.join(known) or 'has other times only'}",
         in_range=True,
@@ -78,11 +102,11 @@ def require_watched_range(history: History, since: int, until: int) -> None:
 
 def _is_watched(history: History, since: int, until: int) -> bool:
     connection = history.connection
-    for table in _BY_HOUR:
-        query = f"SELECT 1 FROM {table} WHERE hour >= ? AND hour < ? LIMIT 1"
+    for table in _BY_QUARTER:
+        query = f"SELECT 1 FROM {table} WHERE quarter >= ? AND quarter < ? LIMIT 1"
         if connection.execute(query, (since, until)).fetchone():
             return True
-    begins, ends = since * HOUR, until * HOUR
+    begins, ends = since * QUARTER, until * QUARTER
     for stretches in _STRETCHES:
         query = f"SELECT 1 FROM ({stretches}) WHERE begins < ends AND ends > ? AND begins < ? LIMIT 1"
         if connection.execute(query, (begins, ends)).fetchone():
@@ -93,11 +117,14 @@ def _is_watched(history: History, since: int, until: int) -> bool:
     return connection.execute(_UNMETERED).fetchone() is not None
 
 
-def _end_before(history: History, hour: int) -> float | None:
-    """Unix time at which the last data before this unix hour end."""
-    at = hour * HOUR
-    found = [_first(history, f"SELECT max(hour) + 1 FROM {table} WHERE hour < ?", hour) for table in _BY_HOUR]
-    ends = [min(one * HOUR, history.last) for one in found if one is not None]
+def _end_before(history: History, quarter: int) -> float | None:
+    """Unix time at which the last data before this quarter end."""
+    at = quarter * QUARTER
+    found = [
+        _first(history, f"SELECT max(quarter) + 1 FROM {table} WHERE quarter < ?", quarter)
+        for table in _BY_QUARTER
+    ]
+    ends = [min(history.cuts_around(int(one))[1] * QUARTER, history.last) for one in found if one is not None]
     for stretches in _STRETCHES:
         query = f"SELECT max(ends) FROM ({stretches}) WHERE begins < ends AND ends <= ?"
         ends += [one for one in [_first(history, query, at)] if one is not None]
@@ -106,18 +133,21 @@ def _end_before(history: History, hour: int) -> float | None:
     return max(ends, default=None)
 
 
-def _begin_after(history: History, hour: int) -> float | None:
-    """Unix time at which the next data from this unix hour on begin."""
-    at = hour * HOUR
-    found = [_first(history, f"SELECT min(hour) FROM {table} WHERE hour >= ?", hour) for table in _BY_HOUR]
-    begins = [one * HOUR for one in found if one is not None]
+def _begin_after(history: History, quarter: int) -> float | None:
+    """Unix time at which the next data from this quarter on begin."""
+    at = quarter * QUARTER
+    found = [
+        _first(history, f"SELECT min(quarter) FROM {table} WHERE quarter >= ?", quarter)
+        for table in _BY_QUARTER
+    ]
+    begins = [one * QUARTER for one in found if one is not None]
     for stretches in _STRETCHES:
         query = f"SELECT min(begins) FROM ({stretches}) WHERE begins < ends AND begins >= ?"
         begins += [one for one in [_first(history, query, at)] if one is not None]
-    begun = history.meta_time(BEGUN)
-    if not begins and begun is not None and begun >= at:
+    begun, first = history.meta_time(BEGUN), min(begins, default=None)
+    if begun is not None and begun >= at and (first is None or first <= begun < first + HOUR):
         return begun
-    return min(begins, default=None)
+    return first
 
 
 def _first(history: History, query: str, value: float) -> float | None:

@@ -23,7 +23,7 @@ UNKNOWN_OWNER: OwnerKey = ("unknown",)
 class TimeAccount(NamedTuple):
     """The row to which time is posted.
 
-    `account` is OWNER or one of the Gpu's own accounts, of which the other fields are empty. `instance` is
+    `account` is OWNER or one of the Gpu's own accounts, of which only `instance` can be set. `instance` is
     `GI_CI` of the Device, empty without MIG and for the SMs that no Instance covers. `process` is None if the
     owner ran nothing on the Device. `is_estimate` marks time that rests on an unknown fraction.
     """

@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from gpuledger.ledger.energy.counter import LONGEST_INTERVAL, Epoch
+from gpuledger.ledger.energy.counter import Epoch
 from gpuledger.ledger.time.decision import Stretch, TimeDecisions, TimeTick, decide_blindly
 from gpuledger.ledger.time.span import MICRO
 from gpuledger.ledger.time.split import ALL_DOWN, ALL_UNOBSERVED
 from gpuledger.model.devices import Gpu
+from gpuledger.model.snapshot import LONGEST_INTERVAL
 
 LONGEST = round(LONGEST_INTERVAL * MICRO)
+# A tick that is late by more than this did not only wait for the scheduler.
+_LATE = 5 * MICRO
+
+
+class Gap(NamedTuple):
+    """What is known of the time since the last tick.
+
+    `runs` says that neither the program nor the machine stopped meanwhile, as far as that is known.
+    `planned` are the microseconds after which this tick was due, 0 if that is unknown.
+    """
+
+    runs: bool = False
+    planned: int = 0
+
+    def is_hang(self, microseconds: int) -> bool:
+        """Return whether more than a minute without a posting is a hang, not a planned interval."""
+        allowed = LONGEST if self.planned >= LONGEST else _LATE
+        return self.runs and microseconds > self.planned + allowed
+
+
+UNKNOWN_GAP = Gap()
 
 
 @dataclass(slots=True)
@@ -36,14 +59,11 @@ class GpuTimeLedger:
         """Watched microseconds of which the owner is not decided yet."""
         return self.ticks[-1].at - self.ticks[0].at if self.ticks else 0
 
-    def post(self, now: TimeTick, *, is_hang: bool = False) -> Iterable[Stretch]:
-        """Apply one tick; return the time that is decided now.
-
-        `is_hang` means that the program ran all the time since the last tick, but could not read.
-        """
+    def post(self, now: TimeTick, gap: Gap = UNKNOWN_GAP) -> Iterable[Stretch]:
+        """Apply one tick; return the time that is decided now."""
         decided: Iterable[Stretch] | None
         if not self.ticks or not 0 <= now.at - self.ticks[-1].at <= LONGEST:
-            decided = list(self._end_watching(now, is_hang=is_hang))
+            decided = list(self._end_watching(now, gap))
         elif self.is_down:
             decided = self._since_last_tick(now)
         else:
@@ -73,12 +93,14 @@ class GpuTimeLedger:
         """The pending time as it would be decided if the program ended now."""
         return list(decide_blindly(self.ticks)) if self.pending else []
 
-    def _end_watching(self, now: TimeTick, *, is_hang: bool) -> Iterator[Stretch]:
-        """A gap of more than a minute: a hang is watched, a pause, a suspend and a stop are not."""
-        before = self.ticks
+    def _end_watching(self, now: TimeTick, gap: Gap) -> Iterator[Stretch]:
+        """A gap of more than a minute: hangs and losses are watched; pauses, suspends and stops are not.
+
+        A planned interval of that length is not watched either, unless the Gpu is lost.
+        """
+        length = now.at - self.ticks[-1].at if self.ticks else 0
         yield from self.interrupt()
-        if is_hang and before and now.at > before[-1].at:
-            length = now.at - before[-1].at
+        if length > 0 and (gap.is_hang(length) or (self.is_down and gap.runs)):
             yield Stretch(ALL_DOWN if self.is_down else ALL_UNOBSERVED, now.unix - length, length)
 
     def _since_last_tick(self, now: TimeTick) -> list[Stretch]:

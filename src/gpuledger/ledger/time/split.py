@@ -61,22 +61,42 @@ class Split:
             # The usual case: all have the same remainder.
             each, missing = divmod(microseconds, len(self.numerators))
             return [each + 1] * missing + [each] * (len(self.numerators) - missing)
-        exact = [microseconds * numerator for numerator in self.numerators]
-        found = [amount // self.denominator for amount in exact]
-        missing = microseconds - sum(found)
-        if missing:
-            denominator = self.denominator
-            ranked = sorted(range(len(exact)), key=lambda rank: (-(exact[rank] % denominator), rank))
-            for rank in ranked[:missing]:
-                found[rank] += 1
-        return found
+        return largest_remainder(self.numerators, self.denominator, microseconds)
+
+
+def largest_remainder(numerators: Sequence[int], denominator: int, microseconds: int) -> list[int]:
+    """Whole microseconds by part that sum to the total; of equal remainders the first counts."""
+    exact = [microseconds * numerator for numerator in numerators]
+    found = [amount // denominator for amount in exact]
+    missing = microseconds - sum(found)
+    if missing:
+        ranked = sorted(range(len(exact)), key=lambda rank: (-(exact[rank] % denominator), rank))
+        for rank in ranked[:missing]:
+            found[rank] += 1
+    return found
+
+
+class DevicePart(NamedTuple):
+    """The part of a Gpu that an Instance has, or the multiprocessors that no Instance covers.
+
+    `device` is the uuid. `instance` (`GI_CI`) and `profile` are empty if no Instance covers it.
+    """
+
+    device: str
+    instance: str
+    profile: str
+    share: Fraction
 
 
 class Splits(NamedTuple):
-    """The split of the same second by each basis."""
+    """The split of the same second by each basis.
+
+    `parts` are those of a Gpu that was cut into Instances; empty if the accounts are of the whole Gpu.
+    """
 
     allocation: Split
     residence: Split
+    parts: tuple[DevicePart, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +105,8 @@ class GpuFacts:
 
     `instances` are its MIG Instances; `is_cut` is also True in MIG mode without any. `allocations` are those
     of the Gpu and its Instances. `complete` is False while a configured source of Allocations does not
-    answer: what Allocations leave is then unobserved.
+    answer: what Allocations leave is then unobserved. `described` are the names and sizes of the Devices:
+    these can be read later than their UUIDs, by which alone Devices compare.
     """
 
     gpu: Gpu
@@ -93,6 +114,7 @@ class GpuFacts:
     is_cut: bool = False
     allocations: tuple[Allocation, ...] = ()
     complete: bool = True
+    described: tuple[object, ...] = ()
 
     @cached_property
     def weights(self) -> Mapping[str, Fraction]:
@@ -100,6 +122,18 @@ class GpuFacts:
         sizes, of_gpu = part_sizes(self.gpu, self.instances)
         total = max(of_gpu, sum(sizes.values()))
         return {part.instance: Fraction(size, total) for part, size in sizes.items()}
+
+    @cached_property
+    def parts(self) -> tuple[DevicePart, ...]:
+        """The parts that the Instances have, and what they leave; empty without MIG."""
+        if not self.is_cut and not self.instances:
+            return ()
+        parts = [
+            DevicePart(one.uuid, one.instance, one.profile, self.weights[one.instance])
+            for one in self.instances
+        ]
+        left = 1 - sum((part.share for part in parts), Fraction(0))
+        return (*parts, DevicePart(self.gpu.uuid, "", "", left)) if left else tuple(parts)
 
 
 class Occupancy(NamedTuple):
@@ -134,7 +168,8 @@ def split_seconds(facts: GpuFacts, occupancy: Occupancy) -> Splits:
         _add(allocation, uncut.by_allocation(complete=facts.complete, left=UNCUT), 1 - covered)
         _add(residence, {TimeAccount(UNCUT): (Fraction(1), None)}, 1 - covered)
     by_allocation = _freeze_split(allocation)
-    return Splits(by_allocation, by_allocation if allocation == residence else _freeze_split(residence))
+    by_residence = by_allocation if allocation == residence else _freeze_split(residence)
+    return Splits(by_allocation, by_residence, facts.parts)
 
 
 def own_account(account: str) -> Splits:
@@ -208,7 +243,7 @@ class _Device:
         if not free:
             return found
         if not complete or not self._is_readable:
-            found[TimeAccount(UNOBSERVED)] = (free, None)
+            found[TimeAccount(UNOBSERVED, self._instance)] = (free, None)
             return found
         holders = {part.owner for part in self._parts}
         guests = [owner for owner in self._residents if owner not in holders]
@@ -224,7 +259,7 @@ class _Device:
     def by_residence(self) -> _Parts:
         """Equally over the owners with a process on the Device."""
         if not self._is_readable:
-            return {TimeAccount(UNOBSERVED): (Fraction(1), None)}
+            return {TimeAccount(UNOBSERVED, self._instance): (Fraction(1), None)}
         found: _Parts = {}
         for owner in self._residents:
             self._add_owner(found, owner, Fraction(1, len(self._residents)))
@@ -232,7 +267,7 @@ class _Device:
 
     def _rest(self, left: str) -> TimeAccount:
         """The account of what no owner has: nobody is resident, or only processes of unknown owners."""
-        return TimeAccount(UNATTRIBUTED if self._active and not self._parts else left)
+        return TimeAccount(UNATTRIBUTED if self._active and not self._parts else left, self._instance)
 
     def _add_owner(
         self, found: _Parts, owner: OwnerKey, fraction: Fraction, allocated: AllocatedPart | None = None

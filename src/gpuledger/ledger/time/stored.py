@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from gpuledger.ledger.energy.counter import Epoch
 from gpuledger.ledger.ownership import owner_fields, owner_from_fields
 from gpuledger.ledger.time.account import TimeAccount
 from gpuledger.ledger.time.decision import Stretch
-from gpuledger.ledger.time.split import Split, Splits
+from gpuledger.ledger.time.split import DevicePart, Split, Splits
 from gpuledger.model.devices import Gpu
 
 
@@ -30,9 +31,8 @@ class StoredGpuTime:
 
 
 def time_fields(stored: StoredGpuTime) -> dict[str, object]:
-    """The state without its Gpu, as JSON values."""
+    """The state without its Gpu and what is posted, as JSON values."""
     return {
-        "posted": stored.posted,
         "epoch": [stored.epoch.boot_id, stored.epoch.driver_load],
         "is_down": stored.is_down,
         "pending": [
@@ -41,19 +41,20 @@ def time_fields(stored: StoredGpuTime) -> dict[str, object]:
                 one.microseconds,
                 _split_fields(one.splits.allocation),
                 _split_fields(one.splits.residence),
+                [[*part[:3], *part.share.as_integer_ratio()] for part in one.splits.parts],
             ]
             for one in stored.pending
         ],
     }
 
 
-def time_from_fields(gpu: Gpu, values: Mapping[str, Any]) -> StoredGpuTime:
+def time_from_fields(gpu: Gpu, posted: int, values: Mapping[str, Any]) -> StoredGpuTime:
     """The inverse of `time_fields`."""
     pending = tuple(
-        Stretch(Splits(_split(allocation), _split(residence)), begins, microseconds)
-        for begins, microseconds, allocation, residence in values["pending"]
+        Stretch(Splits(_split(allocation), _split(residence), _parts(parts)), begins, microseconds)
+        for begins, microseconds, allocation, residence, parts in values["pending"]
     )
-    return StoredGpuTime(gpu, values["posted"], Epoch(*values["epoch"]), values["is_down"], pending)
+    return StoredGpuTime(gpu, posted, Epoch(*values["epoch"]), values["is_down"], pending)
 
 
 def _split_fields(split: Split) -> list[object]:
@@ -69,6 +70,13 @@ def _split(values: Sequence[Any]) -> Split:
         tuple(numerators),
         denominator,
         tuple(None if owner is None else owner_from_fields(owner) for owner in owners),
+    )
+
+
+def _parts(values: Sequence[Sequence[Any]]) -> tuple[DevicePart, ...]:
+    return tuple(
+        DevicePart(device, instance, profile, Fraction(numerator, denominator))
+        for device, instance, profile, numerator, denominator in values
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpuledger.ledger.energy.counter import Epoch
 from gpuledger.ledger.service_processes import NO_PROCESSES, serving_processes
 from gpuledger.ledger.time.decision import Stretch, TimeTick, read_tick
-from gpuledger.ledger.time.gpu_time_ledger import GpuTimeLedger
+from gpuledger.ledger.time.gpu_time_ledger import UNKNOWN_GAP, Gap, GpuTimeLedger
 from gpuledger.ledger.time.span import MICRO, TimePosting, TimeSpanRecorder
 from gpuledger.ledger.time.split import GpuFacts
 from gpuledger.ledger.time.stored import StoredGpuTime
@@ -38,7 +38,7 @@ class TimeLedger:
         self._by_gpu: dict[str, tuple[Allocation, ...]] = {}
         # Seconds in suspend until the last tick, None if nothing was watched then.
         self._suspended: float | None = None
-        self._is_hang = False
+        self._gap = UNKNOWN_GAP
         self._serving = NO_PROCESSES
 
     def resume(self, stored: Iterable[StoredGpuTime], next_span: int = 1) -> None:
@@ -74,26 +74,30 @@ class TimeLedger:
     def interrupt(self) -> None:
         """Stop watching until the next posting. What is pending is decided now, and returned with that."""
         self._suspended = None
+        self._stop_watching(self._kept)
+
+    def _stop_watching(self, posted: list[TimePosting]) -> None:
         for one in self.gpu_ledgers.values():
-            self._record(one.gpu, one.interrupt(), self._kept)
+            self._record(one.gpu, one.interrupt(), posted)
             self.recorder.close(one.gpu.uuid)
 
-    def post(
-        self,
-        snapshot: Snapshot,
-        suspended: float | None = None,
-        serving: frozenset[ProcessKey] | None = None,
-    ) -> list[TimePosting]:
+    def post(self, snapshot: Snapshot, serving: frozenset[ProcessKey] | None = None) -> list[TimePosting]:
         """Post one Snapshot.
 
-        `suspended` are the seconds that the machine was suspended since its boot, None if that is unknown. If
-        they are the same before and after a gap of more than a minute, the gap is a hang, and watched.
-        `serving` are processes that serve others, computed from the Snapshot if None.
+        If its `suspended` is the same before and after a gap of more than a minute, the gap is a hang, and
+        watched, unless it was planned. If it is higher, the machine was suspended, and the time since the
+        last tick is not watched. `serving` are processes that serve others, computed from the Snapshot if
+        None.
         """
         posted, self._kept = self._kept, []
         self._serving = serving_processes(snapshot.processes) if serving is None else serving
-        before, self._suspended = self._suspended, suspended
-        self._is_hang = None not in (before, suspended) and (suspended or 0) - (before or 0) < CLOCK_STEP
+        before, self._suspended = self._suspended, snapshot.suspended
+        self._gap = UNKNOWN_GAP
+        if before is not None and snapshot.suspended is not None:
+            if snapshot.suspended - before < CLOCK_STEP:
+                self._gap = Gap(True, round((snapshot.interval or 0.0) * MICRO))
+            else:
+                self._stop_watching(posted)
         self._group_allocations(snapshot.allocations)
         parts: dict[str, list[Reading]] = {}
         for reading in snapshot.readings:
@@ -134,7 +138,7 @@ class TimeLedger:
 
     def _post_gpu(self, one: GpuTimeLedger, tick: TimeTick, posted: list[TimePosting]) -> None:
         try:
-            decided = one.post(tick, is_hang=self._is_hang)
+            decided = one.post(tick, self._gap)
         except Exception:
             log.exception("failed to split the time of GPU %s", one.gpu.uuid)
             decided = one.give_up(tick)
@@ -166,13 +170,15 @@ class TimeLedger:
             # The Instances that could not be listed are still there.
             instances, is_cut = before.instances, before.is_cut
         allocations = self._by_gpu.get(gpu.uuid, ())
+        described = (gpu.name, gpu.sm_count, *[(one.profile, one.sm_count) for one in instances])
         if (
             before is not None
             and before.allocations is allocations
             and (before.instances, before.is_cut) == (instances, is_cut)
             and before.complete == snapshot.allocations_complete
+            and before.described == described
         ):
             return before
-        facts = GpuFacts(gpu, instances, is_cut, allocations, snapshot.allocations_complete)
+        facts = GpuFacts(gpu, instances, is_cut, allocations, snapshot.allocations_complete, described)
         self._facts[gpu.uuid] = facts
         return facts

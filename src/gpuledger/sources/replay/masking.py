@@ -113,6 +113,8 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
         "step": Masks.step,
         "unit": Masks.unit,
         "user": Masks.user,
+        "slurm_account": _name_rule("slurm-account"),
+        "partition": _name_rule("partition"),
     },
     GpuProcess: {"name": Masks.program},
     Failure: {"part": _keep_word, "reason": _keep_word, "detail": _keep_error_detail},

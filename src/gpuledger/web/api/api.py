@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuledger.http.limits import HttpLimits
 from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.teams import Team
 from gpuledger.model.checks import Finding
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
@@ -17,14 +18,17 @@ from gpuledger.web.api.recent import STEP_SECONDS, RecentHistory
 
 @dataclass(frozen=True, slots=True)
 class ApiOptions:
-    """Options of the API: the name of the machine, prices, the checks to run (None: none), and the limits of
-    streams. `diagnose` is called in a separate thread.
+    """Options of the API: the name of the machine, prices, the checks to run (None: none), the limits of
+    streams, and the teams and the time zone (empty: the machine's) of reports. `diagnose` is called in a
+    separate thread.
     """
 
     node: str = ""
     prices: Prices = field(default_factory=Prices)
     diagnose: Callable[[], Iterable[Finding]] | None = None
     limits: HttpLimits = field(default_factory=HttpLimits)
+    teams: tuple[Team, ...] = ()
+    timezone: str = ""
 
 
 class Api:

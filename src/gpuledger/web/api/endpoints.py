@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuledger.web.api.parameters import (
+    BASIS,
     BY,
     CURSOR,
     EVENTS,
+    EVERY_PERIOD,
+    IN,
     LIMIT,
     STATE,
     Parameter,
@@ -77,13 +80,18 @@ ENDPOINTS: Final = (
     Endpoint(
         "energy",
         "Energy, time and cost by owner",
-        "Rows by energy, highest first, from the ledger between two full hours: `since` is rounded down, "
-        "`until` up. Rows and own accounts sum to the total. Costs are null without prices.",
+        "The rows of `gpuledger report` from the ledger, those with the most energy first. Each end of the "
+        "range is moved to the nearest quarter of an hour (older history: full hour), an end after the last "
+        "reading to that reading; `since` and `until` are the range used. Time, energy and cost of rows and "
+        "own accounts sum to the total, whatever the grouping. Costs are null without prices.",
         "Energy",
         (
-            moment_parameter("since", "Beginning of the range, by default local midnight.", "today"),
+            moment_parameter("since", "Beginning of the range, by default midnight.", "today"),
             moment_parameter("until", "End of the range.", "now"),
+            IN,
             BY,
+            EVERY_PERIOD,
+            BASIS,
             LIMIT,
             CURSOR,
         ),

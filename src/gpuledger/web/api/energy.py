@@ -1,25 +1,29 @@
-"""`/api/v1/energy`: energy by owner from the ledger; reports are cached while clients page through them."""
+"""`/api/v1/energy`: energy, time and cost from the ledger; reports are cached for the pages of a client."""
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, Final
 
-from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
-from gpuledger.ledger.store.history import build_report
-from gpuledger.ledger.store.watched_range import NothingWatched, require_watched_range, require_watched_time
-from gpuledger.ledger.watched_time import HOUR
+from gpuledger.host.time_zone import find_time_zone
+from gpuledger.ledger.report.grouping import Grouping, find_grouping
+from gpuledger.ledger.report.moments import parse_whole_period
+from gpuledger.ledger.report.ranges import ReportRange, RequestedRange
+from gpuledger.ledger.store.present_keys import best_key, present_keys
+from gpuledger.ledger.store.report_query import build_report
+from gpuledger.ledger.store.watched_range import NothingWatched, require_watched_time, resolve_watched_range
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import NodeState
-from gpuledger.web.api.json_values import VERSION, JsonObject, joules
+from gpuledger.web.api.api import ApiOptions
+from gpuledger.web.api.json_values import JsonObject
 from gpuledger.web.api.ledger_access import LedgerAccess
-from gpuledger.web.api.parameters import check_times
+from gpuledger.web.api.parameters import AUTO, Moment, check_times
+from gpuledger.web.api.report_json import EncodedReport, encode_report, report_fields
 from gpuledger.web.api.responses import (
     ApiError,
     bad_request,
@@ -29,42 +33,54 @@ from gpuledger.web.api.responses import (
     invalid_cursor,
 )
 
+if TYPE_CHECKING:
+    from gpuledger.ledger.store.history import History
+
 # A report younger than this is reused: twenty open web pages request the same one.
 FRESH_SECONDS: Final = 10.0
+# So is one younger than this times the seconds that it took: reports take at most 1/20 of one core.
+_FRESH_FACTOR: Final = 20.0
 # A report older than this is dropped; its cursors expire.
 HELD_SECONDS: Final = 300.0
 _MAX_REPORTS: Final = 4
+# Parameters beside the range, and those of the range.
+_WITH_CURSOR: Final = ("by", "every", "basis", "in")
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedReport:
-    """A report and its time in monotonic seconds; `number` identifies it in cursors."""
+    """A report, when it was made and until when it is reused, in monotonic seconds.
+
+    `number` identifies it in cursors, `requested` has the texts of the parameters of the first request.
+    """
 
     number: int
     at: float
-    report: UsageReport
+    fresh_until: float
+    content: EncodedReport
+    requested: Mapping[str, str]
 
 
 class EnergyReports:
     """Builds and caches reports. Used only in one worker thread, so equal concurrent requests share a report.
 
-    `prices` returns those in force. All pages of a response come from the same report: rows are sorted by
-    energy, so their order would change between pages.
+    `options` returns the settings in force. All pages of a response come from the same report: rows are
+    sorted by energy, so their order would change between pages.
     """
 
     def __init__(
         self,
         ledger_access: LedgerAccess,
-        prices: Callable[[], Prices],
+        options: Callable[[], ApiOptions],
         monotonic: Callable[[], float] = time.monotonic,
         held: float = HELD_SECONDS,
     ) -> None:
         self._ledger_access = ledger_access
-        self._prices = prices
+        self._options = options
         self._monotonic = monotonic
         self._held_seconds = held
-        # By what identifies equal reports: grouping, the full hours of the range, prices.
-        self._reports: OrderedDict[tuple[str, int, int, Prices], _CachedReport] = OrderedDict()
+        # By what identifies equal reports: the range, the grouping and the settings.
+        self._reports: OrderedDict[Hashable, _CachedReport] = OrderedDict()
         # Cursors from before a reload or a restart must not match a report of this instance.
         self._next = int(monotonic() * 1000) + 1
         self.computed = 0
@@ -75,42 +91,41 @@ class EnergyReports:
         place = 0
         if parameters["cursor"] is None:
             cached = self._fresh_report(state, parameters)
-            times = {name: parameters[name].text for name in ("since", "until")}
+            texts = {name: parameters[name].text for name in ("since", "until")}
         else:
-            (number, at), times = decode_cursor(parameters["cursor"], 2)
+            (number, at), texts = decode_cursor(parameters["cursor"], 2)
             cached, place = self._cached(int(number)), int(at)
-            if not 0 < place <= len(cached.report.lines):
+            if not 0 < place <= len(cached.content.report.lines):
                 raise invalid_cursor()
-            if parameters["by"] not in (None, cached.report.grouping.name):
-                raise cursor_mismatch("by")
-            check_times(parameters, times, cached.report.period.since, cached.report.period.until)
+            _check_repeated(parameters, cached, texts)
         last = place + parameters["limit"]
-        fields = _report_fields(cached.report, slice(place, last))
-        fields["next"] = (
-            encode_cursor([cached.number, last], times) if last < len(cached.report.lines) else None
-        )
+        fields = report_fields(cached.content, slice(place, last))
+        more = last < len(cached.content.report.lines)
+        fields["next"] = encode_cursor([cached.number, last], texts) if more else None
         return fields
 
     def _fresh_report(self, state: NodeState, parameters: Mapping[str, Any]) -> _CachedReport:
+        options = self._options()
+        zone = find_time_zone(options.timezone)
         with self._ledger_access.open() as history, _refuse_unwatched(state):
             require_watched_time(history)
-            now = self._ledger_access.now(state, history)
-            since, until = _full_hours(parameters, now)
-            if parameters["until"].text == "now":
-                # After the clock was set back, the ledger may end after now.
-                until = max(until, history.end_hour * HOUR)
-            require_watched_range(history, since // HOUR, until // HOUR)
-            prices = self._prices()
-            key = (parameters["by"], since, until, prices)
+            within = _resolve(
+                history, _requested_range(parameters, self._ledger_access.now(state, history), zone)
+            )
+            is_open = within.until >= history.last
+            texts = {name: parameters[name] or "" for name in _WITH_CURSOR}
+            ends = None if is_open else within.ends
+            key = (*texts.values(), within.begins, ends, options.prices, options.teams)
             known = self._reports.get(key)
-            if known is not None and self._monotonic() - known.at < FRESH_SECONDS:
+            if known is not None and self._monotonic() < known.fresh_until:
                 return known
-            try:
-                report = build_report(history, parameters["by"], prices, (since, until))
-            except UsageError as error:
-                raise bad_request("by", str(error)) from None
+            began = self._monotonic()
+            content = _build(history, parameters, within, options)
         self.computed += 1
-        cached = _CachedReport(self._next, self._monotonic(), report)
+        now = self._monotonic()
+        # What ends before the last reading does not change, but for names that arrive later.
+        fresh = max(FRESH_SECONDS, _FRESH_FACTOR * (now - began)) if is_open else self._held_seconds
+        cached = _CachedReport(self._next, now, now + min(fresh, self._held_seconds), content, texts)
         self._next += 1
         self._reports[key] = cached
         self._reports.move_to_end(key)
@@ -137,12 +152,75 @@ class EnergyReports:
             del self._reports[key]
 
 
-def _full_hours(parameters: Mapping[str, Any], now: float) -> tuple[int, int]:
-    """The range in full hours, at which the ledger is exact: `since` rounded down, `until` up."""
-    since, until = parameters["since"].unix(now), parameters["until"].unix(now)
+def _check_repeated(parameters: Mapping[str, Any], cached: _CachedReport, texts: Mapping[str, str]) -> None:
+    """Raise ApiError for a parameter that differs from the one of the first request."""
+    report = cached.content.report
+    for name in _WITH_CURSOR:
+        same = {None, cached.requested[name]} | ({report.grouping.name} if name == "by" else set())
+        if parameters[name] not in same:
+            raise cursor_mismatch(name)
+    check_times(parameters, texts, report.period.since, min(report.period.until, report.period.last))
+
+
+def _requested_range(parameters: Mapping[str, Any], now: float, zone: tzinfo) -> RequestedRange:
+    """The range of the parameters. Raises ApiError."""
+    begin, end, period = parameters["since"], parameters["until"], parameters["in"]
+    if period is not None:
+        given = [one.name for one in (begin, end) if one.given]
+        if given:
+            raise bad_request(
+                "in", f"in and {' and '.join(given)} exclude each other: send a period or its ends"
+            )
+        try:
+            since, until = parse_whole_period("in", period, now, zone)
+        except UsageError as error:
+            raise bad_request("in", str(error)) from None
+        return RequestedRange(since, until, f"in={period}", f"in={period}", zone)
+    return _range_between(begin, end, now, zone)
+
+
+def _range_between(begin: Moment, end: Moment, now: float, zone: tzinfo) -> RequestedRange:
+    since, until = begin.unix(now, zone), end.unix(now, zone)
     if since >= until:
         raise bad_request("since", "since is not before until: the range is empty")
-    return int(since // HOUR) * HOUR, -int(-until // HOUR) * HOUR
+    is_open = end.is_now
+    return RequestedRange(since, None if is_open else until, f"since={begin.text}", f"until={end.text}", zone)
+
+
+def _resolve(history: History, requested: RequestedRange) -> ReportRange:
+    """The range between cuts of the ledger. Raises ApiError and NothingWatched."""
+    try:
+        return resolve_watched_range(history, requested)
+    except UsageError as error:
+        raise bad_request(requested.since_text.partition("=")[0], _without_flags(error)) from None
+
+
+def _build(
+    history: History, parameters: Mapping[str, Any], within: ReportRange, options: ApiOptions
+) -> EncodedReport:
+    groupings = present_keys(history, within.begins, within.ends, options.teams, options.node)
+    by = best_key(groupings) if parameters["by"] == AUTO else parameters["by"]
+    prices = options.prices
+    if parameters["basis"] is not None:
+        prices = replace(prices, basis=parameters["basis"])
+    try:
+        grouping: Grouping = find_grouping(
+            by, history.devices, teams=options.teams, node_of=lambda _: options.node
+        )
+    except UsageError as error:
+        raise bad_request("by", _without_flags(error)) from None
+    try:
+        report = build_report(
+            history, grouping, prices, within, every=parameters["every"] or "", node=options.node
+        )
+    except UsageError as error:
+        raise ApiError(503, "settings", str(error)) from None
+    return encode_report(report, groupings)
+
+
+def _without_flags(error: UsageError) -> str:
+    """The message of an error with parameters in place of flags."""
+    return str(error).replace("--", "")
 
 
 @contextmanager
@@ -155,88 +233,3 @@ def _refuse_unwatched(state: NodeState) -> Iterator[None]:
             raise ApiError(404, "not_watched", str(error), "since") from None
         reason = "" if state.snapshot else f"; {state.health.status}"
         raise ApiError(503, "no_books", f"{error}{reason}", retry=60) from None
-
-
-def _report_fields(report: UsageReport, shown: slice) -> JsonObject:
-    period, total = report.period, report.total
-    return {
-        "version": VERSION,
-        "since": period.since,
-        "until": period.until,
-        "by": report.grouping.name,
-        "keys": list(report.grouping.columns),
-        "complete": period.since >= period.first,
-        "rows": [_row_fields(line) for line in report.lines[shown]],
-        "own": [
-            {
-                "account": line.account,
-                "joules": joules(line.energy),
-                "cost": _rounded(line.cost),
-                "co2_grams": _rounded(line.grams),
-            }
-            for line in report.gpu_accounts
-        ],
-        "total": {
-            "joules": joules(total.energy),
-            "measured_joules": _if_metered(total, sum(line.measured for line in report.lines)),
-            "apportioned_joules": _if_metered(total, sum(line.apportioned for line in report.lines)),
-            "gpu_seconds": _rounded(total.resident),
-            "held_gpu_seconds": _rounded(total.held),
-            "allocated_gpu_seconds": _rounded(total.allocated),
-            "occupied_gpu_seconds": _rounded(report.occupied),
-            "sessions": total.sessions,
-            "cost": _rounded(total.cost),
-            "co2_grams": _rounded(total.grams),
-            "unmetered_gpus": len(total.unmetered),
-        },
-        "gpus": [
-            {
-                "uuid": gpu.uuid,
-                "gpu": gpu.index,
-                "name": gpu.model,
-                "joules": joules(gpu.millijoules),
-                "observed_gpu_seconds": _rounded(gpu.observed),
-            }
-            for gpu in report.gpus
-        ],
-        "currency": report.prices.currency,
-        "notes": [*report.notes, *_pue_notes(report.prices)],
-        "from_books": True,
-    }
-
-
-def _pue_notes(prices: Prices) -> tuple[str, ...]:
-    """A note when cost and CO2 include the PUE, unlike the joules next to them."""
-    pue = prices.pue
-    names = [name for name, rate in (("cost", prices.kwh), ("CO2", prices.co2)) if rate is not None]
-    if pue is None or pue == 1 or not names:
-        return ()
-    verb = "are" if len(names) > 1 else "is"
-    return (f"{' and '.join(names)} {verb} computed from the energy times the PUE of {pue}",)
-
-
-def _row_fields(line: ReportLine) -> JsonObject:
-    return {
-        "key": list(line.key),
-        "joules": joules(line.energy),
-        "measured_joules": _if_metered(line, line.measured),
-        "apportioned_joules": _if_metered(line, line.apportioned),
-        "low_joules": _if_metered(line, line.measured),
-        "high_joules": joules(line.high),
-        "gpu_seconds": _rounded(line.resident),
-        "held_gpu_seconds": _rounded(line.held),
-        "allocated_gpu_seconds": _rounded(line.allocated),
-        "sessions": line.sessions,
-        "cost": _rounded(line.cost),
-        "co2_grams": _rounded(line.grams),
-        "unmetered_gpus": len(line.unmetered),
-    }
-
-
-def _if_metered(line: ReportLine, millijoules: int) -> float | None:
-    """Joules; None if the energy of the row is unknown."""
-    return joules(millijoules) if line.metered else None
-
-
-def _rounded(value: Fraction | None) -> float | None:
-    return None if value is None else round(float(value), 6)

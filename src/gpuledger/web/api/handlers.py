@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gpuledger.host.time_zone import find_time_zone
 from gpuledger.http.routes import PendingResponse, Request, Response
 from gpuledger.outputs.responses import content_response, wants_gzip
 from gpuledger.web.api.api import Api, ApiOptions
@@ -67,13 +68,13 @@ class ApiHandlers:
         self, api: Api, options: ApiOptions, held: float = HELD_SECONDS, generation: int | None = None
     ) -> None:
         self._api = api
-        self._node = options.node
+        self._node, self._timezone = options.node, options.timezone
         self._limits = options.limits
         self._generation = api.events.generation if generation is None else generation
         self._held = held
         self._drop_timer: asyncio.TimerHandle | None = None
         self._snapshot, self._recent = EtagResponder(api.run), EtagResponder(api.run)
-        self.reports = EnergyReports(api.ledger_access, lambda: options.prices, held=held)
+        self.reports = EnergyReports(api.ledger_access, lambda: options, held=held)
         self._health = HealthHandler(options.diagnose, api.clock, api.workers["health"])
         self._description: bytes | None = None
         methods: dict[str, _Method] = {
@@ -109,7 +110,11 @@ class ApiHandlers:
 
     def _respond_sessions(self, request: Request, parameters: _Parameters) -> Response | PendingResponse:
         state, ledger_access = self._api.current[1], self._api.ledger_access
-        return self._compute("sessions", request, lambda: list_sessions(state, ledger_access, parameters))
+
+        def build() -> JsonObject:
+            return list_sessions(state, ledger_access, parameters, find_time_zone(self._timezone))
+
+        return self._compute("sessions", request, build)
 
     def _respond_energy(self, request: Request, parameters: _Parameters) -> Response | PendingResponse:
         state = self._api.current[1]

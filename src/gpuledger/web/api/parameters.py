@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any, Final
 
-from gpuledger.ledger.report.grouping import GROUPINGS, LABEL
-from gpuledger.ledger.report.moments import parse_moment
+from gpuledger.ledger.report.grouping import GROUPINGS, LABEL, NODE, TEAM
+from gpuledger.ledger.report.moments import parse_moment, parse_whole_period
+from gpuledger.ledger.report.ranges import EVERY
+from gpuledger.ledger.report.settings import ALLOCATION, RESIDENCE
 from gpuledger.model.errors import UsageError
 from gpuledger.web.api.responses import bad_request, cursor_mismatch
 
@@ -110,28 +113,55 @@ def one_of(*words: str) -> Callable[[str], str]:
     return read
 
 
+# Groups by the first key with several names.
+AUTO: Final = "auto"
+_KEYS: Final = (*GROUPINGS, TEAM, NODE)
+
+
 def _grouping(text: str) -> str:
-    if text in GROUPINGS or (text.startswith(LABEL) and text != LABEL):
-        return text
-    raise ValueError(f"expected one of {', '.join(GROUPINGS)} or label:NAME")
+    kinds = text.split(",")
+    for place, kind in enumerate(kinds):
+        if kind in kinds[:place]:
+            raise ValueError(f"{kind[:64]} is given twice")
+        if kind not in _KEYS and not (kind.startswith(LABEL) and kind != LABEL) and text != AUTO:
+            raise ValueError(
+                f"expected {AUTO}, or one or more of {', '.join(_KEYS)} and label:NAME, separated by commas"
+            )
+    return text
+
+
+def _whole_period(text: str) -> str:
+    # The period itself depends on the time of the request; its form does not.
+    try:
+        parse_whole_period("in", text, _LATEST / 2)
+    except UsageError as error:
+        raise ValueError(str(error).removeprefix("in: ").replace("--", "")) from None
+    return text
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time as requested; relative times such as `7d` and `today` are resolved against the current time."""
+    """A time as requested; relative times such as `7d` and `today` are resolved against the current time.
+
+    `given` is False for the default of a query without the parameter.
+    """
 
     name: str
     text: str
+    given: bool = True
 
-    def unix(self, now: float) -> float:
-        """The time in unix seconds. Raises ApiError for a date that does not exist."""
+    def unix(self, now: float, zone: tzinfo | None = None) -> float:
+        """The time in unix seconds; dates are of the zone (None: the machine's).
+
+        Raises ApiError for a date that does not exist.
+        """
         if _UNIX.fullmatch(self.text):
             return float(self.text)
         if self.is_now:
             return now
         try:
             text = self.text.upper() if "-" in self.text else self.text
-            return max(parse_moment(self.name, text, now), 0.0)
+            return max(parse_moment(self.name, text, now, zone), 0.0)
         except UsageError:
             raise bad_request(self.name, f"{self.name}: {_EXPECTED}") from None
 
@@ -165,7 +195,7 @@ def moment_parameter(name: str, about: str, default: str) -> Parameter:
 
     return Parameter(
         name,
-        f"{about} Unix seconds, RFC 3339, a date (local midnight), a time ago, or a word.",
+        f"{about} Unix seconds, RFC 3339, a date (midnight of `report.timezone`), a time ago, or a word.",
         {
             "anyOf": [
                 {"type": "number", "minimum": 0, "maximum": _LATEST},
@@ -177,7 +207,7 @@ def moment_parameter(name: str, about: str, default: str) -> Parameter:
             "default": default,
         },
         read,
-        Moment(name, default),
+        Moment(name, default, given=False),
         example=default,
     )
 
@@ -210,14 +240,49 @@ STATE = Parameter(
 )
 BY = Parameter(
     "by",
-    "What to group by; `label:NAME` is a pod label.",
+    "What to group by; `label:NAME` is a pod label. Several keys are separated by commas; `team` needs the "
+    "setting `teams`. `auto` is the first key of `groupings` with several names.",
     {
-        "anyOf": [{"enum": list(GROUPINGS)}, {"type": "string", "pattern": "^label:.+$"}],
+        "anyOf": [
+            {"enum": [AUTO, *GROUPINGS, NODE]},
+            {"type": "string", "pattern": r"^label:[^,\s]+$"},
+        ],
         "default": "namespace",
     },
     _grouping,
     "namespace",
     example="namespace",
+)
+# Of days that every year has.
+_DAY: Final = (
+    "((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+)
+IN = Parameter(
+    "in",
+    "A whole period in place of `since` and `until`: a month (`2026-11`), a day, a week (`2026-W48`), a "
+    "year, `today`, `yesterday`, or `this` or `last` with hour, day, week, month or year.",
+    {
+        "anyOf": [
+            {
+                "type": "string",
+                "pattern": f"^20[0-9]{{2}}(-(0[1-9]|1[0-2]|{_DAY}|W(0[1-9]|[1-4][0-9]|5[0-2])))?$",
+            },
+            {"type": "string", "pattern": "^(this|last) (hour|day|week|month|year)$"},
+            {"enum": ["today", "yesterday"]},
+        ]
+    },
+    _whole_period,
+    example="2026-11",
+)
+EVERY_PERIOD = Parameter(
+    "every", "Separate rows for each of these periods.", {"enum": list(EVERY)}, one_of(*EVERY), example="day"
+)
+BASIS = Parameter(
+    "basis",
+    "Who pays for GPU time, by default as `price.basis`: owners with the GPU allocated, or processes there.",
+    {"enum": [ALLOCATION, RESIDENCE]},
+    one_of(ALLOCATION, RESIDENCE),
+    example=RESIDENCE,
 )
 EVENTS = Parameter(
     "limit",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gpuledger.ledger.report.formats import SCHEMA_VERSION
+from gpuledger.ledger.report.settings import ALLOCATION, RESIDENCE
 from gpuledger.model.checks import Verdict
 from gpuledger.web.api.json_values import OWNER
 
@@ -144,15 +146,52 @@ _SESSION: Final = _object(
     high_joules=_or_null(_JOULES),
 )
 _NEXT: Final = _described(_or_null(_TEXT), "`cursor` of the next page; null on the last page.")
-_AMOUNTS: Final = dict.fromkeys(("joules", "measured_joules", "apportioned_joules"), _or_null(_JOULES))
-_TIMES: Final = dict.fromkeys(
-    ("gpu_seconds", "held_gpu_seconds", "allocated_gpu_seconds"), _or_null(_POSITIVE)
+_MONEY: Final = dict.fromkeys(("time_cost", "energy_cost", "cost"), _or_null(_POSITIVE))
+_DECIMALS: Final = _described(
+    {"type": "object", "additionalProperties": {"type": "string", "pattern": r"^(0|[0-9]+\.[0-9]{10})$"}},
+    "Costs as text with ten decimals, or 0. Those of rows and own accounts sum to the total's.",
 )
-_COSTS: Final = {"cost": _or_null(_POSITIVE), "co2_grams": _or_null(_POSITIVE)}
-_UNMETERED: Final = {
+_AMOUNT: Final[dict[str, Schema]] = {
+    "gpu_seconds": _or_null(
+        _described(_POSITIVE, "Billed time: owners of a shared GPU share its seconds, so rows add up.")
+    ),
+    "gpu_microseconds": _or_null(_described(_COUNT, "The same, exact.")),
+    "estimated_microseconds": _described(
+        _COUNT, "Billed time that rests on an allocation of which the part of the GPU is unknown."
+    ),
+    "unpriced_microseconds": _or_null(
+        _described(_COUNT, "Billed time without a price; null without prices.")
+    ),
+    "joules": _or_null(_JOULES),
+    "millijoules": _or_null(_described(_COUNT, "The same, exact.")),
+    "unpriced_millijoules": _or_null(_COUNT),
+    **_MONEY,
+    "decimals": _DECIMALS,
+    "co2_grams": _or_null(_POSITIVE),
     "unmetered_gpus": _described(
         _COUNT, "GPUs that were not measured for some or all of the time: their energy is not included."
-    )
+    ),
+}
+# What the Gpus' own accounts do not have.
+_OWNER_AMOUNT: Final[dict[str, Schema]] = {
+    "measured_joules": _or_null(_JOULES),
+    "apportioned_joules": _or_null(_JOULES),
+    "resident_gpu_seconds": _or_null(
+        _described(_POSITIVE, "With a process on the GPU. A second counts once per row: rows do not add up.")
+    ),
+    "held_gpu_seconds": _or_null(
+        _described(_POSITIVE, "Had the GPU, and no engine was busy. Rows do not add up.")
+    ),
+    "allocated_gpu_seconds": _or_null(_described(_POSITIVE, "Had the GPU allocated. Rows do not add up.")),
+    "active_gpu_seconds": _or_null(_described(_POSITIVE, "An engine was busy. Rows do not add up.")),
+    "unknown_gpu_seconds": _or_null(
+        _described(_POSITIVE, "Had the GPU, and activity is not known. Rows do not add up.")
+    ),
+    "sessions": _or_null(_COUNT),
+}
+_ROW_NAMES: Final[dict[str, Schema]] = {
+    "key": _list(_TEXT),
+    "period": _or_null(_described(_TEXT, "Name of the period; null without `every`.")),
 }
 _COLLECTOR: Final = _object(
     "A collector: a part of the tick.",
@@ -223,42 +262,64 @@ SCHEMAS: Final[dict[str, Schema]] = {
         from_books=_described(_FLAG, "False without a ledger on disk: only running sessions are known."),
     ),
     "Energy": _object(
-        "A page of an energy report.",
+        "A page of a report.",
         version=_VERSION,
+        schema=_described(
+            {"const": SCHEMA_VERSION},
+            "Changes with the meaning of an amount. Since 2, `gpu_seconds` is billed time.",
+        ),
         since=_UNIX,
-        until=_UNIX,
+        until=_described(_NUMBER, "Unix seconds: the last reading, if the range ends after it."),
         by=_TEXT,
         keys=_described(_list(_TEXT), "Names of the elements of each row's key."),
+        groupings=_described(
+            _list(_object("A value of `by`, and its number of names.", by=_TEXT, names=_COUNT)),
+            "By what the owners of this range can be grouped.",
+        ),
+        basis=_described({"enum": [ALLOCATION, RESIDENCE]}, "Who pays for GPU time."),
+        price_list=_or_null(_described(_TEXT, "Fingerprint of the price list; null without prices.")),
         complete=_described(_FLAG, "False when the ledger begins after `since`."),
+        periods=_described(
+            _list(_object("A period of `every`.", period=_TEXT, since=_UNIX, until=_UNIX)),
+            "Empty without `every`.",
+        ),
         rows=_list(
             _object(
-                "One owner; a key of empty strings is energy without a value for the grouping.",
-                key=_list(_TEXT),
-                **_AMOUNTS,
+                "One owner; a key of empty strings is what has no value for the grouping.",
+                **_ROW_NAMES,
+                **_AMOUNT,
+                **_OWNER_AMOUNT,
                 low_joules=_or_null(_JOULES),
                 high_joules=_or_null(_JOULES),
-                **_TIMES,
-                sessions=_or_null(_COUNT),
-                **_COSTS,
-                **_UNMETERED,
             )
         ),
         own=_list(
             _object(
-                "An account without an owner.",
+                "An account without an owner. Unobserved time is in `not_billed`.",
                 account={"enum": ["idle", "unattributed", "unobserved"]},
-                joules=_or_null(_JOULES),
-                **_COSTS,
+                **_ROW_NAMES,
+                **_AMOUNT,
             )
         ),
         total=_object(
-            "The total; gpu_seconds counts a shared GPU once per owner, occupied_gpu_seconds once.",
-            **_AMOUNTS,
-            **_TIMES,
+            "The total. Times that do not add up count a shared GPU once per owner; occupied_gpu_seconds "
+            "counts it once.",
+            **_AMOUNT,
+            **_OWNER_AMOUNT,
             occupied_gpu_seconds=_or_null(_POSITIVE),
-            sessions=_or_null(_COUNT),
-            **_COSTS,
-            **_UNMETERED,
+        ),
+        not_billed=_list(
+            _object(
+                "Time that is not in the total, and what it would have cost: `unobserved` (it could not be "
+                "read who had the GPU), `down` (the GPU failed), `unwatched` (gpuledger did not run).",
+                account={"enum": ["unobserved", "down", "unwatched"]},
+                **_ROW_NAMES,
+                gpu_seconds=_POSITIVE,
+                gpu_microseconds=_COUNT,
+                unpriced_microseconds=_or_null(_COUNT),
+                cost=_or_null(_POSITIVE),
+                decimals=_DECIMALS,
+            )
         ),
         gpus=_list(
             _object(
@@ -267,7 +328,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 gpu=_TEXT,
                 name=_TEXT,
                 joules=_or_null(_JOULES),
+                millijoules=_or_null(_COUNT),
                 observed_gpu_seconds=_or_null(_POSITIVE),
+                watched_microseconds=_described(_COUNT, "The sum of `microseconds_by_account`."),
+                unwatched_microseconds=_described(_COUNT, "Between its first and last reading."),
+                microseconds_by_account={"type": "object", "additionalProperties": _COUNT},
             )
         ),
         currency=_TEXT,

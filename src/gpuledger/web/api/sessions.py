@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any, Final
 
 from gpuledger.ledger.store.listing import (
@@ -31,8 +32,13 @@ from gpuledger.web.api.snapshot import device_fields
 _FILTERS: Final = ("gpu", "namespace", "pod", "user", "state")
 
 
-def list_sessions(state: NodeState, ledger_access: LedgerAccess, parameters: Mapping[str, Any]) -> JsonObject:
-    """The sessions that match the parameters. Raises ApiError.
+def list_sessions(
+    state: NodeState,
+    ledger_access: LedgerAccess,
+    parameters: Mapping[str, Any],
+    zone: tzinfo | None = None,
+) -> JsonObject:
+    """The sessions that match the parameters; dates are of the zone (None: the machine's). Raises ApiError.
 
     The ledger is newer than the state: a session that ended in between is listed as the ledger has it.
     """
@@ -44,7 +50,7 @@ def list_sessions(state: NodeState, ledger_access: LedgerAccess, parameters: Map
         try:
             with ledger_access.open() as history:
                 now = ledger_access.now(state, history)
-                query = _session_query(parameters, now, continuation)
+                query = _session_query(parameters, now, continuation, zone)
                 kept = query_sessions(history.connection, history.devices, query, limit + 1)
                 found = {one.row.number: one for one in kept}
         except ApiError as refusal:
@@ -52,7 +58,7 @@ def list_sessions(state: NodeState, ledger_access: LedgerAccess, parameters: Map
             if refusal.code != "no_books":
                 raise
             from_books = False
-    query = _session_query(parameters, now, continuation)
+    query = _session_query(parameters, now, continuation, zone)
     for row in state.ledger.sessions:
         known = found.get(row.number)
         if query.matches(row) and (known is None or known.ended is None):
@@ -100,10 +106,10 @@ def _resume(parameters: Mapping[str, Any]) -> tuple[Mapping[str, Any], _Continua
 
 
 def _session_query(
-    parameters: Mapping[str, Any], now: float, continuation: _Continuation | None
+    parameters: Mapping[str, Any], now: float, continuation: _Continuation | None, zone: tzinfo | None
 ) -> SessionQuery:
     if continuation is None:
-        since, until = parameters["since"].unix(now), parameters["until"].unix(now)
+        since, until = (parameters[name].unix(now, zone) for name in ("since", "until"))
         # An empty range is valid: the sessions at that moment. An empty range at now has no sessions yet.
         if since > until or (since == until and parameters["since"].is_now):
             raise bad_request("since", "since is not before until: the range is empty")

@@ -36,6 +36,8 @@ _INDEX = "index.html"
 # References to these files: imports in scripts, links in the document.
 _IMPORT = re.compile(rb'(from "\./([a-z_]+\.js))"')
 _REFERENCE = re.compile(rb'((?:href|src)="page/([a-z_.]+))"')
+# Comments on separate lines, which browsers do not need.
+_COMMENTS = re.compile(rb"(?ms)^ *(?://[^\n]*|/\*.*?\*/)\n")
 _CACHE_FOREVER = "public, max-age=31536000, immutable"
 _REVALIDATE = "no-cache"
 # gzip level. Each browser fetches a file once, so size matters more than CPU time.
@@ -85,7 +87,7 @@ def file_response(request: Request) -> Response:
     if name not in FILE_NAMES:
         return text_response("the page has no such file", 404)
     cache_control = _CACHE_FOREVER if request.query == f"v={page_version()}" else _REVALIDATE
-    content = _read(name)
+    content = _COMMENTS.sub(b"", _read(name))
     if name.endswith(".js"):
         content = _IMPORT.sub(_versioned, content)
     return _answer(request, content, _TYPES[name.rpartition(".")[2]], cache_control)

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Final
 
 from gpuledger.model.devices import Device
-from gpuledger.model.text import decode_utf8
+from gpuledger.model.text import clean_name, decode_utf8
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import DeviceIndex, DeviceRef, parse_uuids
 
@@ -19,7 +19,8 @@ from gpuledger.workloads.device_index import DeviceIndex, DeviceRef, parse_uuids
 class SlurmJob:
     """One running job, with or without GPU processes.
 
-    `job` is the job number, or the SLUID if the number is not known. `devices` are its allocated GPUs;
+    `job` is the job number, or the SLUID if the number is not known. `account` and `partition` are those of
+    the job, empty if they are not known. `devices` are its allocated GPUs;
     `found_by` is the evidence (`slurm_cgroup`, `slurm_environ`). No devices and an empty `missing` mean a job
     without GPUs. Otherwise `missing` says why the GPUs are not known: `permission` (only root and the user
     can read the environment), `no_environment` (no process has Slurm's variables), `unmatched` (the job has
@@ -29,6 +30,8 @@ class SlurmJob:
     job: str
     sluid: str = ""
     user: str = ""
+    account: str = ""
+    partition: str = ""
     devices: tuple[DeviceRef, ...] = ()
     found_by: str = ""
     missing: str = ""
@@ -78,6 +81,8 @@ _VARIABLES: Final = frozenset(
         "SLURM_JOB_ID",
         "SLURM_JOB_USER",
         "SLURM_JOB_UID",
+        "SLURM_JOB_ACCOUNT",
+        "SLURM_JOB_PARTITION",
         "SLURMD_NODENAME",
         "SLURM_JOB_GPUS",
         "SLURM_STEP_GPUS",
@@ -128,6 +133,12 @@ def gpus_in_environments(environments: Sequence[Environment]) -> tuple[DeviceRef
     return together
 
 
+def agreed_name(environments: Sequence[Environment], variable: str) -> str:
+    """The value of a variable that all environments of a job agree on, else empty: a user can change it."""
+    values = {item[variable] for item in environments if variable in item}
+    return clean_name(values.pop()) if len(values) == 1 else ""
+
+
 def has_gpus(environments: Sequence[Environment]) -> bool:
     """Whether Slurm allocated any GPU on this machine to the job."""
     return any(item.get("SLURM_GPUS_ON_NODE", "0").lstrip("0").isdigit() for item in environments)
@@ -154,7 +165,14 @@ def slurm_allocations(jobs: SlurmJobs, devices: Sequence[Device]) -> tuple[Alloc
 
 
 def _of_job(job: SlurmJob, index: DeviceIndex) -> Iterator[Allocation]:
-    workload = Workload(kind="slurm", job=job.job, user=job.user, found_by=job.found_by)
+    workload = Workload(
+        kind="slurm",
+        job=job.job,
+        user=job.user,
+        found_by=job.found_by,
+        slurm_account=job.account,
+        partition=job.partition,
+    )
     found = dict.fromkeys(device for ref in job.devices for device in index.find(ref))
     for device in found:
         yield Allocation(device, workload, job.found_by, fraction=Fraction(1) if job.is_whole else None)

@@ -51,7 +51,7 @@ def posted(seen: Snapshot, *allocated: tuple[Device, Workload]) -> NodeState:
         Allocation(device, owner, "pod_resources", "nvidia.com/gpu") for device, owner in allocated
     )
     seen = replace(seen, source=SOURCE, allocations=allocations, collected=(CollectorRun("events", 0.0),))
-    return node_state(seen, Ledger(LedgerSettings()).post(seen))
+    return node_state(seen, Ledger(LedgerSettings(zero_hold=0.0)).post(seen))
 
 
 def body(dcgm: DcgmDialect, seen: NodeState) -> str:

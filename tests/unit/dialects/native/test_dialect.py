@@ -155,7 +155,8 @@ def test_unresolved_processes_are_counted_by_reason() -> None:
 
 def test_without_a_snapshot_counters_are_kept_and_gauges_omitted() -> None:
     card = gpu(0)
-    state = Ledger(LedgerSettings()).post(snapshot(reading(card), xids=(XidEvent(card, 79, 5.0),)))
+    ledger = Ledger(LedgerSettings(zero_hold=0.0))
+    state = ledger.post(snapshot(reading(card), xids=(XidEvent(card, 79, 5.0),)))
     families = samples_by_family(None, state, Health(status="stale", stalled=True, attempted=True))
     assert families["device_xid_errors_total"] == {("GPU-0", "79"): 1}
     assert families["tick_stalled"] == {(): 1}

@@ -1,12 +1,24 @@
-"""Merging of consecutive, similar intervals in an explanation."""
+"""Merging of consecutive, similar intervals in an explanation, and their costs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
-from gpuledger.ledger.report.explain import Explanation, Interval, OtherShare, merge_intervals
+from gpuledger.ledger.report.charges import Rate
+from gpuledger.ledger.report.explain import (
+    Explanation,
+    Interval,
+    OtherShare,
+    OtherTime,
+    SpreadLine,
+    TimeInterval,
+    merge_intervals,
+    merge_time_intervals,
+    spread_lines,
+)
 
 
 def interval(begins: float, ends: float, **more: object) -> Interval:
@@ -36,8 +48,9 @@ def test_consecutive_intervals_are_merged_with_summed_energy() -> None:
         interval(60, 90, exact=False),
         interval(60, 90, others=()),
         interval(60, 90, others=(OtherShare("c", 15),)),
+        interval(60, 90, rate=Rate("GPU-0", "any", Fraction(1, 3))),
     ],
-    ids=["a gap", "another method", "an hour without detail", "alone", "with another one"],
+    ids=["a gap", "another method", "an hour without detail", "alone", "with another one", "another price"],
 )
 def test_different_intervals_are_not_merged(then: Interval) -> None:
     assert len(merge_intervals([interval(0, 60), then])) == 2
@@ -66,3 +79,65 @@ def test_a_bill_and_its_bounds_are_the_sums_of_its_intervals() -> None:
 )
 def test_the_reason_of_a_method_is_one_sentence(method: str, words: str) -> None:
     assert interval(0, 1, method=method).why == words
+
+
+RATE = Rate("GPU-0", "any", Fraction(2))
+
+
+def time_interval(begins: float, ends: float, **more: object) -> TimeInterval:
+    values: dict[str, object] = {
+        "gpu": "0 GPU-0",
+        "instance": "",
+        "microseconds": 10,
+        "watched": 30,
+        "others": (OtherTime("b", 20),),
+        "rate": RATE,
+    }
+    return TimeInterval(begins, ends, **{**values, **more})  # type: ignore[arg-type]  # (free-form)
+
+
+def test_consecutive_time_is_merged_with_summed_amounts() -> None:
+    instance = time_interval(0, 900, instance="1_0", microseconds=7)
+    (one, other) = merge_time_intervals(
+        [time_interval(0, 900, estimated=5), instance, time_interval(900, 1000, others=(OtherTime("b", 1),))]
+    )
+    assert one == TimeInterval(0, 1000, "0 GPU-0", "", 20, 60, 5, (OtherTime("b", 21),), rate=RATE)
+    assert other == instance
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        time_interval(901, 1000),
+        time_interval(900, 1000, exact=False),
+        time_interval(900, 1000, others=()),
+        time_interval(900, 1000, instance="1_0"),
+        time_interval(900, 1000, gpu="1 GPU-1"),
+        time_interval(900, 1000, rate=RATE._replace(price=Fraction(3))),
+    ],
+    ids=["a gap", "a folded hour", "alone", "another instance", "another GPU", "another price"],
+)
+def test_different_time_is_not_merged(then: TimeInterval) -> None:
+    assert len(merge_time_intervals([time_interval(0, 900), then])) == 2
+
+
+@pytest.mark.parametrize(
+    ("rate", "cost"),
+    [(RATE, Fraction(2)), (RATE._replace(price=None), None), (None, None)],
+    ids=["priced", "no entry matches", "time has no price"],
+)
+def test_the_cost_of_an_interval_is_exact(rate: Rate | None, cost: Fraction | None) -> None:
+    assert time_interval(0, 3600, microseconds=3_600_000_000, rate=rate).cost == cost
+    assert interval(0, 3600, millijoules=3_600_000_000, rate=rate).cost == cost
+
+
+def test_charges_beyond_the_intervals_are_spread_idle_time() -> None:
+    other = RATE._replace(gpu="GPU-1")
+    intervals = [(RATE, 10), (RATE, 5), (None, 7)]
+    assert spread_lines({RATE: 20, other: 3}, intervals, is_time=True) == [
+        SpreadLine(RATE, True, 5),
+        SpreadLine(other, True, 3),
+    ]
+    assert spread_lines({RATE: 15}, intervals, is_time=False) == []
+    assert spread_lines(None, [(None, 7)], is_time=True) == []
+    assert SpreadLine(RATE, True, -3_600_000_000).cost == -2

@@ -1,4 +1,4 @@
-"""Parsing of points in time and periods."""
+"""Parsing of points in time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuledger.ledger.report.moments import parse_moment, parse_period
+from gpuledger.ledger.report.moments import parse_moment
 from gpuledger.model.errors import UsageError
 
 # Saturday, 2026-11-28 08:30 UTC.
@@ -52,13 +52,3 @@ def test_a_moment_is_parsed(written: str, unix: float) -> None:
 def test_an_invalid_moment_names_the_expected_forms(written: str) -> None:
     with pytest.raises(UsageError, match=r"^--since: expected an age \(36h, 7d\), a date .* not '"):
         parse_moment("--since", written, NOW)
-
-
-def test_a_period_is_widened_to_full_hours() -> None:
-    assert parse_period("90m", "now", NOW) == (1_795_849_200 - 0, 1_795_856_400)
-    assert parse_period("2026-11-28T08:00Z", "2026-11-28T09:00Z", NOW) == (1_795_852_800, 1_795_856_400)
-
-
-def test_an_empty_period_is_rejected() -> None:
-    with pytest.raises(UsageError, match="--since now is not before --until 7d"):
-        parse_period("now", "7d", NOW)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders import gpu, instance
 from gpuledger.ledger.energy.shares import device_share
+from gpuledger.ledger.report.gpu_time import NONE_RUNNING
 from gpuledger.ledger.report.grouping import (
-    GROUPINGS,
     Key,
     Party,
     find_grouping,
@@ -42,8 +44,17 @@ def energy(method: str, *shares: tuple[Party, int], idle: int = 0, unattributed:
     return EnergyEntry(A.uuid, method, 1_000_000, idle, unattributed, 0, shares)
 
 
-def times(party: Party, resident: int = 0, held: int = 0, allocated: int = 0, hour: int = 0) -> TimeEntry:
-    return TimeEntry(hour, party, resident, held, resident & ~held, allocated, 1)
+def times(
+    party: Party,
+    resident: int = 0,
+    held: int = 0,
+    allocated: int = 0,
+    quarter: int = 0,
+    unknown: int = 0,
+    old: int = 0,
+) -> TimeEntry:
+    busy = resident & ~held & ~unknown
+    return TimeEntry(quarter, party, resident, held, busy, allocated, 1, unknown, old)
 
 
 def only(found: Tally) -> Amount:
@@ -79,10 +90,6 @@ OWNERS: list[tuple[str, Party, Key]] = [
 def test_a_party_belongs_to_the_row_of_its_key(by: str, party: Party, key: Key) -> None:
     assert find_grouping(by, DEVICES).key(party) == key
     assert len(find_grouping(by, DEVICES).columns) == len(key)
-
-
-def test_every_grouping_is_in_the_table_above() -> None:
-    assert {by for by, _, _ in OWNERS} == {*GROUPINGS, "label:team"}
 
 
 @pytest.mark.parametrize(
@@ -151,10 +158,63 @@ def test_an_allocated_unused_device_counts_as_held() -> None:
     assert (only(found).held, only(found).allocated, only(found).resident) == (4, 4, 0)
 
 
-def test_hours_are_counted_separately() -> None:
+def test_an_allocation_without_a_process_is_in_the_row_of_none_running() -> None:
+    found = tally("command")
+    found.add_times(times(pod("a", command=""), held=0b1111, allocated=0b1111))
+    found.finish()
+    assert [key for _, key in found.amounts] == [(NONE_RUNNING,)]
+
+
+def test_a_row_is_active_while_an_engine_was_busy() -> None:
     found = tally("namespace")
-    for hour in (0, 1):
-        found.add_times(times(pod("a"), resident=0b1, hour=hour))
+    found.add_times(times(pod("a"), resident=0b11111, held=0b00011))
+    found.add_times(times(pod("b"), held=0b1111, allocated=0b1111))
+    found.finish()
+    assert only(found).active == 3
+
+
+def test_a_second_of_a_row_is_active_else_unknown_else_held() -> None:
+    found = tally("namespace")
+    found.add_times(times(pod("a"), resident=0b111111, held=0b000111, unknown=0b011000))
+    found.add_times(times(pod("b"), resident=0b011011, held=0b010001, unknown=0b000010))
+    found.finish()
+    amount = only(found)
+    assert (amount.active, amount.unknown, amount.held, amount.resident) == (2, 2, 2, 6)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 255)] * 3, st.sampled_from([A, PART])), min_size=1, max_size=6))
+def test_active_held_and_unknown_seconds_sum_to_the_resident_ones(
+    seen: list[tuple[int, int, int, Device]],
+) -> None:
+    found = tally("namespace")
+    for resident, held, unknown, device in seen:
+        rest = resident & ~held
+        found.add_times(times(pod("a", device=device), resident, resident & held, unknown=rest & unknown))
+    found.finish()
+    amount = only(found)
+    assert amount.active + amount.held + amount.unknown == amount.resident
+
+
+def test_an_allocation_of_which_the_processes_were_not_read_is_unknown() -> None:
+    found = tally("namespace")
+    found.add_times(times(pod("a"), held=0b0001, allocated=0b1111, unknown=0b0110))
+    found.finish()
+    assert (only(found).held, only(found).unknown, only(found).allocated) == (1, 2, 4)
+
+
+def test_what_an_earlier_version_did_not_call_held_is_unknown() -> None:
+    found = tally("namespace")
+    found.add_times(times(pod("a"), resident=0b1111, held=0b0010, unknown=0b0001, old=0b0011))
+    found.add_times(times(pod("b"), allocated=0b110001, old=0b010011))
+    found.finish()
+    amount = only(found)
+    assert (amount.held, amount.unknown, amount.old, amount.active) == (1, 2, 2, 2)
+
+
+def test_quarters_are_counted_separately() -> None:
+    found = tally("namespace")
+    for quarter in (0, 1):
+        found.add_times(times(pod("a"), resident=0b1, quarter=quarter))
     found.finish()
     assert only(found).resident == 2
 
@@ -165,7 +225,8 @@ def test_the_upper_bound_of_a_row_is_the_gpus_energy_while_it_was_present() -> N
     found.add_energy(energy("activity", (pod("a"), 30), (pod("b"), 20), (pod("c", "web"), 50), idle=7))
     found.add_energy(energy("activity", (pod("c", "web"), 60), unattributed=5))
     assert {
-        key[0]: (amount.measured, amount.millijoules, amount.high) for key, amount in found.amounts.items()
+        key[0]: (amount.measured, amount.millijoules, amount.high)
+        for (_, key), amount in found.amounts.items()
     } == {
         "ml": (100, 150, 207),
         "web": (0, 110, 172),

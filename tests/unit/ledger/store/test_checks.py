@@ -80,3 +80,13 @@ def test_a_directory_of_another_user_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("given", "made_up"), [("none", False), ("none", True), ("", True)])
 def test_a_ledger_in_memory_is_skipped(given: str, made_up: bool, tmp_path: Path) -> None:
     assert finding(given, tmp_path, tmp_path, made_up=made_up).verdict is Verdict.SKIPPED
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdicts"), [(1.0, []), (59.9, []), (60.0, [Verdict.WARNING]), (300.0, [Verdict.WARNING])]
+)
+def test_an_interval_that_watches_nothing_is_a_warning(interval: float, verdicts: list[Verdict]) -> None:
+    checks = ledger_checks(StoreSettings("none"), {}, made_up=False, interval=interval)
+    found = [one for check in checks[1:] for one in check.run()]
+    assert [one.verdict for one in found] == verdicts
+    assert all(f"--interval {interval:g}s" in one.why for one in found)

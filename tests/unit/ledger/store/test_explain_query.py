@@ -16,14 +16,13 @@ from gpuledger.ledger.report.formats import row_as_json
 from gpuledger.ledger.report.grouping import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import ReportLine
-from gpuledger.ledger.store.explain_query import explain_energy
+from gpuledger.ledger.store.explain_query import ExplainScope, explain_usage
 from gpuledger.ledger.store.explain_target import ExplainTarget
 from gpuledger.ledger.store.history import History
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.model.session import PROCESS
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run, rows
-from report_helpers import EVER, HOUR, folded, report_of
+from report_helpers import EVER, HOUR, folded, quarters, report_of
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA H100", sm_count=132)
 PART = instance(B, 2, 0, profile="3g.40gb", sm_count=60)
@@ -67,9 +66,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return file, partly, folded(file, UNIX + 86_400 * 30, folder / "wholly.db")
 
 
-def explain(file: Path, text: str, hours: tuple[int, int] = HOURS) -> Explanation:
+def explain(file: Path, text: str, hours: tuple[int, int] = HOURS, prices: Prices = PRICES) -> Explanation:
+    within = quarters(hours[0] * HOUR, hours[1] * HOUR)
     with closing(History(file)) as history:
-        return explain_energy(history, text, *hours, PRICES)
+        return explain_usage(history, text, ExplainScope(within, prices))
 
 
 def error_of(file: Path, text: str, hours: tuple[int, int] = HOURS) -> str:
@@ -78,17 +78,47 @@ def error_of(file: Path, text: str, hours: tuple[int, int] = HOURS) -> str:
     return str(refused.value)
 
 
-def rows_by_text(file: Path, by: str, hours: tuple[int, int]) -> Iterator[tuple[str, ReportLine, object]]:
+def rows_by_text(
+    file: Path, by: str, hours: tuple[int, int] = HOURS, prices: Prices = PRICES
+) -> Iterator[tuple[str, ReportLine, object]]:
     """Every row of a report with the text that names only it, and its values in JSON."""
-    found = report_of(file, by, (hours[0] * HOUR, hours[1] * HOUR), PRICES)
+    between = (hours[0] * HOUR, hours[1] * HOUR)
+    found = report_of(file, by, between, prices)
     for line in found.lines:
         yield ExplainTarget(by, line.key).prefixed(), line, row_as_json(found, line)
+    # The GPUs' own accounts are explained as the sum over all GPUs.
+    found = report_of(file, "owner", between, prices)
     for line in found.gpu_accounts:
         yield line.account, line, row_as_json(found, line)
 
 
-@pytest.mark.parametrize("hours", [HOURS, (HOURS[0] + 1, HOURS[0] + 2)], ids=["everything", "one hour"])
-@pytest.mark.parametrize("by", KINDS)
+def assert_equals_row(found: Explanation, line: ReportLine, values: object) -> None:
+    """Assert that the explanation has this row, and that its intervals sum to every exact amount of it."""
+    assert found.row is not None
+    assert found.row.line == line
+    assert row_as_json(*found.row) == values
+    assert (found.millijoules, found.measured, found.high) == (line.millijoules, line.low, line.high)
+    # The bounds of the intervals are those of the row, too.
+    if line.high is not None:
+        assert sum(one.high or 0 for one in found.intervals) == line.high
+    if line.account == "unobserved":
+        assert found.unbilled is not None
+        assert found.microseconds == found.unbilled.microseconds
+    else:
+        assert found.microseconds == line.gpu_microseconds
+        assert sum(one.estimated for one in found.time_intervals) == line.estimated_microseconds
+    if line.time_cost is not None:
+        spread = sum(one.cost for one in found.spread if one.is_time)
+        assert sum(one.cost or 0 for one in found.time_intervals) + spread == line.time_cost
+    if line.energy_cost is not None:
+        spread = sum(one.cost for one in found.spread if not one.is_time)
+        assert sum(one.cost or 0 for one in found.intervals) + spread == line.energy_cost
+    assert not any("SUM" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("by", "hours"), [*((by, HOURS) for by in KINDS), ("owner", (HOURS[0] + 1, HOURS[0] + 2))]
+)
 def test_an_explanation_equals_the_row_in_every_exact_amount(
     files: tuple[Path, ...], by: str, hours: tuple[int, int]
 ) -> None:
@@ -96,22 +126,18 @@ def test_an_explanation_equals_the_row_in_every_exact_amount(
         every = list(rows_by_text(file, by, hours))
         assert len(every) > 3
         for text, line, values in every:
-            found = explain(file, text, hours)
-            assert found.row is not None
-            assert found.row.line == line
-            if line.account == PROCESS:
-                assert row_as_json(*found.row) == values
-            assert (found.millijoules, found.measured, found.high) == (line.millijoules, line.low, line.high)
-            # The bounds of the intervals are those of the row, too.
-            if line.high is not None:
-                assert sum(one.high or 0 for one in found.intervals) == line.high
+            assert_equals_row(explain(file, text, hours), line, values)
 
 
 @pytest.mark.parametrize("by", KINDS)
-def test_explanations_of_all_rows_sum_to_the_gpus(files: tuple[Path, ...], by: str) -> None:
+def test_explanations_of_all_rows_sum_to_the_total(files: tuple[Path, ...], by: str) -> None:
     for file in files:
-        total = report_of(file, by).total.millijoules
-        assert sum(explain(file, text).millijoules for text, *_ in rows_by_text(file, by, HOURS)) == total
+        total = report_of(file, by, prices=PRICES).total
+        found = [explain(file, text) for text, *_ in rows_by_text(file, by)]
+        assert sum(one.millijoules for one in found) == total.millijoules
+        billed = [one for one in found if one.unbilled is None]
+        assert sum(one.microseconds for one in billed) == total.gpu_microseconds
+        assert sum(one.row.line.cost or 0 for one in found if one.row) == total.cost
 
 
 @pytest.mark.parametrize(

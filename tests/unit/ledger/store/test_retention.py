@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from builders import FakeClock, gpu, process
-from gpuledger.ledger.report.grouping import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.store.retention import RetentionLimits, prune_history
 from gpuledger.ledger.store.schema import MIGRATIONS
@@ -34,18 +33,19 @@ PODS = [
     Workload("slurm", job="17", user="ada"),
     Workload("user", user="ben"),
 ]
-# The processes on the first and on the second GPU, their activity, and the seconds until the next tick.
+# The processes on the first and on the second GPU, their activity (None: not known), and the seconds until
+# the next tick.
 tick = st.tuples(
     st.sets(st.integers(0, 3)),
     st.sets(st.integers(0, 3)),
-    st.booleans(),
+    st.sampled_from([True, False, None]),
     st.sampled_from([1.0, 7.5, 30.0, 60.0, 600.0, 5000.0, 90_000.0]),
 )
 
 
-def people(card: int, numbers: set[int], *, works: bool) -> Sequence[GpuProcess]:
+def people(card: int, numbers: set[int], *, works: bool | None) -> Sequence[GpuProcess]:
     gpu_of = (A, B)[card]
-    share = 0.5 if works else 0.0
+    share = None if works is None else 0.5 if works else 0.0
     return [
         process(gpu_of, 10 * card + number, workload=PODS[number], sm=share) for number in sorted(numbers)
     ]
@@ -58,7 +58,7 @@ def people(card: int, numbers: set[int], *, works: bool) -> Sequence[GpuProcess]
 @given(st.lists(tick, min_size=5, max_size=60))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 def test_folding_changes_no_report(
-    tmp_path_factory: pytest.TempPathFactory, life: list[tuple[set[int], set[int], bool, float]]
+    tmp_path_factory: pytest.TempPathFactory, life: list[tuple[set[int], set[int], bool | None, float]]
 ) -> None:
     folder = tmp_path_factory.mktemp("fold")
     run = Run(folder)
@@ -72,7 +72,7 @@ def test_folding_changes_no_report(
     partly = folded(run.store.file, UNIX + sum(step[3] for step in life) / 2, folder / "partly.db")
     wholly = folded(run.store.file, UNIX + 30 * DAY, folder / "wholly.db")
     assert assert_books_balance(run.store.file) == assert_books_balance(wholly)
-    for by in (*GROUPINGS, "label:team"):
+    for by in ("owner", "pod", "user", "command", "gpu", "label:team"):
         before = report_of(run.store.file, by)
         assert same(before, report_of(partly, by))
         assert same(before, report_of(wholly, by))
@@ -96,14 +96,12 @@ def grown(folder: Path, hours: int) -> Run:
 @pytest.mark.parametrize(
     ("prices", "idle"),
     [
-        (Prices(gpu_hour=Decimal(2)), None),
-        (Prices(kwh=Decimal(3600), gpu_hour=Decimal(2)), Fraction(6)),
+        (Prices(gpu_hour=Decimal(3600)), Fraction(7)),
+        (Prices(kwh=Decimal(3600), gpu_hour=Decimal(3600)), Fraction(13)),
     ],
     ids=["by the hour", "by both"],
 )
-def test_idle_time_costs_energy_but_no_gpu_hours(
-    tmp_path: Path, prices: Prices, idle: Fraction | None
-) -> None:
+def test_idle_time_costs_energy_and_gpu_hours(tmp_path: Path, prices: Prices, idle: Fraction) -> None:
     run = Run(tmp_path)
     for second in range(8):
         run.tick({A: second * 1000 * J}, busy=False)
@@ -117,14 +115,14 @@ def test_spans_younger_than_the_detail_are_kept(tmp_path: Path) -> None:
     with closing(sqlite3.connect(run.store.file, isolation_level=None)) as books:
         while prune_history(books, run.clock.unix(), RetentionLimits(detail=4 * 3600.0)).more:
             pass
-    oldest = rows(run.store.file, "SELECT min(hour) FROM spans")[0][0]
-    newest = rows(run.store.file, "SELECT max(hour) FROM hours")[0][0]
+    oldest = rows(run.store.file, "SELECT min(quarter) FROM spans")[0][0]
+    newest = rows(run.store.file, "SELECT max(quarter) FROM hours")[0][0]
     assert newest < oldest  # type: ignore[operator]  # integers
-    assert oldest == int((run.clock.unix() - 4 * 3600) // 3600)
+    assert oldest == int((run.clock.unix() - 4 * 3600) // 3600) * 4
     assert rows(
         run.store.file, "SELECT count(*) FROM shares WHERE span NOT IN (SELECT number FROM spans)"
     ) == [(0,)]
-    assert rows(run.store.file, f"SELECT count(*) FROM held WHERE minute < {oldest} * 60") == [(0,)]
+    assert rows(run.store.file, f"SELECT count(*) FROM held WHERE minute < {oldest} * 15") == [(0,)]
     assert_books_balance(run.store.file)
 
 
@@ -151,7 +149,7 @@ def test_old_hours_are_deleted_with_their_parties_and_the_books_balance(tmp_path
     with closing(sqlite3.connect(run.store.file, isolation_level=None)) as books:
         while prune_history(books, later, RetentionLimits(detail=7200.0, hours=3600.0)).more:
             pass
-    for table in ("spans", "hours", "hour_shares", "hour_times", "parties", "sessions", "held"):
+    for table in ("spans", "hours", "hour_shares", "hour_times", "parties", "sessions", "held", "unknown"):
         assert rows(run.store.file, f"SELECT count(*) FROM {table}") == [(0,)], table
     assert rows(run.store.file, "SELECT sum(millijoules) FROM forgotten") == [(778 * 1000 * J,)]
     assert_books_balance(run.store.file)
@@ -196,7 +194,8 @@ def test_a_file_of_the_previous_version_is_migrated(tmp_path: Path) -> None:
         books.commit()
     Store(tmp_path, "gpuledger", "boot", FakeClock(), RetentionLimits()).close()
     # Energy noticed after more than an hour is in the hour of the notice.
-    assert rows(file, "SELECT number, hour FROM spans") == [(1, int(begins // 3600)), (2, int(ends // 3600))]
+    hours = [(1, int(begins // 3600) * 4), (2, int(ends // 3600) * 4)]
+    assert rows(file, "SELECT number, quarter FROM spans") == hours
     with closing(sqlite3.connect(file)) as books:
         books.execute("INSERT OR REPLACE INTO meta VALUES ('unix', ?)", (ends,))
         books.commit()

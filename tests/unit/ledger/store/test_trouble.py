@@ -24,6 +24,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.snapshot import CollectorRun, SourceInfo
 from gpuledger.model.workload import Workload
 from ledger_helpers import UNIX, Run, assert_books_balance, exported_values, rows
+from report_helpers import report_of
 
 A = gpu(0, sm_count=132)
 P = process(A, 1, workload=Workload("pod", "ml", "train-0"))
@@ -146,6 +147,19 @@ def damage_while_open(run: Run) -> None:
     run.store._connection.execute("PRAGMA shrink_memory")
     with run.store.file.open("r+b") as books:
         books.write(b"\xaa" * 4096 * 3)
+
+
+def test_activity_that_only_the_damaged_file_had_is_unknown(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    here = [process(A, 1, sm=0.0)]
+    for second in range(121):
+        if second == 110:
+            damage_while_open(run)
+        run.tick({A: second * 1000 * J}, here, busy=False)
+    run.store.close()
+    (line,) = report_of(run.store.file).lines
+    # Memory has the current minute, from second 100 on.
+    assert (line.resident, line.held, line.unknown, line.active) == (120, 21, 99, None)
 
 
 def test_a_file_damaged_while_open_is_replaced_and_gets_everything_in_memory(
@@ -474,8 +488,8 @@ def history(run: Run, hours: int) -> None:
 def test_history_beyond_the_retention_is_deleted_and_the_books_balance(tmp_path: Path) -> None:
     run = Run(tmp_path, limits=RetentionLimits(7200.0, 100 * 3600.0))
     history(run, 300)
-    hours = rows(run.store.file, "SELECT count(*), min(hour) * 3600 FROM hours")[0]
-    times = rows(run.store.file, "SELECT count(*), min(hour) * 3600 FROM hour_times")[0]
+    hours = rows(run.store.file, "SELECT count(*), min(quarter) * 900 FROM hours")[0]
+    times = rows(run.store.file, "SELECT count(*), min(quarter) * 900 FROM hour_times")[0]
     sessions = rows(run.store.file, "SELECT count(*), min(ended) FROM usage")[0]
     for count, oldest in (hours, times, sessions):
         assert 90 <= count <= 450  # type: ignore[operator]  # integers

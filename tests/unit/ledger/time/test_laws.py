@@ -147,7 +147,7 @@ def test_own_accounts_have_no_owner_and_owners_have_one(truth: Truth, times: lis
         for account in play(truth, times).accounts(basis):
             assert bool(account.owner) == (account.account == OWNER)
             if account.account != OWNER:
-                assert account == TimeAccount(account.account)
+                assert account == TimeAccount(account.account, account.instance)
 
 
 @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=12), st.integers(0, 10**12))

@@ -254,6 +254,61 @@ def test_a_pause_of_more_than_a_minute_is_no_hang() -> None:
     assert books.seconds(ALLOCATION) == in_seconds("A 60")
 
 
+@pytest.mark.parametrize(
+    ("length", "suspended", "interval", "expected"),
+    [
+        (21, 20, 1, "A 40"),
+        (60, 59, 1, "A 40"),
+        (200, 199, 1, "A 40"),
+        (200, 100, 120, "A 40"),
+        (21, 0, 1, "A 61"),
+        (21, 1.5, 1, "A 61"),
+        (61, 0, 1, "A 40, unobserved 61"),
+        (61, 0, 30, "A 40, unobserved 61"),
+        (60.5, 0, 60, "A 40"),
+        (61, 0, 59.5, "A 40"),
+        (80, 0, 80, "A 40"),
+        (120.5, 0, 120, "A 40"),
+        (300, 0, 300, "A 40"),
+        (180, 0, 120, "A 40"),
+        (181, 0, 120, "A 40, unobserved 181"),
+        (3661, 0, 3600, "A 40, unobserved 3661"),
+        (300, 0, None, "A 40, unobserved 300"),
+    ],
+)
+def test_a_gap_is_watched_unless_it_was_planned_or_a_suspend(
+    length: float, suspended: float, interval: float | None, expected: str
+) -> None:
+    truth, books = Truth(GPU, [Has(A, WHOLE)], [Runs(A)]), Books()
+    for at in range(21):
+        books.post(truth.snapshot(at, at - 1), 7.0, interval)
+    for at in range(21):
+        books.post(truth.snapshot(20 + length + at, 19 + length + at), 7.0 + suspended, interval)
+    assert_time_balances(books)
+    assert books.seconds(ALLOCATION) == in_seconds(expected)
+
+
+def test_ticks_that_are_planned_more_than_a_minute_apart_watch_nothing() -> None:
+    truth, books = Truth(GPU, [Has(A, WHOLE)], [Runs(A)]), Books()
+    for at in range(0, 36_001, 300):
+        books.post(truth.snapshot(at, at - 300), 7.0, 300.0)
+    assert books.ledger.watched == {GPU.uuid: 0}
+
+
+def test_a_loss_is_watched_at_every_interval() -> None:
+    truth, books = Truth(GPU, [Has(A, WHOLE)], [Runs(A)], lost=[(600, 3600)]), Books()
+    for at in range(0, 7201, 300):
+        books.post(truth.snapshot(at, at - 300), 7.0, 300.0)
+    assert books.seconds(ALLOCATION) == in_seconds("down 3000")
+
+
+def test_a_suspend_during_a_loss_is_not_watched() -> None:
+    truth, books = Truth(GPU, [Has(A, WHOLE)], [Runs(A)], lost=[(10, 400)]), Books()
+    for at in [*range(21), *range(120, 141)]:
+        books.post(truth.snapshot(at, at - 1), 7.0 if at < 30 else 106.0)
+    assert books.seconds(ALLOCATION) == in_seconds("A 10, down 30")
+
+
 def test_a_hang_while_the_gpu_is_lost_is_a_loss() -> None:
     truth, books = Truth(GPU, [Has(A, WHOLE)], [Runs(A)], lost=[(20, 400)]), Books()
     for at in [*range(31), *range(330, 401)]:
@@ -306,7 +361,28 @@ def test_a_layout_that_changes_is_split_by_the_one_at_its_beginning() -> None:
         books.post(Truth(GPU, instances=parts).snapshot(at, at - 1))
     whole, cut = books.spans.values()
     assert (whole.microseconds, cut.microseconds) == (30_000_000, 30_000_000)
-    assert sorted(one.account for one in cut.shares(RESIDENCE)) == ["idle", "uncut"]
+    assert sorted(one.account for one in cut.shares(RESIDENCE)) == ["idle", "idle", "uncut"]
+
+
+def test_what_is_read_later_of_an_instance_counts_from_then() -> None:
+    books = Books()
+    nameless = tuple(replace(part, profile="", sm_count=None) for part in PARTS)
+    for at in range(61):
+        books.post(Truth(GPU, instances=PARTS if at >= 30 else nameless).snapshot(at, at - 1))
+    before, after = books.spans.values()
+    known = [(part.profile, part.sm_count) for part in PARTS]
+    assert [part.profile for part in before.splits.parts[: len(PARTS)]] == ["" for _ in PARTS]
+    assert [(part.profile, part.share * 132) for part in after.splits.parts[: len(PARTS)]] == known
+
+
+def test_a_name_that_is_read_later_is_stored_with_the_next_quarter() -> None:
+    books = Books()
+    for at in range(1000):
+        named = replace(GPU, name="H100" if at >= 30 else "")
+        books.post(Truth(named, [], [Runs(UA)]).snapshot(at, at - 1))
+    before, after = books.spans.values()
+    # Other splits are stored again, with the name.
+    assert (after.splits is before.splits, after.gpu.name) == (False, "H100")
 
 
 def test_spans_are_cut_at_quarters_of_an_hour_and_closed_by_a_restart() -> None:

@@ -65,6 +65,17 @@ def test_the_layout_is_that_of_earlier_recordings() -> None:
     assert {name: known[name][: len(names)] for name, names in header["layout"].items()} == header["layout"]
 
 
+def test_a_snapshot_of_an_earlier_recording_has_no_suspend_and_no_interval() -> None:
+    old = list_field_names(Snapshot)
+    old["Snapshot"] = old["Snapshot"][: old["Snapshot"].index("suspended")]
+    written, found = WriteTable(), ReadTable(old)
+    line = get_record_codec(Snapshot).encode(snapshot(), written)
+    for entry in written.new:
+        found.add(entry)
+    read_back = get_record_codec(Snapshot).decode(line, found)
+    assert (read_back.suspended, read_back.interval) == (None, None)
+
+
 @pytest.mark.parametrize("hint", [bytes, list[int], dict[int, str], str | int, complex])
 def test_an_unsupported_type_is_rejected_not_omitted(hint: object) -> None:
     with pytest.raises(TypeError, match="cannot carry"):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ import pytest
 
 from builders import FakeClock, gpu, node_state, process, reading, snapshot
 from gpuledger.http.routes import Request, Response
+from gpuledger.ledger.report.formats import as_json
 from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.teams import Team, parse_teams
+from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.store.history import History
 from gpuledger.model.node_state import Health
 from gpuledger.model.workload import Workload
+from gpuledger.web.api import energy
 from gpuledger.web.api.api import Api, ApiOptions
 from gpuledger.web.api.endpoints import ENDPOINTS
 from gpuledger.web.api.energy import FRESH_SECONDS, HELD_SECONDS, EnergyReports
@@ -30,7 +35,7 @@ from gpuledger.web.api.schemas import SCHEMAS
 from ledger_helpers import UNIX, Run
 from report_helpers import report_of
 
-CARD, HOUR = gpu(0, name="NVIDIA H100"), 3600
+CARD, QUARTER, HOUR = gpu(0, name="NVIDIA H100"), 900, 3600
 STATE = node_state(snapshot(unix=UNIX))
 (PARAMETERS,) = (one.parameters for one in ENDPOINTS if one.name == "energy")
 PEOPLE = [
@@ -62,7 +67,12 @@ class EnergyClient:
         self.clock = FakeClock(run.clock.now_unix, 0.0)
         self.prices = prices or Prices()
         ledger_access = LedgerAccess(self.clock, lambda: History(self.file))
-        self.reports = EnergyReports(ledger_access, lambda: self.prices, self.clock.elapsed)
+        self.teams: tuple[Team, ...] = ()
+        self.timezone = "UTC"
+        self.reports = EnergyReports(ledger_access, self.options, self.clock.elapsed)
+
+    def options(self) -> ApiOptions:
+        return ApiOptions("node-17", self.prices, teams=self.teams, timezone=self.timezone)
 
     def request(self, query: str = "") -> JsonObject:
         return self.reports.report_page(STATE, parameters(query))
@@ -94,7 +104,10 @@ def test_rows_match_the_report_highest_energy_first(run: Run) -> None:
     assert [(row["key"], row["joules"]) for row in body["rows"]] == [
         (list(line.key), line.millijoules / 1000) for line in expected.lines
     ]
-    assert [row["gpu_seconds"] for row in body["rows"]] == [float(line.resident) for line in expected.lines]
+    assert [row["gpu_microseconds"] for row in body["rows"]] == [
+        line.gpu_microseconds for line in expected.lines
+    ]
+    assert {row["resident_gpu_seconds"] for row in body["rows"]} == {8.0}
     assert all(row["low_joules"] <= row["joules"] <= row["high_joules"] for row in body["rows"])
     assert [row["joules"] for row in body["rows"]] == sorted(
         (r["joules"] for r in body["rows"]), reverse=True
@@ -110,17 +123,26 @@ def test_rows_and_own_accounts_sum_to_the_total_to_the_millijoule(run: Run) -> N
     assert shared == sum(round(one["joules"] * 1000) for one in body["rows"])
 
 
-def test_times_are_rounded_to_full_hours(run: Run) -> None:
-    body = EnergyClient(run).request(f"since={UNIX - 10}&until={UNIX + 10}")
-    assert (body["since"] % HOUR, body["until"] % HOUR) == (0, 0)
-    assert body["since"] <= UNIX - 10 < UNIX + 10 <= body["until"]
+def test_ends_are_moved_to_cuts_of_the_ledger_and_the_last_reading(run: Run) -> None:
+    begins = int(UNIX // QUARTER) * QUARTER
+    for query in (f"since={begins + 30}", f"since={begins - 30}&until={UNIX + HOUR}"):
+        body = EnergyClient(run).request(query)
+        assert (body["since"], body["until"]) == (begins, UNIX + 12)
+    assert "2023-11-14 22:13 +0000, the last posting" in body["notes"][0]
+
+
+def test_a_range_without_a_cut_names_the_nearest_ones(run: Run) -> None:
+    with pytest.raises(
+        ApiError, match=r"the nearest are .* 22:00 .* and .* 22:13 .* as since and until"
+    ) as refused:
+        EnergyClient(run).request(f"since={UNIX + 2}&until={UNIX + 8}")
+    assert (refused.value.status, refused.value.parameter) == (400, "since")
 
 
 def test_a_range_that_begins_before_the_ledger_is_incomplete(run: Run) -> None:
     client = EnergyClient(run)
-    within = int((UNIX + HOUR) // HOUR) * HOUR
     assert client.request("since=24h")["complete"] is False
-    assert client.request(f"since={UNIX}&until={within}")["complete"] is True
+    assert client.request("since=13m")["complete"] is True
 
 
 def test_costs_are_null_without_prices(run: Run) -> None:
@@ -246,7 +268,17 @@ def test_a_cursor_continues_alone_or_with_the_same_parameters(run: Run) -> None:
     assert client.request(f"cursor={second}&since=24h&by=pod")["rows"][0]["key"] == whole[4]
 
 
-@pytest.mark.parametrize(("name", "value"), [("since", "23h"), ("until", "1h"), ("by", "user")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("since", "23h"),
+        ("until", "1h"),
+        ("by", "user"),
+        ("in", "today"),
+        ("every", "day"),
+        ("basis", "residence"),
+    ],
+)
 def test_a_parameter_that_differs_from_the_cursor_is_refused_and_named(
     run: Run, name: str, value: str
 ) -> None:
@@ -267,7 +299,7 @@ def test_only_a_few_reports_are_cached(run: Run) -> None:
 
 
 def test_without_a_ledger_on_disk_the_error_names_the_remedy() -> None:
-    reports = EnergyReports(LedgerAccess(FakeClock()), Prices)
+    reports = EnergyReports(LedgerAccess(FakeClock()), ApiOptions)
     with pytest.raises(ApiError) as refused:
         reports.report_page(STATE, parameters())
     assert (refused.value.status, refused.value.code) == (503, "no_books")
@@ -278,7 +310,7 @@ def test_an_invalid_ledger_file_returns_503(tmp_path: Path) -> None:
     file = tmp_path / "gpuledger.db"
     file.write_bytes(b"SQLite format 3\0" + bytes(4096))
     with pytest.raises(ApiError) as refused:
-        EnergyReports(LedgerAccess(FakeClock(), lambda: History(file)), Prices).report_page(
+        EnergyReports(LedgerAccess(FakeClock(), lambda: History(file)), ApiOptions).report_page(
             STATE, parameters()
         )
     assert (refused.value.status, refused.value.code) == (503, "no_books")
@@ -287,7 +319,7 @@ def test_an_invalid_ledger_file_returns_503(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "known"),
     [
-        ("since=2020-01-01&until=2020-02-01", "begins at 2023-11-14 22:00"),
+        ("since=2020-01-01&until=2020-02-01", "begins at 2023-11-14 22:13"),
         ("since=2023-11-20&until=2023-11-21", "ends at 2023-11-14 22:13"),
     ],
 )
@@ -309,7 +341,7 @@ def test_a_ledger_without_readings_says_why(tmp_path: Path, simulated: bool) -> 
     ledger_access = LedgerAccess(FakeClock(UNIX), lambda: History(run.store.file), simulated)
     state = node_state(None, health=Health(status="nvidia-smi was not found: install the driver"))
     with pytest.raises(ApiError, match="no GPU has been read yet") as refused:
-        EnergyReports(ledger_access, Prices).report_page(state, parameters())
+        EnergyReports(ledger_access, ApiOptions).report_page(state, parameters())
     assert (refused.value.status, refused.value.code) == (503, "no_books")
     assert refused.value.message.endswith("nvidia-smi was not found: install the driver")
 
@@ -335,8 +367,8 @@ def test_today_in_a_simulated_ledger_is_its_last_day(run: Run) -> None:
     ledger_access = LedgerAccess(
         FakeClock(UNIX + 30 * 86_400), lambda: History(run.store.file), simulated=True
     )
-    body = EnergyReports(ledger_access, Prices).report_page(STATE, parameters())
-    assert body["since"] <= UNIX < body["until"] <= UNIX + 86_400 + HOUR
+    body = EnergyReports(ledger_access, ApiOptions).report_page(STATE, parameters())
+    assert body["since"] <= UNIX < body["until"] == UNIX + 12
     assert body["rows"]
 
 
@@ -357,3 +389,176 @@ def test_cached_reports_are_dropped_without_requests(run: Run) -> None:
         return await asyncio.wait_for(within(), 20)
 
     assert asyncio.run(patiently()) == (200, False)
+
+
+def priced() -> Prices:
+    return Prices(kwh=Decimal("0.31"), gpu_hour=Decimal("2.47"), currency="EUR", basis="allocation")
+
+
+EXACT = ("gpu_microseconds", "millijoules", "unpriced_microseconds", "unmetered_gpus")
+
+
+@pytest.mark.parametrize("by", ["namespace", "pod,gpu", "user", "owner"])
+def test_rows_are_those_of_the_report_in_json(run: Run, by: str) -> None:
+    body = EnergyClient(run, priced()).request(f"since=24h&by={by}")
+    expected = as_json(report_of(run.store.file, by, (0, 2**21 * QUARTER), priced()))
+    assert (body["schema"], body["basis"], body["price_list"]) == (
+        expected["version"],
+        expected["basis"],
+        expected["price_list"],
+    )
+    for part in ("rows", "own"):
+        keys = [[row[name] for name in body["keys"]] for row in expected[part]]
+        assert [row["key"] for row in body[part]] == keys
+    for name in EXACT:
+        whole = [*expected["rows"], *expected["own"], expected["total"]]
+        assert [row[name] for row in (*body["rows"], *body["own"], body["total"])] == [
+            row[name] for row in whole
+        ]
+    for name in ("resident_gpu", "held_gpu", "active_gpu", "unknown_gpu"):
+        assert [row[f"{name}_seconds"] for row in body["rows"]] == [
+            pytest.approx(row[f"{name}_hours"] * HOUR, abs=0.01) for row in expected["rows"]
+        ]
+    assert [row["decimals"] for row in (*body["rows"], *body["own"], body["total"])] == [
+        row["decimals"] for row in (*expected["rows"], *expected["own"], expected["total"])
+    ]
+    assert [(one["account"], one["gpu_microseconds"]) for one in body["not_billed"]] == [
+        (one["account"], one["gpu_microseconds"]) for one in expected["not_billed"]
+    ]
+
+
+@pytest.mark.parametrize("by", ["namespace", "pod,gpu", "gpu", "command", "user", "auto"])
+def test_time_and_money_of_all_pages_sum_to_a_total_that_does_not_depend_on_the_grouping(
+    run: Run, by: str
+) -> None:
+    client = EnergyClient(run, priced())
+    body = page = client.request(f"since=24h&by={by}&limit=3")
+    rows = [*page["rows"]]
+    while page["next"] is not None:
+        page = client.request(f"cursor={page['next']}&limit=3")
+        rows += page["rows"]
+    found = [*rows, *body["own"]]
+    total = client.request("since=24h&by=owner")["total"]
+    assert sum(row["gpu_microseconds"] or 0 for row in found) == total["gpu_microseconds"] == 11_000_000
+    for name in ("time_cost", "energy_cost", "cost"):
+        known = [Decimal(row["decimals"][name]) for row in found if name in row["decimals"]]
+        assert sum(known) == Decimal(total["decimals"][name]) > 0
+        assert all(amount.as_tuple().exponent == -10 for amount in known if amount)
+    cost = Fraction(11, 3600) * Fraction("2.47") + Fraction(total["millijoules"], 3_600_000_000) * Fraction(
+        "0.31"
+    )
+    assert abs(Fraction(total["decimals"]["cost"]) - cost) <= Fraction(1, 2 * 10**10)
+
+
+def test_the_basis_is_that_of_the_settings_or_of_the_request(run: Run) -> None:
+    client = EnergyClient(run, replace(priced(), basis="residence"))
+    assert client.request("since=24h")["basis"] == "residence"
+    assert client.request("since=24h&basis=allocation")["basis"] == "allocation"
+
+
+def test_every_makes_rows_for_each_period(run: Run) -> None:
+    client = EnergyClient(run, priced())
+    whole = client.request("since=24h")
+    assert (whole["periods"], {row["period"] for row in whole["rows"]}) == ([], {None})
+    body = client.request("since=24h&every=day")
+    assert [one["period"] for one in body["periods"]] == ["2023-11-14"]
+    assert {row["period"] for row in (*body["rows"], *body["own"], *body["not_billed"])} == {"2023-11-14"}
+    assert body["total"] == whole["total"]
+
+
+def test_a_whole_period_is_that_of_the_time_zone_of_reports(run: Run) -> None:
+    client = EnergyClient(run)
+    assert client.request("in=2023-11-14")["since"] == UNIX // 86_400 * 86_400
+    client.timezone = "Asia/Kolkata"
+    with pytest.raises(ApiError, match=r"2023-11-14 00:00 \+0530") as refused:
+        client.request("in=2023-11-14")
+    assert refused.value.code == "not_watched"
+    assert client.request("in=2023-11-15")["since"] == UNIX // 86_400 * 86_400 + 18.5 * 3600
+    assert client.request("since=2023-11-15")["since"] == UNIX // 86_400 * 86_400 + 18.5 * 3600
+
+
+@pytest.mark.parametrize("query", ["since=1h", "until=now", "since=today&until=now"])
+def test_a_period_excludes_its_ends(run: Run, query: str) -> None:
+    with pytest.raises(ApiError, match="exclude each other") as refused:
+        EnergyClient(run).request(f"in=today&{query}")
+    assert (refused.value.status, refused.value.parameter) == (400, "in")
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "words"),
+    [
+        ("in=7d", "in", "expected a month"),
+        ("in=", "in", "expected a month"),
+        ("in=2023-13", "in", "expected a month"),
+        ("every=minute", "every", "expected one of hour, day, week, month"),
+        ("every=", "every", "expected one of"),
+        ("basis=cost", "basis", "expected one of allocation, residence"),
+        ("by=user,user", "by", "user is given twice"),
+        ("by=user,", "by", "expected auto, or one or more of"),
+        ("by=auto,user", "by", "expected auto, or one or more of"),
+        ("by=colour", "by", "slurm_account"),
+        ("by=team", "by", "no teams are set"),
+        ("by=label:", "by", "label:NAME"),
+    ],
+)
+def test_an_invalid_parameter_is_named_in_one_line(run: Run, query: str, name: str, words: str) -> None:
+    with pytest.raises(ApiError, match=words) as refused:
+        EnergyClient(run).request(query)
+    assert (refused.value.status, refused.value.parameter) == (400, name)
+    assert refused.value.message.isprintable()
+    assert "--" not in refused.value.message
+
+
+def test_teams_and_the_node_are_keys(run: Run) -> None:
+    client = EnergyClient(run)
+    client.teams = parse_teams([{"team": "few", "namespace": ["team-1", "team-2"]}])
+    body = client.request("since=24h&by=team,node")
+    assert (body["keys"], len(body["rows"])) == (["team", "node"], 2)
+    assert {tuple(row["key"]) for row in body["rows"]} == {("few", "node-17"), ("", "node-17")}
+
+
+def test_auto_is_the_first_key_with_several_names_of_those_that_exist(run: Run) -> None:
+    client = EnergyClient(run)
+    body = client.request("since=24h&by=auto")
+    names = {one["by"]: one["names"] for one in body["groupings"]}
+    assert (body["by"], names) == ("namespace", {"namespace": 7, "pod": 7, "gpu": 1, "command": 1})
+    assert client.request("since=24h&by=auto&limit=3")["next"] is not None
+    client.teams = parse_teams([{"team": "few", "namespace": ["team-1", "team-2"]}])
+    assert client.request("since=24h&by=auto")["by"] == "namespace"
+    client.teams = parse_teams([{"team": f"t-{n}", "namespace": f"team-{n}"} for n in (1, 2)])
+    assert client.request("since=24h&by=auto")["by"] == "team"
+
+
+def test_a_report_is_reused_as_long_as_it_takes_twenty_times(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = EnergyClient(run)
+    build = energy.build_report
+
+    def slow(*arguments: Any, **named: Any) -> UsageReport:
+        client.clock.now_elapsed += 3.0
+        return build(*arguments, **named)
+
+    monkeypatch.setattr(energy, "build_report", slow)
+    client.request("since=24h")
+    client.clock.now_elapsed += 59.0
+    client.request("since=24h")
+    assert client.reports.computed == 1
+    client.clock.now_elapsed += 2.0
+    client.request("since=24h")
+    assert client.reports.computed == 2
+
+
+def test_a_range_that_has_ended_is_reported_once(run: Run) -> None:
+    client = EnergyClient(run)
+    run.tick({CARD: 10**6}, seconds=59.0)
+    for second in range(30):
+        run.tick({CARD: 10**6 + second}, seconds=59.0)
+    until = int(UNIX // QUARTER + 1) * QUARTER
+    for _ in range(3):
+        body = client.request(f"since=24h&until={until}")
+        client.clock.now_elapsed += 60
+    assert (body["until"], client.reports.computed) == (until, 1)
+    client.clock.now_elapsed += HELD_SECONDS
+    client.request(f"since=24h&until={until}")
+    assert client.reports.computed == 2

@@ -102,6 +102,21 @@ def test_a_file_is_compressed_when_gzip_is_accepted() -> None:
     assert gzip.decompress(answer.body) == request("/page/app.js").body
 
 
+@pytest.mark.parametrize("name", [name for name in FILE_NAMES if name.endswith((".js", ".css"))])
+def test_only_comments_on_separate_lines_are_not_sent(name: str) -> None:
+    stored = (STATIC / name).read_text(encoding="utf-8")
+    sent = re.sub(r"\?v=[0-9a-f]{8}", "", text(FOLDER + name))
+    inside, code = False, []
+    for line in stored.splitlines():
+        words = line.strip()
+        inside = inside or words.startswith("/*")
+        if not inside and not words.startswith("//"):
+            code.append(line)
+        inside = inside and not words.endswith("*/")
+    assert sent.splitlines() == code
+    assert len(sent) < len(stored)
+
+
 def test_links_are_relative_to_work_below_a_proxy_prefix() -> None:
     found = re.findall(r'href="([^"#]+)"', text())
     assert {"metrics", "metrics/process", "metrics/native", "health", "api/v1/openapi.json", "plain"} <= {

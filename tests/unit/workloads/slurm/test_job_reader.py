@@ -253,6 +253,32 @@ def test_a_sluid_gets_its_number_and_user_from_the_environment(machine: Machine)
     assert jobs.get("4242") is jobs.get(SLUID) is found
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "account"),
+    [
+        ({"SLURM_JOB_ACCOUNT": "nlp"}, {"SLURM_JOB_ACCOUNT": "nlp"}, "nlp"),
+        ({"SLURM_JOB_ACCOUNT": "nlp"}, {}, "nlp"),
+        # A user can change a variable: it is then not known which one is right.
+        ({"SLURM_JOB_ACCOUNT": "nlp"}, {"SLURM_JOB_ACCOUNT": "vision"}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_the_account_of_a_job_is_the_one_that_its_environments_agree_on(
+    machine: Machine, first: dict[str, str], second: dict[str, str], account: str
+) -> None:
+    machine.job("7", SLURM_JOB_ID="7", **first)
+    machine.folder(f"{SCOPE}/job_7/step_0/user/task_1", 200)
+    machine.process(200, SLURM_JOB_ID="7", **second)
+    assert only_job(machine.read()).account == account
+
+
+def test_a_job_has_its_account_and_partition(machine: Machine) -> None:
+    machine.gres(GRES)
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0", SLURM_JOB_ACCOUNT="nlp", SLURM_JOB_PARTITION="gpu")
+    found = only_job(machine.read())
+    assert (found.account, found.partition) == ("nlp", "gpu")
+
+
 def test_without_permission_the_title_of_slurmstepd_still_has_the_number(machine: Machine) -> None:
     machine.job(SLUID)
     machine.process(101, uid=0, title="slurmstepd: [4242.batch]")

@@ -2,251 +2,279 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import tzinfo
 from fractions import Fraction
-from math import ceil
+from functools import lru_cache
+from itertools import pairwise
 
-from gpuledger.ledger.report.fleet.fleet import CounterRises, Fleet, Uncertainty, export_delay, scrape_delay
-from gpuledger.ledger.report.fleet.inventory import ScrapedPod
-from gpuledger.ledger.report.fleet.rises import Rise
-from gpuledger.ledger.report.fleet.scraped import ALLOCATED, HELD, RESIDENT, Name
-from gpuledger.ledger.report.formats import format_time
-from gpuledger.ledger.report.grouping import NODE, Grouping, Key, Party, find_grouping, gpu_key
-from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
+from gpuledger.ledger.report.fleet.bounds import RowName, row_bounds, total_bound
+from gpuledger.ledger.report.fleet.entries import (
+    UNSEEN,
+    energy_entries,
+    gpu_times,
+    party_of_series,
+    unseen_energy,
+)
+from gpuledger.ledger.report.fleet.fleet import Fleet
+from gpuledger.ledger.report.fleet.fleet_notes import fleet_notes
+from gpuledger.ledger.report.fleet.fleet_prices import FleetPrices
+from gpuledger.ledger.report.fleet.inventory import Inventory
+from gpuledger.ledger.report.fleet.scraped import ALLOCATED, HELD, RESIDENT, SECONDS, Name
+from gpuledger.ledger.report.grouping import Grouping, find_grouping
+from gpuledger.ledger.report.prices import PriceList, PriceUse
+from gpuledger.ledger.report.ranges import ReportPart
+from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
+from gpuledger.ledger.report.segments import PriceSegment
+from gpuledger.ledger.report.settings import SPREAD, Prices
+from gpuledger.ledger.report.tally import Amount, Tally
+from gpuledger.ledger.report.teams import Team
 from gpuledger.ledger.report.usage_report import (
     GpuLine,
     Period,
     ReportLine,
     UsageReport,
-    gpu_account_line,
     sum_lines,
-    unmetered_notes,
 )
+from gpuledger.ledger.time.account import OWNER
 from gpuledger.model.errors import UsageError
-from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
-from gpuledger.model.workload import Workload
+from gpuledger.model.session import PROCESS
 
-UNSEEN = "unseen"
-_ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED, UNSEEN)
+_MICRO, _MILLI = 1_000_000, 1000
+_RESTARTS = {"command": ", because each restart would begin new series", "unit": ""}
 
 
-@dataclass(slots=True)
-class _Row:
-    """The sums of one row, in joules.
+@dataclass(frozen=True, slots=True)
+class FleetScope:
+    """What a fleet's report is about: keys, prices, the time zone of dates, the range and its parts.
 
-    `early`, `late` and `error` are parts of its bound. `uuids` are its Gpus with energy, `places` those on
-    which it had time, `present_at_start` and `present_at_end` those on which it was present when the period
-    began and ended.
+    `origin` names the Prometheus in the notes.
     """
 
-    methods: Counter[str] = field(default_factory=Counter)
-    early: float = 0.0
-    late: float = 0.0
-    error: float = 0.0
-    uuids: set[str] = field(default_factory=set)
-    places: set[str] = field(default_factory=set)
-    present_at_start: set[str] = field(default_factory=set)
-    present_at_end: set[str] = field(default_factory=set)
-    seconds: dict[str, Fraction] = field(default_factory=dict)
-
-    def add_errors(self, name: Name, gained: Rise, counters: CounterRises) -> None:
-        """Add the errors of one counter."""
-        early, late = counters.early.get(name, Rise()), counters.late.get(name, Rise())
-        self.error += gained.error
-        self.early += early.amount + early.error
-        self.late += late.amount + late.error
-
-    def bound(self, uncertainty: Uncertainty) -> int:
-        """Maximum error in millijoules, in either direction."""
-        more = self.late + sum(uncertainty.tails.get(uuid, 0.0) for uuid in self.present_at_end)
-        more += sum(
-            uncertainty.lost.get(uuid, 0.0) + uncertainty.unseen.get(uuid, 0.0) for uuid in self.uuids
-        )
-        early = self.early + sum(uncertainty.heads.get(uuid, 0.0) for uuid in self.present_at_start)
-        return ceil(1000 * (self.error + max(early, more)))
+    grouping: Grouping
+    prices: Prices
+    zone: tzinfo
+    period: Period
+    parts: Sequence[ReportPart]
+    origin: str
 
 
-def fleet_grouping(by: str, fleet: Fleet) -> Grouping:
-    """The grouping of this name: `node`, or one of a ledger's except `command` and `unit`.
+def fleet_grouping(by: str, inventory: Inventory, teams: Sequence[Team] = ()) -> Grouping:
+    """The grouping by these keys: those of a ledger except `command` and `unit`, and `node`.
 
     Raises UsageError.
     """
-    if by in ("command", "unit"):
-        reason = ", because each restart would begin new series" if by == "command" else ""
-        raise UsageError(
-            f"--by {by}: owner series have no {by} label{reason}; report from the node's own ledger, "
-            "without --prometheus"
-        )
-    if by == NODE:
-        nodes = fleet.inventory.nodes
-        return Grouping(by, (NODE,), lambda party: (nodes.get(party.device, ""),))
-    return find_grouping(by, fleet.inventory.gpus)
+    for kind in [word.strip() for word in by.split(",")]:
+        if kind in _RESTARTS:
+            raise UsageError(
+                f"--by {kind}: owner series have no {kind} label{_RESTARTS[kind]}; report from the node's "
+                "own ledger, without --prometheus"
+            )
+    nodes = inventory.nodes
+    return find_grouping(by, inventory.gpus, teams=teams, node_of=lambda uuid: nodes.get(uuid, ""))
 
 
-def fleet_report(fleet: Fleet, by: Grouping, prices: Prices, period: Period, origin: str) -> UsageReport:
-    """Build the report of a Fleet. `origin` names the Prometheus in the notes."""
-    rows = _rows(fleet, by)
-    measured = {uuid for (uuid,), _ in _risen(fleet.devices)}
-    unmetered = frozenset(fleet.inventory.gpus.keys() - measured)
+def fleet_report(fleets: Sequence[Fleet], scope: FleetScope) -> UsageReport:
+    """Build the report of a Fleet for each part of the range; all have the same inventory.
+
+    Raises UsageError for a price list with an invalid date.
+    """
+    inventory = fleets[0].inventory
+    price_list = PriceList(scope.prices, scope.zone)
+
+    @lru_cache(None)
+    def prices_of(segment: PriceSegment) -> FleetPrices:
+        return FleetPrices(price_list, inventory.nodes, segment.since)
+
+    tally = _tally(fleets, scope, prices_of)
+    found = build_usage_report(
+        tally,
+        ReportScope(
+            scope.grouping,
+            scope.prices,
+            inventory.gpus,
+            scope.period,
+            scope.parts,
+            unmetered=inventory.gpus.keys(),
+            sights=_sights(fleets, tally),
+            fingerprint=price_list.fingerprint,
+            zone=scope.zone,
+        ),
+        prices_of,
+    )
+    uses = [
+        PriceUse(part, inventory.nodes.get(part.gpu, ""), segment.since, segment.until)
+        for part, segment in tally.uses
+    ]
+    found = replace(found, notes=(*(f"{text}." for text in price_list.problems(uses)), *found.notes))
+    return _with_bounds(found, fleets, scope, tally)
+
+
+def _tally(
+    fleets: Sequence[Fleet], scope: FleetScope, prices_of: Callable[[PriceSegment], FleetPrices]
+) -> Tally:
+    grouping, prices = scope.grouping, scope.prices
+    tally = Tally(grouping, lambda _: Fraction(1), basis=prices.basis, spread=prices.idle == SPREAD)
+    for number, (fleet, part) in enumerate(zip(fleets, scope.parts, strict=True)):
+        for (uuid,) in fleet.energy.totals.rises.total:
+            # It is measured, even if no account has any of its energy.
+            tally.gpus[uuid].millijoules += 0
+        begins = sorted(fleet.energy.totals_by_quarter.keys() | fleet.time.totals_by_quarter.keys())
+        for since, until in pairwise([*begins, part.ends]):
+            segment = PriceSegment(number, since, until)
+            rates = prices_of(segment)
+            tally.begin_segment(segment, rates)
+            for time in gpu_times(fleet, since):
+                tally.add_gpu_time(time)
+                if time.party is not None:
+                    tally.amounts[number, grouping.key(time.party)].gpus.add(time.part.gpu)
+            for energy in energy_entries(fleet, since):
+                rates.choose(energy.uuid)
+                tally.add_energy(energy)
+            for uuid, millijoules in unseen_energy(fleet, since).items():
+                rates.choose(uuid)
+                row = tally.own[number, UNSEEN, grouping.own_key(uuid)]
+                row.methods[UNSEEN] += millijoules
+                row.energy_charges[rates.energy_rate(uuid)] += millijoules
+                row.emissions[rates.grams_per_kwh] += millijoules
+        for word, seconds in fleet.seconds.items():
+            for (uuid, _, *owner), spent in seconds.items():
+                amount = tally.amounts[number, grouping.key(party_of_series(uuid, tuple(owner), fleet))]
+                _add_seconds(amount, word, uuid, spent)
+    tally.finish()
+    return tally
+
+
+def _add_seconds(amount: Amount, word: str, uuid: str, seconds: float) -> None:
+    """Add seconds that do not add up: sums over owners here."""
+    spent = Fraction(round(_MILLI * seconds), _MILLI)
+    if word == RESIDENT:
+        amount.resident += spent
+    elif word == HELD:
+        amount.held += spent
+    elif word == ALLOCATED:
+        amount.allocated += spent
+    if seconds:
+        amount.gpus.add(uuid)
+
+
+def _sights(fleets: Sequence[Fleet], tally: Tally) -> Mapping[str, tuple[int, int]]:
+    """The first and the last sight of Gpus that were certainly not watched for a part of the time between.
+
+    Scrapes are late by up to an interval at either end, and a restart can lose what was not scraped yet.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    slack: Counter[str] = Counter()
+    for fleet in fleets:
+        if not fleet.time.is_scraped:
+            continue
+        for uuid, (first, last) in fleet.sights.items():
+            begins, ends = round(_MICRO * first), round(_MICRO * last)
+            known = found.get(uuid, (begins, ends))
+            found[uuid] = (min(known[0], begins), max(known[1], ends))
+            lost = fleet.time.uncertainty.lost.get(uuid, 0.0)
+            slack[uuid] += round(_MICRO * (2 * fleet.inventory.interval + lost))
+    watched = {uuid: sum(accounts.values()) for uuid, accounts in tally.watched.items()}
+    return {
+        uuid: (first, last)
+        for uuid, (first, last) in found.items()
+        if last - first - watched.get(uuid, 0) > slack[uuid]
+    }
+
+
+def _with_bounds(found: UsageReport, fleets: Sequence[Fleet], scope: FleetScope, tally: Tally) -> UsageReport:
+    """Add what only a fleet's report has: bounds, unseen rows, and what Prometheus knows of each Gpu."""
+    bounds = [_FleetBounds(fleet, scope.grouping) for fleet in fleets]
     lines = [
-        _line(key, row, fleet, prices, unmetered)
-        for (account, key), row in rows.items()
-        if account == PROCESS and (row.methods.total() or any(row.seconds.values()))
+        _scraped_line(line, fleets[line.period], bounds[line.period])
+        for line in found.lines
+        if line.millijoules or line.gpu_microseconds or line.resident or line.held or line.allocated
     ]
-    lines.sort(key=lambda line: (-line.millijoules, -(line.resident or 0), line.key))
-    accounts = {account: rows.get((account, ()), _Row()) for account in _ACCOUNTS}
-    own = [
-        gpu_account_line(
-            account,
-            row.methods.total(),
-            prices,
-            row.bound(fleet.uncertainty),
-            metered=bool(measured) or not unmetered,
-        )
-        for account, row in accounts.items()
-        if account != UNSEEN or row.methods.total()
-    ]
+    own = [_scraped_line(line, fleets[line.period], bounds[line.period]) for line in found.gpu_accounts]
+    own += _unseen_lines(found, fleets, tally)
     total = replace(
         sum_lines((*lines, *own), ("total",)),
-        bound=_all_accounts(fleet).bound(fleet.uncertainty),
-        unmetered=unmetered,
+        period=0,
+        high=None,
+        bound=sum(total_bound(fleet.energy, _MILLI) for fleet in fleets),
+        time_bound=sum(total_bound(fleet.time, _MICRO) for fleet in fleets),
+        unmetered=found.total.unmetered,
     )
-    inventory = fleet.inventory
-    gpus = [
-        GpuLine(*gpu_key(uuid, inventory.gpus), round(1000 * gained.amount), _whole(fleet.observed[uuid]))
-        for (uuid,), gained in _risen(fleet.devices)
+    gpus = [_scraped_gpu(gpu, fleets) for gpu in found.gpus]
+    nodes = fleets[0].inventory.nodes
+    gpus.sort(key=lambda gpu: (nodes.get(gpu.uuid, ""), int(gpu.index or -1), gpu.uuid))
+    notes = (*fleet_notes(fleets, total, scope.period, scope.origin, scope.prices), *found.notes)
+    return replace(found, lines=lines, gpu_accounts=own, total=total, gpus=gpus, occupied=None, notes=notes)
+
+
+class _FleetBounds:
+    """The bounds of one Fleet's rows, in millijoules and in microseconds."""
+
+    def __init__(self, fleet: Fleet, grouping: Grouping) -> None:
+        def row_of(account: str, uuid: str, owner: Name) -> RowName:
+            if account not in (OWNER, PROCESS):
+                return account, grouping.own_key(uuid)
+            return PROCESS, grouping.key(party_of_series(uuid, owner, fleet))
+
+        self.energy = row_bounds(fleet.energy, lambda name: row_of(name[1], name[0], name[3:]), _MILLI)
+        self.time = row_bounds(fleet.time, lambda name: row_of(name[2], name[0], name[3:]), _MICRO)
+
+
+def _scraped_line(line: ReportLine, fleet: Fleet, bounds: _FleetBounds) -> ReportLine:
+    row = (line.account, line.key)
+    known = {word: word in fleet.seconds for word in SECONDS}
+    has_time = fleet.time.is_scraped
+    return replace(
+        line,
+        gpu_microseconds=line.gpu_microseconds if has_time else None,
+        time_charges=line.time_charges if has_time else None,
+        high=None,
+        sessions=None,
+        active=None,
+        unknown=None,
+        resident=line.resident if known[RESIDENT] else None,
+        # A counter that did not rise does not say whether activity was known.
+        held=line.held if known[HELD] and (line.held or not (line.resident or line.allocated)) else None,
+        allocated=line.allocated if known[ALLOCATED] else None,
+        bound=bounds.energy.get(row, 0),
+        time_bound=bounds.time.get(row, 0) if has_time and line.gpu_microseconds is not None else None,
+    )
+
+
+def _unseen_lines(found: UsageReport, fleets: Sequence[Fleet], tally: Tally) -> list[ReportLine]:
+    """Rows of what is in the Gpus' counters, but in no scraped account."""
+    lines, prices = [], found.prices
+    for (number, account, key), amount in sorted(tally.own.items(), key=lambda item: item[0]):
+        if account != UNSEEN or not (amount.microseconds or amount.millijoules):
+            continue
+        has_time = fleets[number].time.is_scraped
+        lines.append(
+            ReportLine(
+                key,
+                UNSEEN,
+                number,
+                gpu_microseconds=amount.microseconds if has_time else None,
+                methods=dict(amount.methods),
+                time_charges=dict(amount.time_charges) if has_time and prices.gpu_hour is not None else None,
+                energy_charges=None if prices.kwh is None else dict(amount.energy_charges),
+                grams=None if prices.co2 is None else amount.grams,
+                bound=0,
+                time_bound=0 if has_time else None,
+            )
+        )
+    return lines
+
+
+def _scraped_gpu(gpu: GpuLine, fleets: Sequence[Fleet]) -> GpuLine:
+    """The energy of the GPU's counter, and the time for which it was scraped."""
+    joules = [
+        gained.amount for fleet in fleets if (gained := fleet.energy.totals.rises.total.get((gpu.uuid,)))
     ]
-    gpus += [GpuLine(*gpu_key(uuid, inventory.gpus), None, None) for uuid in unmetered]
-    gpus.sort(key=lambda gpu: (inventory.nodes.get(gpu.uuid, ""), int(gpu.index or -1), gpu.uuid))
-    notes = (*_notes(fleet, total, period, origin), *unmetered_notes(gpus))
-    return UsageReport(by, prices, period, lines, own, total, gpus, None, notes)
-
-
-def _rows(fleet: Fleet, by: Grouping) -> Mapping[tuple[str, Key], _Row]:
-    rows: dict[tuple[str, Key], _Row] = defaultdict(_Row)
-    for name, gained in _risen(fleet.energy):
-        uuid, account, method, *owner = name
-        key = by.key(_party(uuid, tuple(owner), fleet)) if account == PROCESS else ()
-        row = rows[account, key]
-        row.methods[method if account == PROCESS else account] += round(1000 * gained.amount)
-        row.add_errors(name, gained, fleet.energy)
-        row.uuids.add(uuid)
-        if name in (fleet.began or ()):
-            row.present_at_start.add(uuid)
-        if name in fleet.alive:
-            row.present_at_end.add(uuid)
-    for word, seconds in fleet.seconds.items():
-        for (uuid, _, *owner), spent in seconds.items():
-            row = rows[PROCESS, by.key(_party(uuid, tuple(owner), fleet))]
-            row.seconds[word] = row.seconds.get(word, Fraction(0)) + _whole(spent)
-            if spent:
-                row.places.add(uuid)
-    for joules in fleet.uncertainty.unseen.values():
-        rows[UNSEEN, ()].methods[UNSEEN] += round(1000 * joules)
-    return rows
-
-
-def _all_accounts(fleet: Fleet) -> _Row:
-    """All accounts of all Gpus as one row: shifts between accounts do not affect their sum."""
-    row = _Row()
-    for name, gained in _risen(fleet.energy):
-        row.add_errors(name, gained, fleet.energy)
-    row.uuids |= {uuid for (uuid,), _ in _risen(fleet.devices)}
-    row.present_at_start |= row.uuids
-    row.present_at_end |= row.uuids
-    return row
-
-
-def _risen(counters: CounterRises) -> Iterable[tuple[Name, Rise]]:
-    return counters.rises.total.items()
-
-
-def _party(uuid: str, owner: Name, fleet: Fleet) -> Party:
-    kind, namespace, pod, container, user, job = owner
-    known = fleet.inventory.pods.get((namespace, pod), ScrapedPod()) if pod else ScrapedPod()
-    # The energy series of a pod have its containers' user, its time series do not.
-    return Party(
-        uuid,
-        Workload(
-            kind=kind or "unknown",
-            namespace=namespace,
-            pod=pod,
-            container=container,
-            job=job,
-            user="" if kind == "pod" else user,
-            labels=known.labels,
-            controller_kind=known.controller_kind,
-            controller=known.controller,
-        ),
+    observed = sum(fleet.observed.get(gpu.uuid, 0.0) for fleet in fleets)
+    return replace(
+        gpu,
+        millijoules=round(_MILLI * sum(joules)) if joules else None,
+        observed=Fraction(round(_MILLI * observed), _MILLI) if joules else None,
     )
-
-
-def _line(key: Key, row: _Row, fleet: Fleet, prices: Prices, unmetered: frozenset[str]) -> ReportLine:
-    missing = unmetered & row.places
-    metered = bool(row.methods) or not missing or missing < row.places
-    millijoules = row.methods.total() if metered else None
-    resident, held, allocated = (
-        row.seconds.get(word, Fraction(0)) if word in fleet.seconds else None
-        for word in (RESIDENT, HELD, ALLOCATED)
-    )
-    return ReportLine(
-        key,
-        methods=dict(row.methods),
-        resident=resident,
-        held=held,
-        allocated=allocated,
-        cost=prices.cost(millijoules, resident or Fraction(0)),
-        grams=prices.grams(millijoules),
-        bound=row.bound(fleet.uncertainty),
-        unmetered=missing,
-        metered=metered,
-    )
-
-
-def _whole(seconds: float) -> Fraction:
-    """Seconds rounded to milliseconds; more digits of the float are noise."""
-    return Fraction(round(1000 * seconds), 1000)
-
-
-def _notes(fleet: Fleet, total: ReportLine, period: Period, origin: str) -> Iterator[str]:
-    interval = fleet.inventory.interval
-    bound, used = total.bound or 0, total.millijoules
-    share = f", {100 * bound / used:.2g} %" if used else ""
-    yield (
-        f"From {origin}, scraped every {interval:g} s. ± is the maximum difference from the nodes' own "
-        f"ledgers: energy exported within {scrape_delay(interval):g} s of either end or not exported yet, "
-        f"and values of counters that were reset. In total {bound / MILLIJOULES_PER_KWH:,.5f} kWh{share}."
-    )
-    observed = float(sum(fleet.observed.values()) / SECONDS_PER_HOUR)
-    if RESIDENT in fleet.seconds:
-        yield (
-            f"GPU-hours: {observed:,.2f} scraped. A row is the sum of its owners, without ±: "
-            "owners that shared a GPU count separately, while a ledger counts them once; pauses and time "
-            f"without a process list are not counted. The first {export_delay(interval):g} s of an owner are "
-            "exported late: at either end of the period they can count on the other side of it."
-        )
-    else:
-        yield (
-            f"GPU-hours: {observed:,.2f} scraped. Per owner they are unknown: the nodes' gpuledger is "
-            "too old and has no gpuledger_owner_resident_seconds_total."
-        )
-    if fleet.unshared:
-        yield (
-            f"{len(fleet.unshared)} MIG instances are not in the GPU-hours: their part of the GPU is unknown "
-            "(gpuledger_device_sm_ratio is missing)."
-        )
-    if fleet.inventory.doubled:
-        count = len(fleet.inventory.doubled)
-        yield f"{count} GPU{' is' if count == 1 else 's are'} scraped by several targets: counted once."
-    if fleet.ambiguous:
-        count = len(fleet.ambiguous)
-        yield (
-            f"Of {count} GPU{'' if count == 1 else 's'} it is unclear whether two targets exported the same "
-            "energy or the node's ledger was reset between them: ± covers both."
-        )
-    if fleet.first is not None and fleet.first > period.since:
-        yield f"Prometheus has no data before {format_time(fleet.first)}: earlier energy is not counted."
-    if fleet.last is not None and fleet.last < min(period.until, period.last):
-        yield f"Prometheus has no data after {format_time(fleet.last)}."

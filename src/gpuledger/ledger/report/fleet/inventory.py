@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import inf
 from typing import NamedTuple
 
 from gpuledger.ledger.report.fleet.rises import Rise, SharedBound
 from gpuledger.ledger.report.fleet.scraped import (
+    TIMES,
+    AccountAnswers,
     Dropped,
     LabelResolver,
     Name,
@@ -23,6 +26,15 @@ from gpuledger.model.devices import Gpu
 
 # Factor of samples above one target's number at which a Gpu's targets are duplicates.
 _DOUBLE = 1.2
+# The multiprocessors of a GPU are fewer: the fraction of an Instance is exact, although a ratio is exported.
+_MOST_SLICES = 1000
+
+
+class ScrapedJob(NamedTuple):
+    """Slurm facts of a job."""
+
+    slurm_account: str = ""
+    partition: str = ""
 
 
 class ScrapedPod(NamedTuple):
@@ -38,8 +50,9 @@ class Inventory:
     """The objects of a fleet, as last scraped.
 
     `intervals` are seconds between scrapes by target, `interval` is the default. `gpus` and `nodes` are by
-    uuid, `pods` by namespace and name. `doubled` are Gpus that several targets exported at the same time, as
-    with two scrape jobs for one exporter.
+    uuid, `pods` by namespace and name, `jobs` by number. `profiles` and `shares` (of the Gpu's
+    multiprocessors) are of MIG Instances, by uuid and Instance. `doubled` are Gpus that several targets
+    exported at the same time, as with two scrape jobs for one exporter.
     """
 
     interval: float
@@ -47,6 +60,9 @@ class Inventory:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
     pods: defaultdict[Name, ScrapedPod] = field(default_factory=lambda: defaultdict(ScrapedPod))
+    jobs: dict[str, ScrapedJob] = field(default_factory=dict)
+    profiles: dict[tuple[str, str], str] = field(default_factory=dict)
+    shares: dict[tuple[str, str], Fraction] = field(default_factory=dict)
     doubled: set[str] = field(default_factory=set)
     scrapes: LabelResolver = field(default_factory=LabelResolver)
 
@@ -56,15 +72,33 @@ class Inventory:
 
     def update(self, part: ScrapedRange) -> Dropped:
         """Learn from a range; return the duplicates in it."""
-        self.scrapes.learn(labels for labels, _ in part.energy.get("last", ()))
+        for accounts in (part.energy, part.gpu_time):
+            self.scrapes.learn(labels for labels, _ in accounts.get("last", ()))
+        own = self.scrapes.own_values
         for labels, _ in part.infos:
-            uuid, cut, index, name = self.scrapes.own_values(labels, ("uuid", "mig_instance", "gpu", "name"))
-            if not cut:
+            uuid, cut, index, name, profile = own(labels, ("uuid", "mig_instance", "gpu", "name", "profile"))
+            if cut:
+                self.profiles[uuid, cut] = profile
+            else:
                 self.gpus[uuid] = Gpu(uuid, int(index) if index.isdigit() else -1, name)
-        for labels, _ in part.devices.get("last", ()):
-            self.nodes[labels.get("uuid", "")] = node_of(labels)
+        self.shares.update(self.instance_shares(part))
+        for totals in (part.devices, part.watched):
+            for labels, _ in totals.get("last", ()):
+                self.nodes[labels.get("uuid", "")] = node_of(labels)
+        for labels, _ in part.jobs:
+            job, *facts = own(labels, ("slurm_job", "slurm_account", "partition"))
+            self.jobs[job] = ScrapedJob(*facts)
         self._update_pods(part)
         return self._doubles(part)
+
+    def instance_shares(self, part: ScrapedRange) -> dict[tuple[str, str], Fraction]:
+        """The MIG Instances of a range, by uuid and Instance, and their shares of their Gpus."""
+        devices = {self.scrapes.own_values(labels, TIMES[:2]): ratio for labels, ratio in part.ratios}
+        return {
+            (uuid, cut): Fraction(ratio).limit_denominator(_MOST_SLICES)
+            for (uuid, cut), ratio in devices.items()
+            if cut
+        }
 
     def _update_pods(self, part: ScrapedRange) -> None:
         names = ("namespace", "pod", "controller_kind", "controller")
@@ -94,24 +128,19 @@ class Inventory:
 class DuplicateTargets:
     """Bounds for counters of one range that several targets exported.
 
-    `watts` is the highest power of each Gpu, `waits` the seconds until used energy has been scraped: after a
-    reset, the first exported value is at most their product. A Gpu's own counter decides: if its second
-    target continued where the first one was, the two were consecutive, and so were their exports for the
-    Gpu's owners.
+    `most` is the most that each Gpu can use in a second, `waits` the seconds until a used amount has been
+    scraped: after a reset, the first exported value is at most their product. A Gpu's own counter decides: if
+    its second target continued where the first one was, the two were consecutive, and so were their exports
+    for the Gpu's owners.
     """
 
     def __init__(
-        self,
-        part: ScrapedRange,
-        dropped: Dropped,
-        inventory: Inventory,
-        watts: Mapping[str, float],
-        waits: float,
+        self, part: AccountAnswers, inventory: Inventory, most: Mapping[str, float], waits: float
     ) -> None:
-        self.dropped = dropped
-        self._length = part.ends - part.begins
+        self.dropped = part.dropped
+        self._length = part.length
         self._interval = inventory.interval
-        self._watts, self._waits = watts, waits
+        self._most, self._waits = most, waits
         self._gained: Mapping[Name, Rise] = {}
         self._duplicated = _scraped_twice(part)
         # For which a second target exported the Gpu, too, as far as known.
@@ -125,7 +154,7 @@ class DuplicateTargets:
         """The bounds for a Gpu's own counter."""
         if name[0] in self._duplicated:
             return SharedBound()
-        return SharedBound(max_after_reset=self._waits * self._watts.get(name[0], 0.0))
+        return SharedBound(max_after_reset=self._waits * self._most.get(name[0], 0.0))
 
     def update(self, windows: SeriesWindows, gained: Mapping[Name, Rise]) -> None:
         """Take the rises of the Gpus' own counters, which decide about the others."""
@@ -136,7 +165,7 @@ class DuplicateTargets:
             times = {target: self._times[uuid].get(target, 0.0) for target in windows[uuid,]}
             seconds = sum(times.values()) - self._length
             if uuid in self._duplicated:
-                # The same fraction of a target's time as of the energy that it exported.
+                # The same fraction of a target's time as of the amount that it exported.
                 parts = [
                     min(rise.duplicated / (piece.last - piece.least), 1.0) * times[target]
                     for target, piece in windows[uuid,].items()
@@ -145,16 +174,16 @@ class DuplicateTargets:
                 seconds = max(seconds, min(parts, default=0.0))
             self.seconds[uuid] = max(seconds, 0.0)
 
-    def energy(self, name: Name) -> SharedBound | None:
+    def accounts(self, name: Name) -> SharedBound | None:
         """The bounds for an account on a Gpu; None if no two targets exported it at the same time."""
         rise = self._gained.get(name[:1], Rise())
         if rise.duplicated is None:
             return None
         if rise.ambiguous:
             return SharedBound(max_after_reset=inf)
-        # Twice its mean power if the highest is unknown.
-        watts = self._watts.get(name[0]) or 2 * rise.amount / self._length
-        return SharedBound(rise.duplicated + self._waits * watts, self._waits * watts)
+        # Twice its mean rate if the highest is unknown.
+        most = self._most.get(name[0]) or 2 * rise.amount / self._length
+        return SharedBound(rise.duplicated + self._waits * most, self._waits * most)
 
     def times(self, name: Name) -> SharedBound | None:
         """The bounds for counters of seconds, which are reset when a node's program restarts."""
@@ -167,10 +196,10 @@ class DuplicateTargets:
         return SharedBound(common, -1.0 if sure else inf)
 
 
-def _scraped_twice(part: ScrapedRange) -> frozenset[str]:
+def _scraped_twice(part: AccountAnswers) -> frozenset[str]:
     """Gpus that certainly had several targets at the same time, when the range began or when it ended."""
     found = set()
     for word in ("alive", "still"):
-        seen = Counter(labels.get("uuid", "") for labels, _ in part.devices.get(word, ()))
+        seen = Counter(labels.get("uuid", "") for labels, _ in part.totals.get(word, ()))
         found |= {uuid for uuid, targets in seen.items() if targets > 1}
     return frozenset(found)

@@ -18,7 +18,10 @@ Dropped = frozenset[tuple[str, Target]]
 
 OWNER = ("owner_kind", "namespace", "pod", "container", "user", "slurm_job")
 ENERGY = ("uuid", "account", "method", *OWNER)
+GPU_TIME = ("uuid", "mig_instance", "account", *OWNER)
 TIMES = ("uuid", "mig_instance", *OWNER)
+# Accounts of owners: of energy and of time.
+_OWNED = (PROCESS, "owner")
 
 # Prefix that Prometheus gives our label if its target has one of the same name, unless honor_labels is set.
 _EXPORTED = "exported_"
@@ -76,10 +79,10 @@ class LabelResolver:
 
     _target_labels: dict[Target, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def learn(self, energy: Iterable[Labels]) -> None:
-        """Learn from series of gpuledger_energy_joules_total: the Gpus' own accounts have no owner."""
-        for labels in energy:
-            is_gpu_account = labels.get("account", PROCESS) != PROCESS
+    def learn(self, accounts: Iterable[Labels]) -> None:
+        """Learn from series of accounts of energy or time: the Gpus' own accounts have no owner."""
+        for labels in accounts:
+            is_gpu_account = labels.get("account", PROCESS) not in _OWNED
             for name in OWNER:
                 if _EXPORTED + name in labels or (is_gpu_account and labels.get(name)):
                     self._target_labels[target_of(labels)].add(name)
@@ -128,14 +131,29 @@ SECONDS = (RESIDENT, HELD, ALLOCATED)
 Answers = Mapping[str, Vector]
 
 
+class AccountAnswers(NamedTuple):
+    """Answers for one quantity (energy or time) over one range of `length` seconds.
+
+    `totals` are counters of Gpus, `accounts` those that sum to them. `counts` is the number of scrapes of
+    each Gpu by each target, `dropped` the targets that are duplicates.
+    """
+
+    totals: Answers
+    accounts: Answers
+    counts: Vector
+    length: float
+    dropped: Dropped
+
+
 @dataclass(frozen=True, slots=True)
 class ScrapedRange:
     """All answers for the time from `begins` to `ends` (unix seconds).
 
-    `devices`, `energy` and each of `seconds` hold answers by the fields of `SeriesWindow`, and as `alive` the
-    series that existed when the range began; `devices` also those that `still` existed when it ended.
-    `counts` is the number of scrapes of each Gpu by each target, `watts` its highest possible power, `ratios`
-    each Device's part of its Gpu. `infos`, `pods` and `pod_labels` are info series.
+    `devices`, `energy`, `watched`, `gpu_time` and each of `seconds` hold answers by the fields of
+    `SeriesWindow`, and as `alive` the series that existed when the range began; `devices` and `watched` also
+    those that `still` existed when it ended. `counts` is the number of scrapes of each Gpu by each target,
+    `watts` its highest possible power, `ratios` each Device's part of its Gpu. `infos`, `pods`, `pod_labels`
+    and `jobs` are info series. `bases` are the bases by which GPU time was split.
     """
 
     begins: float
@@ -149,14 +167,29 @@ class ScrapedRange:
     infos: Vector = ()
     pods: Vector = ()
     pod_labels: Vector = ()
+    watched: Answers = field(default_factory=lambda: NOTHING)
+    gpu_time: Answers = field(default_factory=lambda: NOTHING)
+    jobs: Vector = ()
+    bases: Vector = ()
+
+    def of_energy(self, dropped: Dropped) -> AccountAnswers:
+        """The answers for energy."""
+        return AccountAnswers(self.devices, self.energy, self.counts, self.ends - self.begins, dropped)
+
+    def of_time(self, dropped: Dropped) -> AccountAnswers:
+        """The answers for GPU time."""
+        return AccountAnswers(self.watched, self.gpu_time, self.counts, self.ends - self.begins, dropped)
+
+
+NOTHING: Answers = {"last": (), "least": ()}
 
 
 class PeriodEnd(NamedTuple):
-    """Facts about the ends of the period.
+    """Facts about the ends of the period, for one quantity.
 
-    `alive` are energy series that existed at its end. By Gpu: joules pending (booked but not exported) at its
-    start and end; of them, the minimum (`kept_*`) over the time in which other energy is exported; and the
-    mean power at its end in watts.
+    `alive` are series of accounts that existed at its end. By Gpu: what was pending (booked but not exported)
+    at its start and end; of that, the minimum (`kept_*`) over the time in which other amounts are exported;
+    and the mean rate at its end.
     """
 
     alive: Iterable[Labels] = ()

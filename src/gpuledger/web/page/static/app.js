@@ -1,18 +1,18 @@
 // Entry point: connects the data of the node with the sections that show it.
 import { GpuCards } from "./cards.js";
 import { byId, createNode, setText, setVisible } from "./dom.js";
-import { EnergyTable, fetchEnergy } from "./energy.js";
+import { EnergyTable } from "./energy.js";
 import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
 import { LiveConnection, fetchJson } from "./live.js";
 import { ProcessGrid } from "./processes.js";
+import { PERIOD_NAMES, fetchReport, refreshSeconds } from "./report.js";
 import { SessionStore } from "./sessions.js";
 import { energyTiles, noEnergyTiles, snapshotTiles } from "./summary.js";
 import { Timeline } from "./timeline.js";
 import { ViewState } from "./view.js";
 
 const announce = (words) => setText(byId("announcement"), words);
-const GROUPINGS = ["namespace", "pod", "user"];
 const QUANTITIES = ["utilization", "power", "memory"];
 
 const view = new ViewState();
@@ -24,7 +24,10 @@ const cards = new GpuCards(byId("cards"), (text) => {
 });
 const timeline = new Timeline(byId("sessions"), view, announce);
 const sessions = new SessionStore(() => timeline.sessions(sessions));
-const energy = new EnergyTable(byId("energy"));
+const energy = new EnergyTable(byId("energy"), (by) => {
+  view.change({ by });
+  expectReport();
+});
 const health = new HealthPanel(byId("health"));
 
 const live = new LiveConnection({
@@ -92,29 +95,55 @@ class PeriodicTask {
 }
 
 const sessionsTask = new PeriodicTask(60, () => sessions.refresh(live.now()), (error) => timeline.failed(error));
+const chosenPeriod = () => view.oneOf("period", PERIOD_NAMES);
+
+/** The chosen key; `auto` is the first one with several names on this machine. */
+const chosenKey = () => view.get("by") || "auto";
+
+function expectReport() {
+  energy.expect(chosenKey(), chosenPeriod());
+  energyTask.seconds = refreshSeconds(chosenPeriod());
+  energyTask.runNow();
+}
+
+async function fetchChosen(by, period) {
+  try {
+    return await fetchReport(by, period);
+  } catch (error) {
+    // A link from another machine can name a key that does not exist here.
+    if (by === "auto" || error.parameter !== "by") throw error;
+    view.change({ by: "auto" });
+    return fetchReport("auto", period);
+  }
+}
+
 const energyTask = new PeriodicTask(
-  20,
+  refreshSeconds(chosenPeriod()),
   async () => {
     // The response with the sessions says whether there is a ledger on disk: without one, energy requests fail.
     await sessions.first;
-    if (!sessions.fromBooks) {
-      noEnergyTiles("no ledger on disk");
-      energy.failed(new Error("No ledger is kept on disk, so there is no energy report: set --state-dir."));
-      return;
-    }
-    const by = view.oneOf("by", GROUPINGS);
-    const answer = await fetchEnergy(by);
-    energyTiles(answer);
-    if (by === view.oneOf("by", GROUPINGS)) energy.show(answer);
+    if (!sessions.fromBooks) throw new Error("No ledger is kept on disk, so there is no report: set --state-dir.");
+    const [by, period] = [chosenKey(), chosenPeriod()];
+    const answer = await fetchChosen(by, period);
+    if (period === "today") energyTiles(answer);
+    if (period === chosenPeriod() && [by, "auto"].includes(chosenKey())) energy.show(answer);
   },
   (error) => {
-    noEnergyTiles("not available");
+    if (chosenPeriod() === "today") noEnergyTiles(sessions.fromBooks ? "not available" : "no ledger on disk");
     energy.failed(error);
   },
 );
+// While the table shows another period, the tiles need today's total only.
+const tilesTask = new PeriodicTask(60, async () => {
+  await sessions.first;
+  if (chosenPeriod() === "today") return;
+  if (sessions.fromBooks) energyTiles(await fetchReport("auto", "today", 1));
+  else noEnergyTiles("no ledger on disk");
+}, () => noEnergyTiles("not available"));
 const tasks = [
   new PeriodicTask(10, async () => cards.recent(await fetchJson("api/v1/recent"))),
   energyTask,
+  tilesTask,
   sessionsTask,
   new PeriodicTask(30, refreshHealth, (error) => health.failed(error)),
 ];
@@ -158,8 +187,5 @@ for (const link of document.querySelectorAll("a[data-go]")) {
   });
 }
 connectChoice("spark", QUANTITIES, (quantity) => cards.choose(quantity));
-connectChoice("by", GROUPINGS, (by) => {
-  energy.expect(by);
-  energyTask.runNow();
-});
+connectChoice("period", PERIOD_NAMES, expectReport);
 live.start();

@@ -29,7 +29,8 @@ function scaled(value, base, units) {
   return short(value) + SPACE + units[step];
 }
 
-const orAbsent = (form) => (value, absent = DASH) => (value === null || value === undefined ? absent : form(value));
+/** A formatter that writes a dash for an absent value. */
+export const orAbsent = (form) => (value, absent = DASH) => (value === null || value === undefined ? absent : form(value));
 
 export const percent = orAbsent((ratio) => `${fixed(ratio * 100)}${SPACE}%`);
 export const watts = orAbsent((value) => (value >= 9999.5 ? scaled(value, 1000, ["W", "kW", "MW"]) : `${fixed(value, value < 9.95 && value > 0 ? 1 : 0)}${SPACE}W`));
@@ -49,18 +50,17 @@ export function bytesOf(part, whole) {
 }
 
 export const wattsOf = (part, whole) => (part === null ? NOT_REPORTED : whole === null ? watts(part) : `${fixed(part)} / ${fixed(whole)}${SPACE}W`);
-export const gpuHours = orAbsent((seconds) => short(seconds / 3600));
 export const kilograms = orAbsent((grams) => fixed(grams / 1000, 2));
 export const count = orAbsent((value) => fixed(value));
 
 /** Energy in watt-hours, for hours and days. */
 export const energy = orAbsent((value) => scaled(value / 3600, 1000, ["Wh", "kWh", "MWh", "GWh"]));
 
-/** The unit and the number of decimals for a column of energies, so that its rows are comparable. */
+/** The unit (of `joules`) and the number of decimals for a column of energies, so that its rows are comparable. */
 export function energyScale(most) {
   const unit = most >= 3.6e9 ? ["MWh", 3.6e9] : most >= 3.6e6 ? ["kWh", 3.6e6] : ["Wh", 3600];
   const digits = most / unit[1] >= 100 ? 1 : most / unit[1] >= 10 ? 2 : 3;
-  return { unit: unit[0], write: orAbsent((value) => fixed(value / unit[1], value === 0 ? 0 : digits)) };
+  return { unit: unit[0], joules: unit[1], digits, write: orAbsent((value) => fixed(value / unit[1], value === 0 ? 0 : digits)) };
 }
 
 /** A duration in its two largest units: 12 s, 3 min, 5 h 20 min, 2 d 4 h. */

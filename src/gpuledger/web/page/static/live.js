@@ -11,11 +11,14 @@ const SILENCE_LIMIT = 60;
 const BIG_SNAPSHOT = 400_000;
 const BIG_FETCH_DELAY = 4000;
 
-/** Fetches JSON; throws an Error with the node's message. */
+/** Fetches JSON; throws an Error with the node's message and the invalid `parameter`. */
 export async function fetchJson(address) {
   const answer = await fetch(address, { signal: AbortSignal.timeout(30_000) });
   const body = await answer.json().catch(() => null);
-  if (!answer.ok) throw new Error(body?.error?.message ?? `${address.split("?")[0]}: ${answer.status}`);
+  if (!answer.ok) {
+    const error = new Error(body?.error?.message ?? `${address.split("?")[0]}: ${answer.status}`);
+    throw Object.assign(error, { parameter: body?.error?.parameter });
+  }
   return body;
 }
 

@@ -1,6 +1,6 @@
 // The tiles at the top: free, held and active devices, power, energy and cost of today.
 import { byId, setAttribute, setText, setVisible } from "./dom.js";
-import { DASH, clock, cost, energy, gpuHours, percent, plural, watts } from "./format.js";
+import { DASH, clock, cost, energy, percent, plural, watts } from "./format.js";
 import { place } from "./names.js";
 
 const SHOWN = 8;
@@ -55,16 +55,17 @@ function power(data) {
   else tile("power", DASH, "not reported");
 }
 
-/** Shows the energy of today from the ledger. */
+/** Shows the energy, the cost and the idle time of today from the ledger. */
 export function energyTiles(answer) {
   const { total } = answer;
   // Midnight at the node, at a full hour: it may differ from midnight at the browser.
   const since = `since ${clock(answer.since)}`;
-  tile("energy", energy(total.joules), total.cost === null ? `${since}; no price is set` : `${since}: ${cost(total.cost, answer.currency)}`);
-  const idle = answer.own.find((row) => row.account === "idle")?.joules ?? null;
-  const share = total.joules > 0 && idle !== null ? percent(idle / total.joules) : DASH;
-  const held = total.held_gpu_seconds === null ? "" : `; ${gpuHours(total.held_gpu_seconds)} GPU-hours idle but allocated`;
-  tile("idle", share, `of today's energy${held}`);
+  // With a price of time, the cost is not that of the energy alone.
+  const price = total.time_cost === null || total.time_cost === undefined ? ": " : ", with GPU time: ";
+  tile("energy", energy(total.joules), total.cost === null ? `${since}; no price is set` : `${since}${price}${cost(total.cost, answer.currency)}`);
+  const idle = answer.own.filter((row) => row.account === "idle");
+  const share = (name) => (idle.length && total[name] > 0 ? percent(idle.reduce((sum, row) => sum + row[name], 0) / total[name]) : DASH);
+  tile("idle", share("gpu_microseconds"), `of today's GPU time; ${share("millijoules")} of its energy`);
 }
 
 /** Shows why there is no energy of today. */

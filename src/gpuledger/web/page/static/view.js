@@ -1,6 +1,6 @@
 // The user's choices, stored in the URL hash, so that a view can be shared as a link.
 
-const DEFAULTS = { q: "", sort: "gpu", order: "asc", spark: "utilization", by: "namespace", span: "" };
+const DEFAULTS = { q: "", sort: "gpu", order: "asc", spark: "utilization", by: "auto", period: "today", span: "" };
 
 /** Choices by name. `change` writes them to the URL hash, `onChange` listeners run when the hash changes. */
 export class ViewState {

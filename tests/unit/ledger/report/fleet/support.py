@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC
 
 from gpuledger.ledger.report.fleet.fleet import Fleet
-from gpuledger.ledger.report.fleet.fleet_report import fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.fleet_report import FleetScope, fleet_grouping, fleet_report
 from gpuledger.ledger.report.fleet.inventory import Inventory
 from gpuledger.ledger.report.fleet.scraped import PeriodEnd, ScrapedRange, Vector
+from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import Period, ReportLine, UsageReport
 
@@ -67,6 +70,21 @@ def part(
     return ScrapedRange(begins, ends, levels(devices), levels(energy), counts, times, **more)
 
 
+def with_time(answers: ScrapedRange, watched: CounterLevels, accounts: CounterLevels) -> ScrapedRange:
+    """The same range of nodes that export GPU time."""
+    return replace(answers, watched=levels(watched), gpu_time=levels(accounts))
+
+
+def spent(uuid: str, name: str, node: str = "a", cut: str = "", namespace: str = "ml") -> dict[str, str]:
+    """The labels of GPU time of a pod."""
+    labels = {**pod(uuid, name, node, namespace=namespace), "account": "owner", "mig_instance": cut}
+    return {label: value for label, value in labels.items() if label not in ("method", "user") and value}
+
+
+def own_time(uuid: str, account: str = "idle", node: str = "a") -> dict[str, str]:
+    return scraped(node, uuid=uuid, account=account)
+
+
 class ScrapedFleet:
     """A fleet scraped every 15 s, with queries for whole days."""
 
@@ -82,8 +100,12 @@ class ScrapedFleet:
         seconds: Mapping[str, CounterLevels] | None = None,
         **more: Vector,
     ) -> None:
-        self.fleet.add(part(self.now, self.now + DAY, devices, energy, seconds, **more))
-        self.now += DAY
+        self.add(part(self.now, self.now + DAY, devices, energy, seconds, **more))
+
+    def add(self, answers: ScrapedRange) -> None:
+        """Add the answers for the next day."""
+        self.fleet.add(answers)
+        self.now = answers.ends
 
     def report(
         self,
@@ -96,13 +118,17 @@ class ScrapedFleet:
     ) -> UsageReport:
         self.fleet.end(after, ending, complete=complete)
         period = Period(int(BEGIN), int(self.now), int(BEGIN), self.now)
+        grouping = fleet_grouping(by, self.fleet.inventory)
+        parts = [ReportPart(int(BEGIN // 900), int(self.now // 900), "")]
         return fleet_report(
-            self.fleet, fleet_grouping(by, self.fleet), prices, period, "Prometheus at http://p"
+            [self.fleet], FleetScope(grouping, prices, UTC, period, parts, "Prometheus at http://p")
         )
 
 
 def rows(found: UsageReport) -> dict[tuple[str, ...], ReportLine]:
-    return {line.key: line for line in (*found.lines, *found.gpu_accounts)}
+    """The rows by key; own accounts by their name."""
+    own = {(line.account,): line for line in found.gpu_accounts}
+    return {line.key: line for line in found.lines} | own
 
 
 def watching(*uuids: str) -> ScrapedRange:

@@ -36,7 +36,9 @@ from unit.ledger.report.fleet.support import (
     pod,
     rows,
     scraped,
+    spent,
     watching,
+    with_time,
 )
 
 
@@ -135,17 +137,41 @@ def test_gpu_hours_are_seconds_times_the_part_of_the_gpu() -> None:
     assert any("1 MIG instance" in note for note in found.notes), "an Instance without a known part"
 
 
-def test_a_note_explains_how_gpu_hours_are_counted() -> None:
-    """They are not an upper bound: a row can have fewer than the ledger, and more."""
+@pytest.mark.parametrize(
+    ("held", "known"), [([(owner("GPU-0", "t"), 0, 0)], None), ([(owner("GPU-0", "t"), 0, 60)], 60)]
+)
+def test_a_counter_that_did_not_rise_does_not_say_that_nothing_was_held(
+    held: CounterLevels, known: int | None
+) -> None:
+    books = ScrapedFleet(watching("GPU-0"))
+    seconds: dict[str, CounterLevels] = {RESIDENT: [(owner("GPU-0", "t"), 0, 7200)], HELD: held}
+    books.day([(device("GPU-0"), 1000, 1100)], [(pod("GPU-0", "t"), 0, 100)], seconds)
+    (line,) = books.report().lines
+    assert (line.resident, line.held, line.active, line.unknown) == (7200, known, None, None)
+
+
+def test_a_note_explains_which_hours_add_up() -> None:
     books = ScrapedFleet(watching("GPU-0"))
     shared: CounterLevels = [(owner("GPU-0", "t"), 0, 3600), (owner("GPU-0", "u"), 0, 3600)]
-    books.day([(device("GPU-0"), 1000, 1100)], [(pod("GPU-0", "t"), 0, 100)], {RESIDENT: shared})
+    answers = part(
+        BEGIN, BEGIN + DAY, [(device("GPU-0"), 1000, 1100)], [(pod("GPU-0", "t"), 0, 100)], {RESIDENT: shared}
+    )
+    halves: CounterLevels = [(spent("GPU-0", "t"), 0, 1800), (spent("GPU-0", "u"), 0, 1800)]
+    books.add(with_time(answers, [(device("GPU-0"), 0, 3600)], halves))
     found = books.report("namespace")
-    assert [line.resident for line in found.lines] == [7200]
+    assert [(line.gpu_microseconds, line.resident) for line in found.lines] == [(3_600_000_000, 7200)]
     (note,) = (note for note in found.notes if note.startswith("GPU-hours"))
-    assert "upper bound" not in note
+    assert "split by allocation; rows add up" in note
     assert "owners that shared a GPU count separately" in note
-    assert "pauses and time without a process list" in note
+
+
+def test_nodes_that_export_no_gpu_time_have_no_gpu_hours_instead_of_zero() -> None:
+    books = ScrapedFleet(watching("GPU-0"))
+    books.day([(device("GPU-0"), 1000, 1100)], [(pod("GPU-0", "t"), 0, 100)])
+    found = books.report(prices=Prices(gpu_hour=Decimal(2)))
+    assert {line.gpu_microseconds for line in (*found.lines, *found.gpu_accounts, found.total)} == {None}
+    assert found.total.cost is None
+    assert any("the nodes' gpuledger is too old" in note for note in found.notes)
 
 
 def test_a_gpu_without_a_counter_has_gpu_hours_and_no_energy() -> None:
@@ -267,4 +293,4 @@ def test_a_gpu_first_exported_after_the_period_did_not_start_at_zero() -> None:
     books.day([(device("GPU-0"), 5.0, 9.0)], [])
     after = part(books.now, books.now + 90, [(device("GPU-0"), 9.0, 9.0), (device("GPU-9"), 100.0, 130.0)])
     books.fleet.end(after, PeriodEnd(), complete=True)
-    assert books.fleet.devices.late[("GPU-9",)].amount == 30
+    assert books.fleet.energy.totals.late[("GPU-9",)].amount == 30

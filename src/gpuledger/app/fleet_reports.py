@@ -1,0 +1,162 @@
+"""Makes the report of a fleet from its Prometheus: queries each part of the range, and checks the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import tzinfo
+from typing import NamedTuple
+
+from gpuledger.app.fleet_queries import DAY, DEFAULT_INTERVAL, DEVICES, SEARCHED, FleetQueries, day_ranges
+from gpuledger.app.prometheus_api import PrometheusClient
+from gpuledger.host.time_zone import machine_time_zone
+from gpuledger.ledger.report.fleet.fleet import Fleet, scrape_delay
+from gpuledger.ledger.report.fleet.fleet_report import FleetScope, fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.inventory import Inventory
+from gpuledger.ledger.report.moments import format_local_time
+from gpuledger.ledger.report.prices import PriceList
+from gpuledger.ledger.report.ranges import ReportPart, RequestedRange, split_range
+from gpuledger.ledger.report.settings import FleetSettings, Prices
+from gpuledger.ledger.report.teams import Team
+from gpuledger.ledger.report.usage_report import Period, UsageReport
+from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.model.errors import GpuledgerError, UsageError
+
+
+def report_from_prometheus(
+    settings: FleetSettings,
+    by: str,
+    prices: Prices,
+    requested: RequestedRange,
+    now: float,
+    progress: Callable[[str, float], None],
+    warn: Callable[[str], None],
+    *,
+    every: str = "",
+    teams: Sequence[Team] = (),
+) -> UsageReport:
+    """The report of a range, from Prometheus. `every` splits it into hours, days, weeks or months.
+
+    Raises GpuledgerError with one line.
+    """
+    client = PrometheusClient(settings.url, settings.headers, settings.timeout)
+    conditions = [key for team in teams for key, _ in team.patterns]
+    queries = FleetQueries(client, settings.match, [*by.split(","), *conditions])
+    zone = machine_time_zone() if requested.zone is None else requested.zone
+    begins, ends = requested.since, now if requested.until is None else min(requested.until, now)
+    if begins >= ends:
+        raise UsageError(f"{requested.since_text} must be in the past")
+    inventory = Inventory(DEFAULT_INTERVAL)
+    # Reject an unknown grouping, and an invalid price list, before the first query.
+    grouping = fleet_grouping(by, inventory, teams)
+    price_list = PriceList(prices, zone)
+    first, last = int(begins // QUARTER), int(-(-ends // QUARTER))
+    parts, notes = [ReportPart(first, last, "")], tuple[str, ...]()
+    if every:
+        parts, notes = split_range(first, last, every, lambda quarter: (quarter, quarter), zone)
+    fleet_range = _FleetRange(begins, ends, now, price_list.boundaries(first, last))
+    fleets = []
+    for number, part in enumerate(parts):
+        within, shown = fleet_range.within(part), _partly(progress, number, len(parts))
+        fleets.append(_query_fleet(queries, inventory, within, client.url, shown))
+    bases = set().union(*(fleet.bases for fleet in fleets))
+    _require_basis(queries, bases, prices.basis, begins, ends, zone)
+    if queries.is_simulated(ends):
+        warn(f"Prometheus at {client.url}: data of a simulator or a recording, not of hardware")
+    period = Period(int(begins), int(requested.until or ends), int(fleets[0].first or begins), ends)
+    scope = FleetScope(grouping, prices, zone, period, parts, f"Prometheus at {client.url}")
+    found = fleet_report(fleets, scope)
+    return replace(found, notes=(*notes, *found.notes))
+
+
+def _partly(progress: Callable[[str, float], None], number: int, count: int) -> Callable[[str, float], None]:
+    return lambda what, done: progress(what, (number + done) / count)
+
+
+class _FleetRange(NamedTuple):
+    """A range in unix seconds, and the quarters in which prices change."""
+
+    begins: float
+    ends: float
+    now: float
+    price_cuts: Sequence[int]
+
+    def within(self, part: ReportPart) -> _FleetRange:
+        """The range of a part."""
+        begins, ends = max(self.begins, part.begins * QUARTER), min(self.ends, part.ends * QUARTER)
+        return self._replace(begins=begins, ends=ends)
+
+    def queried_parts(self) -> list[tuple[float, float]]:
+        """Ranges of at most a day, in none of which a price changes."""
+        return list(day_ranges(self.begins, self.ends, [float(cut * QUARTER) for cut in self.price_cuts]))
+
+
+def _query_fleet(
+    queries: FleetQueries,
+    inventory: Inventory,
+    within: _FleetRange,
+    url: str,
+    progress: Callable[[str, float], None],
+) -> Fleet:
+    begins, ends, now, _ = within
+    parts = within.queried_parts()
+    intervals = queries.scrape_intervals([end for _, end in parts])
+    if not intervals and not queries.has_data(begins, ends):
+        raise GpuledgerError(
+            f"Prometheus at {url} has no {DEVICES} in this period: {_known_times(queries, now)}"
+        )
+    later = scrape_delay(queries.interval)
+    inventory.interval = queries.interval
+    inventory.intervals = {**inventory.intervals, **intervals}
+    fleet = Fleet(inventory)
+    ahead = queries.query_levels(begins, min(begins + later, ends))
+    fleet.begin(queries.query_levels(begins - DAY, begins, seconds=True), ahead)
+    for number, part in enumerate(parts):
+        progress("Prometheus", number / len(parts))
+        fleet.add(queries.query_range(*part))
+    until = min(ends + later, now)
+    after = queries.query_levels(ends, until) if until - ends >= 1 else None
+    energy, time = (
+        ending(begins, ends, until) for ending in (queries.query_energy_ending, queries.query_time_ending)
+    )
+    fleet.end(after, energy, time, complete=now >= ends + later)
+    if not (fleet.observed or fleet.inventory.gpus or any(fleet.seconds.values())):
+        raise GpuledgerError(
+            f"Prometheus at {url} scrapes gpuledger, but no GPU was read in this period: run `gpuledger "
+            "doctor` on the nodes"
+        )
+    return fleet
+
+
+def _require_basis(
+    queries: FleetQueries, bases: Collection[str], basis: str, begins: float, ends: float, zone: tzinfo
+) -> None:
+    """Raise GpuledgerError unless all GPU time was split by this basis."""
+    if bases == {basis} or not bases:
+        return
+    if len(bases) == 1:
+        (exported,) = bases
+        raise UsageError(
+            f"Prometheus has GPU time by {exported} only, and price.basis is {basis}: report with --basis "
+            f"{exported}, or by {basis} from the nodes' own ledgers, without --prometheus"
+        )
+    times = queries.bases_by_time(begins, ends)
+    known = "; ".join(
+        f"{name} from {format_local_time(first, zone)} to {format_local_time(last, zone)}"
+        for name, (first, last) in times.items()
+    )
+    raise UsageError(
+        "price.basis differs within this range, between nodes or times "
+        f"({known or ', '.join(sorted(bases))}): choose a range or --prometheus.match with one basis, or "
+        "report from the nodes' own ledgers"
+    )
+
+
+def _known_times(queries: FleetQueries, now: float) -> str:
+    known = queries.data_times(now)
+    if known is None:
+        return (
+            "let it scrape gpuledger's /metrics or /metrics/native, and check --since and --prometheus.match"
+        )
+    first, last = map(format_local_time, known)
+    return f"in the last {SEARCHED / DAY:.0f} days it has it from {first} to {last}, to the hour"

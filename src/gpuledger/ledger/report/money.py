@@ -1,0 +1,61 @@
+"""Money in decimals: exact amounts are rounded only where they are written, so that they add up to the total.
+
+Ties are decided by the order of the amounts: callers pass them in an order that does not depend on the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from math import floor
+
+# Digits of money in files; a table for people has two.
+FILE_DIGITS = 10
+TABLE_DIGITS = 2
+
+
+def split_decimals(total: Fraction, parts: Sequence[Fraction], digits: int) -> list[Decimal]:
+    """Round amounts to `digits` decimals by largest remainder, so that they sum to the rounded total.
+
+    The total is rounded half up. Raises ValueError if the exact amounts do not sum to the total.
+    """
+    if sum(parts, Fraction(0)) != total:
+        raise ValueError("the exact amounts do not sum to the total")
+    return split_rounded(round_decimal(total, digits), parts, digits)
+
+
+def split_rounded(total: Decimal, parts: Sequence[Fraction], digits: int) -> list[Decimal]:
+    """Round amounts to `digits` decimals so that they sum to this total, which has no more decimals.
+
+    The total is within one unit of the last digit of the exact sum.
+    """
+    unit = 10**digits
+    scaled = [part * unit for part in parts]
+    rounded = [floor(amount) for amount in scaled]
+    missing = int(Fraction(total) * unit) - sum(rounded)
+    # Sorting is stable: of equal remainders, the first ones are rounded up.
+    by_remainder = sorted(range(len(parts)), key=lambda at: rounded[at] - scaled[at])
+    for at in by_remainder[:missing]:
+        rounded[at] += 1
+    return [_decimal(amount, digits) for amount in rounded]
+
+
+def round_decimal(amount: Fraction, digits: int) -> Decimal:
+    """One amount with `digits` decimals, rounded half up."""
+    return _decimal(_half_up(amount * 10**digits), digits)
+
+
+def exact_text(amount: Fraction, digits: int) -> str:
+    """One amount without trailing zeros, with at most `digits` decimals: 0.3, 1200."""
+    text = format(round_decimal(amount, digits), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _half_up(amount: Fraction) -> int:
+    return floor(amount + Fraction(1, 2))
+
+
+def _decimal(units: int, digits: int) -> Decimal:
+    # From text: arithmetic of decimals rounds to 28 digits.
+    return Decimal(f"{units}e-{digits}")

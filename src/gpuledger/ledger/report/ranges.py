@@ -1,0 +1,237 @@
+"""The range of a report: from what the user writes to the cuts of the ledger, and its parts for `--every`.
+
+The ledger can be cut at quarters of an hour; older history only at the full hours to which it is summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from gpuledger.ledger.report.moments import (
+    DAILY,
+    HOURLY,
+    MONTHLY,
+    WEEKLY,
+    first_instant,
+    format_local_time,
+    next_period,
+    parse_moment,
+    parse_whole_period,
+    period_begin,
+)
+from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.ledger.zone_hours import hour_begins, hour_ends, local_time
+from gpuledger.model.errors import UsageError
+
+EVERY = (HOURLY, DAILY, WEEKLY, MONTHLY)
+# Seconds by which an end may move without a word.
+_SILENT = 60
+
+# The nearest cuts at or before and at or after a quarter (`History.cuts_around`).
+CutsAround = Callable[[int], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedRange:
+    """The range as requested, in unix seconds. `until` is None for now: the last posting, whatever the clock.
+
+    `since_text` and `until_text` name its ends in messages; both are the same for `--in`.
+    """
+
+    since: float
+    until: float | None
+    since_text: str
+    until_text: str
+    zone: tzinfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRange:
+    """The range in the ledger: the quarters from `begins` to before `ends`.
+
+    `until` is its end in unix seconds: a cut, or the last posting. `notes` are sentences on ends that moved.
+    """
+
+    begins: int
+    ends: int
+    until: float
+    zone: tzinfo | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def since(self) -> int:
+        """The begin in unix seconds."""
+        return self.begins * QUARTER
+
+
+class ReportPart(NamedTuple):
+    """A part of a range for `--every`: the quarters from `begins` to before `ends`, and its name."""
+
+    begins: int
+    ends: int
+    name: str
+
+
+def parse_range(
+    since: str, until: str, period: str, now: float, zone: tzinfo | None = None
+) -> RequestedRange:
+    """The range that these settings request; `period` (`--in`), if not empty, counts instead of both ends.
+
+    Raises UsageError if it is malformed, or ends before it begins.
+    """
+    if period:
+        return RequestedRange(
+            *parse_whole_period("--in", period, now, zone), f"--in {period}", f"--in {period}", zone
+        )
+    is_open = until.strip().lower() == "now"
+    begins = parse_moment("--since", since, now, zone)
+    ends = None if is_open else parse_moment("--until", until, now, zone)
+    if ends is not None and begins >= ends:
+        raise UsageError(f"--since {since} is not before --until {until}")
+    return RequestedRange(begins, ends, f"--since {since}", f"--until {until}", zone)
+
+
+def choose_period(values: Mapping[str, Any], flags: Mapping[str, object], section: str = "report") -> str:
+    """The period of `--in` if it counts, else empty: flags win over the file and the environment.
+
+    Raises UsageError if both it and an end of the range are given in the same place.
+    """
+    period, ends = f"{section}.in", (f"{section}.since", f"{section}.until")
+    if not values.get(period):
+        return ""
+    given = [key for key in ends if key in values]
+    if period in flags:
+        given = [key for key in given if key in flags]
+    elif any(key in flags for key in given):
+        return ""
+    if given:
+        names = " and ".join("--" + key.partition(".")[2] for key in given)
+        raise UsageError(f"--in and {names} exclude each other: give a whole period or its ends")
+    return str(values[period])
+
+
+def resolve_range(
+    requested: RequestedRange, cuts_around: CutsAround, last: float, first: float = 0.0
+) -> ReportRange:
+    """Move the ends to cuts of the ledger.
+
+    `first` and `last` are the unix times of its first data and last posting. A begin before the first data
+    needs no sentence.
+
+    Raises UsageError if nothing is left, with the nearest cuts.
+    """
+    zone = requested.zone
+    if requested.since >= last:
+        begin, end = (format_local_time(unix, zone) for unix in (requested.since, last))
+        raise UsageError(
+            f"{requested.since_text} begins at {begin}, and the last posting of the ledger is at {end}: "
+            "there is nothing in this range"
+        )
+    since = _nearest_cut(requested.since, cuts_around, last)
+    until = last if requested.until is None else _nearest_cut(requested.until, cuts_around, last)
+    if since >= until:
+        raise _empty_range(requested, cuts_around, last)
+    notes = []
+    if max(requested.since, since) > first:
+        notes.append(_moved("begins", requested.since, since, last, zone))
+    if requested.until is not None:
+        notes.append(_moved("ends", requested.until, until, last, zone))
+    return ReportRange(
+        int(since // QUARTER), -int(-until // QUARTER), until, zone, tuple(note for note in notes if note)
+    )
+
+
+def _nearest_cut(unix: float, cuts_around: CutsAround, last: float) -> float:
+    """The nearest cut in unix seconds; of two the later. A time at or after the last posting is the last."""
+    if unix >= last:
+        return last
+    before, after = _cuts_around_time(unix, cuts_around, last)
+    return before if unix - before < after - unix else after
+
+
+def _cuts_around_time(unix: float, cuts_around: CutsAround, last: float) -> tuple[float, float]:
+    quarter = int(unix // QUARTER)
+    before, after = cuts_around(quarter)
+    if unix > quarter * QUARTER:
+        after = cuts_around(quarter + 1)[1]
+    return before * QUARTER, min(after * QUARTER, last)
+
+
+def _moved(verb: str, requested: float, used: float, last: float, zone: tzinfo | None) -> str:
+    if abs(used - requested) <= _SILENT:
+        return ""
+    where = "the last posting" if used == last else "the nearest cut"
+    times = [format_local_time(unix, zone) for unix in (used, requested)]
+    return f"The range {verb} at {times[0]}, {where} of the ledger, in place of {times[1]}."
+
+
+def _empty_range(requested: RequestedRange, cuts_around: CutsAround, last: float) -> UsageError:
+    until = last if requested.until is None else min(requested.until, last)
+    ends = (
+        _cuts_around_time(requested.since, cuts_around, last)[0],
+        _cuts_around_time(until, cuts_around, last)[1],
+    )
+    names = dict.fromkeys((requested.since_text, requested.until_text))
+    cuts = " and ".join(format_local_time(unix, requested.zone) for unix in ends)
+    return UsageError(
+        f"{' '.join(names)} has no cut of the ledger inside: the nearest are {cuts}; use them as --since and "
+        "--until"
+    )
+
+
+def split_range(
+    begins: int, ends: int, every: str, cuts_around: CutsAround, zone: tzinfo | None = None
+) -> tuple[list[ReportPart], tuple[str, ...]]:
+    """The hours, days, weeks or months of the zone within these quarters; the first and last may be parts.
+
+    They end at cuts, so that amounts of the parts add up to those of the range. A part without a cut inside
+    is left out. Also returns sentences on ends that moved.
+    """
+    bounds = [begins, *_bounds(begins, ends, every, zone), ends]
+    cuts = [begins, *(min(_nearest_quarter(bound, cuts_around), ends) for bound in bounds[1:-1]), ends]
+    parts = [
+        ReportPart(cut, next_cut, _period_name(bound, every, zone))
+        for (bound, _), (cut, next_cut) in zip(pairwise(bounds), pairwise(cuts), strict=True)
+        if cut < next_cut
+    ]
+    moved = sum(bound != cut for bound, cut in zip(bounds, cuts, strict=True))
+    if not moved:
+        return parts, ()
+    return parts, (
+        f"{moved} of {len(bounds) - 2} ends of {every}s are moved to the nearest cut of the ledger: older "
+        "history is summed by full hours, of the time zone that was set then.",
+    )
+
+
+def _bounds(begins: int, ends: int, every: str, zone: tzinfo | None) -> Iterator[int]:
+    """The quarters after `begins` and before `ends` at which a period begins."""
+    if every == HOURLY:
+        bound = hour_ends(begins, zone)
+        while bound < ends:
+            yield bound
+            bound = hour_ends(bound, zone)
+        return
+    local = next_period(period_begin(local_time(begins, zone).replace(tzinfo=None), every), every)
+    while (bound := -int(-first_instant(local, zone) // QUARTER)) < ends:
+        yield bound
+        local = next_period(local, every)
+
+
+def _nearest_quarter(quarter: int, cuts_around: CutsAround) -> int:
+    before, after = cuts_around(quarter)
+    return before if quarter - before < after - quarter else after
+
+
+def _period_name(quarter: int, every: str, zone: tzinfo | None) -> str:
+    """The name of the period that contains a quarter, as `--in` takes it; an hour also has its offset."""
+    local = local_time(hour_begins(quarter, zone), zone)
+    if every == HOURLY:
+        return local.strftime("%Y-%m-%d %H:%M %z")
+    if every == WEEKLY:
+        year, week, _ = local.isocalendar()
+        return f"{year}-W{week:02}"
+    return local.strftime("%Y-%m" if every == MONTHLY else "%Y-%m-%d")

@@ -1,0 +1,225 @@
+"""The columns of a report: what each shows, in which unit, and how its numbers are rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from operator import attrgetter
+
+from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
+from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, split_decimals
+from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
+from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
+
+
+@dataclass(frozen=True, slots=True)
+class ReportColumn:
+    """`name` is used in CSV and JSON; `digits` suffice for further computations, `shown` is for people.
+
+    `amount` returns the amount of a row, of which `unit` are 1 in the column; None if a row cannot have it.
+    People see the column `always`, or if some row has a value; never if not `people`. `scraped` columns are
+    only in fleet reports. `metered`: the amount rests on the Gpus' energy, which can be unknown. The rows of
+    an `additive` column sum to the total. Without `has_total`, a sum would count a second several times.
+    `unpriced` returns whether the amount leaves out a part of a row that has no price, `unclear` whether it
+    leaves out time of unknown activity.
+    """
+
+    name: str
+    heading: str
+    digits: int
+    shown: int
+    amount: Callable[[ReportLine], int | Fraction | None]
+    unit: int = 1
+    always: bool = False
+    people: bool = True
+    scraped: bool = False
+    metered: bool = False
+    additive: bool = True
+    has_total: bool = True
+    unpriced: Callable[[ReportLine], bool] | None = None
+    unclear: bool = False
+
+    def is_partial(self, line: ReportLine) -> bool:
+        """Whether the number of a row leaves out energy that was not measured, what has no price, or time."""
+        return (
+            (self.metered and bool(line.unmetered))
+            or (self.unpriced is not None and self.unpriced(line))
+            or (self.unclear and bool(line.unknown))
+        )
+
+    def value(self, line: ReportLine) -> Fraction | None:
+        """The number of a row in this column."""
+        amount = self.amount(line)
+        return None if amount is None else Fraction(amount) / self.unit
+
+
+# Digits of GPU-hours in files: below a microsecond's worth.
+HOUR_DIGITS = 10
+
+
+def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColumn, ...]:
+    """The columns for these prices; prices that are not set have no column."""
+    hour = MICROSECONDS_PER_HOUR
+    columns = [
+        ReportColumn("sessions", "sessions", 0, 0, attrgetter("sessions")),
+        ReportColumn(
+            "gpu_hours", "GPU-hours", HOUR_DIGITS, 2, attrgetter("gpu_microseconds"), hour, always=True
+        ),
+        ReportColumn(
+            "bound_gpu_hours", "± hours", 5, 2, attrgetter("time_bound"), hour, scraped=True, additive=False
+        ),
+        ReportColumn(
+            "estimated_gpu_hours",
+            "estimated",
+            HOUR_DIGITS,
+            2,
+            attrgetter("estimated_microseconds"),
+            hour,
+            people=False,
+        ),
+        ReportColumn(
+            "uncut_gpu_hours", "uncut", HOUR_DIGITS, 2, attrgetter("uncut_microseconds"), hour, people=False
+        ),
+        _presence_column("allocated_gpu_hours", "allocated", "allocated"),
+        _presence_column("active_gpu_hours", "active", "active", people=False, unclear=True),
+        _energy_column("kwh", "kWh", 3, "energy", always=True),
+        _energy_column("bound_kwh", "± kWh", 5, "bound", scraped=True, additive=False),
+        _energy_column("measured_kwh", "measured", 3, "measured"),
+        _energy_column("apportioned_kwh", "apportioned", 3, "apportioned"),
+        _energy_column("low_kwh", "at least", 3, "low", people=False),
+        _energy_column("high_kwh", "at most", 3, "high", additive=False),
+        _presence_column("resident_gpu_hours", "resident", "resident", always=True),
+        _presence_column("held_gpu_hours", "held idle", "held", always=True, unclear=True),
+        _presence_column("unknown_gpu_hours", "unknown", "unknown"),
+        *_money_columns(prices),
+    ]
+    if prices.co2 is not None:
+        columns.append(
+            ReportColumn("co2_kg", "kg CO2", 6, 2, attrgetter("grams"), 1000, always=True, metered=True)
+        )
+    columns.append(
+        ReportColumn(
+            "unmetered_gpus", "", 0, 0, lambda line: len(line.unmetered), people=False, additive=False
+        )
+    )
+    return tuple(column for column in columns if scraped or not column.scraped)
+
+
+def _money_columns(prices: Prices) -> Iterator[ReportColumn]:
+    """Cost of time and of energy, and their sum where both have a price; what has no price."""
+    by_time, by_energy = prices.gpu_hour is not None, prices.kwh is not None
+    currency = f" {prices.currency}".rstrip()
+
+    def money(
+        name: str, heading: str, *, people: bool, metered: bool, unpriced: tuple[str, ...]
+    ) -> ReportColumn:
+        def is_partly_unpriced(line: ReportLine) -> bool:
+            return any(getattr(line, amount) for amount in unpriced)
+
+        return ReportColumn(
+            name,
+            heading + currency,
+            FILE_DIGITS,
+            TABLE_DIGITS,
+            attrgetter(name),
+            always=people,
+            people=people,
+            metered=metered,
+            unpriced=is_partly_unpriced,
+        )
+
+    time, energy = ("unpriced_microseconds",), ("unpriced_millijoules",)
+    if by_time:
+        yield money("time_cost", "time cost", people=True, metered=False, unpriced=time)
+    if by_energy:
+        yield money("energy_cost", "energy cost", people=True, metered=True, unpriced=energy)
+    if by_time or by_energy:
+        both = by_time and by_energy
+        yield money("cost", "cost", people=both, metered=by_energy, unpriced=(*time, *energy))
+    if by_time:
+        amount = attrgetter("unpriced_microseconds")
+        yield ReportColumn("unpriced_gpu_hours", "unpriced", HOUR_DIGITS, 2, amount, MICROSECONDS_PER_HOUR)
+    if by_energy:
+        yield _energy_column("unpriced_kwh", "unpriced kWh", 3, "unpriced_millijoules")
+
+
+def _presence_column(
+    name: str,
+    heading: str,
+    amount: str,
+    *,
+    people: bool = True,
+    always: bool = False,
+    unclear: bool = False,
+) -> ReportColumn:
+    """A column of hours of whole Gpus in which each second counts once per row."""
+    return ReportColumn(
+        name,
+        heading,
+        6,
+        2,
+        attrgetter(amount),
+        SECONDS_PER_HOUR,
+        always=always,
+        people=people,
+        additive=False,
+        has_total=False,
+        unclear=unclear,
+    )
+
+
+def _energy_column(
+    name: str,
+    heading: str,
+    shown: int,
+    amount: str,
+    *,
+    always: bool = False,
+    people: bool = True,
+    scraped: bool = False,
+    additive: bool = True,
+) -> ReportColumn:
+    """A column of kilowatt-hours: an attribute of ReportLine, None if the row's energy is unknown."""
+    value = attrgetter(amount)
+
+    def known(line: ReportLine) -> int | None:
+        return value(line) if line.metered else None
+
+    return ReportColumn(
+        name,
+        heading,
+        9,
+        shown,
+        known,
+        MILLIJOULES_PER_KWH,
+        always=always,
+        people=people,
+        scraped=scraped,
+        metered=True,
+        additive=additive,
+    )
+
+
+def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int) -> list[Decimal | None]:
+    """The column's numbers of these rows with `digits` decimals.
+
+    Those of an additive column are rounded so that they sum to the rounded sum (largest remainder, of equal
+    ones the first); each is within one unit of the last digit of its exact value.
+    """
+    exact = [column.value(line) for line in lines]
+    if not column.additive:
+        return [None if value is None else round_decimal(value, digits) for value in exact]
+    known = [value for value in exact if value is not None]
+    rounded = iter(split_decimals(sum(known, Fraction(0)), known, digits))
+    return [None if value is None else next(rounded) for value in exact]
+
+
+def shown_columns(report: UsageReport) -> tuple[ReportColumn, ...]:
+    """The columns with data in this report: without allocations, for example, there is no such column."""
+    lines = (*report.lines, *report.gpu_accounts)
+    columns = report_columns(report.prices, scraped=report.scraped)
+    return tuple(
+        column for column in columns if column.always or (column.people and any(map(column.value, lines)))
+    )

@@ -1,0 +1,65 @@
+"""Finds the quarters at which all rows of a ledger are cut: a range between two cuts has whole rows only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+_FOLDED = ("hours", "hour_times", "hour_gpu_time")
+_HOUR = 4
+_CELL = """
+SELECT begin, (SELECT min(quarter) FROM {0} WHERE quarter > begin) FROM
+    (SELECT max(quarter) AS begin FROM {0} WHERE quarter <= ?)
+"""
+
+
+class _Cell(NamedTuple):
+    """Quarters that rows cover as a whole."""
+
+    begins: int
+    ends: int
+
+
+class Cuts(NamedTuple):
+    """The cuts of one ledger. `time_from` is the first quarter in which energy spans are cut at quarters."""
+
+    connection: Connection
+    time_from: int | None
+
+    def around(self, quarter: int) -> tuple[int, int]:
+        """The nearest cuts at or before a quarter, and at or after it. Raises sqlite3.Error."""
+        before = after = quarter
+        while (cell := self._cell_around(before)) is not None:
+            before = cell.begins
+        while (cell := self._cell_around(after)) is not None:
+            after = cell.ends
+        return before, after
+
+    def _cell_around(self, quarter: int) -> _Cell | None:
+        """The cell that begins before a quarter and ends after it."""
+        cells = [self._folded_cell(table, quarter) for table in _FOLDED]
+        for cell in (*cells, self._early_cell(quarter)):
+            if cell is not None and cell.begins < quarter < cell.ends:
+                return cell
+        return None
+
+    def _folded_cell(self, table: str, quarter: int) -> _Cell | None:
+        """The last folded hour of a table that begins at or before a quarter; it ends before the next one."""
+        begins, following = self.connection.execute(_CELL.format(table), (quarter,)).fetchone()
+        if begins is None:
+            return None
+        ends = begins + _HOUR
+        return _Cell(begins, ends if following is None else min(ends, following))
+
+    def _early_cell(self, quarter: int) -> _Cell | None:
+        """The unix hour of a quarter if a version without time books wrote energy spans in it."""
+        begins = quarter - quarter % _HOUR
+        if self.time_from is not None and quarter > self.time_from:
+            return None
+        query = "SELECT 1 FROM spans WHERE quarter = ? LIMIT 1"
+        if self.connection.execute(query, (begins,)).fetchone() is None:
+            return None
+        ends = begins + _HOUR
+        return _Cell(begins, ends if self.time_from is None else min(ends, self.time_from + 1))

@@ -1,0 +1,157 @@
+"""Reads the time books: spans with the split of their microseconds, and folded hours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
+from gpuledger.ledger.report.grouping import Party, party_of
+from gpuledger.ledger.store.presence import UNKNOWN_PARTY
+from gpuledger.ledger.store.rows import workload_from_text
+from gpuledger.ledger.time.account import OWNER
+from gpuledger.ledger.time.split import largest_remainder
+from gpuledger.model.workload import UNKNOWN
+
+if TYPE_CHECKING:
+    from sqlite3 import Connection
+
+_CACHED = 20_000
+_SPANS = """
+SELECT quarter, gpu, begins, ends, microseconds, split FROM time_spans
+    WHERE quarter >= ? AND quarter < ? ORDER BY quarter, gpu, begins, number
+"""
+_FOLDED = """
+SELECT quarter, part, account, party, is_estimate, allocation, residence FROM hour_gpu_time
+    WHERE quarter >= ? AND quarter < ? ORDER BY quarter
+"""
+
+
+class SplitEntry(NamedTuple):
+    """One account of a split: `part` is a number of `gpu_parts`.
+
+    `session` is the Session of a process. `owner` is a number of `time_owners`, for an owner without one.
+    Both are None for the Gpu's own accounts.
+    """
+
+    account: str
+    part: int
+    session: int | None
+    owner: int | None
+    is_estimate: bool
+
+
+class StoredSplit:
+    """The parts of a Gpu's time by account, for one basis, as stored."""
+
+    def __init__(self, entries: Sequence[Sequence[Any]]) -> None:
+        self.entries = [
+            SplitEntry(account, part, session, owner, bool(is_estimate))
+            for _, account, part, session, owner, is_estimate in entries
+        ]
+        self._numerators = [one[0] for one in entries]
+        self._denominator = sum(self._numerators)
+
+    def shares(self, microseconds: int) -> Iterator[tuple[SplitEntry, int]]:
+        """Whole microseconds by account; they sum to the total."""
+        found = largest_remainder(self._numerators, self._denominator, microseconds)
+        return zip(self.entries, found, strict=True)
+
+
+class StoredSplits(NamedTuple):
+    """The splits of the same second by each basis."""
+
+    allocation: StoredSplit
+    residence: StoredSplit
+
+    def amounts(self, microseconds: int) -> dict[SplitEntry, list[int]]:
+        """Microseconds by allocation and by residence, by account."""
+        found: dict[SplitEntry, list[int]] = {}
+        for basis, split in enumerate(self):
+            for entry, amount in split.shares(microseconds):
+                found.setdefault(entry, [0, 0])[basis] += amount
+        return found
+
+
+class TimeSpanEntry(NamedTuple):
+    """Watched time of one Gpu with one split; times are unix microseconds.
+
+    `amounts` are microseconds by allocation and by residence. They sum to `microseconds` by each basis.
+    """
+
+    quarter: int
+    gpu: str
+    begins: int
+    ends: int
+    microseconds: int
+    amounts: dict[SplitEntry, list[int]]
+
+
+class TimeReader:
+    """Reads the time books of one connection. Raises sqlite3.Error."""
+
+    def __init__(
+        self, connection: Connection, party: Callable[[int], Party], session: Callable[[int], Party]
+    ) -> None:
+        """`party` and `session` return the party of these numbers."""
+        self._connection = connection
+        self._party, self._session = party, session
+        self.split = lru_cache(_CACHED)(self._read_split)
+        self.part = lru_cache(None)(self._read_part)
+        self.entry_party = lru_cache(_CACHED)(self._read_entry_party)
+
+    def spans(self, since: int, until: int) -> Iterator[TimeSpanEntry]:
+        """The spans of the quarters from `since` to before `until`, in order."""
+        for quarter, gpu, begins, ends, microseconds, number in self._connection.execute(
+            _SPANS, (since, until)
+        ):
+            amounts = self.split(number).amounts(microseconds)
+            yield TimeSpanEntry(quarter, gpu, begins, ends, microseconds, amounts)
+
+    def gpu_time(self, since: int, until: int) -> Iterator[GpuTime]:
+        """Time in the quarters from `since` to before `until`: of folded hours, then of spans."""
+        for quarter, part, account, party, is_estimate, allocation, residence in self._connection.execute(
+            _FOLDED, (since, until)
+        ):
+            owner = self._party(party) if account == OWNER else None
+            yield GpuTime(quarter, self.part(part), account, owner, bool(is_estimate), allocation, residence)
+        for (quarter, _), spans in groupby(self.spans(since, until), lambda span: (span.quarter, span.gpu)):
+            summed: dict[SplitEntry, list[int]] = {}
+            for span in spans:
+                for entry, (allocation, residence) in span.amounts.items():
+                    amounts = summed.setdefault(entry, [0, 0])
+                    amounts[0] += allocation
+                    amounts[1] += residence
+            for entry, (allocation, residence) in summed.items():
+                part, owner = self.part(entry.part), self.entry_party(entry.session, entry.owner)
+                yield GpuTime(quarter, part, entry.account, owner, entry.is_estimate, allocation, residence)
+
+    def _read_split(self, number: int) -> StoredSplits:
+        query = "SELECT split FROM time_splits WHERE number = ?"
+        ((text,),) = self._connection.execute(query, (number,)).fetchall()
+        allocation, residence = json.loads(text)
+        by_allocation = StoredSplit(allocation)
+        return StoredSplits(by_allocation, by_allocation if residence is None else StoredSplit(residence))
+
+    def _read_part(self, number: int) -> GpuPart:
+        query = "SELECT part FROM gpu_parts WHERE number = ?"
+        ((text,),) = self._connection.execute(query, (number,)).fetchall()
+        gpu, model, instance, profile, numerator, denominator = json.loads(text)
+        return GpuPart(gpu, model, instance, profile, Fraction(numerator, denominator))
+
+    def _read_entry_party(self, session: int | None, owner: int | None) -> Party | None:
+        """The party of a split's entry; None for the Gpu's own accounts."""
+        if session is not None:
+            return self._session(session)
+        if owner is None:
+            return None
+        query = "SELECT device, owner, command FROM time_owners WHERE number = ?"
+        row = self._connection.execute(query, (owner,)).fetchone()
+        if row is None:
+            return UNKNOWN_PARTY
+        device, text, command = row
+        return party_of(device, workload_from_text(text) or UNKNOWN, command)

@@ -1,0 +1,151 @@
+"""Recorded counters go on when target labels change: in Prometheus, and in VictoriaMetrics (MetricsQL).
+
+After half of the time, the exporter's pod is replaced by one with another address, which exports the same
+counters at their values.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from dashboards import EVERYTHING, FIXED, PanelQuery, each_dashboard, panel_queries, substituted
+from running import assert_each, get, victoria_metrics
+from stack import DEPLOY, RULES
+
+pytestmark = pytest.mark.xdist_group("recorded-counters")
+
+STEP, HALF = 15, 2400
+OWNER = 'owner_kind="pod",namespace="ml",pod="t",container="main"'
+# Counters with their value at the beginning and their rise in a second.
+COUNTERS = {
+    f'gpuledger_owner_held_seconds_total{{uuid="GPU-0",{OWNER}}}': (50_000.0, 1.0),
+    f'gpuledger_energy_joules_total{{uuid="GPU-0",account="process",method="measured",{OWNER}}}': (
+        7e6,
+        300.0,
+    ),
+    'gpuledger_device_energy_joules_total{uuid="GPU-0"}': (9e6, 300.0),
+    f'gpuledger_gpu_seconds_total{{uuid="GPU-0",account="owner",{OWNER}}}': (90_000.0, 0.5),
+    'gpuledger_gpu_seconds_total{uuid="GPU-0",account="idle"}': (50_000.0, 0.5),
+    'gpuledger_gpu_watched_seconds_total{uuid="GPU-0"}': (140_000.0, 1.0),
+    'gpuledger_gpu_price{uuid="GPU-0"}': (2.0, 0.0),
+}
+EXPECTED = {
+    "gpuledger:owner_held:ratio1h": 1.0,
+    "gpuledger:namespace_power:watts5m": 300.0,
+    'gpuledger:namespace_gpus:mean5m{account="owner"}': 0.5,
+    'gpuledger:namespace_gpus:mean5m{account="idle"}': 0.5,
+    'gpuledger:namespace_gpu_cost:per_hour5m{account="owner"}': 1.0,
+}
+INCREASES = {
+    "gpuledger:device_energy_joules:max": 300.0,
+    'gpuledger:energy_joules:max{account="process"}': 300.0,
+    "gpuledger:gpu_watched_seconds:max": 1.0,
+    'gpuledger:gpu_seconds:max{account="owner"}': 0.5,
+}
+
+
+def exposition(begins: int) -> str:
+    """The samples of both pods, with timestamps."""
+    lines = []
+    for series, (first, rate) in COUNTERS.items():
+        for second in range(0, 2 * HALF, STEP):
+            instance = "a:9400" if second < HALF else "b:9400"
+            labels = f'job="gpuledger",instance="{instance}",pod_of_target="gpuledger-{instance[0]}",'
+            value = first + rate * second
+            lines.append(f"{series.replace('{', '{' + labels)} {value} {(begins + second) * 1000}")
+    return "\n".join((*lines, ""))
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[tuple[str, int]]:
+    """The URL of a VictoriaMetrics with these samples and what vmalert recorded, and their begin."""
+    begins = int(time.time() // 3600 - 2) * 3600
+    with victoria_metrics("-search.disableCache") as url:
+        answer = httpx.post(f"{url}/api/v1/import/prometheus", content=exposition(begins), timeout=60)
+        assert answer.status_code < 300, answer.text
+        get(f"{url}/internal/force_flush")
+        file = DEPLOY / "prometheus/rules/recording.yml"
+        within = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (begins, begins + 2 * HALF)]
+        command = ["vmalert", f"-rule={file}", f"-datasource.url={url}", f"-remoteWrite.url={url}"]
+        command += [
+            f"-replay.timeFrom={within[0]}",
+            f"-replay.timeTo={within[1]}",
+            "-replay.rulesDelay=10ms",
+            f"-datasource.queryStep={STEP}s",
+        ]
+        # The second replay finds the recorded counters that the first one wrote.
+        for _ in range(2):
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+            assert done.returncode == 0, done.stderr
+            get(f"{url}/internal/force_flush")
+        yield url, begins
+
+
+def values(url: str, query: str, begins: int, ends: int) -> list[float]:
+    form = {"query": query, "start": begins, "end": ends, "step": 30, "nocache": 1}
+    rows = get(f"{url}/api/v1/query_range", params=form).json()["data"]["result"]
+    return [float(value) for row in rows for _, value in row["values"]]
+
+
+@pytest.mark.parametrize("record", EXPECTED)
+def test_a_recorded_mean_does_not_change_with_target_labels_in_victoria_metrics(
+    recorded: tuple[str, int], record: str
+) -> None:
+    url, begins = recorded
+    window = 3600 if "1h" in record else 300
+    found = values(url, record, begins + HALF + 60, begins + HALF + 240)
+    assert found
+    # An hour is longer than the time before the change.
+    low = EXPECTED[record] * min(HALF / window, 1.0)
+    assert min(found) >= 0.9 * low
+    assert max(found) <= 1.1 * EXPECTED[record]
+
+
+@pytest.mark.parametrize("record", INCREASES)
+def test_an_increase_over_a_change_of_target_labels_is_right_in_victoria_metrics(
+    recorded: tuple[str, int], record: str
+) -> None:
+    url, begins = recorded
+    found = values(url, f"increase({record}[40m])", begins + HALF + 900, begins + HALF + 1500)
+    assert found == pytest.approx([INCREASES[record] * 2400] * len(found), rel=0.02)
+    assert found
+
+
+@each_dashboard
+def test_victoria_metrics_accepts_the_queries_of_a_dashboard(recorded: tuple[str, int], uid: str) -> None:
+    url, begins = recorded
+
+    def is_accepted(query: PanelQuery) -> None:
+        expression = substituted(query.expression, {**FIXED, **EVERYTHING})
+        form = {"query": expression, "time": begins + HALF, "nocache": 1}
+        answer = get(f"{url}/api/v1/query", params=form).json()
+        assert answer["status"] == "success", answer
+
+    assert_each(panel_queries(uid), is_accepted)
+
+
+def test_prometheus_records_the_same() -> None:
+    file = DEPLOY / "prometheus/tests/TargetLabels.yml"
+    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_rule_computes_an_increase_of_an_exported_counter() -> None:
+    """Only recorded counters are without target labels."""
+    rules: list[dict[str, Any]] = [
+        rule
+        for file in RULES
+        for group in yaml.safe_load(file.read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    for rule in rules:
+        for word in ("increase(", "rate(", "delta(", "min_over_time("):
+            for part in rule["expr"].split(word)[1:]:
+                assert part.lstrip().startswith("gpuledger:"), rule["expr"]

@@ -1,0 +1,113 @@
+"""Reports of time and energy entries in memory, priced like those of a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from fractions import Fraction
+from typing import Any
+
+from builders import gpu
+from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
+from gpuledger.ledger.report.grouping import Party, find_grouping, party_of
+from gpuledger.ledger.report.price_entries import CO2, GPU_HOUR, KWH, PUE, price_parser
+from gpuledger.ledger.report.prices import PriceList
+from gpuledger.ledger.report.ranges import ReportPart
+from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
+from gpuledger.ledger.report.segments import SegmentPrices, cut_segments, full_hours
+from gpuledger.ledger.report.settings import SPREAD, Prices
+from gpuledger.ledger.report.tally import EnergyEntry, Tally
+from gpuledger.ledger.report.usage_report import Period, UsageReport
+from gpuledger.ledger.zone_hours import QUARTER
+from gpuledger.model.devices import Device, Gpu
+from gpuledger.model.workload import Workload
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+KWH_MJ = 3_600_000_000
+H100 = gpu(0, name="NVIDIA H100", sm_count=132)
+H100_TOO = gpu(1, name="NVIDIA H100", sm_count=132)
+A100 = gpu(2, name="NVIDIA A100", sm_count=108)
+DEVICES: dict[str, Device] = {device.uuid: device for device in (H100, H100_TOO, A100)}
+
+
+def prices(**settings: Any) -> Prices:
+    """Prices as a configuration file would give them."""
+    parsers = {"gpu_hour": GPU_HOUR, "kwh": KWH, "pue": PUE, "co2": CO2}
+    parsed = {
+        key: price_parser(parsers[key])(value) if key in parsers else value for key, value in settings.items()
+    }
+    return Prices(**{"currency": "EUR", **parsed})
+
+
+def pod(name: str, namespace: str = "ml", device: Device = H100, command: str = "python3") -> Party:
+    return party_of(device.uuid, Workload("pod", namespace, name, "main"), command)
+
+
+@dataclass
+class Entries:
+    """Entries by quarter."""
+
+    times: list[GpuTime] = field(default_factory=list)
+    energy: list[tuple[int, EnergyEntry]] = field(default_factory=list)
+
+    def time(
+        self,
+        quarter: int,
+        device: Gpu,
+        who: Party | str,
+        allocation: int,
+        residence: int | None = None,
+        part: GpuPart | None = None,
+    ) -> None:
+        """Add microseconds of an owner or an account."""
+        whole = GpuPart(device.uuid, device.name)
+        party, account = (None, who) if isinstance(who, str) else (who, "owner")
+        other = allocation if residence is None else residence
+        self.times.append(GpuTime(quarter, part or whole, account, party, False, allocation, other))
+
+    def joules(
+        self, quarter: int, device: Gpu, shares: Mapping[Party, int], *, idle: int = 0, unobserved: int = 0
+    ) -> None:
+        """Add millijoules."""
+        method = "unobserved" if unobserved else "activity"
+        entry = EnergyEntry(device.uuid, method, QUARTER * SECOND, idle, 0, unobserved, list(shares.items()))
+        self.energy.append((quarter, entry))
+
+    def report(
+        self,
+        given: Prices,
+        by: str = "owner",
+        parts: Sequence[ReportPart] | None = None,
+        zone: tzinfo = UTC,
+        sights: Mapping[str, tuple[int, int]] | None = None,
+    ) -> UsageReport:
+        """The report of these parts of the range; by default of everything."""
+        if parts is None:
+            quarters = [time.quarter for time in self.times] + [quarter for quarter, _ in self.energy]
+            parts = [ReportPart(min(quarters), max(quarters) + 4, "")]
+        begins, ends = parts[0].begins, parts[-1].ends
+        spread = given.idle == SPREAD
+        listed = PriceList(given, zone)
+        grouping = find_grouping(by, DEVICES)
+        tally = Tally(grouping, lambda _: Fraction(1), basis=given.basis, spread=spread)
+        cuts: Iterable[int] = full_hours(begins, ends, zone) if spread else listed.boundaries(begins, ends)
+        for segment in cut_segments(parts, cuts):
+            tally.begin_segment(segment, SegmentPrices(listed, "", segment.since))
+            for quarter, energy in self.energy:
+                if segment.since <= quarter < segment.until:
+                    tally.add_energy(energy)
+            for time in self.times:
+                if segment.since <= time.quarter < segment.until:
+                    tally.add_gpu_time(time)
+        tally.finish()
+        period = Period(begins * QUARTER, ends * QUARTER, begins * QUARTER, ends * QUARTER)
+        scope = ReportScope(grouping, given, DEVICES, period, parts, sights=sights)
+        return build_usage_report(tally, scope, lambda segment: SegmentPrices(listed, "", segment.since))
+
+
+def costs(report: UsageReport) -> dict[str, Fraction]:
+    """The cost of each row and account that has any, by the last part of its name."""
+    owners = {line.key[-1]: line.cost for line in report.lines if line.cost}
+    return {**owners, **{line.account: line.cost for line in report.gpu_accounts if line.cost}}

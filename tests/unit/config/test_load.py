@@ -1,0 +1,123 @@
+"""Prices from a configuration file, variables and flags: decimals as written, errors that name the place."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from gpuledger.config.load import load_values
+from gpuledger.ledger.report.settings import Prices
+from gpuledger.model.errors import UsageError
+from gpuledger.model.settings import build_settings
+
+
+def load(tmp_path: Path, text: str, environment: dict[str, str] | None = None, **flags: str) -> Prices:
+    file = tmp_path / "gpuledger.yaml"
+    file.write_text(text)
+    given = {key.replace("__", "."): [value] for key, value in flags.items()}
+    values = load_values([Prices], given, environment or {}, file)
+    return build_settings(Prices, values)
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("price: {kwh: 0.12345678901234567890123}", "0.12345678901234567890123"),
+        ("price.kwh: 2.40", "2.40"),
+        ("price: {kwh: '2.40'}", "2.40"),
+        ("price: {kwh: 1_000}", "1000"),
+        ("price: {kwh: 010}", "10"),
+        ("base: &b {kwh: 3}\nprice: {<<: *b}", None),
+        ("price: {<<: {kwh: 3.10}}", "3.10"),
+        ("price: {kwh: &n 4, gpu_hour: *n}", "4"),
+    ],
+)
+def test_a_number_of_a_file_is_read_as_it_is_written(tmp_path: Path, text: str, amount: str | None) -> None:
+    if amount is None:
+        with pytest.raises(UsageError, match="unknown key 'base'"):
+            load(tmp_path, text)
+    else:
+        assert str(load(tmp_path, text).kwh) == amount
+
+
+@pytest.mark.parametrize("text", ["price: {kwh: }", "price: {kwh: ~}", "price:", "price: {kwh: ''}", ""])
+def test_an_empty_price_is_not_set(tmp_path: Path, text: str) -> None:
+    assert load(tmp_path, text).kwh is None
+
+
+LIST = """
+price:
+  gpu_hour:
+    - {gpu: "*H100*", mig: 1g.*, from: 2026-01-01, until: 2026-07-01 08:00:00, price: 2.40, per: instance}
+    - price: 1.00000000000000000001
+co2: {g_per_kwh: [{node: 17, value: 380}]}
+"""
+
+
+def test_a_list_of_a_file_is_read_as_it_is_written(tmp_path: Path) -> None:
+    prices = load(tmp_path, LIST)
+    assert isinstance(prices.gpu_hour, tuple)
+    assert isinstance(prices.co2, tuple)
+    assert [str(entry) for entry in (*prices.gpu_hour, *prices.co2)] == [
+        "entry 1 (gpu *H100*, mig 1g.*, from 2026-01-01, until 2026-07-01T08:00, per instance, price 2.40)",
+        "entry 2 (price 1.00000000000000000001)",
+        "entry 1 (node 17, value 380)",
+    ]
+
+
+def test_a_variable_and_a_flag_take_a_list_as_json(tmp_path: Path) -> None:
+    json = '[{"node": "a", "price": 0.300000000000000000001}]'
+    from_variable = load(tmp_path, "price: {kwh: 1}", {"GPULEDGER_PRICE_KWH": json})
+    assert isinstance(from_variable.kwh, tuple)
+    assert from_variable.kwh[0].amount == Decimal("0.300000000000000000001")
+    assert load(tmp_path, "", price__kwh=json) == from_variable
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("price: {kwh: -1}", "price.kwh: expected a price of one kilowatt-hour, such as 0.32, not '-1'"),
+        ("price: {kwh: 1:30}", "price.kwh: expected a price of one kilowatt-hour"),
+        ("price: {kwh: .inf}", "price.kwh: expected a price of one kilowatt-hour"),
+        (
+            "price: {kwh: {price: 1}}",
+            "price.kwh: expected a price of one kilowatt-hour, such as 0.32, or a list",
+        ),
+        ("price: {gpu_hour: [{price: 1}, {price: x}]}", "price.gpu_hour: entry 2 (price x): price: expected"),
+        ("price: {gpu_hour: [{price: 1, from: 2026-02-30}]}", "from: 2026-02-30 is not in the calendar"),
+        ("price: {gpu_hour: [{price: 1, price: 2}]}", "price.gpu_hour[0].price is given twice"),
+        ("price: {kwh: 1, kwh: 2}", "price.kwh is given twice"),
+        ("price: {kwh: 1}\nprice: {gpu_hour: 1}", "price is given twice"),
+        ("price: {kwh: 1}\nprice.kwh: 2", "price.kwh is given twice"),
+    ],
+)
+def test_an_invalid_price_is_one_line_that_names_the_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        load(tmp_path, text)
+    assert str(error.value).startswith(f"{tmp_path}/gpuledger.yaml")
+    assert message in str(error.value)
+
+
+def test_an_invalid_entry_is_named_without_the_rest_of_the_list(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        load(tmp_path, "", price__kwh='[{"price": 1}, {"price": -1}]')
+    assert str(error.value) == (
+        "--price.kwh: entry 2 (price -1): price: expected a price of one kilowatt-hour, such as 0.32, not -1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("price.basis", "resident"), ("price.idle", "spreads"), ("price.currency", "euro")]
+)
+def test_other_words_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"{key}: expected"):
+        load(tmp_path, f"{key}: {value}")
+
+
+def test_the_defaults_are_the_allocation_basis_and_an_idle_row(tmp_path: Path) -> None:
+    prices = load(tmp_path, "")
+    assert (prices.basis, prices.idle) == ("allocation", "row")
+    changed = load(tmp_path, "price: {basis: residence, idle: spread}")
+    assert (changed.basis, changed.idle) == ("residence", "spread")

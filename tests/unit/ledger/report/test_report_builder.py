@@ -1,0 +1,85 @@
+"""The report of a Tally: which Gpus it counts as not measured, and what these are charged for."""
+
+from __future__ import annotations
+
+from datetime import UTC
+from fractions import Fraction
+
+import pytest
+
+from builders import gpu
+from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
+from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
+from gpuledger.ledger.report.grouping import Party, find_grouping
+from gpuledger.ledger.report.price_entries import GPU_HOUR, KWH, price_parser
+from gpuledger.ledger.report.prices import PriceList
+from gpuledger.ledger.report.ranges import ReportPart
+from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
+from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
+from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, ROW, SPREAD, Prices
+from gpuledger.ledger.report.tally import EnergyEntry, Tally
+from gpuledger.ledger.report.usage_report import Period, UsageReport
+from gpuledger.ledger.time.account import OWNER
+from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.model.session import IDLE
+from gpuledger.model.workload import Workload
+
+CARD = gpu(0)
+BEGINS, ENDS = 100, 200
+
+
+@pytest.mark.parametrize(
+    ("sight", "counts"),
+    [
+        ((BEGINS, ENDS), True),
+        ((0, 1000), True),
+        ((ENDS - 1, 1000), True),
+        ((0, BEGINS + 1), True),
+        ((ENDS, 1000), False),
+        ((ENDS + 50, 1000), False),
+        ((0, BEGINS), False),
+        ((0, BEGINS - 50), False),
+        (None, True),
+    ],
+)
+def test_an_unmetered_gpu_counts_if_it_was_there_in_the_range(
+    sight: tuple[int, int] | None, counts: bool
+) -> None:
+    devices = {CARD.uuid: CARD}
+    grouping = find_grouping("user", devices)
+    tally = Tally(grouping, lambda _: Fraction(1), {CARD.uuid: CARD.uuid}.get)
+    tally.finish()
+    sights = {} if sight is None else {CARD.uuid: (sight[0] * QUARTER * 10**6, sight[1] * QUARTER * 10**6)}
+    period = Period(BEGINS * QUARTER, ENDS * QUARTER, 0, 1000 * QUARTER)
+    parts = [ReportPart(BEGINS, 150, "a"), ReportPart(150, ENDS, "b")]
+    scope = ReportScope(grouping, Prices(), devices, period, parts, {CARD.uuid}, sights)
+    report = build_usage_report(tally, scope, lambda _: pytest.fail("no time has a price"))
+    assert (CARD.uuid in report.total.unmetered) is counts
+    assert [line.millijoules for line in report.gpus] == [None] * counts
+
+
+def _report(by: str, idle: str) -> UsageReport:
+    """An hour of a GPU without a meter that has an owner, and of an idle one that used a kilowatt-hour."""
+    other = gpu(1)
+    devices, hour = {CARD.uuid: CARD, other.uuid: other}, MICROSECONDS_PER_HOUR
+    grouping = find_grouping(by, devices)
+    ann = Party(CARD.uuid, Workload(kind="user", user="ann"))
+    prices = Prices(gpu_hour=price_parser(GPU_HOUR)("2"), kwh=price_parser(KWH)("1"), idle=idle)
+    rates = SegmentPrices(PriceList(prices, UTC))
+    tally = Tally(grouping, lambda _: Fraction(1), spread=idle == SPREAD)
+    tally.begin_segment(PriceSegment(0, 0, 4), rates)
+    tally.add_gpu_time(GpuTime(0, GpuPart(CARD.uuid), OWNER, ann, False, hour, hour))
+    tally.add_gpu_time(GpuTime(0, GpuPart(other.uuid), IDLE, None, False, hour, hour))
+    tally.add_energy(EnergyEntry(other.uuid, IDLE, hour, MILLIJOULES_PER_KWH, 0, 0, ()))
+    tally.amounts[0, grouping.key(ann)].gpus.add(CARD.uuid)
+    tally.finish()
+    period, parts = Period(0, 3600, 0, 3600), [ReportPart(0, 4, "")]
+    scope = ReportScope(grouping, prices, devices, period, parts, {CARD.uuid})
+    return build_usage_report(tally, scope, lambda _: rates)
+
+
+@pytest.mark.parametrize("by", ["user", "gpu", "model"])
+def test_idle_energy_that_is_spread_over_an_unmetered_gpu_is_in_the_total(by: str) -> None:
+    row, spread = (_report(by, idle) for idle in (ROW, SPREAD))
+    assert [one.total.cost for one in (row, spread)] == [5, 5]
+    assert [one.lines[0].cost for one in (row, spread)] == [2, 5]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from builders import process, reading
 from gpuledger.ledger.time.account import UNCUT, TimeAccount
@@ -83,6 +84,7 @@ class Truth:
     paused: Sequence[Period] = ()
     busy: bool = False
 
+    @cached_property
     def processes(self) -> list[tuple[Runs, GpuProcess]]:
         return [
             (
@@ -103,10 +105,10 @@ class Truth:
 
     def snapshot(self, at: float, since: float) -> Snapshot:
         """What a tick at a second reads; `since` is the tick before."""
-        listed = [made for one, made in self.processes() if one.begins <= at < one.ends]
+        listed = [made for one, made in self.processes if one.begins <= at < one.ends]
         ended = [
             AccountingRecord(made.pid, began=one.begins, ended=one.ends)
-            for one, made in self.processes()
+            for one, made in self.processes
             if since < one.ends <= at
         ]
         failed, up = _is_within(self.unlisted, at), not _is_lost(self.lost, at)

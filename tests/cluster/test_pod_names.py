@@ -195,7 +195,7 @@ def test_without_permission_it_logs_the_missing_rule_and_assigns_no_owner(
     more = ("--kubernetes-token-file", str(token), "--node-name", "forbidden", *no_pod_logs(tmp_path))
     with running_exporter(tmp_path, GPUS, *flags, *more) as exporter:
         exporter.set_processes(GPUS[0], pid)
-        line = exporter.server.wait_line(r"403.*")[0]
+        line = exporter.server.wait_line(r"403 .*")[0]
         assert "pods" in line
         assert "list" in line
         exporter.wait_pod_labels(pid, NO_POD)

@@ -22,6 +22,7 @@ from gpuledger.model.settings import build_settings
 from gpuledger.model.text import is_utf8
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.checks import web_config_checks
+from gpuledger.sources.settings import SourceSettings
 from gpuledger.workloads.owner_index_setup import owner_index_checks
 
 _SYMBOLS: Final = {
@@ -164,8 +165,11 @@ def diagnose_serving(
     node = configured_node_name(values, environment)
     owner_indexes = () if simulated else owner_index_checks(values, node, environment, SystemClock())
     web = web_config_checks(build_settings(HttpSettings, values))
-    interval = build_settings(NodeSettings, values).interval
     ledger = ledger_checks(
-        build_settings(StoreSettings, values), environment, made_up=simulated, interval=interval
+        build_settings(StoreSettings, values),
+        environment,
+        made_up=simulated,
+        interval=build_settings(NodeSettings, values).interval,
+        speed=build_settings(SourceSettings, values).speed if simulated else 1.0,
     )
     return run_checks((*host_checks(host, environment, local=not simulated), *owner_indexes, *ledger, *web))

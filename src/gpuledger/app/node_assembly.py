@@ -265,6 +265,7 @@ def assemble_parts(
         # The clock of a simulated source is not that of this machine.
         suspended=(lambda: None) if source.info.simulated else seconds_suspended,
         interval=build_settings(NodeSettings, values).interval,
+        speed=_source_speed(values, source.info),
         owner_indexes=lambda: parts.index_health(),  # noqa: PLW0108  (parts is bound later)
         on_pause=ledger.interrupt,
         pausable=control_socket is not None,
@@ -377,6 +378,11 @@ def _dialects_by_address(
     ]
 
 
+def _source_speed(values: Mapping[str, Any], source: SourceInfo) -> float:
+    """Seconds on the source's clock in a second."""
+    return build_settings(SourceSettings, values).speed if source.simulated else 1.0
+
+
 def _build_api(parts: NodeParts, values: Mapping[str, Any]) -> Api:
     store = parts.store
 
@@ -389,9 +395,8 @@ def _build_api(parts: NodeParts, values: Mapping[str, Any]) -> Api:
     simulated = parts.source.info.simulated
     access = LedgerAccess(parts.clock, None if store is None else open_history, simulated)
     # Simulated time may run faster: a point of a chart never covers less than a tick.
-    tick_seconds = build_settings(NodeSettings, values).interval * (
-        build_settings(SourceSettings, values).speed if simulated else 1.0
-    )
+    interval = build_settings(NodeSettings, values).interval
+    tick_seconds = interval * _source_speed(values, parts.source.info)
     return Api(
         parts.pages.state, access, parts.clock, STEP_SECONDS * max(1, ceil(tick_seconds / STEP_SECONDS))
     )

@@ -113,6 +113,7 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
             environment,
             made_up=simulated,
             interval=build_settings(NodeSettings, values).interval,
+            speed=source.speed if simulated else 1.0,
         ),
         *output_checks(http, textfile, procfs=procfs),
     )

@@ -67,7 +67,7 @@ without a GPU:
   gpuledger serve --source simulator --state-dir /tmp/ledger &
   gpuledger report --state-dir /tmp/ledger
 
-`gpuledger explain` itemizes the energy of a row.
+`gpuledger explain` itemizes the GPU time, energy and cost of a row.
 """
 
 

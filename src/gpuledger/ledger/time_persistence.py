@@ -15,6 +15,7 @@ from gpuledger.ledger.journal import (
 )
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING
 from gpuledger.ledger.time.account import is_named
+from gpuledger.ledger.time.gpu_time_ledger import GpuTimeLedger
 from gpuledger.ledger.time.span import QUARTER, TimePosting, TimeSpan
 from gpuledger.ledger.time.split import ALL_UNOBSERVED, Split, Splits
 from gpuledger.ledger.time.stored import StoredGpuTime
@@ -122,8 +123,12 @@ class TimePersistence:
     accounts: TimeAccounts
     _texts: SplitTexts = field(default_factory=SplitTexts)
     _gpus: dict[str, Gpu] = field(default_factory=dict)
-    # When the first span of each Gpu in the file began, as far as this run knows.
+    # The first sight of each Gpu in the file, as far as this run knows.
     _first: dict[str, int] = field(default_factory=dict)
+    # Ticks to which no span extends, because the time before them is not watched: the newest of each Gpu, and
+    # the first of each Gpu that has no sight in the file.
+    _unwatched: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, int] = field(default_factory=dict)
     # The newest span of each Gpu, by uuid.
     _newest: dict[str, JournalTimeSpan] = field(default_factory=dict)
     _base: dict[str, int] = field(default_factory=dict)
@@ -184,9 +189,12 @@ class TimePersistence:
         journal: Journal,
     ) -> None:
         """Add the changes of a tick to the journal. Consumes `posted` one by one."""
+        watched = {posting.span.gpu.uuid for posting in posted}
         while posted:
             self._record_span(posted[0].span, number_of, journal)
             del posted[0]
+        for uuid in self.ledger.gpu_ledgers.keys() - watched:
+            self._record_unwatched_tick(self.ledger.gpu_ledgers[uuid])
         if self._texts.unnamed:
             workloads = [one.workload for one in snapshot.processes]
             workloads += [one.workload for one in snapshot.allocations]
@@ -209,6 +217,19 @@ class TimePersistence:
         self._newest[uuid] = journal.time_spans[span.number] = entry
         if len(journal.time_spans) > _MAX_SPANS:
             self._sum_spans(journal)
+
+    def _record_unwatched_tick(self, one: GpuTimeLedger) -> None:
+        """Extend the sights of a Gpu to a tick in which it was read, but to which no span extends."""
+        if not one.ticks or one.ticks[-1].reading is None or one.pending:
+            return
+        uuid, unix = one.gpu.uuid, one.ticks[-1].unix
+        if uuid not in self._first:
+            before = self._seen.setdefault(uuid, unix)
+            if before == unix:
+                return
+            self._first[uuid] = min(before, unix)
+            unix = max(before, unix)
+        self._unwatched[uuid] = max(self._unwatched.get(uuid, unix), unix)
 
     def _sum_spans(self, journal: Journal) -> None:
         """Sum spans of a quarter to limit memory while the store is unavailable.
@@ -246,7 +267,8 @@ class TimePersistence:
         down = one is not None and one.is_down
         epoch = None if one is None else one.epoch
         # A Gpu with pending time changes at each tick.
-        state = (number, posted - length, closed, down, epoch, one if has_pending else None)
+        unwatched = self._unwatched.get(uuid)
+        state = (number, posted - length, closed, down, epoch, unwatched, one if has_pending else None)
         if self._states.get(uuid) == state and not has_pending:
             return
         self._states[uuid] = state
@@ -259,6 +281,8 @@ class TimePersistence:
         base, stored = self._base.get(uuid, 0), self._stored.gpus.get(uuid)
         first = self._first.get(uuid)
         last = newest.span.ends if newest is not None else None if stored is None else stored.last
+        if unwatched is not None:
+            last = unwatched if last is None else max(last, unwatched)
         journal.gpu_times[uuid] = GpuTimeEntry(
             time, self.accounts.basis, number, length, base, closed, first, last
         )
@@ -271,7 +295,8 @@ class TimePersistence:
         texts = self._texts
         journal.gpu_parts |= texts.parts
         journal.time_owners |= {one.number: one for one in texts.owners.values()}
-        self._first.clear()
+        for sights in (self._first, self._unwatched, self._seen):
+            sights.clear()
         for entry in journal.time_spans.values():
             entry.stored = False
             journal.splits[entry.split] = entry.text

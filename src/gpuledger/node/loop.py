@@ -95,7 +95,8 @@ class Node:
     thread that calls `pause`; never by two threads at once. `required_quantities` is called before each tick,
     `owner_indexes` after it. `on_pause` is called when a pause begins, so that the next posting does not
     continue from the last one. `pausable` says whether a pause can be requested. `suspended` returns for how
-    many seconds the machine was suspended since its boot; None if the source has another clock.
+    many seconds the machine was suspended since its boot; None if the source has another clock. `speed` is
+    how many seconds pass on the source's clock in a second.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Node:
         on_pause: Callable[[], None] = lambda: None,
         pausable: bool = False,
         suspended: Callable[[], float | None] = lambda: None,
+        speed: float = 1.0,
     ) -> None:
         self._source = source
         self._name = name
@@ -124,6 +126,7 @@ class Node:
         self._planned = interval
         self._is_watching = True
         self._suspended = suspended
+        self._speed = speed
         self._on_pause = on_pause
         self._health_tracker = HealthTracker(clock.unix(), interval, owner_indexes)
         self._health_tracker.pause = PauseHealth() if pausable else None
@@ -346,13 +349,17 @@ class Node:
 
     def _log_unwatched_time(self) -> None:
         """Warn once while the interval is too long for the ledger."""
-        is_watching = self._interval.interval < LONGEST_INTERVAL
+        interval = self._interval.interval * self._speed
+        is_watching = interval < LONGEST_INTERVAL
         if self._is_watching and not is_watching:
+            is_simulated = self._speed != 1
             log.warning(
-                "the interval is %g s: no GPU time is watched between reads that are more than %g s apart, "
-                "and their energy has no owner; set a shorter --interval",
-                self._interval.interval,
+                "the interval is %g s%s: no GPU time is watched between reads that are more than %g s apart, "
+                "and their energy has no owner; set a shorter --interval%s",
+                interval,
+                f" of the source's time (--speed {self._speed:g})" if is_simulated else "",
                 LONGEST_INTERVAL,
+                " or a lower --speed" if is_simulated else "",
             )
         self._is_watching = is_watching
 

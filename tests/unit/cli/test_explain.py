@@ -147,6 +147,16 @@ def test_json_sums_what_the_limit_omits(
         assert sum(one[amount] for one in found[name]) + omitted[amount] == found["row"][amount]
 
 
+def test_an_unknown_kind_is_named_with_the_valid_ones(
+    books: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", "foo:bar", "--state-dir", str(books)]) != 0
+    error = capsys.readouterr().err
+    assert "'foo:bar' is not in " in error
+    assert "foo is no kind; the kinds are owner, namespace, pod, " in error
+    assert error.endswith(", team, node, label:NAME=, pid and account\n")
+
+
 @pytest.mark.parametrize("limit", [(), ("--all",), ("--limit", "2")])
 @pytest.mark.parametrize("who", ["namespace:ml", "idle", "pid:12", "unobserved"])
 @pytest.mark.parametrize("idle", ["row", "spread"])
@@ -156,12 +166,28 @@ def test_every_column_of_the_csv_sums_to_its_first_row(
     words = ("--state-dir", str(books), *PRICES, "--price.idle", idle, "--format", "csv")
     row, *rest = csv.DictReader(io.StringIO(output(capsys, "explain", who, *words, *limit)))
     assert row["record"] == "row"
-    for column in ("gpu_microseconds", "millijoules", "time_cost", "energy_cost"):
+    for column in (
+        *("gpu_microseconds", "millijoules", "gpu_hours", "estimated_gpu_hours", "kwh", "measured_kwh"),
+        *("apportioned_kwh", "low_kwh", "time_cost", "energy_cost", "cost", "unpriced_gpu_hours"),
+        *("unpriced_kwh", "high_millijoules"),
+    ):
         assert sum(Decimal(one[column] or 0) for one in rest) == Decimal(row[column] or 0), column
     records = {"time", "energy"} if who != "unobserved" else set()
     records |= {"omitted"} if limit[1:] == ("2",) and who != "pid:12" and records else set()
     records |= {"idle_spread"} if idle == "spread" and records else set()
     assert {one["record"] for one in rest} >= records
+
+
+@pytest.mark.parametrize("idle", ["row", "spread"])
+def test_what_has_no_price_sums_to_the_first_row_of_the_csv(
+    books: Path, capsys: pytest.CaptureFixture[str], idle: str
+) -> None:
+    priced = [{"until": "2023-11-14T23:00Z", "price": 2}]
+    prices = ("--price.gpu-hour", json.dumps(priced), "--price.kwh", json.dumps(priced), "--price.idle", idle)
+    words = ("--state-dir", str(books), *prices, "--format", "csv", "--limit", "2")
+    row, *rest = csv.DictReader(io.StringIO(output(capsys, "explain", "namespace:ml", *words)))
+    for column in ("cost", "unpriced_gpu_hours", "unpriced_kwh"):
+        assert sum(Decimal(one[column] or 0) for one in rest) == Decimal(row[column]) > 0, column
 
 
 def test_the_csv_has_the_columns_of_the_report(books: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,49 @@ def test_a_report_by_team_account_and_partition(
     assert {("vision", "", ""), ("nlp", "nlp", "gpu")} <= keys
 
 
+def test_a_team_that_matches_nothing_is_noted_in_a_report_by_team(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        "teams: [{team: a, namespace: 'visoin-*'}, {team: b, namespace: '[ml'}, "
+        "{team: c, 'label:group': x}, {team: d, user: mira, namespace: ml}, {team: e, namespace: ml}, "
+        "{team: f, unit: x}]\n"
+    )
+    here = ("--state-dir", str(books), "--config", str(file), "--since", "2023-01-01", "--format", "csv")
+    no_effect = "matches no owner of this report and has no effect"
+    for by in ("team", "gpu,team"):
+        assert main(["report", "--by", by, *here]) == 0
+        assert capsys.readouterr().err.splitlines() == [
+            f"teams: entry 1 (team a, namespace visoin-*) {no_effect}; it has namespace ml.",
+            f"teams: entry 2 (team b, namespace [ml) {no_effect}; it has namespace ml.",
+            f"teams: entry 3 (team c, label:group x) {no_effect}; no owner has the label group, "
+            "which must be listed in kubernetes.labels.",
+            f"teams: entry 4 (team d, user mira, namespace ml) {no_effect}; "
+            "no owner matches all of its keys.",
+            f"teams: entry 6 (team f, unit x) {no_effect}; no owner has a name for unit.",
+        ]
+    assert main(["report", "--by", "namespace", *here]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_spread_report_says_that_it_ends_at_the_last_posting(
+    books: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begins = ("--since", "2023-11-14T22:45", "--report.timezone", "UTC", "--price.idle", "spread")
+    words = ("report", "--state-dir", str(books), "--price.gpu-hour", "1", "--format", "csv", *begins)
+    assert main(list(words)) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "price.idle: spread begins and ends at full hours, or at the last posting: the range is from "
+        "2023-11-14 23:00 +0000 to 2023-11-15 01:14 +0000, the last posting."
+    ]
+    assert main([*words, "--until", "2023-11-15T00:15"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "price.idle: spread begins and ends at full hours: the range is from 2023-11-14 23:00 +0000 to "
+        "2023-11-15 00:00 +0000."
+    ]
+
+
 def test_a_wrong_team_names_file_and_entry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("teams: [{team: a, user: x}, {team: b, user: [y, x]}]\n")

@@ -244,6 +244,35 @@ def test_an_interval_that_watches_nothing_is_said_once(
     assert caplog.text.count("no GPU time is watched") == warnings
 
 
+@pytest.mark.parametrize(
+    ("interval", "speed", "warnings"), [(0.5, 200.0, 1), (0.5, 100.0, 0), (0.5, 120.0, 1), (90.0, 0.5, 0)]
+)
+def test_an_interval_is_measured_on_the_clock_of_the_source(
+    interval: float, speed: float, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticking = node_of(ScriptedSource(good), interval=interval, speed=speed)
+    ticking.start()
+    ticking.stop()
+    assert caplog.text.count("no GPU time is watched") == warnings
+    said = f"the interval is {interval * speed:g} s of the source's time (--speed {speed:g})"
+    assert caplog.text.count(said) == warnings
+
+
+def test_a_stretched_interval_of_a_fast_source_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    clock = FakeClock()
+
+    def slow() -> Snapshot:
+        clock.advance(0.3)
+        return GOOD
+
+    ticking = node_of(ScriptedSource(*[slow] * 12), clock=clock, interval=1.0, speed=40.0)
+    ticking.tick()
+    assert "no GPU time is watched" not in caplog.text
+    for _ in range(11):
+        ticking.tick()
+    assert caplog.text.count("the interval is 80 s of the source's time (--speed 40)") == 1
+
+
 def test_stopping_the_node_closes_the_source() -> None:
     source, states = ScriptedSource(good), PublishedStates()
     ticking = node(source, states, SystemClock(), interval=0.05)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from heapq import nlargest
 from typing import Any, TypeVar
 
 from gpuledger.ledger.report.charges import unpriced_amount
 from gpuledger.ledger.report.explain import Explanation, Interval, SessionLine, SpreadLine, TimeInterval
+from gpuledger.ledger.report.explain_amounts import (
+    Cells,
+    IntervalCells,
+    RoundedCosts,
+    interval_cells,
+    rounded_costs,
+    spread_costs,
+)
 from gpuledger.ledger.report.formats import (
     SCHEMA_VERSION,
     escape_cell,
@@ -19,12 +27,12 @@ from gpuledger.ledger.report.formats import (
     rounded_row,
     row_as_json,
 )
-from gpuledger.ledger.report.money import FILE_DIGITS, round_decimal, split_rounded
+from gpuledger.ledger.report.money import FILE_DIGITS, round_decimal
 from gpuledger.ledger.report.report_columns import report_columns
 from gpuledger.ledger.report.usage_report import UnbilledTime
 
 T = TypeVar("T")
-Costs = Sequence[Decimal | None]
+U = TypeVar("U")
 
 
 def largest_lines(lines: Sequence[T], limit: int, amount: Callable[[T], float]) -> Sequence[T]:
@@ -45,40 +53,6 @@ def energy_amount(interval: Interval) -> int:
     return interval.millijoules
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Rounded costs of intervals, and of what `price.idle: spread` adds; they sum to those of the row."""
-
-    time: Costs
-    energy: Costs
-    time_spread: Costs
-    energy_spread: Costs
-
-
-def _rounded_costs(found: Explanation, numbers: Mapping[str, Decimal | None]) -> _Costs:
-    """`numbers` are the rounded ones of the row."""
-    spread = [[one for one in found.spread if one.is_time is is_time] for is_time in (True, False)]
-    time, time_spread = _split(numbers.get("time_cost"), found.time_intervals, spread[0])
-    energy, energy_spread = _split(numbers.get("energy_cost"), found.intervals, spread[1])
-    return _Costs(time, energy, time_spread, energy_spread)
-
-
-def _split(
-    total: Decimal | None,
-    intervals: Sequence[TimeInterval] | Sequence[Interval],
-    spread: Sequence[SpreadLine],
-) -> tuple[Costs, Costs]:
-    """Costs that sum to the rounded total; None for what has no price."""
-    exact = [*(one.cost for one in intervals), *(one.cost for one in spread)]
-    known = [cost for cost in exact if cost is not None]
-    if total is None:
-        rounded = iter([round_decimal(cost, FILE_DIGITS) for cost in known])
-    else:
-        rounded = iter(split_rounded(total, known, FILE_DIGITS))
-    costs = [None if cost is None else next(rounded) for cost in exact]
-    return costs[: len(intervals)], costs[len(intervals) :]
-
-
 def explanation_json(found: Explanation, limit: int = 0) -> dict[str, Any]:
     """Plain values; times in ISO 8601. Intervals are not merged.
 
@@ -86,7 +60,7 @@ def explanation_json(found: Explanation, limit: int = 0) -> dict[str, Any]:
     amounts; 0 is all. `omitted` has the sums of the others.
     """
     row = found.row and row_as_json(*found.row)
-    costs = _rounded_costs(found, _decimals(row))
+    costs = rounded_costs(found, _decimals(row))
     energy = _limited(found.intervals, costs.energy, limit, energy_amount)
     time = _limited(found.time_intervals, costs.time, limit, time_amount)
     sessions = largest_lines(found.sessions, limit, lambda one: one.measured + one.apportioned)
@@ -128,9 +102,9 @@ def _decimals(row: Mapping[str, Any] | None) -> dict[str, Decimal | None]:
 
 
 def _limited(
-    intervals: Sequence[T], costs: Costs, limit: int, amount: Callable[[T], float]
-) -> Sequence[tuple[T, Decimal | None]]:
-    return largest_lines(list(zip(intervals, costs, strict=True)), limit, lambda pair: amount(pair[0]))
+    intervals: Sequence[T], amounts: Sequence[U], limit: int, amount: Callable[[T], float]
+) -> Sequence[tuple[T, U]]:
+    return largest_lines(list(zip(intervals, amounts, strict=True)), limit, lambda pair: amount(pair[0]))
 
 
 def _scope(found: Explanation) -> dict[str, Any]:
@@ -209,17 +183,21 @@ def _time_interval(interval: TimeInterval, cost: Decimal | None) -> dict[str, An
     }
 
 
-def _spread(found: Explanation, costs: _Costs) -> list[dict[str, Any]]:
+def _spread(found: Explanation, costs: RoundedCosts) -> list[dict[str, Any]]:
     """Idle time and energy that `price.idle: spread` charges to the row."""
-    time, energy = iter(costs.time_spread), iter(costs.energy_spread)
-    lines = []
-    for one in found.spread:
-        # Separate names: the row's time and energy do not include them.
-        amount = "spread_microseconds" if one.is_time else "spread_millijoules"
-        cost = next(time if one.is_time else energy)
-        name = "time_cost" if one.is_time else "energy_cost"
-        lines.append({"gpu": one.rate.gpu, amount: one.amount, name: _text(cost)})
-    return lines
+    return [
+        {
+            "gpu": one.rate.gpu,
+            _spread_name(one): one.amount,
+            **{name: _text(cost) for name, cost in by_name.items()},
+        }
+        for one, by_name in zip(found.spread, spread_costs(found, costs), strict=True)
+    ]
+
+
+def _spread_name(one: SpreadLine) -> str:
+    # Separate names: the row's time and energy do not include them.
+    return "spread_microseconds" if one.is_time else "spread_millijoules"
 
 
 def _text(cost: Decimal | None) -> str | None:
@@ -237,7 +215,7 @@ def explanation_csv(found: Explanation, limit: int = 0) -> str:
     """The row with the columns of the report, then a line for each interval, by the column `record`.
 
     Records: row, time, energy, idle_spread (`price.idle: spread`), omitted (the sums of what `limit` leaves
-    out) and without_detail. The columns of all but the first sum to the row.
+    out) and without_detail. The amounts that an interval has (see `interval_cells`) sum to those of the row.
     """
     report = found.report
     columns = () if report is None else report_columns(report.prices)
@@ -246,10 +224,10 @@ def explanation_csv(found: Explanation, limit: int = 0) -> str:
     writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
     writer.writeheader()
     numbers = rounded_row(*found.row) if found.row else {}
-    costs = _rounded_costs(found, numbers)
-    for record in (_summary(found, numbers), *_records(found, costs, limit)):
-        cells = {name: value for name, value in record.items() if value is not None}
-        writer.writerow({"who": escape_cell(found.who), **cells, "schema": SCHEMA_VERSION})
+    cells = interval_cells(found, numbers, {one.name: one.digits for one in columns})
+    for record in (_summary(found, numbers), *_records(found, cells, limit)):
+        texts = {name: value for name, value in record.items() if value is not None}
+        writer.writerow({"who": escape_cell(found.who), **texts, "schema": SCHEMA_VERSION})
     return out.getvalue()
 
 
@@ -271,40 +249,71 @@ def _summary(found: Explanation, numbers: Mapping[str, Decimal | None]) -> dict[
     }
 
 
-def _records(found: Explanation, costs: _Costs, limit: int) -> Iterator[dict[str, Any]]:
+def _records(found: Explanation, cells: IntervalCells, limit: int) -> Iterator[dict[str, Any]]:
     """The intervals, and what else sums to the row."""
-    time = _limited(found.time_intervals, costs.time, limit, time_amount)
-    energy = _limited(found.intervals, costs.energy, limit, energy_amount)
+    time = _limited(found.time_intervals, cells.time, limit, time_amount)
+    energy = _limited(found.intervals, cells.energy, limit, energy_amount)
     # Time that is not billed is in a separate column: it is not a part of the row.
     watched = "unbilled_microseconds" if found.unbilled else "gpu_microseconds"
-    for one, cost in time:
-        yield _time_record(one, cost, watched)
-    for used, cost in energy:
-        yield _energy_record(used, cost)
-    for line in _spread(found, costs):
-        yield {"record": "idle_spread", **line}
+    for one, amounts in time:
+        yield _time_record(one, amounts, watched)
+    for used, amounts in energy:
+        yield _energy_record(used, amounts)
+    for line, amounts in zip(found.spread, cells.spread, strict=True):
+        yield {
+            "record": "idle_spread",
+            "gpu": line.rate.gpu,
+            _spread_name(line): line.amount,
+            **_texts(amounts),
+        }
     if len(time) < len(found.time_intervals):
         rest = found.microseconds - sum(one.microseconds for one, _ in time)
-        yield {"record": "omitted", watched: rest, "time_cost": _rest(costs.time, time)}
+        yield {"record": "omitted", watched: rest, **_rest(cells.time, time)}
     if len(energy) < len(found.intervals):
         rest = sum(one.millijoules for one in found.intervals) - sum(one.millijoules for one, _ in energy)
-        yield {"record": "omitted", "millijoules": rest, "energy_cost": _rest(costs.energy, energy)}
+        most = _high(found.intervals) - _high([used for used, _ in energy])
+        yield {
+            "record": "omitted",
+            "millijoules": rest,
+            # The GPUs' own accounts have no upper bound.
+            "high_millijoules": most or None,
+            **_rest(cells.energy, energy),
+        }
     if found.lost.millijoules:
-        yield {"record": "without_detail", "millijoules": found.lost.millijoules}
+        lost = found.lost
+        yield {
+            "record": "without_detail",
+            "millijoules": lost.millijoules,
+            "high_millijoules": lost.high,
+        }
 
 
-def _rest(every: Costs, shown: Sequence[tuple[object, Decimal | None]]) -> str | None:
-    """The cost of the intervals that are not shown; None if nothing has a price."""
-    known = [cost for cost in every if cost is not None]
-    rest = sum(known, Decimal(0)) - sum((cost for _, cost in shown if cost is not None), Decimal(0))
-    return _text(rest) if known else None
+def _high(intervals: Sequence[Interval]) -> int:
+    return sum(one.high or 0 for one in intervals)
 
 
-def _time_record(interval: TimeInterval, cost: Decimal | None, watched: str) -> dict[str, Any]:
-    fields = _time_interval(interval, cost)
+def _rest(every: Sequence[Cells], shown: Sequence[tuple[object, Cells]]) -> dict[str, str]:
+    """The sums of the intervals that are not shown."""
+    rest: dict[str, Decimal] = defaultdict(Decimal)
+    for amounts in every:
+        for name, amount in amounts.items():
+            rest[name] += amount
+    for _, amounts in shown:
+        for name, amount in amounts.items():
+            rest[name] -= amount
+    return _texts(rest)
+
+
+def _texts(amounts: Cells) -> dict[str, str]:
+    return {name: format(amount, "f") for name, amount in amounts.items()}
+
+
+def _time_record(interval: TimeInterval, amounts: Cells, watched: str) -> dict[str, Any]:
+    fields = _time_interval(interval, None)
     others = "; ".join(f"{escape_cell(name)} {amount}" for name, amount in interval.others)
     return {
         **fields,
+        **_texts(amounts),
         "record": "time",
         watched: fields.pop("gpu_microseconds"),
         "exact": _yes_no(interval.exact),
@@ -312,12 +321,18 @@ def _time_record(interval: TimeInterval, cost: Decimal | None, watched: str) -> 
     }
 
 
-def _energy_record(interval: Interval, cost: Decimal | None) -> dict[str, Any]:
-    fields = _interval(interval, cost)
+def _energy_record(interval: Interval, amounts: Cells) -> dict[str, Any]:
+    fields = _interval(interval, None)
     own = [("idle", fields.pop("idle")), ("unattributed", fields.pop("unattributed"))]
     named = [*((one.name, one.millijoules) for one in interval.others), *(pair for pair in own if pair[1])]
     others = "; ".join(f"{escape_cell(name)} {amount}" for name, amount in named)
-    return {**fields, "record": "energy", "exact": _yes_no(interval.exact), "others": others}
+    return {
+        **fields,
+        **_texts(amounts),
+        "record": "energy",
+        "exact": _yes_no(interval.exact),
+        "others": others,
+    }
 
 
 def _yes_no(value: bool) -> str:

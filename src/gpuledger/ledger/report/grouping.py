@@ -68,13 +68,16 @@ class Grouping:
     """`columns` name the parts of a key. Its texts are empty for parties without such a name.
 
     `own_key` is the key of a Gpu's own accounts (idle, unattributed, ...) by the Gpu's uuid: what the Gpu has
-    (gpu, model, node), and empty texts for the rest.
+    (gpu, model, node), and empty texts for the rest. `teams` are the entries of the key `team`, if it is one
+    of the keys; `node_of` returns the node of a Device, by which they match.
     """
 
     name: str
     columns: tuple[str, ...]
     key: Callable[[Party], Key]
     own_key: Callable[[str], Key]
+    teams: Sequence[Team] = ()
+    node_of: NameOfGpu = lambda _: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,8 @@ def find_grouping(
         tuple(column.name for column in columns),
         _key_function([column.of_party for column in columns]),
         lambda uuid: tuple(of_gpu(uuid) for of_gpu in of_gpus),
+        teams if TEAM in kinds else (),
+        node_of or _no_name,
     )
 
 

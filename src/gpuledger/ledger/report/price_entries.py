@@ -151,7 +151,9 @@ def price_parser(kind: RateKind) -> Callable[[object], PriceValue]:
         if value in ("", None):
             return None
         if isinstance(value, list | tuple):
-            return tuple(_parse_entry(kind, number, entry) for number, entry in enumerate(value, 1)) or None
+            if not value:
+                raise InvalidElement("the list is empty: add an entry, or remove the setting")
+            return tuple(_parse_entry(kind, number, entry) for number, entry in enumerate(value, 1))
         if isinstance(value, Mapping):
             raise ValueError(f"{kind.expected}, or a list of entries")
         return _parse_amount(kind, value)

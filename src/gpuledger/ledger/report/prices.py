@@ -51,6 +51,13 @@ class PriceUse(NamedTuple):
     until: int
 
 
+class _Hole(NamedTuple):
+    """A message on time without an entry: what is before and after the name of the target."""
+
+    verb: str
+    rest: str
+
+
 class _Table:
     """The rules of one setting; the first that matches counts."""
 
@@ -200,18 +207,23 @@ class PriceList:
             used = by_part if table is self._gpu_hour else by_node
             found += _hidden_entries(table)
             found += _entries_without_target(table, list(used))
-            for target in sorted(used, key=str):
-                found += self._holes(table, target, used[target])
+            # The parts of Gpus of one model that have the same hole are one line.
+            holes: dict[tuple[str, str, _Hole], list[PriceTarget]] = defaultdict(list)
+            for target in sorted(used, key=_order):
+                for hole in self._holes(table, target, used[target]):
+                    holes[target.node, target.model, hole].append(target)
+            for (_, _, hole), targets in holes.items():
+                name = _target_name(*targets, by_gpu=table is self._gpu_hour)
+                found.append(f"{table.key}: no entry {hole.verb} {name}{hole.rest}")
         return found
 
-    def _holes(self, table: _Table, target: PriceTarget, stretches: list[QuarterRange]) -> Iterator[str]:
+    def _holes(self, table: _Table, target: PriceTarget, stretches: list[QuarterRange]) -> Iterator[_Hole]:
         """The stretches in which no entry applies to a target."""
         if not table.rules:
             return
-        name = _target_name(target, by_gpu=table is self._gpu_hour)
         rules = [rule for rule in table.rules if rule.matches(target)]
         if not rules:
-            yield f"{table.key}: no entry matches {name}: {_WITHOUT[table.key]}; add an entry for it"
+            yield _Hole("matches", f": {_WITHOUT[table.key]}; add an entry for it")
             return
         timeline = table.timeline(target)
         pieces = (piece for one in stretches for piece in timeline.pieces(one))
@@ -221,10 +233,12 @@ class PriceList:
             after = min((rule for rule in rules if rule.begins >= ends), key=_begin, default=None)
             near = [f"{before.entry} ends before it"] if before else []
             near += [f"{after.entry} begins after it"] if after else []
-            yield (
-                f"{table.key}: no entry applies to {name} from {since} until {until}: {_WITHOUT[table.key]}; "
-                f"{' and '.join(near)}"
-            )
+            rest = f" from {since} until {until}: {_WITHOUT[table.key]}; {' and '.join(near)}"
+            yield _Hole("applies to", rest)
+
+
+def _order(target: PriceTarget) -> tuple[str, str, str]:
+    return target.node, target.model, target.profile or ""
 
 
 def _begin(rule: PriceRule) -> int:
@@ -280,12 +294,20 @@ def _entries_without_target(table: _Table, targets: Sequence[PriceTarget]) -> It
             )
 
 
-def _target_name(target: PriceTarget, *, by_gpu: bool) -> str:
+def _target_name(target: PriceTarget, *others: PriceTarget, by_gpu: bool) -> str:
+    """The name of a target, and of other parts of Gpus of the same model on the same node."""
     if not by_gpu:
         return f"node {target.node}" if target.node else "this node"
-    profile = "" if target.profile is None else f" {target.profile or 'MIG instance of unknown profile'}"
+    names = [_profile_name(one.profile) for one in (target, *others)]
+    profile = "" if target.profile is None else f" {names[0]}"
+    if others:
+        profile = f" ({', '.join(names)})"
     node = f" on node {target.node}" if target.node else ""
     return f"{target.model or 'GPU of unknown model'}{profile}{node}"
+
+
+def _profile_name(profile: str | None) -> str:
+    return "whole GPU" if profile is None else profile or "MIG instance of unknown profile"
 
 
 def _joined(stretches: Iterable[QuarterRange]) -> list[QuarterRange]:

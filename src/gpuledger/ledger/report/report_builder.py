@@ -15,6 +15,7 @@ from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.tally import Amount, Tally
+from gpuledger.ledger.report.teams import unmatched_teams
 from gpuledger.ledger.report.usage_report import (
     UNWATCHED,
     GpuLine,
@@ -78,13 +79,20 @@ def build_usage_report(
         total,
         gpus,
         tally.occupied,
-        unmetered_notes(gpus, incomplete - missing),
+        (*_team_notes(tally, scope.grouping), *unmetered_notes(gpus, incomplete - missing)),
         scope.prices.basis,
         scope.parts,
         _unbilled_lines(tally, scope),
         scope.fingerprint,
         scope.zone,
     )
+
+
+def _team_notes(tally: Tally, grouping: Grouping) -> Iterator[str]:
+    """Sentences on entries of `teams` that match nothing."""
+    owners = {(party.owner, grouping.node_of(party.device)) for party in tally.parties}
+    for problem in unmatched_teams(grouping.teams, owners):
+        yield f"{problem}."
 
 
 def _line(

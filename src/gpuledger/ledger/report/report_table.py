@@ -158,9 +158,13 @@ def _joined_name(line: ReportLine, report: UsageReport) -> str:
     words = [escape_to_one_line(word) for word in line.key if word]
     if line.account != PROCESS and not words:
         return _OWN[line.account]
-    if not words or words == ["unknown"]:
+    if len(line.key) != len(report.grouping.columns):
+        # The sum of the other rows.
+        return words[0]
+    is_by_owner = report.grouping.name == "owner"
+    if not words or (is_by_owner and words == ["unknown"]):
         return f"(no {report.grouping.columns[-1]} known)"
-    if report.grouping.name == "owner" and len(words) == 1:
+    if is_by_owner and len(words) == 1:
         return f"({words[0]} without a name)"
     if report.grouping.name == "gpu" and len(words) == len(line.key):
         uuid, index, model = words

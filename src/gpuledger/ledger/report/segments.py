@@ -68,9 +68,11 @@ def full_hour_range(
         )
     if (begins, ends) == (within.begins, within.ends):
         return within
+    at_last = ends * QUARTER > last
     times = (begins * QUARTER, min(ends * QUARTER, last))
     between = " to ".join(format_local_time(unix, zone) for unix in times)
-    note = f"price.idle: spread needs full hours: the range is from {between}."
+    or_last, is_last = (", or at the last posting", ", the last posting") if at_last else ("", "")
+    note = f"price.idle: spread begins and ends at full hours{or_last}: the range is from {between}{is_last}."
     until = within.until if is_open else float(ends * QUARTER)
     return replace(within, begins=begins, ends=ends, until=until, notes=(*within.notes, note))
 

@@ -144,7 +144,15 @@ class Tally:
         *,
         spread: bool = False,
     ) -> None:
-        self._key_of: Callable[[Party], Key] = lru_cache(50_000)(grouping.key)
+        # Parties with an amount, only where the grouping has teams.
+        self.parties: set[Party] = set()
+
+        def key_of(party: Party) -> Key:
+            if grouping.teams:
+                self.parties.add(party)
+            return grouping.key(party)
+
+        self._key_of: Callable[[Party], Key] = lru_cache(50_000)(key_of)
         self._own_key: Callable[[str], Key] = lru_cache(None)(grouping.own_key)
         self._share = share
         self._gpu_of = gpu_of

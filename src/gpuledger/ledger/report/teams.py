@@ -6,7 +6,7 @@ name that an owner does not have matches no pattern.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from textwrap import shorten
@@ -15,6 +15,7 @@ from typing import Final
 from gpuledger.ledger.owners import kubernetes_job, user_of
 from gpuledger.model.errors import suggest_name
 from gpuledger.model.settings import InvalidElement
+from gpuledger.model.text import escape_to_one_line
 from gpuledger.model.workload import Workload
 
 _TEAM: Final = "team"
@@ -61,6 +62,31 @@ class Team:
 def find_team(teams: Sequence[Team], owner: Workload, node: str = "") -> str:
     """The team of an owner: that of the first entry that matches; empty if none does."""
     return next((team.name for team in teams if team.matches(owner, node)), "")
+
+
+def unmatched_teams(teams: Sequence[Team], owners: Collection[tuple[Workload, str]]) -> Iterator[str]:
+    """One line for each entry that matches none of these owners, each with its node; none without owners."""
+    for number, team in enumerate(teams, 1):
+        if owners and not any(team.matches(owner, node) for owner, node in owners):
+            yield (
+                f"teams: entry {number} ({team}) matches no owner of this report and has no effect; "
+                f"{_reason(team, owners)}"
+            )
+
+
+def _reason(team: Team, owners: Collection[tuple[Workload, str]]) -> str:
+    """The first key of an entry that matches nothing, and the names that there are."""
+    for key, patterns in team.patterns:
+        names = {_name_of(key, owner, node) for owner, node in owners} - {""}
+        if not names and key.startswith(_LABEL):
+            label = key.removeprefix(_LABEL)
+            return f"no owner has the label {label}, which must be listed in kubernetes.labels"
+        if not names:
+            return f"no owner has a name for {key}"
+        if not any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
+            listed = ", ".join(escape_to_one_line(name) for name in sorted(names))
+            return f"it has {key} {shorten(listed, 2 * _SHOWN, placeholder=' ...')}"
+    return "no owner matches all of its keys"
 
 
 def _name_of(key: str, owner: Workload, node: str) -> str:

@@ -23,23 +23,27 @@ def ledger_checks(
     *,
     made_up: bool,
     interval: float = 1.0,
+    speed: float = 1.0,
     system: Path = SYSTEM_DIR,
 ) -> tuple[Check, ...]:
     """The checks of the state directory, and of an `interval` between ticks (seconds) that is too long.
 
-    `made_up`: simulated data, stored only in a configured directory.
+    `made_up`: simulated data, stored only in a configured directory. `speed` is how many seconds of it pass
+    in a second.
     """
     given = settings.state_dir
     directory = Check(*LEDGER_DIRECTORY, lambda: _check_directory(given, environment, made_up, system))
-    if interval < LONGEST_INTERVAL:
+    if interval * speed < LONGEST_INTERVAL:
         return (directory,)
+    fast = f" and --speed {speed:g}" if speed != 1 else ""
     why = (
-        f"with --interval {interval:g}s no GPU time is watched: reads must be less than "
-        f"{LONGEST_INTERVAL:g} s apart"
+        f"with --interval {interval:g}s{fast} no GPU time is watched: reads must be less than "
+        f"{LONGEST_INTERVAL:g} s apart{' in the time of the source' if fast else ''}"
     )
-    return directory, Check(
-        *LEDGER_INTERVAL, lambda: [warning(*LEDGER_INTERVAL, why, "set --interval to 30s or less")]
+    fix = (
+        f"set --interval to {LONGEST_INTERVAL / 2 / speed:g}s or less{' or a lower --speed' if fast else ''}"
     )
+    return directory, Check(*LEDGER_INTERVAL, lambda: [warning(*LEDGER_INTERVAL, why, fix)])
 
 
 def _check_directory(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuledger.ledger.store.hour_cells import HourCells
+
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
@@ -23,10 +25,14 @@ class _Cell(NamedTuple):
 
 
 class Cuts(NamedTuple):
-    """The cuts of one ledger. `time_from` is the first quarter in which energy spans are cut at quarters."""
+    """The cuts of one ledger, with its hours.
+
+    `time_from` is the first quarter in which energy spans are cut at quarters.
+    """
 
     connection: Connection
     time_from: int | None
+    hours: HourCells
 
     def around(self, quarter: int) -> tuple[int, int]:
         """The nearest cuts at or before a quarter, and at or after it. Raises sqlite3.Error."""
@@ -50,7 +56,7 @@ class Cuts(NamedTuple):
         begins, following = self.connection.execute(_CELL.format(table), (quarter,)).fetchone()
         if begins is None:
             return None
-        ends = begins + _HOUR
+        ends = self.hours.ends(begins)
         return _Cell(begins, ends if following is None else min(ends, following))
 
     def _early_cell(self, quarter: int) -> _Cell | None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from gpuledger.ledger.report.explain import Interval, OtherShare
 from gpuledger.ledger.report.grouping import Party
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
-from gpuledger.ledger.store.cuts import Cuts
 from gpuledger.ledger.store.explain_target import ACCOUNT, ExplainTarget, Found
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.watched_time import QUARTER
@@ -92,7 +91,7 @@ class EnergyIntervalReader:
             yield self._interval(uuid, method, times, accounts, shares, prices, exact=False)
 
     def _find_cell_end(self, quarter: int) -> int:
-        return Cuts(self._history.connection, self._history.time_from).around(quarter + 1)[1]
+        return self._history.cuts_around(quarter + 1)[1]
 
     def _interval(
         self,

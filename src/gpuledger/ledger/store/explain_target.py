@@ -173,6 +173,10 @@ class ExplainTargetFinder:
             "expected KIND:NAME of a row of `gpuledger report --by KIND`, such as user:dan or namespace:ml; "
             "pid:NUMBER; or idle, unattributed, unobserved or down"
         )
+        kind, colon, _ = self._text.partition(":")
+        kinds = (*GROUPINGS, TEAM, NODE, f"{LABEL}NAME=", PID, ACCOUNT)
+        if kind and colon and kind not in (*kinds, LABEL.removesuffix(":")):
+            expected = f"{kind} is no kind; the kinds are {', '.join(kinds[:-1])} and {kinds[-1]}"
         names = {name for one in self._found for name in (*one.names, one.prefixed())}
         if names and len(names) <= _MOST_COMPARED:
             expected = suggest_name(self._text, names, otherwise=expected)

@@ -13,7 +13,6 @@ from gpuledger.ledger.report.explain import OtherTime, TimeInterval
 from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.grouping import Party
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
-from gpuledger.ledger.store.cuts import Cuts
 from gpuledger.ledger.store.explain_energy import device_place, party_name, rows_of
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.old_time import old_gpu_time
@@ -111,7 +110,7 @@ class TimeIntervalReader:
                 yield from self._intervals(times, cells, prices, exact=False)
 
     def _find_cell_end(self, quarter: int) -> int:
-        return Cuts(self._history.connection, self._history.time_from).around(quarter + 1)[1]
+        return self._history.cuts_around(quarter + 1)[1]
 
     def _intervals(
         self,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from gpuledger.ledger.report.grouping import Party, party_from_text
 from gpuledger.ledger.report.tally import EnergyEntry, TimeEntry
 from gpuledger.ledger.store.cuts import Cuts
 from gpuledger.ledger.store.folding import microseconds, times_from
+from gpuledger.ledger.store.hour_cells import stored_hour_cells
 from gpuledger.ledger.store.presence import (
     UNKNOWN_PARTY,
     activity_from,
@@ -30,7 +31,7 @@ from gpuledger.ledger.store.presence import (
 from gpuledger.ledger.store.rows import devices_from_rows
 from gpuledger.ledger.store.schema import APPLICATION_ID, BEGUN, MIGRATIONS, TIME_FROM, ZONE
 from gpuledger.ledger.store.time_history import TimeReader, TimeSpanEntry
-from gpuledger.ledger.watched_time import QUARTER, unpack_seconds
+from gpuledger.ledger.watched_time import CLOCK_STEP, QUARTER, unpack_seconds
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 
@@ -68,6 +69,11 @@ SELECT min(first), max(last) FROM ({
         for table in ("spans", "hours", "hour_times", "time_spans", "hour_gpu_time")
     )
 })
+"""
+# Separate queries as above. A quarter has few spans.
+_ENDS = """
+SELECT (SELECT max(ends) FROM spans WHERE quarter = (SELECT max(quarter) FROM spans)),
+    (SELECT max(ends) FROM time_spans WHERE quarter = (SELECT max(quarter) FROM time_spans))
 """
 _SIGHTS = """
 SELECT uuid, first, coalesce(max(last, ends), last, ends) AS latest
@@ -156,7 +162,11 @@ class History:
         Rows are cut at each quarter. A folded hour is cut only at its ends, and so are hours of a version
         without time books.
         """
-        return Cuts(self.connection, self.time_from).around(quarter)
+        return self._cuts.around(quarter)
+
+    @cached_property
+    def _cuts(self) -> Cuts:
+        return Cuts(self.connection, self.time_from, stored_hour_cells(self.connection))
 
     @property
     def end_quarter(self) -> int:
@@ -166,6 +176,17 @@ class History:
         """
         _, last = self.connection.execute(_BOUNDS).fetchone()
         return max(int(self.last // QUARTER), -1 if last is None else last) + 1
+
+    @property
+    def latest(self) -> float:
+        """Unix seconds at which the data end: `last`, or more if the clock was set back since."""
+        ends, time_ends = self.connection.execute(_ENDS).fetchone()
+        end = self.end_quarter * QUARTER
+        newest = max(self.last, min(max(ends or 0.0, (time_ends or 0) / 1e6), float(end)))
+        if end - QUARTER > newest:
+            # The last data are folded.
+            return float(end)
+        return newest if newest - self.last > CLOCK_STEP else self.last
 
     @property
     def first_detail(self) -> int | None:

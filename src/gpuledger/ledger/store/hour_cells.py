@@ -57,6 +57,11 @@ class HourCells:
         return begins, min(ends, following[0][0]) if following else ends
 
 
+def stored_hour_cells(connection: Connection) -> HourCells:
+    """The hours of a ledger file, by the time zone stored in it. Raises sqlite3.Error."""
+    return HourCells(connection, _zone(str(_meta_value(connection, ZONE) or "")))
+
+
 def update_zone(connection: Connection, name: str, quarter: int) -> None:
     """Store the name of the time zone if it has changed; the new one counts from this quarter on."""
     before = _meta_value(connection, ZONE)

@@ -152,7 +152,7 @@ class _ReportQuery:
             grouping,
             self._prices,
             history.devices,
-            Period(within.begins * QUARTER, within.ends * QUARTER, begin * QUARTER, history.last),
+            Period(within.begins * QUARTER, within.ends * QUARTER, begin * QUARTER, history.latest),
             parts,
             history.unmetered_gpus,
             gpu_sights(history),

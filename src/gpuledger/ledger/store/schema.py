@@ -252,7 +252,7 @@ CREATE TABLE hour_gpu_time (
 -- The time state of each Gpu. All its microseconds are `posted` and those of time span `span`. `base` is what
 -- was posted when exported counters (by `basis`) last began at 0, `closed` the time of series that have ended
 -- since then; `forgotten` is time of spans that were deleted for age or size, or lost with a damaged file.
--- `first` and `last` are the unix microseconds between which there are rows of the Gpu, those of the newest
+-- `first` and `last` are the unix microseconds between which the Gpu was read, watched or not; the newest
 -- span may end later. `state` is JSON (ledger/time/stored.py).
 CREATE TABLE gpu_times (
     uuid TEXT PRIMARY KEY, basis TEXT NOT NULL, posted INTEGER NOT NULL, span INTEGER, base INTEGER NOT NULL,

@@ -351,13 +351,28 @@ def test_the_table_shows_the_largest_rows_and_sums_the_rest() -> None:
     assert short.isascii()
 
 
-def test_rows_beyond_the_limit_are_summed_to_one_row() -> None:
-    devices = {A.uuid: A}
-    group_by = find_grouping("pod", devices)
+@pytest.mark.parametrize("by", ["owner", "pod", "gpu", "namespace", "job", "namespace,gpu"])
+def test_rows_beyond_the_limit_are_summed_to_one_row(by: str) -> None:
+    cards = [gpu(number) for number in range(30)]
+    devices = {card.uuid: card for card in cards}
+    group_by = find_grouping(by, devices)
     tally = Tally(group_by, lambda _: Fraction(1))
-    for number in range(30):
-        party = party_of(A.uuid, Workload("pod", "ml", f"p-{number}"))
-        tally.add_energy(EnergyEntry(A.uuid, "activity", 1, 0, 0, 0, [(party, KWH * (number + 1))]))
+    for number, card in enumerate(cards):
+        job = Workload("pod", f"ml-{number}", f"p-{number}", controller_kind="Job", controller=f"j-{number}")
+        shares = [(party_of(card.uuid, job), KWH * (number + 1))]
+        tally.add_energy(EnergyEntry(card.uuid, "activity", 1, 0, 0, 0, shares))
     lines = report_table(report(tally, group_by, Prices(), devices), 5).splitlines()
-    (others,) = (line for line in lines if "25 others" in line)
+    (others,) = (line for line in lines if line.startswith("25 others "))
     assert f"{sum(range(1, 26)):.3f}" in others
+
+
+def test_a_team_may_be_called_unknown() -> None:
+    devices = {A.uuid: A}
+    group_by = find_grouping("label:team", devices)
+    tally = Tally(group_by, lambda _: Fraction(1))
+    for name in ("unknown", ""):
+        party = party_of(A.uuid, Workload("pod", "ml", f"p-{name}", labels=(("team", name),)))
+        tally.add_energy(EnergyEntry(A.uuid, "activity", 1, 0, 0, 0, [(party, KWH)]))
+    text = report_table(report(tally, group_by, Prices(), devices), 0)
+    assert "\nunknown " in text
+    assert "\n(no team known) " in text

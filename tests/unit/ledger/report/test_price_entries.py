@@ -57,7 +57,7 @@ def test_no_number_passes_through_a_binary_float(amount: Decimal) -> None:
     assert one({"price": f"{amount:f}"}).amount == amount
 
 
-@pytest.mark.parametrize("value", ["", None, [], "[]", "  "])
+@pytest.mark.parametrize("value", ["", None, "  "])
 def test_an_empty_value_is_not_set(value: object) -> None:
     assert price_parser(GPU_HOUR)(value) is None
 
@@ -218,3 +218,10 @@ def test_a_price_setting_as_json_is_a_number_or_entries_with_exact_amounts() -> 
     assert plain_price(None) is None
     entries = price_parser(GPU_HOUR)([{"gpu": "*", "from": "2026-01-01", "price": "2.40"}])
     assert plain_price(entries) == [{"gpu": "*", "from": "2026-01-01", "price": "2.40"}]
+
+
+@pytest.mark.parametrize("kind", [GPU_HOUR, KWH, PUE, CO2])
+@pytest.mark.parametrize("value", [[], "[]"])
+def test_an_empty_list_is_refused(kind: RateKind, value: object) -> None:
+    with pytest.raises(InvalidElement, match="the list is empty: add an entry, or remove the setting"):
+        price_parser(kind)(value)

@@ -239,7 +239,6 @@ def test_t24_a_price_that_changes_at_midnight() -> None:
         ([{"price": 2}], [{"gpu": "*", "node": "**", "price": 2, "per": "gpu"}]),
         ([{"from": "2026-03-01", "price": 2}], [{"from": "2026-03-01T01:00+01:00", "price": 2}]),
         ([{"price": 2}], [{"price": 2}, {"gpu": "*H100*", "price": 3}]),
-        (None, []),
     ],
 )
 def test_equal_meanings_have_one_fingerprint(one: object, other: object) -> None:
@@ -420,6 +419,24 @@ def test_each_part_of_a_gpu_has_its_own_holes() -> None:
     found = problems([{"mig": "1g.*", "price": 2}], use(SMALL), use(UNCOVERED))
     assert found == [
         f"price.gpu_hour: no entry matches {H100} on node lab-1: this time has no price; add an entry for it"
+    ]
+
+
+def test_the_same_hole_of_several_parts_of_one_model_is_one_line() -> None:
+    other = GpuPart("GPU-1", H100, "MIG-9", "3g.40gb", 46)
+    uses = [use(WHOLE), use(SMALL), use(other)]
+    what = f"{H100} (whole GPU, 1g.10gb, 3g.40gb) on node lab-1"
+    assert problems([{"gpu": "*A10", "price": 2}], *uses)[1:] == [
+        f"price.gpu_hour: no entry matches {what}: this time has no price; add an entry for it"
+    ]
+    assert problems([{"until": "2026-03-02", "price": 2}], *uses) == [
+        f"price.gpu_hour: no entry applies to {what} from 2026-03-02 00:00 until 2026-03-08 00:00: this time "
+        "has no price; entry 1 (until 2026-03-02, price 2) ends before it"
+    ]
+    found = problems([{"until": "2026-03-02", "price": 2}], *uses, use(SMALL, node="lab-2"))
+    assert [line.partition(" applies to ")[2].partition(" from ")[0] for line in found] == [
+        what,
+        f"{H100} 1g.10gb on node lab-2",
     ]
 
 

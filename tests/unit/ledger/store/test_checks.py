@@ -90,3 +90,11 @@ def test_an_interval_that_watches_nothing_is_a_warning(interval: float, verdicts
     found = [one for check in checks[1:] for one in check.run()]
     assert [one.verdict for one in found] == verdicts
     assert all(f"--interval {interval:g}s" in one.why for one in found)
+
+
+def test_an_interval_of_simulated_time_that_watches_nothing_is_a_warning() -> None:
+    _, check = ledger_checks(StoreSettings("none"), {}, made_up=True, interval=0.5, speed=200.0)
+    (found,) = check.run()
+    assert "--interval 0.5s and --speed 200" in found.why
+    assert "--interval to 0.15s or less or a lower --speed" in found.remedy
+    assert len(ledger_checks(StoreSettings("none"), {}, made_up=True, interval=0.5, speed=100.0)) == 1

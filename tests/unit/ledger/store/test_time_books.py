@@ -30,7 +30,7 @@ from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import CollectorRun, Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import Run, rows
-from report_helpers import folded
+from report_helpers import folded, report_of
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA A100", sm_count=108)
 PARTS = (
@@ -443,6 +443,81 @@ def test_a_changed_time_zone_counts_from_the_change(tmp_path: Path) -> None:
     assert assert_time_is_conserved(copy) == assert_time_is_conserved(node.file)
 
 
+def hours_below_the_total(node: Node) -> dict[str, int]:
+    report = report_of(node.file)
+    return {one.account: one.microseconds for one in report.unbilled if one.microseconds}
+
+
+def test_a_node_that_is_never_watched_has_all_its_hours_below_the_total(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    for number in range(41):
+        node.look(A, B, seconds=100.0, runs=[process(A, 1, workload=PODS[0])])
+        with closing(History(node.file)) as history:
+            assert len(history.gpu_sights) == (2 if number else 0)
+    assert hours_below_the_total(node) == {"unwatched": 2 * 4000 * 1_000_000}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_time_after_the_last_watched_reading_is_not_watched(tmp_path: Path, restarts: bool) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    for _ in range(3):
+        node.look(A, B)
+    node.look(A, B, seconds=100.0)
+    if restarts:
+        node = again(node, tmp_path, seconds=0.0)
+    node.look(A, seconds=100.0)
+    # Gpu B is gone: it was last read 100 seconds ago.
+    assert hours_below_the_total(node) == {"unwatched": 300_000_000}
+    with closing(History(node.file)) as history:
+        last = {uuid: sight[1] / 1e6 - node.clock.now_unix for uuid, sight in history.gpu_sights.items()}
+    assert last == {A.uuid: 0.0, B.uuid: -100.0}
+
+
+def test_time_that_is_pending_is_not_below_the_total(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    node.look(A, seconds=100.0)
+    node.look(A, seconds=100.0)
+    node.look(A, seconds=20.0, unlisted=True)
+    assert hours_below_the_total(node) == {"unwatched": 100_000_000}
+    node.look(A, seconds=20.0)
+    assert hours_below_the_total(node) == {"unwatched": 100_000_000}
+
+
+def test_a_report_ends_with_its_latest_data_if_the_clock_was_set_back(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    for _ in range(60):
+        node.look(A, seconds=30.0)
+    latest = node.clock.now_unix
+    assert report_of(node.file).period.last == latest
+    node.clock.now_unix -= 1500.0
+    node = again(node, tmp_path)
+    for _ in range(3):
+        node.look(A, seconds=30.0)
+    with closing(History(node.file)) as history:
+        assert history.last < latest - 1000
+    report = report_of(node.file)
+    assert report.period.last == latest
+    assert report.total.gpu_microseconds == (59 + 2) * 30_000_000
+    copy = folded(node.file, latest + 1e6, tmp_path / "folded.db")
+    assert report_of(copy).period.last >= latest - 1800
+
+
+def test_the_state_of_a_watched_gpu_is_written_once(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR))
+    node.look(A, B)
+    node.look(A, B)
+    written: list[str] = []
+    connection = node.store._connection
+    assert connection is not None
+    connection.set_trace_callback(written.append)
+    for _ in range(5):
+        node.look(A, B)
+    assert any("time_spans" in one for one in written)
+    assert not [one for one in written if "INSERT INTO gpu_times" in one]
+    node.look(A, B, seconds=100.0)
+    assert len([one for one in written if "INSERT INTO gpu_times" in one]) == 2
+
+
 event = st.tuples(
     st.sampled_from(["look", "look", "look", "look", "restart", "kill", "reboot", "zone", "remove"]),
     st.sets(st.integers(0, 2)),
@@ -494,7 +569,8 @@ def test_time_is_conserved_whatever_happens(
         for quarter, gpu, begins, ends, *_ in history.time_spans(0, 2**40):
             assert sights[gpu][0] <= begins <= ends <= sights[gpu][1]
             assert begins // 900_000_000 == quarter
-        assert sights.keys() == sums(node.file).keys()
+        # Also Gpus that were read, but never watched.
+        assert sights.keys() >= sums(node.file).keys()
     middle = node.clock.now_unix - sum(one[-1] for one in life) / 2
     for name, before in (("partly", middle), ("wholly", node.clock.now_unix + 1e6)):
         copy = folded(node.file, before, folder / f"{name}.db", node.store.limits.zone)
@@ -529,3 +605,18 @@ def test_spans_that_cannot_be_stored_for_long_are_summed(
     assert assert_time_is_conserved(node.file) == {A.uuid: 201_000_000, B.uuid: 201_000_000}
     assert ("unobserved" in names(node.file)) == (owners == 50)
     node.store.close()
+
+
+def test_a_folded_hour_that_began_within_it_ends_at_the_full_hour(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR + 2700))
+    for _ in range(60):
+        node.look(A, seconds=30)
+    node.store.close()
+    copy = folded(node.file, HOUR + 3700, tmp_path / "folded.db", node.store.limits.zone)
+    full_hour = int(HOUR) // 900 + 4
+    with closing(History(copy)) as history:
+        assert [history.cuts_around(full_hour + at) for at in (-1, 0, 1)] == [
+            (full_hour - 1, full_hour - 1),
+            (full_hour, full_hour),
+            (full_hour + 1, full_hour + 1),
+        ]

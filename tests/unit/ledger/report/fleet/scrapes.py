@@ -6,16 +6,23 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC
 from fractions import Fraction
 from itertools import pairwise
 
 from gpuledger.ledger.report.fleet.account_rises import GPU_SECONDS
+from gpuledger.ledger.report.fleet.fleet import Fleet
+from gpuledger.ledger.report.fleet.fleet_report import FleetScope, fleet_grouping, fleet_report
+from gpuledger.ledger.report.fleet.inventory import Inventory
 from gpuledger.ledger.report.fleet.scraped import GPU_TIME, Answers, PeriodEnd, ScrapedRange, Vector
+from gpuledger.ledger.report.ranges import ReportPart
+from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.usage_report import Period, UsageReport
 from gpuledger.ledger.time_accounts import TimeAccounts
 from gpuledger.model.session import TimeState
 from time_helpers import UNIX, Books, Truth
 
-MICRO = 1_000_000
+MICRO, QUARTER = 1_000_000, 900
 # Prometheus's default lookback delta.
 LOOKBACK = 300.0
 TARGET = {"job": "gpuledger", "instance": "a:9400", "node": "a"}
@@ -174,6 +181,33 @@ class ScrapedNode:
         delay = GPU_SECONDS.scrape_delay(self.interval)
         alive = [labels for labels, _ in self.counters.instant(ends, self.scraped)]
         return PeriodEnd(alive, last(begins), last(ends), (), kept(begins, delay), kept(ends, until - ends))
+
+
+def scraped_report(
+    node: ScrapedNode, begins: float, ends: float, now: float, by: str = "pod", prices: Prices | None = None
+) -> UsageReport:
+    """The report of a range, as `--prometheus` makes it."""
+    interval, day = node.interval, 86_400.0
+    later = GPU_SECONDS.scrape_delay(interval)
+    inventory = Inventory(interval)
+    fleet = Fleet(inventory)
+    fleet.begin(node.range(begins - day, begins), node.range(begins, min(begins + later, ends)))
+    fleet.add(node.range(begins, ends))
+    until = min(ends + later, now)
+    after = node.range(ends, until) if until - ends >= 1 else None
+    ending = node.ending(begins, ends, until)
+    fleet.end(after, type(ending)(), ending, complete=now >= ends + later)
+    period = Period(int(begins), int(ends), int(begins), ends)
+    parts = [ReportPart(int(begins // QUARTER), int(ends // QUARTER), "")]
+    scope = FleetScope(
+        fleet_grouping(by, inventory),
+        prices or Prices(basis=node.basis),
+        UTC,
+        period,
+        parts,
+        "Prometheus",
+    )
+    return fleet_report([fleet], scope)
 
 
 def booked(books: Books, basis: str, begins: float, ends: float) -> dict[str, Fraction]:

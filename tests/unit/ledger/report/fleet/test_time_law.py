@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC
 from fractions import Fraction
 
 import pytest
@@ -11,45 +10,20 @@ from hypothesis import strategies as st
 
 from builders import gpu
 from gpuledger.ledger.report.fleet.account_rises import GPU_SECONDS
-from gpuledger.ledger.report.fleet.fleet import Fleet
-from gpuledger.ledger.report.fleet.fleet_report import FleetScope, fleet_grouping, fleet_report
-from gpuledger.ledger.report.fleet.inventory import Inventory
-from gpuledger.ledger.report.ranges import ReportPart
-from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.report.usage_report import Period, UsageReport
+from gpuledger.ledger.report.usage_report import UsageReport
 from time_helpers import UNIX, Has, Runs, Truth, pod
-from unit.ledger.report.fleet.scrapes import ScrapedNode, booked
+from unit.ledger.report.fleet.scrapes import ScrapedNode, booked, scraped_report
 from unit.ledger.report.fleet.support import rows as rows_of
 
 QUARTER = 900
 HOURS = 2
 
 
-def report(node: ScrapedNode, begins: float, ends: float, now: float) -> UsageReport:
-    """The report of a range, as `--prometheus` makes it."""
-    interval, day = node.interval, 86_400.0
-    later = GPU_SECONDS.scrape_delay(interval)
-    inventory = Inventory(interval)
-    fleet = Fleet(inventory)
-    fleet.begin(node.range(begins - day, begins), node.range(begins, min(begins + later, ends)))
-    fleet.add(node.range(begins, ends))
-    until = min(ends + later, now)
-    after = node.range(ends, until) if until - ends >= 1 else None
-    ending = node.ending(begins, ends, until)
-    fleet.end(after, type(ending)(), ending, complete=now >= ends + later)
-    period = Period(int(begins), int(ends), int(begins), ends)
-    parts = [ReportPart(int(begins // QUARTER), int(ends // QUARTER), "")]
-    scope = FleetScope(
-        fleet_grouping("pod", inventory), Prices(basis=node.basis), UTC, period, parts, "Prometheus"
-    )
-    return fleet_report([fleet], scope)
-
-
 def assert_agrees(
     node: ScrapedNode, begins: float, ends: float, now: float, restarts: int = 0
 ) -> UsageReport:
     """Assert that each row is within its bound of the books."""
-    found = report(node, begins, ends, now)
+    found = scraped_report(node, begins, ends, now)
     truth = booked(node.books, node.basis, begins, ends)
     rows = {key[-1]: line for key, line in rows_of(found).items()}
     for name, microseconds in truth.items():

@@ -161,11 +161,13 @@ def test_rows_of_a_fleet_are_the_sums_of_the_nodes_within_the_reported_bound(
     before, fleet, after = moved.sides(by, amount)
     rows = {row_key(row, by): row for row in (*fleet["rows"], *fleet["own"])}
     assert {key for key in before if before[key]} <= set(rows)
+    # The bound is for one GPU-second a second; the simulated nodes have SPEED of them.
+    pace = SPEED if amount == "gpu_microseconds" else 1
     for key, row in rows.items():
-        found, bound = row[amount] or 0, row.get(bound_name, 0)
+        found, bound = row[amount] or 0, pace * row.get(bound_name, 0)
         assert before[key] - bound <= found <= after[key] + bound, key
     total, bound = fleet["total"][amount], fleet["total"][bound_name]
-    assert before.total() - bound <= total <= after.total() + bound
+    assert before.total() - pace * bound <= total <= after.total() + pace * bound
     assert 0 < bound < total * 0.75
     assert not any("monitoring" in key or "gpuledger-x" in key for key in rows)
 

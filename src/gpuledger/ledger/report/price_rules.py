@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from functools import lru_cache
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from gpuledger.host.time_zone import time_zone_name
 from gpuledger.ledger.report.gpu_time import GpuPart
+from gpuledger.ledger.report.patterns import pattern_covers
 from gpuledger.ledger.report.price_entries import PER_INSTANCE, Patterns, PriceDate, PriceEntry
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.ledger.zone_hours import is_full_hour, local_time
@@ -194,54 +194,3 @@ def _cover_all(wide: Patterns, narrow: Patterns) -> bool:
         pattern_covers(one or _ANY, other or _ANY)
         for one, other in ((wide.gpu, narrow.gpu), (wide.node, narrow.node))
     )
-
-
-@lru_cache(4096)
-def pattern_covers(wide: str, narrow: str) -> bool:
-    """Whether `wide` matches every text that `narrow` matches; also False if that is not certain."""
-    tokens = _tokens(wide)
-    places = _after_stars({0}, tokens)
-    for token in _tokens(narrow):
-        reached: set[int] = set()
-        for place in places:
-            if place == len(tokens):
-                continue
-            if tokens[place] == "*":
-                reached.add(place)
-            elif token != "*" and _token_covers(tokens[place], token):
-                reached.add(place + 1)
-        places = _after_stars(reached, tokens)
-    return len(tokens) in places
-
-
-def _after_stars(places: set[int], tokens: Sequence[str]) -> set[int]:
-    """These places, and those that follow if `*` matches nothing."""
-    found = set(places)
-    for place in places:
-        at = place
-        while at < len(tokens) and tokens[at] == "*":
-            at += 1
-            found.add(at)
-    return found
-
-
-def _token_covers(wide: str, narrow: str) -> bool:
-    if wide == "?" or wide == narrow:
-        return True
-    return len(wide) > 1 and len(narrow) == 1 and narrow != "?" and fnmatchcase(narrow, wide)
-
-
-def _tokens(pattern: str) -> list[str]:
-    """The characters of a pattern; a set in brackets is one token."""
-    found: list[str] = []
-    at = 0
-    while at < len(pattern):
-        end = at + 1
-        if pattern[at] == "[":
-            # As in fnmatch: a ] right after the bracket, or after !, belongs to the set.
-            first = at + 2 if pattern[at + 1 : at + 2] == "!" else at + 1
-            closing = pattern.find("]", first + 1)
-            end = closing + 1 if closing > 0 else end
-        found.append(pattern[at:end])
-        at = end
-    return found

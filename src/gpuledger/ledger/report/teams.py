@@ -13,6 +13,7 @@ from textwrap import shorten
 from typing import Final
 
 from gpuledger.ledger.owners import kubernetes_job, user_of
+from gpuledger.ledger.report.patterns import pattern_covers
 from gpuledger.model.errors import suggest_name
 from gpuledger.model.settings import InvalidElement
 from gpuledger.model.text import escape_to_one_line
@@ -180,7 +181,7 @@ def _refuse_hidden(number: int, team: Team, earlier: Sequence[Team]) -> None:
         patterns = dict(team.patterns)
         # For each key of the earlier entry, the names of this one that it always matches.
         hidden = {
-            key: [name for name in patterns.get(key, ()) if any(_covers(wide, name) for wide in wides)]
+            key: [name for name in patterns.get(key, ()) if any(pattern_covers(wide, name) for wide in wides)]
             for key, wides in other.patterns
         }
         partly = [key for key, names in hidden.items() if len(names) < len(patterns.get(key, (None,)))]
@@ -195,50 +196,3 @@ def _refuse_hidden(number: int, team: Team, earlier: Sequence[Team]) -> None:
             f"entry {number} ({team}): {what}, because entry {other_number} ({other}) matches the same "
             "first; remove it, or move the narrower entry up"
         )
-
-
-def _covers(wide: str, narrow: str) -> bool:
-    """Whether a pattern certainly matches every name that another pattern matches."""
-    return _tokens_cover(_tokens(wide), _tokens(narrow))
-
-
-def _tokens(pattern: str) -> list[str]:
-    """The characters, classes and wildcards of a pattern; of neighboring wildcards `*` is last, and one."""
-    found: list[str] = []
-    place = 0
-    while place < len(pattern):
-        end = pattern.find("]", place + (3 if pattern[place + 1 : place + 2] == "!" else 2))
-        token = pattern[place : end + 1] if pattern[place] == "[" and end > 0 else pattern[place]
-        place += len(token)
-        if found[-1:] == ["*"] and token in ("*", "?"):
-            found[-1:] = ["*"] if token == "*" else ["?", "*"]
-        else:
-            found.append(token)
-    return found
-
-
-def _tokens_cover(wide: Sequence[str], narrow: Sequence[str]) -> bool:
-    """Match the tokens of one pattern as if they were the characters of a name."""
-    # `places` are the numbers of tokens of `wide` that can stand for the tokens of `narrow` so far.
-    places = _after_stars({0}, wide)
-    for token in narrow:
-        stepped = {place for place in places if place < len(wide) and wide[place] == "*"}
-        stepped |= {place + 1 for place in places if place < len(wide) and _token_covers(wide[place], token)}
-        places = _after_stars(stepped, wide)
-    return len(wide) in places
-
-
-def _after_stars(places: set[int], wide: Sequence[str]) -> set[int]:
-    found = set(places)
-    for place, token in enumerate(wide):
-        if place in found and token == "*":
-            found.add(place + 1)
-    return found
-
-
-def _token_covers(wide: str, narrow: str) -> bool:
-    if wide == "*" or narrow == "*":
-        return False
-    if wide in ("?", narrow):
-        return True
-    return wide.startswith("[") and len(narrow) == 1 and narrow != "?" and fnmatchcase(narrow, wide)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from fnmatch import fnmatchcase
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +14,6 @@ from gpuledger.ledger.report.price_rules import (
     PriceTimeline,
     QuarterRange,
     hidden_rules,
-    pattern_covers,
 )
 
 NAMES = ("", "a", "b", "ab", "ba")
@@ -62,30 +59,3 @@ def test_a_rule_that_is_said_to_never_apply_never_applies(rules: list[PriceRule]
     for target in targets:
         matching = [rule for rule in rules if rule.matches(target)]
         assert not hidden & {first_by_trying(matching, quarter) for quarter in range(10)}
-
-
-@given(st.text("ab*?[]!", max_size=6), st.text("ab*?[]!", max_size=6), st.text("ab[]!", max_size=6))
-def test_a_pattern_covers_only_what_it_matches(wide: str, narrow: str, text: str) -> None:
-    if pattern_covers(wide, narrow) and fnmatchcase(text, narrow):
-        assert fnmatchcase(text, wide)
-
-
-@pytest.mark.parametrize(
-    ("wide", "narrow", "covers"),
-    [
-        ("*", "", True),
-        ("*", "a?[bc]*", True),
-        ("a*", "ab", True),
-        ("*a*", "a*a", True),
-        ("a?", "ab", True),
-        ("a?", "a[bc]", True),
-        ("[ab]", "b", True),
-        ("a*", "*", False),
-        ("?", "*", False),
-        ("[ab]", "c", False),
-        ("a", "A", False),
-        ("*b", "*", False),
-    ],
-)
-def test_a_pattern_covers_another(wide: str, narrow: str, covers: bool) -> None:
-    assert pattern_covers(wide, narrow) is covers

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gpuledger.ledger.report.teams import Team, _covers, find_team, parse_teams
+from gpuledger.ledger.report.teams import Team, find_team, parse_teams
 from gpuledger.model.settings import InvalidElement
 from gpuledger.model.workload import UNKNOWN, Workload
 
@@ -154,46 +151,3 @@ def test_a_key_twice_in_json_is_refused() -> None:
 )
 def test_entries_that_overlap_are_accepted_if_each_name_can_count(value: object) -> None:
     assert len(parse_teams(value)) == 2
-
-
-PATTERNS = st.lists(st.sampled_from(["a", "b", "*", "?", "[ab]", "[!a]"]), max_size=5).map("".join)
-
-
-@given(PATTERNS, PATTERNS, st.lists(st.text("abc", max_size=6), min_size=20, max_size=60))
-def test_a_pattern_that_covers_another_matches_all_its_names(
-    wide: str, narrow: str, names: list[str]
-) -> None:
-    if _covers(wide, narrow):
-        assert all(fnmatchcase(name, wide) for name in names if fnmatchcase(name, narrow))
-
-
-@pytest.mark.parametrize(
-    ("wide", "narrow", "covers"),
-    [
-        ("*", "", True),
-        ("*", "a*b?", True),
-        ("a*", "ab*", True),
-        ("ab*", "a*", False),
-        ("*?", "?*", True),
-        ("*?*", "a", True),
-        ("*?", "", False),
-        ("*?", "*", False),
-        ("?*", "*", False),
-        ("[ab]*", "a-1", True),
-        ("[ab]*", "c", False),
-        ("[ab]", "[ab]", True),
-        ("?", "[ab]", True),
-        ("a", "?", False),
-        ("*-prod", "x-*-prod", True),
-        ("**", "x", True),
-        ("x[", "x[", True),
-    ],
-)
-def test_which_patterns_cover_which(wide: str, narrow: str, covers: bool) -> None:
-    assert _covers(wide, narrow) is covers
-
-
-def test_a_literal_name_is_covered_exactly_if_it_matches() -> None:
-    assert all(
-        _covers(p, n) == fnmatchcase(n, p) for p in ("a*c", "?b?", "[a-c]*") for n in ("abc", "b", "dbd")
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Protocol, TypeVar
 
@@ -14,6 +14,20 @@ class _Ordered(Protocol):
 
 
 K = TypeVar("K", bound=_Ordered)
+
+
+def round_parts(total: int, exact: Sequence[int] | Sequence[Fraction], unit: int = 1) -> list[int]:
+    """Round exact parts of `total` to integers that sum to it: largest remainder, of equal ones the first.
+
+    Parts are in units of 1/`unit`. `total` is their sum, rounded if that is no integer.
+    """
+    found = [part // unit for part in exact]
+    missing = total - sum(found)
+    if missing:
+        # Sorting is stable.
+        for place in sorted(range(len(exact)), key=lambda place: -(exact[place] % unit))[:missing]:
+            found[place] += 1
+    return found
 
 
 def round_shares(total: int, exact: Mapping[K, int], unit: int = 1) -> dict[K, int]:

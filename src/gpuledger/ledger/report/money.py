@@ -10,6 +10,8 @@ from decimal import Decimal
 from fractions import Fraction
 from math import floor
 
+from gpuledger.ledger.energy.shares import round_parts
+
 # Digits of money in files; a table for people has two.
 FILE_DIGITS = 10
 TABLE_DIGITS = 2
@@ -31,13 +33,7 @@ def split_rounded(total: Decimal, parts: Sequence[Fraction], digits: int) -> lis
     The total is within one unit of the last digit of the exact sum.
     """
     unit = 10**digits
-    scaled = [part * unit for part in parts]
-    rounded = [floor(amount) for amount in scaled]
-    missing = int(Fraction(total) * unit) - sum(rounded)
-    # Sorting is stable: of equal remainders, the first ones are rounded up.
-    by_remainder = sorted(range(len(parts)), key=lambda at: rounded[at] - scaled[at])
-    for at in by_remainder[:missing]:
-        rounded[at] += 1
+    rounded = round_parts(int(Fraction(total) * unit), [part * unit for part in parts])
     return [_decimal(amount, digits) for amount in rounded]
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import lcm
 from typing import NamedTuple
 
+from gpuledger.ledger.energy.shares import round_parts
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING, GpuPart, GpuTime
 from gpuledger.ledger.report.grouping import Party, party_text
 from gpuledger.ledger.time.account import OWNER, UNCUT, OwnerKey, container_of, owner_key
@@ -91,8 +92,8 @@ def old_hour_time(
         rows.append(_Row(device.part, IDLE, None, False, empty, empty + micro * found.idle))
     uncovered = unit * rest.numerator // rest.denominator * watched
     rows.append(_Row(gpu, UNCUT if devices else IDLE, None, False, uncovered, uncovered))
-    by_allocation = _whole(watched, [row.allocation for row in rows], unit)
-    by_residence = _whole(watched, [row.residence for row in rows], unit)
+    by_allocation = round_parts(watched, [row.allocation for row in rows], unit)
+    by_residence = round_parts(watched, [row.residence for row in rows], unit)
     for row, allocation, residence in zip(rows, by_allocation, by_residence, strict=True):
         if allocation or residence:
             yield GpuTime(quarter, *row[:4], allocation, residence)
@@ -122,16 +123,6 @@ def _owner_rows(
             if one.allocated and not one.resident:
                 party = _none_running(party)
             yield _Row(part, OWNER, party, is_estimate, allocation * micro, residence * micro)
-
-
-def _whole(total: int, exact: Sequence[int], unit: int) -> list[int]:
-    """Whole parts of the total, from parts in units of 1/`unit`: largest remainder, ties in order."""
-    found = [amount // unit for amount in exact]
-    missing = total - sum(found)
-    if missing:
-        for place in sorted(range(len(exact)), key=lambda place: -(exact[place] % unit))[:missing]:
-            found[place] += 1
-    return found
 
 
 @lru_cache(50_000)

@@ -14,7 +14,7 @@ from math import lcm
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.evidence import DESKTOP_SHARE
-from gpuledger.ledger.energy.shares import part_sizes
+from gpuledger.ledger.energy.shares import part_sizes, round_parts
 from gpuledger.ledger.time.account import (
     DOWN,
     OWNER,
@@ -66,14 +66,7 @@ class Split:
 
 def largest_remainder(numerators: Sequence[int], denominator: int, microseconds: int) -> list[int]:
     """Whole microseconds by part that sum to the total; of equal remainders the first counts."""
-    exact = [microseconds * numerator for numerator in numerators]
-    found = [amount // denominator for amount in exact]
-    missing = microseconds - sum(found)
-    if missing:
-        ranked = sorted(range(len(exact)), key=lambda rank: (-(exact[rank] % denominator), rank))
-        for rank in ranked[:missing]:
-            found[rank] += 1
-    return found
+    return round_parts(microseconds, [microseconds * numerator for numerator in numerators], denominator)
 
 
 class DevicePart(NamedTuple):

@@ -43,11 +43,6 @@ def unpriced_amount(charges: Charges | None) -> int:
     return sum(amount for rate, amount in (charges or {}).items() if rate.price is None)
 
 
-def unpriced_gpus(charges: Charges | None) -> frozenset[str]:
-    """The uuids of the Gpus with an unpriced amount."""
-    return frozenset(rate.gpu for rate, amount in (charges or {}).items() if rate.price is None and amount)
-
-
 def sum_charges(summed: Iterable[Charges | None]) -> Charges | None:
     """The sum by rate; None if none of them has a price."""
     total: dict[Rate, int] | None = None

@@ -131,8 +131,9 @@ class ReportLine:
 
 
 # Amounts of which the sum of rows is the sum of the known ones.
+_CHARGES = frozenset({"time_charges", "energy_charges"})
 _SUMMED = tuple(
-    item.name for item in fields(ReportLine) if str(item.type).startswith(("int | None", "Fraction | None"))
+    item.name for item in fields(ReportLine) if item.default is None and item.name not in _CHARGES
 )
 
 

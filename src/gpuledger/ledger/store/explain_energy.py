@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,6 @@ class EnergyIntervalReader:
         self._history = history
         self._found = found
         self._account = target.key[0] if target.kind == ACCOUNT else ""
-        self._cell_end = lru_cache(None)(self._find_cell_end)
 
     def read(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[Interval]:
         """The intervals of a segment. `prices` is None if energy has no price."""
@@ -87,11 +85,8 @@ class EnergyIntervalReader:
                 for *_, party, millijoules in rows
                 if party is not None
             ]
-            times = (float(quarter * QUARTER), float(self._cell_end(quarter) * QUARTER))
+            times = (float(quarter * QUARTER), float(self._history.cell_end(quarter) * QUARTER))
             yield self._interval(uuid, method, times, accounts, shares, prices, exact=False)
-
-    def _find_cell_end(self, quarter: int) -> int:
-        return self._history.cuts_around(quarter + 1)[1]
 
     def _interval(
         self,

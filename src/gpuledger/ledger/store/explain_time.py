@@ -16,7 +16,6 @@ from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.store.explain_energy import device_place, party_name, rows_of
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.old_time import old_gpu_time
-from gpuledger.ledger.store.time_history import TimeReader
 from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
 from gpuledger.ledger.time.split import ALLOCATION
 from gpuledger.ledger.watched_time import QUARTER
@@ -60,10 +59,9 @@ class TimeIntervalReader:
         self._history = history
         self._target = target
         self._basis = basis
-        self._reader = TimeReader(history.connection, history.party, history.session)
+        self._reader = history.time_reader
         self._is_own = lru_cache(50_000)(target.is_own)
         self._name = lru_cache(50_000)(party_name)
-        self._cell_end = lru_cache(None)(self._find_cell_end)
 
     def read(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[TimeInterval]:
         """The intervals of a segment. `prices` is None if time has no price."""
@@ -105,12 +103,9 @@ class TimeIntervalReader:
                 part = self._reader.part(number)
                 owner = self._history.party(party) if account == OWNER else None
                 by_gpu[part.gpu].append(_Cell(part, account, owner, bool(is_estimate), amount))
-            times = (float(quarter * QUARTER), float(self._cell_end(quarter) * QUARTER))
+            times = (float(quarter * QUARTER), float(self._history.cell_end(quarter) * QUARTER))
             for _, cells in sorted(by_gpu.items()):
                 yield from self._intervals(times, cells, prices, exact=False)
-
-    def _find_cell_end(self, quarter: int) -> int:
-        return self._history.cuts_around(quarter + 1)[1]
 
     def _intervals(
         self,

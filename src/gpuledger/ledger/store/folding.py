@@ -17,7 +17,6 @@ from gpuledger.ledger.report.grouping import Party, party_text
 from gpuledger.ledger.store.hour_cells import HourCells
 from gpuledger.ledger.store.presence import (
     LIVED_BETWEEN,
-    UNKNOWN_PARTY,
     allocation_cells,
     party_of_session,
     session_lives,
@@ -112,7 +111,7 @@ def fold_time_spans(connection: Connection, before: int, most: int, cells: HourC
     Runs within a transaction of the caller. Raises sqlite3.Error.
     """
     number_of, session = _party_numbers(connection), cache(partial(party_of_session, connection))
-    reader = TimeReader(connection, lambda _: UNKNOWN_PARTY, session)
+    reader = TimeReader(connection, session)
     spans = connection.execute(_OLD_TIME_SPANS, (before, most)).fetchall()
     folded: dict[tuple[int, int, str, int, bool], list[int]] = {}
     for number, quarter, ends, split, length in spans:

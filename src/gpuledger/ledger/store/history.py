@@ -14,7 +14,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.ledger.report.gpu_time import GpuTime
 from gpuledger.ledger.report.grouping import Party, party_from_text
 from gpuledger.ledger.report.tally import EnergyEntry, TimeEntry
 from gpuledger.ledger.store.cuts import Cuts
@@ -105,6 +104,9 @@ class History:
         self._process: frozenset[int] = frozenset()
         self.party = lru_cache(_CACHED)(self._read_party)
         self.session = lru_cache(_CACHED)(partial(party_of_session, self.connection))
+        self.cell_end = lru_cache(_CACHED)(self._find_cell_end)
+        # Splits and parts are read once.
+        self.time_reader = TimeReader(self.connection, self.session)
 
     def close(self) -> None:
         """Close the file."""
@@ -118,6 +120,7 @@ class History:
         view = copy(self)
         view._process = frozenset(numbers)
         view.session = lru_cache(_CACHED)(lambda number: view._rename(number, self.session(number)))
+        view.time_reader = TimeReader(view.connection, view.session)
         return view
 
     def _rename(self, number: int, party: Party) -> Party:
@@ -164,6 +167,10 @@ class History:
         """
         return self._cuts.around(quarter)
 
+    def _find_cell_end(self, quarter: int) -> int:
+        """The quarter at which the folded hour ends that begins with this one."""
+        return self.cuts_around(quarter + 1)[1]
+
     @cached_property
     def _cuts(self) -> Cuts:
         return Cuts(self.connection, self.time_from, stored_hour_cells(self.connection))
@@ -205,13 +212,6 @@ class History:
             known.append(int(begun // QUARTER))
         return min(known, default=None)
 
-    def gpu_time(self, since: int, until: int) -> Iterator[GpuTime]:
-        """Time of all accounts in the quarters from `since` to before `until`.
-
-        The party of an owner without a process has the command NONE_RUNNING.
-        """
-        return TimeReader(self.connection, self.party, self.session).gpu_time(since, until)
-
     @property
     def gpu_sights(self) -> Mapping[str, tuple[int, int]]:
         """Unix microseconds of the first and the last sight of each Gpu in the time books, by uuid."""
@@ -219,7 +219,7 @@ class History:
 
     def time_spans(self, since: int, until: int) -> Iterator[TimeSpanEntry]:
         """The time spans of these quarters that are not folded, in order."""
-        return TimeReader(self.connection, self.party, self.session).spans(since, until)
+        return self.time_reader.spans(since, until)
 
     def energy(self, since: int, until: int, progress: Progress | None = None) -> Iterator[EnergyEntry]:
         """Energy booked in the quarters from `since` to before `until`."""

@@ -9,7 +9,6 @@ from gpuledger.ledger.owners import kubernetes_job, user_of
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING
 from gpuledger.ledger.report.grouping import LABEL, TEAM, Party
 from gpuledger.ledger.report.teams import Team, find_team
-from gpuledger.ledger.store.time_history import TimeReader
 
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
@@ -79,7 +78,7 @@ def _parties(history: History, since: int, until: int) -> Iterator[Party]:
     for query in _FOLDED:
         for (number,) in connection.execute(query, within):
             yield history.party(number)
-    reader = TimeReader(connection, history.party, history.session)
+    reader = history.time_reader
     for (number,) in connection.execute(_SPLITS, within):
         for split in reader.split(number):
             for entry in split.entries:

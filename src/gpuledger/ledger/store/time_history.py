@@ -1,4 +1,4 @@
-"""Reads the time books: spans with the split of their microseconds, and folded hours."""
+"""Reads the time books: spans with the split of their microseconds, and the parts of Gpus."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
+from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.grouping import Party, party_of
 from gpuledger.ledger.store.presence import UNKNOWN_PARTY
 from gpuledger.ledger.store.rows import workload_from_text
-from gpuledger.ledger.time.account import OWNER
 from gpuledger.ledger.time.split import largest_remainder
 from gpuledger.model.workload import UNKNOWN
 
@@ -24,10 +22,6 @@ _CACHED = 20_000
 _SPANS = """
 SELECT quarter, gpu, begins, ends, microseconds, split FROM time_spans
     WHERE quarter >= ? AND quarter < ? ORDER BY quarter, gpu, begins, number
-"""
-_FOLDED = """
-SELECT quarter, part, account, party, is_estimate, allocation, residence FROM hour_gpu_time
-    WHERE quarter >= ? AND quarter < ? ORDER BY quarter
 """
 
 
@@ -94,12 +88,10 @@ class TimeSpanEntry(NamedTuple):
 class TimeReader:
     """Reads the time books of one connection. Raises sqlite3.Error."""
 
-    def __init__(
-        self, connection: Connection, party: Callable[[int], Party], session: Callable[[int], Party]
-    ) -> None:
-        """`party` and `session` return the party of these numbers."""
+    def __init__(self, connection: Connection, session: Callable[[int], Party]) -> None:
+        """`session` returns the party of a Session's number."""
         self._connection = connection
-        self._party, self._session = party, session
+        self._session = session
         self.split = lru_cache(_CACHED)(self._read_split)
         self.part = lru_cache(None)(self._read_part)
         self.entry_party = lru_cache(_CACHED)(self._read_entry_party)
@@ -111,24 +103,6 @@ class TimeReader:
         ):
             amounts = self.split(number).amounts(microseconds)
             yield TimeSpanEntry(quarter, gpu, begins, ends, microseconds, amounts)
-
-    def gpu_time(self, since: int, until: int) -> Iterator[GpuTime]:
-        """Time in the quarters from `since` to before `until`: of folded hours, then of spans."""
-        for quarter, part, account, party, is_estimate, allocation, residence in self._connection.execute(
-            _FOLDED, (since, until)
-        ):
-            owner = self._party(party) if account == OWNER else None
-            yield GpuTime(quarter, self.part(part), account, owner, bool(is_estimate), allocation, residence)
-        for (quarter, _), spans in groupby(self.spans(since, until), lambda span: (span.quarter, span.gpu)):
-            summed: dict[SplitEntry, list[int]] = {}
-            for span in spans:
-                for entry, (allocation, residence) in span.amounts.items():
-                    amounts = summed.setdefault(entry, [0, 0])
-                    amounts[0] += allocation
-                    amounts[1] += residence
-            for entry, (allocation, residence) in summed.items():
-                part, owner = self.part(entry.part), self.entry_party(entry.session, entry.owner)
-                yield GpuTime(quarter, part, entry.account, owner, entry.is_estimate, allocation, residence)
 
     def _read_split(self, number: int) -> StoredSplits:
         query = "SELECT split FROM time_splits WHERE number = ?"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.gpu_time import GpuTime
 from gpuledger.ledger.store.schema import BEGUN
-from gpuledger.ledger.store.time_history import SplitEntry, TimeReader
+from gpuledger.ledger.store.time_history import SplitEntry
 from gpuledger.ledger.time.account import OWNER
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.session import UNOBSERVED
@@ -31,8 +31,11 @@ _END = 2**40
 
 
 def gpu_time_sums(history: History, since: int, until: int) -> Iterator[GpuTime]:
-    """The sums of `History.gpu_time` that are not 0 by both bases, all with the quarter `since`."""
-    reader = TimeReader(history.connection, history.party, history.session)
+    """The time of all accounts in these quarters that is not 0 by both bases, all with the quarter `since`.
+
+    The party of an owner without a process has the command NONE_RUNNING.
+    """
+    reader = history.time_reader
     for part, account, party, is_estimate, *both in history.connection.execute(_FOLDED, (since, until)):
         owner = history.party(party) if account == OWNER else None
         if any(both):

@@ -23,6 +23,7 @@ from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.schema import EARLIER_ZONES, TIME_FROM, ZONE
+from gpuledger.ledger.store.time_sums import gpu_time_sums
 from gpuledger.ledger.time.split import BASES
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import GpuProcess
@@ -112,8 +113,10 @@ def assert_exports_all_time(state: LedgerState) -> None:
 
 
 def time_of(file: Path, since: int = 0, until: int = 2**40) -> list[GpuTime]:
+    """Time by quarter; of a folded hour, that of its first one."""
     with closing(History(file)) as history:
-        return list(history.gpu_time(since, until))
+        first, end = max(since, history.first_quarter or 0), min(until, history.end_quarter)
+        return [one for quarter in range(first, end) for one in gpu_time_sums(history, quarter, quarter + 1)]
 
 
 def sums(file: Path, since: int = 0, until: int = 2**40) -> dict[str, list[int]]:
@@ -386,8 +389,7 @@ def test_spans_that_the_size_limit_leaves_keep_their_owner(tmp_path: Path) -> No
     # Its hour is folded when it ended more than two hours ago as a whole.
     for _ in range(160):
         node.look(A, seconds=50)
-    with closing(History(node.file)) as history:
-        owners = {time.party.owner.pod for time in history.gpu_time(0, 2**40) if time.party is not None}
+    owners = {time.party.owner.pod for time in time_of(node.file) if time.party is not None}
     assert owners == {PODS[0].pod}
 
 

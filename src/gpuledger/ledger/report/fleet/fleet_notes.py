@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.fleet.fleet import Fleet, scrape_delay
 from gpuledger.ledger.report.fleet.scraped import RESIDENT
 from gpuledger.ledger.report.formats import format_time
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, SPREAD, Prices
 from gpuledger.ledger.report.usage_report import Period, ReportLine
-
-_MICROSECONDS_PER_HOUR = 1_000_000 * SECONDS_PER_HOUR
 
 
 def fleet_notes(
@@ -60,7 +59,7 @@ def _accuracy(fleets: Sequence[Fleet], total: ReportLine, origin: str) -> Iterat
         f"kWh{energy}"
     )
     if total.time_bound is not None and any(fleet.time.is_scraped for fleet in fleets):
-        hours = total.time_bound / _MICROSECONDS_PER_HOUR
+        hours = total.time_bound / MICROSECONDS_PER_HOUR
         text += f" and {hours:,.5f} GPU-hours{_share(total.time_bound, total.gpu_microseconds or 0)}"
     yield text + "."
 

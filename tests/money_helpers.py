@@ -19,7 +19,7 @@ from gpuledger.ledger.report.segments import SegmentPrices, cut_segments, full_h
 from gpuledger.ledger.report.settings import SPREAD, Prices
 from gpuledger.ledger.report.tally import EnergyEntry, Tally
 from gpuledger.ledger.report.usage_report import Period, UsageReport
-from gpuledger.ledger.zone_hours import QUARTER
+from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.workload import Workload
 
@@ -29,7 +29,6 @@ KWH_MJ = 3_600_000_000
 H100 = gpu(0, name="NVIDIA H100", sm_count=132)
 H100_TOO = gpu(1, name="NVIDIA H100", sm_count=132)
 A100 = gpu(2, name="NVIDIA A100", sm_count=108)
-DEVICES: dict[str, Device] = {device.uuid: device for device in (H100, H100_TOO, A100)}
 
 
 def prices(**settings: Any) -> Prices:
@@ -47,8 +46,9 @@ def pod(name: str, namespace: str = "ml", device: Device = H100, command: str = 
 
 @dataclass
 class Entries:
-    """Entries by quarter."""
+    """Entries by quarter, of these Gpus."""
 
+    gpus: Sequence[Gpu] = (H100, H100_TOO, A100)
     times: list[GpuTime] = field(default_factory=list)
     energy: list[tuple[int, EnergyEntry]] = field(default_factory=list)
 
@@ -90,7 +90,8 @@ class Entries:
         begins, ends = parts[0].begins, parts[-1].ends
         spread = given.idle == SPREAD
         listed = PriceList(given, zone)
-        grouping = find_grouping(by, DEVICES)
+        devices = {device.uuid: device for device in self.gpus}
+        grouping = find_grouping(by, devices)
         tally = Tally(grouping, lambda _: Fraction(1), basis=given.basis, spread=spread)
         cuts: Iterable[int] = full_hours(begins, ends, zone) if spread else listed.boundaries(begins, ends)
         for segment in cut_segments(parts, cuts):
@@ -103,7 +104,7 @@ class Entries:
                     tally.add_gpu_time(time)
         tally.finish()
         period = Period(begins * QUARTER, ends * QUARTER, begins * QUARTER, ends * QUARTER)
-        scope = ReportScope(grouping, given, DEVICES, period, parts, sights=sights)
+        scope = ReportScope(grouping, given, devices, period, parts, sights=sights)
         return build_usage_report(tally, scope, lambda segment: SegmentPrices(listed, "", segment.since))
 
 

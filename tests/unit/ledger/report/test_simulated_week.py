@@ -19,7 +19,7 @@ from gpuledger.ledger.report.money import round_decimal
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.model.devices import Gpu
-from money_helpers import DEVICES, KWH_MJ, SECOND, Entries, pod, prices
+from money_helpers import KWH_MJ, SECOND, Entries, pod, prices
 
 # 2026-11-30 00:00 UTC.
 MONDAY = 1_795_996_800 // 900
@@ -49,8 +49,7 @@ def owners(device: Gpu) -> list[Party]:
 @cache
 def week() -> tuple[Entries, Fraction]:
     """The entries, and the money that they cost, computed entry by entry."""
-    random, books, money = Random(27), Entries(), Fraction(0)
-    DEVICES.update({device.uuid: device for device in GPUS})
+    random, books, money = Random(27), Entries(GPUS), Fraction(0)
     for quarter in range(MONDAY, MONDAY + QUARTERS):
         is_late = quarter >= MONDAY + 3 * 96
         for device in GPUS:

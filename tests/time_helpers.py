@@ -13,12 +13,12 @@ from functools import cached_property
 from builders import process, reading
 from gpuledger.ledger.time.account import UNCUT, TimeAccount
 from gpuledger.ledger.time.span import TimePosting, TimeSpan
-from gpuledger.ledger.time.split import ALLOCATION, BASES
 from gpuledger.ledger.time.stored import time_fields, time_from_fields
 from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import AccountingRecord, GpuProcess
+from gpuledger.model.session import ALLOCATION, BASES
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 

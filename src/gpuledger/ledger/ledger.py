@@ -23,14 +23,13 @@ from gpuledger.ledger.service_processes import serving_processes
 from gpuledger.ledger.sessions import OpenSession, Sessions
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.time.span import TimePosting
-from gpuledger.ledger.time.split import ALLOCATION
 from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.ledger.time_accounts import TimeAccounts
 from gpuledger.ledger.time_persistence import TimePersistence
 from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import Quantity
-from gpuledger.model.session import EnergyState, LedgerState, TimeState
+from gpuledger.model.session import ALLOCATION, EnergyState, LedgerState, TimeState
 from gpuledger.model.snapshot import Snapshot
 
 # Histogram bounds in seconds, from a test run to a week of training.

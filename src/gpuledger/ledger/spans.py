@@ -16,11 +16,9 @@ from itertools import pairwise
 
 from gpuledger.ledger.energy.floor import Floors
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
-from gpuledger.ledger.watched_time import HOUR, QUARTER
+from gpuledger.ledger.watched_time import HOUR, MICRO, QUARTER
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.session import UNOBSERVED
-
-_MICRO = 1_000_000
 
 
 @dataclass(slots=True)
@@ -176,12 +174,12 @@ def _continues(span: Span, part: _Part, kind: tuple[int | None, str, tuple[int, 
 
 
 def _parts(begins: float, ends: float) -> list[_Part]:
-    length = round((ends - begins) * _MICRO)
+    length = round((ends - begins) * MICRO)
     # If the wall clock was set back, the end is before the beginning: nothing to cut either.
     if _quarter(begins) == _quarter(ends) or ends < begins or _is_long(begins, ends):
         return [_Part(begins, ends, 0, max(length, 1), max(length, 1))]
     quarters = range(_quarter(begins) + 1, -int(-ends // QUARTER))
-    cuts = [(float(quarter * QUARTER), round((quarter * QUARTER - begins) * _MICRO)) for quarter in quarters]
+    cuts = [(float(quarter * QUARTER), round((quarter * QUARTER - begins) * MICRO)) for quarter in quarters]
     edges = [(begins, 0), *cuts, (ends, length)]
     return [_Part(first, last, since, until, length) for (first, since), (last, until) in pairwise(edges)]
 

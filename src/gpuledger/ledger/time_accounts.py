@@ -17,8 +17,7 @@ from gpuledger.ledger.owners import labels_of
 from gpuledger.ledger.ownership import OWNER_TIMEOUT
 from gpuledger.ledger.time.account import OWNER, UNCUT, TimeAccount, is_named
 from gpuledger.ledger.time.span import TimePosting
-from gpuledger.ledger.time.split import ALLOCATION
-from gpuledger.model.session import IDLE, TimeRow, TimeState
+from gpuledger.model.session import ALLOCATION, IDLE, TimeRow, TimeState
 from gpuledger.model.snapshot import LONGEST_INTERVAL
 from gpuledger.model.workload import PENDING_NAMES, UNKNOWN, Workload
 

@@ -16,7 +16,7 @@ from gpuledger.ledger.journal import (
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING
 from gpuledger.ledger.time.account import is_named
 from gpuledger.ledger.time.gpu_time_ledger import GpuTimeLedger
-from gpuledger.ledger.time.span import QUARTER, TimePosting, TimeSpan
+from gpuledger.ledger.time.span import QUARTER_MICROSECONDS, TimePosting, TimeSpan
 from gpuledger.ledger.time.split import ALL_UNOBSERVED, Split, Splits
 from gpuledger.ledger.time.stored import StoredGpuTime
 from gpuledger.ledger.time.time_ledger import TimeLedger
@@ -318,7 +318,7 @@ class TimePersistence:
 
 
 def _kind(entry: JournalTimeSpan) -> tuple[str, int, str]:
-    return (entry.span.gpu.uuid, entry.span.begins // QUARTER, entry.text)
+    return (entry.span.gpu.uuid, entry.span.begins // QUARTER_MICROSECONDS, entry.text)
 
 
 def _no_number(process: ProcessKey) -> int:
@@ -337,4 +337,4 @@ def _session_number(process: ProcessKey | None, number_of: Callable[[ProcessKey]
 
 def _is_continued(before: TimeSpan, span: TimeSpan) -> bool:
     """Whether the split of the newest stored span can be used again: its row is certainly there."""
-    return before.splits is span.splits and 0 <= span.begins - before.ends < QUARTER
+    return before.splits is span.splits and 0 <= span.begins - before.ends < QUARTER_MICROSECONDS

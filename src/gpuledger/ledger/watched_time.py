@@ -17,6 +17,9 @@ from struct import unpack as unpack_numbers
 from gpuledger.model.snapshot import LONGEST_INTERVAL
 
 HOUR, QUARTER, MINUTE = 3600, 900, 60
+QUARTERS_PER_HOUR = HOUR // QUARTER
+# Microseconds in a second.
+MICRO = 1_000_000
 _BYTES = HOUR // 8
 # Limit while the store is unavailable; the oldest minutes are discarded.
 _MAX_UNSAVED_MINUTES = 1440

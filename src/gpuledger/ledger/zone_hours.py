@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, tzinfo
 
-from gpuledger.ledger.watched_time import QUARTER
-
-_MOST = 4
+from gpuledger.ledger.watched_time import QUARTER, QUARTERS_PER_HOUR
 
 
 def hour_begins(quarter: int, zone: tzinfo | None) -> int:
     """The first quarter of the zone's full hour that contains this quarter."""
     hour = _local_hour(quarter, zone)
     first = quarter
-    while quarter - first < _MOST - 1 and _local_hour(first - 1, zone) == hour:
+    while quarter - first < QUARTERS_PER_HOUR - 1 and _local_hour(first - 1, zone) == hour:
         first -= 1
     return first
 
@@ -29,7 +27,7 @@ def hour_ends(quarter: int, zone: tzinfo | None) -> int:
     hour = _local_hour(quarter, zone)
     begins = hour_begins(quarter, zone)
     end = quarter + 1
-    while end - begins < _MOST and _local_hour(end, zone) == hour:
+    while end - begins < QUARTERS_PER_HOUR and _local_hour(end, zone) == hour:
         end += 1
     return end
 

@@ -16,6 +16,10 @@ from gpuledger.model.snapshot import CollectorRun
 # not reading the Gpu).
 PROCESS, IDLE, UNATTRIBUTED, UNOBSERVED = "process", "idle", "unattributed", "unobserved"
 
+# Who pays for a second of a Gpu: owners that have it allocated, or those with a process on it.
+ALLOCATION, RESIDENCE = "allocation", "residence"
+BASES = (ALLOCATION, RESIDENCE)
+
 
 @dataclass(frozen=True, slots=True)
 class Account:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from builders import gpu, instance
 from gpuledger.ledger.time.account import OWNER, TimeAccount
 from gpuledger.ledger.time.span import TimeSpan
-from gpuledger.ledger.time.split import BASES, RESIDENCE, Split, Splits
+from gpuledger.ledger.time.split import Split, Splits
 from gpuledger.ledger.time_accounts import TimeAccounts
-from gpuledger.model.session import TimeState
+from gpuledger.model.session import BASES, RESIDENCE, TimeState
 from gpuledger.model.workload import Workload
 from time_helpers import Books, Has, Runs, Truth, job, pod, user
 

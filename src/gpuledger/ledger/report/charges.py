@@ -7,8 +7,9 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR
+from gpuledger.ledger.watched_time import MICRO
 
-MICROSECONDS_PER_HOUR = SECONDS_PER_HOUR * 1_000_000
+MICROSECONDS_PER_HOUR = SECONDS_PER_HOUR * MICRO
 
 
 class Rate(NamedTuple):

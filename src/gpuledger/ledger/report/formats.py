@@ -18,7 +18,7 @@ from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.report_columns import HOUR_DIGITS, ReportColumn, report_columns, round_column
 from gpuledger.ledger.report.settings import SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UnbilledTime, UsageReport
-from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.model.text import escape_to_one_line
 
 # Of CSV and JSON. Since 2, `gpu_hours` is billed time, which adds up: owners of a shared GPU share its hours.
@@ -108,7 +108,7 @@ def as_json(report: UsageReport) -> dict[str, Any]:
                 **({"period": report.periods[one.period].name} if report.has_periods else {}),
                 **dict(zip(report.grouping.columns, one.key, strict=True)),
                 "account": one.account,
-                "gpu_hours": _hours(Fraction(one.microseconds, 1_000_000)),
+                "gpu_hours": _hours(Fraction(one.microseconds, MICRO)),
                 "gpu_microseconds": one.microseconds,
                 "cost": _number(_unbilled_cost(one)),
                 "unpriced_microseconds": None if one.charges is None else unpriced_amount(one.charges),

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from gpuledger.ledger.report.grouping import Party
-from gpuledger.ledger.time.split import ALLOCATION
+from gpuledger.model.session import ALLOCATION
 
 # The command of an owner's row without a process.
 NONE_RUNNING = "(none running)"

@@ -17,9 +17,8 @@ from gpuledger.ledger.energy.shares import round_parts
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING, GpuPart, GpuTime
 from gpuledger.ledger.report.grouping import Party, party_text
 from gpuledger.ledger.time.account import OWNER, UNCUT, OwnerKey, container_of, owner_key
+from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.session import IDLE
-
-_MICRO = 1_000_000
 
 
 class PresentParty(NamedTuple):
@@ -76,7 +75,7 @@ def old_hour_time(
     watched too, and it is all that is known of a Gpu without energy.
     """
     parties = [sorted(device.parties, key=_text_of) for device in devices]
-    present = [_union(ones).bit_count() * _MICRO for ones in parties]
+    present = [_union(ones).bit_count() * MICRO for ones in parties]
     watched = max([observed, *present])
     if not watched:
         return
@@ -86,7 +85,7 @@ def old_hour_time(
     rows: list[_Row] = []
     for device, weight, ones, found, seconds in zip(devices, weights, parties, shares, present, strict=True):
         scale = unit * weight.numerator // weight.denominator
-        micro = scale // found.unit * _MICRO
+        micro = scale // found.unit * MICRO
         rows += _owner_rows(device.part, ones, found, micro)
         empty = scale * (watched - seconds)
         rows.append(_Row(device.part, IDLE, None, False, empty, empty + micro * found.idle))

@@ -27,11 +27,10 @@ from gpuledger.ledger.report.usage_report import (
     unmetered_notes,
 )
 from gpuledger.ledger.time.account import DOWN
-from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.model.devices import Device
 from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
 
-_MICRO = 1_000_000
 _OWN = (IDLE, UNATTRIBUTED, UNOBSERVED)
 
 
@@ -188,14 +187,14 @@ def _add_unwatched(
     tally: Tally, scope: ReportScope, prices_of: Callable[[PriceSegment], SegmentPrices]
 ) -> Counter[str]:
     """Add the time between each Gpu's first and last sight in which it was not watched; return it by Gpu."""
-    last = round(min(scope.period.until, scope.period.last) * _MICRO)
+    last = round(min(scope.period.until, scope.period.last) * MICRO)
     missed: Counter[str] = Counter()
     for gpu, (first, end) in (scope.sights or {}).items():
         whole = GpuPart(gpu, gpu_key(gpu, scope.devices)[2])
         charges: Counter[tuple[int, Rate]] = Counter()
         for segment, watched in tally.segments.items():
-            begins = max(segment.since * QUARTER * _MICRO, first)
-            ends = min(segment.until * QUARTER * _MICRO, end, last)
+            begins = max(segment.since * QUARTER * MICRO, first)
+            ends = min(segment.until * QUARTER * MICRO, end, last)
             if missing := max(ends - begins, 0) - watched[gpu]:
                 charges[segment.period, prices_of(segment).time_rate(whole)] += missing
         # A clock that was set back is watched twice, so that more is watched than there is.
@@ -207,7 +206,7 @@ def _add_unwatched(
 
 def _present(gpus: Collection[str], scope: ReportScope) -> frozenset[str]:
     """Those of these Gpus that were seen in the period, or of which it is not known when."""
-    begins, ends = (unix * _MICRO for unix in (scope.period.since, scope.period.until))
+    begins, ends = (unix * MICRO for unix in (scope.period.since, scope.period.until))
     sights = scope.sights or {}
     return frozenset(
         gpu for gpu in gpus if gpu not in sights or (sights[gpu][0] < ends and begins < sights[gpu][1])
@@ -228,7 +227,7 @@ def _gpu_lines(
             GpuLine(
                 *gpu_key(uuid, devices),
                 millijoules=(amount.millijoules if amount else 0) if known else None,
-                observed=Fraction(amount.microseconds if amount else 0, _MICRO) if known else None,
+                observed=Fraction(amount.microseconds if amount else 0, MICRO) if known else None,
                 accounts=dict(tally.watched.get(uuid, {})),
                 unwatched=missed.get(uuid, 0),
             )

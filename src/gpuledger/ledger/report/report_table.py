@@ -19,8 +19,7 @@ from gpuledger.ledger.report.usage_report import (
     sum_lines,
 )
 from gpuledger.ledger.time.account import DOWN
-from gpuledger.ledger.time.split import ALLOCATION
-from gpuledger.model.session import PROCESS, UNOBSERVED
+from gpuledger.model.session import ALLOCATION, PROCESS, UNOBSERVED
 from gpuledger.model.text import escape_to_one_line
 
 _BAR = 16

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from gpuledger.ledger.report.price_entries import CO2, GPU_HOUR, KWH, PUE, PriceValue, price_parser
 from gpuledger.ledger.report.teams import Team, parse_teams
+from gpuledger.model.session import ALLOCATION, BASES
 from gpuledger.model.settings import ReloadPolicy, choice, duration, setting, text
 
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
-ALLOCATION, RESIDENCE = "allocation", "residence"
 ROW, SPREAD = "row", "spread"
 
 
@@ -53,7 +53,7 @@ class Prices:
     )
     basis: str = setting(
         "price.basis",
-        choice(ALLOCATION, RESIDENCE),
+        choice(*BASES),
         ALLOCATION,
         "owners pay for GPU time by allocation, or by residence (processes on the GPU)",
         flags=("--price.basis", "--basis"),

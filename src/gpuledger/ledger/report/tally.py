@@ -17,10 +17,9 @@ from gpuledger.ledger.report.idle_spread import IdleSpread
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
-from gpuledger.ledger.time.split import ALLOCATION
-from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
+from gpuledger.ledger.watched_time import MICRO
+from gpuledger.model.session import ALLOCATION, IDLE, UNATTRIBUTED, UNOBSERVED
 
-_MICRO = 1_000_000
 # Seconds of presence without energy that are no gap: the start of a run, and the interval that is still open.
 _SLACK = 120
 
@@ -353,7 +352,7 @@ class Tally:
         """Uuids of Gpus that had residents for longer than their energy was measured."""
         found = set()
         for uuid, seconds in self.occupied_by_gpu.items():
-            gap = seconds - self.gpus[uuid].metered / _MICRO if uuid in self.gpus else 0
+            gap = seconds - self.gpus[uuid].metered / MICRO if uuid in self.gpus else 0
             if gap > max(_SLACK, seconds / 100):
                 found.add(uuid)
         return frozenset(found)

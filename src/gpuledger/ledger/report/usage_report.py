@@ -23,8 +23,7 @@ from gpuledger.ledger.report.charges import (
 from gpuledger.ledger.report.grouping import Grouping, Key
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.settings import Prices
-from gpuledger.ledger.time.split import ALLOCATION
-from gpuledger.model.session import PROCESS
+from gpuledger.model.session import ALLOCATION, PROCESS
 from gpuledger.model.text import escape_to_one_line
 
 # Range time in which a Gpu was in the books, but was not watched: a stop, a pause or a suspend.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpuledger.ledger.store.hour_cells import HourCells
+from gpuledger.ledger.watched_time import QUARTERS_PER_HOUR
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _FOLDED = ("hours", "hour_times", "hour_gpu_time")
-_HOUR = 4
 _CELL = """
 SELECT begin, (SELECT min(quarter) FROM {0} WHERE quarter > begin) FROM
     (SELECT max(quarter) AS begin FROM {0} WHERE quarter <= ?)
@@ -61,11 +61,11 @@ class Cuts(NamedTuple):
 
     def _early_cell(self, quarter: int) -> _Cell | None:
         """The unix hour of a quarter if a version without time books wrote energy spans in it."""
-        begins = quarter - quarter % _HOUR
+        begins = quarter - quarter % QUARTERS_PER_HOUR
         if self.time_from is not None and quarter > self.time_from:
             return None
         query = "SELECT 1 FROM spans WHERE quarter = ? LIMIT 1"
         if self.connection.execute(query, (begins,)).fetchone() is None:
             return None
-        ends = begins + _HOUR
+        ends = begins + QUARTERS_PER_HOUR
         return _Cell(begins, ends if self.time_from is None else min(ends, self.time_from + 1))

@@ -17,11 +17,9 @@ from gpuledger.ledger.store.explain_energy import device_place, party_name, rows
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.old_time import old_gpu_time
 from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
-from gpuledger.ledger.time.split import ALLOCATION
-from gpuledger.ledger.watched_time import QUARTER
-from gpuledger.model.session import IDLE, UNOBSERVED
+from gpuledger.ledger.watched_time import MICRO, QUARTER
+from gpuledger.model.session import ALLOCATION, IDLE, UNOBSERVED
 
-_MICRO = 1_000_000
 _FOLDED = """
 SELECT quarter, part, account, party, is_estimate, {basis} FROM hour_gpu_time
     WHERE quarter >= ? AND quarter < ? AND quarter IN (
@@ -79,7 +77,7 @@ class TimeIntervalReader:
                 )
                 for entry, both in span.amounts.items()
             ]
-            yield from self._intervals((span.begins / _MICRO, span.ends / _MICRO), cells, prices)
+            yield from self._intervals((span.begins / MICRO, span.ends / MICRO), cells, prices)
 
     def read_old(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[TimeInterval]:
         """The time from before the time books, one interval for a segment of the report and a Gpu."""

@@ -22,7 +22,7 @@ from gpuledger.ledger.store.presence import (
     session_lives,
 )
 from gpuledger.ledger.store.time_history import TimeReader
-from gpuledger.ledger.watched_time import MINUTE, QUARTER, pack_seconds
+from gpuledger.ledger.watched_time import MICRO, MINUTE, QUARTER, pack_seconds
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -194,7 +194,7 @@ def _next_quarter(connection: Connection, quarter: int) -> int | None:
 
 def microseconds(begins: float, ends: float) -> int:
     """Length of a span in whole microseconds, so that sums are exact; 0 if the clock was set back."""
-    return max(round((ends - begins) * 1_000_000), 0)
+    return max(round((ends - begins) * MICRO), 0)
 
 
 def times_from(connection: Connection) -> int | None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from gpuledger.host.time_zone import machine_time_zone, named_time_zone
 from gpuledger.ledger.store.schema import EARLIER_ZONES, TIME_FROM, ZONE
+from gpuledger.ledger.watched_time import QUARTERS_PER_HOUR
 from gpuledger.ledger.zone_hours import hour_begins, hour_ends
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-_HOUR = 4
 _META = "SELECT value FROM meta WHERE key = ?"
 
 
@@ -49,8 +49,8 @@ class HourCells:
         place = max(place for place, (first, _) in enumerate(self._zones) if first <= quarter or not place)
         first, zone = self._zones[place]
         if zone is None:
-            begins = quarter - quarter % _HOUR
-            ends = begins + _HOUR
+            begins = quarter - quarter % QUARTERS_PER_HOUR
+            ends = begins + QUARTERS_PER_HOUR
         else:
             begins, ends = max(hour_begins(quarter, zone), first), hour_ends(quarter, zone)
         following = self._zones[place + 1 :]

@@ -12,15 +12,13 @@ from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
 from gpuledger.ledger.report.grouping import Party
 from gpuledger.ledger.report.old_hours import OldDevice, PresentParty, old_hour_time
 from gpuledger.ledger.store.folding import microseconds, times_from
-from gpuledger.ledger.watched_time import HOUR, QUARTER, unpack_seconds
+from gpuledger.ledger.watched_time import HOUR, MICRO, QUARTER, QUARTERS_PER_HOUR, unpack_seconds
 from gpuledger.model.devices import Instance
 from gpuledger.model.session import UNOBSERVED
 
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
 
-_HOUR = 4
-_MICRO = 1_000_000
 _HOURS = """
 SELECT quarter, uuid, sum(microseconds) FROM hours WHERE quarter >= ? AND quarter < ? AND method != ?
     GROUP BY quarter, uuid
@@ -30,8 +28,8 @@ _TIMES = """
 SELECT quarter, party, resident, allocated FROM hour_times WHERE quarter >= ? AND quarter < ? ORDER BY quarter
 """
 _BOOKED = f"""
-SELECT quarter / {_HOUR} FROM time_spans WHERE quarter >= ? AND quarter < ?
-    UNION SELECT quarter / {_HOUR} FROM hour_gpu_time WHERE quarter >= ? AND quarter < ?
+SELECT quarter / {QUARTERS_PER_HOUR} FROM time_spans WHERE quarter >= ? AND quarter < ?
+    UNION SELECT quarter / {QUARTERS_PER_HOUR} FROM hour_gpu_time WHERE quarter >= ? AND quarter < ?
 """
 
 # Microseconds by unix hour and uuid of a Gpu.
@@ -68,7 +66,7 @@ def _presence(history: History, since: int, until: int) -> Iterator[tuple[int, P
     detail = times_from(history.connection)
     folded = until if detail is None else min(max(detail, since), until)
     for quarter, party, resident, allocated in history.connection.execute(_TIMES, (since, folded)):
-        hour, place = divmod(quarter, _HOUR)
+        hour, place = divmod(quarter, QUARTERS_PER_HOUR)
         seconds = place * QUARTER
         yield (
             hour,
@@ -76,10 +74,10 @@ def _presence(history: History, since: int, until: int) -> Iterator[tuple[int, P
             unpack_seconds(resident) << seconds,
             unpack_seconds(allocated) << seconds,
         )
-    for hour in range(folded // _HOUR, -(-until // _HOUR)):
-        quarters = (max(hour * _HOUR, folded), min((hour + 1) * _HOUR, until))
+    for hour in range(folded // QUARTERS_PER_HOUR, -(-until // QUARTERS_PER_HOUR)):
+        quarters = (max(hour * QUARTERS_PER_HOUR, folded), min((hour + 1) * QUARTERS_PER_HOUR, until))
         for entry in history.times(*quarters, _nothing) if quarters[0] < quarters[1] else ():
-            seconds = entry.quarter % _HOUR * QUARTER
+            seconds = entry.quarter % QUARTERS_PER_HOUR * QUARTER
             yield hour, entry.party, entry.resident << seconds, entry.allocated << seconds
 
 
@@ -92,9 +90,9 @@ def _observed(history: History, since: int, until: int) -> _Observed:
     found: _Observed = defaultdict(Counter)
     within = (since, until, UNOBSERVED)
     for quarter, uuid, length in history.connection.execute(_HOURS, within):
-        found[quarter // _HOUR][uuid] += length
+        found[quarter // QUARTERS_PER_HOUR][uuid] += length
     for quarter, uuid, begins, ends in history.connection.execute(_SPANS, within):
-        found[quarter // _HOUR][uuid] += microseconds(begins, ends)
+        found[quarter // QUARTERS_PER_HOUR][uuid] += microseconds(begins, ends)
     return found
 
 
@@ -122,16 +120,16 @@ class _OldTimeReader:
                 gpu, part = self._parts(uuid)
                 by_gpu.setdefault(gpu, []).append(self._device(hour, part, parties))
             for gpu, devices in by_gpu.items():
-                seen = min(watched[gpu.gpu], self._seconds_left(hour) * _MICRO)
+                seen = min(watched[gpu.gpu], self._seconds_left(hour) * MICRO)
                 whole = [one for one in devices if one.part == gpu]
                 cut = [one for one in devices if one.part != gpu]
                 if cut and whole:
                     # The Gpu was cut, or made whole, in this hour: no process is on it while it is cut.
                     uncut = _resident_seconds(whole)
-                    self._add_all(old_hour_time(hour * _HOUR, gpu, 0, _within(whole, uncut)))
-                    seen = max(seen - uncut.bit_count() * _MICRO, 0)
+                    self._add_all(old_hour_time(hour * QUARTERS_PER_HOUR, gpu, 0, _within(whole, uncut)))
+                    seen = max(seen - uncut.bit_count() * MICRO, 0)
                     cut = _within(cut, ~uncut)
-                self._add_all(old_hour_time(hour * _HOUR, gpu, seen, cut or whole))
+                self._add_all(old_hour_time(hour * QUARTERS_PER_HOUR, gpu, seen, cut or whole))
         pending.clear()
 
     def _add_all(self, times: Iterator[GpuTime]) -> None:
@@ -152,7 +150,7 @@ class _OldTimeReader:
 
     def _seconds_left(self, hour: int) -> int:
         """Seconds of the hour, and of a folded one that begins within it, before the end."""
-        return min(max(self._end * QUARTER - hour * _HOUR * QUARTER, 0), 2 * HOUR)
+        return min(max(self._end * QUARTER - hour * QUARTERS_PER_HOUR * QUARTER, 0), 2 * HOUR)
 
     def _device(self, hour: int, part: GpuPart, parties: Mapping[Party, list[int]]) -> OldDevice:
         within = (1 << self._seconds_left(hour)) - 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.ledger.store.folding import fold_spans, fold_time_spans, fold_times
 from gpuledger.ledger.store.hour_cells import HourCells
-from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.ledger.watched_time import MICRO, QUARTER
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -153,7 +153,7 @@ def _delete_gpu_time(connection: Connection, before: int) -> int:
             )
         deleted += connection.execute("DELETE FROM hour_gpu_time WHERE quarter = ?", (oldest,)).rowcount
     if deleted:
-        first = (_oldest(connection, "hour_gpu_time", before) * QUARTER * 1_000_000,)
+        first = (_oldest(connection, "hour_gpu_time", before) * QUARTER * MICRO,)
         connection.execute("UPDATE gpu_times SET first = max(first, ?)", first)
     return deleted
 

@@ -21,7 +21,7 @@ from gpuledger.ledger.journal import (
 from gpuledger.ledger.ownership import Ownership, owner_fields, owner_from_fields
 from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
-from gpuledger.ledger.time.span import QUARTER as TIME_QUARTER
+from gpuledger.ledger.time.span import QUARTER_MICROSECONDS
 from gpuledger.ledger.time.stored import time_fields
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart, ProcessType
@@ -223,7 +223,7 @@ def share_update_rows(span: Span) -> list[Row]:
 def time_span_row(entry: JournalTimeSpan) -> Row:
     """A row of `time_spans`."""
     span = entry.span
-    quarter = span.begins // TIME_QUARTER
+    quarter = span.begins // QUARTER_MICROSECONDS
     return (span.number, quarter, span.gpu.uuid, entry.split, span.begins, span.ends, span.microseconds)
 
 

@@ -9,21 +9,20 @@ from gpuledger.ledger.report.gpu_time import GpuTime
 from gpuledger.ledger.store.schema import BEGUN
 from gpuledger.ledger.store.time_history import SplitEntry
 from gpuledger.ledger.time.account import OWNER
-from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.ledger.watched_time import MICRO, QUARTER, QUARTERS_PER_HOUR
 from gpuledger.model.session import UNOBSERVED
 
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
 
-_MICRO = 1_000_000
 _FOLDED = """
 SELECT part, account, party, is_estimate, sum(allocation), sum(residence) FROM hour_gpu_time
     WHERE quarter >= ? AND quarter < ? GROUP BY part, account, party, is_estimate
 """
 # Begin and end, in unix microseconds, of what is known of Gpus from before the time books: hours, or spans.
 _OLD = "SELECT {}, uuid FROM {} WHERE quarter < ? AND method != ? ORDER BY quarter {}"
-_HOUR_BEGINS, _HOUR_ENDS = (f"(quarter + {ahead}) * {QUARTER * _MICRO}" for ahead in (0, 4))
-_SPAN_BEGINS, _SPAN_ENDS = (f"CAST({end} * {_MICRO} AS INTEGER)" for end in ("begins", "ends"))
+_HOUR_BEGINS, _HOUR_ENDS = (f"(quarter + {ahead}) * {QUARTER * MICRO}" for ahead in (0, QUARTERS_PER_HOUR))
+_SPAN_BEGINS, _SPAN_ENDS = (f"CAST({end} * {MICRO} AS INTEGER)" for end in ("begins", "ends"))
 _FIRST = (_OLD.format(_HOUR_BEGINS, "hours", "ASC"), _OLD.format(_SPAN_BEGINS, "spans", "ASC"))
 _LAST = (_OLD.format(_HOUR_ENDS, "hours", "DESC"), _OLD.format(_SPAN_ENDS, "spans", "DESC"))
 # After all quarters.
@@ -55,8 +54,8 @@ def gpu_time_sums(history: History, since: int, until: int) -> Iterator[GpuTime]
 def gpu_sights(history: History) -> dict[str, tuple[int, int]]:
     """Unix microseconds of the first and the last time at which each Gpu was seen."""
     first, last = (_old_ends(history, queries) for queries in (_FIRST, _LAST))
-    begun = round((history.meta_time(BEGUN) or 0.0) * _MICRO)
-    newest = round(history.last * _MICRO)
+    begun = round((history.meta_time(BEGUN) or 0.0) * MICRO)
+    newest = round(history.last * MICRO)
     found = {
         uuid: (max(min(times), begun), min(max(last[uuid]), newest))
         for uuid, times in first.items()

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from gpuledger.ledger.energy.booking import is_active
 from gpuledger.ledger.energy.evidence import Evidence, ProcessLists, sample_offset
 from gpuledger.ledger.energy.residence import Residence, residences
-from gpuledger.ledger.time.span import MICRO
 from gpuledger.ledger.time.split import GpuFacts, Occupancy, Splits, split_seconds
+from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu
 from gpuledger.model.process import GpuProcess, ProcessKey

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from gpuledger.ledger.energy.counter import Epoch
 from gpuledger.ledger.time.decision import Stretch, TimeDecisions, TimeTick, decide_blindly
-from gpuledger.ledger.time.span import MICRO
 from gpuledger.ledger.time.split import ALL_DOWN, ALL_UNOBSERVED
+from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.devices import Gpu
 from gpuledger.model.snapshot import LONGEST_INTERVAL
 

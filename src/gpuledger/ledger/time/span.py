@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpuledger.ledger.time.account import TimeAccount
-from gpuledger.ledger.time.split import ALLOCATION, Split, Splits
-from gpuledger.ledger.watched_time import CLOCK_STEP
+from gpuledger.ledger.time.split import Split, Splits
+from gpuledger.ledger.watched_time import CLOCK_STEP, MICRO, QUARTER
 from gpuledger.model.devices import Gpu
+from gpuledger.model.session import ALLOCATION
 
-MICRO = 1_000_000
 # All offsets of time zones are multiples of this, so that full hours of any zone are sums of spans.
-QUARTER = 900 * MICRO
+QUARTER_MICROSECONDS = QUARTER * MICRO
 _CLOCK_STEP = round(CLOCK_STEP * MICRO)
 
 
@@ -107,7 +107,7 @@ class TimeSpanRecorder:
         """Add a stretch of watched time that began at `begins` (unix microseconds)."""
         posted, ends = [], begins + microseconds
         while begins < ends:
-            until = min(ends, (begins // QUARTER + 1) * QUARTER)
+            until = min(ends, (begins // QUARTER_MICROSECONDS + 1) * QUARTER_MICROSECONDS)
             posted.append(self._span(gpu, splits, begins).extend(until, until - begins))
             begins = until
         return posted
@@ -123,4 +123,7 @@ class TimeSpanRecorder:
 def _continues(span: TimeSpan, splits: Splits, begins: int) -> bool:
     if span.splits is not splits and span.splits != splits:
         return False
-    return span.begins // QUARTER == begins // QUARTER and abs(begins - span.ends) <= _CLOCK_STEP
+    return (
+        span.begins // QUARTER_MICROSECONDS == begins // QUARTER_MICROSECONDS
+        and abs(begins - span.ends) <= _CLOCK_STEP
+    )

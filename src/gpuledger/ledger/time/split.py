@@ -31,9 +31,6 @@ from gpuledger.model.process import GpuProcess
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.workload import Allocation, Workload
 
-ALLOCATION, RESIDENCE = "allocation", "residence"
-BASES = (ALLOCATION, RESIDENCE)
-
 # The part of each account, and the owner as it was known, None for the Gpu's own accounts.
 _Parts = dict[TimeAccount, tuple[Fraction, Workload | None]]
 

@@ -10,10 +10,10 @@ from gpuledger.ledger.energy.counter import Epoch
 from gpuledger.ledger.service_processes import NO_PROCESSES, serving_processes
 from gpuledger.ledger.time.decision import Stretch, TimeTick, read_tick
 from gpuledger.ledger.time.gpu_time_ledger import UNKNOWN_GAP, Gap, GpuTimeLedger
-from gpuledger.ledger.time.span import MICRO, TimePosting, TimeSpanRecorder
+from gpuledger.ledger.time.span import TimePosting, TimeSpanRecorder
 from gpuledger.ledger.time.split import GpuFacts
 from gpuledger.ledger.time.stored import StoredGpuTime
-from gpuledger.ledger.watched_time import CLOCK_STEP
+from gpuledger.ledger.watched_time import CLOCK_STEP, MICRO
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.snapshot import Reading, Snapshot

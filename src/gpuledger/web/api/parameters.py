@@ -11,8 +11,8 @@ from typing import Any, Final
 from gpuledger.ledger.report.grouping import GROUPINGS, LABEL, NODE, TEAM
 from gpuledger.ledger.report.moments import parse_moment, parse_whole_period
 from gpuledger.ledger.report.ranges import EVERY
-from gpuledger.ledger.report.settings import ALLOCATION, RESIDENCE
 from gpuledger.model.errors import UsageError
+from gpuledger.model.session import ALLOCATION, RESIDENCE
 from gpuledger.web.api.responses import bad_request, cursor_mismatch
 
 # More than any endpoint has parameters.

@@ -15,11 +15,10 @@ from gpuledger.ledger.report.report_columns import report_columns, round_column
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UnbilledTime, UsageReport
 from gpuledger.ledger.store.present_keys import PresentKey
-from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.web.api.json_values import VERSION, JsonObject, joules
 
 MONEY: Final = ("time_cost", "energy_cost", "cost")
-_MICRO: Final = 1_000_000
 
 # Decimals by name in MONEY; names without a price are omitted.
 Money = dict[str, Decimal | None]
@@ -195,8 +194,8 @@ def _decimal_text(amount: Decimal) -> str:
 def _seconds(microseconds: int | None) -> Any:
     if microseconds is None:
         return None
-    whole, rest = divmod(microseconds, _MICRO)
-    return microseconds / _MICRO if rest else whole
+    whole, rest = divmod(microseconds, MICRO)
+    return microseconds / MICRO if rest else whole
 
 
 def _rounded(value: Fraction | None) -> float | None:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuledger.ledger.report.formats import SCHEMA_VERSION
-from gpuledger.ledger.report.settings import ALLOCATION, RESIDENCE
 from gpuledger.model.checks import Verdict
+from gpuledger.model.session import ALLOCATION, RESIDENCE
 from gpuledger.web.api.json_values import OWNER
 
 Schema = Mapping[str, Any]

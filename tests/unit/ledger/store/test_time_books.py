@@ -24,10 +24,9 @@ from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.schema import EARLIER_ZONES, TIME_FROM, ZONE
 from gpuledger.ledger.store.time_sums import gpu_time_sums
-from gpuledger.ledger.time.split import BASES
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.session import LedgerState
+from gpuledger.model.session import BASES, LedgerState
 from gpuledger.model.snapshot import CollectorRun, Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import Run, rows

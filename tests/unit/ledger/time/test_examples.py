@@ -11,7 +11,7 @@ import pytest
 
 from builders import gpu, instance
 from gpuledger.ledger.time.account import TimeAccount
-from gpuledger.ledger.time.split import ALLOCATION, BASES, RESIDENCE
+from gpuledger.model.session import ALLOCATION, BASES, RESIDENCE
 from time_helpers import Has, Runs, Truth, in_seconds, job, play, pod, user
 
 GPU = gpu(0, sm_count=132)

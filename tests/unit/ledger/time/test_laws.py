@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from builders import gpu, instance
 from gpuledger.ledger.time.account import OWNER, TimeAccount
-from gpuledger.ledger.time.span import QUARTER
-from gpuledger.ledger.time.split import ALLOCATION, BASES, Split
+from gpuledger.ledger.time.span import QUARTER_MICROSECONDS
+from gpuledger.ledger.time.split import Split
+from gpuledger.model.session import ALLOCATION, BASES
 from gpuledger.model.workload import UNKNOWN, Workload
 from gpuledger.sources.simulator.scenario_parser import load_scenario
 from time_helpers import (
@@ -110,7 +111,7 @@ def _closed(books: Books) -> Counter[tuple[int, str, TimeAccount]]:
     for span in books.spans.values():
         for basis in BASES:
             for account, amount in span.shares(basis).items():
-                total[span.begins // QUARTER, basis, account] += amount
+                total[span.begins // QUARTER_MICROSECONDS, basis, account] += amount
     return +total
 
 
@@ -179,8 +180,8 @@ def test_a_closed_span_is_its_split_whatever_the_ticks_were(gaps: list[int], cou
     begins = 0
     for span in books.spans.values():
         assert span.ends - span.begins == span.microseconds
-        assert span.begins // QUARTER == (span.ends - 1) // QUARTER
-        by_quarter[span.begins // QUARTER] += 1
+        assert span.begins // QUARTER_MICROSECONDS == (span.ends - 1) // QUARTER_MICROSECONDS
+        by_quarter[span.begins // QUARTER_MICROSECONDS] += 1
         begins += span.microseconds
     assert begins == sum(gaps)
     # One span for each quarter: the same owners, whatever the ticks.

@@ -9,9 +9,9 @@ from fractions import Fraction
 import pytest
 
 from builders import gpu, instance, process, reading
-from gpuledger.ledger.time.split import ALLOCATION, RESIDENCE
 from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.model import quantities as q
+from gpuledger.model.session import ALLOCATION, RESIDENCE
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.workload import UNKNOWN, Workload
 from time_helpers import UNIX, Books, Has, Runs, Truth, assert_time_balances, in_seconds, play, pod, user

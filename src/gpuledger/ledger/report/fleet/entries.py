@@ -16,12 +16,13 @@ from gpuledger.ledger.report.grouping import Party
 from gpuledger.ledger.report.tally import EnergyEntry
 from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
 from gpuledger.ledger.time.split import largest_remainder
+from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
 from gpuledger.model.workload import Workload
 
 # Used by owners that appeared and ended between two scrapes: in the Gpu's counter, but in no account.
 UNSEEN = "unseen"
-_MICRO, _MILLI = 1_000_000, 1000
+_MILLI = 1000
 _ONE = Fraction(1)
 
 
@@ -53,7 +54,7 @@ def gpu_times(fleet: Fleet, quarter: int) -> Iterator[GpuTime]:
     """The time of all accounts in the part of the period that begins at `quarter`."""
     by_gpu: dict[str, list[tuple[Name, int]]] = defaultdict(list)
     for name, gained in fleet.time.by_quarter[quarter].items():
-        by_gpu[name[0]].append((name, round(_MICRO * gained.amount)))
+        by_gpu[name[0]].append((name, round(MICRO * gained.amount)))
     for uuid, accounts in by_gpu.items():
         model = _model(fleet, uuid)
         owners = [(name, amount) for name, amount in accounts if name[2] == OWNER]
@@ -69,7 +70,7 @@ def gpu_times(fleet: Fleet, quarter: int) -> Iterator[GpuTime]:
         for name, amount in owners:
             spent[name[1]] += amount
         yield from _own_times(fleet, GpuPart(uuid, model), own, spent, quarter)
-    for uuid, amount in _unseen(fleet.time, quarter, _MICRO).items():
+    for uuid, amount in _unseen(fleet.time, quarter, MICRO).items():
         yield GpuTime(quarter, GpuPart(uuid, _model(fleet, uuid)), UNSEEN, None, False, amount, amount)
 
 

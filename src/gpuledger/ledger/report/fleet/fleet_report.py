@@ -39,10 +39,11 @@ from gpuledger.ledger.report.usage_report import (
     sum_lines,
 )
 from gpuledger.ledger.time.account import OWNER
+from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import PROCESS
 
-_MICRO, _MILLI = 1_000_000, 1000
+_MILLI = 1000
 _RESTARTS = {"command": ", because each restart would begin new series", "unit": ""}
 
 
@@ -171,11 +172,11 @@ def _sights(fleets: Sequence[Fleet], tally: Tally) -> Mapping[str, tuple[int, in
         if not fleet.time.is_scraped:
             continue
         for uuid, (first, last) in fleet.sights.items():
-            begins, ends = round(_MICRO * first), round(_MICRO * last)
+            begins, ends = round(MICRO * first), round(MICRO * last)
             known = found.get(uuid, (begins, ends))
             found[uuid] = (min(known[0], begins), max(known[1], ends))
             lost = fleet.time.uncertainty.lost.get(uuid, 0.0)
-            slack[uuid] += round(_MICRO * (2 * fleet.inventory.interval + lost))
+            slack[uuid] += round(MICRO * (2 * fleet.inventory.interval + lost))
     watched = {uuid: sum(accounts.values()) for uuid, accounts in tally.watched.items()}
     return {
         uuid: (first, last)
@@ -199,7 +200,7 @@ def _with_bounds(found: UsageReport, fleets: Sequence[Fleet], scope: FleetScope,
         period=0,
         high=None,
         bound=sum(total_bound(fleet.energy, _MILLI) for fleet in fleets),
-        time_bound=sum(total_bound(fleet.time, _MICRO) for fleet in fleets),
+        time_bound=sum(total_bound(fleet.time, MICRO) for fleet in fleets),
         unmetered=found.total.unmetered,
     )
     gpus = [_scraped_gpu(gpu, fleets) for gpu in found.gpus]
@@ -219,7 +220,7 @@ class _FleetBounds:
             return PROCESS, grouping.key(party_of_series(uuid, owner, fleet))
 
         self.energy = row_bounds(fleet.energy, lambda name: row_of(name[1], name[0], name[3:]), _MILLI)
-        self.time = row_bounds(fleet.time, lambda name: row_of(name[2], name[0], name[3:]), _MICRO)
+        self.time = row_bounds(fleet.time, lambda name: row_of(name[2], name[0], name[3:]), MICRO)
 
 
 def _scraped_line(line: ReportLine, fleet: Fleet, bounds: _FleetBounds) -> ReportLine:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpuledger.ledger.energy.booking import ACTIVITY, EQUAL, INTEGRATED, MEASURED, SLICES
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR, Charges, Rate
@@ -276,33 +276,57 @@ class Explanation:
 
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
-    """Merge consecutive intervals with the same parties and method."""
-    open_: dict[tuple[str, str], int] = {}
-    found: list[Interval] = []
+    """Merge consecutive intervals with the same parties, method and price."""
+    return _merged(intervals, lambda one: (one.gpu, one.instance), _continues, _joined)
+
+
+def merge_time_intervals(intervals: Iterable[TimeInterval]) -> list[TimeInterval]:
+    """Merge consecutive intervals of a part of a Gpu with the same others, price and exactness."""
+    return _merged(intervals, lambda one: (one.gpu, one.instance, one.rate), _follows, _joined_time)
+
+
+AnyInterval = TypeVar("AnyInterval", Interval, TimeInterval)
+
+
+def _merged(
+    intervals: Iterable[AnyInterval],
+    place_of: Callable[[AnyInterval], Hashable],
+    continues: Callable[[AnyInterval, AnyInterval], bool],
+    join: Callable[[AnyInterval, AnyInterval], AnyInterval],
+) -> list[AnyInterval]:
+    """Join each interval to the last one of its place if it continues that."""
+    newest: dict[Hashable, int] = {}
+    found: list[AnyInterval] = []
     for one in intervals:
-        place = (one.gpu, one.instance)
-        before = found[open_[place]] if place in open_ else None
-        if before is not None and _continues(before, one):
-            found[open_[place]] = _joined(before, one)
+        place = place_of(one)
+        at = newest.get(place)
+        if at is not None and continues(found[at], one):
+            found[at] = join(found[at], one)
         else:
-            open_[place] = len(found)
+            newest[place] = len(found)
             found.append(one)
     return found
 
 
 def _continues(before: Interval, one: Interval) -> bool:
-    same = before.method == one.method and before.exact == one.exact and before.rate == one.rate
-    return same and before.ends == one.begins and _names(before) == _names(one)
+    return before.method == one.method and before.rate == one.rate and _follows(before, one)
 
 
-def _names(one: Interval) -> frozenset[str]:
-    return frozenset(other.name for other in one.others)
+def _follows(before: Interval | TimeInterval, one: Interval | TimeInterval) -> bool:
+    """Whether an interval begins where the other one ends, with the same others and exactness."""
+    same = before.exact == one.exact and before.ends == one.begins
+    return same and {name for name, _ in before.others} == {name for name, _ in one.others}
+
+
+def _sum_others(before: Interval | TimeInterval, one: Interval | TimeInterval) -> list[tuple[str, int]]:
+    """The amounts of both by name."""
+    others: Counter[str] = Counter()
+    for name, amount in (*before.others, *one.others):
+        others[name] += amount
+    return sorted(others.items())
 
 
 def _joined(before: Interval, one: Interval) -> Interval:
-    others: Counter[str] = Counter()
-    for name, millijoules in (*before.others, *one.others):
-        others[name] += millijoules
     return replace(
         before,
         ends=one.ends,
@@ -310,41 +334,18 @@ def _joined(before: Interval, one: Interval) -> Interval:
         gpu_millijoules=before.gpu_millijoules + one.gpu_millijoules,
         idle=before.idle + one.idle,
         unattributed=before.unattributed + one.unattributed,
-        others=tuple(OtherShare(*other) for other in sorted(others.items())),
+        others=tuple(OtherShare(*other) for other in _sum_others(before, one)),
     )
 
 
-def merge_time_intervals(intervals: Iterable[TimeInterval]) -> list[TimeInterval]:
-    """Merge consecutive intervals of a part of a Gpu with the same others, price and exactness."""
-    open_: dict[tuple[str, str, Rate | None], int] = {}
-    found: list[TimeInterval] = []
-    for one in intervals:
-        place = (one.gpu, one.instance, one.rate)
-        before = found[open_[place]] if place in open_ else None
-        if before is not None and _time_continues(before, one):
-            found[open_[place]] = _joined_time(before, one)
-        else:
-            open_[place] = len(found)
-            found.append(one)
-    return found
-
-
-def _time_continues(before: TimeInterval, one: TimeInterval) -> bool:
-    same = before.exact == one.exact and before.ends == one.begins
-    return same and {other.name for other in before.others} == {other.name for other in one.others}
-
-
 def _joined_time(before: TimeInterval, one: TimeInterval) -> TimeInterval:
-    others: Counter[str] = Counter()
-    for name, microseconds in (*before.others, *one.others):
-        others[name] += microseconds
     return replace(
         before,
         ends=one.ends,
         microseconds=before.microseconds + one.microseconds,
         watched=before.watched + one.watched,
         estimated=before.estimated + one.estimated,
-        others=tuple(OtherTime(*other) for other in sorted(others.items())),
+        others=tuple(OtherTime(*other) for other in _sum_others(before, one)),
     )
 
 

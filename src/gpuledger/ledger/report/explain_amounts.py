@@ -11,7 +11,7 @@ from typing import NamedTuple
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR, Rate
 from gpuledger.ledger.report.explain import Explanation, Interval, SpreadLine, TimeInterval
-from gpuledger.ledger.report.money import FILE_DIGITS, round_decimal, split_rounded
+from gpuledger.ledger.report.money import FILE_DIGITS, round_decimal, split_known, split_rounded
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 
 Costs = Sequence[Decimal | None]
@@ -42,12 +42,10 @@ def _split(
 ) -> tuple[Costs, Costs]:
     """Costs that sum to the rounded total; None for what has no price."""
     exact = [*(one.cost for one in intervals), *(one.cost for one in spread)]
-    known = [cost for cost in exact if cost is not None]
     if total is None:
-        rounded = iter([round_decimal(cost, FILE_DIGITS) for cost in known])
+        costs = [None if cost is None else round_decimal(cost, FILE_DIGITS) for cost in exact]
     else:
-        rounded = iter(split_rounded(total, known, FILE_DIGITS))
-    costs = [None if cost is None else next(rounded) for cost in exact]
+        costs = split_known(total, exact, FILE_DIGITS)
     return costs[: len(intervals)], costs[len(intervals) :]
 
 

@@ -21,7 +21,7 @@ from gpuledger.ledger.report.explain import (
 from gpuledger.ledger.report.explain_formats import largest_lines
 from gpuledger.ledger.report.formats import row_as_json
 from gpuledger.ledger.report.moments import format_local_time
-from gpuledger.ledger.report.money import FILE_DIGITS, exact_text, round_decimal, split_rounded
+from gpuledger.ledger.report.money import FILE_DIGITS, exact_text, round_decimal, split_known
 from gpuledger.ledger.report.report_columns import shown_columns
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.model.text import escape_to_one_line
@@ -196,8 +196,8 @@ class _ExplanationText:
         total = round_decimal(sum(known, Fraction(0)), FILE_DIGITS)
         if self._found.row:
             total = Decimal(row_as_json(*self._found.row).get("decimals", {}).get(column, total))
-        rounded = iter(split_rounded(total, known, FILE_DIGITS))
-        texts = ["" if cost is None else f"  {self._money(next(rounded))}" for cost in exact]
+        costs = split_known(total, exact, FILE_DIGITS)
+        texts = ["" if cost is None else f"  {self._money(cost)}" for cost in costs]
         return texts, f", {self._money(total)}" if known else ""
 
     def _time_interval(self, interval: TimeInterval, cost: str) -> str:

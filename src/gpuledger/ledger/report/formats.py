@@ -42,7 +42,7 @@ def as_csv(report: UsageReport) -> str:
     writer.writerow((*names, *(column.name for column in columns), *_EXACT, *_UNBILLED, "schema"))
     unbilled = {(one.period, one.account, one.key): one for one in report.unbilled}
     for line, numbers in zip(lines, _round_rows(lines, columns), strict=True):
-        cells = [*map(escape_cell, _names(line, report)), line.account, *map(_cell, numbers)]
+        cells = [*map(escape_cell, _names(line, report)), line.account, *map(number_text, numbers)]
         cells += ["" if (amount := getattr(line, name)) is None else str(amount) for name in _EXACT.values()]
         one = unbilled.pop((line.period, line.account, line.key), None)
         writer.writerow((*cells, *_unbilled_cells(one), SCHEMA_VERSION))
@@ -64,7 +64,8 @@ _EXACT = {
 _UNBILLED = ("unbilled_gpu_hours", "unbilled_microseconds", "unbilled_cost")
 
 
-def _cell(number: Decimal | None) -> str:
+def number_text(number: Decimal | None) -> str:
+    """A number as in all files; empty if there is none."""
     # Nothing is written as 0: with decimals it would look like a rounded amount.
     return "" if number is None else format(number, "f") if number else "0"
 
@@ -74,7 +75,7 @@ def _unbilled_cells(one: UnbilledTime | None) -> tuple[str, ...]:
     if one is None:
         return tuple("" for _ in _UNBILLED)
     hours = round_decimal(Fraction(one.microseconds, MICROSECONDS_PER_HOUR), HOUR_DIGITS)
-    return _cell(hours), str(one.microseconds), _cell(_unbilled_cost(one))
+    return number_text(hours), str(one.microseconds), number_text(_unbilled_cost(one))
 
 
 def _unbilled_cost(one: UnbilledTime) -> Decimal | None:
@@ -217,7 +218,7 @@ def _row(
     if line.time_bound is not None:
         exact["bound_microseconds"] = line.time_bound
     money = {
-        column.name: _cell(number)
+        column.name: number_text(number)
         for column, number in zip(columns, numbers, strict=True)
         if column.unpriced is not None and number is not None
     }

@@ -37,6 +37,12 @@ def split_rounded(total: Decimal, parts: Sequence[Fraction], digits: int) -> lis
     return [_decimal(amount, digits) for amount in rounded]
 
 
+def split_known(total: Decimal, parts: Sequence[Fraction | None], digits: int) -> list[Decimal | None]:
+    """Round the known amounts as `split_rounded` does; None stays None."""
+    rounded = iter(split_rounded(total, [part for part in parts if part is not None], digits))
+    return [None if part is None else next(rounded) for part in parts]
+
+
 def round_decimal(amount: Fraction, digits: int) -> Decimal:
     """One amount with `digits` decimals, rounded half up."""
     return _decimal(_half_up(amount * 10**digits), digits)

@@ -9,7 +9,7 @@ from fractions import Fraction
 from operator import attrgetter
 
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
-from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, split_decimals
+from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, split_known
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
 
@@ -211,9 +211,8 @@ def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int)
     exact = [column.value(line) for line in lines]
     if not column.additive:
         return [None if value is None else round_decimal(value, digits) for value in exact]
-    known = [value for value in exact if value is not None]
-    rounded = iter(split_decimals(sum(known, Fraction(0)), known, digits))
-    return [None if value is None else next(rounded) for value in exact]
+    total = sum((value for value in exact if value is not None), Fraction(0))
+    return split_known(round_decimal(total, digits), exact, digits)
 
 
 def shown_columns(report: UsageReport) -> tuple[ReportColumn, ...]:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from gpuledger.ledger.report.charges import unpriced_amount
-from gpuledger.ledger.report.formats import SCHEMA_VERSION
+from gpuledger.ledger.report.formats import SCHEMA_VERSION, number_text
 from gpuledger.ledger.report.money import FILE_DIGITS, round_decimal
 from gpuledger.ledger.report.report_columns import report_columns, round_column
 from gpuledger.ledger.report.settings import Prices
@@ -114,7 +114,7 @@ def _row_fields(line: ReportLine, money: Money) -> JsonObject:
         "millijoules": line.energy,
         "unpriced_millijoules": line.unpriced_millijoules,
         **{name: float(known[name]) if name in known else None for name in MONEY},
-        "decimals": {name: _decimal_text(amount) for name, amount in known.items()},
+        "decimals": {name: number_text(amount) for name, amount in known.items()},
         "co2_grams": _rounded(line.grams),
         "unmetered_gpus": len(line.unmetered),
     }
@@ -152,7 +152,7 @@ def _unbilled_fields(one: UnbilledTime, report: UsageReport) -> JsonObject:
         "gpu_microseconds": one.microseconds,
         "unpriced_microseconds": None if one.charges is None else unpriced_amount(one.charges),
         "cost": None if cost is None else float(cost),
-        "decimals": {} if cost is None else {"cost": _decimal_text(cost)},
+        "decimals": {} if cost is None else {"cost": number_text(cost)},
     }
 
 
@@ -184,11 +184,6 @@ def _pue_notes(prices: Prices) -> tuple[str, ...]:
 def _if_metered(line: ReportLine, millijoules: int) -> float | None:
     """Joules; None if the energy of the row is unknown."""
     return joules(millijoules) if line.metered else None
-
-
-def _decimal_text(amount: Decimal) -> str:
-    # As in the files of reports, nothing is 0: with decimals it would look like a rounded amount.
-    return format(amount, "f") if amount else "0"
 
 
 def _seconds(microseconds: int | None) -> Any:

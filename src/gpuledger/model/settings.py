@@ -220,6 +220,32 @@ def comma_separated(item: Callable[[object], T]) -> Callable[[object], tuple[T, 
     return NamedParser(parse, "LIST")
 
 
+def read_json_list(text: str, expected: str, twice: str) -> object:
+    """A list of entries that a flag or variable gives as JSON. Numbers are texts, as they were written.
+
+    Raises ValueError that begins with `expected`; InvalidElement for a key that an entry has twice, with the
+    remedy `twice`.
+    """
+    # Imported lazily: a list is rarely a text.
+    from json import loads
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise InvalidElement(f"an entry has a key twice; {twice}")
+        return found
+
+    try:
+        found: object = loads(
+            text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=unique
+        )
+    except InvalidElement:
+        raise
+    except (ValueError, RecursionError):
+        raise ValueError(f"{expected} as JSON") from None
+    return found
+
+
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SECONDS |= {"d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
 _PART = rf"(\d+(?:\.\d+)?)({'|'.join(_SECONDS)})"

@@ -38,7 +38,7 @@ def split_rounded(total: Decimal, parts: Sequence[Fraction], digits: int) -> lis
 
 
 def split_known(total: Decimal, parts: Sequence[Fraction | None], digits: int) -> list[Decimal | None]:
-    """Round the known amounts as `split_rounded` does; None stays None."""
+    """Round the known amounts as `split_rounded` does; the others remain None."""
     rounded = iter(split_rounded(total, [part for part in parts if part is not None], digits))
     return [None if part is None else next(rounded) for part in parts]
 

@@ -15,7 +15,7 @@ from textwrap import shorten
 from typing import Final, NamedTuple
 
 from gpuledger.model.errors import suggest_name
-from gpuledger.model.settings import InvalidElement, choice
+from gpuledger.model.settings import InvalidElement, choice, read_json_list
 
 PER_GPU, PER_INSTANCE = "gpu", "instance"
 
@@ -147,7 +147,8 @@ def price_parser(kind: RateKind) -> Callable[[object], PriceValue]:
         if isinstance(value, str):
             value = value.strip()
             if value.startswith(("[", "{")):
-                value = _read_json(value, kind)
+                expected = f"{kind.expected}, or a list of entries"
+                value = read_json_list(value, expected, twice="remove one of them")
         if value in ("", None):
             return None
         if isinstance(value, list | tuple):
@@ -159,27 +160,6 @@ def price_parser(kind: RateKind) -> Callable[[object], PriceValue]:
         return _parse_amount(kind, value)
 
     return parse
-
-
-def _read_json(text: str, kind: RateKind) -> object:
-    # Imported lazily: a list is rarely a text.
-    from json import loads
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise InvalidElement("an entry has a key twice; remove one of them")
-        return found
-
-    try:
-        found: object = loads(
-            text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=unique
-        )
-    except InvalidElement:
-        raise
-    except (ValueError, RecursionError):
-        raise ValueError(f"{kind.expected}, or a list of entries as JSON") from None
-    return found
 
 
 def _parse_entry(kind: RateKind, number: int, value: object) -> PriceEntry:

@@ -15,7 +15,7 @@ from typing import Final
 from gpuledger.ledger.owners import kubernetes_job, user_of
 from gpuledger.ledger.report.patterns import pattern_covers
 from gpuledger.model.errors import suggest_name
-from gpuledger.model.settings import InvalidElement
+from gpuledger.model.settings import InvalidElement, read_json_list
 from gpuledger.model.text import escape_to_one_line
 from gpuledger.model.workload import Workload
 
@@ -101,7 +101,7 @@ def _name_of(key: str, owner: Workload, node: str) -> str:
 def parse_teams(value: object) -> tuple[Team, ...]:
     """The entries of a YAML list, or of a JSON text. Raises ValueError; InvalidElement names the entry."""
     if isinstance(value, str) and value.strip():
-        value = _read_json(value)
+        value = read_json_list(value, _EXPECTED, twice="write its values as one list")
     if value in ("", None):
         return ()
     if not isinstance(value, list | tuple):
@@ -110,25 +110,6 @@ def parse_teams(value: object) -> tuple[Team, ...]:
     for number, team in enumerate(teams, 1):
         _refuse_hidden(number, team, teams[: number - 1])
     return teams
-
-
-def _read_json(text: str) -> object:
-    # Imported lazily: the setting is rarely a text.
-    from json import loads
-
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise InvalidElement("an entry has a key twice; write its values as one list")
-        return found
-
-    try:
-        found: object = loads(text, parse_float=str, parse_int=str, object_pairs_hook=unique)
-    except InvalidElement:
-        raise
-    except (ValueError, RecursionError):
-        raise ValueError(f"{_EXPECTED} as JSON") from None
-    return found
 
 
 def _parse_entry(number: int, value: object) -> Team:

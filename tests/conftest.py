@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread, enumerate as threads
 
 import pytest
 from hypothesis import settings
@@ -48,6 +50,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return LONGEST.index(group.args[0]) if group and group.args[0] in LONGEST else len(LONGEST)
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True)
+def no_reader_left() -> Iterator[None]:
+    """A test ends the threads that read owners and objects: one left behind would write to the next one's log."""
+    before = set(threads())
+    yield
+    left = [thread for thread in threads() if thread.name.startswith("map ") and thread not in before]
+    assert [name for name in map(ended_name, left) if name] == []
+
+
+def ended_name(thread: Thread) -> str:
+    """The name of a thread that does not end; nothing if it ends."""
+    thread.join(10.0)
+    return thread.name if thread.is_alive() else ""
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

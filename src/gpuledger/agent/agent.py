@@ -85,8 +85,10 @@ class Agent:
 
         A sharded agent scrapes until the other shards can have taken over.
         """
-        await self._discovery.wait_for_handover()
-        self._discovery.stop()
+        try:
+            await self._discovery.wait_for_handover()
+        finally:
+            self._discovery.stop()
         await self._pool.stop()
         await self._receivers.stop(drain_seconds)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread, enumerate as threads
+from threading import Thread
+from threading import enumerate as threads
 
 import pytest
 from hypothesis import settings
@@ -54,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def no_reader_left() -> Iterator[None]:
-    """A test ends the threads that read owners and objects: one left behind would write to the next one's log."""
+    """A test ends its threads that read owners and objects: one left behind would log into the next test."""
     before = set(threads())
     yield
     left = [thread for thread in threads() if thread.name.startswith("map ") and thread not in before]

@@ -104,6 +104,7 @@ bench: $(VENV)/.dev debian  ## run the benchmarks and write their tables into th
 
 prove: bench             ## run what takes hours: bench, bills, an hour of churn, instruction counts, fuzz
 	$(BIN)/python benchmarks/bill.py --write docs/reports.md
+	$(BIN)/python benchmarks/finance_month.py --write docs/finance.md
 	$(BIN)/python benchmarks/soak.py --write docs/reliability.md
 	$(BIN)/python benchmarks/instructions.py --repeat 3 --write docs/performance.md
 	$(BIN)/python benchmarks/budgets.py --write docs/performance.md

@@ -217,7 +217,8 @@ def write_hours(books: sqlite3.Connection, parties: dict[tuple[int, int], int | 
                 times.append((hour * QUARTERS, parties[card, pair[0]], packed[place], idle, None, 1, 1))
     books.executemany(f"INSERT INTO hours VALUES ({', '.join('?' * 10)})", hours)
     books.executemany("INSERT INTO hour_shares VALUES (?, ?, ?)", shares)
-    books.executemany(f"INSERT OR IGNORE INTO hour_times VALUES ({', '.join('?' * 7)})", times)
+    columns = "quarter, party, resident, held, allocated, running, begun"
+    books.executemany(f"INSERT OR IGNORE INTO hour_times ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", times)
 
 
 def write_time_detail(books: sqlite3.Connection) -> None:

@@ -45,6 +45,9 @@ NAVIGATION = {
         "dashboards",
         "queries",
         "reports",
+        "finance",
+        "statements",
+        "books",
         "fleet",
         "agent",
         "agent-discovery",
@@ -57,6 +60,7 @@ NAVIGATION = {
         "faq",
     ],
     "Understand": [
+        "concepts/ledgers",
         "concepts/absence",
         "concepts/held",
         "concepts/sessions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from math import isfinite
 from zlib import crc32
 
@@ -118,7 +119,7 @@ def golden_snapshot() -> Snapshot:
         ),
         allocations=(
             Allocation(shared, trainer, "pod_resources", "nvidia.com/gpu"),
-            Allocation(idle, notebook, "checkpoint", "nvidia.com/gpu"),
+            Allocation(idle, notebook, "checkpoint", "nvidia.com/gpu", Fraction(1, 4)),
         ),
         xids=(XidEvent(shared, 31, UNIX - 10), XidEvent(shared, 31, UNIX - 5)),
         invalid=3,

@@ -9,11 +9,12 @@ from fractions import Fraction
 from typing import Any
 
 from builders import gpu
+from gpuledger.ledger.report.focus import focus_keys
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
 from gpuledger.ledger.report.grouping import Party, find_grouping, party_of
 from gpuledger.ledger.report.price_entries import CO2, GPU_HOUR, KWH, PUE, price_parser
 from gpuledger.ledger.report.prices import PriceList
-from gpuledger.ledger.report.ranges import ReportPart
+from gpuledger.ledger.report.ranges import UTC_DAY, CutsAround, ReportPart, split_range
 from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
 from gpuledger.ledger.report.segments import SegmentPrices, cut_segments, full_hours
 from gpuledger.ledger.report.settings import SPREAD, Prices
@@ -91,7 +92,7 @@ class Entries:
         spread = given.idle == SPREAD
         listed = PriceList(given, zone)
         devices = {device.uuid: device for device in self.gpus}
-        grouping = find_grouping(by, devices)
+        grouping = find_grouping(by, devices, node_of=lambda _: "node-1")
         tally = Tally(grouping, lambda _: Fraction(1), basis=given.basis, spread=spread)
         cuts: Iterable[int] = full_hours(begins, ends, zone) if spread else listed.boundaries(begins, ends)
         for segment in cut_segments(parts, cuts):
@@ -106,6 +107,15 @@ class Entries:
         period = Period(begins * QUARTER, ends * QUARTER, begins * QUARTER, ends * QUARTER)
         scope = ReportScope(grouping, given, devices, period, parts, sights=sights)
         return build_usage_report(tally, scope, lambda segment: SegmentPrices(listed, "", segment.since))
+
+    def focus_report(
+        self, given: Prices, by: str = "owner", zone: tzinfo = UTC, cuts_around: CutsAround | None = None
+    ) -> UsageReport:
+        """The report that `--format focus` makes: by Gpu and owner, a part for each UTC day."""
+        quarters = [time.quarter for time in self.times] + [quarter for quarter, _ in self.energy]
+        around = cuts_around or (lambda quarter: (quarter, quarter))
+        parts, _ = split_range(min(quarters), max(quarters) + 4, UTC_DAY, around, zone)
+        return self.report(given, focus_keys(by, has_teams=False), parts, zone)
 
 
 def costs(report: UsageReport) -> dict[str, Fraction]:

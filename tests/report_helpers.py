@@ -5,8 +5,11 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from datetime import UTC, tzinfo
+from fractions import Fraction
 from pathlib import Path
 
+from gpuledger.ledger.report.charges import Rate
+from gpuledger.ledger.report.explain import Explanation
 from gpuledger.ledger.report.grouping import Key
 from gpuledger.ledger.report.ranges import ReportRange
 from gpuledger.ledger.report.settings import Prices
@@ -38,6 +41,18 @@ def quarters(since: int, until: int) -> ReportRange:
 
 def lines_of(found: UsageReport) -> dict[Key, ReportLine]:
     return {line.key: line for line in found.lines}
+
+
+def exact_costs(found: Explanation, *, is_time: bool) -> Fraction:
+    """The sum of the exact costs of an explanation's intervals and spread lines."""
+    size = 3_600_000_000  # microseconds of an hour, and millijoules of a kilowatt-hour
+    amounts: list[tuple[Rate | None, int]]
+    if is_time:
+        amounts = [(one.rate, one.microseconds) for one in found.time_intervals]
+    else:
+        amounts = [(one.rate, one.millijoules) for one in found.intervals]
+    amounts += [(one.rate, one.amount) for one in found.spread if one.is_time is is_time]
+    return sum((rate.price * amount / size for rate, amount in amounts if rate and rate.price), Fraction(0))
 
 
 def folded(file: Path, before: float, target: Path, zone: tzinfo = UTC) -> Path:

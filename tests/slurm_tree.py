@@ -15,20 +15,24 @@ GPU_B = "GPU-ede6b90f-50d8-42f2-57a1-8a531adc3192"
 
 
 class Machine:
-    """Below `root`: `cgroup`, `proc` and `gres.conf`. Users are named u1000 and so on."""
+    """Below `root`: `cgroup`, `proc` and `gres.conf`. Names are `users` by uid, or u1000 and so on."""
 
     def __init__(self, root: Path) -> None:
         self.cgroup = root / "cgroup"
         self.proc = root / "proc"
         self.gres_conf = root / "gres.conf"
+        self.users: dict[int, str] | None = None
         self.cgroup.mkdir()
         self.proc.mkdir()
         self.reader = SlurmReader(
-            self.cgroup, procfs=str(self.proc), gres=(self.gres_conf,), user_name=lambda uid: f"u{uid}"
+            self.cgroup, procfs=str(self.proc), gres=(self.gres_conf,), user_name=self._user_name
         )
 
     def read(self) -> SlurmJobs:
         return self.reader.read()
+
+    def _user_name(self, uid: int) -> str:
+        return f"u{uid}" if self.users is None else self.users.get(uid, str(uid))
 
     def folder(self, path: str, *pids: int) -> Path:
         folder = self.cgroup / path
@@ -36,10 +40,10 @@ class Machine:
         (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
         return folder
 
-    def process(self, pid: int, uid: int = 1000, title: str = "", **variables: str) -> None:
+    def process(self, pid: int, uid: int = 1000, title: str = "", parent: int = 1, **variables: str) -> None:
         folder = self.proc / str(pid)
         folder.mkdir(exist_ok=True)
-        (folder / "status").write_text(f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
+        (folder / "status").write_text(f"Name:\tx\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
         (folder / "cmdline").write_text(f"{title}\0")
         self.environment(pid, **variables)
 

@@ -6,7 +6,12 @@ import pytest
 
 from cluster.control_plane import AGENT_ACCOUNT, Client, ControlPlane, is_allowed
 
-ALLOWED = {("", "pods", "list"), ("", "pods", "watch"), ("resource.k8s.io", "resourceslices", "list")}
+ALLOWED = {
+    ("", "pods", "list"),
+    ("", "pods", "watch"),
+    ("resource.k8s.io", "resourceslices", "list"),
+    ("resource.k8s.io", "resourceclaims", "get"),
+}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete")
 RESOURCES = [
     ("", "pods"),

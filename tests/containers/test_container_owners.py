@@ -125,6 +125,27 @@ def test_the_id_of_a_container_is_that_of_its_engine(
         wait_until(lambda: owner(exporter, pid).get("container_id") == full_id, f"container id {full_id}")
 
 
+def test_without_a_socket_containers_have_their_short_ids(
+    docker: Docker, podman: Podman, tmp_path: Path
+) -> None:
+    with container(docker) as one, container(docker) as two, container(podman) as three:
+        ids = {
+            str(pid): engine.run("inspect", "--format", "{{.Id}}", name).strip()[:12]
+            for engine, (name, pid) in ((docker, one), (docker, two), (podman, three))
+        }
+        flags = ("--docker-socket", "", "--podman-socket", "")
+        with running_exporter(tmp_path, [GPU], *flags) as exporter:
+            exporter.set_processes(GPU, *map(int, ids))
+
+            def named() -> bool:
+                rows = [labels for labels, _ in exporter.samples("gpuledger_process_info")]
+                return {row["pid"]: row["container"] for row in rows} == ids
+
+            wait_until(named, "three containers to have their short ids")
+            rows = [labels for labels, _ in exporter.samples("gpuledger_device_owner_info")]
+            assert {row["container"] for row in rows} == set(ids.values())
+
+
 def test_a_process_of_rootless_podman_belongs_to_its_user(
     rootless_podman: RootlessPodman, tmp_path: Path
 ) -> None:

@@ -253,24 +253,44 @@ def test_the_name_of_a_class_from_before_kubernetes_1_31_is_skipped(
 # Owners by claims, in the running program
 
 
+GROUP = "/apis/resource.k8s.io"
+
+
 @contextmanager
-def api_server(devices: Mapping[str, str]) -> Iterator[pods_server.ApiServer]:
-    """An API server with a ResourceSlice of these devices, by name with their UUIDs, and no pods."""
-    group = "/apis/resource.k8s.io"
+def api_server(
+    devices: Mapping[str, str], capacity: str = "80Gi", **claims: list[dict[str, object]]
+) -> Iterator[pods_server.ApiServer]:
+    """An API server with a ResourceSlice of these devices, by name with their UUIDs, and no pods.
+
+    `claims` are the results of the ResourceClaims in the namespace team.
+    """
     spec = {
         "driver": "gpu.nvidia.com",
         "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 1},
         "nodeName": "node-1",
         "devices": [
-            {"name": name, "attributes": {"uuid": {"string": uuid}}} for name, uuid in devices.items()
+            {
+                "name": name,
+                "attributes": {"uuid": {"string": uuid}},
+                "capacity": {"memory": {"value": capacity}},
+            }
+            for name, uuid in devices.items()
         ],
     }
     versions = {"kind": "APIGroup", "versions": [{"version": "v1"}]}
     slices = {"metadata": {"resourceVersion": "9"}, "items": [{"spec": spec}]}
     with pods_server.serving() as server:
-        server.other_paths[group] = pods_server.body(json.dumps(versions).encode())
-        server.other_paths[f"{group}/v1/resourceslices"] = pods_server.body(json.dumps(slices).encode())
+        server.other_paths[GROUP] = pods_server.body(json.dumps(versions).encode())
+        server.other_paths[f"{GROUP}/v1/resourceslices"] = pods_server.body(json.dumps(slices).encode())
+        for name, results in claims.items():
+            claim = {"status": {"allocation": {"devices": {"results": results}}}}
+            path = f"{GROUP}/v1/namespaces/team/resourceclaims/{name}"
+            server.other_paths[path] = pods_server.body(json.dumps(claim).encode())
         yield server
+
+
+def result(name: str, **more: object) -> dict[str, object]:
+    return {"driver": "gpu.nvidia.com", "pool": "node-1", "device": name, "request": "gpu", **more}
 
 
 def test_the_pod_with_a_claim_is_the_owner_of_the_claimed_gpu(
@@ -288,6 +308,26 @@ def test_the_pod_with_a_claim_is_the_owner_of_the_claimed_gpu(
         assert exporter.allocated_to(GPUS[0]) == set()
         ((allocation, _),) = exporter.samples("gpuledger_device_allocation_info")
         assert (allocation["resource"], allocation["found_by"]) == ("gpus", "dra")
+
+
+def test_a_claim_for_monitoring_holds_no_gpu_and_a_share_holds_its_part(
+    messages: Mapping[str, type[Message]], tmp_path: Path
+) -> None:
+    monitoring = pod("watch", container("main", device("gpu-0"), device("gpu-1"), claim="all"))
+    working = pod("train", container("main", device("gpu-1", share_id="s1"), claim="part"))
+    admin = [result(name, adminAccess=True) for name in ("gpu-0", "gpu-1")]
+    part = [result("gpu-1", shareID="s1", consumedCapacity={"memory": "20Gi"})]
+    uuids = {"gpu-0": GPUS[0], "gpu-1": GPUS[1]}
+    with (
+        kubelet_with(messages, monitoring, working) as socket,
+        api_server(uuids, all=admin, part=part) as server,
+        running_exporter(tmp_path, GPUS, *_flags(socket), "--kubernetes-api", server.access.url) as exporter,
+    ):
+        exporter.wait_allocated_to(GPUS[1], ("team", "train", "main"))
+        assert exporter.allocated_to(GPUS[0]) == set()
+        exporter.wait_state(GPUS[0], "idle")
+        ((labels, ratio),) = exporter.samples("gpuledger_device_allocated_ratio")
+        assert (labels["pod"], labels["resource"], float(ratio)) == ("train", "part", 0.25)
 
 
 def test_without_an_api_server_the_name_of_the_device_finds_the_gpu(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,28 @@ def test_a_gpu_divided_into_shards_has_all_jobs_that_share_it(cluster: SlurmClus
         cluster.wait_running(job, SHARED)
     with exporter_on(cluster, SHARED, tmp_path) as exporter:
         wait_owners(exporter, {("nobody", jobs[0]), ("daemon", jobs[1])}, set())
+        assert fractions(exporter) == dict.fromkeys(jobs, Fraction(1, 4))
     cluster.cancel(*jobs)
+
+
+def fractions(exporter: RunningExporter) -> dict[str, Fraction]:
+    """The part of the first GPU that each job has."""
+    rows = exporter.samples("gpuledger_device_allocated_ratio")
+    return {row["slurm_job"]: Fraction(value) for row, value in rows if row["uuid"] == GPUS[0]}
+
+
+def test_a_job_with_a_whole_gpu_and_one_with_several_shards(cluster: SlurmCluster, tmp_path: Path) -> None:
+    whole = cluster.submit("--gres=gpu:1", f"--nodelist={SHARED}", script="srun --overlap sleep 600")
+    cluster.wait_running(whole, SHARED)
+    shared = cluster.submit("--gres=shard:3", f"--nodelist={SHARED}", script="srun --overlap sleep 600")
+    cluster.wait_running(shared, SHARED)
+    with exporter_on(cluster, SHARED, tmp_path) as exporter:
+        wait_owners(exporter, {("root", whole)}, {("root", shared)})
+        found = {
+            row["slurm_job"]: value for row, value in exporter.samples("gpuledger_device_allocated_ratio")
+        }
+        assert found == {whole: 1.0, shared: 0.75}
+    cluster.cancel(whole, shared)
 
 
 def test_a_requeued_job_keeps_its_id(cluster: SlurmCluster, exporter: RunningExporter) -> None:
@@ -157,6 +179,39 @@ def test_files_of_a_real_prolog_and_epilog_name_the_job_of_a_gpu(
         wait_owners(exporter, {("", job)}, set())
         cluster.cancel(job)
         wait_owners(exporter, set(), set())
+
+
+def job_facts(exporter: RunningExporter) -> dict[str, dict[str, str]]:
+    """The facts of each job, by its number, without empty ones."""
+    rows = [labels for labels, _ in exporter.samples("gpuledger_job_info")]
+    return {row.pop("slurm_job"): {name: value for name, value in row.items() if value} for row in rows}
+
+
+def test_a_job_has_the_facts_that_slurm_gives_it_and_a_user_whom_only_slurm_knows(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    flags = ("--account=chem", "--job-name=relax", "--array=3", "--uid=nobody")
+    job = cluster.submit("--gres=gpu:1", f"--nodelist={WHOLE}", *flags)
+    pid, *_ = cluster.wait_running(job, WHOLE)
+    facts = {"slurm_account": "chem", "partition": "main", "job_name": "relax", "user": "nobody"}
+    facts |= {"array_job": job, "array_task": "3"}
+    with exporter_on(cluster, WHOLE, tmp_path, "--passwd-file", "/dev/null") as exporter:
+        exporter.set_processes(GPUS[0], pid)
+        wait_owners(exporter, {("nobody", job)}, set())
+        assert job_facts(exporter) == {job: facts}
+        wait_until(lambda: process_jobs(exporter, pid) == {job}, f"process {pid} to belong to job {job}")
+    cluster.cancel(job)
+
+
+def test_facts_that_a_user_changed_are_not_believed(cluster: SlurmCluster, tmp_path: Path) -> None:
+    lie = "SLURM_JOB_ACCOUNT=bio SLURM_JOB_USER=root SLURM_JOB_NAME=relax sleep 600"
+    flags = ("--account=chem", "--job-name=relax", "--uid=nobody")
+    job = cluster.submit("--gres=gpu:1", f"--nodelist={WHOLE}", *flags, script=lie)
+    wait_until(lambda: len(cluster.processes(job, WHOLE)) > 1, "the shell and its child")
+    with exporter_on(cluster, WHOLE, tmp_path, "--passwd-file", "/dev/null") as exporter:
+        wait_owners(exporter, {("65534", job)}, set())
+        assert job_facts(exporter) == {job: {"partition": "main", "job_name": "relax", "user": "65534"}}
+    cluster.cancel(job)
 
 
 def test_slurmdbd_records_the_gpus_of_a_job(cluster: SlurmCluster) -> None:

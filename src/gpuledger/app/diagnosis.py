@@ -13,6 +13,7 @@ from gpuledger.config.node import configured_node_name
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.settings import HostSettings
+from gpuledger.host.users import PASSWD_KEY
 from gpuledger.http.settings import HttpSettings
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
@@ -172,4 +173,5 @@ def diagnose_serving(
         interval=build_settings(NodeSettings, values).interval,
         speed=build_settings(SourceSettings, values).speed if simulated else 1.0,
     )
-    return run_checks((*host_checks(host, environment, local=not simulated), *owner_indexes, *ledger, *web))
+    machine = host_checks(host, environment, local=not simulated, has_passwd_file=PASSWD_KEY in values)
+    return run_checks((*machine, *owner_indexes, *ledger, *web))

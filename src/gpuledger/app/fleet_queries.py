@@ -25,7 +25,8 @@ from gpuledger.ledger.report.fleet.scraped import (
     Target,
     target_of,
 )
-from gpuledger.ledger.report.grouping import LABEL
+from gpuledger.ledger.report.grouping import LABEL, OWNER_TAGS
+from gpuledger.model.workload import JOB_FACTS, POD_FACTS
 
 DAY = 86_400.0
 # Seconds: Prometheus's default lookback delta of instant vectors.
@@ -44,7 +45,7 @@ _PENDING = "gpuledger_energy_pending_joules"
 _TIME_PENDING = "gpuledger_gpu_seconds_pending"
 _BOOKS, _JOB_INFO = "gpuledger_books_info", "gpuledger_job_info"
 # Keys of reports that need facts of jobs, and of the controllers of pods.
-_JOB_KEYS, _POD_KEYS = {"slurm_account", "partition"}, {"job", "controller"}
+_JOB_KEYS, _POD_KEYS = frozenset((OWNER_TAGS, *JOB_FACTS)), frozenset((OWNER_TAGS, "job", *POD_FACTS))
 # GPU-seconds per second of a node that is faster than the clock.
 _FASTER = 1.1
 _SECONDS = {

@@ -29,20 +29,7 @@ def open_history(values: Mapping[str, Any]) -> Iterator[History]:
     Raises GpuledgerError when there is no ledger, when there are several and none is of measured data,
     when the file is not a ledger, or when it has no watched second.
     """
-    given = build_settings(StoreSettings, values).state_dir
-    if given == MEMORY_ONLY:
-        raise UsageError(
-            "--state-dir none: the ledger is in the memory of `gpuledger serve` only; name the directory of a"
-            " ledger on disk"
-        )
-    place = Path(given) if given else find_state_dir(environ, SYSTEM_DIR)
-    try:
-        file = _file(place)
-    except OSError as error:
-        raise GpuledgerError(
-            f"cannot read the ledger in {place}: {error.strerror}; run this command as the user of `gpuledger"
-            " serve`"
-        ) from None
+    file = ledger_file(values)
     try:
         with closing(History(file)) as history:
             if is_simulated(history):
@@ -53,6 +40,27 @@ def open_history(values: Mapping[str, Any]) -> Iterator[History]:
         raise GpuledgerError(
             f"{file} is damaged ({type(error).__name__}: {error}): `gpuledger serve` moves a damaged ledger "
             "aside and starts a new one; try `sqlite3 FILE .recover` on a copy"
+        ) from None
+
+
+def ledger_file(values: Mapping[str, Any]) -> Path:
+    """The ledger in `--state-dir`, or the file that it names, whether it exists or not.
+
+    Raises GpuledgerError when there are several and none is of measured data.
+    """
+    given = build_settings(StoreSettings, values).state_dir
+    if given == MEMORY_ONLY:
+        raise UsageError(
+            "--state-dir none: the ledger is in the memory of `gpuledger serve` only; name the directory of a"
+            " ledger on disk"
+        )
+    place = Path(given) if given else find_state_dir(environ, SYSTEM_DIR)
+    try:
+        return _file(place)
+    except OSError as error:
+        raise GpuledgerError(
+            f"cannot read the ledger in {place}: {error.strerror}; run this command as the user of `gpuledger"
+            " serve`"
         ) from None
 
 

@@ -26,7 +26,7 @@ from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings, TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
-from gpuledger.host.users import PasswdUsers
+from gpuledger.host.users import PasswdUsers, open_users
 from gpuledger.http.addresses import Address
 from gpuledger.http.hosts import HostNameSettings, allowed_hosts
 from gpuledger.http.limits import HttpLimits
@@ -69,6 +69,7 @@ from gpuledger.web.routes import (
     plain_page_handler,
 )
 from gpuledger.web.settings import Links, WebSettings
+from gpuledger.workloads.memory_fractions import OWNER_QUANTITIES
 from gpuledger.workloads.owner_index_setup import open_owner_indexes
 from gpuledger.workloads.owner_indexes import OwnerIndexes
 from gpuledger.workloads.owner_lookup import OwnerLookup
@@ -100,7 +101,7 @@ class HostContext:
         settings = build_settings(HostSettings, values)
         if not Path(settings.procfs, "stat").exists():
             raise UsageError(f"--procfs: {settings.procfs} is not a proc filesystem: it has no file 'stat'")
-        users = PasswdUsers(settings.passwd)
+        users = open_users(settings, values, environ)
         procfs = ProcFs(settings.procfs, pids=settings.pids, users=users)
         return cls(SystemClock(), procfs, PciBus(settings.sysfs), users)
 
@@ -113,11 +114,12 @@ class HostContext:
         if not source.has_local_pids:
             return OwnerIndexes()
         node = configured_node_name(values, environ)
-        return open_owner_indexes(values, node, environ, self.clock, self.users.name)
+        return open_owner_indexes(values, node, environ, self.clock, self.users)
 
     def namer(self, owner_indexes: OwnerIndexes) -> Namer:
         """The function that assigns owners to a Snapshot from these owner indexes."""
-        return OwnerLookup(self.users.name, owner_indexes if len(owner_indexes) else None).assign_owners
+        directory = owner_indexes if len(owner_indexes) else None
+        return OwnerLookup(self.users.name, directory, lambda: self.users.changes).assign_owners
 
 
 @dataclass(slots=True)
@@ -260,7 +262,9 @@ def assemble_parts(
         name=host.namer(owner_indexes),
         post=ledger.post,
         publish=publish,
-        required_quantities=lambda: parts.pages.required_quantities() | ledger.required_quantities,
+        required_quantities=lambda: (
+            parts.pages.required_quantities() | ledger.required_quantities | OWNER_QUANTITIES
+        ),
         clock=clock,
         # The clock of a simulated source is not that of this machine.
         suspended=(lambda: None) if source.info.simulated else seconds_suspended,

@@ -19,6 +19,7 @@ from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.procfs import RemoteHost
 from gpuledger.host.settings import HostSettings
+from gpuledger.host.users import PASSWD_KEY
 from gpuledger.http.settings import HttpSettings
 from gpuledger.ledger.settings import StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
@@ -105,7 +106,13 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
         )
     return (
         *source_checks(source, smi, environment, procfs=procfs, sysfs=Path(host.sysfs)),
-        *host_checks(host, environment, local=not simulated, encoding=sys.stdout.encoding),
+        *host_checks(
+            host,
+            environment,
+            local=not simulated,
+            has_passwd_file=PASSWD_KEY in values,
+            encoding=sys.stdout.encoding,
+        ),
         *owner_indexes,
         *owner_checks(once, _OWNER_NEEDS),
         *ledger_checks(

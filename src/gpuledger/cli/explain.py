@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from gpuledger.app.flags import parse_command
 from gpuledger.app.ledger_file import current_time_of, open_history
@@ -14,11 +14,11 @@ from gpuledger.config.report import ExplainSettings
 from gpuledger.host.settings import TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
 from gpuledger.ledger.report.explain import Explanation
-from gpuledger.ledger.report.explain_formats import explanation_csv, explanation_json
+from gpuledger.ledger.report.explain_formats import write_explanation_csv, write_explanation_json
 from gpuledger.ledger.report.explain_text import explanation_text
 from gpuledger.ledger.report.ranges import choose_period, parse_range
 from gpuledger.ledger.report.settings import Prices, TeamSettings
-from gpuledger.ledger.store.explain_query import ExplainScope, explain_usage
+from gpuledger.ledger.store.explain_query import ExplainLists, ExplainScope, explain_usage
 from gpuledger.ledger.store.watched_range import resolve_watched_range
 from gpuledger.model.settings import build_settings
 
@@ -63,18 +63,27 @@ def run(arguments: Sequence[str]) -> int:
             build_settings(TeamSettings, values).teams,
             configured_node_name(values, os.environ),
         )
-        found = explain_usage(history, given.arguments[0], scope)
-    if settings.format != "text":
-        sys.stderr.writelines(f"{note}\n" for note in found.notes)
-    sys.stdout.write(format_explanation(found, settings))
+        found = explain_usage(history, given.arguments[0], scope, _lists(settings))
+        if settings.format != "text":
+            sys.stderr.writelines(f"{note}\n" for note in found.notes)
+        write_explanation(found, settings.format, sys.stdout)
     return 0
 
 
-def format_explanation(found: Explanation, settings: ExplainSettings) -> str:
-    """The explanation in the requested format."""
-    limit = 0 if settings.show_all else settings.limit
-    if settings.format == "csv":
-        return explanation_csv(found, limit or 0)
-    if settings.format == "json":
-        return json.dumps(explanation_json(found, limit or 0), indent=2) + "\n"
-    return explanation_text(found, _LIMIT if limit is None else limit)
+def _lists(settings: ExplainSettings) -> ExplainLists:
+    """Which lines are shown."""
+    is_text = settings.format == "text"
+    limit = settings.limit
+    if limit is None:
+        limit = _LIMIT if is_text else 0
+    return ExplainLists(0 if settings.show_all else limit, is_text, settings.format == "csv")
+
+
+def write_explanation(found: Explanation, form: str, out: TextIO) -> None:
+    """Write the explanation in a format, line by line: a list can be too long to keep."""
+    if form == "csv":
+        write_explanation_csv(found, out)
+    elif form == "json":
+        write_explanation_json(found, out)
+    else:
+        out.writelines(f"{line}\n" for line in explanation_text(found))

@@ -60,6 +60,7 @@ COMMANDS = {
     "metrics": "list all metrics: name, type, labels, meaning, source",
     "report": "report GPU usage, energy and cost by pod, job, user, namespace or label",
     "explain": "itemize a row of a report, or a process, interval by interval",
+    "books": "check, back up, export and merge ledgers; replace a person by a pseudonym",
     "pause": "release the NVIDIA driver for an upgrade, a GPU reset or a profiler",
     "resume": "end a pause and read the driver again",
     "agent": "scrape exporters and send their samples by Prometheus remote write",

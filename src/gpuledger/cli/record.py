@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
+from os import environ
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,7 +20,7 @@ from gpuledger.config.node import RECORD_GROUPS
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.settings import HostSettings
-from gpuledger.host.users import PasswdUsers
+from gpuledger.host.users import open_users
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.quantities import QUANTITIES
 from gpuledger.model.settings import boolean, build_settings, duration, option
@@ -92,14 +93,16 @@ def _record(name: str, settings: RecordSettings, values: Mapping[str, Any]) -> N
         raise GpuledgerError(f"{name} already exists; choose another name, or --force to replace it")
     clock = SystemClock()
     host_settings = build_settings(HostSettings, values)
-    users = PasswdUsers(host_settings.passwd)
+    users = open_users(host_settings, values, environ)
     host = ProcFs(host_settings.procfs, pids=host_settings.pids, users=users)
     source = open_source(
         build_settings(SourceSettings, values), build_settings(SmiSettings, values), host, clock
     )
     try:
         with StopRequest() as stop:
-            entries = _read_entries(source, OwnerLookup(users.name), clock, settings, stop)
+            entries = _read_entries(
+                source, OwnerLookup(users.name, name_changes=lambda: users.changes), clock, settings, stop
+            )
             # Read before creating the file: a machine that cannot be read leaves no empty file.
             first = next(entries)
             with _open(name, settings.force) as stream:

@@ -7,29 +7,41 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from gpuledger.app.exported_reports import (
+    current_time_of_exports,
+    load_exports,
+    report_from_exports,
+)
 from gpuledger.app.flags import parse_command
 from gpuledger.app.fleet_reports import report_from_prometheus
-from gpuledger.app.ledger_file import current_time_of, open_history
+from gpuledger.app.ledger_file import current_time_of, is_simulated, open_history
 from gpuledger.app.prometheus_api import PrometheusClient
+from gpuledger.app.statement_commands import (
+    HTML,
+    check_statement_flags,
+    verify_statement,
+    write_statement,
+)
+from gpuledger.app.statements import SIMULATED, MadeReport
 from gpuledger.config.node import REPORT_GROUPS, configured_node_name
-from gpuledger.config.report import ReportSettings
+from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.host.settings import TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
-from gpuledger.ledger.report.focus import as_focus
+from gpuledger.ledger.report.focus import as_focus, focus_keys
 from gpuledger.ledger.report.formats import as_csv, as_json
 from gpuledger.ledger.report.grouping import find_grouping
-from gpuledger.ledger.report.ranges import (
-    choose_period,
-    parse_range,
-)
+from gpuledger.ledger.report.ranges import UTC_DAY, choose_period, parse_range
 from gpuledger.ledger.report.report_table import report_table
-from gpuledger.ledger.report.settings import ROW, FleetSettings, Prices, TeamSettings
+from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings, Prices, TeamSettings
+from gpuledger.ledger.report.statement.content import EXPORTS, LEDGER, PROMETHEUS
 from gpuledger.ledger.report.usage_report import UsageReport
+from gpuledger.ledger.settings import ExportedBooksSettings
 from gpuledger.ledger.store.history import Progress
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.store.watched_range import resolve_watched_range
@@ -58,6 +70,14 @@ for a spreadsheet, a program, a FinOps tool:
   gpuledger report --format json | jq .total
   gpuledger report --price.kwh 0.32 --price.currency EUR --format focus
 
+for nodes that may no longer exist, from what `gpuledger books export` wrote on each:
+  gpuledger report --books /srv/ledgers --in 2026-10 --by node,team
+
+a bill that is kept, printed, and verified later:
+  gpuledger report --by team --in 2026-10 --statement october.json --after september.json
+  gpuledger report --verify october.json
+  gpuledger report --verify october.json --format html > october.html
+
 for a fleet, with an error bound for energy between scrapes:
   gpuledger report --prometheus http://prometheus:9090 --by namespace --since 30d
   gpuledger report --prometheus https://metrics.example.com/prometheus --by node \\
@@ -77,26 +97,57 @@ def run(arguments: Sequence[str]) -> int:
     values = read()
     settings = build_settings(ReportSettings, values)
     settings = replace(settings, period=choose_period(values, given.flags))
+    if settings.format in FOCUS_FORMATS:
+        settings = _with_focus_rows(settings, values, given.flags)
     fleet = build_settings(FleetSettings, values)
     if fleet.url and "state_dir" in given.flags and "prometheus.url" in given.flags:
         raise UsageError("--prometheus and --state-dir exclude each other: choose one source of the report")
-    if fleet.url and "state_dir" not in given.flags:
-        found, account = report_from_fleet(settings, fleet, values), PrometheusClient(fleet.url).host
+    exported = build_settings(ExportedBooksSettings, values).folder
+    if exported:
+        _require_one_source(given.flags)
+    statements = build_settings(StatementSettings, values)
+    check_statement_flags(statements, settings)
+    if statements.verify:
+        return verify_statement(statements, settings, values, _progress())
+    if exported:
+        made = report_from_books(settings, exported, values)
+    elif fleet.url and "state_dir" not in given.flags:
+        made = report_from_fleet(settings, fleet, values)
     else:
-        found, account = report_from_ledger(settings, values), socket.gethostname()
-    sys.stdout.write(format_report(found, settings, account))
+        made = report_from_ledger(settings, values)
+    if statements.file or settings.format == HTML:
+        sys.stdout.write(write_statement(made, settings, statements, values))
+    if settings.format != HTML:
+        account = made.origin if made.source == PROMETHEUS else socket.gethostname()
+        sys.stdout.write(format_report(made.report, settings, account))
     return 0
+
+
+def _require_one_source(flags: Collection[str]) -> None:
+    for key, flag in (("prometheus.url", "--prometheus"), ("state_dir", "--state-dir")):
+        if key in flags:
+            raise UsageError(f"--books and {flag} exclude each other: choose one source of the report")
+
+
+def _with_focus_rows(
+    settings: ReportSettings, values: Mapping[str, Any], flags: Collection[str]
+) -> ReportSettings:
+    """The settings with the keys and the days of FOCUS. Raises UsageError for `--every`."""
+    if "report.every" in flags:
+        raise UsageError(f"--format {settings.format} has rows for each UTC day: omit --every")
+    has_teams = bool(build_settings(TeamSettings, values).teams)
+    return replace(settings, by=focus_keys(settings.by, has_teams=has_teams), every=UTC_DAY)
 
 
 def report_from_fleet(
     settings: ReportSettings, fleet: FleetSettings, values: Mapping[str, Any]
-) -> UsageReport:
+) -> MadeReport:
     """The report from a Prometheus server. Raises GpuledgerError."""
     now = time.time()
     zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
     requested = parse_range(settings.since, settings.until, settings.period, now, zone)
     with _progress() as progress:
-        return report_from_prometheus(
+        found = report_from_prometheus(
             fleet,
             settings.by,
             report_prices(settings, values),
@@ -107,9 +158,10 @@ def report_from_fleet(
             every=settings.every,
             teams=build_settings(TeamSettings, values).teams,
         )
+    return MadeReport(found, requested, PROMETHEUS, PrometheusClient(fleet.url).host)
 
 
-def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> UsageReport:
+def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> MadeReport:
     """The report from this machine's ledger. Raises GpuledgerError."""
     node = configured_node_name(values, os.environ)
     zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
@@ -133,16 +185,43 @@ def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> U
             every=settings.every,
             node=node,
         )
+        origin = history.file.name
+        notes = (SIMULATED,) if is_simulated(history) else ()
+    _write_notes(found, settings)
+    return MadeReport(found, requested, LEDGER, origin, notes)
+
+
+def report_from_books(settings: ReportSettings, folder: str, values: Mapping[str, Any]) -> MadeReport:
+    """The report from exported ledgers. Raises GpuledgerError."""
+    exports = load_exports(folder)
+    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
+    now = current_time_of_exports(exports)
+    requested = parse_range(settings.since, settings.until, settings.period, now, zone)
+    with _progress() as progress:
+        found = report_from_exports(
+            exports,
+            settings.by,
+            report_prices(settings, values),
+            requested,
+            progress,
+            every=settings.every,
+            teams=build_settings(TeamSettings, values).teams,
+        )
+    _write_notes(found, settings)
+    return MadeReport(found, requested, EXPORTS, Path(folder).name)
+
+
+def _write_notes(found: UsageReport, settings: ReportSettings) -> None:
+    """Write the notes to stderr where the output has none."""
     if settings.format != "table":
         for note in found.notes:
             sys.stderr.write(f"{note}\n")
-    return found
 
 
 def report_prices(settings: ReportSettings, values: Mapping[str, Any]) -> Prices:
     """The prices of the report. In FOCUS, idle GPUs always have separate rows."""
     prices = build_settings(Prices, values)
-    return replace(prices, idle=ROW) if settings.format == "focus" else prices
+    return replace(prices, idle=ROW) if settings.format in FOCUS_FORMATS else prices
 
 
 def format_report(found: UsageReport, settings: ReportSettings, account: str) -> str:
@@ -151,8 +230,8 @@ def format_report(found: UsageReport, settings: ReportSettings, account: str) ->
         return as_csv(found)
     if settings.format == "json":
         return json.dumps(as_json(found), indent=2) + "\n"
-    if settings.format == "focus":
-        return as_focus(found, account)
+    if settings.format in FOCUS_FORMATS:
+        return as_focus(found, settings.account or account, FOCUS_FORMATS[settings.format])
     return report_table(found, settings.top, plain=not is_utf8(sys.stdout.encoding))
 
 

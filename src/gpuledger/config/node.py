@@ -7,10 +7,11 @@ from enum import Enum
 from socket import gethostname
 from typing import Any
 
+from gpuledger.config.books import BooksSettings
 from gpuledger.config.compatibility import NO_EFFECT, FlagsWithoutEquivalent, RemovedSettings
 from gpuledger.config.dcgm_exporter import DcgmExporterSettings
 from gpuledger.config.nvidia_gpu_exporter import NvidiaGpuExporterSettings
-from gpuledger.config.report import ExplainSettings, ReportSettings
+from gpuledger.config.report import ExplainSettings, ReportSettings, StatementSettings
 from gpuledger.config.settings import LogSettings
 from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
 from gpuledger.host.settings import HostSettings, TimeZoneSettings
@@ -19,7 +20,7 @@ from gpuledger.http.limits import HttpLimits
 from gpuledger.http.settings import HttpSettings
 from gpuledger.kubernetes.settings import KubernetesSettings, node_name
 from gpuledger.ledger.report.settings import FleetSettings, Prices, TeamSettings
-from gpuledger.ledger.settings import LedgerSettings, StoreSettings
+from gpuledger.ledger.settings import ExportedBooksSettings, LedgerSettings, StoreSettings
 from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.node.settings import ControlSettings, GpuCountSettings, NodeSettings, ReloadSettings
 from gpuledger.outputs.settings import TextfileSettings
@@ -49,7 +50,10 @@ _RECORD = ("serve", "collect", "top", "record")
 GROUPS: tuple[tuple[str, type, tuple[str, ...], HelpPage], ...] = (
     ("textfile", TextfileSettings, ("collect",), HelpPage.COMMON),
     ("report", ReportSettings, ("report",), HelpPage.COMMON),
+    ("statements", StatementSettings, ("report",), HelpPage.COMMON),
     ("Prometheus of a fleet", FleetSettings, ("report",), HelpPage.COMMON),
+    ("exported ledgers", ExportedBooksSettings, ("report",), HelpPage.COMMON),
+    ("exports and names", BooksSettings, ("books",), HelpPage.COMMON),
     ("period and output", ExplainSettings, ("explain",), HelpPage.COMMON),
     ("display", TopSettings, ("top",), HelpPage.COMMON),
     ("access to another node", NodeAccessSettings, ("top",), HelpPage.COMMON),
@@ -58,8 +62,8 @@ GROUPS: tuple[tuple[str, type, tuple[str, ...], HelpPage], ...] = (
     ("HTTP server", HttpSettings, _SERVE, HelpPage.COMMON),
     ("exported metrics", DialectSettings, _EXPORT, HelpPage.COMMON),
     ("web page", WebSettings, _SERVE, HelpPage.COMMON),
-    ("ledger", StoreSettings, (*_EXPORT, "report", "explain"), HelpPage.COMMON),
-    ("time zone", TimeZoneSettings, (*_EXPORT, "report", "explain"), HelpPage.RARE),
+    ("ledger", StoreSettings, (*_EXPORT, "report", "explain", "books"), HelpPage.COMMON),
+    ("time zone", TimeZoneSettings, (*_EXPORT, "report", "explain", "books"), HelpPage.RARE),
     ("teams", TeamSettings, (*_SERVE, "report", "explain"), HelpPage.RARE),
     ("prices", Prices, (*_SERVE, "report", "explain"), HelpPage.COMMON),
     ("Kubernetes pods", KubernetesSettings, _READ, HelpPage.COMMON),
@@ -98,6 +102,7 @@ TOP_GROUPS = _groups_of("top")
 RECORD_GROUPS = _groups_of("record")
 REPORT_GROUPS = _groups_of("report")
 EXPLAIN_GROUPS = _groups_of("explain")
+BOOKS_GROUPS = _groups_of("books")
 # One configuration file serves all commands: it may contain settings of other commands.
 ALL_GROUPS: tuple[type, ...] = tuple(group for _, group, _, _ in GROUPS)
 HELP_PAGES: dict[type, HelpPage] = {group: page for _, group, _, page in GROUPS}

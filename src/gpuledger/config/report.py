@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuledger.ledger.report.grouping import GROUPINGS, NODE, TEAM
 from gpuledger.ledger.report.ranges import EVERY
+from gpuledger.ledger.report.settings import FOCUS_FORMATS
 from gpuledger.model.settings import boolean, choice, integer, option, text
 
 
@@ -56,10 +57,48 @@ class ReportSettings:
     )
     format: str = option(
         "report.format",
-        choice("table", "csv", "json", "focus"),
+        choice("table", "csv", "json", "html", *FOCUS_FORMATS),
         "table",
-        "table, csv, json, or focus (CSV of the FinOps Open Cost and Usage Specification)",
+        "table, csv, json, html (a page to print), or focus (CSV of version 1.3 of the FinOps Open Cost and "
+        "Usage Specification; focus-1.2 for tools that need 1.2)",
         metavar="FORM",
+    )
+    account: str = option(
+        "report.account",
+        text,
+        "",
+        "billing account of FOCUS files, such as the name of the cluster (default: this machine's name, or "
+        "the host of --prometheus)",
+        metavar="NAME",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StatementSettings:
+    """Files of statements: reports that are kept, and verified later."""
+
+    file: str = option(
+        "report.statement",
+        text,
+        "",
+        "write a statement to this new file: the rows, prices, teams and bounds of the report as JSON, with "
+        "a hash",
+        metavar="FILE",
+    )
+    after: str = option(
+        "report.after",
+        text,
+        "",
+        "the statement before the one of --statement or --verify: its hash is part of that",
+        metavar="FILE",
+    )
+    verify: str = option(
+        "report.verify",
+        text,
+        "",
+        "verify a statement, compare it with the ledger, and print what changed and why; exit status 0: "
+        "equal, 1: different, 2: unreadable",
+        metavar="FILE",
     )
 
 

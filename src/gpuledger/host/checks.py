@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.container import find_container
 from gpuledger.host.files import read_or_none, read_text
 from gpuledger.host.procfs import ProcFs, real_uid
 from gpuledger.host.settings import HostSettings
@@ -19,13 +20,6 @@ from gpuledger.model.text import is_utf8
 
 # Bits of CapEff (linux/capability.h) that allow reading other users' processes.
 CAPABILITIES: Final = {"CAP_DAC_READ_SEARCH": 2, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
-_IN_CGROUP: Final = (
-    ("Kubernetes", "kubepods"),
-    ("Docker", "docker"),
-    ("Podman", "libpod"),
-    ("LXC", "lxc"),
-    ("systemd-nspawn", "machine.slice"),
-)
 
 
 class HostInspection:
@@ -38,22 +32,7 @@ class HostInspection:
 
     def container(self) -> str:
         """The kind of container, and the evidence for it; empty outside containers."""
-        if "KUBERNETES_SERVICE_HOST" in self._environment:
-            return "Kubernetes, by KUBERNETES_SERVICE_HOST"
-        for name, kind in ((".dockerenv", "Docker"), ("run/.containerenv", "Podman")):
-            if (self._root / name).exists():
-                return f"{kind}, by /{name}"
-        manager = self._environment.get("container")
-        if manager:
-            return f"{manager}, by the variable container"
-        kind = read_text(f"{self._root}/run/systemd/container").strip()
-        if kind:
-            return f"{kind}, by /run/systemd/container"
-        own = read_text(f"{self._procfs}/self/cgroup")
-        for kind, word in _IN_CGROUP:
-            if re.search(rf"/{re.escape(word)}[-./]", own):
-                return f"{kind}, by /proc/self/cgroup"
-        return ""
+        return find_container(self._root, self._procfs, self._environment)
 
     def capabilities(self) -> frozenset[str] | None:
         """The effective ones of CAPABILITIES; None if unknown."""
@@ -114,6 +93,9 @@ _SYNCHRONIZED: Final = Subject("host.clock_synchronized", "clock synchronization
 _LOCALE: Final = Subject("host.locale", "locale")
 
 _HOST_PIDS: Final = "Kubernetes: `hostPID: true`; Docker: `--pid=host`; LXC: run gpuledger on the host itself"
+_MAP_USERS: Final = (
+    "run `getent passwd > FILE` on the machine (in a container: mount FILE), and use --passwd-file FILE"
+)
 _CLOCK_REMEDY: Final = "set it: `timedatectl set-ntp true`, or run chrony"
 _EARLIEST_YEAR: Final = 2020
 _TIME_ERROR: Final = 5
@@ -124,6 +106,7 @@ def host_checks(
     environment: Mapping[str, str],
     *,
     local: bool = True,
+    has_passwd_file: bool = True,
     root: Path = Path("/"),
     clock: Clock | None = None,
     synchronized: Callable[[], int | None] | None = None,
@@ -131,7 +114,8 @@ def host_checks(
 ) -> tuple[Check, ...]:
     """Checks of the machine through the configured procfs.
 
-    `local` is false for a source with pids of another machine: the checks of pids are omitted. `root` is the
+    `local` is false for a source with pids of another machine: the checks of pids are omitted.
+    `has_passwd_file` is false if the passwd file is the default and not one that the user named. `root` is the
     directory of /.dockerenv and similar files; `synchronized` returns the state of adjtimex(2), None where it
     cannot be called; `encoding` is that of standard output.
     """
@@ -148,7 +132,7 @@ def host_checks(
         Check(*_PIDS, lambda: _pids(settings, seen), needs=(_PROC.check,)),
         Check(*_CGROUP, lambda: _cgroup(seen), needs=(_PROC.check,)),
         Check(*_CGROUP_NAMESPACE, lambda: _cgroup_namespace(seen), needs=(_PROC.check, _PIDS.check)),
-        Check(*_USERS, lambda: _users(settings)),
+        Check(*_USERS, lambda: _users(settings, seen, is_named=has_passwd_file)),
     )
     return (*pids, *machine) if local else machine
 
@@ -240,8 +224,9 @@ def _cgroup_namespace(seen: HostInspection) -> Iterator[Finding]:
         yield works(*_CGROUP_NAMESPACE, "cgroup paths of other processes are complete")
 
 
-def _users(settings: HostSettings) -> Iterator[Finding]:
+def _users(settings: HostSettings, seen: HostInspection, *, is_named: bool) -> Iterator[Finding]:
     path = Path(settings.passwd)
+    container = seen.container()
     try:
         with path.open("rb") as file:
             file.read(1)
@@ -249,8 +234,14 @@ def _users(settings: HostSettings) -> Iterator[Finding]:
         yield warning(
             *_USERS,
             f"{path} cannot be read ({error.strerror}): users are shown as numbers",
-            "run `getent passwd > FILE` on the machine, and use --passwd-file FILE",
+            _MAP_USERS,
         )
+        return
+    if container and not is_named:
+        why = f"from {path} of this container ({container}), which can have other users than the machine"
+        yield warning(*_USERS, why, _MAP_USERS)
+    elif settings.uses_name_service(is_named=is_named, in_container=bool(container)):
+        yield works(*_USERS, f"from {path}, then from the machine's name service")
     else:
         yield works(*_USERS, f"from {path}")
 

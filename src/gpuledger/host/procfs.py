@@ -63,6 +63,9 @@ _PARENT_OF_KERNEL_THREADS = b"2"
 # little cost. A process in any other cgroup is not read again.
 _REREAD_CGROUP_AT = (2, 4, 16, 64)
 
+# Seconds between two looks for the names of users that have none.
+_NAMES_GOOD_FOR = 10.0
+
 
 @dataclass(slots=True)
 class _Known:
@@ -105,6 +108,10 @@ class ProcFs:
         self._link = link
         self._hertz = ticks_per_second or os.sysconf("SC_CLK_TCK")
         self._known: dict[int, _Known] = {}
+        # Pids of users without a name, and what was known of names when they were last looked up.
+        self._unnamed: set[int] = set()
+        self._name_changes = 0
+        self._named_at = 0.0
         self._visible: bool | None = None
         self._boot_id: str | None = None
         self._boot_time: tuple[float, float] | None = None
@@ -132,6 +139,8 @@ class ProcFs:
         """Facts of each pid at the tick `unix`; other pids are forgotten. Never raises."""
         before = self._known
         look_up = self._trusted or self.host_pids
+        if self._unnamed:
+            self._name_users(unix)
         after: dict[int, _Known] = {}
         facts: dict[int, HostFacts] = {}
         for pid in pids:
@@ -173,16 +182,37 @@ class ProcFs:
     def _read_process(self, pid: int, stat: bytes, ticks: bytes, unix: float) -> _Known:
         cgroup, missing = self._cgroup(pid)
         uid = self._uid(pid)
+        user = "" if uid is None else self._users.name(uid)
+        if uid is not None and user == str(uid):
+            if not self._unnamed:
+                self._named_at = unix
+            self._unnamed.add(pid)
         facts = HostFacts(
             start=self._start(int(ticks), unix),
             executable=self._executable(pid),
             comm=clean_name(decode_utf8(stat[stat.find(b"(") + 1 : stat.rfind(b")")])),
             uid=uid,
-            user="" if uid is None else self._users.name(uid),
+            user=user,
             cgroup=cgroup,
             missing=missing,
         )
         return _Known(ticks, facts, in_root=_only_roots(cgroup))
+
+    def _name_users(self, unix: float) -> None:
+        """Give processes the names of their users that have become known since."""
+        if self._users.changes == self._name_changes and abs(unix - self._named_at) < _NAMES_GOOD_FOR:
+            return
+        self._named_at = unix
+        self._unnamed &= self._known.keys()
+        for pid in list(self._unnamed):
+            known = self._known[pid]
+            uid = known.facts.uid
+            if uid is None or known.facts.user != str(uid):
+                self._unnamed.remove(pid)
+            elif (name := self._users.name(uid)) != str(uid):
+                known.facts, known.gone = replace(known.facts, user=name), None
+                self._unnamed.remove(pid)
+        self._name_changes = self._users.changes
 
     def _reread_cgroup(self, pid: int, known: _Known) -> None:
         known.sights += 1
@@ -255,8 +285,17 @@ class ProcFs:
 
 def real_uid(status: bytes) -> int | None:
     """The real uid in a /proc/PID/status, None without one."""
-    words = status[status.find(b"\nUid:") + 1 :].split(None, 2)
-    return int(words[1]) if len(words) > 1 and words[0] == b"Uid:" and words[1].isdigit() else None
+    return _number_in_status(status, b"Uid:")
+
+
+def parent_pid(status: bytes) -> int | None:
+    """The parent's pid in a /proc/PID/status, None without one."""
+    return _number_in_status(status, b"PPid:")
+
+
+def _number_in_status(status: bytes, name: bytes) -> int | None:
+    words = status[status.find(b"\n" + name) + 1 :].split(None, 2)
+    return int(words[1]) if len(words) > 1 and words[0] == name and words[1].isdigit() else None
 
 
 def _without_stat(known: _Known | None, error: OSError, unix: float) -> tuple[_Known, HostFacts]:

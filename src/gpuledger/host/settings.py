@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuledger.host.time_zone import parse_time_zone
-from gpuledger.model.settings import choice, setting, text
+from gpuledger.model.settings import auto_or_boolean, choice, setting, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,16 @@ class HostSettings:
         "passwd_file",
         text,
         "/etc/passwd",
-        "file with the user names; for users of a directory server, fill it with the output of `getent "
-        "passwd`",
+        "file with the user names, in a container the machine's or the output of `getent passwd` there",
         metavar="FILE",
+    )
+    name_service: str = setting(
+        "name_service",
+        auto_or_boolean,
+        "auto",
+        "look up users that the file lacks in the name service (LDAP, SSSD), in a thread; auto does so outside "
+        "containers unless --passwd-file is set",
+        metavar="auto|true|false",
     )
     sysfs: str = setting(
         "sysfs",
@@ -44,6 +51,12 @@ class HostSettings:
         "reported as failed",
         metavar="DIR",
     )
+
+    def uses_name_service(self, *, is_named: bool, in_container: bool) -> bool:
+        """Whether users are looked up in the name service. `is_named` if the user named a passwd file."""
+        if self.name_service != "auto":
+            return self.name_service == "true"
+        return not is_named and not in_container
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,16 @@
-"""User names from a passwd file."""
+"""User names from a passwd file, else from the machine's name service."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from functools import partial
 
+from gpuledger.host.container import find_container
 from gpuledger.host.files import ReadFile, read_at_most
+from gpuledger.host.name_service import NameService
+from gpuledger.host.settings import HostSettings
 from gpuledger.model.text import clean_name, decode_utf8
 
 _MOST_NAMES = 1024
@@ -18,28 +22,47 @@ _read_file = partial(read_at_most, longest=_LONGEST)
 
 
 class PasswdUsers:
-    """User names from a file in passwd(5) format.
+    """User names from a file in passwd(5) format, which can be the output of `getent passwd`.
 
-    It reads a file instead of the system's name service: in a container that has other users than the host,
-    and a directory server that hangs would block the tick. The file is searched once per uid, and again after
-    a change; only names of requested uids are cached.
+    The file comes first: in a container the name service has other users than the host, and a directory
+    server that hangs must not block the tick. The file is searched once per uid, and again after a change;
+    only names of requested uids are cached. A `name_service` is used for users that the file does not have.
     """
 
-    def __init__(self, path: str = "/etc/passwd", read: ReadFile = _read_file) -> None:
+    def __init__(
+        self,
+        path: str = "/etc/passwd",
+        read: ReadFile = _read_file,
+        name_service: NameService | None = None,
+    ) -> None:
         self._path = path
         self._read = read
-        self._version: tuple[int, int] | None = None
+        self._service = name_service
+        self._version = self._stamp()
+        self._versions = 0
+        # Empty for users that the file does not have.
         self._names: dict[int, str] = {}
 
+    @property
+    def changes(self) -> int:
+        """A number that grows whenever a user can have got a name."""
+        return self._versions + (self._service.changes if self._service else 0)
+
     def name(self, uid: int) -> str:
-        """The user's name, or the number as text where the file has none or cannot be read."""
+        """The user's name, or the number as text as long as nobody knows it."""
         version = self._stamp()
         if version != self._version or len(self._names) >= _MOST_NAMES:
             self._names.clear()
+            self._versions += version != self._version
             self._version = version
         if uid not in self._names:
-            self._names[uid] = self._search(uid)
-        return self._names[uid]
+            self._names[uid] = self._search(rb"^([^:\n]+):[^:\n]*:%d:" % uid)
+        return self._names[uid] or (self._service.name(uid) if self._service else "") or str(uid)
+
+    def uid_of(self, name: str) -> int | None:
+        """The uid of the user with this name in the file; None if it has none. Searches each time."""
+        found = self._search(rb"^%s:[^:\n]*:(\d{1,10}):" % re.escape(name.encode("utf-8", "replace")))
+        return int(found) if found else None
 
     def _stamp(self) -> tuple[int, int] | None:
         try:
@@ -48,10 +71,23 @@ class PasswdUsers:
             return None
         return (found.st_mtime_ns, found.st_ino)
 
-    def _search(self, uid: int) -> str:
+    def _search(self, pattern: bytes) -> str:
+        """The group of the first line that matches, empty without one."""
         try:
             text = self._read(self._path)
         except OSError:
-            return str(uid)
-        found = re.search(rb"^([^:\n]+):[^:\n]*:%d:" % uid, text, re.MULTILINE)
-        return clean_name(decode_utf8(found[1])) if found else str(uid)
+            return ""
+        found = re.search(pattern, text, re.MULTILINE)
+        return clean_name(decode_utf8(found[1])) if found else ""
+
+
+PASSWD_KEY = "passwd_file"
+
+
+def open_users(
+    settings: HostSettings, values: Mapping[str, object], environment: Mapping[str, str]
+) -> PasswdUsers:
+    """The names of this machine's users. `values` are the settings that the user has set, by key."""
+    in_container = bool(find_container("/", settings.procfs, environment))
+    asks = settings.uses_name_service(is_named=PASSWD_KEY in values, in_container=in_container)
+    return PasswdUsers(settings.passwd, name_service=NameService() if asks else None)

@@ -28,6 +28,10 @@ _RULES: Final = {
         "list resourceslices",
         'apiGroups: ["resource.k8s.io"], resources: ["resourceslices"], verbs: ["list"]',
     ),
+    "resourceclaims": (
+        "get resourceclaims",
+        'apiGroups: ["resource.k8s.io"], resources: ["resourceclaims"], verbs: ["get"]',
+    ),
 }
 _MAX_RETRY_AFTER: Final = 600.0
 _ACCOUNT: Final = re.compile(r'User "([^"]{1,300})"')
@@ -78,7 +82,8 @@ def _credentials_name(access: ApiServerAccess) -> str:
 def _missing_rule(path: str, message: str) -> str:
     found = _ACCOUNT.search(message)
     account = found[1] if found else "this account"
-    rule = _RULES.get(path.rpartition("/")[2])
+    # The path of a list ends with the resource, that of one object with the resource and its name.
+    rule = next((_RULES[part] for part in path.split("/")[-2:] if part in _RULES), None)
     if rule is None:
         return f"{account} may not read {path}; add the permission to its ClusterRole"
     return f"{account} may not {rule[0]}; add to its ClusterRole the rule {{{rule[1]}}}"

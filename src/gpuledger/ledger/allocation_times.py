@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gpuledger.ledger.device_states import are_inactive
+from gpuledger.ledger.holders import is_same_pod, keeps_something, may_be_pod
 from gpuledger.ledger.owners import Labels, labels_of
 from gpuledger.ledger.watched_time import MarkedSeconds, new_stretch_start
 from gpuledger.model.devices import Device
@@ -77,7 +78,7 @@ class AllocationTimes:
         cut: dict[_Key, AllocationPeriod] = {}
         if begins is not None:
             cut, before = before, {}
-        for allocation in snapshot.allocations:
+        for allocation in filter(keeps_something, snapshot.allocations):
             key = (allocation.device.uuid, labels_of(allocation.workload))
             if key in self._open:
                 continue
@@ -89,7 +90,7 @@ class AllocationTimes:
                 one.number, self._next = self._next, self._next + 1
             else:
                 since, one.ends = one.ends, snapshot.unix
-                is_used = _is_used(readings.get(key[0]), key[1])
+                is_used = _is_used(readings.get(key[0]), allocation.workload)
                 if is_used is None:
                     one.unread.mark(since, snapshot.unix)
                 elif not is_used:
@@ -101,8 +102,15 @@ class AllocationTimes:
             one.over = one.changed = True
 
 
-def _is_used(reading: Reading | None, owner: Labels) -> bool | None:
-    """Return whether a process of the owner is present; None if the Device or its list was not read."""
+def _is_used(reading: Reading | None, owner: Workload) -> bool | None:
+    """Return whether a process of the owner is present.
+
+    None if the Device or its list was not read, or if a process there may be the owner's.
+    """
     if reading is None or not are_inactive((), reading):
         return None
-    return any(labels_of(process.workload) == owner for process in reading.processes or ())
+    labels = labels_of(owner)
+    found = [one.workload for one in reading.processes or ()]
+    if any(labels_of(one) == labels or is_same_pod(one, owner) for one in found):
+        return True
+    return None if any(may_be_pod(one, owner) for one in found) else False

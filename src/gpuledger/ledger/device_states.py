@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpuledger.ledger.energy.shares import device_share
+from gpuledger.ledger.holders import holding_allocations
 from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.time.account import OwnerNames
 from gpuledger.ledger.watched_time import observed_seconds
@@ -29,10 +30,10 @@ class DeviceStates:
         self._elapsed: float | None = None
 
     def post(self, snapshot: Snapshot, serving: frozenset[ProcessKey] = NO_PROCESSES) -> None:
-        """Add one tick. `serving` are processes that serve others: they do not hold a Device."""
+        """Add one tick. `serving` are processes that hold no Device: they serve others, or only draw."""
         since = observed_seconds(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
-        held = {allocation.device.uuid for allocation in snapshot.allocations}
+        held = holding_allocations(snapshot)
         self.now = {
             _device_key(reading): _state(reading, serving, allocated=reading.device.uuid in held)
             for reading in snapshot.process_readings

@@ -16,6 +16,7 @@ from gpuledger.ledger.energy.energy_ledger import QUANTITIES, EnergyLedger
 from gpuledger.ledger.energy.floor import configured_floors
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.exported_counters import latest_exported
+from gpuledger.ledger.holders import drawing_processes
 from gpuledger.ledger.journal import LedgerStore
 from gpuledger.ledger.owners import OwnerTimes
 from gpuledger.ledger.persistence import LedgerPersistence
@@ -188,11 +189,12 @@ class Ledger:
         for one in posted:
             self._totals[one.gpu.uuid] += one.millijoules
         time = self._post_time(snapshot, serving)
-        self.sessions.post(snapshot, posted, serving)
+        drawing = drawing_processes(snapshot)
+        self.sessions.post(snapshot, posted, serving, drawing)
         if self._persistence is not None:
             self._allocations.post(snapshot)
         energy = self._post_energy(snapshot, posted, omitted)
-        self._states.post(snapshot, serving)
+        self._states.post(snapshot, serving | drawing)
         durations = self._add_durations(snapshot)
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._count_xids(snapshot)
@@ -210,7 +212,7 @@ class Ledger:
             device_states=self._states.now,
             state_seconds=dict(self._states.seconds),
             sm_ratios=sm_ratios(snapshot),
-            owners=self._owners.post(snapshot, serving),
+            owners=self._owners.post(snapshot, serving | drawing),
             sessions=self.sessions.rows(),
             new_xids=self._new(self._xids_born),
             new_devices=self._new(self._states.born),

@@ -7,6 +7,7 @@ from math import inf
 
 from gpuledger.ledger.device_states import are_inactive
 from gpuledger.ledger.exported_counters import latest_exported
+from gpuledger.ledger.holders import holding_allocations, is_same_pod, may_be_pod
 from gpuledger.ledger.ownership import OWNER_TIMEOUT
 from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.watched_time import observed_seconds
@@ -14,10 +15,9 @@ from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.model.workload import PENDING_NAMES, Workload
+from gpuledger.model.workload import PENDING_NAMES, Workload, best_known
 
 Labels = tuple[str, ...]
-_UNKNOWN_OWNER: Labels = ("unknown", "", "", "", "", "")
 
 
 @dataclass(slots=True)
@@ -50,7 +50,8 @@ class _TickPresence:
 
     allocated: bool = False
     processes: list[GpuProcess] = field(default_factory=list)
-    # It serves others through the Device that is allocated to it: it does not hold it idle.
+    # It serves others through the Device that is allocated to it, or an unknown pod that works there can be
+    # this one: it does not certainly hold the Device idle.
     serves: bool = False
 
 
@@ -81,15 +82,13 @@ class OwnerTimes:
     def post(self, snapshot: Snapshot, serving: frozenset[ProcessKey] = NO_PROCESSES) -> tuple[OwnerRow, ...]:
         """Add one tick, with the owners of its processes; return the owners to be exported.
 
-        `serving` are processes that serve others: they make their user no owner.
+        `serving` are processes that serve others or only draw: they make their user no owner.
         """
         self._serving = serving
         now = snapshot.elapsed
         since = observed_seconds(self._elapsed, now)
         self._elapsed = now
-        allocated: dict[str, list[Workload]] = {}
-        for allocation in snapshot.allocations:
-            allocated.setdefault(allocation.device.uuid, []).append(allocation.workload)
+        allocated = holding_allocations(snapshot)
         for reading in snapshot.process_readings:
             for entry, presence in self._present(reading, allocated.get(reading.device.uuid, []), now):
                 _add_time(entry, presence, reading, now, since)
@@ -114,8 +113,14 @@ class OwnerTimes:
                 here = found[id(entry)] = (entry, _TickPresence())
             return here[1]
 
+        unknown = [one for one in reading.processes or () if one.workload.missing]
         for owner in allocated:
-            presence(owner).allocated = True
+            here = presence(owner)
+            here.allocated = True
+            theirs = [
+                one for one in unknown if is_same_pod(one.workload, owner) or may_be_pod(one.workload, owner)
+            ]
+            here.serves = here.serves or (bool(theirs) and not are_inactive(theirs, reading))
         for process in reading.processes or ():
             if not self._serving or process.key not in self._serving:
                 presence(process.workload).processes.append(process)
@@ -126,17 +131,17 @@ class OwnerTimes:
     def _entry(self, device: Device, owner: Workload, now: float) -> _DeviceOwner:
         if owner.missing not in PENDING_NAMES:
             entry = self._known(device, labels_of(owner), now)
-            before = self._waiting.pop(_ids(device, owner), None) if self._waiting else None
+            before = self._waiting.pop((device.uuid, owner.ids), None) if self._waiting else None
             if before is not None:
                 entry.add_from(before)
             return entry
-        waiting = self._waiting.setdefault(
-            _ids(device, owner), _DeviceOwner(device, _UNKNOWN_OWNER, now, now)
-        )
+        labels = labels_of(best_known(owner))
+        waiting = self._waiting.setdefault((device.uuid, owner.ids), _DeviceOwner(device, labels, now, now))
+        waiting.labels = labels
         if now - waiting.since < OWNER_TIMEOUT:
             return waiting
         waiting.alive = now
-        return self._known(device, _UNKNOWN_OWNER, now)
+        return self._known(device, labels, now)
 
     def _known(self, device: Device, labels: Labels, at: float) -> _DeviceOwner:
         entry = self._entries.get((device.uuid, labels))
@@ -146,13 +151,13 @@ class OwnerTimes:
         return entry
 
     def _expire_waiting(self, now: float) -> None:
-        """Count waiting owners as unknown if they left or if their names did not arrive in time."""
+        """Count waiting owners as far as known if they left or if their names did not arrive in time."""
         for ids, waiting in list(self._waiting.items()):
             if waiting.alive != now:
                 del self._waiting[ids]
             gathered = waiting.allocated or waiting.held or waiting.resident
             if gathered and (waiting.alive != now or now - waiting.since >= OWNER_TIMEOUT):
-                self._known(waiting.device, _UNKNOWN_OWNER, waiting.alive).add_from(waiting)
+                self._known(waiting.device, waiting.labels, waiting.alive).add_from(waiting)
 
     def _row(self, entry: _DeviceOwner, now: float) -> OwnerRow:
         present = entry.alive == now
@@ -179,10 +184,6 @@ def _add_time(
         entry.resident += since
     if are_inactive(presence.processes, reading) and (presence.processes or not presence.serves):
         entry.held += since
-
-
-def _ids(device: Device, owner: Workload) -> tuple[str, Labels]:
-    return (device.uuid, (owner.pod_uid, owner.container_id))
 
 
 def labels_of(owner: Workload) -> Labels:

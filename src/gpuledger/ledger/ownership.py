@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.workload import PENDING_NAMES, UNKNOWN, Workload
+from gpuledger.model.workload import (
+    BETTER_NAMES,
+    FACTS,
+    PENDING_NAMES,
+    STORED_FIELDS,
+    UNKNOWN,
+    Workload,
+    best_known,
+)
 
 # Seconds to wait for a pod's name, which can arrive after its process; then the owner is exported as unknown.
 OWNER_TIMEOUT = 30.0
@@ -22,7 +30,9 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
     """
     if before.kind in ("unknown", "user") or before.missing in PENDING_NAMES:
         return now
-    if now.kind in ("unknown", "user") or (now.missing in PENDING_NAMES and _same(before, now)):
+    if now.kind in ("unknown", "user"):
+        return before
+    if (now.missing in PENDING_NAMES or now.missing == "container_unnamed") and _same(before, now):
         return before
     if not _same(before, now):
         return now
@@ -31,16 +41,7 @@ def merge_owner(before: Workload, now: Workload) -> Workload:
 
 
 # Names that are kept when an owner index no longer has them.
-_KEPT = (
-    "namespace",
-    "pod",
-    "container",
-    "labels",
-    "controller_kind",
-    "controller",
-    "slurm_account",
-    "partition",
-)
+_KEPT = ("namespace", "pod", "container", "labels", *FACTS)
 
 
 def _same(one: Workload, other: Workload) -> bool:
@@ -72,19 +73,30 @@ class Ownership:
     def update(self, process: GpuProcess, now: float) -> bool:
         """Apply the latest owner lookup; return True if the owner became known or better known."""
         self.process = process
+        if self._has_named_user(process.workload):
+            return self._freeze(process.workload)
         if self.resolved:
             return False
         if not process.workload.missing:
             self.resolved = True
             return self._freeze(process.workload)
-        if self.owner is None and now - self.since >= OWNER_TIMEOUT:
+        is_known = process.workload.missing in BETTER_NAMES
+        if self.owner is None and (is_known or now - self.since >= OWNER_TIMEOUT):
             return self.freeze_best_known()
         return False
 
+    def _has_named_user(self, found: Workload) -> bool:
+        """Whether the owner is the frozen one, and its user, so far a number, has a name now."""
+        owner = self.owner
+        if owner is None or not owner.user.isdigit() or not found.user or found.user.isdigit():
+            return False
+        return (owner.kind, owner.job, owner.unit) == (found.kind, found.job, found.unit) and _same(
+            owner, found
+        )
+
     def freeze_best_known(self) -> bool:
-        """Freeze the known part of the owner: a user alone counts, an id without its name does not."""
-        found = self.process.workload
-        return self._freeze(UNKNOWN if found.missing in PENDING_NAMES else found)
+        """Freeze the known part of the owner: a user or a container's short id counts, a pod UID does not."""
+        return self._freeze(best_known(self.process.workload))
 
     def _freeze(self, owner: Workload) -> bool:
         self.owner, self.shown = owner, self.process
@@ -95,12 +107,11 @@ class Ownership:
         return True
 
 
-_NAMES = tuple(item.name for item in fields(Workload))
-
-
 def owner_fields(owner: Workload) -> dict[str, object]:
     """The known fields of an owner by name."""
-    return {name: value for name in _NAMES if (value := getattr(owner, name)) != getattr(UNKNOWN, name)}
+    return {
+        name: value for name in STORED_FIELDS if (value := getattr(owner, name)) != getattr(UNKNOWN, name)
+    }
 
 
 def owner_from_fields(values: Mapping[str, Any]) -> Workload:

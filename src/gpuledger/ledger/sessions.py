@@ -152,7 +152,7 @@ class Sessions:
         self._open: dict[str, dict[ProcessKey, OpenSession]] = {}
         self._ghosts: dict[ProcessKey, OpenSession] = {}
         self._elapsed: float | None = None
-        self._serving = NO_PROCESSES
+        self._serving = self._passive = NO_PROCESSES
         self._late: dict[ProcessKey, tuple[OpenSession, float]] = {}
         self._next = 1
         self.ended: list[OpenSession] = []
@@ -199,12 +199,13 @@ class Sessions:
         snapshot: Snapshot,
         postings: Iterable[Posting] = (),
         serving: frozenset[ProcessKey] = NO_PROCESSES,
+        drawing: frozenset[ProcessKey] = NO_PROCESSES,
     ) -> None:
         """Open, update and end Sessions from one Snapshot and the energy booked with it.
 
-        `serving` are processes that serve others: they own none of their time.
+        `serving` are processes that serve others, `drawing` those that only draw: their time is not theirs.
         """
-        self._serving = serving
+        self._serving, self._passive = serving, serving | drawing
         seconds = observed_seconds(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         self.amended = []
@@ -251,7 +252,7 @@ class Sessions:
                     elapsed,
                     seconds,
                     activity,
-                    serving=bool(self._serving) and key in self._serving,
+                    serving=bool(self._passive) and key in self._passive,
                 )
             if not self._has_store:
                 session.held.unsaved.clear()

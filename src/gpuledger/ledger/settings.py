@@ -6,7 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpuledger.model.settings import ReloadPolicy, choice, duration, integer, number, setting, size, text
+from gpuledger.model.settings import (
+    ReloadPolicy,
+    choice,
+    duration,
+    integer,
+    number,
+    option,
+    setting,
+    size,
+    text,
+)
 
 
 def _parse_max_size(value: object) -> int:
@@ -114,4 +124,18 @@ class StoreSettings:
         2**30,
         "of a larger ledger, sum the oldest history by hour, then delete it",
         metavar="SIZE",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedBooksSettings:
+    """The exported ledgers that a report reads."""
+
+    folder: str = option(
+        "report.books",
+        text,
+        "",
+        "report on the ledgers that `gpuledger books export` wrote below this directory, of any number of "
+        "nodes and months, instead of this machine's",
+        metavar="DIR",
     )

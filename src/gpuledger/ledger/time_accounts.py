@@ -19,7 +19,7 @@ from gpuledger.ledger.time.account import OWNER, UNCUT, TimeAccount, is_named
 from gpuledger.ledger.time.span import TimePosting
 from gpuledger.model.session import ALLOCATION, IDLE, TimeRow, TimeState
 from gpuledger.model.snapshot import LONGEST_INTERVAL
-from gpuledger.model.workload import PENDING_NAMES, UNKNOWN, Workload
+from gpuledger.model.workload import PENDING_NAMES, UNKNOWN, Workload, best_known
 
 _NO_OWNER: Labels = ("",) * 6
 _WAITING = "waiting"
@@ -53,6 +53,8 @@ class TimeAccounts:
         self.basis = basis
         self._counters = ExportedCounters(hold, retention)
         self._waiting: dict[_Waiting, ExportedCounter] = {}
+        # What is known of the waiting owners; nothing after a restart, until they are seen.
+        self._best_known: dict[_Waiting, Workload] = {}
         # The series of the newest span of each Gpu, in the order of its accounts.
         self._of_span: dict[str, tuple[int, _Series]] = {}
         # Series that got time since the store took the changes.
@@ -117,13 +119,15 @@ class TimeAccounts:
             # A Gpu's own accounts never end.
             counter.alive = inf
             return labels, counter
-        key = _Waiting(uuid, account.instance, owner.pod_uid, owner.container_id)
+        key = _Waiting(uuid, account.instance, *owner.ids)
         if not is_named(owner) and owner.missing in PENDING_NAMES:
+            self._best_known[key] = best_known(owner)
             return key.labels, self._waiting.setdefault(key, ExportedCounter(self._now, self._now))
         labels = (uuid, account.instance, account.account, *labels_of(owner))
         counter = self._counters.open(labels, self._now)
         waiting = self._waiting.pop(key, None)
         if waiting is not None:
+            self._best_known.pop(key, None)
             self._move(waiting, labels)
             self._counters.drop(waiting)
         return labels, counter
@@ -141,16 +145,18 @@ class TimeAccounts:
         return self._now - counter.alive > (0 if is_decided else LONGEST_INTERVAL)
 
     def _expire_waiting(self) -> None:
-        """Export waiting owners as unknown if they left or if their names did not arrive in time."""
+        """Export waiting owners as far as known if they left or if their names did not arrive in time."""
         for key, waiting in list(self._waiting.items()):
             is_gone = self._has_left(key.uuid, waiting)
             if waiting.amount and (is_gone or self._now - waiting.born >= OWNER_TIMEOUT):
-                labels = (key.uuid, key.instance, OWNER, *labels_of(UNKNOWN))
+                owner = self._best_known.get(key, UNKNOWN)
+                labels = (key.uuid, key.instance, OWNER, *labels_of(owner))
                 unknown = self._counters.open(labels, self._now)
                 unknown.alive = max(unknown.alive, waiting.alive)
                 self._move(waiting, labels)
             if is_gone:
                 del self._waiting[key]
+                self._best_known.pop(key, None)
                 self._counters.drop(waiting)
 
     def resume(self, uuid: str, stored: Iterable[StoredSeries], closed: int, now: float) -> None:

@@ -24,7 +24,7 @@ from gpuledger.ledger.time_accounts import TimeAccounts
 from gpuledger.model.devices import Gpu
 from gpuledger.model.process import ProcessKey
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import POD_FACTS, Workload
 
 # Limits of what is remembered, for a node on which owners come and go for months.
 _MAX_OWNERS = 4096
@@ -108,9 +108,8 @@ class SplitTexts:
                 namespace=named.namespace,
                 pod=named.pod,
                 labels=named.labels,
-                controller_kind=named.controller_kind,
-                controller=named.controller,
                 missing="",
+                **{fact: getattr(named, fact) for fact in POD_FACTS},
             )
             journal.time_owners[one.number] = one
 

@@ -37,6 +37,15 @@ def is_full_hour(quarter: int, zone: tzinfo | None) -> bool:
     return hour_begins(quarter, zone) == quarter
 
 
+def nearest_hour(quarter: int, zone: tzinfo | None) -> int:
+    """The begin of a full hour of the zone that is nearest to this quarter; of two, the later."""
+    before = hour_begins(quarter, zone)
+    if before == quarter:
+        return quarter
+    after = hour_ends(quarter, zone)
+    return before if quarter - before < after - quarter else after
+
+
 def local_time(quarter: int, zone: tzinfo | None) -> datetime:
     """The begin of a quarter as a time of the zone."""
     local = datetime.fromtimestamp(quarter * QUARTER, zone)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 
 from gpuledger.model.devices import Device
+
+# What has a fact: pods or jobs.
+POD, JOB = "pod", "job"
+
+
+def _fact(of: str) -> str:
+    """A field that describes an owner but does not identify it.
+
+    The store, reports, teams, masks of recordings and the info families take these fields from here.
+    """
+    found: str = field(default="", metadata={"of": of})
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +29,10 @@ class Workload:
     names the evidence (`cgroup`, `simulator`, ...). `missing` is a short reason why the owner could not be
     resolved further, a label value of `gpuledger_unresolved_processes`. `labels` are the pod labels that the
     user allowed, sorted. `controller_kind` and `controller` name the object that created the pod (Job,
-    ReplicaSet, ...). `slurm_account` and `partition` are those of a Slurm job, not parts of its identity.
+    Deployment, RayCluster, ...), `queue` is the pod's queue (Kueue, Volcano, ...). `slurm_account`,
+    `partition` and `job_name` are those of a Slurm job; `array_job` is the id of its array, `array_task` its
+    number there. `inner_pod_uid` and `inner_container_id` are those of a pod or container that runs inside
+    the owner and has the process: not parts of its identity, and not stored.
     """
 
     kind: str = "unknown"
@@ -34,16 +49,49 @@ class Workload:
     found_by: str = ""
     missing: str = ""
     labels: tuple[tuple[str, str], ...] = ()
-    controller_kind: str = ""
-    controller: str = ""
-    slurm_account: str = ""
-    partition: str = ""
+    controller_kind: str = _fact(POD)
+    controller: str = _fact(POD)
+    slurm_account: str = _fact(JOB)
+    partition: str = _fact(JOB)
+    job_name: str = _fact(JOB)
+    array_job: str = _fact(JOB)
+    array_task: str = _fact(JOB)
+    queue: str = _fact(POD)
+    inner_pod_uid: str = field(default="", metadata={"stored": False})
+    inner_container_id: str = field(default="", metadata={"stored": False})
 
+    @property
+    def ids(self) -> tuple[str, str]:
+        """Pod UID and container id under which the owner waits for its names: as its cgroup has them."""
+        if self.inner_pod_uid or (self.inner_container_id and not self.container_id):
+            return (self.inner_pod_uid, self.inner_container_id)
+        return (self.pod_uid, self.container_id)
+
+
+def _facts_of(*kinds: str) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(Workload) if item.metadata.get("of") in kinds)
+
+
+FACTS = _facts_of(POD, JOB)
+POD_FACTS, JOB_FACTS = _facts_of(POD), _facts_of(JOB)
+# Facts that are keys of reports and teams. The controller is a key with its kind; the task of an array is a
+# job of its own.
+KEY_FACTS = tuple(name for name in FACTS if name not in ("controller_kind", "controller", "array_task"))
+
+# The fields that the store keeps.
+STORED_FIELDS = tuple(item.name for item in fields(Workload) if item.metadata.get("stored", True))
 
 UNKNOWN = Workload()
 
 # Values of `missing` for an owner with a known id: an owner index may still supply the name.
 PENDING_NAMES = frozenset({"pod_name", "container_name"})
+# Values of `missing` for an owner that is known, of which an owner index could still supply a better name.
+BETTER_NAMES = frozenset({"container_unnamed", "inner_name"})
+
+
+def best_known(owner: Workload) -> Workload:
+    """The owner if a name or a container's short id identifies it; UNKNOWN for a pod known by UID alone."""
+    return UNKNOWN if owner.missing in PENDING_NAMES and not (owner.pod or owner.container) else owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +102,8 @@ class Allocation:
     there is none. Two Allocations of one Device mean sharing (time-slicing, MPS), or that two sources
     disagree. `fraction` is the part of the Device that `resource` keeps from other owners, for all containers
     of the Workload together: 1 for a whole Device, 1/4 for one of four replicas. None if it is unknown; 0 if
-    it keeps nothing from anyone (a DRA claim with `adminAccess`).
+    it keeps nothing from anyone. `memory` is the part in bytes, if only that is stated: the fraction follows
+    from the memory of the Device.
     """
 
     device: Device
@@ -62,3 +111,4 @@ class Allocation:
     found_by: str = ""
     resource: str = ""
     fraction: Fraction | None = None
+    memory: int | None = None

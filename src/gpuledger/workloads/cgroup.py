@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 from gpuledger.model.text import clean_name, unescape_unit_name
 
@@ -22,6 +22,7 @@ _NAME = r"(?P<container>[^/]+)"
 _STEP = r"(?:/step_(?P<step>[^/]+))?"
 # 1234.server, 1234[7].server of an array.
 _PBS_JOB = r"(?P<job>\d{1,20}[^/]*)"
+_NOMAD_TASK = r"(?P<job>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(?P<step>[^/]+?)"
 # A 64-bit number in Crockford's base 32, which has no I, L, O and U, behind an s: sEKNKTV3WPV500.
 _SLUID = r"(?P<job>s[0-9A-HJKMNP-TV-Z]{13})"
 
@@ -156,6 +157,20 @@ CGROUP_FORMS = (
         "job", r"pbspro\.slice/pbspro-(?P<job>\d{1,20}[^/]*)\.slice", "PBS Professional 18, systemd", "pbs"
     ),
     CgroupForm("job", rf"torque/{_PBS_JOB}", "TORQUE 6", "torque"),
+    CgroupForm("job", r"lsf/[^/]+/job\.(?P<job>\d{1,20})\.\d+\.\d+", "IBM Spectrum LSF: lsf/CLUSTER", "lsf"),
+    CgroupForm(
+        "job",
+        r"imp-shell-\d+-(?P<job>f[1-9A-HJ-NP-Za-km-z]{1,12})\.service",
+        "Flux with sdexec, as a unit of the service manager of Flux's own user; the id is in base 58",
+        "flux",
+    ),
+    CgroupForm(
+        "job",
+        rf"nomad\.slice/(?:(?:share|reserve)\.slice/)?{_NOMAD_TASK}\.scope",
+        "Nomad on cgroup v2: the allocation and the task",
+        "nomad",
+    ),
+    CgroupForm("job", rf"nomad/(?:(?:share|reserve)/)?{_NOMAD_TASK}", "Nomad on cgroup v1", "nomad"),
     CgroupForm(
         "unit",
         r"htcondor/condor_[^/]*_(?P<unit>slot\d+(?:_\d+)?(?:@[^/]+)?)",
@@ -188,9 +203,12 @@ class CgroupOwner:
     """The owner that a cgroup path names; unknown fields are empty.
 
     `kind` is one of OWNER_KINDS. `uid` is the user of the enclosing login or job, which can differ from the
-    uid of the process (sudo, user namespaces). `container` is a name, set only if paths contain names (LXC,
-    nspawn). `job` is a Slurm job id, or a SLUID if Slurm writes that; for kind `job` it is the id as written
-    by the batch system that `runtime` names. `missing` is the reason why the owner is incomplete.
+    uid of the process (sudo, user namespaces); of a Flux job it is Flux's own. `container` is a name, set
+    only if paths contain names (LXC, nspawn). `job` is a Slurm job id, or a SLUID if Slurm writes that; for
+    kind `job` it is the id as written by the batch system that `runtime` names. `missing` is the reason why
+    the owner is incomplete. `outer` is the pod, job or container in whose cgroup this pod or container runs
+    (kind, k3k, Docker in Docker). `inner_container` is the id of a container that runs inside the pod's
+    container.
     """
 
     kind: str = "unknown"
@@ -203,6 +221,8 @@ class CgroupOwner:
     unit: str = ""
     uid: int | None = None
     missing: str = ""
+    inner_container: str = ""
+    outer: CgroupOwner | None = None
 
 
 def parse_cgroup(text: str) -> CgroupOwner:
@@ -214,7 +234,10 @@ def parse_cgroup(text: str) -> CgroupOwner:
     paths = tuple(dict.fromkeys(_paths(text)))
     found = [_parse_path(path) for path in paths]
     best = min(found, key=_rank, default=CgroupOwner())
-    best.missing = _missing(best, paths)
+    owner: CgroupOwner | None = best
+    while owner is not None:
+        owner.missing = _missing(owner, paths)
+        owner = owner.outer
     return best
 
 
@@ -244,7 +267,10 @@ def _parse_path(path: str) -> CgroupOwner:
 
 
 class _PathWalk:
-    """Walks one path from the outside in. The deepest owner wins, except below a pod's container."""
+    """Walks one path from the outside in. The deepest owner wins, except below a pod's container.
+
+    A pod or container within another owner keeps that one as `outer`.
+    """
 
     def __init__(self) -> None:
         self._owner = CgroupOwner()
@@ -277,15 +303,27 @@ class _PathWalk:
         return owner
 
     def _enter_pod(self, groups: dict[str, str]) -> None:
+        pod_uid = groups["pod_uid"].replace("_", "-")
+        if pod_uid != self._owner.pod_uid:
+            self._enclose()
         owner = self._owner
-        owner.pod_uid = groups["pod_uid"].replace("_", "-")
-        owner.container_id = owner.container = owner.runtime = ""
+        owner.pod_uid = pod_uid
+        owner.container_id = owner.container = owner.runtime = owner.inner_container = ""
         self._in_pod = True
+
+    def _enclose(self) -> None:
+        """Keep the owner so far: what follows runs inside it."""
+        kind = self._kind()
+        if kind in ("pod", "slurm", "job", "container"):
+            self._owner.outer = replace(self._owner, kind=kind, unit="")
 
     def _enter_container(self, form: CgroupForm, groups: dict[str, str]) -> None:
         owner = self._owner
         if self._in_pod and (owner.container_id or "container_id" not in groups):
+            owner.inner_container = groups.get("container_id") or owner.inner_container
             return
+        if not self._in_pod and self._contained:
+            self._enclose()
         owner.container_id = groups.get("container_id") or ""
         owner.container = clean_name(unescape_unit_name(groups.get("container") or ""))
         owner.runtime = form.runtime

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from gpuledger.model.checks import Check, Finding, Subject, warning, works
@@ -10,6 +10,7 @@ from gpuledger.model.snapshot import Snapshot
 
 _OWNERS: Final = Subject("owners", "owners of processes")
 
+_SHOWN: Final = 5
 _HOST_PIDS: Final = "let gpuledger see the host's pids (Kubernetes: hostPID: true; Docker: --pid=host)"
 _CGROUPS: Final = (
     "run gpuledger in the host's cgroup namespace (Docker: --cgroupns=host), or mount the host's /proc and "
@@ -20,11 +21,20 @@ _CGROUPS: Final = (
 REASONS: Final = {
     "pod_name": (
         "in a pod with an unknown name",
-        "see the lines about Kubernetes; a pod of another cluster on this machine has no name here",
+        "see the lines about Kubernetes. A pod of another cluster on this machine has no name here. Without "
+        "names from the API server or /var/log, pods are named only if a single one has and uses the device",
     ),
     "container_name": (
         "in a container with an unknown name",
         "in Kubernetes it appears within seconds; for Docker and Podman see the lines about their sockets",
+    ),
+    "container_unnamed": (
+        "in a container with only an id, by which it is exported",
+        "let gpuledger read the socket of its runtime: see the lines about containers",
+    ),
+    "inner_name": (
+        "in a pod or container inside another one, which is their owner",
+        "nothing, unless you need names of the inner cluster: then run gpuledger there, too",
     ),
     "no_cgroup": (
         "in the root cgroup, which has no owner",
@@ -64,3 +74,19 @@ def _check_owners(snapshot: Snapshot | None) -> Iterator[Finding]:
         why, remedy = REASONS.get(reason, ("", "see docs/troubleshooting.md"))
         word = "process" if number == 1 else "processes"
         yield warning(f"{_OWNERS.check}.{reason}", _OWNERS.what, f"{number} {word} {why} ({reason})", remedy)
+    # A pod's user is one of its containers, and is not exported.
+    numbers = {owner.user for owner in owners.values() if owner.kind != "pod" and owner.user.isdigit()}
+    if numbers:
+        yield _numbers_only(sorted(numbers, key=int))
+
+
+def _numbers_only(uids: Sequence[str]) -> Finding:
+    listed = ", ".join(uids[:_SHOWN]) + (f" and {len(uids) - _SHOWN} more" if len(uids) > _SHOWN else "")
+    noun = "user has" if len(uids) == 1 else "users have"
+    return warning(
+        f"{_OWNERS.check}.user_names",
+        "names of GPU users",
+        f"{len(uids)} {noun} only a number: {listed}",
+        f"if `getent passwd {uids[0]}` on the machine has a name: --name-service true, or in a container "
+        "`getent passwd > FILE` on the machine, mount FILE, and --passwd-file FILE",
+    )

@@ -9,18 +9,19 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from gpuledger.model.devices import Device, Gpu, Instance
 
-_UUID: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+UUID_FORM: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 # MIG-GPU-UUID/GI/CI is the form of drivers before 470, and what Slurm writes for MIG.
 _ANY_UUID: Final = re.compile(
-    rf"(?:GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d{{1,3}}/\d{{1,3}})", re.ASCII | re.IGNORECASE
+    rf"(?:GPU-{UUID_FORM}|MIG-{UUID_FORM}|MIG-GPU-{UUID_FORM}/\d{{1,3}}/\d{{1,3}})", re.ASCII | re.IGNORECASE
 )
 
 
 class DeviceRef(NamedTuple):
     """A device name and its kind.
 
-    `by` is `uuid`; `minor` (3 is /dev/nvidia3); `mig` (`minor/gi` or `minor/gi/ci`); `index` (the order of
-    the driver); or `number` (a minor or an index, unknown which).
+    `by` is `uuid`, which can be shortened while only one device begins with it; `minor` (3 is /dev/nvidia3);
+    `mig` (`minor/gi` or `minor/gi/ci`); `index` (the order of the driver); or `number` (a minor or an index,
+    unknown which).
     """
 
     by: str
@@ -69,7 +70,7 @@ class DeviceIndex(DeviceTables):
         A Gpu with MIG Instances gives its Instances, because it has no processes itself.
         """
         if ref.by == "uuid":
-            found = self._uuids.get(ref.name.lower())
+            found = self._find_uuid(ref.name.lower())
             return self._instances_or_gpu(found) if isinstance(found, Gpu) else (found,) if found else ()
         numbers = ref.name.split("/")
         if not all(number.isascii() and number.isdigit() for number in numbers):
@@ -83,6 +84,12 @@ class DeviceIndex(DeviceTables):
             # Slurm numbers Instances and Gpus in one sequence. A wrong guess would bill the wrong owner.
             return ()
         return self._instances_or_gpu(self._indexes.get(first))
+
+    def _find_uuid(self, text: str) -> Device | None:
+        if found := self._uuids.get(text):
+            return found
+        beginning = {device.uuid: device for name, device in self._uuids.items() if name.startswith(text)}
+        return beginning.popitem()[1] if len(beginning) == 1 else None
 
     def _instances_or_gpu(self, gpu: Gpu | None) -> tuple[Device, ...]:
         if gpu is None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.host.owner_index import BackgroundIndex, PolledIndex
 from gpuledger.host.settings import HostSettings
+from gpuledger.host.users import PasswdUsers
 from gpuledger.kubernetes.settings import KubernetesSettings, is_kubernetes_enabled
 from gpuledger.model.checks import Check
 from gpuledger.model.devices import Device
@@ -16,7 +17,7 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.model.source import Clock
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.workloads.containers.container_reader import open_container_indexes
+from gpuledger.workloads.containers.container_reader import list_runtime, open_container_indexes
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.device_index import IdentityCache
 from gpuledger.workloads.job_map.job_map_reader import (
@@ -29,14 +30,15 @@ from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.owner_indexes import (
     AllocatingIndex,
     AllocationSource,
-    OwnerFacts,
     OwnerIndexes,
     SeenPaths,
     StandingAllocations,
 )
-from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher
+from gpuledger.workloads.owner_resolution import OwnerFacts
+from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher, claim_uses
 from gpuledger.workloads.pod_resources.kubelet_index import open_kubelet_index
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimUse
 from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, Pods, ResourceSlices
 from gpuledger.workloads.pods.pod_cgroups import PodCgroups
 from gpuledger.workloads.slurm.job_reader import SlurmReader
@@ -45,6 +47,7 @@ from gpuledger.workloads.slurm.settings import SlurmSettings, is_slurm_enabled
 
 if TYPE_CHECKING:
     from gpuledger.workloads.pods.pod_logs import PodIndexes
+    from gpuledger.workloads.pods.resource_claims import ClaimIndex
 
 # The settings of the owner indexes, beside KubernetesSettings, by the title that --help-all shows.
 OWNER_INDEX_GROUPS: dict[str, type] = {
@@ -66,13 +69,13 @@ def open_owner_indexes(
     node: str,
     environment: Mapping[str, str],
     clock: Clock,
-    user_name: Callable[[int], str] = str,
+    users: PasswdUsers | None = None,
 ) -> OwnerIndexes:
     """The indexes that the settings enable, not started; empty if nothing is enabled or detected.
 
     `values` are parsed settings by key, `node` is the name under which Kubernetes knows this machine,
-    `user_name` maps a uid to a name. Raises UsageError for contradicting settings, GpuledgerError for an
-    unusable kubeconfig.
+    `users` have the machine's names of users. Raises UsageError for contradicting settings, GpuledgerError
+    for an unusable kubeconfig.
     """
     host = build_settings(HostSettings, values)
     indexes: list[BackgroundIndex] = []
@@ -80,13 +83,14 @@ def open_owner_indexes(
     pods: Callable[[], Pods] = lambda: NO_PODS  # noqa: E731  (replaced below)
     allocating: list[AllocatingIndex] = []
     kubernetes = build_settings(KubernetesSettings, values)
+    names_pods = is_kubernetes_enabled(kubernetes, environment) and kubernetes.names != "none"
     if is_kubernetes_enabled(kubernetes, environment):
         kubernetes_indexes, source, pods, kubelet = _open_kubernetes(values, host, node, environment, clock)
         indexes += kubernetes_indexes
         sources.append(source)
         allocating.append(kubelet)
     slurm_settings = build_settings(SlurmSettings, values)
-    slurm = open_slurm_index(slurm_settings, host, clock, user_name)
+    slurm = open_slurm_index(slurm_settings, host, clock, users)
     if slurm is not None:
         of_slurm = IdentityCache(slurm_allocations)
         indexes.append(slurm)
@@ -117,7 +121,7 @@ def open_owner_indexes(
     indexes += containers
 
     def facts() -> OwnerFacts:
-        return OwnerFacts(pods(), jobs(), tuple([index.value for index in containers]))
+        return OwnerFacts(pods(), jobs(), tuple([list_runtime(index) for index in containers]), names_pods)
 
     return OwnerIndexes(indexes, facts, sources, allocating)
 
@@ -159,6 +163,21 @@ def open_kubernetes_indexes(
     return PodIndexes(watch, logs), slices
 
 
+def open_claim_index(
+    settings: KubernetesSettings,
+    environment: Mapping[str, str],
+    uses: Callable[[], Iterable[ClaimUse]],
+    clock: Clock,
+) -> ClaimIndex | None:
+    """The index of the ResourceClaims that are in use; None without an API server."""
+    from gpuledger.kubernetes.api_client import ApiClient
+    from gpuledger.kubernetes.cluster_access import find_access
+    from gpuledger.workloads.pods.resource_claims import ClaimIndex, ClaimReader
+
+    access = find_access(settings, environment)
+    return None if access is None else ClaimIndex(ClaimReader(ApiClient(access), clock), uses, clock=clock)
+
+
 def _open_kubernetes(
     values: Mapping[str, Any], host: HostSettings, node: str, environment: Mapping[str, str], clock: Clock
 ) -> tuple[list[BackgroundIndex], AllocationSource, Callable[[], Pods], AllocatingIndex]:
@@ -181,10 +200,16 @@ def _open_kubernetes(
         return cgroups(uid) if kubelet.health.success else None
 
     matcher = AllocationMatcher(settings, find_cgroup)
+    claims = open_claim_index(kubernetes, environment, lambda: claim_uses(kubelet.value, settings), clock)
+    indexes += [] if claims is None else [claims]
 
     def kubelet_allocations(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
-        known = NO_SLICES if slices is None else slices.value
-        return matcher.match(kubelet.value, devices, pods.value, known)
+        known_slices = NO_SLICES if slices is None else slices.value
+        known_claims = NO_CLAIMS if claims is None else claims.value
+        found = matcher.match(kubelet.value, devices, pods.value, known_slices, known_claims)
+        if matcher.is_pending and claims is not None:
+            claims.nudge()
+        return found
 
     def has_cgroup(owner: Workload) -> bool:
         pod = pods.value.by_uid(owner.pod_uid)
@@ -206,13 +231,18 @@ def open_job_map_index(settings: JobMapSettings, clock: Clock) -> PolledIndex[Jo
 
 
 def open_slurm_index(
-    settings: SlurmSettings, host: HostSettings, clock: Clock, user_name: Callable[[int], str] = str
+    settings: SlurmSettings, host: HostSettings, clock: Clock, users: PasswdUsers | None = None
 ) -> PolledIndex[SlurmJobs] | None:
     """The index of Slurm jobs, not started; None if Slurm is neither enabled nor detected."""
     if not is_slurm_enabled(settings, host.sysfs):
         return None
+    users = users or PasswdUsers("/dev/null")
     reader = SlurmReader(
-        settings.root(host.sysfs), procfs=host.procfs, gres=settings.gres(), user_name=user_name
+        settings.root(host.sysfs),
+        procfs=host.procfs,
+        gres=settings.gres(),
+        user_name=users.name,
+        uid_of=users.uid_of,
     )
     return PolledIndex("slurm", reader.read, NO_JOBS, period=_SLURM_PERIOD, clock=clock)
 
@@ -233,7 +263,7 @@ def owner_index_checks(
     from gpuledger.workloads.containers.checks import container_checks
     from gpuledger.workloads.job_map.checks import job_map_checks
     from gpuledger.workloads.pod_resources.checks import pod_resources_checks
-    from gpuledger.workloads.pods.checks import kubernetes_checks, read_slices
+    from gpuledger.workloads.pods.checks import kubernetes_checks, read_claims, read_slices
     from gpuledger.workloads.slurm.checks import slurm_checks
 
     host = build_settings(HostSettings, values)
@@ -244,10 +274,11 @@ def owner_index_checks(
             build_settings(PodResourcesSettings, values),
             devices,
             partial(read_slices, kubernetes, node, environment),
+            partial(read_claims, kubernetes, environment, clock),
             enabled=is_kubernetes_enabled(kubernetes, environment),
             needs=needs,
         ),
         *slurm_checks(build_settings(SlurmSettings, values), sysfs=host.sysfs, procfs=host.procfs),
-        *job_map_checks(build_settings(JobMapSettings, values), clock),
+        *job_map_checks(build_settings(JobMapSettings, values), clock, devices, needs),
         *container_checks(build_settings(ContainerSettings, values)),
     )

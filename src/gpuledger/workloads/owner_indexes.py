@@ -12,22 +12,11 @@ from gpuledger.model.devices import Device
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.source import Clock
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.workloads.containers.container import Containers
 from gpuledger.workloads.device_index import same_objects
-from gpuledger.workloads.owner_resolution import enrich_owner, resolve_owner
-from gpuledger.workloads.pods.pod import NO_PODS, Pods
-from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
+from gpuledger.workloads.owner_resolution import DeviceEvidence, OwnerFacts, enrich_owner, resolve_owner
 
 # The allocations that one index knows; the same object while neither the index nor the Devices change.
 AllocationSource = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
-
-
-class OwnerFacts(NamedTuple):
-    """What the indexes know about owners at one moment; the same objects while nothing changes."""
-
-    pods: Pods = NO_PODS
-    jobs: SlurmJobs = NO_JOBS
-    containers: tuple[Containers, ...] = ()
 
 
 class AllocatingIndex(NamedTuple):
@@ -163,8 +152,8 @@ class OwnerIndexes:
 
     def identity_inputs(self) -> tuple[object, ...]:
         """Objects that all results depend on: results change only when one of these objects does."""
-        pods, jobs, containers = self._facts()
-        return (pods, jobs, *containers)
+        facts = self._facts()
+        return (facts.pods, facts.jobs, *[value for one in facts.runtimes for value in one])
 
     def allocations(self, devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         """All device allocations; the same object while nothing changes."""
@@ -188,11 +177,12 @@ class OwnerIndexes:
         )
 
     def resolve_owner(
-        self, found: Workload, allocations: Sequence[Allocation], *, computes: bool
+        self, found: Sequence[Workload], device: DeviceEvidence, *, computes: bool, started: float
     ) -> Workload:
-        """The owner, from its cgroup (`found`), the allocations of its Device and all indexes."""
-        pods, jobs, containers = self._facts()
-        return enrich_owner(resolve_owner(found, pods, allocations, computes=computes), jobs, containers)
+        """The owner of a process, from its cgroup (`found`, inside out), its Device and all indexes."""
+        facts = self._facts()
+        owner = resolve_owner(found, facts, device, computes=computes, started=started)
+        return enrich_owner(owner, facts.jobs)
 
     def nudge(self) -> None:
         """Request an early refresh of every index, because a process has an owner without a name."""

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
 
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.workload import PENDING_NAMES, Allocation, Workload
-from gpuledger.workloads.cgroup import parse_cgroup
+from gpuledger.workloads.cgroup import CgroupOwner, parse_cgroup
 from gpuledger.workloads.device_index import same_objects
+from gpuledger.workloads.memory_fractions import MemoryFractions
 from gpuledger.workloads.owner_indexes import OwnerIndexes
+from gpuledger.workloads.owner_resolution import DeviceEvidence, PodAtWork, pod_at_work
+from gpuledger.workloads.pods.placeholder import is_placeholder
 
 UserName = Callable[[int], str]
 
 
-def owner_from_host(host: HostFacts, user_name: UserName = str) -> Workload:
-    """The owner of one process; an empty `missing` means that the owner is fully known.
+# Seconds after its start in which a process without a name requests new readings at each tick.
+_YOUNG = 5.0
+
+
+def owners_from_host(host: HostFacts, user_name: UserName = str) -> tuple[Workload, ...]:
+    """The owner of one process, then the pods, containers and jobs in which that one runs, inside out.
+
+    An empty `missing` means that an owner is fully known.
 
     An owner that the Host already knows (simulator, replay) is used unchanged. Otherwise the cgroup names it:
     a pod or container by its id, with the name still missing (`pod_name`, `container_name`), a job, a unit or
@@ -29,51 +40,96 @@ def owner_from_host(host: HostFacts, user_name: UserName = str) -> Workload:
     """
     if host.workload is not None:
         lacks_user = host.user and not host.workload.user
-        return replace(host.workload, user=host.user) if lacks_user else host.workload
-    found = parse_cgroup(host.cgroup)
-    user = host.user
-    if found.uid is not None and found.uid != host.uid:
-        user = user_name(found.uid)
-    if found.kind != "unknown":
-        return Workload(
-            kind=found.kind,
-            container=found.container,
-            pod_uid=found.pod_uid,
-            container_id=found.container_id,
-            runtime=found.runtime,
-            job=found.job,
-            step=found.step,
-            unit=found.unit,
-            user=user,
-            found_by="cgroup",
-            missing=found.missing,
-        )
+        return (replace(host.workload, user=host.user) if lacks_user else host.workload,)
+    found: CgroupOwner | None = parse_cgroup(host.cgroup)
+    owners = []
+    while found is not None and found.kind != "unknown":
+        found = _check_flux(found, host.uid)
+        user = host.user if found.uid in (None, host.uid) else user_name(found.uid)
+        owners.append(_owner_from_cgroup(found, user))
+        found = found.outer
+    if found is None:
+        return tuple(owners)
     missing = host.missing or found.missing
-    return (
-        Workload(kind="user", user=user, found_by="uid", missing=missing)
-        if user
-        else Workload(missing=missing)
+    if host.user:
+        return (Workload(kind="user", user=host.user, found_by="uid", missing=missing),)
+    return (Workload(missing=missing),)
+
+
+def _check_flux(found: CgroupOwner, uid: int | None) -> CgroupOwner:
+    """A Flux job belongs to the user of its processes, not to Flux, in whose service manager it runs.
+
+    Every user can give a unit of the own service manager the name of a job: that is not one.
+    """
+    if found.runtime != "flux":
+        return found
+    if uid is None or found.uid in (None, uid):
+        return replace(found, kind="user", job="", runtime="")
+    return replace(found, uid=None)
+
+
+def _owner_from_cgroup(found: CgroupOwner, user: str) -> Workload:
+    return Workload(
+        kind=found.kind,
+        container=found.container,
+        pod_uid=found.pod_uid,
+        container_id=found.container_id,
+        runtime=found.runtime,
+        job=found.job,
+        step=found.step,
+        unit=found.unit,
+        user=user,
+        found_by="cgroup",
+        missing=found.missing,
+        inner_container_id=found.inner_container,
     )
+
+
+class _Found(NamedTuple):
+    """The owners that the host names, inside out, and the pod at work (see DeviceEvidence)."""
+
+    owners: tuple[Workload, ...]
+    pod: PodAtWork | None
+
+
+def _lacks_name(owner: Workload) -> bool:
+    """Whether an index may still know a name of the owner: a job knows its user's."""
+    return owner.missing in PENDING_NAMES or (owner.kind == "slurm" and owner.user.isdigit())
 
 
 class OwnerLookup:
     """Assigns owners to the processes of one Snapshot per tick.
 
     Results are cached for the processes of the last Snapshot only. A process is resolved again only when its
-    host facts or the owner indexes change. Without a `directory` the allocations of Snapshots are kept.
+    host facts, the owner indexes or the pods at work on its Device change. Without a `directory` the
+    allocations of Snapshots are kept.
     """
 
-    def __init__(self, user_name: UserName = str, directory: OwnerIndexes | None = None) -> None:
+    def __init__(
+        self,
+        user_name: UserName = str,
+        directory: OwnerIndexes | None = None,
+        name_changes: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._user_name = user_name
+        # Grows when a user can have got a name.
+        self._name_changes = name_changes
+        self._names_at = name_changes()
         self._directory = directory
         # The caches of this Snapshot and of the one before.
-        self._found: dict[tuple[int, ProcessStart], tuple[HostFacts, Workload]] = {}
+        self._found: dict[tuple[int, ProcessStart], tuple[HostFacts, _Found]] = {}
         self._found_before = self._found
-        self._resolved: dict[ProcessKey, tuple[Workload, Workload]] = {}
+        self._resolved: dict[ProcessKey, tuple[_Found, Workload]] = {}
         self._resolved_before = self._resolved
         self._inputs: tuple[object, ...] = ()
         self._devices: tuple[Device, ...] = ()
+        # The pods at work on each Device, by its uuid, of this Snapshot and of the one before.
+        self._working: dict[str, frozenset[PodAtWork]] = {}
+        self._working_before = self._working
         self._without_name: set[ProcessKey] = set()
+        self._memory = MemoryFractions()
+        # The allocations, which of them hold nothing, and the result.
+        self._released: tuple[Sequence[Allocation], list[bool], tuple[Allocation, ...]] = ((), [], ())
         # Users of allocated jobs, by kind and job.
         self._users: dict[tuple[str, str], str] = {}
         # The allocations that were last given users, the users, and the result.
@@ -95,17 +151,20 @@ class OwnerLookup:
             inputs = (*self._directory.identity_inputs(), allocations)
             if not same_objects(inputs, self._inputs):
                 self._inputs, self._resolved = inputs, {}
+        if self._names_at != (names_at := self._name_changes()):
+            self._names_at, self._found = names_at, {}
         self._found_before, self._found = self._found, {}
         self._resolved_before, self._resolved = self._resolved, {}
+        self._working_before, self._working = self._working, {}
+        allocations = self._memory.complete(allocations, snapshot.readings)
         by_device: dict[str, list[Allocation]] = {}
         for item in allocations:
             by_device.setdefault(item.device.uuid, []).append(item)
         readings = tuple([self._assign_reading(reading, by_device) for reading in snapshot.readings])
-        pending = {key for key, (_, owner) in self._resolved.items() if owner.missing in PENDING_NAMES}
-        # Once per new process: a name that remains missing must not cause a refresh every second.
-        if self._directory is not None and pending - self._without_name:
-            self._directory.nudge()
-        self._without_name = pending
+        if self._directory is not None:
+            self._request_names(self._directory, readings, snapshot.unix)
+        if any(is_placeholder(item.workload) for item in allocations):
+            allocations = self._release_placeholders(allocations, readings)
         if self._directory is not None and any(
             item.workload.job and not item.workload.user for item in allocations
         ):
@@ -114,6 +173,49 @@ class OwnerLookup:
         if is_same and same_objects(readings, snapshot.readings):
             return snapshot
         return replace(snapshot, readings=readings, allocations=allocations, allocations_complete=complete)
+
+    def _request_names(self, directory: OwnerIndexes, readings: Iterable[Reading], unix: float) -> None:
+        """Request new readings of the indexes for new processes without a name, and while these are young.
+
+        A name that remains missing must not cause a reading every second.
+        """
+        pending = {key for key, (_, owner) in self._resolved.items() if _lacks_name(owner)}
+        if pending - self._without_name or any(
+            process.key in pending and unix - process.host.start.unix < _YOUNG
+            for reading in readings
+            for process in (pending and reading.processes) or ()
+        ):
+            directory.nudge()
+        self._without_name = pending
+
+    def _release_placeholders(
+        self, allocations: Sequence[Allocation], readings: Iterable[Reading]
+    ) -> tuple[Allocation, ...]:
+        """Allocations in which a placeholder pod holds nothing while the pods it stands for are known.
+
+        These have the Device allocated, too, or have a process there.
+        """
+        served = {
+            item.device.uuid
+            for item in allocations
+            if item.workload.kind == "pod" and not is_placeholder(item.workload)
+        }
+        served |= {
+            reading.device.uuid
+            for reading in readings
+            for process in reading.processes or ()
+            if process.workload.kind == "pod" and not is_placeholder(process.workload)
+        }
+        released = [item.device.uuid in served and is_placeholder(item.workload) for item in allocations]
+        if allocations is not self._released[0] or released != self._released[1]:
+            result = tuple(
+                [
+                    replace(item, fraction=Fraction(0)) if free else item
+                    for item, free in zip(allocations, released, strict=True)
+                ]
+            )
+            self._released = (allocations, released, result)
+        return self._released[2]
 
     def _add_users(
         self, allocations: Sequence[Allocation], readings: Sequence[Reading]
@@ -147,32 +249,46 @@ class OwnerLookup:
     def _assign_reading(self, reading: Reading, by_device: Mapping[str, Sequence[Allocation]]) -> Reading:
         if not reading.processes:
             return reading
-        allocations = by_device.get(reading.device.uuid, ())
-        processes = tuple([self._assign_process(process, allocations) for process in reading.processes])
+        uuid = reading.device.uuid
+        found = [self._find_by_host(process) for process in reading.processes]
+        working = self._working[uuid] = frozenset([one.pod for one in found if one.pod])
+        device = DeviceEvidence(by_device.get(uuid, ()), working)
+        if working != self._working_before.get(uuid):
+            self._resolved_before = {
+                key: known for key, known in self._resolved_before.items() if key[0] != uuid
+            }
+        processes = tuple(
+            [
+                self._assign_process(process, one, device)
+                for process, one in zip(reading.processes, found, strict=True)
+            ]
+        )
         if same_objects(processes, reading.processes):
             return reading
         return replace(reading, processes=processes)
 
-    def _assign_process(self, process: GpuProcess, allocations: Sequence[Allocation]) -> GpuProcess:
-        found = self._find_by_host(process)
-        owner = self._resolve(process, found, allocations)
+    def _assign_process(self, process: GpuProcess, found: _Found, device: DeviceEvidence) -> GpuProcess:
+        owner = self._resolve(process, found, device)
         self._resolved[process.key] = (found, owner)
         return process if process.workload == owner else replace(process, workload=owner)
 
-    def _find_by_host(self, process: GpuProcess) -> Workload:
+    def _find_by_host(self, process: GpuProcess) -> _Found:
         """The owner by host facts alone, computed once per process."""
         key, host = (process.pid, process.host.start), process.host
         entry = self._found.get(key) or self._found_before.get(key)
         if entry is None or (entry[0] is not host and entry[0] != host):
-            entry = (host, owner_from_host(host, self._user_name))
+            owners = owners_from_host(host, self._user_name)
+            entry = (host, _Found(owners, pod_at_work(owners)))
         self._found[key] = entry
         return entry[1]
 
-    def _resolve(self, process: GpuProcess, found: Workload, allocations: Sequence[Allocation]) -> Workload:
+    def _resolve(self, process: GpuProcess, found: _Found, device: DeviceEvidence) -> Workload:
         """The owner `found`, completed from the directory once per process and directory state."""
         if self._directory is None or process.host.workload is not None:
-            return found
+            return found.owners[0]
         before = self._resolved_before.get(process.key)
         if before is not None and before[0] is found:
             return before[1]
-        return self._directory.resolve_owner(found, allocations, computes=process.computes)
+        return self._directory.resolve_owner(
+            found.owners, device, computes=process.computes, started=process.host.start.unix
+        )

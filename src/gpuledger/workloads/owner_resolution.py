@@ -1,13 +1,25 @@
-"""Completes an owner found by cgroup with facts from Kubernetes, Slurm and container runtimes. Pure."""
+"""Completes an owner found by cgroup with facts from Kubernetes, Slurm and container runtimes. Pure.
+
+Evidence about the process (pod UID, container id) comes before evidence about the Device. No owner is
+guessed, and the names of one pod never stand beside the ids of another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from gpuledger.model.workload import Allocation, Workload
-from gpuledger.workloads.containers.container import Containers, find_container_name
-from gpuledger.workloads.pods.pod import Pod, Pods
+from gpuledger.workloads.containers.container import (
+    Listing,
+    RuntimeList,
+    find_container_name,
+    find_listing,
+    short_id,
+)
+from gpuledger.workloads.pods.placeholder import is_placeholder
+from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods
 from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
 
 # Reasons why the cgroup gives no evidence at all. The allocations of the Device may still name the owner.
@@ -24,35 +36,122 @@ _NO_CGROUP_EVIDENCE = frozenset(
 )
 
 
-def resolve_owner(
-    found: Workload, pods: Pods, allocations: Sequence[Allocation], *, computes: bool
-) -> Workload:
-    """The owner of a process, from its cgroup (`found`) and the allocations of its Device.
+class OwnerFacts(NamedTuple):
+    """What the indexes know about owners at one moment; the same objects while nothing changes.
 
-    Evidence about the process comes first. A pod is found by UID, or by container id if the cgroup path has
-    no UID (in a cgroup namespace, and under a kubelet with `--cgroups-per-qos=false`). If the pod is not
-    known (yet), or a compute process has no cgroup evidence, the owner is the one pod to which the Device is
-    allocated, and `found_by` says so. With several such pods the owner is not guessed.
+    `names_pods` is True if an index reads the names of pods, even if it has not read any yet.
     """
+
+    pods: Pods = NO_PODS
+    jobs: SlurmJobs = NO_JOBS
+    runtimes: tuple[RuntimeList, ...] = ()
+    names_pods: bool = False
+
+
+# UID of a pod (of the outermost one if pods are nested), else its container id; then that container id.
+PodAtWork = tuple[str, str]
+
+
+class DeviceEvidence(NamedTuple):
+    """Evidence about the owners of a Device: its Allocations, and the containers of pods that work there."""
+
+    allocations: Sequence[Allocation] = ()
+    working: frozenset[PodAtWork] = frozenset()
+
+    @property
+    def pods(self) -> frozenset[str]:
+        """The pods that have a process on the Device."""
+        return frozenset([pod for pod, _ in self.working])
+
+    def only_pod(self) -> Workload | None:
+        """The pod that alone has the Device, with its container if only one has it.
+
+        None if there is no such pod, if its name is unknown, or if it only holds the Device for other pods.
+        """
+        owners = {(one.workload.kind, one.workload.namespace, one.workload.pod) for one in self.allocations}
+        if len(owners) != 1:
+            return None
+        holder = self.allocations[0].workload
+        if holder.kind != "pod" or not holder.pod or is_placeholder(holder):
+            return None
+        container = _only_container(self.allocations)
+        found_by = self.allocations[0].found_by
+        missing = "" if container else "container_name"
+        return replace(holder, container=container, container_id="", found_by=found_by, missing=missing)
+
+    def has_one_container(self, pod: str) -> bool:
+        """Whether a single container of this pod works on the Device: it is then the allocated one."""
+        return sum(one == pod for one, _ in self.working) <= 1
+
+
+def pod_at_work(found: Sequence[Workload]) -> PodAtWork | None:
+    """The pod and container that a process runs in, as DeviceEvidence counts them; None outside of pods."""
+    outermost = next((one for one in reversed(found) if one.kind == "pod"), None)
+    if outermost is None:
+        return None
+    return (outermost.pod_uid or outermost.container_id, outermost.container_id)
+
+
+def resolve_owner(
+    found: Sequence[Workload],
+    facts: OwnerFacts,
+    device: DeviceEvidence,
+    *,
+    computes: bool,
+    started: float = 0.0,
+) -> Workload:
+    """The owner of a process that started at unix `started`.
+
+    `found` are the owners that its cgroup names, from the innermost out. The first one that an index knows is
+    the owner. If none is known, the Device may name the owner: an Allocation with the same pod UID; the pod
+    that alone has the Device, if no other pod has a process there. That pod also owns a compute process
+    without cgroup evidence, and a container that nobody on this machine knows: it runs inside the pod.
+    """
+    innermost = found[0]
+    for one in found:
+        named = _by_index(one, facts)
+        # Where pods are named, the name of a pod in a container or job can still arrive.
+        is_awaited = innermost.kind == "pod" != one.kind and facts.names_pods
+        if named is not None and not is_awaited:
+            named = _with_container(named, device)
+            return named if one is innermost else _outside(named, innermost)
+    if innermost.kind == "pod" and (facts.names_pods or found[-1].kind == "pod"):
+        return _unknown_pod(found, device)
+    if _is_unnamed_container(found[-1]):
+        outer = _unnamed_container(found[-1], facts, device, started)
+        return outer if len(found) == 1 else _outside(outer, innermost)
+    if innermost.missing in _NO_CGROUP_EVIDENCE and computes:
+        only = device.only_pod()
+        if only is not None and _works_alone(device, only):
+            return replace(only, user=innermost.user)
+    return innermost
+
+
+def _works_alone(device: DeviceEvidence, pod: Workload) -> bool:
+    """Whether no other pod has a process on the Device, as far as UIDs are known."""
+    return len(device.pods | ({pod.pod_uid} - {""})) <= 1
+
+
+def _is_unnamed_container(found: Workload) -> bool:
+    return found.kind == "container" and not found.container
+
+
+def _by_index(found: Workload, facts: OwnerFacts) -> Workload | None:
+    """The owner with its names; None if no index knows it. A job is known by its number."""
     if found.kind in ("pod", "container"):
+        pods = facts.pods
         pod = pods.by_uid(found.pod_uid) if found.pod_uid else pods.by_container(found.container_id)
         if pod is not None:
-            return _with_pod(found, pod, allocations)
-    if found.kind == "pod":
-        # With the same UID, or without a UID.
-        possible = [item for item in allocations if item.workload.pod_uid in ("", found.pod_uid)]
-        return _from_allocations(found, possible)
-    if found.missing in _NO_CGROUP_EVIDENCE and computes:
-        return _from_allocations(found, allocations)
-    return found
+            return _with_pod(found, pod)
+    if _is_unnamed_container(found):
+        names = (find_container_name(one.names, found.container_id) for one in facts.runtimes)
+        name = next(filter(None, names), "")
+        return replace(found, container=name, missing="") if name else None
+    return found if found.kind in ("slurm", "job", "container") else None
 
 
-def _with_pod(found: Workload, pod: Pod, allocations: Sequence[Allocation]) -> Workload:
-    container = pod.containers.get(found.container_id) or _only_container(
-        item
-        for item in allocations
-        if (item.workload.namespace, item.workload.pod) == (pod.namespace, pod.name)
-    )
+def _with_pod(found: Workload, pod: Pod) -> Workload:
+    container = pod.containers.get(found.container_id, "")
     return replace(
         found,
         kind="pod",
@@ -61,10 +160,22 @@ def _with_pod(found: Workload, pod: Pod, allocations: Sequence[Allocation]) -> W
         container=container,
         pod_uid=pod.uid,
         labels=pod.labels,
-        controller_kind=pod.controller_kind,
-        controller=pod.controller,
+        **pod.facts,
         missing="" if container else "container_name",
     )
+
+
+def _with_container(owner: Workload, device: DeviceEvidence) -> Workload:
+    """The pod with the container that alone has the Device, if the pod list has no name for its id."""
+    if owner.kind != "pod" or owner.container or not device.has_one_container(owner.pod_uid):
+        return owner
+    mine = (
+        item
+        for item in device.allocations
+        if (item.workload.namespace, item.workload.pod) == (owner.namespace, owner.pod)
+    )
+    container = _only_container(mine)
+    return replace(owner, container=container, missing="") if container else owner
 
 
 def _only_container(allocations: Iterable[Allocation]) -> str:
@@ -73,48 +184,80 @@ def _only_container(allocations: Iterable[Allocation]) -> str:
     return containers.pop() if len(containers) == 1 else ""
 
 
-def _from_allocations(found: Workload, allocations: Sequence[Allocation]) -> Workload:
-    """The pod to which the Device is allocated; `found` if there is not exactly one."""
-    pods = {(item.workload.kind, item.workload.namespace, item.workload.pod) for item in allocations}
-    if len(pods) != 1:
-        return found
-    holder = allocations[0].workload
-    if holder.kind != "pod" or not holder.pod:
-        return found
-    container = _only_container(allocations)
+def _outside(owner: Workload, innermost: Workload) -> Workload:
+    """The outer owner of a process, with the ids of the pod or container inside it and the reason."""
     return replace(
-        holder,
-        container=container,
-        pod_uid=found.pod_uid or holder.pod_uid,
-        container_id=found.container_id,
-        runtime=found.runtime,
-        user=found.user,
-        found_by=allocations[0].found_by,
-        missing="" if container else "container_name",
+        owner,
+        inner_pod_uid=innermost.pod_uid if innermost.pod_uid != owner.pod_uid else "",
+        inner_container_id=innermost.container_id,
+        missing=owner.missing or "inner_name",
     )
 
 
-def enrich_owner(
-    workload: Workload, jobs: SlurmJobs = NO_JOBS, containers: Iterable[Containers] = ()
+def _unknown_pod(found: Sequence[Workload], device: DeviceEvidence) -> Workload:
+    """A pod that no index knows: the pod of an Allocation, else only an id.
+
+    An Allocation with the same UID names it, whoever else has the Device. One without a UID names the
+    outermost pod, and only if no other pod has the Device or a process there.
+    """
+    innermost = found[0]
+    pods = [one for one in found if one.kind == "pod"]
+    for one in pods:
+        same = [item for item in device.allocations if one.pod_uid and item.workload.pod_uid == one.pod_uid]
+        only = DeviceEvidence(same).only_pod()
+        if only is None and one is pods[-1] and len(device.pods) == 1:
+            only = device.only_pod()
+        if only is not None and only.pod_uid in ("", one.pod_uid):
+            return _name_pod(one, only, innermost, device)
+    return innermost
+
+
+def _name_pod(found: Workload, holder: Workload, innermost: Workload, device: DeviceEvidence) -> Workload:
+    """The pod `found` with the names of the Allocation's pod: names of one pod, ids of the same."""
+    container = holder.container if device.has_one_container(found.pod_uid or found.container_id) else ""
+    named = replace(
+        holder,
+        container=container,
+        pod_uid=found.pod_uid,
+        container_id=found.container_id,
+        runtime=found.runtime,
+        user=found.user,
+        inner_container_id=found.inner_container_id,
+        missing="" if container else "container_name",
+    )
+    return named if found is innermost else _outside(named, innermost)
+
+
+def _unnamed_container(
+    found: Workload, facts: OwnerFacts, device: DeviceEvidence, started: float
 ) -> Workload:
-    """The Workload with what is known of its Slurm job, or with the name of its container.
+    """A container that no index names: inside the pod that alone has the Device, else its short id.
+
+    It is inside a pod only if all that could know it do not: the sockets of runtimes, and the list of pods
+    where there is no socket.
+    """
+    named = replace(found, container=short_id(found.container_id))
+    listing = find_listing(facts.runtimes, started)
+    if listing is Listing.PENDING:
+        return named
+    if listing is Listing.UNLISTED or (listing is Listing.NO_SOCKET and len(facts.pods)):
+        only = device.only_pod()
+        if only is not None and _works_alone(device, only):
+            return replace(only, user=found.user, inner_container_id=found.container_id)
+    return replace(named, missing="container_unnamed")
+
+
+def enrich_owner(workload: Workload, jobs: SlurmJobs = NO_JOBS) -> Workload:
+    """The Workload with what is known of its Slurm job.
 
     Returns the same object if there is nothing to add. A process or allocation of a job belongs to the user
-    of the job, whatever uid the process has. A pod keeps its own user. The name of a container is the
-    container's, not that of its image or compose project.
+    of the job, whatever uid the process has. A pod keeps its own user.
     """
     if workload.job and workload.kind in ("slurm", "pod"):
         found = jobs.get(workload.job)
         if found is None:
             return workload
         user = found.user if workload.kind == "slurm" and found.user else workload.user
-        known = replace(
-            workload, job=found.job, user=user, slurm_account=found.account, partition=found.partition
-        )
+        known = replace(workload, job=found.job, user=user, **found.facts)
         return workload if known == workload else known
-    if workload.kind == "container" and workload.container_id and not workload.container:
-        names = (find_container_name(known, workload.container_id) for known in containers)
-        if name := next(filter(None, names), ""):
-            missing = "" if workload.missing == "container_name" else workload.missing
-            return replace(workload, container=name, missing=missing)
     return workload

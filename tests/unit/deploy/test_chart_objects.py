@@ -273,6 +273,7 @@ def test_the_cluster_roles_have_exactly_these_rules() -> None:
     assert role["rules"] == [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
         {"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"], "verbs": ["list"]},
+        {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
     ]
     assert of_kind("ClusterRole", {"rbac": {"create": False}}) == []
     on_openshift = {

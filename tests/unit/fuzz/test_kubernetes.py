@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import gpu, instance
+from builders import FakeClock, gpu, instance
 from fuzzing import bounded, check_line, check_text, corpus_files, file_name, fuzzed, mutated_files
 from gpuledger.http.client_messages import HttpResponse
 from gpuledger.kubernetes.access import ApiServerAccess
@@ -27,7 +27,9 @@ from gpuledger.workloads.pod_resources.client import PodResourcesClient
 from gpuledger.workloads.pod_resources.device_names import PodResources
 from gpuledger.workloads.pod_resources.kubelet_index import read_checkpoint
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.claims import ClaimUse
 from gpuledger.workloads.pods.pod import Pod, parse_pod
+from gpuledger.workloads.pods.resource_claims import ClaimReader
 from gpuledger.workloads.pods.resource_slices import SliceReader
 
 CARD = gpu(0, minor=0, pci_bus_id="00000000:01:00.0")
@@ -96,6 +98,15 @@ def read_slices(raw: bytes) -> None:
     reader._version = "v1"
     response = reader.read()
     check_text(*response.uuids.values(), *response.parents.values())
+    for capacities in response.capacities.values():
+        check_text(*capacities)
+
+
+def read_claims(raw: bytes) -> None:
+    reader = ClaimReader(_answers(raw), FakeClock())
+    claims, _ = reader.read([ClaimUse(("team", "gpus"), "a")])
+    for parts in claims.parts.values():
+        check_text(*(name for key in parts or () for name in key))
 
 
 def read_containers(raw: bytes) -> None:
@@ -131,7 +142,7 @@ def read_pod_resources(raw: bytes) -> None:
 
 
 def read_json(raw: bytes) -> None:
-    for read in (read_objects, read_refusal, read_slices, read_containers):
+    for read in (read_objects, read_refusal, read_slices, read_claims, read_containers):
         try:
             read(raw)
         except GpuledgerError as error:

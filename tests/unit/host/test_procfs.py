@@ -6,10 +6,12 @@ import errno
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from gpuledger.host.files import read_whole
+from gpuledger.host.name_service import NameService
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.users import PasswdUsers
 
@@ -286,6 +288,40 @@ def test_a_pid_that_is_not_requested_is_forgotten(tree: Tree, host: ProcFs) -> N
     again = host.identify([42], UNIX + 2)[42]
     assert first.start != again.start
     assert again.start.unix == UNIX + 2
+
+
+def test_a_process_has_the_name_of_its_user_as_soon_as_it_is_known(tree: Tree, host: ProcFs) -> None:
+    tree.process(42, ticks=5025, uid=812345)
+    tree.process(43, ticks=5026, uid=0)
+    first = host.identify([42, 43], UNIX)
+    assert first[42].user == "812345"
+    with (tree.root / "passwd").open("a") as file:
+        file.write("lena:x:812345:1::/:/bin/sh\n")
+    assert host.identify([42, 43], UNIX + 1)[42] is first[42], "the file is not read at each tick"
+    later = host.identify([42, 43], UNIX + 11)
+    assert later[42] == replace(first[42], user="lena")
+    assert later[43] is first[43]
+    (tree.root / "passwd").write_text("renamed:x:812345:1::/:/bin/sh\n")
+    assert host.identify([42], UNIX + 100)[42].user == "lena", "a running process keeps its name"
+
+
+def test_a_name_that_the_name_service_finds_is_that_of_the_next_tick(tree: Tree) -> None:
+    names: dict[int, str] = {}
+    found = Event()
+
+    def look_up(uid: int) -> str:
+        found.wait(60.0)
+        return names.get(uid, "")
+
+    users = PasswdUsers("/dev/null", name_service=(service := NameService(look_up, patience=0.0)))
+    host = ProcFs(tree.root, users=users, pids="trust")
+    tree.process(42, ticks=5025, uid=812345)
+    assert host.identify([42], UNIX)[42].user == "812345"
+    names[812345] = "lena"
+    found.set()
+    with service._answered:
+        assert service._answered.wait_for(lambda: service.changes == 1, 60.0)
+    assert host.identify([42], UNIX + 1)[42].user == "lena"
 
 
 def test_ten_thousand_processes_leave_only_the_last_tick_in_memory(tree: Tree, reads: CountedReads) -> None:

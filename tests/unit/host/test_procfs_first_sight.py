@@ -42,7 +42,7 @@ def test_elapsed_time_never_goes_back() -> None:
 
 def test_host_settings_have_the_documented_flags() -> None:
     flags = {flag for _, item, _ in declared_settings(HostSettings) for flag in item.flags}
-    assert flags == {"--procfs", "--sysfs", "--host-pids", "--passwd-file"}
+    assert flags == {"--procfs", "--sysfs", "--host-pids", "--passwd-file", "--name-service"}
 
 
 def test_host_pids_accepts_only_auto_or_trust() -> None:

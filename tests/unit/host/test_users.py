@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuledger.host import users as users_module
 from gpuledger.host.files import read_whole
-from gpuledger.host.users import PasswdUsers
+from gpuledger.host.name_service import NameService
+from gpuledger.host.settings import HostSettings
+from gpuledger.host.users import PasswdUsers, open_users
+from gpuledger.model.settings import build_settings
 
 
 def test_a_uid_in_the_file_has_a_name(tmp_path: Path) -> None:
@@ -52,6 +56,49 @@ def test_the_number_of_cached_names_is_bounded(tmp_path: Path) -> None:
     for uid in range(10_000):
         users.name(uid)
     assert len(users._names) <= 1024
+
+
+def test_the_file_comes_before_the_name_service(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("bob:x:10:100::/:/bin/sh\n")
+    service = NameService({10: "robert", 812345: "lena"}.get, patience=60.0)  # type: ignore[arg-type]
+    users = PasswdUsers(str(path), name_service=service)
+    assert [users.name(uid) for uid in (10, 812345)] == ["bob", "lena"]
+
+
+def test_a_name_in_the_file_has_its_uid(tmp_path: Path) -> None:
+    path = tmp_path / "passwd"
+    path.write_text("bob:x:10:100::/:/bin/sh\nbo.b:x:11:100::/:/bin/sh\n")
+    users = PasswdUsers(str(path))
+    assert [users.uid_of(name) for name in ("bob", "bo.b", "b.b", "bo", "", "\ud800")] == [
+        10,
+        11,
+        None,
+        None,
+        None,
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "environment", "asks"),
+    [
+        ({}, {}, True),
+        ({"passwd_file": "/etc/passwd.host"}, {}, False),
+        ({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False),
+        ({"name_service": "false"}, {}, False),
+        ({"name_service": "true", "passwd_file": "/x"}, {"container": "podman"}, True),
+    ],
+)
+def test_the_name_service_is_used_where_it_is_that_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], environment: dict[str, str], asks: bool
+) -> None:
+    # The machine of the tests can be a container itself.
+    monkeypatch.setattr(
+        users_module, "find_container", lambda _root, _procfs, found: "Podman" if found else ""
+    )
+    users = open_users(build_settings(HostSettings, values), values, environment)
+    assert (users._service is not None) is asks
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])

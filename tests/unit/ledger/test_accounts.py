@@ -102,6 +102,16 @@ def test_an_owner_is_unknown_after_thirty_seconds_and_gets_later_energy_once_res
     assert {row.labels[3] for row in state.energy.owners} == {"unknown", "pod"}
 
 
+@pytest.mark.parametrize("missing", ["", "no_cgroup"])
+def test_a_user_whose_name_arrives_late_has_the_name_from_then_on(missing: str) -> None:
+    books = LedgerBench()
+    books.tick(process(CARD, 1, workload=Workload("user", user="812345", missing=missing)), seconds=40)
+    state = books.tick(process(CARD, 1, workload=Workload("user", user="lena", missing=missing)), seconds=40)
+    users = {row.labels[7]: row.millijoules // 1000 for row in state.energy.owners if row.labels[7]}
+    assert users.keys() == {"812345", "lena"}
+    assert sum(users.values()) == 78 * WATT
+
+
 def test_labels_are_frozen_once_resolved() -> None:
     books = LedgerBench()
     books.tick(process(CARD, 1, workload=NAMED), seconds=40)

@@ -17,7 +17,7 @@ from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model import quantities as q
-from gpuledger.model.process import GpuProcess
+from gpuledger.model.process import NO_USAGE, GpuProcess, Usage
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run
 from report_helpers import folded, quarters, same
@@ -26,6 +26,7 @@ A, B = gpu(0), gpu(1)
 PART, OTHER_PART = instance(A, 1), instance(A, 2)
 ROOT, ANN = Workload("user", user="root"), Workload("user", user="ann")
 SERVER = process(A, 9, name="/usr/bin/nvidia-cuda-mps-server", sm=0.0, workload=ROOT)
+BUSY = replace(SERVER, usage=Usage(sm=0.5))
 ELSEWHERE = replace(SERVER, device=B)
 CONTROL = process(B, 8, name="nvidia-cuda-mps-control", sm=0.0, workload=ROOT)
 CLIENT = process(A, 1, types="M+C", workload=ANN)
@@ -43,12 +44,17 @@ PERSISTENCED = process(A, 7, name="/usr/bin/nvidia-persistenced")
     ("what", "processes", "serving"),
     [
         ("a server with a client", [SERVER, CLIENT], {9}),
-        ("a server without clients is an owner", [SERVER], set()),
-        ("another process is no client", [SERVER, process(A, 1)], set()),
-        ("a client on another GPU only, of another server", [SERVER, replace(CLIENT, device=B)], set()),
+        ("a server without clients waits for them", [SERVER], {9}),
+        ("its activity is not known", [replace(SERVER, usage=NO_USAGE)], {9}),
+        ("a process of that name that works", [BUSY], set()),
+        ("works, and another process is no client", [BUSY, process(A, 1)], set()),
+        ("works on one of its GPUs", [BUSY, ELSEWHERE], set()),
+        ("the work of its clients", [BUSY, CLIENT], {9}),
+        ("a client on another GPU only, of another server", [BUSY, replace(CLIENT, device=B)], set()),
         ("its context on a GPU without clients", [SERVER, ELSEWHERE, CLIENT], {9}),
         ("the control daemon", [CONTROL, CLIENT], {8}),
-        ("the control daemon without clients", [CONTROL, SERVER], set()),
+        ("the control daemon without clients", [CONTROL, SERVER], {8, 9}),
+        ("a process that is named like the daemon and works", [replace(CONTROL, usage=BUSY.usage)], set()),
         (
             "only the kernel's name is known",
             [process(A, 9, name="", executable="nvidia-cuda-mps"), CLIENT],
@@ -56,7 +62,7 @@ PERSISTENCED = process(A, 7, name="/usr/bin/nvidia-persistenced")
         ),
         ("under MIG", [process(PART, 9, name="nvidia-cuda-mps-server"), process(PART, 1, types="M+C")], {9}),
         (
-            "clients of another instance",
+            "works, and its clients are on another instance",
             [process(PART, 9, name="nvidia-cuda-mps-server"), process(OTHER_PART, 1, types="M+C")],
             set(),
         ),
@@ -89,8 +95,9 @@ def test_the_server_is_no_owner_of_any_of_its_devices() -> None:
     assert owner_rows(SERVER, ELSEWHERE, CLIENT) == {"ann": (10, 0)}
 
 
-def test_a_server_without_clients_holds_its_device() -> None:
-    assert owner_rows(SERVER) == {"root": (10, 10)}
+def test_a_server_without_clients_holds_nothing_unless_it_works() -> None:
+    assert owner_rows(SERVER) == {}
+    assert owner_rows(BUSY) == {"root": (10, 0)}
 
 
 def test_a_pod_that_serves_on_its_allocated_device_does_not_hold_it_idle() -> None:
@@ -98,7 +105,7 @@ def test_a_pod_that_serves_on_its_allocated_device_does_not_hold_it_idle() -> No
     mine = (Allocation(A, pod, "pod_resources"),)
     server = replace(SERVER, workload=pod)
     assert owner_rows(server, CLIENT, allocated=mine) == {"mps-daemon": (0, 0), "ann": (10, 0)}
-    assert owner_rows(server, allocated=mine) == {"mps-daemon": (10, 10)}
+    assert owner_rows(server, allocated=mine) == {"mps-daemon": (0, 0)}
     idle = replace(process(A, 2, types="M+C", sm=0.0), workload=pod)
     assert owner_rows(server, idle, allocated=mine) == {"mps-daemon": (10, 10)}, "its own client is idle"
 
@@ -120,13 +127,14 @@ def report_of(file: Path, by: str = "user") -> UsageReport:
         history.close()
 
 
-def test_only_time_without_clients_is_the_servers(tmp_path: Path) -> None:
+def test_only_time_in_which_it_works_without_clients_is_the_servers(tmp_path: Path) -> None:
     """It is no session of its user: a report counts those that use GPUs. Folding changes nothing."""
     run = Run(tmp_path)
     run.clock.advance(HOUR - UNIX % HOUR)
     for minute in range(181):
         clients = [CLIENT] if 60 < minute <= 120 else []
-        run.tick({A: minute * 1000 * J}, [SERVER, *clients], seconds=60.0, busy=bool(clients))
+        server = BUSY if minute > 120 else SERVER
+        run.tick({A: minute * 1000 * J}, [server, *clients], seconds=60.0, busy=minute > 60)
     run.store.close()
     found = report_of(run.store.file)
     hours = {
@@ -135,7 +143,7 @@ def test_only_time_without_clients_is_the_servers(tmp_path: Path) -> None:
     }
     about = pytest.approx
     assert hours["ann"] == (about(1, abs=0.02), 0.0, 1)
-    assert hours["root"] == (about(2, abs=0.04), about(2, abs=0.04), 0)
+    assert hours["root"] == (about(1, abs=0.02), 0.0, 0)
     assert same(found, report_of(folded(run.store.file, run.clock.now_unix, tmp_path / "folded.db")))
 
 

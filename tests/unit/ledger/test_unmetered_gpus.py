@@ -196,7 +196,7 @@ def test_files_have_empty_cells_and_null(bench: Bench) -> None:
 def test_focus_has_no_charge_for_energy_that_was_not_measured(bench: Bench) -> None:
     bench.run([ON_OLD, ON_NEW], {NEW: 100.0}, seconds=60)
     charges = list(csv.DictReader(io.StringIO(as_focus(bench.report(prices=BOTH), "node"))))
-    assert {(row["ResourceId"], row["SkuId"]) for row in charges} == {
+    assert {(row["AllocatedResourceName"], row["SkuId"]) for row in charges} == {
         ("mia", "gpu-time"),
         ("tom", "gpu-time"),
         ("tom", "gpu-energy"),

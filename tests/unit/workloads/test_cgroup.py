@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -11,9 +12,21 @@ from hypothesis import strategies as st
 
 from gpuledger.workloads.cgroup import OWNER_KINDS, CgroupOwner, parse_cgroup
 from unit.workloads.cgroup_forms.all_forms import ROWS
-from unit.workloads.cgroup_forms.expected_owners import ID, SHORT, SNAKE, STATIC, UID, USER, Row
+from unit.workloads.cgroup_forms.expected_owners import (
+    ID,
+    ID2,
+    KUBE,
+    SHORT,
+    SNAKE,
+    STATIC,
+    UID,
+    UID2,
+    USER,
+    Row,
+)
 from unit.workloads.cgroup_forms.others import MANY_LINES
 
+UID3, ID3 = "0f0f0f0f-0001-4001-8001-00000000000a", "a" * 64
 # Without the texts themselves: their colons conflict with pytest's `::` when a test is selected by name.
 NAMES = [f"{at}: {row[2]}" for at, row in enumerate(ROWS)]
 
@@ -21,7 +34,69 @@ NAMES = [f"{at}: {row[2]}" for at, row in enumerate(ROWS)]
 @pytest.mark.parametrize(("text", "expected", "seen"), ROWS, ids=NAMES)
 def test_each_known_form_names_its_owner(text: str, expected: dict[str, Any], seen: str) -> None:
     full = f"0::{text}\n" if text.startswith("/") else text
-    assert parse_cgroup(full) == CgroupOwner(**expected)
+    assert alone(parse_cgroup(full)) == CgroupOwner(**expected)
+
+
+def alone(owner: CgroupOwner) -> CgroupOwner:
+    """The innermost owner without those around it."""
+    return replace(owner, outer=None, inner_container="")
+
+
+def levels(path: str) -> list[tuple[str, str, str]]:
+    """Kind, pod UID and container (id, name or job) of the owners, from the inside out."""
+    found, owner = [], parse_cgroup(f"0::{path}\n")
+    while owner is not None:
+        found.append((owner.kind, owner.pod_uid, owner.container_id or owner.container or owner.job))
+        owner = owner.outer
+    return found
+
+
+# Owner rows: pods of three clusters, inside out.
+INNER, MIDDLE, OUTER = ("pod", UID, ID), ("pod", UID2, ID2), ("pod", UID3, ID3)
+SYSTEMD = f"{KUBE}{UID3.replace('-', '_')}.slice/cri-containerd-{ID3}.scope"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (f"/kubepods/burstable/pod{UID}/{ID}", [INNER]),
+        (f"/kubepods/pod{UID2}/{ID2}/kubepods/burstable/pod{UID}/{ID}", [INNER, MIDDLE]),
+        # Cgroup drivers: systemd outside and cgroupfs inside, and the reverse.
+        (f"{SYSTEMD}/kubepods/burstable/pod{UID}/{ID}", [INNER, OUTER]),
+        (f"/kubepods/pod{UID2}/{ID2}{KUBE}{SNAKE}.slice/crio-{ID}.scope", [INNER, MIDDLE]),
+        (f"{SYSTEMD}/kubepods/pod{UID2}/{ID2}/kubepods/pod{UID}/{ID}", [INNER, MIDDLE, OUTER]),
+        # Of the middle pod only its slice is named; the same pod named twice is one level.
+        (f"{SYSTEMD}/kubepods/pod{UID2}/kubepods/pod{UID}/{ID}", [INNER, ("pod", UID2, ""), OUTER]),
+        (f"/kubepods/pod{UID}/kubepods/pod{UID}/{ID}", [INNER]),
+        # kind and k3d: a node in a container, or in a container in a container.
+        (f"/docker/{ID2}/kubelet/kubepods/pod{UID}/{ID}", [INNER, ("container", "", ID2)]),
+        (
+            f"/docker/{ID3}/docker/{ID2}/kubepods/pod{UID}/{ID}",
+            [INNER, ("container", "", ID2), ("container", "", ID3)],
+        ),
+        (f"/lxc.payload.k8s/kubepods/pod{UID}/{ID}", [INNER, ("container", "", "k8s")]),
+        (f"/docker/{ID2}/docker/{ID}", [("container", "", ID), ("container", "", ID2)]),
+        (f"/lxc.payload.ci/docker/{ID}", [("container", "", ID), ("container", "", "ci")]),
+        # The runtime's own unit, a login and a user are around a pod, but it does not run inside them.
+        (f"/system.slice/k3s.service/kubepods/pod{UID}/{ID}", [INNER]),
+        (f"{USER}/user@1000.service/kubepods/pod{UID}/{ID}", [INNER]),
+        (f"/slurm/uid_1000/job_7/step_0/kubepods/pod{UID}/{ID}", [INNER, ("slurm", "", "7")]),
+        # What runs inside a pod's container belongs to that.
+        (f"/kubepods/pod{UID}/{ID}/docker/{ID2}", [INNER]),
+    ],
+)  # fmt: skip
+def test_all_owners_around_a_process_are_kept_from_the_inside_out(
+    path: str, expected: list[tuple[str, str, str]]
+) -> None:
+    assert levels(path) == expected
+
+
+def test_a_container_inside_a_pods_container_is_the_inner_one() -> None:
+    assert parse_cgroup(f"0::/kubepods/pod{UID}/{ID}/docker/{ID2}\n").inner_container == ID2
+    nested = parse_cgroup(f"0::/kubepods/pod{UID2}/{ID2}/docker/{ID3}/kubepods/pod{UID}/{ID}\n")
+    assert nested.inner_container == ""
+    assert nested.outer is not None
+    assert nested.outer.inner_container == ID3
 
 
 PIECES = st.sampled_from(
@@ -72,7 +147,7 @@ def test_any_text_parses_and_fields_only_contain_parts_of_it(text: str) -> None:
 def test_the_order_of_lines_does_not_matter(row: Row, chance: Random) -> None:
     lines = row[0].splitlines()
     chance.shuffle(lines)
-    assert parse_cgroup("\n".join(lines)) == CgroupOwner(**row[1])
+    assert alone(parse_cgroup("\n".join(lines))) == CgroupOwner(**row[1])
 
 
 def test_a_colon_separates_segments_like_a_slash() -> None:

@@ -1,4 +1,4 @@
-"""Owners found by cgroup, completed with Slurm jobs and container names."""
+"""Owners found by cgroup, completed with Slurm jobs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ SLUID = "sEKNKTV3WPV500"
 ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
 NLP = SlurmJob("9", user="bob", account="nlp", partition="gpu")
 JOBS = SlurmJobs([SlurmJob("4242", sluid=SLUID, user="alice"), SlurmJob("7", user="bob"), SlurmJob("8"), NLP])
-BOXES: tuple[dict[str, str], ...] = ({}, {ID: "web"})
-
-
-def container(**more: str) -> Workload:
-    return Workload(kind="container", container_id=ID, runtime="docker", user="root", **more)
 
 
 @pytest.mark.parametrize(
@@ -35,12 +30,10 @@ def container(**more: str) -> Workload:
             Workload(kind="slurm", job="9", user="bob"),
             Workload(kind="slurm", job="9", user="bob", slurm_account="nlp", partition="gpu"),
         ),
-        (container(missing="container_name"), container(container="web")),
-        (container(missing="exited"), container(container="web", missing="exited")),
     ],
 )
 def test_facts_of_other_indexes_are_added(given: Workload, found: Workload) -> None:
-    assert enrich_owner(given, JOBS, BOXES) == found
+    assert enrich_owner(given, JOBS) == found
 
 
 @pytest.mark.parametrize(
@@ -52,17 +45,16 @@ def test_facts_of_other_indexes_are_added(given: Workload, found: Workload) -> N
         Workload(kind="slurm", job="99", user="root"),
         Workload(kind="job", job="7", runtime="pbs", user="root"),
         Workload(kind="container", container="lxc-one", runtime="lxc"),
-        Workload(kind="container", container_id=ID[::-1], missing="container_name"),
+        Workload(kind="container", container_id=ID, missing="container_name"),
         Workload(kind="pod", container_id=ID, missing="pod_name"),
         Workload(kind="user", user="alice"),
         Workload(),
     ],
 )
 def test_an_owner_without_new_facts_is_the_same_object(given: Workload) -> None:
-    assert enrich_owner(given, JOBS, BOXES) is given
+    assert enrich_owner(given, JOBS) is given
 
 
 def test_without_indexes_nothing_is_added() -> None:
     given = Workload(kind="slurm", job=SLUID)
     assert enrich_owner(given) is given
-    assert enrich_owner(container()) == container()

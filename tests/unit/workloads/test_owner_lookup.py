@@ -11,7 +11,7 @@ from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.owner_indexes import OwnerIndexes
-from gpuledger.workloads.owner_lookup import OwnerLookup, owner_from_host
+from gpuledger.workloads.owner_lookup import OwnerLookup, owners_from_host
 
 GPU = Gpu("GPU-0", 0)
 GPU1 = Gpu("GPU-1", 1)
@@ -36,8 +36,37 @@ def snapshot(*processes: GpuProcess) -> Snapshot:
     return Snapshot(unix=0.0, elapsed=0.0, source=SourceInfo("test"), readings=tuple(readings))
 
 
+FLUX = "0::/user.slice/user-990.slice/user@990.service/app.slice/imp-shell-0-f23sRkNe3.service\n"
+
+
+@pytest.mark.parametrize(
+    ("uid", "kind", "job", "user"),
+    [
+        (1000, "job", "f23sRkNe3", "mira"),
+        # A unit of a user's own service manager can have any name.
+        (990, "user", "", "mira"),
+        (None, "user", "", ""),
+    ],
+)
+def test_a_flux_job_belongs_to_the_user_of_its_processes(
+    uid: int | None, kind: str, job: str, user: str
+) -> None:
+    host = facts(FLUX, user="" if uid is None else "mira", uid=uid)
+    (owner,) = owners_from_host(host, lambda uid: "flux" if uid == 990 and host.uid is not None else "")
+    assert (owner.kind, owner.job, owner.user) == (kind, job, user)
+
+
+def test_a_login_has_the_name_of_its_user_as_soon_as_it_is_known() -> None:
+    names: dict[int, str] = {}
+    lookup = OwnerLookup(lambda uid: names.get(uid, str(uid)), name_changes=lambda: len(names))
+    seen = snapshot(GpuProcess(GPU, 1, facts(LOGIN, user="root", uid=0)))
+    assert [one.workload.user for one in lookup.assign_owners(seen).processes] == ["1000"]
+    names[1000] = "alice"
+    assert [one.workload.user for one in lookup.assign_owners(seen).processes] == ["alice"]
+
+
 def test_a_pod_has_its_uid_before_its_name() -> None:
-    assert owner_from_host(facts(POD, user="root", uid=0)) == Workload(
+    assert owners_from_host(facts(POD, user="root", uid=0))[0] == Workload(
         kind="pod", pod_uid=UID, container_id=ID, user="root", found_by="cgroup", missing="pod_name"
     )
 
@@ -67,7 +96,7 @@ def test_a_pod_has_its_uid_before_its_name() -> None:
 def test_the_kind_is_the_most_specific_owner_and_missing_is_the_reason(
     host: HostFacts, kind: str, user: str, missing: str
 ) -> None:
-    found = owner_from_host(host)
+    found = owners_from_host(host)[0]
     assert (found.kind, found.user, found.missing) == (kind, user, missing)
 
 
@@ -82,7 +111,7 @@ def test_the_kind_is_the_most_specific_owner_and_missing_is_the_reason(
     ],
 )
 def test_a_process_in_a_login_or_job_belongs_to_its_user_whatever_its_uid(cgroup: str, user: str) -> None:
-    assert owner_from_host(facts(cgroup, user="root", uid=0), {1000: "alice"}.__getitem__).user == user
+    assert owners_from_host(facts(cgroup, user="root", uid=0), {1000: "alice"}.__getitem__)[0].user == user
 
 
 def test_an_owner_known_to_the_host_is_used_unchanged() -> None:
@@ -90,12 +119,12 @@ def test_an_owner_known_to_the_host_is_used_unchanged() -> None:
         kind="pod", namespace="ml", pod="train-0", container="main", user="u", found_by="simulator"
     )
     host = replace(facts(SERVICE, user="root"), workload=known)
-    assert owner_from_host(host) is known
+    assert owners_from_host(host)[0] is known
 
 
 def test_a_known_owner_without_a_user_gets_the_user_of_the_process() -> None:
     known = Workload(kind="pod", pod="train-0", found_by="simulator")
-    assert owner_from_host(replace(facts(user="root"), workload=known)) == replace(known, user="root")
+    assert owners_from_host(replace(facts(user="root"), workload=known)) == (replace(known, user="root"),)
 
 
 def test_every_process_of_every_device_gets_an_owner() -> None:

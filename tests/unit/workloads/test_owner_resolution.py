@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,9 +12,16 @@ from gpuledger.model.devices import Device
 from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.containers.container import RuntimeList
 from gpuledger.workloads.owner_lookup import OwnerLookup
-from gpuledger.workloads.owner_resolution import resolve_owner
-from gpuledger.workloads.pods.pod import Pod, Pods
+from gpuledger.workloads.owner_resolution import (
+    DeviceEvidence,
+    OwnerFacts,
+    PodAtWork,
+    pod_at_work,
+    resolve_owner,
+)
+from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods
 
 GPU = gpu(0)
 UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
@@ -31,6 +39,35 @@ TRAINER = Pod(
     controller="train",
 )
 KNOWN, NONE = Pods([TRAINER]), Pods()
+# UIDs and container ids of other pods.
+STRANGER = ("a8f5f167-f44f-4964-b6c9-98f2a5d3e901", "b" * 64)
+OUTER = ("0f0f0f0f-0001-4001-8001-00000000000a", "a" * 64)
+MINE = (UID, ID)
+
+
+def owner(
+    found: Workload | tuple[Workload, ...],
+    pods: Pods = NO_PODS,
+    allocations: Sequence[Allocation] = (),
+    *,
+    beside: Sequence[PodAtWork] = (),
+    runtimes: Sequence[RuntimeList] = (),
+    computes: bool = True,
+    names_pods: bool = True,
+    started: float = 0.0,
+) -> Workload:
+    """The owner of a process; `beside` are the pods of other processes on its Device."""
+    owners = found if isinstance(found, tuple) else (found,)
+    own = pod_at_work(owners)
+    working = frozenset([*beside, *([] if own is None else [own])])
+    facts = OwnerFacts(pods, runtimes=tuple(runtimes), names_pods=names_pods)
+    return resolve_owner(
+        owners, facts, DeviceEvidence(allocations, working), computes=computes, started=started
+    )
+
+
+def unnamed(ids: PodAtWork) -> Workload:
+    return replace(FOUND, pod_uid=ids[0], container_id=ids[1])
 
 
 def allocated(pod: str = "train-0", container: str = "main", uid: str = "") -> Allocation:
@@ -38,15 +75,15 @@ def allocated(pod: str = "train-0", container: str = "main", uid: str = "") -> A
     return Allocation(GPU, holder, "pod_resources", "nvidia.com/gpu")
 
 
-def names(owner: Workload) -> tuple[str, str, str, str, str]:
-    return (owner.namespace, owner.pod, owner.container, owner.found_by, owner.missing)
+def names(one: Workload) -> tuple[str, str, str, str, str]:
+    return (one.namespace, one.pod, one.container, one.found_by, one.missing)
 
 
 def test_a_pod_is_found_by_uid_with_labels_and_controller() -> None:
-    owner = resolve_owner(FOUND, KNOWN, (), computes=True)
-    assert names(owner) == ("ml", "train-0", "main", "cgroup", "")
-    assert (owner.labels, owner.controller_kind, owner.controller) == ((("team", "nlp"),), "Job", "train")
-    assert (owner.user, owner.container_id) == ("root", ID)
+    known = owner(FOUND, KNOWN)
+    assert names(known) == ("ml", "train-0", "main", "cgroup", "")
+    assert (known.labels, known.controller_kind, known.controller) == ((("team", "nlp"),), "Job", "train")
+    assert (known.user, known.container_id) == ("root", ID)
 
 
 @pytest.mark.parametrize(
@@ -74,26 +111,21 @@ def test_a_pod_is_found_by_uid_with_labels_and_controller() -> None:
 def test_cgroup_evidence_comes_before_the_allocations_of_the_device(
     pods: Pods, allocations: tuple[Allocation, ...], expected: tuple[str, ...]
 ) -> None:
-    assert names(resolve_owner(FOUND, pods, allocations, computes=True)) == expected
+    assert names(owner(FOUND, pods, allocations)) == expected
 
 
 @pytest.mark.parametrize("kind", ["pod", "container"])
 def test_a_path_without_a_uid_finds_the_pod_by_container_id(kind: str) -> None:
     found = Workload(kind=kind, container_id=ID, user="root", found_by="cgroup", missing="container_name")
-    owner = resolve_owner(found, KNOWN, (allocated("other"),), computes=True)
-    assert (owner.kind, owner.pod_uid) == ("pod", UID)
-    assert names(owner) == ("ml", "train-0", "main", "cgroup", "")
-
-
-def test_a_container_outside_pods_is_unchanged() -> None:
-    docker = Workload(kind="container", container_id="b" * 64, found_by="cgroup", missing="container_name")
-    assert resolve_owner(docker, KNOWN, (allocated(),), computes=True) is docker
+    known = owner(found, KNOWN, (allocated("other"),))
+    assert (known.kind, known.pod_uid) == ("pod", UID)
+    assert names(known) == ("ml", "train-0", "main", "cgroup", "")
 
 
 def test_a_container_missing_in_the_pod_status_is_named_by_the_allocation() -> None:
     late = Pods([replace(TRAINER, containers={})])
-    assert names(resolve_owner(FOUND, late, (allocated(),), computes=True))[2:] == ("main", "cgroup", "")
-    assert names(resolve_owner(FOUND, late, (allocated("other"),), computes=True))[2:] == (
+    assert names(owner(FOUND, late, (allocated(),)))[2:] == ("main", "cgroup", "")
+    assert names(owner(FOUND, late, (allocated("other"),)))[2:] == (
         "",
         "cgroup",
         "container_name",
@@ -103,22 +135,213 @@ def test_a_container_missing_in_the_pod_status_is_named_by_the_allocation() -> N
 @pytest.mark.parametrize("missing", ["no_cgroup", "cgroup_namespace", "unknown_cgroup", "pid_namespace"])
 def test_a_compute_process_without_evidence_belongs_to_the_only_pod_of_its_device(missing: str) -> None:
     blind = Workload(kind="user", user="root", found_by="uid", missing=missing)
-    assert names(resolve_owner(blind, NONE, (allocated(),), computes=True)) == (
-        *("ml", "train-0", "main", "pod_resources", ""),
-    )
-    assert resolve_owner(blind, NONE, (allocated(), allocated("train-1")), computes=True) is blind
-    assert resolve_owner(blind, NONE, (allocated(),), computes=False) is blind, "graphics process"
+    assert names(owner(blind, NONE, (allocated(),))) == (*("ml", "train-0", "main", "pod_resources", ""),)
+    assert owner(blind, NONE, (allocated(), allocated("train-1"))) is blind
+    assert owner(blind, NONE, (allocated(),), computes=False) is blind, "graphics process"
 
 
 @pytest.mark.parametrize("kind", ["unit", "user", "slurm", "container"])
 def test_a_process_with_cgroup_evidence_ignores_the_allocation(kind: str) -> None:
-    known = Workload(kind=kind, user="alice", found_by="cgroup")
-    assert resolve_owner(known, KNOWN, (allocated(),), computes=True) is known
+    container = "lxc-one" if kind == "container" else ""
+    known = Workload(kind=kind, container=container, user="alice", found_by="cgroup")
+    assert owner(known, KNOWN, (allocated(),)) is known
 
 
 def test_an_allocation_of_a_slurm_job_names_no_pod() -> None:
     job = Allocation(GPU, Workload(kind="slurm", job="815"), "slurm_cgroup")
-    assert resolve_owner(FOUND, NONE, (job,), computes=True) is FOUND
+    assert owner(FOUND, NONE, (job,)) is FOUND
+
+
+TWO_PODS = (allocated(), allocated("train-1"))
+ONLY = (allocated(),)
+NAMED = ("ml", "train-0", "main", "pod_resources", "")
+NO_NAME = ("", "", "", "cgroup", "pod_name")
+RESERVED = replace(
+    allocated(),
+    workload=Workload("pod", "kai-resource-reservation", "gpu-reservation-n1-zz9", "resource-reservation"),
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "allocations", "beside", "expected"),
+    [
+        ("it alone", ONLY, (), NAMED),
+        ("its second process", ONLY, (MINE,), NAMED),
+        ("a second pod works there", ONLY, (STRANGER,), NO_NAME),
+        ("a second pod, known only by its container", ONLY, (("b" * 64, "b" * 64),), NO_NAME),
+        ("a second pod has a part of it", TWO_PODS, (), NO_NAME),
+        ("both", TWO_PODS, (STRANGER,), NO_NAME),
+        ("two allocations of one pod", (allocated(), allocated()), (), NAMED),
+        ("the UID of the allocation is known", (allocated(uid=UID),), (STRANGER,), NAMED),
+        ("its UID is another", (allocated(uid=STRANGER[0]),), (), NO_NAME),
+        ("a pod with a known UID beside it", (allocated(), allocated("b", uid=STRANGER[0])), (), NO_NAME),
+        ("a pod with a known UID that works", (allocated(uid=UID), allocated("b")), (STRANGER,), NAMED),
+        ("a job has the GPU, too", (*ONLY, Allocation(GPU, Workload("slurm", job="7"))), (), NO_NAME),
+        # Two containers work, and one of them has the GPU: which one is not known.
+        (
+            "another container of it",
+            ONLY,
+            ((UID, "c" * 64),),
+            ("ml", "train-0", "", "pod_resources", "container_name"),
+        ),
+        ("a reservation", (RESERVED,), (), NO_NAME),
+    ],
+)  # fmt: skip
+def test_an_allocation_without_a_uid_names_a_pod_only_if_no_other_can_be_meant(
+    what: str, allocations: tuple[Allocation, ...], beside: Sequence[PodAtWork], expected: tuple[str, ...]
+) -> None:
+    assert names(owner(FOUND, NONE, allocations, beside=beside)) == expected, what
+
+
+def test_a_process_without_evidence_is_not_named_while_another_pod_works_there() -> None:
+    blind = Workload(kind="user", user="root", found_by="uid", missing="no_cgroup")
+    holder = (allocated(uid=UID),)
+    assert names(owner(blind, NONE, holder, beside=[MINE])) == NAMED
+    assert owner(blind, NONE, holder, beside=[STRANGER]) is blind
+    assert owner(blind, NONE, ONLY, beside=[MINE, STRANGER]) is blind
+
+
+INNER = unnamed(STRANGER)
+OUTSIDE = unnamed(OUTER)
+NESTED = (INNER, OUTSIDE)
+CLUSTER = Pod(OUTER[0], "tenants", "vc-server-0", containers={OUTER[1]: "k3s"})
+SERVER = allocated("vc-server-0", "k3s")
+
+
+def inner(one: Workload) -> tuple[str, str, str, str]:
+    return (one.pod_uid, one.container_id, one.inner_pod_uid, one.inner_container_id)
+
+
+@pytest.mark.parametrize(
+    ("what", "pods", "allocations", "beside", "expected"),
+    [
+        ("the API knows the outer pod", Pods([CLUSTER]), (), (), ("vc-server-0", "k3s", "inner_name")),
+        ("and it has the GPU", Pods([CLUSTER]), (SERVER,), (), ("vc-server-0", "k3s", "inner_name")),
+        ("and another pod has it", Pods([CLUSTER]), ONLY, (), ("vc-server-0", "k3s", "inner_name")),
+        ("the kubelet alone", NONE, (SERVER,), (), ("vc-server-0", "k3s", "inner_name")),
+        ("the kubelet alone, of two pods", NONE, (SERVER,), (MINE,), ("", "", "pod_name")),
+        ("nobody", NONE, (), (), ("", "", "pod_name")),
+    ],
+)
+def test_the_outer_pod_owns_what_runs_in_a_pod_of_a_cluster_inside_it(
+    what: str, pods: Pods, allocations: tuple[Allocation, ...], beside: Sequence[PodAtWork], expected: object
+) -> None:
+    found = owner(NESTED, pods, allocations, beside=beside)
+    assert (found.pod, found.container, found.missing) == expected, what
+    # Never names of the one with ids of the other.
+    ids = (*OUTER, *STRANGER) if found.pod else (*STRANGER, "", "")
+    assert inner(found) == ids, what
+    assert found.ids == STRANGER, "by which its late names find it"
+
+
+def test_the_innermost_known_pod_is_the_owner() -> None:
+    inside = Pod(STRANGER[0], "team", "job-0", containers={STRANGER[1]: "main"})
+    found = owner(NESTED, Pods([CLUSTER, inside]))
+    assert (found.pod, found.missing, inner(found)) == ("job-0", "", (*STRANGER, "", ""))
+    three = (unnamed(MINE), INNER, OUTSIDE)
+    found = owner(three, Pods([CLUSTER, inside]))
+    assert (found.pod, found.missing, inner(found)) == ("job-0", "inner_name", (*STRANGER, *MINE))
+    found = owner(three, Pods([CLUSTER]))
+    assert (found.pod, found.missing, inner(found)) == ("vc-server-0", "inner_name", (*OUTER, *MINE))
+
+
+def container(container_id: str, **more: str) -> Workload:
+    return Workload(
+        kind="container",
+        container_id=container_id,
+        runtime="docker",
+        user="root",
+        found_by="cgroup",
+        missing="container_name",
+        **more,
+    )
+
+
+BOX, SHORT = container("c" * 64), "c" * 12
+STARTED = 1000.0
+DOCKER = RuntimeList({"c" * 64: "web"}, read_at=STARTED + 10)
+EMPTY = RuntimeList({}, read_at=STARTED + 10)
+OLD = RuntimeList({}, read_at=STARTED - 10)
+UNREAD = RuntimeList({}, tried=False, success=False)
+REFUSED = RuntimeList({}, success=False)
+BROKEN = RuntimeList({}, read_at=STARTED - 10, success=False)
+OTHERS = Pods([CLUSTER])
+BY_ID, AWAITED = (("", "", SHORT, "cgroup", why) for why in ("container_unnamed", "container_name"))
+INSIDE = ("ml", "train-0", "main", "pod_resources", "")
+
+
+@pytest.mark.parametrize(
+    ("what", "runtimes", "pods", "allocations", "expected"),
+    [
+        ("Docker knows it", [EMPTY, DOCKER], OTHERS, ONLY, ("", "", "web", "cgroup", "")),
+        ("Docker does not: it is inside the pod", [EMPTY], OTHERS, ONLY, INSIDE),
+        ("Docker does not, and pods are not read", [EMPTY], NONE, ONLY, INSIDE),
+        ("no socket: the list of pods does not have it", [], OTHERS, ONLY, INSIDE),
+        ("no socket, and pods are not read", [], NONE, ONLY, BY_ID),
+        ("the socket is refused", [REFUSED], OTHERS, ONLY, BY_ID),
+        ("one of two is", [EMPTY, REFUSED], OTHERS, ONLY, BY_ID),
+        ("its list is old and it fails", [BROKEN], OTHERS, ONLY, BY_ID),
+        ("its list is older than the process", [OLD], OTHERS, ONLY, AWAITED),
+        ("it is not read yet", [UNREAD], OTHERS, ONLY, AWAITED),
+        ("two pods have the GPU", [EMPTY], OTHERS, TWO_PODS, BY_ID),
+        ("no pod has it", [EMPTY], OTHERS, (), BY_ID),
+        ("a reservation", [EMPTY], OTHERS, (RESERVED,), BY_ID),
+    ],
+)  # fmt: skip
+def test_a_container_beside_the_cgroups_of_pods(
+    what: str,
+    runtimes: Sequence[RuntimeList],
+    pods: Pods,
+    allocations: tuple[Allocation, ...],
+    expected: tuple[str, ...],
+) -> None:
+    found = owner(BOX, pods, allocations, runtimes=runtimes, started=STARTED)
+    assert names(found) == expected, what
+    is_inside = found.kind == "pod"
+    assert (found.container_id, found.inner_container_id) == (("", "c" * 64) if is_inside else ("c" * 64, ""))
+    assert found.ids == ("", "c" * 64)
+
+
+def test_a_container_is_in_no_pod_while_another_pod_works_there() -> None:
+    for allocations in (ONLY, (allocated(uid=UID),)):
+        found = owner(BOX, OTHERS, allocations, beside=[STRANGER, MINE], runtimes=[EMPTY])
+        assert (found.kind, found.container) == ("container", SHORT)
+    found = owner(BOX, OTHERS, (allocated(uid=UID),), beside=[STRANGER], runtimes=[EMPTY])
+    assert found.kind == "container"
+    assert owner(BOX, OTHERS, (allocated(uid=UID),), beside=[MINE], runtimes=[EMPTY]).kind == "pod"
+
+
+@pytest.mark.parametrize("container_id", ["c" * 64, "c" * 12, "0a1b2c3d4e5f60718293a4b5c6d7e8f9-123456789"])
+def test_without_a_socket_a_container_is_named_by_its_id(container_id: str) -> None:
+    found = owner(container(container_id), names_pods=False)
+    shown = container_id[:12] if len(container_id) == 64 else container_id
+    assert (found.container, found.container_id, found.missing) == (shown, container_id, "container_unnamed")
+
+
+def test_a_container_in_a_container_belongs_to_the_one_that_the_machine_knows() -> None:
+    both = (container("d" * 64), BOX)
+    found = owner(both, runtimes=[DOCKER])
+    assert (found.container, found.missing, inner(found)) == (
+        "web",
+        "inner_name",
+        ("", "c" * 64, "", "d" * 64),
+    )
+    found = owner(both, runtimes=[REFUSED])
+    assert (found.container, found.missing) == (SHORT, "container_unnamed")
+    assert found.ids == ("", "c" * 64)
+
+
+def test_a_pod_of_kind_on_a_machine_without_kubernetes_belongs_to_its_node() -> None:
+    """Where the names of pods are read, they are awaited."""
+    node = (FOUND, BOX)
+    found = owner(node, runtimes=[DOCKER], names_pods=False)
+    assert (found.kind, found.container, found.missing) == ("container", "web", "inner_name")
+    assert inner(found) == ("", "c" * 64, *MINE)
+    assert owner(node, runtimes=[DOCKER]) == FOUND
+    assert owner(node, KNOWN, runtimes=[DOCKER]).pod == "train-0"
+    job = (FOUND, Workload("slurm", job="7", user="ann"))
+    assert owner(job, names_pods=False).job == "7"
+    assert owner(job) == FOUND
 
 
 class FakeDirectory:
@@ -137,9 +360,11 @@ class FakeDirectory:
     def has_all_allocations(self, _unix: float) -> bool:
         return True
 
-    def resolve_owner(self, found: Workload, allocations: object, *, computes: bool) -> Workload:
+    def resolve_owner(
+        self, found: Sequence[Workload], device: DeviceEvidence, *, computes: bool, started: float
+    ) -> Workload:
         self.resolutions += 1
-        return resolve_owner(found, self.pods, self.known_allocations, computes=computes)
+        return resolve_owner(found, OwnerFacts(self.pods), device, computes=computes, started=started)
 
     def nudge(self) -> None:
         self.nudges += 1

@@ -11,7 +11,9 @@ from gpuledger.app.diagnosis import run_checks
 from gpuledger.app.flags import build_parser, parse_flags
 from gpuledger.config.load import load_values
 from gpuledger.host.settings import HostSettings
+from gpuledger.host.users import PasswdUsers
 from gpuledger.model.checks import Finding, Verdict
+from gpuledger.model.devices import Gpu
 from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.job_map.checks import job_map_checks
@@ -54,11 +56,13 @@ def test_the_slurm_index_reads_the_configured_paths(machine: Machine) -> None:
     machine.gres("Name=gpu File=/dev/nvidia5")
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
     host = HostSettings(procfs=str(machine.proc))
-    polled = open_slurm_index(settings_for(machine), host, FakeClock(), lambda uid: f"name{uid}")
+    passwd = machine.proc / "passwd"
+    passwd.write_text("mira:x:1000:1000::/:/bin/sh\n")
+    polled = open_slurm_index(settings_for(machine), host, FakeClock(), PasswdUsers(str(passwd)))
     assert polled is not None
     assert polled.refresh()
     (job,) = polled.value
-    assert (job.devices[0].name, job.user) == ("5", "name1000")
+    assert (job.devices[0].name, job.user) == ("5", "mira")
 
 
 def test_doctor_skips_slurm_on_a_machine_without_it(machine: Machine) -> None:
@@ -128,6 +132,32 @@ def test_doctor_reads_the_job_mapping_directory(
             (folder / name).write_text("7\n")
     (finding,) = run_checks(job_map_checks(JobMapSettings(str(folder)), FakeClock()))
     assert finding.verdict is verdict
+
+
+ZERO, ONE = (Gpu(f"GPU-31b00009-0000-4000-8000-00000000000{index}", index, minor=index) for index in range(2))
+JOB_FILES: list[tuple[dict[str, str], list[str]]] = [
+    ({"0": "7\n", ONE.uuid: "8\n", "1.3": "", ".lock": "x", "0~": "9\n"}, []),
+    ({"0": "7\n", "gpu1": "8\n"}, ["names of no GPU: gpu1"]),
+    ({"0": "7\n", "8": "8\n"}, ["no GPU of this machine has these names, or several have: 8"]),
+    ({"0": "7\n", "GPU-0f": "8\n"}, ["no GPU of this machine has these names, or several have: GPU-0f"]),
+    ({"0": "7\n", "GPU-": "8\n"}, ["names of no GPU: GPU-"]),
+    ({"0": "7\n", ZERO.uuid: "8\n"}, [f"0 and {ZERO.uuid} are of one GPU and have different jobs"]),
+    ({"0": "7\n", ZERO.uuid: "7\n"}, []),
+    ({"0": "7\n", "1": "see log\n"}, ["1: 'see log' is no job id"]),
+]
+
+
+@pytest.mark.parametrize(("files", "problems"), JOB_FILES)
+def test_doctor_names_files_of_the_job_mapping_directory_without_effect(
+    tmp_path: Path, files: dict[str, str], problems: list[str]
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    settings = JobMapSettings(str(tmp_path))
+    first, *others = run_checks(job_map_checks(settings, FakeClock(), lambda: (ZERO, ONE)))
+    assert first.verdict is Verdict.WORKS
+    assert [one.verdict for one in others] == [Verdict.WARNING] * len(problems)
+    assert all(one.why.startswith(problem) for one, problem in zip(others, problems, strict=True))
 
 
 def test_doctor_skips_a_job_mapping_directory_that_is_not_set() -> None:

@@ -1,7 +1,9 @@
 """Labels of the pod or job that holds a device, only for devices with exactly one holder.
 
 The readings of a shared GPU belong to no single pod: with a pod label, each pod would be billed for the
-whole.
+whole. As with dcgm-exporter, the holder is the one that the device is allocated to, whatever else has a
+process there. Processes of pods and jobs decide only on a device without an allocation. A process of the host
+never does: the labels of a pod would come and go with it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from re import sub
 
 from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.model.node_state import NodeState
-from gpuledger.model.session import OwnerRow
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import Workload
 
@@ -20,6 +21,7 @@ HolderLabels = Mapping[str, str]
 _NEW = ("container", "namespace", "pod")
 _OLD = ("container_name", "pod_namespace", "pod_name")
 _JOBS = frozenset({"slurm", "job"})
+_HOLDERS = _JOBS | {"pod"}
 
 
 def holder_label_names(settings: DcgmSettings) -> tuple[str, ...]:
@@ -34,49 +36,51 @@ def holder_labels(state: NodeState, snapshot: Snapshot, settings: DcgmSettings) 
 
     An owner that is not known yet does not count: usually it is the holder before its name is resolved.
     """
-    present: dict[str, list[OwnerRow]] = {}
+    present: dict[str, list[tuple[str, ...]]] = {}
+    for item in snapshot.allocations:
+        if item.fraction is None or item.fraction > 0:
+            owner = item.workload
+            names = (owner.kind, owner.namespace, owner.pod, owner.container, "", owner.job)
+            present.setdefault(item.device.uuid, []).append(names)
+    allocated = frozenset(present)
     for row in state.ledger.owners:
-        if row.present and row.labels[0] != "unknown":
-            present.setdefault(row.device.uuid, []).append(row)
+        if row.present and row.labels[0] in _HOLDERS and row.device.uuid not in allocated:
+            present.setdefault(row.device.uuid, []).append(row.labels)
     found = {}
-    for uuid, rows in present.items():
-        labels = _of_pod(uuid, rows, snapshot, settings) or (_of_job(rows) if settings.job_label else {})
+    for uuid, owners in present.items():
+        labels = _of_pod(uuid, owners, snapshot, settings) or (_of_job(owners) if settings.job_label else {})
         if labels:
             found[uuid] = labels
     return found
 
 
-def _of_pod(uuid: str, rows: list[OwnerRow], snapshot: Snapshot, settings: DcgmSettings) -> HolderLabels:
-    pods = {row.labels[:3] for row in rows}
+def _of_pod(
+    uuid: str, owners: list[tuple[str, ...]], snapshot: Snapshot, settings: DcgmSettings
+) -> HolderLabels:
+    pods = {labels[:3] for labels in owners}
     if len(pods) != 1:
         return {}
     ((kind, namespace, pod),) = pods
     if kind != "pod" or not pod:
         return {}
-    allocated = {
-        item.workload.container
-        for item in snapshot.allocations
-        if item.device.uuid == uuid and (item.workload.namespace, item.workload.pod) == (namespace, pod)
-    }
-    # Another container of the pod can use the device without an allocation.
-    container = _single(allocated) or _single({row.labels[3] for row in rows})
+    container = _single({labels[3] for labels in owners})
     names = _OLD if settings.old_namespace else _NEW
     labels = dict(zip(names, (container, namespace, pod), strict=True))
     if not (settings.pod_uid or settings.pod_labels):
         return labels
-    owners = [
+    known = [
         owner for owner in _workloads(uuid, snapshot) if (owner.namespace, owner.pod) == (namespace, pod)
     ]
     if settings.pod_uid:
-        labels["pod_uid"] = _single({owner.pod_uid for owner in owners if owner.pod_uid})
+        labels["pod_uid"] = _single({owner.pod_uid for owner in known if owner.pod_uid})
     if settings.pod_labels:
-        for key, value in next((owner.labels for owner in owners if owner.labels), ()):
+        for key, value in next((owner.labels for owner in known if owner.labels), ()):
             labels.setdefault(_label_name(key), value)
     return labels
 
 
-def _of_job(rows: list[OwnerRow]) -> HolderLabels:
-    jobs = {(row.labels[0], row.labels[5]) for row in rows}
+def _of_job(owners: list[tuple[str, ...]]) -> HolderLabels:
+    jobs = {(labels[0], labels[5]) for labels in owners}
     if len(jobs) != 1:
         return {}
     ((kind, job),) = jobs

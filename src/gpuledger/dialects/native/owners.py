@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from gpuledger.dialects.native.devices import DEVICE_LABELS, device_labels
 from gpuledger.model.family import Family, declare_family
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import JOB_FACTS, POD_FACTS, Workload
 
 OWNER_LABELS = ("owner_kind", "namespace", "pod", "container", "user", "slurm_job")
 _POD = ("namespace", "pod", "pod_uid")
 # Labels of a job, and the fields of its Workload.
-_JOB_FACTS = ("slurm_account", "partition", "user")
+_JOB_LABELS = (*JOB_FACTS, "user")
 
 INFO = declare_family(
     "gpuledger_device_owner_info",
@@ -56,11 +57,19 @@ ALLOCATION = declare_family(
     (*DEVICE_LABELS, "namespace", "pod", "container", "slurm_job", "resource", "found_by"),
     "kubelet pod-resources v1, DRA, Slurm",
 )
+FRACTION = declare_family(
+    "gpuledger_device_allocated_ratio",
+    "Fraction of the device that an allocation keeps from other owners, for all containers of a pod "
+    "together: 1 for a whole device, 0 for a pod that only reserves it for others; absent if it is not known.",
+    (*DEVICE_LABELS, "owner_kind", "namespace", "pod", "slurm_job", "resource"),
+    "kubelet pod-resources v1, annotations of pods, DRA, Slurm",
+)
 POD = declare_family(
     "gpuledger_pod_info",
-    "1 for each pod that owns a device, with the controller that created the pod.",
-    (*_POD, "controller_kind", "controller"),
-    "API server: metadata.ownerReferences",
+    "1 for each pod that owns a device, with the controller that created the pod, and its queue (Kueue, "
+    "Volcano and others).",
+    (*_POD, *POD_FACTS),
+    "API server: metadata.ownerReferences, metadata.labels",
 )
 POD_LABEL = declare_family(
     "gpuledger_pod_label_info",
@@ -71,14 +80,14 @@ POD_LABEL = declare_family(
 )
 JOB = declare_family(
     "gpuledger_job_info",
-    "1 for each batch job that owns a device, with its user, account and partition as far as they are known; "
-    "join on slurm_job with group_left(slurm_account).",
-    ("slurm_job", *_JOB_FACTS),
+    "1 for each batch job that owns a device, with its account, partition, name, array and user as far as "
+    "they are known; join on slurm_job with group_left(slurm_account).",
+    ("slurm_job", *_JOB_LABELS),
     "Slurm",
 )
 
 _PER_OWNER = (INFO, PROCESSES, ALLOCATED, HELD, RESIDENT)
-SPECS = (*_PER_OWNER, ALLOCATION, POD, POD_LABEL, JOB)
+SPECS = (*_PER_OWNER, ALLOCATION, FRACTION, POD, POD_LABEL, JOB)
 
 
 def owner_families(state: NodeState) -> Iterator[Family]:
@@ -96,6 +105,7 @@ def owner_families(state: NodeState) -> Iterator[Family]:
     yield from families
     if state.snapshot is not None:
         yield _allocations(state.snapshot)
+        yield _fractions(state.snapshot)
         yield from _pods(state.snapshot)
         yield _jobs(state.snapshot)
 
@@ -109,14 +119,24 @@ def _allocations(snapshot: Snapshot) -> Family:
     return Family(ALLOCATION, dict.fromkeys(sorted(rows), 1))
 
 
+def _fractions(snapshot: Snapshot) -> Family:
+    parts: dict[tuple[str, ...], float] = {}
+    for item in snapshot.allocations:
+        if item.fraction is not None:
+            owner = item.workload
+            labels = (owner.kind, owner.namespace, owner.pod, owner.job, item.resource)
+            parts[*device_labels(item.device), *labels] = float(item.fraction)
+    return Family(FRACTION, dict(sorted(parts.items())))
+
+
 def _jobs(snapshot: Snapshot) -> Family:
     jobs: dict[str, list[str]] = {}
     for owner in _owners(snapshot):
         if owner.job:
             # Each fact from the first owner of the job that has it: that of a process may know less.
-            known = jobs.setdefault(owner.job, [""] * len(_JOB_FACTS))
+            known = jobs.setdefault(owner.job, [""] * len(_JOB_LABELS))
             jobs[owner.job] = [
-                fact or getattr(owner, name, "") for fact, name in zip(known, _JOB_FACTS, strict=True)
+                fact or getattr(owner, name, "") for fact, name in zip(known, _JOB_LABELS, strict=True)
             ]
     return Family(JOB, {(job, *facts): 1 for job, facts in sorted(jobs.items())})
 
@@ -129,11 +149,14 @@ def _owners(snapshot: Snapshot) -> Iterator[Workload]:
         yield process.workload
 
 
+_pod_facts = attrgetter(*POD_FACTS)
+
+
 def _pods(snapshot: Snapshot) -> tuple[Family, Family]:
     named = {(owner.namespace, owner.pod, owner.pod_uid): owner for owner in _owners(snapshot) if owner.pod}
     pods, pod_labels = Family(POD), Family(POD_LABEL)
     for pod, owner in sorted(named.items()):
-        pods.add(1, *pod, owner.controller_kind, owner.controller)
+        pods.add(1, *pod, *_pod_facts(owner))
         for label, value in owner.labels:
             pod_labels.add(1, *pod, label, value)
     return pods, pod_labels

@@ -32,6 +32,12 @@ INFO = declare_family(
     (*_PROCESS, "command", "type", *OWNER_LABELS, "unit", "pod_uid", "container_id"),
     "process lists; /proc/PID/exe, status and cgroup",
 )
+INNER = declare_family(
+    "gpuledger_process_inner_info",
+    "1 for each process in a pod or container that runs inside its owner, with the ids of the inner one.",
+    (*_PROCESS, "inner_pod_uid", "inner_container_id"),
+    "/proc/PID/cgroup",
+)
 MEMORY = declare_family(
     "gpuledger_process_memory_bytes",
     "Device memory used by the process.",
@@ -69,7 +75,7 @@ UNRESOLVED = declare_family(
     "host; workload",
 )
 
-_PER_PROCESS = (INFO, MEMORY, START, SM, BANDWIDTH, ENGINES)
+_PER_PROCESS = (INFO, INNER, MEMORY, START, SM, BANDWIDTH, ENGINES)
 SPECS = (COUNT, OMITTED, *_PER_PROCESS, UNRESOLVED)
 
 
@@ -97,7 +103,7 @@ def process_families(state: NodeState) -> Iterator[Family]:
 
 def _add_process(process: GpuProcess, labels: tuple[str, ...], families: list[Family]) -> None:
     """Adds the samples of one process; `labels` are the values that all its series have."""
-    info, memory, start, sm, bandwidth, engines = families
+    info, inner, memory, start, sm, bandwidth, engines = families
     owner, usage = process.workload, process.usage
     info.add(
         1,
@@ -114,6 +120,8 @@ def _add_process(process: GpuProcess, labels: tuple[str, ...], families: list[Fa
         owner.pod_uid,
         owner.container_id,
     )
+    if owner.inner_pod_uid or owner.inner_container_id:
+        inner.add(1, *labels, owner.inner_pod_uid, owner.inner_container_id)
     memory.add(process.memory, *labels)
     start.add(process.host.start.unix, *labels)
     sm.add(usage.sm, *labels)

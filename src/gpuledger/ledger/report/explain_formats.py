@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import csv
-import io
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
-from heapq import nlargest
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, TextIO
 
 from gpuledger.ledger.report.charges import unpriced_amount
-from gpuledger.ledger.report.explain import Explanation, Interval, SessionLine, SpreadLine, TimeInterval
-from gpuledger.ledger.report.explain_amounts import (
-    Cells,
-    IntervalCells,
-    RoundedCosts,
-    interval_cells,
-    rounded_costs,
-    spread_costs,
-)
+from gpuledger.ledger.report.explain import Explanation, SessionLine
+from gpuledger.ledger.report.explain_intervals import Interval, SpreadLine, TimeInterval
+from gpuledger.ledger.report.explain_lists import Cells, ShownLines
 from gpuledger.ledger.report.formats import (
     SCHEMA_VERSION,
     escape_cell,
@@ -31,80 +24,72 @@ from gpuledger.ledger.report.money import FILE_DIGITS, round_decimal
 from gpuledger.ledger.report.report_columns import report_columns
 from gpuledger.ledger.report.usage_report import UnbilledTime
 
-T = TypeVar("T")
-U = TypeVar("U")
 
+def write_explanation_json(found: Explanation, out: TextIO) -> None:
+    """Write plain values, the lists line by line; times in ISO 8601.
 
-def largest_lines(lines: Sequence[T], limit: int, amount: Callable[[T], float]) -> Sequence[T]:
-    """The lines with the largest amounts, at most `limit` (0: all), in their order."""
-    if not limit or len(lines) <= limit:
-        return lines
-    shown = nlargest(limit, range(len(lines)), key=lambda place: (amount(lines[place]), -place))
-    return [lines[place] for place in sorted(shown)]
-
-
-def time_amount(interval: TimeInterval) -> int:
-    """What intervals of time are compared by."""
-    return interval.microseconds
-
-
-def energy_amount(interval: Interval) -> int:
-    """What intervals of energy are compared by."""
-    return interval.millijoules
-
-
-def explanation_json(found: Explanation, limit: int = 0) -> dict[str, Any]:
-    """Plain values; times in ISO 8601. Intervals are not merged.
-
-    `limit` is the number of intervals of each ledger, of sessions and of allocations: those with the largest
-    amounts; 0 is all. `omitted` has the sums of the others.
+    `omitted` has the sums of the lines that are not shown.
     """
-    row = found.row and row_as_json(*found.row)
-    costs = rounded_costs(found, _decimals(row))
-    energy = _limited(found.intervals, costs.energy, limit, energy_amount)
-    time = _limited(found.time_intervals, costs.time, limit, time_amount)
-    sessions = largest_lines(found.sessions, limit, lambda one: one.measured + one.apportioned)
-    allocations = largest_lines(found.allocations, limit, lambda one: one.ends - one.begins)
-    return {
+    separator = "{\n"
+    for name, value in _values(found):
+        out.write(f"{separator}  {json.dumps(name)}: ")
+        if isinstance(value, Iterator):
+            _write_array(value, out)
+        else:
+            out.write(_indented(value, 2))
+        separator = ",\n"
+    out.write("\n}\n")
+
+
+def _write_array(values: Iterator[Any], out: TextIO) -> None:
+    separator = "["
+    for value in values:
+        out.write(f"{separator}\n    {_indented(value, 4)}")
+        separator = ","
+    out.write("[]" if separator == "[" else "\n  ]")
+
+
+def _indented(value: Any, depth: int) -> str:
+    # No string in JSON has a line feed.
+    return json.dumps(value, indent=2).replace("\n", "\n" + " " * depth)
+
+
+def _values(found: Explanation) -> Iterator[tuple[str, Any]]:
+    """Names and values in order; lists are iterators."""
+    yield from {
         "version": SCHEMA_VERSION,
         "who": found.who,
         "by": found.by or None,
         **_scope(found),
-        "row": row,
+        "row": found.row and row_as_json(*found.row),
         "millijoules": found.millijoules if found.metered else None,
         "low_millijoules": found.measured if found.metered else None,
         "high_millijoules": found.high if found.metered else None,
         "millijoules_without_detail": found.lost.millijoules,
         "gpu_microseconds": found.billed_microseconds,
         "not_billed": _unbilled(found),
-        "sessions": [_session(one) for one in sessions],
-        "handovers": [_with_times(one._asdict(), "begins", "ends") for one in allocations],
-        "intervals": [_interval(*one) for one in energy],
-        "time_intervals": [_time_interval(*one) for one in time],
-        **({"idle_spread": _spread(found, costs)} if found.spread else {}),
-        "omitted": {
-            "sessions": len(found.sessions) - len(sessions),
-            "handovers": len(found.allocations) - len(allocations),
-            "intervals": len(found.intervals) - len(energy),
-            "millijoules": found.millijoules
-            - found.lost.millijoules
-            - sum(one.millijoules for one, _ in energy),
-            "time_intervals": len(found.time_intervals) - len(time),
-            "gpu_microseconds": found.microseconds - sum(one.microseconds for one, _ in time),
+    }.items()
+    energy = ShownLines(found.intervals, lambda one: one.millijoules)
+    time = ShownLines(found.time_intervals, lambda one: one.microseconds)
+    yield "sessions", map(_session, found.sessions)
+    yield "handovers", (_with_times(one._asdict(), "begins", "ends") for one in found.allocations)
+    yield "intervals", (_interval(one, cells.get("energy_cost")) for one, cells in energy)
+    yield "time_intervals", (_time_interval(one, cells.get("time_cost")) for one, cells in time)
+    if found.spread.count:
+        yield "idle_spread", (_spread(*one) for one in found.spread.rounded())
+    yield (
+        "omitted",
+        {
+            "sessions": found.sessions.omitted,
+            "handovers": found.allocations.omitted,
+            "intervals": found.intervals.count - energy.count,
+            "millijoules": found.energy.millijoules - energy.amount,
+            "time_intervals": found.time_intervals.count - time.count,
+            "gpu_microseconds": found.microseconds - time.amount,
         },
-        **({"notes": list(found.notes)} if found.notes else {}),
-    }
-
-
-def _decimals(row: Mapping[str, Any] | None) -> dict[str, Decimal | None]:
-    """The money of a row in JSON, with all its digits."""
-    return {name: Decimal(text) for name, text in (row or {}).get("decimals", {}).items()}
-
-
-def _limited(
-    intervals: Sequence[T], amounts: Sequence[U], limit: int, amount: Callable[[T], float]
-) -> Sequence[tuple[T, U]]:
-    return largest_lines(list(zip(intervals, amounts, strict=True)), limit, lambda pair: amount(pair[0]))
+    )
+    if found.notes:
+        yield "notes", list(found.notes)
 
 
 def _scope(found: Explanation) -> dict[str, Any]:
@@ -183,16 +168,10 @@ def _time_interval(interval: TimeInterval, cost: Decimal | None) -> dict[str, An
     }
 
 
-def _spread(found: Explanation, costs: RoundedCosts) -> list[dict[str, Any]]:
-    """Idle time and energy that `price.idle: spread` charges to the row."""
-    return [
-        {
-            "gpu": one.rate.gpu,
-            _spread_name(one): one.amount,
-            **{name: _text(cost) for name, cost in by_name.items()},
-        }
-        for one, by_name in zip(found.spread, spread_costs(found, costs), strict=True)
-    ]
+def _spread(one: SpreadLine, costs: Cells) -> dict[str, Any]:
+    """Idle time or energy that `price.idle: spread` charges to the row."""
+    name = "time_cost" if one.is_time else "energy_cost"
+    return {"gpu": one.rate.gpu, _spread_name(one): one.amount, name: _text(costs.get(name))}
 
 
 def _spread_name(one: SpreadLine) -> str:
@@ -211,24 +190,22 @@ _BESIDE = ("spread_microseconds", "spread_millijoules", "unbilled_microseconds",
 _CONTEXT = ("watched_microseconds", "estimated_microseconds", "gpu_millijoules", "exact", "others", "why")
 
 
-def explanation_csv(found: Explanation, limit: int = 0) -> str:
-    """The row with the columns of the report, then a line for each interval, by the column `record`.
+def write_explanation_csv(found: Explanation, out: TextIO) -> None:
+    """Write the row with the columns of the report, then a line for each interval, by the column `record`.
 
-    Records: row, time, energy, idle_spread (`price.idle: spread`), omitted (the sums of what `limit` leaves
-    out) and without_detail. The amounts that an interval has (see `interval_cells`) sum to those of the row.
+    Records: row, time, energy, idle_spread (`price.idle: spread`), omitted (the sums of lines that are not
+    shown) and without_detail. The amounts that an interval has sum to those of the row.
     """
     report = found.report
     columns = () if report is None else report_columns(report.prices)
     names = [*_PLACE, *_EXACT, *(one.name for one in columns), *_BESIDE, *_CONTEXT, "schema"]
-    out = io.StringIO()
     writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
     writer.writeheader()
-    numbers = rounded_row(*found.row) if found.row else {}
-    cells = interval_cells(found, numbers, {one.name: one.digits for one in columns})
-    for record in (_summary(found, numbers), *_records(found, cells, limit)):
+    who = escape_cell(found.who)
+    summary = _summary(found, rounded_row(*found.row) if found.row else {})
+    for record in chain([summary], _records(found)):
         texts = {name: value for name, value in record.items() if value is not None}
-        writer.writerow({"who": escape_cell(found.who), **texts, "schema": SCHEMA_VERSION})
-    return out.getvalue()
+        writer.writerow({"who": who, **texts, "schema": SCHEMA_VERSION})
 
 
 def _summary(found: Explanation, numbers: Mapping[str, Decimal | None]) -> dict[str, Any]:
@@ -249,35 +226,34 @@ def _summary(found: Explanation, numbers: Mapping[str, Decimal | None]) -> dict[
     }
 
 
-def _records(found: Explanation, cells: IntervalCells, limit: int) -> Iterator[dict[str, Any]]:
+def _records(found: Explanation) -> Iterator[dict[str, Any]]:
     """The intervals, and what else sums to the row."""
-    time = _limited(found.time_intervals, cells.time, limit, time_amount)
-    energy = _limited(found.intervals, cells.energy, limit, energy_amount)
+    time = ShownLines(found.time_intervals, lambda one: one.microseconds)
+    energy = ShownLines(found.intervals, lambda one: one.millijoules)
     # Time that is not billed is in a separate column: it is not a part of the row.
     watched = "unbilled_microseconds" if found.unbilled else "gpu_microseconds"
     for one, amounts in time:
         yield _time_record(one, amounts, watched)
+    most = found.energy.high
     for used, amounts in energy:
+        most -= used.high or 0
         yield _energy_record(used, amounts)
-    for line, amounts in zip(found.spread, cells.spread, strict=True):
+    for line, amounts in found.spread.rounded():
         yield {
             "record": "idle_spread",
             "gpu": line.rate.gpu,
             _spread_name(line): line.amount,
             **_texts(amounts),
         }
-    if len(time) < len(found.time_intervals):
-        rest = found.microseconds - sum(one.microseconds for one, _ in time)
-        yield {"record": "omitted", watched: rest, **_rest(cells.time, time)}
-    if len(energy) < len(found.intervals):
-        rest = sum(one.millijoules for one in found.intervals) - sum(one.millijoules for one, _ in energy)
-        most = _high(found.intervals) - _high([used for used, _ in energy])
+    if time.count < found.time_intervals.count:
+        yield {"record": "omitted", watched: found.microseconds - time.amount, **_texts(time.omitted)}
+    if energy.count < found.intervals.count:
         yield {
             "record": "omitted",
-            "millijoules": rest,
+            "millijoules": found.energy.millijoules - energy.amount,
             # The GPUs' own accounts have no upper bound.
             "high_millijoules": most or None,
-            **_rest(cells.energy, energy),
+            **_texts(energy.omitted),
         }
     if found.lost.millijoules:
         lost = found.lost
@@ -286,22 +262,6 @@ def _records(found: Explanation, cells: IntervalCells, limit: int) -> Iterator[d
             "millijoules": lost.millijoules,
             "high_millijoules": lost.high,
         }
-
-
-def _high(intervals: Sequence[Interval]) -> int:
-    return sum(one.high or 0 for one in intervals)
-
-
-def _rest(every: Sequence[Cells], shown: Sequence[tuple[object, Cells]]) -> dict[str, str]:
-    """The sums of the intervals that are not shown."""
-    rest: dict[str, Decimal] = defaultdict(Decimal)
-    for amounts in every:
-        for name, amount in amounts.items():
-            rest[name] += amount
-    for _, amounts in shown:
-        for name, amount in amounts.items():
-            rest[name] -= amount
-    return _texts(rest)
 
 
 def _texts(amounts: Cells) -> dict[str, str]:

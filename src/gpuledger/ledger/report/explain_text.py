@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
 
-from gpuledger.ledger.report.explain import (
-    AllocationLine,
-    Explanation,
-    Interval,
-    SessionLine,
-    SpreadLine,
-    TimeInterval,
-    merge_intervals,
-    merge_time_intervals,
-)
-from gpuledger.ledger.report.explain_formats import largest_lines
+from gpuledger.ledger.report.explain import AllocationLine, Explanation, SessionLine
+from gpuledger.ledger.report.explain_intervals import Interval, SpreadLine, TimeInterval
+from gpuledger.ledger.report.explain_lists import Cells, ShownLines
 from gpuledger.ledger.report.formats import row_as_json
 from gpuledger.ledger.report.moments import format_local_time
-from gpuledger.ledger.report.money import FILE_DIGITS, exact_text, round_decimal, split_known
+from gpuledger.ledger.report.money import FILE_DIGITS, exact_text, round_decimal
 from gpuledger.ledger.report.report_columns import shown_columns
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.model.text import escape_to_one_line
@@ -31,12 +23,9 @@ _NO_DATA = "no data: the GPU has no energy counter and no power reading, or was 
 _SMALL = MILLIJOULES_PER_KWH // 10
 
 
-def explanation_text(found: Explanation, limit: int = 0) -> str:
-    """The report's row, the Sessions, then the intervals of GPU time and of energy.
-
-    `limit` is the number of Sessions, of allocations and of intervals in each list; 0 shows all.
-    """
-    return "\n".join(_ExplanationText(found, limit).lines())
+def explanation_text(found: Explanation) -> Iterator[str]:
+    """The lines: the report's row, the Sessions, then the intervals of GPU time and of energy."""
+    return _ExplanationText(found).lines()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +50,27 @@ class _Unit:
 class _ExplanationText:
     """Writes one explanation."""
 
-    def __init__(self, found: Explanation, limit: int) -> None:
+    def __init__(self, found: Explanation) -> None:
         self._found = found
-        self._limit = limit
         self._unit = _Unit(found.millijoules)
         self._zone = None if found.report is None else found.report.zone
+        self._spread = list(found.spread.rounded())
 
-    def lines(self) -> list[str]:
-        """The lines of the text, and an empty one for its end."""
+    def lines(self) -> Iterator[str]:
+        """The lines of the text."""
         found = self._found
-        lines = [f"{escape_to_one_line(found.who)}: {self._bill()}", *self._row(), *self._scope(), ""]
+        yield f"{escape_to_one_line(found.who)}: {self._bill()}"
+        yield from self._row()
+        yield from self._scope()
+        yield ""
         for part in (self._sessions(), self._time(), self._energy()):
-            lines += [*part, ""] if part else []
-        if not found.intervals and not found.time_intervals and found.metered:
-            lines += ["no interval in this range has time or energy", ""]
-        return lines
+            line = None
+            for line in part:
+                yield line
+            if line is not None:
+                yield ""
+        if not found.intervals.count and not found.time_intervals.count and found.metered:
+            yield from ("no interval in this range has time or energy", "")
 
     def _bill(self) -> str:
         """GPU time and energy, with the bounds of the energy."""
@@ -85,7 +80,7 @@ class _ExplanationText:
             time += ", not billed"
         if not found.metered:
             return f"{time}; {_NO_DATA}"
-        if found.row is None and not found.intervals and found.unbilled is not None:
+        if found.row is None and not found.intervals.count and found.unbilled is not None:
             return time
         bill = f"{time}; {unit.text(found.millijoules)}"
         if found.measured is not None and found.high is not None:
@@ -141,19 +136,15 @@ class _ExplanationText:
         lines = [f"  from {begin} to {end}, GPU time by {report.basis}{prices}"]
         return [*lines, *(f"  {note}" for note in found.notes)]
 
-    def _sessions(self) -> list[str]:
-        found, limit = self._found, self._limit
-        if not found.sessions and not found.allocations:
-            return []
-        sessions = largest_lines(found.sessions, limit, lambda one: one.measured + one.apportioned)
-        allocations = largest_lines(found.allocations, limit, lambda one: one.ends - one.begins)
-        return [
-            "sessions, each over its whole lifetime:",
-            *map(self._session, sessions),
-            *_omitted(len(found.sessions) - len(sessions), "sessions"),
-            *map(self._allocation, allocations),
-            *_omitted(len(found.allocations) - len(allocations), "allocations"),
-        ]
+    def _sessions(self) -> Iterator[str]:
+        found = self._found
+        if not found.sessions.count and not found.allocations.count:
+            return
+        yield "sessions, each over its whole lifetime:"
+        yield from map(self._session, found.sessions)
+        yield from _omitted(found.sessions.omitted, "sessions")
+        yield from map(self._allocation, found.allocations)
+        yield from _omitted(found.allocations.omitted, "allocations")
 
     def _session(self, session: SessionLine) -> str:
         end = "open" if not session.ended else "" if session.exit_seen else "exit not observed"
@@ -170,35 +161,33 @@ class _ExplanationText:
         when = f"{self._clock(one.begins)} to {self._clock(one.ends)}"
         return f"  allocated: {_where(one)}, {when}{unused}"
 
-    def _time(self) -> list[str]:
+    def _time(self) -> Iterator[str]:
         """Intervals of GPU time."""
         found = self._found
-        merged = merge_time_intervals(found.time_intervals)
-        if not merged:
-            return []
-        spread = [one for one in found.spread if one.is_time]
-        exact = [*(one.cost for one in merged), *(one.cost for one in spread)]
-        costs, total = self._costs(exact, "time_cost")
-        shown = largest_lines(
-            list(zip(merged, costs, strict=False)), self._limit, lambda one: one[0].microseconds
-        )
-        rest = sum(one.microseconds for one in merged) - sum(one.microseconds for one, _ in shown)
-        lines = ["GPU time: intervals, and the part of the GPU's seconds:"]
-        lines += [self._time_interval(*one) for one in shown]
-        lines += _omitted(len(merged) - len(shown), f"intervals with {_seconds(rest)} s")
-        for line, cost in zip(spread, costs[len(merged) :], strict=True):
-            lines.append(f"  idle time of GPU {_name(line)}, spread: {_seconds(line.amount)} s{cost}")
-        return [*lines, f"  sum: {_seconds(found.microseconds)} s{total}"]
+        if not found.time_intervals.count:
+            return
+        yield "GPU time: intervals, and the part of the GPU's seconds:"
+        shown = ShownLines(found.time_intervals, lambda one: one.microseconds)
+        for interval, costs in shown:
+            yield self._time_interval(interval, self._cost(costs, "time_cost"))
+        rest = found.microseconds - shown.amount
+        yield from _omitted(found.time_intervals.count - shown.count, f"intervals with {_seconds(rest)} s")
+        for line, costs in self._spread:
+            if line.is_time:
+                cost = self._cost(costs, "time_cost")
+                yield f"  idle time of GPU {_name(line)}, spread: {_seconds(line.amount)} s{cost}"
+        yield f"  sum: {_seconds(found.microseconds)} s{self._total('time_cost')}"
 
-    def _costs(self, exact: Sequence[Fraction | None], column: str) -> tuple[Sequence[str], str]:
-        """The costs as text, which sum to that of the row; and the sum. Empty without a price."""
-        known = [cost for cost in exact if cost is not None]
-        total = round_decimal(sum(known, Fraction(0)), FILE_DIGITS)
-        if self._found.row:
-            total = Decimal(row_as_json(*self._found.row).get("decimals", {}).get(column, total))
-        costs = split_known(total, exact, FILE_DIGITS)
-        texts = ["" if cost is None else f"  {self._money(cost)}" for cost in costs]
-        return texts, f", {self._money(total)}" if known else ""
+    def _cost(self, costs: Cells, column: str) -> str:
+        """The cost of a line, which sum to that of the row; empty without a price."""
+        return f"  {self._money(costs[column])}" if column in costs else ""
+
+    def _total(self, column: str) -> str:
+        """The sum of the costs; empty without a price."""
+        found = self._found
+        lists = (found.time_intervals, found.intervals, found.spread)
+        totals = [one.totals[column] for one in lists if column in one.totals]
+        return f", {self._money(sum(totals, Decimal(0)))}" if totals else ""
 
     def _time_interval(self, interval: TimeInterval, cost: str) -> str:
         share = f"{_seconds(interval.microseconds):>16} of {_seconds(interval.watched):>16} s"
@@ -207,31 +196,30 @@ class _ExplanationText:
         shared = f"  with {', '.join(names)}" if names else ""
         return f"  {self._when(interval)}  GPU {_gpu(interval):<6} {share}{cost}{estimated}{shared}"
 
-    def _energy(self) -> list[str]:
+    def _energy(self) -> Iterator[str]:
         """Intervals of energy, with the reason of each method."""
         found, unit = self._found, self._unit
-        merged = merge_intervals(found.intervals)
-        if not found.metered or not (merged or found.lost.millijoules):
-            return []
-        spread = [one for one in found.spread if not one.is_time]
-        exact = [*(one.cost for one in merged), *(one.cost for one in spread)]
-        costs, total = self._costs(exact, "energy_cost")
-        shown = largest_lines(
-            list(zip(merged, costs, strict=False)), self._limit, lambda one: one[0].millijoules
-        )
-        clues = list(dict.fromkeys(interval.why for interval, _ in shown))
-        lines = [f"energy: intervals, and the share of the GPU's {unit.name}:"]
-        lines += [self._interval(interval, cost, clues.index(interval.why) + 1) for interval, cost in shown]
-        rest = sum(one.millijoules for one in merged) - sum(one.millijoules for one, _ in shown)
-        lines += _omitted(len(merged) - len(shown), f"intervals with {unit.text(rest)}")
-        for line, cost in zip(spread, costs[len(merged) :], strict=True):
-            lines.append(f"  idle energy of GPU {_name(line)}, spread: {unit.text(line.amount)}{cost}")
+        if not found.metered or not (found.intervals.count or found.lost.millijoules):
+            return
+        clues: dict[str, int] = {}
+        yield f"energy: intervals, and the share of the GPU's {unit.name}:"
+        shown = ShownLines(found.intervals, lambda one: one.millijoules)
+        for interval, costs in shown:
+            clue = clues.setdefault(interval.why, len(clues) + 1)
+            yield self._interval(interval, self._cost(costs, "energy_cost"), clue)
+        rest = unit.text(found.energy.millijoules - shown.amount)
+        yield from _omitted(found.intervals.count - shown.count, f"intervals with {rest}")
+        for line, costs in self._spread:
+            if not line.is_time:
+                cost = self._cost(costs, "energy_cost")
+                yield f"  idle energy of GPU {_name(line)}, spread: {unit.text(line.amount)}{cost}"
         if found.lost.millijoules:
-            without = unit.text(found.lost.millijoules)
-            lines.append(f"  {without} are older than store.detail: known by hour only")
-        lines += ["", *(f"({number}) {clue}" for number, clue in enumerate(clues, 1))]
+            yield f"  {unit.text(found.lost.millijoules)} are older than store.detail: known by hour only"
+        yield ""
+        yield from (f"({number}) {clue}" for clue, number in clues.items())
+        yield ""
         sums = " + ".join(_by_method(found, unit)) or unit.text(0)
-        return [*lines, "", f"{sums} = {unit.text(found.millijoules)}{total}"]
+        yield f"{sums} = {unit.text(found.millijoules)}{self._total('energy_cost')}"
 
     def _interval(self, interval: Interval, cost: str, clue: int) -> str:
         unit = self._unit
@@ -266,9 +254,7 @@ def _omitted(count: int, what: str) -> list[str]:
 
 
 def _by_method(found: Explanation, unit: _Unit) -> list[str]:
-    methods: dict[str, int] = {}
-    for interval in found.intervals:
-        methods[interval.method] = methods.get(interval.method, 0) + interval.millijoules
+    methods = dict(found.energy.methods)
     if found.lost.millijoules:
         methods["without detail"] = found.lost.millijoules
     return [f"{unit.text(energy)} {method}" for method, energy in sorted(methods.items())]

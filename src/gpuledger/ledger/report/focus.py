@@ -1,249 +1,126 @@
-"""Reports in the columns of FOCUS 1.2, the FinOps Open Cost and Usage Specification.
+"""Reports in the columns of FOCUS, the FinOps Open Cost and Usage Specification.
 
-Each report row gives a charge for energy and one for GPU time, for each price that applied to it. Values
-without a FOCUS column are in custom columns, prefixed with `x_` as the specification requires.
+A charge is one Gpu's time or energy on one UTC day at one unit price, split over the owners that used it
+(split cost allocation). What belongs to no owner, such as idle time, is the unallocated part of the charge.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import NamedTuple
 
-from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR, Charges
-from gpuledger.ledger.report.formats import escape_cell, format_time
-from gpuledger.ledger.report.money import FILE_DIGITS, exact_text, split_decimals
-from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
-from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
-from gpuledger.ledger.watched_time import QUARTER
+from gpuledger.ledger.report.focus_columns import COLUMNS, CURRENCIES
+from gpuledger.ledger.report.focus_rows import (
+    ENERGY,
+    GPU_TIME,
+    FocusOrigin,
+    FocusPrice,
+    FocusRows,
+    FocusUsage,
+    RoundedUsage,
+)
+from gpuledger.ledger.report.grouping import NODE, OWNER_TAGS, TEAM
+from gpuledger.ledger.report.money import FILE_DIGITS, split_decimals
+from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import PROCESS
 
-# The columns of FOCUS in its order, and what they hold of a charge.
-COLUMNS = {
-    "BilledCost": "{charge.cost:f}",
-    "BillingAccountId": "{account}",
-    "BillingAccountName": "{account}",
-    "BillingCurrency": "{currency}",
-    "BillingPeriodEnd": "{until}",
-    "BillingPeriodStart": "{since}",
-    "ChargeCategory": "Usage",
-    "ChargeClass": "",
-    "ChargeDescription": "{description}",
-    "ChargeFrequency": "Usage-Based",
-    "ChargePeriodEnd": "{until}",
-    "ChargePeriodStart": "{since}",
-    "ConsumedQuantity": "{charge.consumed:f}",
-    "ConsumedUnit": "{charge.sku.unit}",
-    "ContractedCost": "{charge.cost:f}",
-    "ContractedUnitPrice": "{price}",
-    "EffectiveCost": "{charge.cost:f}",
-    "InvoiceIssuerName": "gpuledger",
-    "ListCost": "{charge.cost:f}",
-    "ListUnitPrice": "{price}",
-    "PricingCategory": "Standard",
-    "PricingQuantity": "{charge.quantity:f}",
-    "PricingUnit": "{charge.sku.unit}",
-    "ProviderName": "gpuledger",
-    "PublisherName": "gpuledger",
-    "RegionId": "",
-    "RegionName": "",
-    "ResourceId": "{resource}",
-    "ResourceName": "{resource}",
-    "ResourceType": "{type}",
-    "ServiceCategory": "Compute",
-    "ServiceName": "GPU",
-    "ServiceSubcategory": "Other (Compute)",
-    "SkuId": "{charge.sku.name}",
-    "SkuPriceId": "{charge.sku.name}/{charge.entry}",
-    "SubAccountId": "{namespace}",
-    "SubAccountName": "{namespace}",
-    "Tags": "{tags}",
-    "x_Account": "{line.account}",
-    "x_GpuMicroseconds": "{microseconds}",
-    "x_Millijoules": "{millijoules}",
-    "x_LowKwh": "{low}",
-    "x_HighKwh": "{high}",
-    "x_MeasuredKwh": "{low}",
-    "x_Co2Grams": "{grams}",
-}
+# Keys of every FOCUS report. The others of `--by` make tags of the owner, and cut its charges further.
+_KEYS = (NODE, "gpu", "owner", OWNER_TAGS)
+_COVERED = frozenset((*_KEYS, "model", "namespace", TEAM))
 
 
-class _Sku(NamedTuple):
-    """What is sold. `size` is the number of exact units (microseconds, millijoules) in a priced one."""
-
-    name: str
-    unit: str
-    size: int
-    description: str
+def focus_keys(by: str, *, has_teams: bool) -> str:
+    """The keys of a report for FOCUS: a row for each Gpu and owner, cut further by other keys of `--by`."""
+    keys = [word.strip() for word in by.split(",")]
+    team = [TEAM] if has_teams or TEAM in keys else []
+    return ",".join((*_KEYS, *team, *(key for key in keys if key not in _COVERED)))
 
 
-_GPU_TIME = _Sku("gpu-time", "GPU-Hours", MICROSECONDS_PER_HOUR, "GPU time")
-_ENERGY = _Sku("gpu-energy", "kWh", MILLIJOULES_PER_KWH, "Energy of the GPUs")
-
-
-class _Price(NamedTuple):
-    """An entry of the price list: what a unit costs, and the overhead (pue) of its amount."""
-
-    entry: str
-    unit_price: Fraction
-    pue: Fraction
-
-
-class _Usage(NamedTuple):
-    """An amount of a row at one price, in exact units. `is_first`: of this row and Sku."""
-
-    line: ReportLine
-    sku: _Sku
-    price: _Price
-    amount: int
-    is_first: bool
-
-    @property
-    def cost(self) -> Fraction:
-        """Its exact cost."""
-        return self.quantity * self.price.unit_price
-
-    @property
-    def consumed(self) -> Fraction:
-        """The amount in the Sku's unit."""
-        return Fraction(self.amount, self.sku.size)
-
-    @property
-    def quantity(self) -> Fraction:
-        """The amount to which the price applies."""
-        return self.consumed * self.price.pue
-
-
-@dataclass(frozen=True, slots=True)
-class _Charge:
-    """A priced amount, with rounded numbers that sum to those of the report."""
-
-    sku: _Sku
-    entry: str
-    consumed: Decimal
-    quantity: Decimal
-    cost: Decimal
-
-
-def as_focus(report: UsageReport, account: str) -> str:
+def as_focus(report: UsageReport, account: str, version: str = "1.3") -> str:
     """The report as CSV. `account` is the billing account, such as the name of the cluster or machine.
 
-    Amounts without a price are no charges. Raises UsageError without a price or currency: FOCUS charges
-    require both.
+    The report has the keys of `focus_keys`, and a part for each UTC day. Amounts without a price are no
+    charges. Raises UsageError without a price or a currency of ISO 4217: FOCUS charges require both.
     """
-    prices = report.prices
-    if not prices.any_price or not prices.currency:
-        missing = "price.currency" if prices.any_price else "price.kwh or price.gpu_hour"
-        raise UsageError(
-            f"--format focus requires {missing} to be set: a FOCUS charge has a price in a currency"
-        )
+    _require_prices(report)
+    columns = COLUMNS[version]
+    used = _in_order(report)
+    rows = FocusRows(report, account)
     out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    used = [one for line in (*report.lines, *report.gpu_accounts) for one in _usage(line)]
-    for one, charge in zip(used, _charges(used), strict=True):
-        writer.writerow(_row(one, charge, report, account))
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for one, numbers in zip(used, _round(used), strict=True):
+        values = rows.values(one, numbers)
+        writer.writerow([template.format_map(values) for template in columns.values()])
     return out.getvalue()
 
 
-def _usage(line: ReportLine) -> Iterator[_Usage]:
-    """The priced amounts of a row. Energy that was not measured is none: FOCUS has no unknown quantity."""
-    for sku, charges in ((_ENERGY, line.energy_charges), (_GPU_TIME, line.time_charges)):
-        is_first = True
-        for price, amount in sorted(_by_price(charges or {}).items()):
-            if amount:
-                yield _Usage(line, sku, price, amount, is_first)
-                is_first = False
+def _require_prices(report: UsageReport) -> None:
+    currency = report.prices.currency
+    if not report.prices.any_price or not currency:
+        missing = "price.currency" if report.prices.any_price else "price.kwh or price.gpu_hour"
+        raise UsageError(
+            f"--format focus requires {missing} to be set: a FOCUS charge has a price in a currency"
+        )
+    if currency not in CURRENCIES:
+        raise UsageError(
+            f"--format focus: price.currency {currency} is not a national currency of ISO 4217, which FOCUS "
+            "requires; set its code, such as EUR"
+        )
 
 
-def _by_price(charges: Charges) -> Mapping[_Price, int]:
-    """The amounts of all Gpus by price."""
-    found: dict[_Price, int] = defaultdict(int)
-    for rate, amount in charges.items():
-        if rate.price is not None:
-            found[_Price(rate.entry, rate.price / rate.pue, rate.pue)] += amount
-    return found
+def _in_order(report: UsageReport) -> list[FocusUsage]:
+    """The priced amounts by day, Gpu, Sku and price; of each the owners, then what belongs to none."""
+    places = {gpu.uuid: place for place, gpu in enumerate(report.gpus)}
+
+    def order(one: FocusUsage) -> tuple[object, ...]:
+        period, gpu, sku, price = one.origin
+        is_own = one.line.account != PROCESS
+        place = places.get(gpu, len(places))
+        return period, place, gpu, sku.name, price, is_own, one.line.account, one.line.key
+
+    return sorted(_usages(report), key=order)
 
 
-def _charges(used: Sequence[_Usage]) -> Iterator[_Charge]:
-    """The charges with rounded numbers: costs sum to the report's total, quantities to those of their Sku."""
-    costs = _rounded([one.cost for one in used])
-    quantities: dict[_Sku, Iterator[tuple[Decimal, Decimal]]] = {}
-    for sku in (_GPU_TIME, _ENERGY):
-        own = [one for one in used if one.sku == sku]
-        consumed, priced = (_rounded([one.consumed for one in own]), _rounded([one.quantity for one in own]))
-        quantities[sku] = iter(list(zip(consumed, priced, strict=True)))
-    for one, cost in zip(used, costs, strict=True):
-        yield _Charge(one.sku, one.price.entry, *next(quantities[one.sku]), cost)
+def _usages(report: UsageReport) -> Iterator[FocusUsage]:
+    """The priced amounts of all rows. Energy that was not measured is none: FOCUS has no unknown quantity."""
+    for line in (*report.lines, *report.gpu_accounts):
+        for sku, charges in ((ENERGY, line.energy_charges), (GPU_TIME, line.time_charges)):
+            found: dict[FocusOrigin, int] = defaultdict(int)
+            for rate, amount in (charges or {}).items():
+                if rate.price is not None:
+                    price = FocusPrice(rate.entry, rate.price / rate.pue, rate.pue)
+                    found[FocusOrigin(line.period, rate.gpu, sku, price)] += amount
+            known = sorted((origin, amount) for origin, amount in found.items() if amount)
+            for place, (origin, amount) in enumerate(known):
+                yield FocusUsage(line, origin, amount, place == 0)
 
 
-def _rounded(exact: Sequence[Fraction]) -> list[Decimal]:
-    return split_decimals(sum(exact, Fraction(0)), exact, FILE_DIGITS)
+def _round(used: Sequence[FocusUsage]) -> Iterator[RoundedUsage]:
+    """The numbers of each: costs sum to the report's, quantities to those of their Sku."""
+    costs = _round_parts((None, one.cost) for one in used)
+    consumed = _round_parts((one.origin.sku, one.consumed) for one in used)
+    quantities = _round_parts((one.origin.sku, one.quantity) for one in used)
+    whole: dict[FocusOrigin, int] = defaultdict(int)
+    for one in used:
+        whole[one.origin] += one.amount
+    ratios = _round_parts((one.origin, Fraction(one.amount, whole[one.origin])) for one in used)
+    return map(RoundedUsage, costs, consumed, quantities, ratios)
 
 
-def _row(used: _Usage, charge: _Charge, report: UsageReport, account: str) -> Mapping[str, object]:
-    line = used.line
-    names = dict(zip(report.grouping.columns, line.key, strict=True))
-    named = {name: escape_cell(value) for name, value in names.items() if value}
-    resource = "/".join(named.values())
-    of_whom = resource or ("no name known" if line.account == PROCESS else "")
-    begins, ends = _charge_period(line, report)
-    values = {
-        "account": account,
-        "charge": charge,
-        "line": line,
-        "currency": report.prices.currency,
-        "since": format_time(begins),
-        "until": format_time(ends),
-        "price": exact_text(used.price.unit_price, FILE_DIGITS),
-        "description": _description(used, of_whom),
-        "resource": resource,
-        # FOCUS demands null where there is no resource: idle GPUs, for example, have no owner.
-        "type": "GPU" if resource else "",
-        "namespace": named.get("namespace", ""),
-        "tags": json.dumps({**named, "account": line.account}, sort_keys=True),
-        "microseconds": used.amount if used.sku == _GPU_TIME else "",
-        "millijoules": used.amount if used.sku == _ENERGY else "",
-        **_bounds(used),
+def _round_parts(amounts: Iterable[tuple[object, Fraction]]) -> Iterator[Decimal]:
+    """Amounts rounded so that those of each group sum to its rounded sum."""
+    exact = list(amounts)
+    groups: dict[object, list[Fraction]] = defaultdict(list)
+    for group, amount in exact:
+        groups[group].append(amount)
+    rounded = {
+        group: iter(split_decimals(sum(parts, Fraction(0)), parts, FILE_DIGITS))
+        for group, parts in groups.items()
     }
-    return {name: value.format_map(values) for name, value in COLUMNS.items()}
-
-
-def _description(used: _Usage, of_whom: str) -> str:
-    pue = (
-        f", multiplied by the PUE of {exact_text(used.price.pue, FILE_DIGITS)}" if used.price.pue != 1 else ""
-    )
-    account = "" if used.line.account == PROCESS else f" ({used.line.account})"
-    return f"{used.sku.description}{pue}{account}{f': {of_whom}' if of_whom else ''}"
-
-
-def _charge_period(line: ReportLine, report: UsageReport) -> tuple[float, float]:
-    """The stretch of the ledger that the row is about, in unix seconds: up to the last posting."""
-    period = report.period
-    begins, ends = max(float(period.since), period.first), float(period.until)
-    if report.periods:
-        part = report.periods[line.period]
-        begins, ends = part.begins * QUARTER, part.ends * QUARTER
-    return begins, min(ends, period.last)
-
-
-def _bounds(used: _Usage) -> Mapping[str, str]:
-    """Bounds and CO2 of the row, once for each row; empty for time."""
-    empty = {"low": "", "high": "", "grams": ""}
-    if used.sku != _ENERGY or not used.is_first:
-        return empty
-    line = used.line
-    found = {"low": _kwh(line.low), "high": _kwh(line.high)}
-    grams = "" if line.grams is None else exact_text(line.grams, FILE_DIGITS)
-    return {**empty, **found, "grams": grams}
-
-
-def _kwh(millijoules: int | None) -> str:
-    return "" if millijoules is None else exact_text(Fraction(millijoules, MILLIJOULES_PER_KWH), FILE_DIGITS)
+    return (next(rounded[group]) for group, _ in exact)

@@ -11,7 +11,7 @@ from gpuledger.ledger.ownership import owner_fields, owner_from_fields
 from gpuledger.ledger.report.teams import Team, find_team
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError, unknown_name_error
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import FACTS, KEY_FACTS, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Party:
 def party_of(device: str, owner: Workload, command: str = "") -> Party:
     """The party of a Session (its Device's uuid, owner and command) or, without command, of an allocation."""
     lasting = replace(owner, pod_uid="", container_id="", step="", found_by="", missing="")
+    if lasting.inner_pod_uid or lasting.inner_container_id:
+        lasting = replace(lasting, inner_pod_uid="", inner_container_id="")
     return Party(device, lasting, command)
 
 
@@ -59,6 +61,10 @@ LABEL = "label:"
 TEAM = "team"
 # The name of a Gpu's node, for which the caller must know it.
 NODE = "node"
+# A key of files: JSON of the labels of a pod, and of what else is known of an owner, by `gpuledger_tag`.
+OWNER_TAGS = "tags"
+# Kinds of owners that have one user.
+_JOBS = frozenset(("slurm", "job"))
 NameOfParty = Callable[[Party], str]
 NameOfGpu = Callable[[str], str]
 
@@ -170,6 +176,8 @@ class _KeySources:
             return [self._node_column()]
         if kind == TEAM:
             return [self._team_column()]
+        if kind == OWNER_TAGS:
+            return [_Column(OWNER_TAGS, _owner_tags)]
         raise unknown_name_error("--by", kind, (*GROUPINGS, TEAM, NODE, "label:NAME"))
 
     def _gpu_column(self, place: int, name: str) -> _Column:
@@ -192,6 +200,20 @@ class _KeySources:
             )
         node_of = self.node_of or _no_name
         return _Column(TEAM, lambda party: find_team(self.teams, party.owner, node_of(party.device)))
+
+
+def gpuledger_tag(name: str) -> str:
+    """The tag of a fact that gpuledger knows: labels of pods, which users define, have no prefix."""
+    return f"gpuledger/{name}"
+
+
+def _owner_tags(party: Party) -> str:
+    """Empty without tags. The user is only that of jobs: processes of another owner may differ in it."""
+    owner = party.owner
+    facts = {fact: str(getattr(owner, fact)) for fact in FACTS}
+    facts["user"] = owner.user if owner.kind in _JOBS else ""
+    tags = {**dict(owner.labels), **{gpuledger_tag(fact): text for fact, text in facts.items() if text}}
+    return json.dumps(tags, sort_keys=True, ensure_ascii=False) if tags else ""
 
 
 def _label_column(kind: str) -> _Column:
@@ -247,6 +269,10 @@ def _covers(column: _Column, other: _Column) -> bool:
     return ranks[0] > ranks[1]
 
 
+def _fact_column(fact: str) -> _Column:
+    return _Column(fact, lambda party: str(getattr(party.owner, fact)))
+
+
 _NAMESPACE = _Column("namespace", lambda party: party.owner.namespace)
 _POD = _Column("pod", lambda party: party.owner.pod)
 _BY_OWNER: dict[str, tuple[_Column, ...]] = {
@@ -256,8 +282,8 @@ _BY_OWNER: dict[str, tuple[_Column, ...]] = {
     "container": (_NAMESPACE, _POD, _Column("container", lambda party: party.owner.container)),
     "controller": (
         _Column("namespace", _controller_namespace),
-        _Column("controller_kind", lambda party: party.owner.controller_kind),
-        _Column("controller", lambda party: party.owner.controller),
+        _fact_column("controller_kind"),
+        _fact_column("controller"),
     ),
     "user": (_Column("user", lambda party: user_of(party.owner)),),
     # The job of a batch system, or the Kubernetes Job that created the pod.
@@ -265,8 +291,7 @@ _BY_OWNER: dict[str, tuple[_Column, ...]] = {
         _Column("namespace", _job_namespace),
         _Column("job", lambda party: party.owner.job or kubernetes_job(party.owner)),
     ),
-    "slurm_account": (_Column("slurm_account", lambda party: party.owner.slurm_account),),
-    "partition": (_Column("partition", lambda party: party.owner.partition),),
+    **{fact: (_fact_column(fact),) for fact in KEY_FACTS},
     "unit": (_Column("unit", lambda party: party.owner.unit),),
     "command": (_Column("command", lambda party: party.command),),
 }

@@ -34,7 +34,7 @@ def split_rounded(total: Decimal, parts: Sequence[Fraction], digits: int) -> lis
     """
     unit = 10**digits
     rounded = round_parts(int(Fraction(total) * unit), [part * unit for part in parts])
-    return [_decimal(amount, digits) for amount in rounded]
+    return [decimal_of_units(amount, digits) for amount in rounded]
 
 
 def split_known(total: Decimal, parts: Sequence[Fraction | None], digits: int) -> list[Decimal | None]:
@@ -45,7 +45,7 @@ def split_known(total: Decimal, parts: Sequence[Fraction | None], digits: int) -
 
 def round_decimal(amount: Fraction, digits: int) -> Decimal:
     """One amount with `digits` decimals, rounded half up."""
-    return _decimal(_half_up(amount * 10**digits), digits)
+    return decimal_of_units(half_up(amount * 10**digits), digits)
 
 
 def exact_text(amount: Fraction, digits: int) -> str:
@@ -54,10 +54,12 @@ def exact_text(amount: Fraction, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _half_up(amount: Fraction) -> int:
+def half_up(amount: Fraction) -> int:
+    """The nearest integer, of two the larger."""
     return floor(amount + Fraction(1, 2))
 
 
-def _decimal(units: int, digits: int) -> Decimal:
+def decimal_of_units(units: int, digits: int) -> Decimal:
+    """An amount in units of its last digit, as a decimal."""
     # From text: arithmetic of decimals rounds to 28 digits.
     return Decimal(f"{units}e-{digits}")

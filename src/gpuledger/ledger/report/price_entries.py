@@ -82,6 +82,11 @@ class PriceEntry:
         )
         return tuple((key, str(value)) for key, value in given if value is not None)
 
+    @property
+    def identity(self) -> str:
+        """Where and when the entry applies, without its number and amount: `gpu=*H100*,from=2026-01-01`."""
+        return ",".join(f"{key}={value}" for key, value in self.conditions) or "any"
+
     def __str__(self) -> str:
         """For messages: `entry 2 (gpu *H100*, price 2.40)`."""
         texts = (*self.conditions, (self.unit, f"{self.amount:f}"))

@@ -56,11 +56,6 @@ class PriceRule(NamedTuple):
         """The quarters in which it applies."""
         return QuarterRange(self.begins, self.ends)
 
-    @property
-    def identity(self) -> str:
-        """Where and when the entry applies, without its number and amount: `gpu=*H100*,from=2026-01-01`."""
-        return ",".join(f"{key}={value}" for key, value in self.entry.conditions) or "any"
-
     def matches(self, target: PriceTarget) -> bool:
         """Whether its patterns match; dates are ignored. With `mig` it matches only MIG Instances."""
         gpu, mig, node = self.entry.patterns

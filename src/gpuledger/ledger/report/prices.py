@@ -141,7 +141,7 @@ class PriceList:
     def entry(self, part: GpuPart, node: str, quarter: int) -> str:
         """Identifies the entry of `gpu_hour`, whatever its position and amount; empty if no entry applies."""
         rule = self._gpu_hour.rule(price_target(part, node), quarter)
-        return "" if rule is None else rule.identity
+        return "" if rule is None else rule.entry.identity
 
     def kwh(self, node: str, quarter: int) -> Fraction | None:
         """The price of a kilowatt-hour; None if no entry applies."""
@@ -150,7 +150,7 @@ class PriceList:
     def kwh_entry(self, node: str, quarter: int) -> str:
         """Identifies the entry of `kwh`; empty if no entry applies."""
         rule = self._kwh.rule(PriceTarget(node), quarter)
-        return "" if rule is None else rule.identity
+        return "" if rule is None else rule.entry.identity
 
     def pue(self, node: str, quarter: int) -> Fraction:
         """Energy of the building per unit of energy of its machines; 1 if no entry applies."""

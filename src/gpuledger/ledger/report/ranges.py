@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import tzinfo
+from datetime import UTC, tzinfo
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -24,10 +24,14 @@ from gpuledger.ledger.report.moments import (
     period_begin,
 )
 from gpuledger.ledger.watched_time import QUARTER
-from gpuledger.ledger.zone_hours import hour_begins, hour_ends, local_time
+from gpuledger.ledger.zone_hours import hour_begins, hour_ends, local_time, nearest_hour
 from gpuledger.model.errors import UsageError
 
 EVERY = (HOURLY, DAILY, WEEKLY, MONTHLY)
+# Days of UTC, for files that require them: each begins at the full hour of the zone nearest to its midnight.
+UTC_DAY = "UTC day"
+# Quarters in a day of UTC.
+_DAY = 96
 # Seconds by which an end may move without a word.
 _SILENT = 60
 
@@ -191,6 +195,8 @@ def split_range(
     They end at cuts, so that amounts of the parts add up to those of the range. A part without a cut inside
     is left out. Also returns sentences on ends that moved.
     """
+    if every == UTC_DAY:
+        return _split_utc_days(begins, ends, cuts_around, zone)
     bounds = [begins, *_bounds(begins, ends, every, zone), ends]
     cuts = [begins, *(min(_nearest_quarter(bound, cuts_around), ends) for bound in bounds[1:-1]), ends]
     parts = [
@@ -204,6 +210,27 @@ def split_range(
     return parts, (
         f"{moved} of {len(bounds) - 2} ends of {every}s are moved to the nearest cut of the ledger: older "
         "history is summed by full hours, of the time zone that was set then.",
+    )
+
+
+def _split_utc_days(
+    begins: int, ends: int, cuts_around: CutsAround, zone: tzinfo | None
+) -> tuple[list[ReportPart], tuple[str, ...]]:
+    """The days do not depend on the range, nor on whether its history is already summed by full hours."""
+    midnights = range((begins // _DAY - 1) * _DAY, ends + 2 * _DAY, _DAY)
+    cuts = [_nearest_quarter(nearest_hour(midnight, zone), cuts_around) for midnight in midnights]
+    parts = [
+        ReportPart(max(cut, begins), min(next_cut, ends), _period_name(midnight, DAILY, UTC))
+        for midnight, (cut, next_cut) in zip(midnights, pairwise(cuts), strict=False)
+        if max(cut, begins) < min(next_cut, ends)
+    ]
+    inside = [cut - midnight for cut, midnight in zip(cuts, midnights, strict=True) if begins < cut < ends]
+    moved = sum(map(bool, inside))
+    if not moved:
+        return parts, ()
+    return parts, (
+        f"{moved} of {len(inside)} UTC days begin at the full hour of the ledger nearest to midnight: "
+        "its time zone has other hours than UTC.",
     )
 
 

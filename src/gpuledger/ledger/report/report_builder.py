@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import tzinfo
 from fractions import Fraction
 
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.grouping import Grouping, Key, gpu_key
+from gpuledger.ledger.report.prices import PriceList, PriceUse
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.tally import Amount, Tally
-from gpuledger.ledger.report.teams import unmatched_teams
+from gpuledger.ledger.report.teams import Team, unmatched_teams
 from gpuledger.ledger.report.usage_report import (
     UNWATCHED,
     GpuLine,
@@ -30,8 +31,27 @@ from gpuledger.ledger.time.account import DOWN
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.model.devices import Device
 from gpuledger.model.session import IDLE, PROCESS, UNATTRIBUTED, UNOBSERVED
+from gpuledger.model.workload import Workload
 
-_OWN = (IDLE, UNATTRIBUTED, UNOBSERVED)
+# The accounts with separate rows, and those without a price, in the order of the rows.
+OWN_ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED)
+UNBILLED_ACCOUNTS = (UNOBSERVED, DOWN, UNWATCHED)
+
+
+@dataclass(slots=True)
+class ListUses:
+    """To what the entries of the price list and of `teams` can apply, of several reports together.
+
+    `owners` are with their nodes.
+    """
+
+    parts: list[PriceUse] = field(default_factory=list)
+    owners: set[tuple[Workload, str]] = field(default_factory=set)
+
+    def notes(self, prices: PriceList, teams: Sequence[Team]) -> Iterator[str]:
+        """Sentences on entries that apply to nothing, and on what no price applies to."""
+        for problem in (*prices.problems(self.parts), *unmatched_teams(teams, self.owners)):
+            yield f"{problem}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +59,7 @@ class ReportScope:
     """What a report is about, beside the sums: prices, range, Devices.
 
     `unmetered` are Gpus that were never measured. `sights` are the first and the last time that each Gpu was
-    seen, in unix microseconds.
+    seen, in unix microseconds. `uses` collects the owners of teams instead of notes on them.
     """
 
     grouping: Grouping
@@ -51,6 +71,7 @@ class ReportScope:
     sights: Mapping[str, tuple[int, int]] | None = None
     fingerprint: str = ""
     zone: tzinfo | None = None
+    uses: ListUses | None = None
 
 
 def build_usage_report(
@@ -78,7 +99,7 @@ def build_usage_report(
         total,
         gpus,
         tally.occupied,
-        (*_team_notes(tally, scope.grouping), *unmetered_notes(gpus, incomplete - missing)),
+        (*_team_notes(tally, scope), *unmetered_notes(gpus, incomplete - missing)),
         scope.prices.basis,
         scope.parts,
         _unbilled_lines(tally, scope),
@@ -87,9 +108,13 @@ def build_usage_report(
     )
 
 
-def _team_notes(tally: Tally, grouping: Grouping) -> Iterator[str]:
+def _team_notes(tally: Tally, scope: ReportScope) -> Iterator[str]:
     """Sentences on entries of `teams` that match nothing."""
+    grouping = scope.grouping
     owners = {(party.owner, grouping.node_of(party.device)) for party in tally.parties}
+    if scope.uses is not None:
+        scope.uses.owners |= owners
+        return
     for problem in unmatched_teams(grouping.teams, owners):
         yield f"{problem}."
 
@@ -150,10 +175,10 @@ def _own_lines(tally: Tally, scope: ReportScope, *, metered: bool) -> list[Repor
     """The rows of the Gpus' own accounts, at least one of each in each period."""
     found = {(period, account, key): amount for (period, account, key), amount in tally.own.items()}
     for period, account, key in tally.unbilled:
-        if account in _OWN:
+        if account in OWN_ACCOUNTS:
             found.setdefault((period, account, key), Amount())
     lines = []
-    for period, account, key in _with_empty_rows(found, scope, _OWN):
+    for period, account, key in _with_empty_rows(found, scope, OWN_ACCOUNTS):
         amount = found.get((period, account, key), Amount())
         lines.append(_line(key, account, period, amount, scope.prices, frozenset(), is_metered=metered))
     return lines
@@ -162,7 +187,7 @@ def _own_lines(tally: Tally, scope: ReportScope, *, metered: bool) -> list[Repor
 def _unbilled_lines(tally: Tally, scope: ReportScope) -> list[UnbilledTime]:
     """Time without a price of each period, with what it would have cost."""
     lines = []
-    for name in _with_empty_rows(tally.unbilled, scope, (UNOBSERVED, DOWN, UNWATCHED)):
+    for name in _with_empty_rows(tally.unbilled, scope, UNBILLED_ACCOUNTS):
         period, account, key = name
         charges: Mapping[Rate, int] = tally.unbilled.get(name, {})
         priced = None if scope.prices.gpu_hour is None else charges

@@ -25,18 +25,19 @@ from gpuledger.model.text import escape_to_one_line
 _BAR = 16
 _WIDEST = 48
 _UUID = 15
-_OWN = {
+# The Gpus' own accounts, and time that is not billed, for people.
+OWN_ACCOUNTS = {
     "idle": "idle: no owner",
     "unattributed": "unattributed: owner not known",
     "unobserved": "unobserved: gpuledger not reading",
     "unseen": "unseen: Prometheus not scraping",
 }
-_UNBILLED = {
+UNBILLED = {
     UNOBSERVED: "not billed: unobserved",
     DOWN: "not billed: down",
     UNWATCHED: "not billed: not watched",
 }
-_NOT_ADDITIVE = "*"
+NOT_ADDITIVE = "*"
 
 
 def report_table(report: UsageReport, top: int, *, plain: bool = False) -> str:
@@ -44,7 +45,7 @@ def report_table(report: UsageReport, top: int, *, plain: bool = False) -> str:
     table = _Table(report, plain=plain)
     every = _chosen_lines(report, top)
     body = table.rows(every)
-    foot = [table.total(), *map(table.unbilled, _UNBILLED)]
+    foot = [table.total(), *map(table.unbilled, UNBILLED)]
     head = table.head()
     widths = [max(len(row[place]) for row in (head, *body, *foot)) for place in range(len(head))]
     rule = ("-" if plain else "─") * (sum(widths) + 2 * (len(widths) - 1))
@@ -90,7 +91,7 @@ class _Table:
         """The headings."""
         names = [_title(self.report)] if self._is_joined else list(self.report.grouping.columns)
         period = ["period"] if self.report.has_periods else []
-        headings = [column.heading + ("" if column.has_total else _NOT_ADDITIVE) for column in self.columns]
+        headings = [column.heading + ("" if column.has_total else NOT_ADDITIVE) for column in self.columns]
         return [*period, *names, *headings, ""]
 
     def rows(self, lines: Sequence[ReportLine]) -> list[list[str]]:
@@ -101,7 +102,7 @@ class _Table:
             [
                 *self._names(line),
                 *(
-                    _text(column, line, values[place])
+                    number_cell(column, line, values[place])
                     for column, values in zip(self.columns, numbers, strict=True)
                 ),
                 bars[place],
@@ -111,24 +112,12 @@ class _Table:
 
     def total(self) -> list[str]:
         """The row of the sums."""
-        total, cells = self.report.total, []
-        for column in self.columns:
-            value = column.value(total) if column.has_total else None
-            cells.append(_text(column, total, None if value is None else round_decimal(value, column.shown)))
+        cells = [total_cell(column, self.report.total) for column in self.columns]
         return [*self._padded("total"), *cells, ""]
 
     def unbilled(self, account: str) -> list[str]:
         """The row of time that is not in the total."""
-        ones = [one for one in self.report.unbilled if one.account == account]
-        hours = Fraction(sum(one.microseconds for one in ones), MICROSECONDS_PER_HOUR)
-        known = [one.cost for one in ones if one.cost is not None]
-        cost = sum(known, Fraction(0)) if known else None
-        values = {"gpu_hours": hours if ones else None, "time_cost": cost, "cost": cost}
-        cells = []
-        for column in self.columns:
-            value = values.get(column.name)
-            cells.append("" if value is None else f"{round_decimal(value, column.shown):,f}")
-        return [*self._padded(_UNBILLED[account]), *cells, ""]
+        return [*self._padded(UNBILLED[account]), *unbilled_cells(self.report, account, self.columns), ""]
 
     def _padded(self, name: str) -> list[str]:
         return [name, *("" for _ in range(self.name_width - 1))]
@@ -149,6 +138,20 @@ class _Table:
         return [*period, *cells]
 
 
+def unbilled_cells(report: UsageReport, account: str, columns: Sequence[ReportColumn]) -> list[str]:
+    """The hours of an account that is not billed, and what they would have cost."""
+    ones = [one for one in report.unbilled if one.account == account]
+    hours = Fraction(sum(one.microseconds for one in ones), MICROSECONDS_PER_HOUR)
+    known = [one.cost for one in ones if one.cost is not None]
+    cost = sum(known, Fraction(0)) if known else None
+    values = {"gpu_hours": hours if ones else None, "time_cost": cost, "cost": cost}
+    cells = []
+    for column in columns:
+        value = values.get(column.name)
+        cells.append("" if value is None else f"{round_decimal(value, column.shown):,f}")
+    return cells
+
+
 def _title(report: UsageReport) -> str:
     return "/".join(report.grouping.columns) if report.grouping.name != "gpu" else "GPU"
 
@@ -156,7 +159,7 @@ def _title(report: UsageReport) -> str:
 def _joined_name(line: ReportLine, report: UsageReport) -> str:
     words = [escape_to_one_line(word) for word in line.key if word]
     if line.account != PROCESS and not words:
-        return _OWN[line.account]
+        return OWN_ACCOUNTS[line.account]
     if len(line.key) != len(report.grouping.columns):
         # The sum of the other rows.
         return words[0]
@@ -177,7 +180,13 @@ def _shortened(text: str, longest: int = _WIDEST) -> str:
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
-def _text(column: ReportColumn, line: ReportLine, number: Decimal | None) -> str:
+def total_cell(column: ReportColumn, total: ReportLine) -> str:
+    """The rounded sum of a column, and marks; without one where a sum would count a second several times."""
+    value = column.value(total) if column.has_total else None
+    return number_cell(column, total, None if value is None else round_decimal(value, column.shown))
+
+
+def number_cell(column: ReportColumn, line: ReportLine, number: Decimal | None) -> str:
     """A rounded number, and marks; files have exact values. Only an amount of exactly 0 is a bare 0."""
     if number is None:
         return "no data" if column.metered and not line.metered else "-"
@@ -223,11 +232,25 @@ def _heading(report: UsageReport) -> str:
 
 
 def _notes(report: UsageReport, table: _Table, *, plain: bool) -> Iterator[str]:
-    names = {column.name for column in table.columns}
-    solid, shaded = _signs(plain=plain)
+    yield from _number_notes(report)
+    yield from _bar_notes(report, {column.name for column in table.columns}, plain=plain)
+    yield from _mark_notes(report, table.columns)
+
+
+def report_notes(report: UsageReport, columns: Sequence[ReportColumn]) -> Iterator[str]:
+    """The sentences below a report with these columns and without bars."""
+    yield from _number_notes(report)
+    yield from _mark_notes(report, columns)
+
+
+def _number_notes(report: UsageReport) -> Iterator[str]:
     if not report.scraped:
         yield from _hours(report)
     yield from report.notes
+
+
+def _bar_notes(report: UsageReport, names: set[str], *, plain: bool) -> Iterator[str]:
+    solid, shaded = _signs(plain=plain)
     if report.scraped:
         yield f"{solid} measured; {shaded} apportioned by activity, slices or equally."
     if "high_kwh" in names:
@@ -235,9 +258,13 @@ def _notes(report: UsageReport, table: _Table, *, plain: bool) -> Iterator[str]:
             f"{solid} measured: alone on the GPU, the lower bound; {shaded} apportioned by activity, slices "
             "or equally; at most: the upper bound, whatever the split."
         )
-    if any(not column.has_total for column in table.columns):
+
+
+def _mark_notes(report: UsageReport, columns: Sequence[ReportColumn]) -> Iterator[str]:
+    """What the marks beside numbers mean, the price list, and the begin of the ledger."""
+    if any(not column.has_total for column in columns):
         counts = "is a sum over owners" if report.scraped else "counts each second once per row"
-        yield f"{_NOT_ADDITIVE} {counts}: these columns do not add up."
+        yield f"{NOT_ADDITIVE} {counts}: these columns do not add up."
     if report.total.estimated_microseconds:
         yield "~ rests on allocations of which the part of the GPU is unknown."
     if report.total.unmetered and report.total.metered:

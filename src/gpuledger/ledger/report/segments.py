@@ -16,7 +16,7 @@ from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange
 from gpuledger.ledger.watched_time import QUARTER
-from gpuledger.ledger.zone_hours import hour_begins, hour_ends
+from gpuledger.ledger.zone_hours import hour_begins, hour_ends, nearest_hour
 from gpuledger.model.errors import UsageError
 
 
@@ -57,9 +57,9 @@ def full_hour_range(
     An end inside an hour that was folded in another time zone moves to the end of that. An end at the last
     posting does not move. Raises UsageError if nothing is left.
     """
-    begins = cuts_around(_nearest_hour(within.begins, zone))[1]
+    begins = cuts_around(nearest_hour(within.begins, zone))[1]
     is_open = within.until >= last
-    ends = within.ends if is_open else cuts_around(_nearest_hour(within.ends, zone))[1]
+    ends = within.ends if is_open else cuts_around(nearest_hour(within.ends, zone))[1]
     if begins >= ends:
         hours = (hour_begins(within.begins, zone), hour_ends(within.ends - 1, zone))
         nearest = " and ".join(format_local_time(quarter * QUARTER, zone) for quarter in hours)
@@ -75,14 +75,6 @@ def full_hour_range(
     note = f"price.idle: spread begins and ends at full hours{or_last}: the range is from {between}{is_last}."
     until = within.until if is_open else float(ends * QUARTER)
     return replace(within, begins=begins, ends=ends, until=until, notes=(*within.notes, note))
-
-
-def _nearest_hour(quarter: int, zone: tzinfo) -> int:
-    before = hour_begins(quarter, zone)
-    if before == quarter:
-        return quarter
-    after = hour_ends(quarter, zone)
-    return before if quarter - before < after - quarter else after
 
 
 class PriceTable(Protocol):

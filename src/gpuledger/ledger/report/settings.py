@@ -13,6 +13,8 @@ from gpuledger.model.settings import ReloadPolicy, choice, duration, setting, te
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
 ROW, SPREAD = "row", "spread"
+# Formats of reports by FOCUS, the FinOps Open Cost and Usage Specification, and its version.
+FOCUS_FORMATS = {"focus": "1.3", "focus-1.2": "1.2"}
 
 
 def _currency(value: object) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from textwrap import shorten
 from typing import Final
 
@@ -17,7 +18,7 @@ from gpuledger.ledger.report.patterns import pattern_covers
 from gpuledger.model.errors import suggest_name
 from gpuledger.model.settings import InvalidElement, read_json_list
 from gpuledger.model.text import escape_to_one_line
-from gpuledger.model.workload import Workload
+from gpuledger.model.workload import KEY_FACTS, Workload
 
 _TEAM: Final = "team"
 _NODE: Final = "node"
@@ -32,8 +33,7 @@ _NAMES: Final[dict[str, Callable[[Workload], str]]] = {
     "controller": lambda owner: owner.controller,
     "user": user_of,
     "job": lambda owner: owner.job or kubernetes_job(owner),
-    "slurm_account": lambda owner: owner.slurm_account,
-    "partition": lambda owner: owner.partition,
+    **{fact: attrgetter(fact) for fact in KEY_FACTS},
     "container": lambda owner: owner.container,
     "unit": lambda owner: owner.unit,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuledger.ledger.store.hour_cells import HourCells
+from gpuledger.ledger.store.hour_cells import CellBounds
 from gpuledger.ledger.watched_time import QUARTERS_PER_HOUR
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Cuts(NamedTuple):
 
     connection: Connection
     time_from: int | None
-    hours: HourCells
+    hours: CellBounds
 
     def around(self, quarter: int) -> tuple[int, int]:
         """The nearest cuts at or before a quarter, and at or after it. Raises sqlite3.Error."""

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import NamedTuple
 
-from gpuledger.ledger.report.explain import Interval, OtherShare
+from gpuledger.ledger.report.explain_intervals import Interval, OtherShare
 from gpuledger.ledger.report.grouping import Party
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
-from gpuledger.ledger.store.explain_target import ACCOUNT, ExplainTarget, Found
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
 
-if TYPE_CHECKING:
-    from sqlite3 import Cursor
-
+# In the order of an index.
 _HOURS = """
 SELECT hours.number, uuid, method, quarter, idle, unattributed, unobserved, party, millijoules
     FROM hours LEFT JOIN hour_shares USING (number) WHERE quarter >= ? AND quarter < ? AND {}
     ORDER BY quarter, uuid, life, method, residents
 """
-_OF_PARTIES = "hours.number IN (SELECT number FROM hour_shares WHERE party IN wanted)"
+# With +, an hour's few shares are searched for own parties, not the other way around.
+_OF_PARTIES = """EXISTS (
+    SELECT 1 FROM hour_shares AS own WHERE own.number = hours.number AND +own.party IN own_parties)"""
 _ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED)
+_CACHED = 20_000
 
 
-def rows_of(history: History, numbers: Iterable[int], query: str, *values: object) -> Cursor:
-    """The rows of a query that refers to the numbers as the table `wanted`."""
-    connection = history.connection
-    connection.execute("CREATE TEMP TABLE IF NOT EXISTS wanted (number INTEGER PRIMARY KEY)")
-    connection.execute("DELETE FROM wanted")
-    connection.executemany("INSERT INTO wanted VALUES (?)", [(number,) for number in numbers])
-    return connection.execute(query, values)
+class _Share(NamedTuple):
+    """Who has a share of energy."""
+
+    is_own: bool
+    name: str
+    instance: str
 
 
 def device_place(history: History, uuid: str) -> tuple[str, str]:
@@ -47,10 +47,16 @@ def device_place(history: History, uuid: str) -> tuple[str, str]:
 class EnergyIntervalReader:
     """Reads the intervals in which the target had a share, segment by segment."""
 
-    def __init__(self, history: History, target: ExplainTarget, found: Found) -> None:
-        self._history = history
-        self._found = found
-        self._account = target.key[0] if target.kind == ACCOUNT else ""
+    def __init__(self, history: History, account: str, is_own: Callable[[Party], bool]) -> None:
+        """`account` is empty for an owner."""
+        self._history, self._account, self._is_own = history, account, is_own
+        self._account_place = _ACCOUNTS.index(account) if account in _ACCOUNTS else None
+        self._place = lru_cache(None)(lambda uuid: device_place(history, uuid)[0])
+        self._session = lru_cache(_CACHED)(lambda number: self._share(history.session(number)))
+        self._party = lru_cache(_CACHED)(lambda number: self._share(history.party(number)))
+
+    def _share(self, party: Party) -> _Share:
+        return _Share(self._is_own(party), party_name(party), device_place(self._history, party.device)[1])
 
     def read(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[Interval]:
         """The intervals of a segment. `prices` is None if energy has no price."""
@@ -64,28 +70,21 @@ class EnergyIntervalReader:
         return self._detailed(PriceSegment(0, since, until), None)
 
     def _detailed(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[Interval]:
-        own_sessions = self._found.sessions
-        for uuid, method, begins, ends, *own, numbers in self._history.spans(segment.since, segment.until):
-            accounts = dict(zip(_ACCOUNTS, own, strict=True))
-            if accounts[self._account] if self._account else not own_sessions.isdisjoint(numbers):
-                shares = [
-                    (self._history.session(number), number in own_sessions, millijoules)
-                    for number, millijoules in numbers.items()
-                ]
+        place = self._account_place
+        for uuid, method, begins, ends, *accounts, numbers in self._history.spans(
+            segment.since, segment.until
+        ):
+            shares = [(self._session(number), millijoules) for number, millijoules in numbers.items()]
+            if any(share.is_own for share, _ in shares) if place is None else accounts[place]:
                 yield self._interval(uuid, method, (begins, ends), accounts, shares, prices)
 
     def _folded(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[Interval]:
-        condition = f"{self._account} > 0" if self._account else _OF_PARTIES
-        parties, query = self._found.parties, _HOURS.format(condition)
-        found = rows_of(self._history, parties, query, segment.since, segment.until).fetchall()
-        for (_, uuid, method, quarter, *own), rows in groupby(found, key=lambda row: row[:7]):
-            accounts = dict(zip(_ACCOUNTS, own, strict=True))
-            shares = [
-                (self._history.party(party), party in parties, millijoules)
-                for *_, party, millijoules in rows
-                if party is not None
-            ]
-            times = (float(quarter * QUARTER), float(self._history.cell_end(quarter) * QUARTER))
+        party_share, cell_end = self._party, self._history.cell_end
+        query = _HOURS.format(f"{self._account} > 0" if self._account else _OF_PARTIES)
+        found = self._history.connection.execute(query, (segment.since, segment.until))
+        for (_, uuid, method, quarter, *accounts), rows in groupby(found, key=itemgetter(slice(7))):
+            shares = [(party_share(row[7]), row[8]) for row in rows if row[7] is not None]
+            times = (float(quarter * QUARTER), float(cell_end(quarter) * QUARTER))
             yield self._interval(uuid, method, times, accounts, shares, prices, exact=False)
 
     def _interval(
@@ -93,35 +92,35 @@ class EnergyIntervalReader:
         uuid: str,
         method: str,
         times: tuple[float, float],
-        accounts: dict[str, int],
-        shares: Iterable[tuple[Party, bool, int]],
+        accounts: Sequence[int],
+        shares: Iterable[tuple[_Share, int]],
         prices: SegmentPrices | None,
         *,
         exact: bool = True,
     ) -> Interval:
+        idle, unattributed, unobserved = accounts
+        own = 0 if self._account_place is None else accounts[self._account_place]
         # Unobserved energy is part of no bound of a row.
-        own, everything = accounts.get(self._account, 0), accounts[IDLE] + accounts[UNATTRIBUTED]
-        if self._account == UNOBSERVED:
-            everything += own
-        others: dict[str, int] = defaultdict(int)
+        everything = idle + unattributed + (unobserved if self._account == UNOBSERVED else 0)
+        others: dict[str, int] = {}
         instances = set()
-        for party, is_own, millijoules in shares:
+        for (is_own, name, instance), millijoules in shares:
             everything += millijoules
             if is_own:
                 own += millijoules
-                instances.add(device_place(self._history, party.device)[1])
+                instances.add(instance)
             else:
-                others[party_name(party)] += millijoules
+                others[name] = others.get(name, 0) + millijoules
         return Interval(
             *times,
-            device_place(self._history, uuid)[0],
-            ", ".join(sorted(instances - {""})),
+            self._place(uuid),
+            ", ".join(sorted(instances - {""})) if instances else "",
             self._account or method,
             own,
             everything,
-            accounts[IDLE],
-            accounts[UNATTRIBUTED],
-            tuple(OtherShare(*other) for other in sorted(others.items())),
+            idle,
+            unattributed,
+            tuple([OtherShare(*other) for other in sorted(others.items())]),
             exact,
             None if prices is None else prices.energy_rate(uuid),
         )

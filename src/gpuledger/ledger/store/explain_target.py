@@ -6,12 +6,15 @@ The kinds are the keys of reports, `pid`, and `account` for the GPUs' own accoun
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
+from gpuledger.ledger.ownership import owner_from_fields
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING
 from gpuledger.ledger.report.grouping import (
     GROUPINGS,
@@ -26,11 +29,11 @@ from gpuledger.ledger.report.grouping import (
 )
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.presence import UNKNOWN_PARTY
-from gpuledger.ledger.store.rows import workload_from_text
+from gpuledger.ledger.store.rows import FACT_COLUMNS, facts_from_columns, workload_from_text
 from gpuledger.ledger.time.account import DOWN
 from gpuledger.model.errors import GpuledgerError, suggest_name
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
-from gpuledger.model.workload import UNKNOWN, Workload
+from gpuledger.model.workload import UNKNOWN
 
 PID, ACCOUNT = "pid", "account"
 _ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED, DOWN)
@@ -44,9 +47,11 @@ _MOST_NAMED = 8
 # Searching a similar name takes about 20 µs for each.
 _MOST_COMPARED = 5000
 _SHORTEST_UUID = 8
-_OWNERS = """
+_CACHED = 10_000
+_OWNER_NAMES = ("kind", "namespace", "pod", "container", "job", "unit", "user")
+_OWNERS = f"""
 SELECT number, device, command, owner_kind, namespace, pod, container, job, unit, owner_user, labels,
-    controller_kind, controller, slurm_account, partition FROM sessions
+    {", ".join(FACT_COLUMNS)} FROM sessions
 """
 # Sessions that ended while the file could not be written have shares, but no owner.
 _LOST = "SELECT DISTINCT session FROM shares WHERE session NOT IN (SELECT number FROM sessions)"
@@ -103,9 +108,9 @@ class ExplainTarget:
 class Found:
     """What the ledger has of a target: numbers of sessions, and parties of hours and of allocations."""
 
-    sessions: set[int] = field(default_factory=set)
-    parties: set[int] = field(default_factory=set)
-    allocations: set[int] = field(default_factory=set)
+    sessions: array[int] = field(default_factory=lambda: array("q"))
+    parties: array[int] = field(default_factory=lambda: array("q"))
+    allocations: array[int] = field(default_factory=lambda: array("q"))
 
 
 class ExplainTargetFinder:
@@ -130,6 +135,7 @@ class ExplainTargetFinder:
             self._name, self._kinds = value, ((LABEL + label,),)
         self._is_pattern = any(sign in self._name for sign in "*?")
         self._found: dict[ExplainTarget, Found] = {}
+        self._others: set[ExplainTarget] = set()
 
     def _plain_kinds(self) -> tuple[tuple[str, ...], ...]:
         if not self._text:
@@ -177,7 +183,7 @@ class ExplainTargetFinder:
         kinds = (*GROUPINGS, TEAM, NODE, f"{LABEL}NAME=", PID, ACCOUNT)
         if kind and colon and kind not in (*kinds, LABEL.removesuffix(":")):
             expected = f"{kind} is no kind; the kinds are {', '.join(kinds[:-1])} and {kinds[-1]}"
-        names = {name for one in self._found for name in (*one.names, one.prefixed())}
+        names = {name for one in (*self._found, *self._others) for name in (*one.names, one.prefixed())}
         if names and len(names) <= _MOST_COMPARED:
             expected = suggest_name(self._text, names, otherwise=expected)
         return GpuledgerError(f"'{self._text}' is not in {self._history.file}: {expected}")
@@ -186,63 +192,52 @@ class ExplainTargetFinder:
         if not kinds:
             return
         groupings = [self._grouping_of(kind) for kind in kinds]
-        targets = lru_cache(50_000)(lambda party: self._targets(party, groupings))
-        # Equal columns are equal parties: most sessions are not the first of their owner.
-        party = lru_cache(50_000)(_party)
+        # Sessions are in the order of time: most are not the first of their owner.
+        targets = lru_cache(_CACHED)(lambda *columns: self._targets(_party(*columns), groupings))
         connection = self._history.connection
         for number, *columns in connection.execute(_OWNERS):
-            for found in targets(party(*columns)):
-                found.sessions.add(number)
+            for found in targets(*columns):
+                found.sessions.append(number)
         if any(self._matches(ExplainTarget(one.name, one.key(UNKNOWN_PARTY))) for one in groupings):
             for (number,) in connection.execute(_LOST):
-                for found in targets(UNKNOWN_PARTY):
-                    found.sessions.add(number)
+                for found in self._targets(UNKNOWN_PARTY, groupings):
+                    found.sessions.append(number)
         for number, text in connection.execute("SELECT number, who FROM parties"):
             for found in self._targets(party_from_text(text), groupings):
-                found.parties.add(number)
+                found.parties.append(number)
         for number, device, owner in connection.execute("SELECT number, device, owner FROM handovers"):
             holder = party_of(device, workload_from_text(owner) or UNKNOWN)
             # Without a process of the owner, its row has this command.
-            for found in (*targets(holder), *targets(replace(holder, command=NONE_RUNNING))):
-                found.allocations.add(number)
+            parties = (holder, replace(holder, command=NONE_RUNNING))
+            for found in chain(*(self._targets(party, groupings) for party in parties)):
+                found.allocations.append(number)
         for device, owner, command in connection.execute("SELECT device, owner, command FROM time_owners"):
-            targets(party_of(device, workload_from_text(owner) or UNKNOWN, command))
+            self._targets(party_of(device, workload_from_text(owner) or UNKNOWN, command), groupings)
 
     def _targets(self, party: Party, groupings: Sequence[Grouping]) -> list[Found]:
-        """The entries of the party's rows. Those with another name are kept only for suggestions."""
+        """The entries of the party's rows. Some with another name are kept only for suggestions."""
         found = []
         for grouping in groupings:
             target = ExplainTarget(grouping.name, grouping.key(party))
-            own = self._found.setdefault(target, Found())
             if self._matches(target):
-                found.append(own)
+                found.append(self._found.setdefault(target, Found()))
+            elif len(self._others) <= _MOST_COMPARED:
+                self._others.add(target)
         return found
 
     def _read_pid(self) -> None:
         if _is_pid(self._name):
             query = "SELECT number FROM sessions WHERE pid = ?"
-            numbers = {number for (number,) in self._history.connection.execute(query, (int(self._name),))}
+            rows = self._history.connection.execute(query, (int(self._name),))
+            numbers = array("q", (number for (number,) in rows))
             if numbers:
                 self._found[ExplainTarget(PID, (self._name,))] = Found(numbers)
 
 
 def _party(device: str, command: str, *columns: Any) -> Party:
-    kind, namespace, pod, container, job, unit, user, labels, *last = columns
-    controller_kind, controller, slurm_account, partition = last
-    owner = Workload(
-        kind,
-        namespace,
-        pod,
-        container,
-        job=job,
-        unit=unit,
-        user=user,
-        labels=tuple((name, value) for name, value in json.loads(labels)),
-        controller_kind=controller_kind,
-        controller=controller,
-        slurm_account=slurm_account,
-        partition=partition,
-    )
+    names = dict(zip(_OWNER_NAMES, columns, strict=False))
+    labels, *facts = columns[len(names) :]
+    owner = owner_from_fields({**names, "labels": json.loads(labels), **facts_from_columns(*facts)})
     return Party(device, owner, command)
 
 

@@ -6,14 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from gpuledger.ledger.report.charges import Rate
-from gpuledger.ledger.report.explain import OtherTime, TimeInterval
+from gpuledger.ledger.report.explain_intervals import OtherTime, TimeInterval
 from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.grouping import Party
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
-from gpuledger.ledger.store.explain_energy import device_place, party_name, rows_of
+from gpuledger.ledger.store.explain_energy import device_place, party_name
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.old_time import old_gpu_time
 from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
@@ -26,52 +27,63 @@ SELECT quarter, part, account, party, is_estimate, {basis} FROM hour_gpu_time
         SELECT quarter FROM hour_gpu_time WHERE quarter >= ? AND quarter < ? AND {own}
     ) ORDER BY quarter
 """
-_OF_PARTIES = "party IN wanted"
+_OF_PARTIES = "party IN own_parties"
+_CACHED = 50_000
+
+
+class _Holder(NamedTuple):
+    """An account of a part of a Gpu: its name is that of the owner, or of the account."""
+
+    part: GpuPart
+    is_own: bool
+    name: str
 
 
 class _Cell(NamedTuple):
     """Microseconds of one account of a stretch of time."""
 
-    part: GpuPart
-    account: str
-    party: Party | None
+    holder: _Holder
     is_estimate: bool
     amount: int
 
 
-class TimeTarget(NamedTuple):
-    """The target: an account of the Gpus, or (`account` is owner) the parties that are its own.
+class TimeIntervalReader:
+    """Reads the intervals in which the target had time by one basis.
 
-    `parties` are its numbers in folded hours.
+    The target is an account of the Gpus, or (`account` is owner) the parties that are its own.
     """
 
-    account: str
-    is_own: Callable[[Party], bool]
-    parties: frozenset[int] = frozenset()
-
-
-class TimeIntervalReader:
-    """Reads the intervals in which the target had time by one basis."""
-
-    def __init__(self, history: History, target: TimeTarget, basis: str) -> None:
-        self._history = history
-        self._target = target
-        self._basis = basis
+    def __init__(self, history: History, account: str, is_own: Callable[[Party], bool], basis: str) -> None:
+        self._history, self._account, self._basis = history, account, basis
+        self._is_own = is_own
         self._reader = history.time_reader
-        self._is_own = lru_cache(50_000)(target.is_own)
-        self._name = lru_cache(50_000)(party_name)
+        self._span_holder = lru_cache(_CACHED)(self._find_span_holder)
+        self._hour_holder = lru_cache(_CACHED)(self._find_hour_holder)
+        self._place = lru_cache(None)(lambda uuid: device_place(history, uuid)[0])
+
+    def _holder(self, part: GpuPart, account: str, party: Party | None) -> _Holder:
+        if party is not None:
+            return _Holder(part, self._account == OWNER and self._is_own(party), party_name(party))
+        # Multiprocessors that no Instance covers are idle.
+        shown = IDLE if account == UNCUT else account
+        return _Holder(part, shown == self._account, shown)
+
+    def _find_span_holder(self, part: int, account: str, session: int | None, owner: int | None) -> _Holder:
+        return self._holder(self._reader.part(part), account, self._reader.entry_party(session, owner))
+
+    def _find_hour_holder(self, part: int, account: str, party: int) -> _Holder:
+        owner = self._history.party(party) if account == OWNER else None
+        return self._holder(self._reader.part(part), account, owner)
 
     def read(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[TimeInterval]:
         """The intervals of a segment. `prices` is None if time has no price."""
         yield from self._folded(segment, prices)
         place = 0 if self._basis == ALLOCATION else 1
-        entry_party = self._reader.entry_party
+        holder = self._span_holder
         for span in self._reader.spans(segment.since, segment.until):
             cells = [
                 _Cell(
-                    self._reader.part(entry.part),
-                    entry.account,
-                    entry_party(entry.session, entry.owner),
+                    holder(entry.part, entry.account, entry.session, entry.owner),
                     entry.is_estimate,
                     both[place],
                 )
@@ -83,7 +95,8 @@ class TimeIntervalReader:
         """The time from before the time books, one interval for a segment of the report and a Gpu."""
         by_gpu: dict[str, list[_Cell]] = defaultdict(list)
         for time in old_gpu_time(self._history, segment.since, segment.until):
-            by_gpu[time.part.gpu].append(_Cell(*time[1:5], time.microseconds(self._basis)))
+            holder = self._holder(time.part, time.account, time.party)
+            by_gpu[time.part.gpu].append(_Cell(holder, time.is_estimate, time.microseconds(self._basis)))
         time_from = self._history.time_from
         ends = segment.until if time_from is None else min(segment.until, time_from)
         times = (float(segment.since * QUARTER), min(float(ends * QUARTER), self._history.last))
@@ -92,15 +105,14 @@ class TimeIntervalReader:
 
     def _folded(self, segment: PriceSegment, prices: SegmentPrices | None) -> Iterator[TimeInterval]:
         within = (segment.since, segment.until)
-        own = _OF_PARTIES if self._target.account == OWNER else "party = 0"
+        own = _OF_PARTIES if self._account == OWNER else "party = 0"
         query = _FOLDED.format(basis=self._basis, own=own)
-        found = rows_of(self._history, self._target.parties, query, *within, *within).fetchall()
-        for quarter, rows in groupby(found, key=lambda row: row[0]):
+        found = self._history.connection.execute(query, (*within, *within))
+        for quarter, rows in groupby(found, key=itemgetter(0)):
             by_gpu: dict[str, list[_Cell]] = defaultdict(list)
-            for _, number, account, party, is_estimate, amount in rows:
-                part = self._reader.part(number)
-                owner = self._history.party(party) if account == OWNER else None
-                by_gpu[part.gpu].append(_Cell(part, account, owner, bool(is_estimate), amount))
+            for _, part, account, party, is_estimate, amount in rows:
+                holder = self._hour_holder(part, account, party)
+                by_gpu[holder.part.gpu].append(_Cell(holder, bool(is_estimate), amount))
             times = (float(quarter * QUARTER), float(self._history.cell_end(quarter) * QUARTER))
             for _, cells in sorted(by_gpu.items()):
                 yield from self._intervals(times, cells, prices, exact=False)
@@ -117,18 +129,18 @@ class TimeIntervalReader:
         own: dict[GpuPart, list[int]] = defaultdict(lambda: [0, 0])
         others: dict[str, int] = defaultdict(int)
         watched = 0
-        for part, account, party, is_estimate, amount in cells:
+        for (part, is_own, name), is_estimate, amount in cells:
             watched += amount
-            if self._is_of_target(account, party):
+            if is_own:
                 own[part][0] += amount
                 own[part][1] += amount if is_estimate else 0
             elif amount:
-                others[self._name(party) if party else _shown(account)] += amount
+                others[name] += amount
         for part, (amount, estimated) in own.items():
             if amount:
                 yield TimeInterval(
                     *times,
-                    device_place(self._history, part.gpu)[0],
+                    self._place(part.gpu),
                     part.instance,
                     amount,
                     watched,
@@ -138,17 +150,7 @@ class TimeIntervalReader:
                     self._rate(part, prices),
                 )
 
-    def _is_of_target(self, account: str, party: Party | None) -> bool:
-        if party is not None:
-            return self._target.account == OWNER and self._is_own(party)
-        return _shown(account) == self._target.account
-
     def _rate(self, part: GpuPart, prices: SegmentPrices | None) -> Rate | None:
-        if prices is None or self._target.account in (DOWN, UNOBSERVED):
+        if prices is None or self._account in (DOWN, UNOBSERVED):
             return None
         return prices.time_rate(part)
-
-
-def _shown(account: str) -> str:
-    """Multiprocessors that no Instance covers are idle."""
-    return IDLE if account == UNCUT else account

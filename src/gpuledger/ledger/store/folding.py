@@ -14,7 +14,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.report.grouping import Party, party_text
-from gpuledger.ledger.store.hour_cells import HourCells
+from gpuledger.ledger.store.hour_cells import CellBounds
 from gpuledger.ledger.store.presence import (
     LIVED_BETWEEN,
     allocation_cells,
@@ -64,7 +64,7 @@ INSERT INTO parties (who, last_quarter) VALUES (?, ?)
 """
 
 
-def fold_spans(connection: Connection, before: int, most: int, cells: HourCells) -> int:
+def fold_spans(connection: Connection, before: int, most: int, cells: CellBounds) -> int:
     """Fold the oldest energy spans of quarters before this one, at most `most`; return their number.
 
     Runs within a transaction of the caller. Raises sqlite3.Error.
@@ -105,7 +105,7 @@ DELETE FROM time_splits WHERE number = ?
 """
 
 
-def fold_time_spans(connection: Connection, before: int, most: int, cells: HourCells) -> int:
+def fold_time_spans(connection: Connection, before: int, most: int, cells: CellBounds) -> int:
     """Fold the oldest time spans of quarters before this one, at most `most`; return their number.
 
     Runs within a transaction of the caller. Raises sqlite3.Error.
@@ -139,7 +139,7 @@ def _delete_split(connection: Connection, reader: TimeReader, number: int) -> No
         connection.executemany("DELETE FROM time_owners WHERE number = ? AND split = ?", rows)
 
 
-def fold_times(connection: Connection, before: int, cells: HourCells) -> bool:
+def fold_times(connection: Connection, before: int, cells: CellBounds) -> bool:
     """Fold the times of the oldest hour that ends before this quarter; return False if there is none.
 
     Runs within a transaction of the caller. Raises sqlite3.Error.

@@ -83,13 +83,17 @@ _TIMES = "SELECT * FROM hour_times WHERE quarter >= ? AND quarter < ? ORDER BY q
 Progress = Callable[[str, float], None]
 
 
+class LedgerNotFound(GpuledgerError):
+    """There is no ledger file at the place."""
+
+
 class History:
     """A consistent snapshot of a ledger file: later writes are not visible. Close it after use."""
 
     def __init__(self, file: Path) -> None:
         """Raises GpuledgerError if the file is missing, unreadable or of another version."""
         self.file = file
-        self.connection = _open_read_only(file)
+        self.connection = _open_ledger(file)
         try:
             self.devices: Mapping[str, Device] = devices_from_rows(
                 self.connection.execute("SELECT * FROM devices").fetchall()
@@ -342,14 +346,15 @@ def _remedy(error: Exception) -> str:
     return "check that the file is complete"
 
 
-def _open_read_only(file: Path) -> Connection:
+def open_read_only(file: Path) -> Connection:
+    """A connection that sees one snapshot of a ledger file. Raises GpuledgerError if it cannot be read."""
     import os
     import sqlite3
 
     if file.exists() and not file.is_file():
         raise GpuledgerError(f"{file} is not a file: set --state-dir to the directory of the ledger")
     if not file.exists():
-        raise GpuledgerError(
+        raise LedgerNotFound(
             f"there is no ledger at {file}: set --state-dir to its directory, or run `gpuledger serve` first "
             "to create one"
         )
@@ -361,13 +366,21 @@ def _open_read_only(file: Path) -> Connection:
         try:
             # All later reads see one snapshot.
             connection.execute("BEGIN")
-            (identity,) = connection.execute("PRAGMA application_id").fetchone()
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            connection.execute("PRAGMA application_id").fetchone()
+            connection.execute("PRAGMA user_version").fetchone()
         except BaseException:
             connection.close()
             raise
     except sqlite3.Error as error:
         raise GpuledgerError(f"cannot read the ledger {file}: {error}; {_remedy(error)}") from None
+    return connection
+
+
+def _open_ledger(file: Path) -> Connection:
+    """A connection to a ledger of this version. Raises GpuledgerError."""
+    connection = open_read_only(file)
+    (identity,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
     if identity != APPLICATION_ID:
         connection.close()
         raise GpuledgerError(f"{file} is not a gpuledger ledger")

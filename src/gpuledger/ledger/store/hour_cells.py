@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import tzinfo
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gpuledger.host.time_zone import machine_time_zone, named_time_zone
 from gpuledger.ledger.store.schema import EARLIER_ZONES, TIME_FROM, ZONE
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 _META = "SELECT value FROM meta WHERE key = ?"
+
+
+class CellBounds(Protocol):
+    """The cells into which history is folded."""
+
+    def begins(self, quarter: int) -> int:
+        """The first quarter of the cell."""
+
+    def ends(self, quarter: int) -> int:
+        """The quarter after the cell."""
 
 
 class HourCells:

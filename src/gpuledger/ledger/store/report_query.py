@@ -15,7 +15,7 @@ from gpuledger.ledger.report.grouping import Grouping, find_grouping
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.prices import PriceList, PriceUse
 from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange, split_range
-from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
+from gpuledger.ledger.report.report_builder import ListUses, ReportScope, build_usage_report
 from gpuledger.ledger.report.segments import (
     PriceSegment,
     SegmentPrices,
@@ -45,14 +45,18 @@ def build_report(
     *,
     every: str = "",
     node: str = "",
+    uses: ListUses | None = None,
 ) -> UsageReport:
     """Build the report of a range. `every` splits it into hours, days, weeks or months; `node` has prices.
+
+    `uses`, of several reports, collects to what prices and teams can apply; without it, entries that apply
+    to nothing in this report are noted.
 
     Raises UsageError for an unknown grouping, and for a price list with an invalid date. See
     `require_watched_range` for ranges without data.
     """
     zone = machine_time_zone() if within.zone is None else within.zone
-    query = _ReportQuery(history, prices, zone, node, progress)
+    query = _ReportQuery(history, prices, zone, node, progress, uses)
     grouping = find_grouping(by, history.devices) if isinstance(by, str) else by
     return query.report(grouping, within, every)
 
@@ -73,8 +77,15 @@ class _ReportQuery:
     """One ledger and the prices of its report."""
 
     def __init__(
-        self, history: History, prices: Prices, zone: tzinfo, node: str, progress: Progress | None
+        self,
+        history: History,
+        prices: Prices,
+        zone: tzinfo,
+        node: str,
+        progress: Progress | None,
+        uses: ListUses | None = None,
     ) -> None:
+        self._uses = uses
         self._history = history
         self._prices = prices
         self._list = PriceList(prices, zone)
@@ -158,6 +169,7 @@ class _ReportQuery:
             gpu_sights(history),
             self._list.fingerprint,
             self._zone,
+            self._uses,
         )
 
     def _notes(self, tally: Tally) -> Iterator[str]:
@@ -176,6 +188,9 @@ class _ReportQuery:
                 "recorded only the seconds that were held idle: the others count as unknown, not as active."
             )
         uses = [PriceUse(part, self._node, *segment[1:]) for part, segment in tally.uses]
+        if self._uses is not None:
+            self._uses.parts += uses
+            return
         for problem in self._list.problems(uses):
             yield f"{problem}."
 

@@ -25,12 +25,19 @@ from gpuledger.ledger.time.span import QUARTER_MICROSECONDS
 from gpuledger.ledger.time.stored import time_fields
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart, ProcessType
-from gpuledger.model.workload import UNKNOWN, Workload
+from gpuledger.model.workload import FACTS, UNKNOWN, Workload
 
 Row = tuple[Any, ...]
 # Columns of `sessions`; in joined rows, the columns of `usage` (without number) follow.
-SESSION_COLUMNS = 36
-_OWNER_FIELDS = attrgetter(*(item.name for item in fields(Workload)))
+SESSION_COLUMNS = 37
+# Fields of Workload with a column: those before the labels, and the first facts. The others are JSON.
+_NAMES = tuple(item.name for item in fields(Workload))
+_NAMES = _NAMES[: _NAMES.index("labels")]
+_FACT_COLUMNS = ("controller_kind", "controller", "slurm_account", "partition")
+_owner_names, _owner_facts = attrgetter(*_NAMES), attrgetter(*_FACT_COLUMNS)
+_OTHER_FACTS = tuple(name for name in FACTS if name not in _FACT_COLUMNS)
+# The columns of `sessions` from which `facts_from_columns` reads.
+FACT_COLUMNS = (*_FACT_COLUMNS, "facts")
 
 
 def device_row(device: Device) -> Row:
@@ -78,7 +85,7 @@ def session_row(one: OpenSession) -> Row:
     """A row of `sessions`."""
     process, host = one.process, one.process.host
     device, start = process.device, host.start
-    *names, labels, controller_kind, controller, account, partition = _OWNER_FIELDS(process.workload)
+    owner = process.workload
     return (
         one.number,
         device.uuid,
@@ -97,14 +104,17 @@ def session_row(one: OpenSession) -> Row:
         host.uid,
         host.user,
         host.missing,
-        *names,
+        *_owner_names(owner),
         one.first_seen,
-        _text(labels),
-        controller_kind,
-        controller,
-        account,
-        partition,
+        _text(owner.labels),
+        *_owner_facts(owner),
+        _text({name: value for name in _OTHER_FACTS if (value := getattr(owner, name))}),
     )
+
+
+def facts_from_columns(*columns: str) -> dict[str, str]:
+    """The facts of an owner by name, from FACT_COLUMNS."""
+    return {**dict(zip(_FACT_COLUMNS, columns, strict=False)), **json.loads(columns[-1])}
 
 
 def usage_row(one: OpenSession) -> Row:
@@ -155,8 +165,9 @@ def session_from_row(row: Row, devices: Mapping[str, Device]) -> OpenSession:
 
 def owner_from_row(row: Row) -> Workload:
     """The owner from a row of `sessions`; the columns are in the order of Workload's fields."""
-    labels = tuple((name, value) for name, value in json.loads(row[31]))
-    return Workload(*(*row[17:30], labels, *row[32:36]))
+    names = dict(zip(_NAMES, row[17:30], strict=True))
+    facts = facts_from_columns(*row[32:SESSION_COLUMNS])
+    return owner_from_fields({**names, "labels": json.loads(row[31]), **facts})
 
 
 def allocation_row(one: AllocationPeriod) -> Row:

@@ -21,6 +21,8 @@ TIME_FROM, ZONE, EARLIER_ZONES = "time_from", "zone", "earlier_zones"
 # The unix seconds until which a file does not say in which seconds activity was unknown; missing if it always
 # does.
 ACTIVITY_FROM = "activity_from"
+# Identifies the ledger, whatever its file and its node are called.
+BOOKS_ID = "books_id"
 
 _FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -261,7 +263,12 @@ CREATE TABLE gpu_times (
 ) WITHOUT ROWID;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS, _TIME)
+_FACTS = """
+-- JSON of the facts about the owner, by name, that have no column above.
+ALTER TABLE sessions ADD COLUMN facts TEXT NOT NULL DEFAULT '{}';
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS, _TIME, _FACTS)
 
 
 class NotALedger(Exception):

@@ -16,7 +16,7 @@ from gpuledger.host.time_zone import time_zone_name
 from gpuledger.ledger.journal import Journal, StoredGpu, StoredLedger
 from gpuledger.ledger.store.hour_cells import update_zone
 from gpuledger.ledger.store.retention import RetentionLimits, prune_history
-from gpuledger.ledger.store.schema import BEGUN, CREATED, NotALedger, SchemaTooNew, migrate_schema
+from gpuledger.ledger.store.schema import BEGUN, BOOKS_ID, CREATED, NotALedger, SchemaTooNew, migrate_schema
 from gpuledger.ledger.store.state_directory import LedgerLock, is_same_file, set_aside
 from gpuledger.ledger.store.tables import load_ledger, write_journal
 from gpuledger.ledger.watched_time import QUARTER
@@ -136,6 +136,8 @@ class Store:
             meta: Mapping[str, object] = dict(connection.execute("SELECT key, value FROM meta"))
             if not meta:
                 connection.execute("INSERT INTO meta VALUES (?, ?)", (CREATED, self._clock.unix()))
+            if BOOKS_ID not in meta:
+                connection.execute("INSERT INTO meta VALUES (?, ?)", (BOOKS_ID, os.urandom(16).hex()))
         except BaseException:
             connection.close()
             raise
@@ -257,11 +259,7 @@ class Store:
         connection.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (BEGUN, unix))
         if not self._continues_counters:
-            connection.execute("DELETE FROM series")
-            connection.execute("DELETE FROM told")
-            connection.execute("DELETE FROM owners")
-            connection.execute("UPDATE gpus SET base = total, closed = 0")
-            connection.execute(_TIME_FROM_ZERO)
+            restart_counters(connection)
 
     def _fail(self, error: Exception, now: float) -> None:
         if _is_damage(error):
@@ -329,6 +327,15 @@ class Store:
             log.error("%s: %s; the last changes of the ledger could not be stored", self.file, error)
         finally:
             connection.close()
+
+
+def restart_counters(connection: sqlite3.Connection) -> None:
+    """Let the exported counters of energy and time begin at 0; accounts continue. Raises sqlite3.Error."""
+    connection.execute("DELETE FROM series")
+    connection.execute("DELETE FROM told")
+    connection.execute("DELETE FROM owners")
+    connection.execute("UPDATE gpus SET base = total, closed = 0")
+    connection.execute(_TIME_FROM_ZERO)
 
 
 def _from_zero(stored: StoredLedger) -> StoredLedger:

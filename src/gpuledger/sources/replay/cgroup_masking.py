@@ -21,7 +21,8 @@ _PLAIN: Final = re.compile(
     r"|(?:system|user|machine|init|session|app|background|podruntime|runtime|docker)\.(?:slice|scope)"
     r"|user|system|init|default|k8s\.io|actions_job|ecs|lxc|lxc\.payload|lxc\.monitor|openrc|slurm|libpod_parent"
     r"|slurmstepd\.scope|task_(?:\d+|special)|supervisor|payload|container|session-c?\d+\.scope"
-    r"|pbs_jobs\.service|jobid|jobs|pbspro|pbspro\.slice|torque|htcondor|machine"
+    r"|pbs_jobs\.service|jobid|jobs|pbspro|pbspro\.slice|torque|htcondor|machine|lsf|nomad|share|reserve"
+    r"|(?:nomad|share|reserve)\.slice"
 )
 
 SegmentRule = tuple[re.Pattern[str], Callable[[re.Match[str], Masks], str]]
@@ -44,6 +45,15 @@ def _build_rules() -> tuple[SegmentRule, ...]:
         (r"uid_(\d{1,10})", lambda found, masks: f"uid_{_mask_uid(found[1], masks)}"),
         (r"job_(\d+)", lambda found, masks: f"job_{masks.job(found[1])}"),
         (r"s[0-9A-HJKMNP-TV-Z]{13}", lambda found, masks: masks.job(found[0])),
+        (r"job\.(\d{1,20})(\.\d+\.\d+)", lambda found, masks: f"job.{masks.job(found[1])}{found[2]}"),
+        (
+            r"imp-shell-(\d+)-(f[1-9A-HJ-NP-Za-km-z]{1,12})\.service",
+            lambda found, masks: f"imp-shell-{found[1]}-{masks.job(found[2])}.service",
+        ),
+        (
+            rf"({_UUID})\.(.+?)(\.scope)?",
+            lambda found, masks: f"{masks.job(found[1])}.{masks.step(clean_name(found[2]))}{found[3] or ''}",
+        ),
         (
             r"pbspro-(\d.*)\.slice",
             lambda found, masks: (
@@ -99,6 +109,7 @@ _NAMED_BELOW: Final[dict[str, Callable[[str, Masks], str]]] = {
     "openrc": lambda name, masks: masks.unit(clean_name(name)),
     **dict.fromkeys(("jobid", "jobs", "pbspro", "torque"), lambda name, masks: masks.job(clean_name(name))),
     "ecs": lambda name, masks: masks.name("task", name),
+    "lsf": lambda name, masks: masks.name("cluster", name),
 }
 
 

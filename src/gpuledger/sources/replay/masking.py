@@ -12,7 +12,7 @@ from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.model.snapshot import CollectorRun, Failure, Reading, Snapshot, SourceInfo
-from gpuledger.model.workload import Allocation, Workload
+from gpuledger.model.workload import FACTS, Allocation, Workload
 from gpuledger.sources.replay.cgroup_masking import mask_cgroup
 from gpuledger.sources.replay.masks import Masks, without_arguments
 from gpuledger.sources.replay.recording import Outage, RecordingEntry
@@ -101,9 +101,9 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
         "missing": _keep_word,
     },
     Workload: {
+        **{fact: _name_rule(fact.replace("_", "-")) for fact in FACTS},
         **dict.fromkeys(("kind", "runtime", "found_by", "missing", "controller_kind"), _keep_word),
         "labels": _mask_labels,
-        "controller": _name_rule("controller"),
         "namespace": _name_rule("namespace"),
         "pod": _name_rule("pod"),
         "container": _name_rule("container"),
@@ -113,8 +113,8 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
         "step": Masks.step,
         "unit": Masks.unit,
         "user": Masks.user,
-        "slurm_account": _name_rule("slurm-account"),
-        "partition": _name_rule("partition"),
+        "array_job": Masks.job,
+        "array_task": Masks.step,
     },
     GpuProcess: {"name": Masks.program},
     Failure: {"part": _keep_word, "reason": _keep_word, "detail": _keep_error_detail},

@@ -17,6 +17,8 @@ _FIRST_UID: Final = 3_000_000_000
 _UIDS: Final = 1_000_000_000
 _BASE32: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _SLUID: Final = re.compile(r"s[0-9A-HJKMNP-TV-Z]{13}")
+# Flux: a number in base 58, which has no 0, I, O and l, behind an f.
+_FLUX_JOB: Final = re.compile(r"f[1-9A-HJ-NP-Za-km-z]{1,12}")
 # PBS and TORQUE: 1234.server; in a job array, 1234[7].server.
 _BATCH_JOB: Final = re.compile(r"(\d+)(\[\d*\])?(?:\.(.+))?", re.ASCII | re.DOTALL)
 _SLOT: Final = re.compile(r"(slot\d+(?:_\d+)?)(?:@(.+))?", re.ASCII | re.DOTALL)
@@ -96,7 +98,11 @@ class Masks:
         return self.name("user", original)
 
     def job(self, original: str) -> str:
-        """Mask a job number, a SLUID, a number with a server name, or a name."""
+        """Mask a job number, a SLUID, a UUID, a Flux job, a number with a server name, or a name."""
+        if _UUID.fullmatch(original):
+            return self._uuid(original)
+        if _FLUX_JOB.fullmatch(original):
+            return self._mask("job", original, lambda digest, _: f"f{digest[:11].replace('0', 'z')}")
         if _SLUID.fullmatch(original):
             return self._mask("job", original, lambda digest, _: _as_sluid(digest))
         if (found := _BATCH_JOB.fullmatch(original)) and (found[2] or found[3]):

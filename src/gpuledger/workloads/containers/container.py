@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import NamedTuple
 
 from gpuledger.model.text import clean_name
 
@@ -11,6 +13,53 @@ Containers = Mapping[str, str]
 
 # Docker and Podman show 12 digits to users; shorter ids are rejected.
 _MIN_ID_LENGTH = 12
+# Seconds by which a list of containers can miss one whose process has begun: its start takes a moment, and
+# the clocks of the machine and of a process's start differ.
+_LIST_LAG = 2.0
+
+
+class RuntimeList(NamedTuple):
+    """The running containers that one socket lists.
+
+    `read_at` is the unix time of the last successful read, None if there was none. `tried` is False before
+    the first read; `success` is whether the last one succeeded.
+    """
+
+    names: Containers
+    read_at: float | None = None
+    tried: bool = True
+    success: bool = True
+
+    def can_know(self, started: float) -> bool:
+        """Whether the list is new enough to have a container with a process that started at this time."""
+        return self.read_at is not None and self.read_at >= started + _LIST_LAG
+
+
+class Listing(Enum):
+    """What the sockets of container runtimes can say about a container that none of them names."""
+
+    PENDING = "a read that could name it is due"
+    UNLISTED = "no socket has it"
+    UNREADABLE = "a socket cannot be read"
+    NO_SOCKET = "there is no socket"
+
+
+def find_listing(runtimes: Iterable[RuntimeList], started: float) -> Listing:
+    """The state of the sockets for a container that none names; its process started at unix `started`."""
+    found = Listing.NO_SOCKET
+    for one in runtimes:
+        if not one.tried or (one.success and not one.can_know(started)):
+            return Listing.PENDING
+        if not one.success and not one.can_know(started):
+            found = Listing.UNREADABLE
+        elif found is Listing.NO_SOCKET:
+            found = Listing.UNLISTED
+    return found
+
+
+def short_id(container_id: str) -> str:
+    """The id of a container as Docker and Podman show it: 12 digits; longer forms (ECS) are kept."""
+    return container_id[:_MIN_ID_LENGTH] if len(container_id) == 64 else container_id
 
 
 def find_container_name(containers: Containers, container_id: str) -> str:

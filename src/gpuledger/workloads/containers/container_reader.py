@@ -9,10 +9,10 @@ import stat
 from functools import partial
 from pathlib import Path
 
-from gpuledger.host.owner_index import PolledIndex
+from gpuledger.host.owner_index import PolledIndex, is_tried
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.workloads.containers.container import Containers, parse_containers
+from gpuledger.workloads.containers.container import Containers, RuntimeList, parse_containers
 from gpuledger.workloads.containers.settings import ContainerSettings
 
 CONTAINER_PERIOD = 30.0
@@ -28,6 +28,12 @@ def open_container_indexes(
         for name, path, flag in settings.sockets()
         if is_socket(path)
     )
+
+
+def list_runtime(index: PolledIndex[Containers]) -> RuntimeList:
+    """The containers that an index knows now, and how new the list is."""
+    health = index.health
+    return RuntimeList(index.value, health.last_success, is_tried(health), health.success)
 
 
 def is_socket(path: str) -> bool:

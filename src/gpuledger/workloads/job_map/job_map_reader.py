@@ -1,51 +1,65 @@
 """Reads the job-mapping directory that prologs and epilogs of a batch system write.
 
-One file per device, `<minor>` or `<minor>.<gpu instance id>`, one job id per line; an empty file or `0` means
-idle. The number is the minor, not the index: inside the device cgroup of a job they differ, outside they can.
-Prologs write without locking: an incomplete file is ignored until it has not changed for one second.
+One file per device, `<minor>`, `<minor>.<gpu instance id>` or a UUID (file_names.py), one job id per line; an
+empty file or `0` means idle. The number is the minor, not the index: inside the device cgroup of a job they
+differ, outside they can. Prologs write without locking: an incomplete file is ignored until it has not
+changed for one second.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuledger.host.files import ReadFile, read_at_most
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
-from gpuledger.model.text import decode_utf8
+from gpuledger.model.text import decode_utf8, to_short_line
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import DeviceIndex, DeviceRef
+from gpuledger.workloads.job_map.file_names import is_device_folder, is_leftover, parse_file_name
 from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
 
-_NAME: Final = re.compile(r"(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
 # Slurm: 123, 123_4. PBS: 123[4].server. LSF: 123[4]. Grid Engine: 123.1.
 _JOB: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\[\]@:+-]{0,63}", re.ASCII)
 # In seconds. A younger file without a final newline is considered half-written.
 _SETTLE_SECONDS: Final = 1.0
 _MAX_BYTES: Final = 64 * 1024
+_MOST_STRANGE: Final = 1000
 _IDLE: Final = frozenset({"", "0"})
 
 
 @dataclass(frozen=True, slots=True)
 class MappedJob:
-    """One job on one device."""
+    """One job on one device. `file` is the path of the file below the directory."""
 
     device: DeviceRef
     job: str
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobMap:
-    """Every job of the directory at one moment. `files` counts devices, including idle ones."""
+    """Every job of the directory at one moment.
+
+    `files` counts the files of devices, including idle ones. `devices` are those that the files name, with
+    the file. `strange` are other files and directories; `damaged` are files with a line that is no job id, or
+    that cannot be read, with the reason.
+    """
 
     jobs: tuple[MappedJob, ...] = ()
     files: int = 0
+    devices: tuple[tuple[DeviceRef, str], ...] = ()
+    strange: tuple[str, ...] = ()
+    damaged: tuple[tuple[str, str], ...] = ()
 
     def __len__(self) -> int:
         return len(self.jobs)
@@ -61,6 +75,7 @@ _Stamp = tuple[int, int, int]
 class _FileEntry:
     stamp: _Stamp | None
     jobs: tuple[str, ...]
+    problem: str = ""
 
 
 _read_file = partial(read_at_most, longest=_MAX_BYTES)
@@ -79,25 +94,51 @@ class JobMapReader:
         """The jobs in the directory now. Raises GpuledgerError if it cannot be read."""
         known: dict[str, _FileEntry] = {}
         jobs: list[MappedJob] = []
-        for name, device in self._devices():
+        devices: list[tuple[DeviceRef, str]] = []
+        names, strange = self._names()
+        for name, refs in names:
             if entry := self._entry(name):
                 known[name] = entry
-                jobs += [MappedJob(device, job) for job in entry.jobs]
+                devices += [(ref, name) for ref in refs]
+                jobs += [MappedJob(ref, job, name) for ref in refs for job in entry.jobs]
         self._known = known
-        return JobMap(tuple(jobs), len(known))
+        damaged = tuple((name, entry.problem) for name, entry in known.items() if entry.problem)
+        return JobMap(tuple(jobs), len(known), tuple(devices), strange, damaged)
 
-    def _devices(self) -> Iterator[tuple[str, DeviceRef]]:
+    def _names(self) -> tuple[list[tuple[str, tuple[DeviceRef, ...]]], tuple[str, ...]]:
+        """The files of devices, and the other names."""
+        found: list[tuple[str, tuple[DeviceRef, ...]]] = []
+        strange: list[str] = []
+        for name, is_folder in self._entries():
+            refs = () if is_folder else parse_file_name(name)
+            if refs:
+                found.append((name, refs))
+            else:
+                strange.append(name)
+        return sorted(found, key=lambda item: _order(*item)), tuple(sorted(strange)[:_MOST_STRANGE])
+
+    def _entries(self, below: str = "") -> Iterator[tuple[str, bool]]:
+        """Paths below the directory, and whether they are directories; without leftovers of editors."""
         try:
-            names = [path.name for path in self._directory.iterdir()]
+            with os.scandir(self._directory / below) as listed:
+                entries = list(listed)
         except OSError as error:
+            if below:
+                # Removed meanwhile.
+                return
             raise GpuledgerError(
                 f"{self._directory}: {error.strerror}; set --hpc-job-mapping-dir to the directory that the "
                 "batch system's prolog writes, and make it readable to gpuledger"
             ) from None
-        found = [(match, name) for name in names if (match := _NAME.fullmatch(name))]
-        for match, name in sorted(found, key=lambda item: (int(item[0][1]), int(item[0][2] or -1))):
-            minor, gi = str(int(match[1])), match[2]
-            yield name, DeviceRef("minor", minor) if gi is None else DeviceRef("mig", f"{minor}/{int(gi)}")
+        for entry in entries:
+            path = f"{below}/{entry.name}" if below else entry.name
+            if is_leftover(entry.name):
+                continue
+            is_folder = _is_folder(entry)
+            if is_folder and is_device_folder(path):
+                yield from self._entries(path)
+            else:
+                yield path, is_folder
 
     def _entry(self, name: str) -> _FileEntry | None:
         path = self._directory / name
@@ -110,23 +151,41 @@ class JobMapReader:
             raw = self._read(str(path))
         except FileNotFoundError:
             return None
-        except OSError:
+        except OSError as error:
             # A file that is not readable now does not mean that the job ended.
-            return before or _FileEntry(None, ())
+            return _FileEntry(None, before.jobs if before else (), error.strerror or "cannot be read")
         # A time in the future comes from the clock of a file server: waiting for it is useless.
         is_settled = not 0 <= self._clock.unix() - found.st_mtime_ns / 1e9 < _SETTLE_SECONDS
         whole = raw.endswith(b"\n") and b"\0" not in raw
         if not whole and not is_settled and before:
             return _FileEntry(None, before.jobs)
         # No stamp for a young file: two writes can fall into one tick of the file system's clock.
-        return _FileEntry(stamp if is_settled else None, _jobs(raw, whole or is_settled))
+        return _FileEntry(stamp if is_settled else None, *_jobs(raw, whole or is_settled))
 
 
-def _jobs(raw: bytes, is_complete: bool) -> tuple[str, ...]:
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        # A link to itself.
+        return False
+
+
+def _order(name: str, refs: Sequence[DeviceRef]) -> tuple[bool, list[int], str]:
+    """Files with numbers first, in the order of these."""
+    first = refs[0]
+    numbers = [] if first.by == "uuid" else [int(number) for number in first.name.split("/")]
+    return (first.by == "uuid", numbers, name)
+
+
+def _jobs(raw: bytes, is_complete: bool) -> tuple[tuple[str, ...], str]:
+    """The job ids, and what is wrong with the first line that has none."""
     lines = decode_utf8(raw).split("\n")
     # A last line without a newline may be cut: 12 of 1234.
     job_ids = [line.strip() for line in (lines if is_complete else lines[:-1])]
-    return tuple(dict.fromkeys(job for job in job_ids if job not in _IDLE and _JOB.fullmatch(job)))
+    jobs = dict.fromkeys(job for job in job_ids if job not in _IDLE and _JOB.fullmatch(job))
+    wrong = next((job for job in job_ids if job not in _IDLE and not _JOB.fullmatch(job)), "")
+    return tuple(jobs), f"'{to_short_line(wrong)}' is no job id" if wrong else ""
 
 
 FOUND_BY: Final = "job_map"
@@ -145,7 +204,39 @@ def job_map_allocations(
     found: dict[tuple[str, str], Allocation] = {}
     for item in jobs.jobs:
         known = slurm_jobs.get(item.job)
-        workload = Workload(kind=kind, job=item.job, user=known.user if known else "", found_by=FOUND_BY)
+        facts = known.facts if known else {}
+        user = known.user if known else ""
+        workload = Workload(kind=kind, job=item.job, user=user, found_by=FOUND_BY, **facts)
         for device in index.find(item.device):
             found.setdefault((item.job, device.uuid), Allocation(device, workload, found_by=FOUND_BY))
     return tuple(found.values())
+
+
+class MapProblems(NamedTuple):
+    """Files with a job but no device here, and pairs of files with different jobs for one device."""
+
+    unknown: tuple[str, ...]
+    contradicting: tuple[tuple[str, str], ...]
+
+
+def find_map_problems(jobs: JobMap, devices: Sequence[Device]) -> MapProblems:
+    """What is wrong with a JobMap on a machine with these Devices."""
+    index = DeviceIndex(devices)
+    listed: defaultdict[str, set[str]] = defaultdict(set)
+    for item in jobs.jobs:
+        listed[item.file].add(item.job)
+    unknown: list[str] = []
+    files: defaultdict[str, list[str]] = defaultdict(list)
+    for ref, file in jobs.devices:
+        found = index.find(ref)
+        if listed[file] and not found:
+            unknown.append(file)
+        for device in found:
+            files[device.uuid].append(file)
+    contradicting = {
+        (first, other)
+        for names in files.values()
+        for first, other in combinations(names, 2)
+        if listed[first] and listed[other] and listed[first] != listed[other]
+    }
+    return MapProblems(tuple(dict.fromkeys(unknown)), tuple(sorted(contradicting)))

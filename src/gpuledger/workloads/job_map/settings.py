@@ -18,8 +18,8 @@ class JobMapSettings:
         "job_map.dir",
         text,
         "",
-        "directory in which the batch system's prolog writes one file per GPU (<minor>, or <minor>.<gpu "
-        "instance>) with one job id per line",
+        "directory in which the batch system's prolog writes one file per GPU (<minor>, <minor>.<gpu "
+        "instance>, or a UUID as in CUDA_VISIBLE_DEVICES) with one job id per line",
         flags=("--hpc-job-mapping-dir",),
         metavar="DIR",
     )

@@ -21,10 +21,15 @@ from gpuledger.model.checks import (
 )
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
-from gpuledger.workloads.pod_resources.allocation_matching import MatchResult, match_allocations
+from gpuledger.workloads.pod_resources.allocation_matching import (
+    MatchResult,
+    claim_uses,
+    match_allocations,
+)
 from gpuledger.workloads.pod_resources.device_names import KubeletAllocation, PodResources
 from gpuledger.workloads.pod_resources.kubelet_index import read_checkpoint
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimUse, ResourceClaims
 from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, ResourceSlices
 
 _SOCKET: Final = Subject("kubernetes.pod_resources", "pod-resources socket")
@@ -33,13 +38,19 @@ _CHECKPOINT: Final = Subject("kubernetes.checkpoint", "device plugin checkpoint"
 _DEVICES: Final = Subject("kubernetes.devices", "allocated devices")
 _OTHERS: Final = Subject(_DEVICES.check, "other resources")
 _DRA: Final = Subject("kubernetes.dra", "DRA devices")
+_CLAIMS: Final = Subject(_DRA.check, "ResourceClaims")
 _SHOWN: Final = 3
+
+
+# The claims in use, and why some of them could not be read.
+ReadClaims = Callable[[tuple[ClaimUse, ...]], tuple[ResourceClaims, GpuledgerError | None]]
 
 
 def pod_resources_checks(
     settings: PodResourcesSettings,
     devices: Callable[[], tuple[Device, ...] | None] = lambda: None,
     slices: Callable[[], ResourceSlices] = lambda: NO_SLICES,
+    claims: ReadClaims = lambda _: (NO_CLAIMS, None),
     *,
     enabled: bool = True,
     needs: tuple[str, ...] = (),
@@ -48,11 +59,12 @@ def pod_resources_checks(
 
     `devices` returns the Devices of this machine, or None if they are not known: then resource names are
     listed but not matched. `needs` are the checks that must not fail before it is called. `slices` returns
-    the UUIDs of DRA devices. `enabled` is whether Kubernetes is on.
+    the UUIDs of DRA devices, `claims` what the ResourceClaims in use say. `enabled` is whether Kubernetes is
+    on.
     """
     if not enabled:
         return (Check(*_SOCKET, lambda: [skipped(*_SOCKET, "Kubernetes is off")]),)
-    checks = _PodResourcesChecks(settings, devices, slices)
+    checks = _PodResourcesChecks(settings, devices, slices, claims)
     return (
         Check(*_SOCKET, checks.socket, limit=20.0),
         Check(*_CHECKPOINT, checks.checkpoint),
@@ -68,10 +80,12 @@ class _PodResourcesChecks:
         settings: PodResourcesSettings,
         devices: Callable[[], tuple[Device, ...] | None],
         slices: Callable[[], ResourceSlices],
+        claims: ReadClaims,
     ) -> None:
         self._settings = settings
         self._devices = devices
         self._slices = slices
+        self._claims = claims
         self._resources: PodResources | None = None
         self._reached = True
 
@@ -118,7 +132,17 @@ class _PodResourcesChecks:
             return
         by_dra = any(allocation.claimed_device for allocation in resources)
         slices = self._slices() if by_dra else NO_SLICES
-        yield from _matched(match_allocations(resources, devices, NO_PODS, slices, settings=self._settings))
+        claims, error = self._claims(claim_uses(resources, self._settings))
+        if error is not None:
+            why, remedy = split_remedy(error)
+            yield warning(
+                *_CLAIMS,
+                f"{why}: claims with adminAccess hold their devices, except if they have all",
+                remedy,
+            )
+        yield from _matched(
+            match_allocations(resources, devices, NO_PODS, slices, claims, settings=self._settings)
+        )
 
 
 def _matched(outcome: MatchResult) -> Iterator[Finding]:
@@ -138,6 +162,9 @@ def _matched(outcome: MatchResult) -> Iterator[Finding]:
     if outcome.skipped:
         names = ", ".join(sorted(outcome.skipped))
         yield skipped(*_OTHERS, f"not GPUs by --kubernetes-resources and --kubernetes-dra-drivers: {names}")
+    if outcome.monitoring:
+        names = ", ".join(sorted("/".join(claim) for claim in outcome.monitoring))
+        yield works(*_CLAIMS, f"for monitoring, hold nothing: {names}")
     if any(item.found_by == "dra_name" for item in outcome.allocations):
         yield warning(
             *_DRA,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.workloads.device_index import DeviceTables
+from gpuledger.workloads.device_index import UUID_FORM, DeviceTables
 from gpuledger.workloads.pods.pod import ResourceSlices
 
 FOUND_BY_SOCKET = "pod_resources"
@@ -45,6 +45,11 @@ class KubeletAllocation:
     claimed_device: ClaimedDevice | None = None
     pod_uid: str = ""
 
+    @property
+    def claim_name(self) -> tuple[str, str]:
+        """Namespace and name of the ResourceClaim, which is in the namespace of its pod; else empty."""
+        return (self.namespace, self.claimed_device.claim) if self.claimed_device else ("", "")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodResources:
@@ -52,13 +57,15 @@ class PodResources:
 
     `found_by` is `pod_resources` (the socket) or `checkpoint`; `socket_error` says why the checkpoint was
     read. No two reads are equal, so that matching checks the pods' cgroups again after each. `replicas` is
-    the number of ids that a shared device has, by resource and device id without its replica.
+    the number of ids that a shared device has, by resource and device id without its replica. `ignored` names
+    the entries that make no sense.
     """
 
     allocations: tuple[KubeletAllocation, ...] = ()
     found_by: str = FOUND_BY_SOCKET
     socket_error: str = ""
     replicas: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.allocations)
@@ -80,11 +87,36 @@ _DRA_GPU: Final = re.compile(r"gpu-(\d+)")
 _DRA_MIG: Final = re.compile(r"gpu-(\d+)-mig-(\d+(?:c\.\d+)?g\.\d+gb(?:[.+-][a-z.+]+)?)-\d+-\d+")
 # Replicas of time-slicing: NVIDIA's plugin appends ::N, Google's /vgpuN.
 _REPLICA: Final = re.compile(r"(?:::\d*.*|/vgpu\d+)$")
+# A full UUID, and what a plugin appended to it: HAMi and Volcano -N, others _-_-N, -core-N, ...
+_TAILED: Final = re.compile(
+    rf"((?:gpu|mig)-{UUID_FORM}|mig-gpu-{UUID_FORM}/\d{{1,3}}/\d{{1,3}})([^0-9a-f].*)", re.ASCII | re.DOTALL
+)
 
 
 def without_replica(device_id: str) -> str:
-    """The device id in lower case, without the number of a replica."""
-    return _REPLICA.sub("", device_id.strip().lower())
+    """The device id in lower case, without the number of a replica or what else follows a full UUID."""
+    name = _REPLICA.sub("", device_id.strip().lower())
+    tailed = _TAILED.fullmatch(name)
+    return tailed[1] if tailed else name
+
+
+def is_equal_replica(device_id: str) -> bool:
+    """Whether the id is a replica by time-slicing or MPS: all replicas of a device are equal parts of it.
+
+    The number behind a UUID of HAMi is not: an annotation of the pod states the size of that share.
+    """
+    return _REPLICA.search(device_id.strip().lower()) is not None
+
+
+def is_numbered_share(device_id: str) -> bool:
+    """Whether the id is a GPU's UUID with the number of a share, as those of HAMi and Volcano.
+
+    Only with such an id does an annotation count: in other clusters users can write the same annotation. The
+    ids of MIG instances are the devices themselves.
+    """
+    name = device_id.strip().lower()
+    is_share = name != without_replica(name) and not is_equal_replica(name)
+    return is_share and not name.startswith("mig-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +143,10 @@ class DeviceNames(DeviceTables):
         if match := _CDI.fullmatch(name):
             return self._find_cdi(match[1], match[2])
         return self._find_name(name)
+
+    def has_instances(self, gpu: Gpu) -> bool:
+        """Whether the Gpu is divided into MIG instances."""
+        return bool(self._instances.get(gpu))
 
     def by_uuid(self, uuid: str) -> Device | NoMatch:
         """The Device with this UUID."""
@@ -151,7 +187,7 @@ class DeviceNames(DeviceTables):
             no_match = NoMatch("mig-gpu", "no instance of that Gpu with these ids here")
             return self._uuids.get(name) or no_match
         if name.startswith(("gpu-", "mig-")):
-            return self.by_uuid(name)
+            return self.by_uuid(without_replica(name))
         if match := _NODE.fullmatch(name):
             return self._find_device_node(int(match[1]), match[2])
         if name.isdecimal():

@@ -66,10 +66,16 @@ def read_checkpoint(path: Path) -> PodResources:
         raise GpuledgerError(
             f"PodDeviceEntries in {path} is not a list; set --device-plugin-checkpoint to the kubelet's file"
         )
+    parsed = [tuple(_parse_entry(entry)) for entry in entries]
     return PodResources(
-        tuple(allocation for entry in entries for allocation in _parse_entry(entry)),
+        tuple(allocation for allocations in parsed for allocation in allocations),
         found_by=FOUND_BY_CHECKPOINT,
         replicas=count_replicas(_registered(data.get("RegisteredDevices"))),
+        ignored=tuple(
+            f"the checkpoint's entry of pod {_pod_name(entry)} is ignored: it lacks UID, resource or devices"
+            for entry, allocations in zip(entries, parsed, strict=True)
+            if not allocations
+        ),
     )
 
 
@@ -88,6 +94,13 @@ def _parse_entry(entry: object) -> Iterator[KubeletAllocation]:
         return
     for device in dict.fromkeys(_ids(entry.get("DeviceIDs"))):
         yield KubeletAllocation(container=container, resource=resource, device_id=device, pod_uid=uid)
+
+
+def _pod_name(entry: object) -> str:
+    fields = entry if isinstance(entry, dict) else {}
+    return (
+        f"{_text(fields.get('PodUID')) or '(no UID)'}, container {_text(fields.get('ContainerName')) or '-'},"
+    )
 
 
 def _ids(by_numa_node: Any) -> Iterator[str]:
@@ -122,6 +135,7 @@ class KubeletIndex(PolledIndex[PodResources]):
         self._list_allocations = list_allocations
         self._read_checkpoint = read_checkpoint
         self._replicas: ReplicaCounts = {}
+        self._ignored: tuple[str, ...] = ()
         read = self._read_allocations
         super().__init__("pod_resources", read, NO_POD_RESOURCES, period=period, clock=clock)
 
@@ -133,6 +147,9 @@ class KubeletIndex(PolledIndex[PodResources]):
 
     def _read_allocations(self) -> PodResources:
         found = self._read_socket_or_checkpoint()
+        for ignored in sorted({*found.ignored} - {*self._ignored}):
+            log.warning("%s", ignored)
+        self._ignored = found.ignored
         # A number that is not known at the moment, because a plugin restarts, remains in force.
         self._replicas = {**self._replicas, **found.replicas}
         return found if found.replicas == self._replicas else replace(found, replicas=self._replicas)

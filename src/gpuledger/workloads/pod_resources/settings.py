@@ -45,7 +45,7 @@ class PodResourcesSettings:
     resources: tuple[str, ...] = setting(
         "kubernetes.resources",
         comma_separated(_resource_pattern),
-        ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*"),
+        ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*", "volcano.sh/vgpu-number"),
         "resource names under which device plugins allocate GPUs, comma-separated; a trailing * matches any "
         "ending",
         flags=("--kubernetes-resources",),

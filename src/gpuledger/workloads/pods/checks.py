@@ -23,9 +23,12 @@ from gpuledger.model.checks import (
     works,
 )
 from gpuledger.model.errors import GpuledgerError
+from gpuledger.model.source import Clock
+from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimUse, ResourceClaims
 from gpuledger.workloads.pods.pod import NO_SLICES, ResourceSlices
 from gpuledger.workloads.pods.pod_logs import read_pod_logs
 from gpuledger.workloads.pods.pod_watch import PODS_PATH
+from gpuledger.workloads.pods.resource_claims import ClaimReader
 from gpuledger.workloads.pods.resource_slices import SliceReader
 
 API: Final = Subject("kubernetes.api", "Kubernetes API")
@@ -65,6 +68,19 @@ def read_slices(settings: KubernetesSettings, node: str, environment: Mapping[st
         return SliceReader(ApiClient(access, timeout=15.0), node).read() if access else NO_SLICES
     except GpuledgerError:
         return NO_SLICES
+
+
+def read_claims(
+    settings: KubernetesSettings, environment: Mapping[str, str], clock: Clock, uses: tuple[ClaimUse, ...]
+) -> tuple[ResourceClaims, GpuledgerError | None]:
+    """What the ResourceClaims in use say, and why some of them could not be read."""
+    try:
+        access = find_access(settings, environment)
+    except GpuledgerError as error:
+        return NO_CLAIMS, error
+    if access is None:
+        return NO_CLAIMS, None
+    return ClaimReader(ApiClient(access, timeout=15.0), clock).read(uses)
 
 
 class _KubernetesChecks:

@@ -12,6 +12,10 @@ from typing import Any, Final
 from gpuledger.kubernetes import fields
 from gpuledger.kubernetes.fields import mapping_at, mappings_at
 from gpuledger.model.text import clean_name, matches_any
+from gpuledger.model.workload import POD_FACTS
+from gpuledger.workloads.pods.capacities import Capacities
+from gpuledger.workloads.pods.controller import find_origin
+from gpuledger.workloads.pods.gpu_shares import NO_SHARES, PodShares, parse_pod_shares
 
 # The API's mirror of a static pod has a different UID; cgroup and log directory of the pod show this hash.
 _HASHES: Final = ("kubernetes.io/config.hash", "kubernetes.io/config.mirror")
@@ -27,10 +31,9 @@ class Pod:
 
     `containers` maps container ids without the runtime prefix to names, including init and ephemeral
     containers and the previous id of a restarted container. `labels` are the allowed ones, sorted.
-    `controller_kind` and `controller` are the owner reference with `controller: true`: for a pod of a
-    Deployment the ReplicaSet, because reading the Deployment would take another permission. `hash` is the UID
+    `controller_kind`, `controller` and `queue` are those of PodOrigin. `hash` is the UID
     in the cgroup of a static pod. `finished` pods run and hold nothing. `created` is in Unix seconds, None if
-    unknown.
+    unknown. `shares` are the parts of GPUs that its annotations state.
     """
 
     uid: str
@@ -44,6 +47,13 @@ class Pod:
     hash: str = ""
     finished: bool = False
     created: float | None = None
+    shares: PodShares = NO_SHARES
+    queue: str = ""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The pod's facts by field of Workload."""
+        return {fact: getattr(self, fact) for fact in POD_FACTS}
 
 
 def parse_pod(data: object, allowed_labels: tuple[str, ...] = ()) -> Pod | None:
@@ -58,9 +68,6 @@ def parse_pod(data: object, allowed_labels: tuple[str, ...] = ()) -> Pod | None:
         return None
     annotations = mapping_at(meta, "annotations")
     phase = fields.name_at(status, "phase")
-    controller = next(
-        (owner for owner in mappings_at(meta, "ownerReferences") if owner.get("controller") is True), {}
-    )
     return Pod(
         uid=uid,
         namespace=fields.name_at(meta, "namespace"),
@@ -74,11 +81,17 @@ def parse_pod(data: object, allowed_labels: tuple[str, ...] = ()) -> Pod | None:
                 if isinstance(value, str) and matches_any(name, allowed_labels)
             )
         ),
-        controller_kind=fields.name_at(controller, "kind"),
-        controller=fields.name_at(controller, "name"),
+        **find_origin(meta)._asdict(),
         hash=next(filter(None, (fields.name_at(annotations, key) for key in _HASHES)), ""),
         finished=phase in _FINISHED,
         created=_unix(meta.get("creationTimestamp")),
+        shares=parse_pod_shares(annotations, mapping_at(meta, "labels"), _first_container(data)),
+    )
+
+
+def _first_container(data: object) -> str:
+    return next(
+        (fields.name_at(one, "name") for one in mappings_at(mapping_at(data, "spec"), "containers")), ""
     )
 
 
@@ -159,11 +172,13 @@ class ResourceSlices:
     """UUIDs by (driver, pool, device); `len` is the number of devices with a UUID or with a parent's UUID.
 
     `uuids` has whole GPUs and existing MIG instances. `parents` has the UUID of the Gpu of a MIG instance; an
-    instance that the driver has not created yet has only this.
+    instance that the driver has not created yet has only this. `capacities` has the capacity of a device by
+    name, of which claims consume parts.
     """
 
     uuids: Mapping[DraDevice, str] = field(default_factory=dict, hash=False)
     parents: Mapping[DraDevice, str] = field(default_factory=dict, hash=False)
+    capacities: Mapping[DraDevice, Capacities] = field(default_factory=dict, hash=False)
 
     def __len__(self) -> int:
         return len(self.uuids.keys() | self.parents.keys())

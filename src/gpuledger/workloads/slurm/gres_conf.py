@@ -55,10 +55,15 @@ def parse_gres_conf(text: str) -> list[dict[str, str]]:
     return [line for line in parsed if line]
 
 
+def gres_lines_of(lines: Iterable[dict[str, str]], node: str) -> list[dict[str, str]]:
+    """The lines for the node with this name, after those for all nodes."""
+    mine = [line for line in lines if "nodename" not in line or node in expand_hostlist(line["nodename"])]
+    return sorted(mine, key=lambda line: "nodename" in line)
+
+
 def gpu_numbering(lines: Iterable[dict[str, str]], node: str) -> GpuNumbering:
     """The GPU numbering on the node with this name. A line for the node overrides a line for all nodes."""
-    mine = [line for line in lines if "nodename" not in line or node in expand_hostlist(line["nodename"])]
-    mine.sort(key=lambda line: "nodename" in line)
+    mine = gres_lines_of(lines, node)
     detect = [line["autodetect"].lower() for line in mine if "autodetect" in line]
     if detect and detect[-1] != "off":
         return GpuNumbering(by_driver=True)

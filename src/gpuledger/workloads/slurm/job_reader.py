@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from gpuledger.host.files import ReadFile, read_or_none, read_text, read_whole
-from gpuledger.host.procfs import real_uid
-from gpuledger.model.text import clean_name, decode_utf8
+from gpuledger.host.procfs import parent_pid, real_uid
+from gpuledger.model.text import decode_utf8
 from gpuledger.workloads.device_index import DeviceRef
 from gpuledger.workloads.slurm.gres_conf import (
     GRES_CONF_PATHS,
@@ -20,6 +20,7 @@ from gpuledger.workloads.slurm.gres_conf import (
     gpu_numbering,
     parse_gres_conf,
 )
+from gpuledger.workloads.slurm.gres_shares import GresFiles, job_fraction
 from gpuledger.workloads.slurm.job_cgroups import (
     JobCgroup,
     find_job_cgroups,
@@ -27,14 +28,19 @@ from gpuledger.workloads.slurm.job_cgroups import (
     job_processes,
     job_steps,
 )
-from gpuledger.workloads.slurm.jobs import (
+from gpuledger.workloads.slurm.job_identity import (
     Environment,
+    ProcessIdentity,
+    find_job_uid,
+    find_user,
+    job_facts,
+    job_number,
+)
+from gpuledger.workloads.slurm.jobs import (
     SlurmJob,
     SlurmJobs,
-    agreed_name,
     gpus_in_environments,
     has_gpus,
-    has_whole_gpus,
     job_id_in_title,
     parse_environment,
 )
@@ -125,21 +131,34 @@ _MAX_PROCESSES = 32
 _Stamp = tuple[int, tuple[str, ...]]
 
 
+_NODE: Final = "SLURMD_NODENAME"
+
+
 @dataclass(slots=True)
 class _JobEvidence:
-    """Facts read from the processes of one job."""
+    """Facts read from the processes of one job. `job_id` is that in the title of slurmstepd."""
 
-    environments: list[Environment] = field(default_factory=list)
+    processes: list[ProcessIdentity] = field(default_factory=list)
     job_id: str = ""
-    uid: int | None = None
     forbidden: bool = False
+
+    @property
+    def environments(self) -> list[Environment]:
+        """The variables of Slurm in the processes that have them."""
+        return [one.environment for one in self.processes if one.environment]
+
+    @property
+    def node(self) -> str:
+        """Slurm's name of this node; empty if not known."""
+        return next((item[_NODE] for item in self.environments if _NODE in item), "")
 
 
 class SlurmReader:
     """Reads SlurmJobs for a PolledIndex. Not thread-safe.
 
     `cgroups` is the root of the cgroup tree, `procfs` the mount point of proc, `gres` the candidate paths of
-    gres.conf; `user_name` maps a uid to a name. Reading environments takes root or CAP_SYS_PTRACE. A job is
+    gres.conf; `user_name` maps a uid to the machine's name of the user, else to the number as text, `uid_of`
+    such a name to the uid. Reading environments takes root or CAP_SYS_PTRACE. A job is
     read again only when it begins or ends a step, or while its devices are not known.
     """
 
@@ -150,14 +169,19 @@ class SlurmReader:
         procfs: str = "/proc",
         gres: Sequence[Path] = GRES_CONF_PATHS,
         user_name: Callable[[int], str] = str,
+        uid_of: Callable[[str], int | None] = lambda _: None,
         read: ReadFile = read_whole,
     ) -> None:
         self._cgroups = cgroups
         self._procfs = procfs.rstrip("/")
         self._gres_paths = gres
         self._user_name = user_name
+        self._uid_of = uid_of
         self._read = read
         self._known: dict[str, tuple[_Stamp, SlurmJob]] = {}
+        # The files as read, and parsed: slurm.conf of a large cluster is long.
+        self._gres_raw: tuple[bytes | None, ...] = ()
+        self._gres = GresFiles()
         self._warned = False
 
     def read(self) -> SlurmJobs:
@@ -166,7 +190,7 @@ class SlurmReader:
         stale = 0
         minors = read_text(f"{self._procfs}/driver/nvidia-caps/mig-minors")
         caps = parse_mig_capabilities(read_text(f"{self._procfs}/devices"), minors)
-        lines = self._gres_lines()
+        files = self._gres_files()
         for cgroup in find_job_cgroups(self._cgroups):
             if not is_populated(cgroup):
                 stale += 1
@@ -174,30 +198,42 @@ class SlurmReader:
             now = (_inode(cgroup), job_steps(cgroup))
             before, job = self._known.get(cgroup.name, (None, None))
             if job is None or before != now or job.missing:
-                job = self._read_job(cgroup, caps, lines)
+                job = self._read_job(cgroup, caps, files)
+            elif job.user == str(job.uid) != (name := self._user_name(int(job.user))):
+                # The machine has learned the user's name.
+                job = replace(job, user=name)
             known[cgroup.name] = (now, job)
         self._known = known
         found = SlurmJobs((job for _, job in known.values()), stale)
         self._log_missing_permission(forbidden="permission" in found.missing)
         return found
 
-    def _read_job(self, cgroup: JobCgroup, caps: MigCapabilities, lines: list[dict[str, str]]) -> SlurmJob:
+    def _read_job(self, cgroup: JobCgroup, caps: MigCapabilities, files: GresFiles) -> SlurmJob:
         evidence = self._collect_evidence(cgroup)
-        devices, found_by, missing = self._devices(cgroup, evidence, caps, lines)
+        devices, found_by, missing = self._devices(cgroup, evidence, caps, files)
+        processes = evidence.processes
+        uid = find_job_uid(processes) if cgroup.uid is None else cgroup.uid
+        number = evidence.job_id or job_number(uid, processes)
         return SlurmJob(
-            job=evidence.job_id if cgroup.has_sluid and evidence.job_id else cgroup.name,
+            job=number if cgroup.has_sluid and number else cgroup.name,
             sluid=cgroup.name if cgroup.has_sluid else "",
-            user=self._user(cgroup, evidence),
-            account=agreed_name(evidence.environments, "SLURM_JOB_ACCOUNT"),
-            partition=agreed_name(evidence.environments, "SLURM_JOB_PARTITION"),
+            user=find_user(uid, processes, self._user_name, self._uid_of),
+            uid=uid,
+            **job_facts(uid, processes),
             devices=devices,
             found_by=found_by,
             missing=missing,
-            is_whole=has_whole_gpus(evidence.environments),
+            fraction=job_fraction(
+                processes,
+                files,
+                evidence.node,
+                gpu_numbering(files.gres, evidence.node),
+                gpus_in_environments(evidence.environments),
+            ),
         )
 
     def _devices(
-        self, cgroup: JobCgroup, evidence: _JobEvidence, caps: MigCapabilities, lines: list[dict[str, str]]
+        self, cgroup: JobCgroup, evidence: _JobEvidence, caps: MigCapabilities, files: GresFiles
     ) -> tuple[tuple[DeviceRef, ...], str, str]:
         """Three values: the devices, the evidence (`found_by`), and why they are not known (`missing`)."""
         for folder in cgroup.folders:
@@ -208,10 +244,7 @@ class SlurmReader:
         names = gpus_in_environments(evidence.environments)
         if not names:
             return (), "", _missing_reason(evidence)
-        node = next(
-            (item["SLURMD_NODENAME"] for item in evidence.environments if "SLURMD_NODENAME" in item), ""
-        )
-        numbering = gpu_numbering(lines, node)
+        numbering = gpu_numbering(files.gres, evidence.node)
         found = [_resolve_number(ref, numbering, caps) for ref in names]
         if not all(found):
             return (), "", "unmatched"
@@ -219,53 +252,48 @@ class SlurmReader:
 
     def _collect_evidence(self, cgroup: JobCgroup) -> _JobEvidence:
         evidence = _JobEvidence()
-        for process in islice(job_processes(cgroup), _MAX_PROCESSES):
+        processes = list(islice(job_processes(cgroup), _MAX_PROCESSES))
+        daemons = {process.pid for process in processes if process.daemon}
+        for process in processes:
+            folder = f"{self._procfs}/{process.pid}"
             if not process.daemon:
-                self._read_environment(f"{self._procfs}/{process.pid}", cgroup, evidence)
+                self._read_process(folder, cgroup, daemons, evidence)
             elif cgroup.has_sluid and not evidence.job_id:
                 # Readable without privileges, and no user can change the title of slurmstepd.
-                title = read_or_none(f"{self._procfs}/{process.pid}/cmdline") or b""
-                evidence.job_id = job_id_in_title(title)
-        if evidence.environments and not evidence.job_id:
-            evidence.job_id = evidence.environments[0]["SLURM_JOB_ID"]
+                evidence.job_id = job_id_in_title(read_or_none(f"{folder}/cmdline") or b"")
         return evidence
 
-    def _read_environment(self, process: str, cgroup: JobCgroup, evidence: _JobEvidence) -> None:
-        """Add what the user of a process and its environment say; `process` is its directory in proc."""
-        if evidence.uid is None:
-            # Not of root, because root processes run in jobs of other users.
-            evidence.uid = real_uid(read_or_none(f"{process}/status") or b"") or None
+    def _read_process(
+        self, folder: str, cgroup: JobCgroup, daemons: Collection[int], evidence: _JobEvidence
+    ) -> None:
+        """Add what the user, the parent and the environment of a process say."""
+        status = read_or_none(f"{folder}/status") or b""
+        found: Environment = {}
         try:
-            found = parse_environment(self._read(f"{process}/environ"))
+            found = parse_environment(self._read(f"{folder}/environ"))
         except PermissionError:
             evidence.forbidden = True
-            return
         except OSError:
-            return
+            pass
         # Ignore the environments of adopted logins and of daemons: they do not describe this job.
-        if found.get("SLURM_JOB_ID", "").isdigit() and (
-            cgroup.has_sluid or found["SLURM_JOB_ID"] == cgroup.name
-        ):
-            evidence.environments.append(found)
+        number = found.get("SLURM_JOB_ID", "")
+        is_own = number.isdigit() and (cgroup.has_sluid or number == cgroup.name)
+        parent = parent_pid(status)
+        evidence.processes.append(
+            ProcessIdentity(real_uid(status), found if is_own else {}, first=parent in daemons)
+        )
 
-    def _user(self, cgroup: JobCgroup, evidence: _JobEvidence) -> str:
-        if cgroup.uid is not None:
-            return self._user_name(cgroup.uid)
-        # The uid from the kernel comes before variables, which a user can change.
-        if evidence.uid is not None:
-            return self._user_name(evidence.uid)
-        for found in evidence.environments:
-            if name := found.get("SLURM_JOB_USER"):
-                return clean_name(name)
-            if found.get("SLURM_JOB_UID", "").isdigit():
-                return self._user_name(int(found["SLURM_JOB_UID"]))
-        return ""
-
-    def _gres_lines(self) -> list[dict[str, str]]:
-        for path in self._gres_paths:
-            if (raw := read_or_none(str(path))) is not None:
-                return parse_gres_conf(decode_utf8(raw))
-        return []
+    def _gres_files(self) -> GresFiles:
+        """The first readable gres.conf, and the slurm.conf beside it; without any, the first slurm.conf."""
+        found = [
+            tuple(read_or_none(str(file)) for file in (path, path.with_name("slurm.conf")))
+            for path in self._gres_paths
+        ]
+        raw = next((one for one in found if one[0] is not None), next(filter(any, found), ()))
+        if raw != self._gres_raw:
+            self._gres_raw = raw
+            self._gres = GresFiles(*(parse_gres_conf(decode_utf8(file or b"")) for file in raw))
+        return self._gres
 
     def _log_missing_permission(self, *, forbidden: bool) -> None:
         """Log a missing permission once; again only after a read that had it."""

@@ -7,24 +7,28 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 from gpuledger.model.devices import Device
-from gpuledger.model.text import clean_name, decode_utf8
+from gpuledger.model.text import decode_utf8
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import DeviceIndex, DeviceRef, parse_uuids
+from gpuledger.workloads.slurm.gres_shares import SHARDS, SHARE_VARIABLES
+from gpuledger.workloads.slurm.job_identity import IDENTITY_VARIABLES, Environment
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """One running job, with or without GPU processes.
 
-    `job` is the job number, or the SLUID if the number is not known. `account` and `partition` are those of
-    the job, empty if they are not known. `devices` are its allocated GPUs;
+    `job` is the job number, or the SLUID if the number is not known. `account`, `partition` and `name` are
+    those of the job, `array_job` is the id of its array and `array_task` its number there; empty if they are
+    not known. `uid` is that of its user, None if it is not known. `devices` are its allocated GPUs;
     `found_by` is the evidence (`slurm_cgroup`, `slurm_environ`). No devices and an empty `missing` mean a job
     without GPUs. Otherwise `missing` says why the GPUs are not known: `permission` (only root and the user
     can read the environment), `no_environment` (no process has Slurm's variables), `unmatched` (the job has
-    GPUs, but their names match no device). `is_whole` is True if Slurm allocated whole GPUs, not shards.
+    GPUs, but their names match no device). `fraction` is the part of each device that the job has: 1 for
+    whole GPUs, None if it is not known.
     """
 
     job: str
@@ -35,7 +39,22 @@ class SlurmJob:
     devices: tuple[DeviceRef, ...] = ()
     found_by: str = ""
     missing: str = ""
-    is_whole: bool = False
+    fraction: Fraction | None = None
+    name: str = ""
+    array_job: str = ""
+    array_task: str = ""
+    uid: int | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The job's facts by field of Workload."""
+        return {
+            "slurm_account": self.account,
+            "partition": self.partition,
+            "job_name": self.name,
+            "array_job": self.array_job,
+            "array_task": self.array_task,
+        }
 
 
 class SlurmJobs:
@@ -78,24 +97,18 @@ NO_JOBS = SlurmJobs()
 _VISIBLE_DEVICES: Final = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _VARIABLES: Final = frozenset(
     (
-        "SLURM_JOB_ID",
-        "SLURM_JOB_USER",
-        "SLURM_JOB_UID",
-        "SLURM_JOB_ACCOUNT",
-        "SLURM_JOB_PARTITION",
+        *IDENTITY_VARIABLES,
         "SLURMD_NODENAME",
         "SLURM_JOB_GPUS",
         "SLURM_STEP_GPUS",
         "SLURM_GPUS_ON_NODE",
-        "SLURM_SHARDS_ON_NODE",
+        *SHARE_VARIABLES,
         *_VISIBLE_DEVICES,
     )
 )
 _NUMBERS: Final = re.compile(r"\d{1,4}(?:,\d{1,4})*", re.ASCII)
 # slurmstepd sets its process title to this. Step numbers such as 4294967290 stand for named steps.
 _TITLE: Final = re.compile(rb"slurmstepd: \[(\d{1,20})\.", re.ASCII)
-
-Environment = Mapping[str, str]
 
 
 def parse_environment(raw: bytes) -> Environment:
@@ -133,23 +146,13 @@ def gpus_in_environments(environments: Sequence[Environment]) -> tuple[DeviceRef
     return together
 
 
-def agreed_name(environments: Sequence[Environment], variable: str) -> str:
-    """The value of a variable that all environments of a job agree on, else empty: a user can change it."""
-    values = {item[variable] for item in environments if variable in item}
-    return clean_name(values.pop()) if len(values) == 1 else ""
-
-
 def has_gpus(environments: Sequence[Environment]) -> bool:
-    """Whether Slurm allocated any GPU on this machine to the job."""
-    return any(item.get("SLURM_GPUS_ON_NODE", "0").lstrip("0").isdigit() for item in environments)
+    """Whether Slurm allocated any GPU or shard on this machine to the job.
 
-
-def has_whole_gpus(environments: Sequence[Environment]) -> bool:
-    """Whether Slurm allocated whole GPUs to the job. A job with shards has GPUs in its environment, too."""
-    if any(item.get("SLURM_SHARDS_ON_NODE", "0").strip("0") for item in environments):
-        return False
-    numbered = ("SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
-    return has_gpus(environments) or any(name in item for item in environments for name in numbered)
+    Where both shards and MPS are gres, Slurm 22.05 removes the numbers of the GPUs from jobs with shards.
+    """
+    counts = (item.get(name, "0") for item in environments for name in ("SLURM_GPUS_ON_NODE", SHARDS))
+    return any(count.lstrip("0").isdigit() for count in counts)
 
 
 def _numbers(text: str | None) -> tuple[DeviceRef, ...]:
@@ -170,9 +173,8 @@ def _of_job(job: SlurmJob, index: DeviceIndex) -> Iterator[Allocation]:
         job=job.job,
         user=job.user,
         found_by=job.found_by,
-        slurm_account=job.account,
-        partition=job.partition,
+        **job.facts,
     )
     found = dict.fromkeys(device for ref in job.devices for device in index.find(ref))
     for device in found:
-        yield Allocation(device, workload, job.found_by, fraction=Fraction(1) if job.is_whole else None)
+        yield Allocation(device, workload, job.found_by, fraction=job.fraction)

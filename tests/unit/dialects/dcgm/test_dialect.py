@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
@@ -21,6 +22,7 @@ from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device
 from gpuledger.model.node_state import NodeState
+from gpuledger.model.process import GpuProcess
 from gpuledger.model.session import LedgerState, OwnerRow
 from gpuledger.model.snapshot import CollectorRun, Failure, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.workload import Allocation, Workload
@@ -170,14 +172,43 @@ class TestHolders:
     def test_a_gpu_shared_by_two_pods_has_no_pod_label(self) -> None:
         for seen in (
             posted(one_gpu(), (CARD, POD), (CARD, OTHER)),
-            posted(one_gpu(process(CARD, 1, workload=OTHER)), (CARD, POD)),
             posted(one_gpu(process(CARD, 1, workload=OTHER), process(CARD, 2, workload=POD))),
         ):
             assert self.labels(seen) == {}
 
-    def test_a_known_owner_outside_the_pod_makes_the_gpu_shared(self) -> None:
-        user = Workload("user", user="alice")
-        assert self.labels(posted(one_gpu(process(CARD, workload=user)), (CARD, POD))) == {}
+    @pytest.mark.parametrize(
+        ("what", "stranger"),
+        [
+            ("a pod without an allocation", process(CARD, 1, workload=OTHER)),
+            (
+                "a monitoring tool that computes",
+                process(CARD, 1, workload=Workload("unit", unit="dcgm.service")),
+            ),
+            ("a user", process(CARD, 1, workload=Workload("user", user="alice"))),
+            ("a container", process(CARD, 1, workload=Workload("container", container="web"))),
+            ("a display server", process(CARD, 1, types="G", workload=Workload("unit", unit="gdm.service"))),
+            ("a batch job", process(CARD, 1, workload=Workload("slurm", job="7"))),
+        ],
+    )
+    def test_a_process_of_others_does_not_change_the_labels_of_the_allocation(
+        self, what: str, stranger: GpuProcess
+    ) -> None:
+        allocated = self.labels(posted(one_gpu(), (CARD, POD)))
+        assert self.labels(posted(one_gpu(stranger), (CARD, POD))) == allocated, what
+        both = one_gpu(stranger, process(CARD, 2, workload=POD))
+        assert self.labels(posted(both, (CARD, POD))) == allocated, what
+
+    @pytest.mark.parametrize("kind", ["unit", "user", "container"])
+    def test_a_process_of_the_host_does_not_remove_the_label_of_a_running_pod(self, kind: str) -> None:
+        stranger = process(CARD, 1, workload=Workload(kind, unit="x.service", user="ann", container="web"))
+        seen = posted(one_gpu(stranger, process(CARD, 2, workload=POD)))
+        assert self.labels(seen)["pod"] == "train-0"
+
+    def test_an_allocation_that_keeps_nothing_has_no_holder(self) -> None:
+        seen = one_gpu(process(CARD, 2, workload=POD))
+        monitoring = Allocation(CARD, OTHER, "dra", "claim", Fraction(0))
+        seen = replace(seen, allocations=(monitoring,))
+        assert self.labels(node_state(seen, Ledger(LedgerSettings()).post(seen)))["pod"] == "train-0"
 
     def test_a_process_without_a_known_owner_does_not_remove_the_pod_label(self) -> None:
         assert (

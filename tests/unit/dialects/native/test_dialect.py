@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -201,11 +202,27 @@ def test_two_allocations_of_one_device_are_two_rows_and_duplicates_none() -> Non
     assert [row[3] for row in families["device_allocation_info"]] == ["train-0", "train-1"]
 
 
+def test_the_fraction_of_an_allocation_is_exported_once_for_all_containers_and_only_if_known() -> None:
+    card, side = gpu(0), replace(POD, container="side")
+    other = replace(POD, pod="train-1")
+    allocations = (
+        *(
+            Allocation(card, owner, "pod_resources", "nvidia.com/gpu", Fraction(1, 4))
+            for owner in (POD, side)
+        ),
+        Allocation(card, other, "pod_resources", "nvidia.com/gpu"),
+    )
+    families = samples_by_family(replace(snapshot(reading(card)), allocations=allocations))
+    assert families["device_allocated_ratio"] == {
+        ("GPU-0", "", "pod", "ml", "train-0", "", "nvidia.com/gpu"): 0.25
+    }
+
+
 def test_pod_labels_are_rows_and_not_label_names() -> None:
     card = gpu(0)
     families = samples_by_family(snapshot(reading(card, process(card, workload=POD))))
     assert families["pod_label_info"] == {("ml", "train-0", "uid", "team", "nlp"): 1}
-    assert set(families["pod_info"]) == {("ml", "train-0", "uid", "", "")}
+    assert set(families["pod_info"]) == {("ml", "train-0", "uid", "", "", "")}
 
 
 def test_the_last_success_of_an_owner_index_is_exported_only_if_known() -> None:

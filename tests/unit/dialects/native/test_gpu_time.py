@@ -54,14 +54,15 @@ def test_the_basis_of_gpu_time_is_exported() -> None:
 
 def test_a_job_has_its_facts_from_any_of_its_owners_once() -> None:
     card = gpu(0)
-    known = Workload(kind="slurm", job="4711", user="mira", slurm_account="nlp", partition="gpu")
+    array = {"job_name": "bert", "array_job": "4700", "array_task": "11"}
+    known = Workload("slurm", job="4711", user="mira", slurm_account="nlp", partition="gpu", **array)
     step = Workload(kind="slurm", job="4711", step="0", user="mira")
     other = Workload(kind="job", job="12", runtime="pbs")
     listed = snapshot(reading(card, process(card, 1, workload=step), process(card, 2, workload=other)))
     seen = replace(listed, allocations=(Allocation(card, known, "slurm"),))
     assert rows("gpuledger_job_info", node(seen)) == {
-        ("12", "", "", ""): 1,
-        ("4711", "nlp", "gpu", "mira"): 1,
+        ("12", *[""] * 6): 1,
+        ("4711", "nlp", "gpu", "bert", "4700", "11", "mira"): 1,
     }
 
 

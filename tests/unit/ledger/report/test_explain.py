@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 
 from gpuledger.ledger.report.charges import Rate
-from gpuledger.ledger.report.explain import (
-    Explanation,
+from gpuledger.ledger.report.explain_intervals import (
     Interval,
     OtherShare,
     OtherTime,
-    SpreadLine,
     TimeInterval,
     merge_intervals,
     merge_time_intervals,
-    spread_lines,
 )
+from gpuledger.ledger.report.explain_lists import EnergySums
 
 
 def interval(begins: float, ends: float, **more: object) -> Interval:
@@ -53,20 +50,29 @@ def test_consecutive_intervals_are_merged_with_summed_energy() -> None:
     ids=["a gap", "another method", "an hour without detail", "alone", "with another one", "another price"],
 )
 def test_different_intervals_are_not_merged(then: Interval) -> None:
-    assert len(merge_intervals([interval(0, 60), then])) == 2
+    assert len(list(merge_intervals([interval(0, 60), then]))) == 2
 
 
 def test_an_interval_of_another_gpu_in_between_does_not_prevent_the_merge() -> None:
-    elsewhere = replace(interval(0, 60), gpu="GPU-1")
+    elsewhere = interval(0, 60)._replace(gpu="GPU-1")
     assert [one.gpu for one in merge_intervals([interval(0, 60), elsewhere, interval(60, 90)])] == [
-        "GPU-0",
         "GPU-1",
+        "GPU-0",
     ]
 
 
+def test_an_interval_that_ended_long_ago_comes_before_later_ones() -> None:
+    hours = [interval(hour * 3600, (hour + 1) * 3600) for hour in range(3)]
+    elsewhere = interval(0, 60)._replace(gpu="GPU-1")
+    found = merge_intervals(iter([hours[0], elsewhere, *hours[1:], interval(20_000, 20_060)]))
+    assert [(one.begins, one.ends) for one in found] == [(0, 60), (0, 10_800), (20_000, 20_060)]
+
+
 def test_a_bill_and_its_bounds_are_the_sums_of_its_intervals() -> None:
-    found = Explanation("a", [interval(0, 60), interval(60, 90, method="measured", others=())])
-    assert (found.millijoules, found.measured, found.high) == (20, 10, 40)
+    sums = EnergySums()
+    for one in (interval(0, 60), interval(60, 90, method="measured", others=())):
+        sums.add(one)
+    assert (sums.millijoules, sums.measured, sums.high) == (20, 10, 40)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +104,7 @@ def time_interval(begins: float, ends: float, **more: object) -> TimeInterval:
 
 def test_consecutive_time_is_merged_with_summed_amounts() -> None:
     instance = time_interval(0, 900, instance="1_0", microseconds=7)
-    (one, other) = merge_time_intervals(
+    (other, one) = merge_time_intervals(
         [time_interval(0, 900, estimated=5), instance, time_interval(900, 1000, others=(OtherTime("b", 1),))]
     )
     assert one == TimeInterval(0, 1000, "0 GPU-0", "", 20, 60, 5, (OtherTime("b", 21),), rate=RATE)
@@ -118,26 +124,4 @@ def test_consecutive_time_is_merged_with_summed_amounts() -> None:
     ids=["a gap", "a folded hour", "alone", "another instance", "another GPU", "another price"],
 )
 def test_different_time_is_not_merged(then: TimeInterval) -> None:
-    assert len(merge_time_intervals([time_interval(0, 900), then])) == 2
-
-
-@pytest.mark.parametrize(
-    ("rate", "cost"),
-    [(RATE, Fraction(2)), (RATE._replace(price=None), None), (None, None)],
-    ids=["priced", "no entry matches", "time has no price"],
-)
-def test_the_cost_of_an_interval_is_exact(rate: Rate | None, cost: Fraction | None) -> None:
-    assert time_interval(0, 3600, microseconds=3_600_000_000, rate=rate).cost == cost
-    assert interval(0, 3600, millijoules=3_600_000_000, rate=rate).cost == cost
-
-
-def test_charges_beyond_the_intervals_are_spread_idle_time() -> None:
-    other = RATE._replace(gpu="GPU-1")
-    intervals = [(RATE, 10), (RATE, 5), (None, 7)]
-    assert spread_lines({RATE: 20, other: 3}, intervals, is_time=True) == [
-        SpreadLine(RATE, True, 5),
-        SpreadLine(other, True, 3),
-    ]
-    assert spread_lines({RATE: 15}, intervals, is_time=False) == []
-    assert spread_lines(None, [(None, 7)], is_time=True) == []
-    assert SpreadLine(RATE, True, -3_600_000_000).cost == -2
+    assert len(list(merge_time_intervals([time_interval(0, 900), then]))) == 2

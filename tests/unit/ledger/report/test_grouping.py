@@ -25,11 +25,21 @@ POD = Workload(
     labels=(("team", "red"), ("account", "7")),
     controller_kind="Job",
     controller="train",
+    queue="gpus",
 )
 REPLICA = Workload(kind="pod", namespace="ml", pod="web-0", controller_kind="ReplicaSet", controller="web")
 BARE = Workload(kind="pod", namespace="ml", pod="bare")
 SERVICE = Workload(kind="unit", unit="train.service")
-JOB = Workload(kind="slurm", job="42", user="mira", slurm_account="nlp", partition="gpu")
+JOB = Workload(
+    kind="slurm",
+    job="42",
+    user="mira",
+    slurm_account="nlp",
+    partition="gpu",
+    job_name="bert",
+    array_job="40",
+    array_task="2",
+)
 
 
 def grouping(by: str) -> Grouping:
@@ -50,6 +60,10 @@ TABLE = [
     ("user", JOB, ("user",), ("mira",)),
     ("slurm_account", JOB, ("slurm_account",), ("nlp",)),
     ("partition", JOB, ("partition",), ("gpu",)),
+    ("job_name", JOB, ("job_name",), ("bert",)),
+    ("array_job", JOB, ("array_job",), ("40",)),
+    ("queue", POD, ("queue",), ("gpus",)),
+    ("queue", JOB, ("queue",), ("",)),
     ("unit", JOB, ("unit",), ("",)),
     ("unit", SERVICE, ("unit",), ("train.service",)),
     ("command", POD, ("command",), ("python",)),

@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from builders import gpu
+from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.formats import as_csv, as_json
 from gpuledger.ledger.report.grouping import GROUPINGS, Party
 from gpuledger.ledger.report.money import round_decimal
@@ -110,6 +111,19 @@ def test_csv_and_json_carry_the_same_exact_amounts(by: str, daily: bool) -> None
     assert sum((Decimal(row["cost"]) for row in rows), Decimal(0)) == cost
     assert sum((Decimal(row["decimals"]["cost"]) for row in every), Decimal(0)) == cost
     assert written["total"]["decimals"]["cost"] == str(cost)
+
+
+@pytest.mark.parametrize("version", ["1.3", "1.2"])
+def test_focus_has_the_same_exact_amounts_day_by_day(version: str) -> None:
+    """Its days are those of UTC, and a day that begins with a new price has no charge at the old one."""
+    found = week()[0].focus_report(PRICED)
+    rows = list(csv.DictReader(io.StringIO(as_focus(found, "cluster-1", version))))
+    total = found.total
+    for name, amount in (("x_GpuMicroseconds", total.gpu_microseconds), ("x_Millijoules", total.millijoules)):
+        assert sum(int(row[name] or 0) for row in rows) == amount
+    assert sum((Decimal(row["BilledCost"]) for row in rows), Decimal(0)) == round_decimal(week()[1], 10)
+    assert len({row["ChargePeriodStart"] for row in rows}) == 7
+    assert {row["BillingPeriodStart"][:7] for row in rows} == {"2026-11", "2026-12"}
 
 
 def test_spreading_idle_time_changes_no_total() -> None:

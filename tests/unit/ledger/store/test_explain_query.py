@@ -16,13 +16,13 @@ from gpuledger.ledger.report.formats import row_as_json
 from gpuledger.ledger.report.grouping import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import ReportLine
-from gpuledger.ledger.store.explain_query import ExplainScope, explain_usage
+from gpuledger.ledger.store.explain_query import ExplainLists, ExplainScope, explain_usage
 from gpuledger.ledger.store.explain_target import ExplainTarget
 from gpuledger.ledger.store.history import History
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run, rows
-from report_helpers import EVER, HOUR, folded, quarters, report_of
+from report_helpers import EVER, HOUR, exact_costs, folded, quarters, report_of
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA H100", sm_count=132)
 PART = instance(B, 2, 0, profile="3g.40gb", sm_count=60)
@@ -39,6 +39,8 @@ OWNERS = [
     Workload("container", container="dan"),
     Workload(),
 ]
+# The lists are kept: the file is closed before they are read.
+MANY = 1_000_000
 HOURS = (int(UNIX) // HOUR, int(UNIX) // HOUR + 4)
 
 
@@ -69,7 +71,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
 def explain(file: Path, text: str, hours: tuple[int, int] = HOURS, prices: Prices = PRICES) -> Explanation:
     within = quarters(hours[0] * HOUR, hours[1] * HOUR)
     with closing(History(file)) as history:
-        return explain_usage(history, text, ExplainScope(within, prices))
+        return explain_usage(history, text, ExplainScope(within, prices), ExplainLists(limit=MANY))
 
 
 def error_of(file: Path, text: str, hours: tuple[int, int] = HOURS) -> str:
@@ -108,11 +110,9 @@ def assert_equals_row(found: Explanation, line: ReportLine, values: object) -> N
         assert found.microseconds == line.gpu_microseconds
         assert sum(one.estimated for one in found.time_intervals) == line.estimated_microseconds
     if line.time_cost is not None:
-        spread = sum(one.cost for one in found.spread if one.is_time)
-        assert sum(one.cost or 0 for one in found.time_intervals) + spread == line.time_cost
+        assert exact_costs(found, is_time=True) == line.time_cost
     if line.energy_cost is not None:
-        spread = sum(one.cost for one in found.spread if not one.is_time)
-        assert sum(one.cost or 0 for one in found.intervals) + spread == line.energy_cost
+        assert exact_costs(found, is_time=False) == line.energy_cost
     assert not any("SUM" in note for note in found.notes)
 
 

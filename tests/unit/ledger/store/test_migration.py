@@ -148,7 +148,8 @@ def test_an_older_program_refuses_a_newer_file_in_one_sentence(
     with pytest.raises(GpuledgerError) as refused:
         Store(tmp_path, "gpuledger", "boot-1", FakeClock(BEGINS), RetentionLimits())
     assert str(refused.value) == (
-        f"{file} was written by a newer gpuledger (schema 4): upgrade this one, or set another --state-dir"
+        f"{file} was written by a newer gpuledger (schema {len(MIGRATIONS)}): upgrade this one, or set "
+        "another --state-dir"
     )
     with pytest.raises(GpuledgerError, match=r"this one has 3.*use the gpuledger version that wrote"):
         History(file)

@@ -21,7 +21,7 @@ from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType
 from gpuledger.model.text import clean_name
-from gpuledger.model.workload import UNKNOWN, Workload
+from gpuledger.model.workload import FACTS, UNKNOWN, Workload
 
 CARD = gpu(0, name="NVIDIA H100", pci_bus_id="00000000:01:00.0", sm_count=132)
 PART = instance(CARD, 2, 1, index=3, profile="1g.10gb", sm_count=16)
@@ -33,7 +33,7 @@ whole = st.integers(0, 2**60)
 real = st.floats(0, 1e12, allow_nan=False)
 seen = st.floats(0, 1e6, allow_nan=False)
 maybe_real = st.none() | real
-workloads = st.just(UNKNOWN) | st.builds(Workload, *[words] * 13)
+workloads = st.just(UNKNOWN) | st.builds(Workload, *[words] * 13, **dict.fromkeys(FACTS, words))
 starts = st.builds(ProcessStart, words, st.none() | whole, real, st.none() | seen)
 hosts = st.builds(
     HostFacts, starts, executable=words, comm=words, uid=st.none() | st.integers(0, 2**32 - 1), user=words

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from unit.workloads.cgroup_forms.expected_owners import (
     ID,
+    UID,
     Row,
     batch,
+    container,
     job,
     unit,
+    unknown,
 )
 
 JOBS: list[Row] = [
@@ -93,5 +96,25 @@ OTHER_BATCH_SYSTEMS: list[Row] = [
         "/system.slice/htcondor/condor_var_lib_condor_execute_slot1_23@gpu01",
         unit("slot1_23@gpu01", runtime="htcondor"),
         "HTCondor, v2",
+    ),
+    ("/lsf/cluster1/job.4711.20813.1432828463", batch("4711", "lsf"), "LSF"),
+    ("/lsf/cluster1/job.4711", unknown("unknown_cgroup"), "LSF: not the directory of a job"),
+    (
+        "/user.slice/user-990.slice/user@990.service/app.slice/imp-shell-3-f23sRkNe3.service",
+        batch("f23sRkNe3", "flux", uid=990),
+        "Flux with sdexec",
+    ),
+    (
+        f"/nomad.slice/share.slice/{UID}.train.scope",
+        batch(UID, "nomad", step="train"),
+        "Nomad 1.7, v2",
+    ),
+    (f"/nomad.slice/{UID}.train.scope", batch(UID, "nomad", step="train"), "Nomad 1.3, v2"),
+    (f"/nomad/{UID}.train", batch(UID, "nomad", step="train"), "Nomad, v1"),
+    (f"/nomad/share/{UID}.train-a.b", batch(UID, "nomad", step="train-a.b"), "Nomad 1.7, v1"),
+    (
+        f"/nomad.slice/docker-{ID}.scope",
+        container(ID, "docker"),
+        "a Docker task of Nomad: its container",
     ),
 ]

@@ -78,6 +78,37 @@ def test_a_file_names_the_jobs_of_its_device(
     assert directory.read_after() == reads
 
 
+def test_files_of_a_mig_instance_are_in_directories(directory: Directory) -> None:
+    """What a prolog gets that writes to `DIR/MIG-GPU-UUID/GI/CI`."""
+    name = "MIG-GPU-31b00009-0000-4000-8000-000000000001"
+    (directory.path / name / "3").mkdir(parents=True)
+    directory.write(f"{name}/3/1", "123\n")
+    assert directory.read_after() == [(f"{name}/3/1", "123")]
+    assert directory.reader.read().strange == ()
+
+
+def test_other_names_are_kept_for_doctor_but_not_those_of_leftovers(directory: Directory) -> None:
+    for name in ("gpu0", "0", ".0.swp", "0~", "#0#", "0.bak", "readme.txt"):
+        directory.write(name, "123\n")
+    (directory.path / "old").mkdir()
+    (directory.path / ".git").mkdir()
+    assert directory.read_after() == [("0", "123")]
+    assert directory.reader.read().strange == ("gpu0", "old", "readme.txt")
+
+
+def test_an_unreadable_file_is_kept_for_doctor(directory: Directory) -> None:
+    directory.write("0", "123\n")
+    directory.read_after()
+    (directory.path / "0").unlink()
+    (directory.path / "0").mkdir()
+    # A link to itself.
+    (directory.path / "1").symlink_to("1")
+    directory.read_after()
+    found = directory.reader.read()
+    assert found.strange == ("0",)
+    assert [name for name, _ in found.damaged] == ["1"]
+
+
 def test_devices_come_in_order_of_number(directory: Directory) -> None:
     for name in ("10", "2", "2.7", "2.10"):
         directory.write(name, "1\n")

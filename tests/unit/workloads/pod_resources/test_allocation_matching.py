@@ -25,6 +25,8 @@ from gpuledger.workloads.pod_resources.device_names import (
     PodResources,
 )
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.claims import ClaimedPart, ResourceClaims
+from gpuledger.workloads.pods.gpu_shares import PodShares
 from gpuledger.workloads.pods.pod import Pod, Pods, ResourceSlices
 
 FIRST, SECOND = gpu(0, minor=0), gpu(1, minor=1)
@@ -332,3 +334,77 @@ def test_a_claim_has_the_whole_device_but_for_a_share_of_its_capacity(
     claimed = ClaimedDevice("gpu.nvidia.com", "node", "gpu-0", claim="gpus", share=share)
     listed = pod_resources(KubeletAllocation("team", "a", "main", claimed_device=claimed))
     assert [one.fraction for one in match_allocations(listed, DEVICES).allocations] == [fraction]
+
+
+def in_claim(name: str, device: str, pod: str = "a", share: str = "") -> KubeletAllocation:
+    claimed = ClaimedDevice("gpu.nvidia.com", "node", device, name, share)
+    return KubeletAllocation("team", pod, "main", claimed_device=claimed)
+
+
+def parts(*admin: str, normal: tuple[str, ...] = ()) -> dict[tuple[str, str, str, str], ClaimedPart]:
+    return {
+        ("gpu.nvidia.com", "node", device, ""): ClaimedPart(device in admin, {})
+        for device in (*admin, *normal)
+    }
+
+
+def test_devices_for_monitoring_are_no_allocations() -> None:
+    listed = pod_resources(
+        in_claim("all", "gpu-0", "b"), in_claim("all", "gpu-1", "b"), in_claim("one", "gpu-0")
+    )
+    read = {("team", "all"): parts("gpu-0", "gpu-1"), ("team", "one"): parts(normal=("gpu-0",))}
+    outcome = match_allocations(listed, DEVICES, claims=ResourceClaims(read, waits=True))
+    assert [one.workload.pod for one in outcome.allocations] == ["a"]
+    assert (outcome.monitoring, outcome.is_pending) == ({("team", "all"): 2}, False)
+
+
+def test_a_mig_instance_for_monitoring_is_no_allocation() -> None:
+    listed = pod_resources(in_claim("all", "gpu-1-mig-0"))
+    slices = ResourceSlices({("gpu.nvidia.com", "node", "gpu-1-mig-0"): SMALL.uuid})
+    claims = ResourceClaims({("team", "all"): parts("gpu-1-mig-0")})
+    assert len(match_allocations(listed, DEVICES, slices=slices).allocations) == 1
+    assert match_allocations(listed, DEVICES, slices=slices, claims=claims).allocations == ()
+
+
+def test_a_claim_that_is_not_read_yet_is_pending() -> None:
+    outcome = match_allocations(
+        pod_resources(in_claim("one", "gpu-0")), DEVICES, claims=ResourceClaims(waits=True)
+    )
+    assert (outcome.allocations, outcome.is_pending) == ((), True)
+
+
+@pytest.mark.parametrize(
+    ("listed", "devices", "kept"),
+    [
+        # A pod that has every GPU may be a monitor.
+        ([in_claim("all", "gpu-0", "b"), in_claim("all", "gpu-1", "b"), in_claim("one", "gpu-0")], 2, ["a"]),
+        ([in_claim("all", "gpu-0"), in_claim("all", "gpu-1")], 2, []),
+        ([in_claim("one", "gpu-0"), in_claim("two", "gpu-1", "b")], 2, ["a", "b"]),
+        # With one GPU, every claim has every GPU. Two of them show that one is a monitor, but not which.
+        ([in_claim("one", "gpu-0")], 1, ["a"]),
+        ([in_claim("one", "gpu-0"), in_claim("two", "gpu-0", "b")], 1, []),
+        # Shares of the capacity are for several claims.
+        ([in_claim("one", "gpu-0", share="s1"), in_claim("two", "gpu-0", "b", share="s2")], 1, ["a", "b"]),
+    ],
+)
+def test_claims_that_cannot_be_read(listed: list[KubeletAllocation], devices: int, kept: list[str]) -> None:
+    unread = ResourceClaims({item.claim_name: None for item in listed})
+    outcome = match_allocations(pod_resources(*listed), DEVICES[:devices], claims=unread)
+    assert [one.workload.pod for one in outcome.allocations] == kept
+    assert len(outcome.allocations) + outcome.monitoring.total() == len(listed)
+
+
+def test_each_problem_is_logged_once_with_its_pod(caplog: pytest.LogCaptureFixture) -> None:
+    matcher, pods = (
+        AllocationMatcher(SETTINGS),
+        Pods([a_pod(shares=PodShares(problem="annotation x is ignored"))]),
+    )
+    for _ in range(2):
+        matcher.match(pod_resources(allocation(), allocation("GPU-9", "b")), DEVICES, pods)
+    assert caplog.messages == [
+        "pod team/a: annotation x is ignored",
+        "pod team/b: its device GPU-9 is not known here: no device here has the UUID gpu-9",
+    ]
+    matcher.match(pod_resources(), DEVICES, pods)
+    matcher.match(pod_resources(allocation("GPU-9", "b")), DEVICES, pods)
+    assert len(caplog.messages) == 3

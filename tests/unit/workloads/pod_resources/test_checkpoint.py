@@ -41,10 +41,22 @@ def test_a_node_without_allocations_has_an_empty_checkpoint(tmp_path: Path) -> N
     assert len(read_checkpoint(written(tmp_path, None))) == 0
 
 
-@pytest.mark.parametrize("bad", [7, entry(None), entry({"0": 7}), entry(["GPU-9"], PodUID=7)])
-def test_only_the_invalid_entry_of_a_checkpoint_is_skipped(tmp_path: Path, bad: object) -> None:
+@pytest.mark.parametrize(
+    ("bad", "pod"),
+    [
+        (7, "(no UID), container -"),
+        (entry(None), "u1, container main"),
+        (entry({"0": 7}), "u1, container main"),
+        (entry(["GPU-9"], PodUID=7), "(no UID), container main"),
+        (entry(["GPU-9"], ResourceName=""), "u1, container main"),
+    ],
+)
+def test_only_the_invalid_entry_of_a_checkpoint_is_ignored_and_named(
+    tmp_path: Path, bad: object, pod: str
+) -> None:
     allocations = read_checkpoint(written(tmp_path, [bad, entry(["GPU-1"])]))
     assert [one.device_id for one in allocations] == ["GPU-1"]
+    assert [f" pod {pod}, is ignored" in text for text in allocations.ignored] == [True]
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,18 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
 from builders import gpu
 from gpuledger.app.diagnosis import run_checks
 from gpuledger.model.checks import Finding, Verdict
+from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.pod_resources.checks import pod_resources_checks
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimedPart, ResourceClaims
 from unit.workloads.pod_resources.kubelet_server import kubelet, listed, pod
 
 
@@ -24,9 +27,12 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-def found(folder: Path) -> dict[str, list[Finding]]:
+NO_ERROR: tuple[ResourceClaims, GpuledgerError | None] = (NO_CLAIMS, None)
+
+
+def found(folder: Path, claims: Any = NO_ERROR) -> dict[str, list[Finding]]:
     settings = PodResourcesSettings(str(folder / "k.sock"), str(folder / "checkpoint"))
-    checks = pod_resources_checks(settings, lambda: (gpu(0, minor=0),))
+    checks = pod_resources_checks(settings, lambda: (gpu(0, minor=0),), claims=lambda _: claims)
     findings: dict[str, list[Finding]] = {}
     for finding in run_checks(checks):
         findings.setdefault(finding.check, []).append(finding)
@@ -64,13 +70,29 @@ def test_unmatched_device_ids_are_warned_about_with_their_form(folder: Path) -> 
     assert "vendor.com/nic" in findings[2].why
 
 
-def test_dra_without_resource_slices_is_a_warning(folder: Path) -> None:
+def by_claim() -> bytes:
     one = wire.ClaimResource(driver_name="gpu.nvidia.com", pool_name="n", device_name="gpu-0")
-    held = wire.ContainerResources(
-        name="main", dynamic_resources=[wire.DynamicResource(claim_resources=[one])]
-    )
-    body = listed(wire.PodResources(name="a", namespace="team", containers=[held]))
-    with kubelet(folder / "k.sock", List=lambda _: body):
+    held = wire.DynamicResource(claim_name="gpus", claim_namespace="team", claim_resources=[one])
+    main = wire.ContainerResources(name="main", dynamic_resources=[held])
+    return listed(wire.PodResources(name="a", namespace="team", containers=[main]))
+
+
+def test_claims_for_monitoring_are_listed(folder: Path) -> None:
+    read = {("team", "gpus"): {("gpu.nvidia.com", "n", "gpu-0", ""): ClaimedPart(True, {})}}
+    with kubelet(folder / "k.sock", List=lambda _: by_claim()):
+        (finding,) = found(folder, (ResourceClaims(read), None))["kubernetes.dra"]
+    assert (finding.verdict, finding.why) == (Verdict.WORKS, "for monitoring, hold nothing: team/gpus")
+
+
+def test_claims_that_cannot_be_read_are_a_warning_with_the_remedy(folder: Path) -> None:
+    with kubelet(folder / "k.sock", List=lambda _: by_claim()):
+        finding, _ = found(folder, (NO_CLAIMS, GpuledgerError("403; add the rule")))["kubernetes.dra"]
+    assert (finding.verdict, finding.remedy) == (Verdict.WARNING, "add the rule")
+    assert "claims with adminAccess hold their devices" in finding.why
+
+
+def test_dra_without_resource_slices_is_a_warning(folder: Path) -> None:
+    with kubelet(folder / "k.sock", List=lambda _: by_claim()):
         (finding,) = found(folder)["kubernetes.dra"]
     assert finding.verdict is Verdict.WARNING
     assert "rbac.yaml" in finding.remedy

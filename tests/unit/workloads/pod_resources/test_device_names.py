@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from builders import gpu, instance
+from gpuledger.model.devices import Gpu, Instance
 from gpuledger.workloads.pod_resources.device_names import (
     ClaimedDevice,
     DeviceNames,
@@ -58,6 +61,41 @@ NAMES = DeviceNames((FIRST, SECOND, SMALL, LARGE, TWIN, OTHER_TWIN))
 )
 def test_every_known_form_finds_its_device(name: str, device: object) -> None:
     assert NAMES.find(name) is device
+
+
+UUID = "31b00003-0000-4000-8000-000000000001"
+FULL = Gpu(f"GPU-{UUID}", 0)
+PART = Instance(f"MIG-{UUID}", FULL, 7, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "tail", ["-17", "-0", "_-_-3", "-core-99", "-vgpu-1", "::replica-2", ":1", "[0-1]", ".x", "vgpu", "-\n"]
+)
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        (f"GPU-{UUID}", FULL),
+        (f"MIG-{UUID}", PART),
+        (f"MIG-GPU-{UUID}/7/0", PART),
+        (f"nvidia.com/gpu=GPU-{UUID}", FULL),
+    ],
+)
+@pytest.mark.parametrize("change", [str, str.upper, str.lower])
+def test_what_follows_a_full_uuid_does_not_count(
+    name: str, device: object, tail: str, change: Callable[[str], str]
+) -> None:
+    assert DeviceNames([FULL, PART]).find(change(name + tail)) is device
+
+
+@pytest.mark.parametrize("tail", ["", "-17", "-core-1"])
+def test_a_share_of_a_gpu_that_is_not_here_reports_the_uuid(tail: str) -> None:
+    other = f"GPU-{UUID[:-1]}9"
+    found = DeviceNames([FULL, PART]).find(other + tail)
+    assert found == NoMatch("uuid", f"no device here has the UUID {other.lower()}")
+
+
+def test_a_longer_uuid_is_another_device() -> None:
+    assert isinstance(DeviceNames([FULL]).find(f"{FULL.uuid}a"), NoMatch)
 
 
 @pytest.mark.parametrize(

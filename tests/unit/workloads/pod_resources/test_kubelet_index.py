@@ -56,6 +56,14 @@ def test_the_checkpoint_is_not_read_while_the_socket_works() -> None:
     assert index.health.error == ""
 
 
+def test_an_ignored_entry_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    strange = replace(WRITTEN, ignored=("entry 1 is ignored",))
+    index = kubelet_index(outcomes(*[KubeletUnreachable("none")] * 3), outcomes(strange, strange, WRITTEN))
+    for _ in range(3):
+        index.refresh()
+    assert caplog.messages.count("entry 1 is ignored") == 1
+
+
 def test_without_a_socket_the_checkpoint_is_read_and_health_has_the_error() -> None:
     index = kubelet_index(outcomes(KubeletUnreachable("no socket; mount it")), outcomes(WRITTEN))
     assert index.refresh()

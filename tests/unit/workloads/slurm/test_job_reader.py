@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -174,13 +175,34 @@ def test_numbers_within_the_job_are_not_gpus_of_the_machine(
     assert (found.devices, found.missing) == ((), "")
 
 
+@pytest.mark.parametrize("variable", ["SLURM_GPUS_ON_NODE", "SLURM_SHARDS_ON_NODE"])
 @pytest.mark.parametrize(("count", "missing"), [("2", "unmatched"), ("0", ""), ("x", "")])
 def test_a_job_with_unnamed_gpus_differs_from_a_job_without_gpus(
-    machine: Machine, count: str, missing: str
+    machine: Machine, variable: str, count: str, missing: str
 ) -> None:
-    machine.job("7", SLURM_JOB_ID="7", SLURM_GPUS_ON_NODE=count, CUDA_VISIBLE_DEVICES="0,1")
+    machine.job("7", SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="0,1", **{variable: count})
     found = only_job(machine.read())
     assert (found.devices, found.missing) == ((), missing)
+
+
+@pytest.mark.parametrize(
+    ("gres", "slurm", "fraction"),
+    [
+        (f"{GRES}\nName=shard Count=16", "", Fraction(1, 2)),
+        (GRES, "NodeName=n1 Gres=gpu:4,shard:32", Fraction(1, 4)),
+        (None, "NodeName=n1 Gres=gpu:4,shard:32", Fraction(1, 4)),
+        (GRES, "", None),
+    ],
+)
+def test_the_fraction_of_a_job_follows_from_gres_conf_or_slurm_conf(
+    machine: Machine, gres: str | None, slurm: str, fraction: Fraction | None
+) -> None:
+    if gres is not None:
+        machine.gres(gres)
+    machine.gres_conf.with_name("slurm.conf").write_text(slurm)
+    variables = {"SLURM_JOB_GPUS": "1", "SLURM_SHARDS_ON_NODE": "2", "SLURMD_NODENAME": "n1"}
+    machine.job("7", SLURM_JOB_ID="7", **variables)
+    assert only_job(machine.read()).fraction == fraction
 
 
 def test_the_gpus_of_all_steps_are_the_gpus_of_the_job(machine: Machine) -> None:
@@ -246,10 +268,10 @@ def test_a_v1_cgroup_that_allows_all_devices_falls_back_to_the_environment(machi
 
 def test_a_sluid_gets_its_number_and_user_from_the_environment(machine: Machine) -> None:
     machine.folder(f"{SCOPE}/{SLUID}/step_0/user/task_0", 100)
-    machine.process(100, uid=0, SLURM_JOB_ID="4242", SLURM_JOB_USER="alice", SLURM_JOB_GPUS="0")
+    machine.process(100, SLURM_JOB_ID="4242", SLURM_JOB_UID="1000", SLURM_JOB_GPUS="0")
     jobs = machine.read()
     found = only_job(jobs)
-    assert (found.job, found.sluid, found.user) == ("4242", SLUID, "alice")
+    assert (found.job, found.sluid, found.user) == ("4242", SLUID, "u1000")
     assert jobs.get("4242") is jobs.get(SLUID) is found
 
 
@@ -277,6 +299,33 @@ def test_a_job_has_its_account_and_partition(machine: Machine) -> None:
     machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0", SLURM_JOB_ACCOUNT="nlp", SLURM_JOB_PARTITION="gpu")
     found = only_job(machine.read())
     assert (found.account, found.partition) == ("nlp", "gpu")
+
+
+def test_a_user_whom_the_machine_does_not_know_has_the_name_that_the_job_says(machine: Machine) -> None:
+    machine.users = {}
+    variables = {"SLURM_JOB_USER": "lena", "SLURM_JOB_UID": "812345"}
+    machine.folder(f"{SCOPE}/job_88/step_0/user/task_0", 100)
+    machine.process(100, uid=812345, SLURM_JOB_ID="88", SLURM_JOB_ACCOUNT="chem", **variables)
+    found = only_job(machine.read())
+    assert (found.user, found.account) == ("lena", "chem")
+
+
+def test_a_process_that_slurmstepd_started_outweighs_one_of_another_user(machine: Machine) -> None:
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_UID="1000", SLURM_JOB_ACCOUNT="chem")
+    machine.process(100, parent=101, SLURM_JOB_ID="7", SLURM_JOB_UID="1000", SLURM_JOB_ACCOUNT="chem")
+    machine.folder(f"{SCOPE}/job_7/step_0/user/task_1", 200)
+    machine.process(200, uid=1001, SLURM_JOB_ID="7", SLURM_JOB_UID="1001", SLURM_JOB_ACCOUNT="bio")
+    found = only_job(machine.read())
+    assert (found.user, found.account) == ("u1000", "chem")
+
+
+def test_the_name_of_a_user_that_the_machine_learns_later_is_that_of_the_job(machine: Machine) -> None:
+    machine.gres(GRES)
+    machine.users = {}
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
+    assert only_job(machine.read()).user == "1000"
+    machine.users = {1000: "mira"}
+    assert only_job(machine.read()).user == "mira"
 
 
 def test_without_permission_the_title_of_slurmstepd_still_has_the_number(machine: Machine) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders import gpu, instance
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import DeviceRef
-from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs, has_whole_gpus, slurm_allocations
+from gpuledger.workloads.slurm.jobs import SlurmJob, SlurmJobs, slurm_allocations
 
 ZERO = gpu(0, minor=1)
 ONE = gpu(1, minor=0)
@@ -61,25 +61,9 @@ def test_a_job_without_devices_has_no_allocations() -> None:
     assert slurm_allocations(SlurmJobs([SlurmJob("7", missing="permission")]), [ZERO]) == ()
 
 
-@pytest.mark.parametrize(
-    ("environment", "whole"),
-    [
-        ({"SLURM_JOB_GPUS": "0"}, True),
-        ({"SLURM_STEP_GPUS": "1"}, True),
-        ({"SLURM_GPUS_ON_NODE": "2"}, True),
-        ({"SLURM_GPUS_ON_NODE": "0"}, False),
-        ({"SLURM_JOB_GPUS": "0", "SLURM_SHARDS_ON_NODE": "3"}, False),
-        ({"SLURM_JOB_GPUS": "0", "SLURM_SHARDS_ON_NODE": "0"}, True),
-        ({}, False),
-    ],
-)
-def test_shards_are_no_whole_gpus(environment: dict[str, str], whole: bool) -> None:
-    assert has_whole_gpus([{}, environment]) is whole
-
-
-@pytest.mark.parametrize(("whole", "fraction"), [(True, Fraction(1)), (False, None)])
-def test_the_fraction_of_a_shard_is_unknown(whole: bool, fraction: Fraction | None) -> None:
-    job = replace(holding("7", "0"), is_whole=whole)
+@pytest.mark.parametrize("fraction", [Fraction(1), Fraction(1, 4), None])
+def test_an_allocation_has_the_fraction_of_its_job(fraction: Fraction | None) -> None:
+    job = replace(holding("7", "0"), fraction=fraction)
     assert [one.fraction for one in slurm_allocations(SlurmJobs([job]), [ONE])] == [fraction]
 
 

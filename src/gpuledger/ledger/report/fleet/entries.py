@@ -6,10 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from math import lcm
+from typing import Any
 
 from gpuledger.ledger.report.fleet.account_rises import AccountRises
 from gpuledger.ledger.report.fleet.fleet import Fleet
-from gpuledger.ledger.report.fleet.inventory import Inventory, ScrapedJob, ScrapedPod
+from gpuledger.ledger.report.fleet.inventory import Inventory, ScrapedPod
 from gpuledger.ledger.report.fleet.scraped import Name
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
 from gpuledger.ledger.report.grouping import Party
@@ -30,7 +31,7 @@ def party_of_series(uuid: str, owner: Name, fleet: Fleet) -> Party:
     """The party of an account's owner labels."""
     kind, namespace, pod, container, user, job = owner
     known = fleet.inventory.pods.get((namespace, pod), ScrapedPod()) if pod else ScrapedPod()
-    facts = fleet.inventory.jobs.get(job, ScrapedJob()) if job else ScrapedJob()
+    facts: dict[str, Any] = {**known.facts, **(fleet.inventory.jobs.get(job, {}) if job else {})}
     # The energy series of a pod have its containers' user, its time series do not.
     return Party(
         uuid,
@@ -42,10 +43,7 @@ def party_of_series(uuid: str, owner: Name, fleet: Fleet) -> Party:
             job=job,
             user="" if kind == "pod" else user,
             labels=known.labels,
-            controller_kind=known.controller_kind,
-            controller=known.controller,
-            slurm_account=facts.slurm_account,
-            partition=facts.partition,
+            **facts,
         ),
     )
 

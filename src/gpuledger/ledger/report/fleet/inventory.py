@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuledger.ledger.report.fleet.rises import Rise, SharedBound
@@ -23,6 +24,7 @@ from gpuledger.ledger.report.fleet.scraped import (
     target_of,
 )
 from gpuledger.model.devices import Gpu
+from gpuledger.model.workload import JOB_FACTS, POD_FACTS
 
 # Factor of samples above one target's number at which a Gpu's targets are duplicates.
 _DOUBLE = 1.2
@@ -30,18 +32,10 @@ _DOUBLE = 1.2
 _MOST_SLICES = 1000
 
 
-class ScrapedJob(NamedTuple):
-    """Slurm facts of a job."""
-
-    slurm_account: str = ""
-    partition: str = ""
-
-
 class ScrapedPod(NamedTuple):
-    """Kubernetes facts of a pod: its controller and its labels."""
+    """A pod's facts by name, and its labels."""
 
-    controller_kind: str = ""
-    controller: str = ""
+    facts: Mapping[str, str] = MappingProxyType({})
     labels: tuple[tuple[str, str], ...] = ()
 
 
@@ -50,7 +44,7 @@ class Inventory:
     """The objects of a fleet, as last scraped.
 
     `intervals` are seconds between scrapes by target, `interval` is the default. `gpus` and `nodes` are by
-    uuid, `pods` by namespace and name, `jobs` by number. `profiles` and `shares` (of the Gpu's
+    uuid, `pods` by namespace and name, facts of `jobs` by number. `profiles` and `shares` (of the Gpu's
     multiprocessors) are of MIG Instances, by uuid and Instance. `doubled` are Gpus that several targets
     exported at the same time, as with two scrape jobs for one exporter.
     """
@@ -60,7 +54,7 @@ class Inventory:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=dict)
     pods: defaultdict[Name, ScrapedPod] = field(default_factory=lambda: defaultdict(ScrapedPod))
-    jobs: dict[str, ScrapedJob] = field(default_factory=dict)
+    jobs: dict[str, Mapping[str, str]] = field(default_factory=dict)
     profiles: dict[tuple[str, str], str] = field(default_factory=dict)
     shares: dict[tuple[str, str], Fraction] = field(default_factory=dict)
     doubled: set[str] = field(default_factory=set)
@@ -86,8 +80,8 @@ class Inventory:
             for labels, _ in totals.get("last", ()):
                 self.nodes[labels.get("uuid", "")] = node_of(labels)
         for labels, _ in part.jobs:
-            job, *facts = own(labels, ("slurm_job", "slurm_account", "partition"))
-            self.jobs[job] = ScrapedJob(*facts)
+            job, *facts = own(labels, ("slurm_job", *JOB_FACTS))
+            self.jobs[job] = dict(zip(JOB_FACTS, facts, strict=True))
         self._update_pods(part)
         return self._doubles(part)
 
@@ -101,10 +95,10 @@ class Inventory:
         }
 
     def _update_pods(self, part: ScrapedRange) -> None:
-        names = ("namespace", "pod", "controller_kind", "controller")
         for labels, _ in part.pods:
-            *key, kind, controller = self.scrapes.own_values(labels, names)
-            self.pods[*key] = self.pods[*key]._replace(controller_kind=kind, controller=controller)
+            namespace, pod, *facts = self.scrapes.own_values(labels, ("namespace", "pod", *POD_FACTS))
+            known = dict(zip(POD_FACTS, facts, strict=True))
+            self.pods[namespace, pod] = self.pods[namespace, pod]._replace(facts=known)
         names = ("namespace", "pod", "label", "value")
         for labels, _ in part.pod_labels:
             *key, label, value = self.scrapes.own_values(labels, names)

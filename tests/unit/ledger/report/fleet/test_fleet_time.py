@@ -186,12 +186,14 @@ def test_a_price_that_changes_within_the_range_applies_from_then_on() -> None:
 
 def test_jobs_have_their_account_and_partition() -> None:
     job = scraped(uuid="GPU-0", account="owner", owner_kind="slurm", user="mira", slurm_job="4711")
-    facts = [(scraped(slurm_job="4711", slurm_account="nlp", partition="gpu", user="mira"), 1.0)]
+    array = {"job_name": "bert", "array_job": "4700"}
+    facts = [(scraped(slurm_job="4711", slurm_account="nlp", partition="gpu", user="mira", **array), 1.0)]
     books = one_day([(job, 0, HOUR), (spent("GPU-0", "t"), 0, HOUR)], {"GPU-0": 2.0 * HOUR}, jobs=facts)
     assert hours(books.report("slurm_account,partition,job")) == {
         ("nlp", "gpu", "", "4711"): 1,
         ("", "", "", ""): 1,
     }
+    assert hours(books.report("job_name,array_job")) == {("bert", "4700"): 1, ("", ""): 1}
 
 
 @pytest.mark.parametrize("by", ["command", "team,unit", "namespace, command"])

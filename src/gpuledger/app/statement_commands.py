@@ -1,0 +1,129 @@
+"""What `report --statement`, `report --verify` and `report --format html` do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuledger.app.statement_books import NoBooks, open_books
+from gpuledger.app.statement_verification import VerificationResult, verify_amounts, verify_file
+from gpuledger.app.statements import (
+    MadeReport,
+    UnreadableStatement,
+    check_chain,
+    follow_statement,
+    make_statement,
+    read_statement,
+    require_new_file,
+    statement_text,
+    write_new_file,
+)
+from gpuledger.config.report import ReportSettings, StatementSettings
+from gpuledger.host.settings import TimeZoneSettings
+from gpuledger.host.time_zone import find_time_zone
+from gpuledger.ledger.report.settings import FOCUS_FORMATS, Prices, TeamSettings
+from gpuledger.ledger.report.statement.content import Statement, statement_as_json
+from gpuledger.ledger.report.statement.digests import HASH, seal_statement
+from gpuledger.ledger.report.statement.page import statement_page
+from gpuledger.ledger.report.statement.terms import StatementTerms
+from gpuledger.ledger.store.history import Progress
+from gpuledger.ledger.store.watched_range import NothingWatched
+from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.settings import build_settings, declared_settings
+
+HTML = "html"
+_EQUAL, _DIFFERENT = 0, 1
+
+
+def check_statement_flags(options: StatementSettings, settings: ReportSettings) -> None:
+    """Raise UsageError for flags that exclude or need each other, and for a file that exists."""
+    if options.file and options.verify:
+        raise UsageError("--statement and --verify exclude each other: write a statement, or verify one")
+    if options.after and not (options.file or options.verify):
+        raise UsageError("--after needs --statement or --verify: it names the statement before that one")
+    if options.file and settings.format in FOCUS_FORMATS:
+        raise UsageError(f"--statement has no --format {settings.format}: run the command once for each")
+    if options.file:
+        require_new_file(options.file)
+
+
+def write_statement(
+    made: MadeReport, settings: ReportSettings, options: StatementSettings, values: Mapping[str, Any]
+) -> str:
+    """Write the statement of a report if a file is given; return what to print: the page, or one line."""
+    teams = build_settings(TeamSettings, values).teams
+    statement, notes = make_statement(made, settings.by, settings.every, teams), list[str]()
+    if options.after:
+        statement, notes = follow_statement(statement, options.after)
+    sha256 = _hash_of(statement)
+    if options.file:
+        write_new_file(options.file, statement_text(statement))
+        for line in (*notes, f"{options.file}: written, SHA-256 {sha256}"):
+            sys.stderr.write(f"{line}\n")
+    if settings.format == HTML:
+        return statement_page(statement, sha256, Path(options.file).name if options.file else "")
+    return ""
+
+
+def _hash_of(statement: Statement) -> str:
+    return str(seal_statement(statement_as_json(statement))[HASH])
+
+
+def verify_statement(
+    options: StatementSettings,
+    settings: ReportSettings,
+    values: Mapping[str, Any],
+    progress: AbstractContextManager[Progress],
+) -> int:
+    """Verify a statement: its file, its chain, and its amounts. Prints the result; returns the exit status.
+
+    Raises UnreadableStatement for a file that is no statement.
+    """
+    found = read_statement(options.verify)
+    problems, seams = check_chain(found, options.after) if options.after else ([], [])
+    results = [verify_file(found, options.verify, problems, seams)]
+    is_page = settings.format == HTML
+    out = sys.stderr if is_page else sys.stdout
+    out.write("".join(f"{line}\n" for line in results[0].lines))
+    if found.statement is not None and not found.problems:
+        with progress as shown:
+            results.append(_compare(found.statement, values, shown))
+        if is_page:
+            sys.stdout.write(statement_page(found.statement, found.sha256, Path(options.verify).name))
+        out.write("".join(f"{line}\n" for line in results[1].lines))
+    return _EQUAL if all(result.is_equal for result in results) else _DIFFERENT
+
+
+def _compare(statement: Statement, values: Mapping[str, Any], progress: Progress) -> VerificationResult:
+    try:
+        with open_books(statement, values, progress) as books:
+            return verify_amounts(statement, books, _present_terms(statement.terms, values))
+    except NoBooks as error:
+        return VerificationResult([f"not compared, only the file was verified: {error}"], is_equal=True)
+    except NothingWatched as error:
+        return VerificationResult([f"DIFFERS: {error}"], is_equal=False)
+    except GpuledgerError as error:
+        raise UnreadableStatement(f"the statement cannot be compared: {error}") from None
+
+
+def _present_terms(terms: StatementTerms, values: Mapping[str, Any]) -> StatementTerms | None:
+    """The terms by the settings that are set today; None if they are those of the statement."""
+    prices = {name: values[item.key] for name, item, _ in declared_settings(Prices) if item.key in values}
+    teams = build_settings(TeamSettings, values).teams
+    timezone = build_settings(TimeZoneSettings, values).timezone
+    present = replace(
+        terms,
+        prices=replace(terms.prices, **prices),
+        teams=teams or terms.teams,
+        zone=find_time_zone(timezone) if timezone else terms.zone,
+    )
+    return None if _meaning(present) == _meaning(terms) else present
+
+
+def _meaning(terms: StatementTerms) -> Sequence[object]:
+    prices = terms.prices
+    return terms.fingerprint, prices.basis, prices.idle, terms.teams, terms.zone_name

@@ -1,0 +1,142 @@
+"""Backs up a ledger file, also while `gpuledger serve` writes it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import mkstemp
+from typing import Any, NamedTuple
+
+from gpuledger.ledger.books.exporting import books_id
+from gpuledger.ledger.store.history import open_read_only
+from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, MIGRATIONS
+from gpuledger.ledger.store.state_directory import LedgerLock
+from gpuledger.model.errors import GpuledgerError
+
+_PAGES = 1000
+
+
+class BackupFacts(NamedTuple):
+    """A written backup: its size, and the unix seconds of the last posting in it."""
+
+    bytes: int
+    last: float
+
+
+def back_up_ledger(file: Path, target: Path) -> BackupFacts:
+    """Write a verified copy of the ledger to `target`, whole or not at all.
+
+    An existing file is replaced only if it is an older backup of the same ledger. Raises GpuledgerError and
+    OSError.
+    """
+    target = target.resolve()
+    if not target.parent.is_dir():
+        raise GpuledgerError(f"{target.parent} is not a directory: create it, or name another file")
+    with closing(open_read_only(file)) as source:
+        _require_this_version(source, file)
+        books = books_id(source, file)
+        last = _last_posting(source)
+        if target.exists():
+            _require_older_backup(file, target, books, last)
+        handle, name = mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        os.close(handle)
+        written = Path(name)
+        try:
+            _copy(source, written)
+            _verify(written, books, last)
+            with written.open("rb") as opened:
+                os.fsync(opened.fileno())
+            written.replace(target)
+        finally:
+            written.unlink(missing_ok=True)
+    return BackupFacts(target.stat().st_size, last)
+
+
+def _require_this_version(source: sqlite3.Connection, file: Path) -> None:
+    (identity,) = source.execute("PRAGMA application_id").fetchone()
+    (version,) = source.execute("PRAGMA user_version").fetchone()
+    if identity != APPLICATION_ID:
+        raise GpuledgerError(f"{file} is not a gpuledger ledger")
+    if version > len(MIGRATIONS):
+        raise GpuledgerError(f"{file} was written by a newer gpuledger (schema {version}): use that version")
+
+
+def _last_posting(connection: sqlite3.Connection) -> float:
+    row = connection.execute("SELECT value FROM meta WHERE key = 'unix'").fetchone()
+    return 0.0 if row is None else float(row[0])
+
+
+def _copy(source: sqlite3.Connection, written: Path) -> None:
+    with _writable(written) as copy:
+        source.backup(copy, pages=_PAGES)
+        # One file, without a write-ahead log beside it.
+        copy.execute("PRAGMA journal_mode=DELETE").fetchall()
+        # Exported counters may be ahead of a backup: where it is restored, they begin at 0 again.
+        copy.execute("REPLACE INTO meta VALUES ('clean', 0)")
+        copy.execute("REPLACE INTO meta VALUES ('boot_id', '')")
+
+
+@contextmanager
+def _writable(file: Path) -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        yield connection
+
+
+def _verify(written: Path, books: str, last: float) -> None:
+    with _writable(written) as copy:
+        (found,) = copy.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise GpuledgerError(
+                f"the ledger is damaged ({' '.join(str(found).split())}): run `gpuledger books check`; "
+                "no backup was written"
+            )
+        if (books_id(copy, written), _last_posting(copy)) != (books, last):
+            raise GpuledgerError(
+                "the copy differs from the ledger: no backup was written; repeat the command"
+            )
+
+
+def _require_older_backup(file: Path, target: Path, books: str, last: float) -> None:
+    """Raise GpuledgerError unless the target is an older backup of this ledger that no program uses."""
+    if target.samefile(file):
+        raise GpuledgerError(f"{target} is the ledger: name another file for the backup")
+    found = _facts_of(target)
+    if found is None:
+        raise GpuledgerError(f"{target} exists and is no backup of a ledger: name another file, or remove it")
+    if found[0] != books:
+        raise GpuledgerError(
+            f"{target} is a backup of another ledger ({str(found[0])[:8] or 'without an id'}, not "
+            f"{books[:8]}): name another file"
+        )
+    if found[1] > last:
+        raise GpuledgerError(f"{target} is newer than the ledger {file}: name another file")
+    if target.with_name(f"{target.name}-wal").exists() or _is_in_use(target):
+        raise GpuledgerError(f"{target} is in use by another program, or was not closed: name another file")
+
+
+def _facts_of(target: Path) -> tuple[Any, float] | None:
+    """The ledger's id and last posting; None if the file is no ledger."""
+    try:
+        uri = f"{target.as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as connection:
+            if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
+                return None
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (BOOKS_ID,)).fetchone()
+            return ("" if row is None else row[0]), _last_posting(connection)
+    except sqlite3.Error:
+        return None
+
+
+def _is_in_use(target: Path) -> bool:
+    """Whether a program holds the lock of a ledger of this name."""
+    lock = target.with_suffix(".lock")
+    if not lock.exists():
+        return False
+    try:
+        LedgerLock(lock).release()
+    except (GpuledgerError, OSError):
+        return True
+    return False

@@ -1,0 +1,257 @@
+"""Replaces a person by a pseudonym in a ledger file that no program uses; no sum changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from gpuledger.ledger.books.person import PersonName
+from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
+from gpuledger.ledger.store.state_directory import LedgerLock
+from gpuledger.ledger.store.store import restart_counters
+from gpuledger.model.errors import GpuledgerError, UsageError
+
+# Texts by table and key column. JSON is parsed: it can have escapes in place of letters.
+_TEXTS: Final = {
+    ("sessions", "number"): (
+        "command",
+        "executable",
+        "comm",
+        "login",
+        "namespace",
+        "pod",
+        "container",
+        "pod_uid",
+        "container_id",
+        "job",
+        "step",
+        "unit",
+        "owner_user",
+        "controller",
+        "slurm_account",
+        "partition",
+    ),
+    ("time_owners", "number"): ("command",),
+}
+_JSON: Final = {
+    ("sessions", "number"): ("labels", "facts"),
+    ("handovers", "number"): ("owner",),
+    ("time_owners", "number"): ("owner",),
+    ("gpu_times", "uuid"): ("state",),
+    ("parties", "number"): ("who",),
+}
+_ASCII_SAFE: Final = re.compile(r"[\w.@+-]+")
+
+
+class Forgotten(NamedTuple):
+    """What was done: the pseudonym, the number of changed rows, and files beside the ledger with the name."""
+
+    pseudonym: str
+    rows: int
+    left: list[Path]
+
+
+def forget_person(file: Path, name: str, pseudonym: str = "") -> Forgotten:
+    """Replace the name, and the uids of that user's processes, everywhere in the ledger file.
+
+    Raises GpuledgerError if a program uses the ledger, or it does not have the name, and sqlite3.Error.
+    """
+    _check_names(name, pseudonym)
+    try:
+        lock = LedgerLock(file.with_suffix(".lock"))
+    except GpuledgerError:
+        raise GpuledgerError(
+            f"`gpuledger serve` uses {file} and would write the name again: stop it (`systemctl stop "
+            "gpuledger`, or delete its pod and run this on the node before the next one starts), repeat this "
+            "command, and start it again"
+        ) from None
+    except OSError as error:
+        raise GpuledgerError(f"cannot lock {file}: {error.strerror}; run this as the user of serve") from None
+    try:
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=5.0)) as connection:
+            _require_current(connection, file)
+            connection.execute("PRAGMA secure_delete=ON").fetchall()
+            # Without a write-ahead log: its file would keep the old pages.
+            if connection.execute("PRAGMA journal_mode=DELETE").fetchone() != ("delete",):
+                raise GpuledgerError(f"{file} is being read by another program: wait until it is done")
+            person = _person_of(connection, name, pseudonym or f"forgotten-{os.urandom(4).hex()}")
+            rows = _replace_all(connection, person)
+            # Rebuilds the file: bytes of old rows in free space are not copied.
+            connection.execute("VACUUM")
+    finally:
+        lock.release()
+    if not rows:
+        raise GpuledgerError(
+            f"{file} does not have the name {name}: `gpuledger report --by user --since 400d --top 0` lists "
+            "the users"
+        )
+    return Forgotten(person.pseudonym, rows, list(_files_with(file, person)))
+
+
+def _check_names(name: str, pseudonym: str) -> None:
+    if not name.strip() or name != name.strip():
+        raise UsageError("books forget needs the name of a user, as in --user ann")
+    if pseudonym and (name.casefold() in pseudonym.casefold() or not _ASCII_SAFE.fullmatch(pseudonym)):
+        raise UsageError(
+            f"--as {pseudonym}: choose a pseudonym of letters, digits, '.', '_' and '-' that does not have "
+            "the name in it"
+        )
+
+
+def _require_current(connection: sqlite3.Connection, file: Path) -> None:
+    (identity,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if identity != APPLICATION_ID:
+        raise GpuledgerError(f"{file} is not a gpuledger ledger")
+    if version != len(MIGRATIONS):
+        raise GpuledgerError(
+            f"{file} has the schema {version}, and this version {len(MIGRATIONS)}: use the version that "
+            "wrote it, or start `gpuledger serve` of this version once"
+        )
+
+
+def _person_of(connection: sqlite3.Connection, name: str, pseudonym: str) -> PersonName:
+    """The person, with the uids of the sessions under this name. Raises UsageError for a used pseudonym."""
+    users = set(_users(connection))
+    alone = PersonName(name, pseudonym)
+    if any(pseudonym in user for user in users):
+        raise UsageError(f"--as {pseudonym}: the ledger has a user of this name; choose another pseudonym")
+    query = "SELECT DISTINCT uid FROM sessions WHERE uid IS NOT NULL AND (login = ? OR owner_user = ?)"
+    uids = {uid for form in alone.forms for (uid,) in connection.execute(query, (form, form))}
+    # A uid that another name has as well is no one's: of containers, which have other users.
+    shared = {uid for (uid,) in connection.execute(_OTHER_UIDS, {"name": name})}
+    numbers = {uid for uid in uids - shared if uid}
+    others = users - set(alone.forms) - {str(uid) for uid in numbers} - {""}
+    return PersonName(name, pseudonym, others, numbers)
+
+
+_OTHER_UIDS = """
+SELECT DISTINCT uid FROM sessions
+    WHERE login NOT IN ('', :name, CAST(uid AS TEXT)) AND uid IS NOT NULL
+"""
+
+
+def _users(connection: sqlite3.Connection) -> Iterator[str]:
+    """All names of users in the ledger."""
+    for (user,) in connection.execute("SELECT login FROM sessions UNION SELECT owner_user FROM sessions"):
+        yield user
+    for query in ("SELECT owner FROM handovers", "SELECT owner FROM time_owners"):
+        for (text,) in connection.execute(query):
+            yield str(json.loads(text).get("user", ""))
+    for (text,) in connection.execute("SELECT who FROM parties"):
+        yield str(json.loads(text)[2].get("user", ""))
+
+
+def _replace_all(connection: sqlite3.Connection, person: PersonName) -> int:
+    """Replace the name in all tables, in one transaction; return the number of changed values."""
+    connection.execute("BEGIN EXCLUSIVE")
+    try:
+        changed = _end_open_rows(connection, person)
+        for (table, key), columns in _TEXTS.items():
+            for column in columns:
+                changed += _change(connection, table, key, column, person.replaced)
+        for (table, key), columns in _JSON.items():
+            for column in columns:
+                changed += _change(connection, table, key, column, _json_change(person, column))
+        changed += _forget_uids(connection, person)
+        if changed:
+            # Exported counters have the name as a label: they begin again, as after a crash.
+            restart_counters(connection)
+            connection.executemany("REPLACE INTO meta VALUES (?, ?)", [("clean", 0), ("boot_id", "")])
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    return changed
+
+
+def _json_change(person: PersonName, column: str) -> Callable[[str], str]:
+    # As the ledger writes them: parties are compared as texts.
+    is_party = column == "who"
+
+    def change(text: str) -> str:
+        values = json.loads(text)
+        found = person.replaced_values(values, skip_first=column == "state")
+        if found == values:
+            return text
+        return json.dumps(found, separators=(",", ":"), ensure_ascii=not is_party, sort_keys=is_party)
+
+    return change
+
+
+def _change(
+    connection: sqlite3.Connection, table: str, key: str, column: str, change: Callable[[str], str]
+) -> int:
+    """Change the texts of a column; return how many."""
+    rows = connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall()
+    changed = [(new, name) for name, text in rows if (new := change(text)) != text]
+    for new, name in changed:
+        statement = f"UPDATE {table} SET {column} = ? WHERE {key} = ?"
+        try:
+            connection.execute(statement, (new, name))
+        except sqlite3.IntegrityError:
+            # Two forms of the name in otherwise equal parties: their commands keep them apart.
+            device, command, owner = json.loads(new)
+            parts = [device, f"{command} ({name})", owner]
+            apart = json.dumps(parts, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+            connection.execute(statement, (apart, name))
+    return len(changed)
+
+
+def _end_open_rows(connection: sqlite3.Connection, person: PersonName) -> int:
+    """End the person's open sessions and allocations: what goes on is a new one, under its real name."""
+    opened = connection.execute(
+        "SELECT sessions.* FROM sessions JOIN usage USING (number) WHERE ended IS NULL"
+    ).fetchall()
+    numbers = [row[0] for row in opened if any(isinstance(one, str) and person.is_in(one) for one in row)]
+    for number in numbers:
+        statement = "UPDATE usage SET ended = last_seen, exit_seen = 0 WHERE number = ?"
+        connection.execute(statement, (number,))
+    rows = connection.execute("SELECT number, owner FROM handovers WHERE NOT over").fetchall()
+    allocations = [
+        number for number, text in rows if person.replaced_values(values := json.loads(text)) != values
+    ]
+    for number in allocations:
+        connection.execute("UPDATE handovers SET over = 1 WHERE number = ?", (number,))
+    return len(numbers) + len(allocations)
+
+
+def _forget_uids(connection: sqlite3.Connection, person: PersonName) -> int:
+    """Remove the uids of the person's sessions, also where a uid stands for the name."""
+    changed = 0
+    for uid in person.uids:
+        for column in ("login", "owner_user"):
+            statement = f"UPDATE sessions SET {column} = ? WHERE {column} = ? AND uid = ?"
+            changed += connection.execute(statement, (person.pseudonym, str(uid), uid)).rowcount
+    statement = "UPDATE sessions SET uid = NULL WHERE uid > 0 AND (login = ? OR owner_user = ?)"
+    return changed + connection.execute(statement, (person.pseudonym, person.pseudonym)).rowcount
+
+
+def _files_with(file: Path, person: PersonName) -> Iterator[Path]:
+    """Other files in the directory of the ledger with the letters of the name: copies, backups, exports."""
+    raw = {text.encode() for form in person.forms for text in (form, json.dumps(form)[1:-1])}
+    for other in sorted(file.parent.rglob("*")):
+        with suppress(OSError):
+            if other != file and other.is_file() and _has_any(other, raw):
+                yield other
+
+
+_CHUNK = 1 << 20
+
+
+def _has_any(file: Path, wanted: Collection[bytes]) -> bool:
+    overlap = max(map(len, wanted)) - 1
+    with file.open("rb") as opened:
+        kept = b""
+        while chunk := opened.read(_CHUNK):
+            block = kept + chunk
+            if any(text in block for text in wanted):
+                return True
+            kept = block[-overlap:] if overlap else b""
+    return False

@@ -1,0 +1,190 @@
+"""Files of statements: never overwritten, read with one line for each fault, and chained."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.app import statements
+from gpuledger.app.statements import (
+    UnreadableStatement,
+    check_chain,
+    follow_statement,
+    make_statement,
+    read_statement,
+    require_new_file,
+    statement_text,
+    write_new_file,
+)
+from gpuledger.host.time_zone import MachineTimeZone
+from gpuledger.ledger.report.statement.content import Statement
+from gpuledger.ledger.report.statement.digests import seal_statement
+from gpuledger.model.errors import GpuledgerError, UsageError
+from money_helpers import prices
+from statement_helpers import PRICED, entries, statement_of, written
+
+STATEMENT = statement_of(entries().report(PRICED))
+TEXT = statement_text(STATEMENT)
+DIGITS = [place for place, sign in enumerate(TEXT) if sign.isdigit()]
+
+
+@given(place=st.sampled_from(DIGITS), digit=st.sampled_from("0123456789"))
+def test_any_altered_digit_of_the_file_is_a_problem_that_has_a_place(
+    place: int, digit: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "altered.json"
+    file.write_text(f"{TEXT[:place]}{digit}{TEXT[place + 1 :]}")
+    problems = read_statement(str(file)).problems
+    assert bool(problems) == (TEXT[place] != digit)
+    line = TEXT.count("\n", 0, place)
+    section = TEXT.splitlines()[line].partition('"')[2].partition('"')[0]
+    if section in ("range", "total", "settings", "reconciliation"):
+        assert all(problem.startswith(f"{section}.") for problem in problems)
+
+
+def test_a_statement_is_written_whole_and_never_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "october.json"
+    require_new_file(str(file))
+    write_new_file(str(file), TEXT)
+    assert read_statement(str(file)).problems == []
+    for write in (require_new_file, lambda name: write_new_file(name, "{}")):
+        with pytest.raises(UsageError, match=r"october\.json exists, and a statement is never overwritten"):
+            write(str(file))
+    assert file.read_text() == TEXT
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_link_to_nowhere_is_a_file_that_exists(tmp_path: Path) -> None:
+    file = tmp_path / "link.json"
+    file.symlink_to(tmp_path / "nowhere.json")
+    with pytest.raises(UsageError, match="exists"):
+        require_new_file(str(file))
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links_will_do(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(statements.os, "link", link)
+    file = str(tmp_path / "october.json")
+    write_new_file(file, TEXT)
+    assert read_statement(file).problems == []
+    with pytest.raises(UsageError, match="exists"):
+        write_new_file(file, TEXT)
+
+
+def test_a_directory_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(GpuledgerError, match=r"cannot write the statement .*: No such file or directory"):
+        write_new_file(str(tmp_path / "no" / "october.json"), TEXT)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("", "is not JSON"),
+        ("[]", "has no statement_schema"),
+        ('{"version": 2}', "has no statement_schema"),
+        (TEXT[:-40], "is not JSON"),
+        (TEXT.replace('"zone"', '"zone": 1, "zone"'), "an object has zone twice"),
+        (TEXT.replace('"uncut_microseconds": 0', '"uncut_microseconds": NaN'), "NaN is no number"),
+        ("[" * 200_000, "is not JSON"),
+        ("\x00\xff", "is not JSON"),
+    ],
+)
+def test_what_is_no_statement_is_one_line(content: str, text: str, tmp_path: Path) -> None:
+    file = tmp_path / "october.json"
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(UnreadableStatement) as error:
+        read_statement(str(file))
+    assert text in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_a_statement_of_a_later_version_names_the_program_that_wrote_it(tmp_path: Path) -> None:
+    content = {**written(STATEMENT), "statement_schema": 2, "program": "9.1"}
+    later = seal_statement({key: value for key, value in content.items() if key not in ("checks", "sha256")})
+    file = tmp_path / "later.json"
+    file.write_text(json.dumps(later))
+    with pytest.raises(UnreadableStatement, match=r"version 2, and this gpuledger reads version 1.*9\.1"):
+        read_statement(str(file))
+
+
+def test_a_statement_that_this_machine_cannot_read_is_not_altered(tmp_path: Path) -> None:
+    content = {**written(STATEMENT), "zone": "Mars/Olympus"}
+    other = seal_statement({key: value for key, value in content.items() if key not in ("checks", "sha256")})
+    file = tmp_path / "mars.json"
+    file.write_text(json.dumps(other))
+    with pytest.raises(UnreadableStatement, match=r"is intact, and cannot be read here: its terms .*Mars"):
+        read_statement(str(file))
+
+
+def in_month(number: int) -> Statement:
+    """A statement of one hour, the first of it at this quarter."""
+    return statement_of(entries(4 * number).report(PRICED))
+
+
+def test_three_months_are_a_chain(tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{number}.json") for number in range(3)]
+    for number, file in enumerate(files):
+        statement, notes = in_month(number), list[str]()
+        if number:
+            statement, notes = follow_statement(statement, files[number - 1])
+        assert notes == []
+        write_new_file(file, statement_text(statement))
+    assert check_chain(read_statement(files[1]), files[0]) == ([], [])
+    assert check_chain(read_statement(files[2]), files[1]) == ([], [])
+    (problem,), _ = check_chain(read_statement(files[2]), files[0])
+    assert "it follows the statement with the SHA-256 " in problem
+    (problem,), _ = check_chain(read_statement(files[0]), files[1])
+    assert "it follows no statement" in problem
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda: in_month(3), ("GAP", "1970-01-01 02:00 +0000", "1970-01-01 03:00 +0000")),
+        (lambda: in_month(0), ("OVERLAP", "1970-01-01 02:00 +0000", "1970-01-01 00:00 +0000")),
+        (lambda: replace(in_month(2), nodes={"GPU-0": "b"}), ("nodes node-1, this one b",)),
+        (
+            lambda: statement_of(entries(8).report(prices(gpu_hour="1", currency="USD"))),
+            ("currency EUR, this one USD",),
+        ),
+    ],
+)
+def test_what_does_not_join_is_said_in_the_notes(
+    change: Callable[[], Any], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    first = tmp_path / "first.json"
+    write_new_file(str(first), statement_text(in_month(1)))
+    statement, (note,) = follow_statement(change(), str(first))
+    assert all(word in note for word in words)
+    assert note in statement.report.notes
+
+
+def test_a_chain_needs_an_intact_statement(tmp_path: Path) -> None:
+    first = tmp_path / "first.json"
+    first.write_text(TEXT.replace("train-0", "train-1"))
+    with pytest.raises(GpuledgerError, match=r"rows\[0\]\.name .* is not as it was written; a chain needs"):
+        follow_statement(in_month(2), str(first))
+
+
+def test_a_time_zone_without_a_name_is_utc_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = replace(entries().report(PRICED), zone=MachineTimeZone("/etc/localtime"))
+    made = statements.MadeReport(report, statements.RequestedRange(0, 1, "a", "b"), "ledger", "x")
+    monkeypatch.setattr(MachineTimeZone, "utcoffset", lambda *_: statements.timedelta(0))
+    assert make_statement(made, "owner", "", ()).terms.zone_name == "UTC"
+    monkeypatch.setattr(MachineTimeZone, "utcoffset", lambda *_: statements.timedelta(hours=1))
+    with pytest.raises(UsageError, match=r"set report\.timezone"):
+        make_statement(made, "owner", "", ())

@@ -1,0 +1,117 @@
+"""`gpuledger books`: the subcommands, their messages and exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from exported_ledgers import write_node
+from gpuledger.cli.main import main
+
+MONTH = ("--in", "2023-11")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NODE_NAME", "node-1")
+    return write_node(tmp_path / "state", ticks=40)
+
+
+def run(*words: object) -> int:
+    return main([str(word) for word in words])
+
+
+def test_check_reports_a_healthy_and_a_damaged_ledger(
+    ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("books", "check", "--state-dir", ledger.parent) == 0
+    assert "all accounts balance" in capsys.readouterr().out
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(ledger)) as books, books:
+        books.execute("UPDATE gpu_times SET posted = posted + 1")
+    assert run("books", "check", ledger) == 1
+    assert "problem: the time accounts of GPU-0 have -1 us" in capsys.readouterr().out
+
+
+def test_an_export_is_merged_and_reported_as_the_ledger(
+    tmp_path: Path, ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = ("--state-dir", ledger.parent)
+    assert run("books", "export", *MONTH, "--format", "csv", tmp_path / "out", *state) == 0
+    assert run("books", "export", *MONTH, "--format", "csv", tmp_path / "out", *state) == 0
+    out = capsys.readouterr().out
+    assert "written" in out
+    assert "was there already" in out
+    assert run("books", "merge", tmp_path / "out", "--into", tmp_path / "all") == 0
+    assert run("books", "check", tmp_path / "all") == 0
+    assert "1 exports of 1 ledgers, 1 of them new" in capsys.readouterr().out
+    prices = ("--price.gpu-hour", "2.5", "--price.currency", "EUR", "--report.timezone", "UTC")
+    for form in ("csv", "json", "focus"):
+        found = []
+        for source in (state, ("--books", tmp_path / "all")):
+            assert run("report", *MONTH, "--by", "node,pod", "--format", form, *prices, *source) == 0
+            found.append(capsys.readouterr().out)
+        assert found[0] == found[1], form
+    rows = list(csv.DictReader(io.StringIO(found[0])))
+    assert rows
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "books needs one of check, backup, export, merge, forget"),
+        (("chek",), "did you mean 'check'"),
+        (("backup",), "books backup needs the file to write"),
+        (("backup", "a", "b"), "books backup needs the file to write"),
+        (("check", "--user", "ann"), "books check has no --user"),
+        (("merge", "x"), "--into"),
+        (("merge", "x", "--into", "y"), "x does not exist"),
+        (("forget",), "--user ann"),
+        (("export", "x", "--format", "xml"), "--format"),
+        (("export", "x", "--in", "2023-11", "--since", "1d"), "exclude each other"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    tmp_path: Path,
+    ledger: Path,
+    words: tuple[str, ...],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("books", *words, "--state-dir", ledger.parent) in (1, 2)
+    errors = capsys.readouterr().err
+    assert text in errors
+    assert errors.count("\n") == 1
+
+
+def test_parquet_without_its_package_is_explained(
+    tmp_path: Path, ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    assert run("books", "export", *MONTH, tmp_path / "out", "--state-dir", ledger.parent) == 2
+    assert "pip install 'gpuledger[parquet]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_forget_says_what_it_cannot_reach(ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("books", "forget", "--user", "train-0", "--as", "x-1", "--state-dir", ledger.parent) == 0
+    out = capsys.readouterr().out
+    assert "train-0 is now x-1" in out
+    assert "Not reached: backups" in out
+    assert run("report", *MONTH, "--by", "pod", "--format", "json", "--state-dir", ledger.parent) == 0
+    keys = [row["pod"] for row in json.loads(capsys.readouterr().out)["rows"]]
+    assert "x-1" in keys
+    assert "train-0" not in keys
+
+
+def test_one_source_of_a_report_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("report", "--books", tmp_path, "--state-dir", tmp_path) == 2
+    assert "--books and --state-dir exclude each other" in capsys.readouterr().err

@@ -1,0 +1,86 @@
+"""User names from the name service, which can be slow, absent or wrong for a while."""
+
+from __future__ import annotations
+
+from threading import Event
+
+from builders import FakeClock
+from gpuledger.host.name_service import NameService, read_name_service
+
+LENA = 812345
+# Seconds: longer than any test; an answer ends the waiting.
+LONG = 60.0
+
+
+class Directory:
+    """Names by uid, which a test can hold back."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self.names = names
+        self.asked: list[int] = []
+        self.free = Event()
+        self.free.set()
+
+    def __call__(self, uid: int) -> str:
+        self.asked.append(uid)
+        assert self.free.wait(LONG)
+        return self.names.get(uid, "")
+
+
+def test_a_name_that_arrives_at_once_is_returned_at_once() -> None:
+    directory = Directory({LENA: "lena"})
+    service = NameService(directory, patience=LONG)
+    assert [service.name(LENA), service.name(7), service.name(LENA)] == ["lena", "", "lena"]
+    assert directory.asked == [LENA, 7]
+
+
+def test_a_directory_that_hangs_delays_no_one() -> None:
+    directory = Directory({LENA: "lena", 7: "mira"})
+    directory.free.clear()
+    service = NameService(directory, patience=0.0)
+    assert [service.name(uid) for uid in (LENA, 7, LENA)] == ["", "", ""]
+    assert service.changes == 0
+    directory.free.set()
+    patient = service._answered
+    with patient:
+        assert patient.wait_for(lambda: service.changes == 2, LONG)
+    assert [service.name(LENA), service.name(7)] == ["lena", "mira"]
+    assert sorted(directory.asked) == [7, LENA]
+
+
+def test_a_user_who_does_not_exist_is_asked_for_again_only_after_a_while() -> None:
+    clock = FakeClock()
+    directory = Directory({})
+    service = NameService(directory, elapsed=clock.elapsed, patience=LONG)
+    assert [service.name(LENA) for _ in range(100)] == [""] * 100
+    assert directory.asked == [LENA]
+    directory.names[LENA] = "lena"
+    clock.advance(61.0)
+    service.name(LENA)
+    with service._answered:
+        assert service._answered.wait_for(lambda: service.changes == 1, LONG)
+    assert service.name(LENA) == "lena"
+
+
+def test_a_directory_that_is_down_takes_no_name_away() -> None:
+    clock = FakeClock()
+    directory = Directory({LENA: "lena"})
+    service = NameService(directory, elapsed=clock.elapsed, patience=LONG)
+    assert service.name(LENA) == "lena"
+    directory.names.clear()
+    clock.advance(4000.0)
+    assert service.name(LENA) == "lena"
+    with service._answered:
+        assert service._answered.wait_for(lambda: not service._asked, LONG)
+    assert service.name(LENA) == "lena"
+
+
+def test_names_in_memory_are_bounded() -> None:
+    service = NameService(lambda uid: f"u{uid}", patience=LONG)
+    for uid in range(3000):
+        service.name(uid)
+    assert len(service._answers) <= 1024
+
+
+def test_the_name_service_of_this_machine_knows_root_but_not_everyone() -> None:
+    assert [read_name_service(uid) for uid in (0, 4_000_000_123, 1 << 70)] == ["root", "", ""]

@@ -1,0 +1,166 @@
+"""Exports in directories: damage, contradictions, repetitions, and what a report must say about them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from exported_ledgers import SINCE, UNTIL, write_export, write_node
+from gpuledger.ledger.books import manifest
+from gpuledger.ledger.books.library import export_notes, find_exports, merge_exports, without_repetitions
+from gpuledger.ledger.books.manifest import MANIFEST_NAME, read_manifest
+from gpuledger.model.errors import GpuledgerError
+from time_books import A, B
+
+MIDDLE = SINCE + 3600
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return write_node(tmp_path / "node", ticks=120)
+
+
+def truncate(place: Path) -> None:
+    file = place / "gpu_time.csv"
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def change_digit(place: Path) -> None:
+    file = place / "gpu_time.csv"
+    file.write_text(file.read_text().replace("000,", "001,", 1))
+
+
+def change_manifest(place: Path) -> None:
+    file = place / MANIFEST_NAME
+    file.write_text(file.read_text().replace('"node-1"', '"node-2"'))
+
+
+def cut_manifest(place: Path) -> None:
+    file = place / MANIFEST_NAME
+    file.write_text(file.read_text()[:200])
+
+
+def remove_table(place: Path) -> None:
+    (place / "energy.csv").unlink()
+
+
+def make_newer(place: Path) -> None:
+    file = place / MANIFEST_NAME
+    file.write_text(file.read_text().replace('"gpuledger_export": 1', '"gpuledger_export": 2'))
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        (truncate, "gpu_time.csv is damaged: it has .* bytes of"),
+        (change_digit, "gpu_time.csv is damaged: it has other content"),
+        (change_manifest, "manifest.json was changed after the export"),
+        (cut_manifest, "manifest.json is no manifest .*, or damaged"),
+        (remove_table, "energy.csv is missing"),
+        (make_newer, "later version"),
+    ],
+)
+def test_damage_is_named(tmp_path: Path, ledger: Path, damage: Callable[[Path], None], named: str) -> None:
+    place, _ = write_export(ledger, tmp_path / "out")
+    damage(place)
+    with pytest.raises(GpuledgerError, match=named):
+        find_exports([tmp_path / "out"])
+
+
+def test_a_directory_without_exports_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name, text in (("empty", "no exported ledger"), ("missing", "does not exist")):
+        with pytest.raises(GpuledgerError, match=text):
+            find_exports([tmp_path / name])
+
+
+def test_the_same_month_twice_is_merged_once_also_in_other_formats(tmp_path: Path, ledger: Path) -> None:
+    write_export(ledger, tmp_path / "one")
+    write_export(ledger, tmp_path / "two", form="parquet")
+    added, found = merge_exports([tmp_path / "one", tmp_path / "two", tmp_path / "one"], tmp_path / "all")
+    assert (len(added), len(found)) == (1, 1)
+    assert merge_exports([tmp_path / "two"], tmp_path / "all")[0] == []
+
+
+def test_different_exports_of_one_time_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    write_export(write_node(tmp_path / "a", ticks=90), tmp_path / "one", between=(SINCE, MIDDLE))
+    clone = write_node(tmp_path / "b", B, A, begins=SINCE + 300.0)
+    place, facts = write_export(clone, tmp_path / "two", between=(SINCE, MIDDLE))
+    text = (place / MANIFEST_NAME).read_text()
+    ours = read_manifest(next((tmp_path / "one").rglob(MANIFEST_NAME)))
+    rewrite(place, text.replace(facts.books, ours.books))
+    with pytest.raises(GpuledgerError) as error:
+        merge_exports([tmp_path / "one", tmp_path / "two"], tmp_path / "all")
+    assert str(tmp_path / "one") in str(error.value)
+    assert str(place) in str(error.value)
+    assert "two machines run with copies of one ledger" in str(error.value)
+    assert not (tmp_path / "all").exists()
+
+
+def rewrite(place: Path, text: str) -> None:
+    """Write a manifest with a valid hash, as a program that has another copy of the ledger does."""
+    values = json.loads(text)
+    del values["sha256"]
+    del values["gpuledger_export"]
+    manifest.write_manifest(place, manifest._from_values(values))
+
+
+def test_overlapping_exports_are_refused(tmp_path: Path, ledger: Path) -> None:
+    write_export(ledger, tmp_path / "one", between=(SINCE, MIDDLE))
+    write_export(ledger, tmp_path / "two", between=(SINCE + 900, MIDDLE))
+    with pytest.raises(GpuledgerError, match=r"overlap: .* and .*; keep exports of whole months only"):
+        without_repetitions(find_exports([tmp_path / "one", tmp_path / "two"]))
+
+
+def test_a_later_export_replaces_one_that_ended_with_the_ledger(tmp_path: Path) -> None:
+    file = write_node(tmp_path / "node", ticks=60)
+    first, facts = write_export(file, tmp_path / "out", between=(SINCE, UNTIL))
+    assert not facts.complete
+    longer = write_node(tmp_path / "longer", ticks=120)
+    copy_id(file, longer)
+    second, _ = write_export(longer, tmp_path / "out", between=(SINCE, UNTIL))
+    assert not first.exists()
+    assert [one.folder for one in find_exports([tmp_path / "out"])] == [second]
+    merged, _ = merge_exports([tmp_path / "out"], tmp_path / "all")
+    assert len(merged) == 1
+
+
+def copy_id(file: Path, other: Path) -> None:
+    with closing(sqlite3.connect(file)) as books:
+        ((found,),) = books.execute("SELECT value FROM meta WHERE key = 'books_id'").fetchall()
+    with closing(sqlite3.connect(other)) as books, books:
+        books.execute("UPDATE meta SET value = ? WHERE key = 'books_id'", (found,))
+
+
+def test_an_export_of_a_clone_replaces_nothing(tmp_path: Path) -> None:
+    file, clone = (
+        write_node(tmp_path / "a", ticks=60),
+        write_node(tmp_path / "b", ticks=90, begins=SINCE + 60.0),
+    )
+    copy_id(file, clone)
+    write_export(file, tmp_path / "out", between=(SINCE, UNTIL))
+    with pytest.raises(GpuledgerError, match="are both of ledger"):
+        write_export(clone, tmp_path / "out", between=(SINCE, UNTIL))
+
+
+def test_names_gpus_zones_and_gaps_are_noted(tmp_path: Path, ledger: Path) -> None:
+    other = write_node(tmp_path / "other", B, A)
+    write_export(ledger, tmp_path / "out", "node-1", (SINCE, SINCE + 1800))
+    write_export(ledger, tmp_path / "out", "node-9", (MIDDLE, MIDDLE + 900))
+    write_export(other, tmp_path / "out", "node-1", (SINCE, SINCE + 1800))
+    notes = "\n".join(export_notes(find_exports([tmp_path / "out"])))
+    assert "2 ledgers have the node name node-1" in notes
+    assert "was renamed: node-1, node-9" in notes
+    assert f"{A.uuid} was in two ledgers at the same time" in notes
+
+
+def test_a_gpu_that_moved_is_not_noted(tmp_path: Path, ledger: Path) -> None:
+    later = write_node(tmp_path / "later", begins=float(UNTIL))
+    write_export(ledger, tmp_path / "out", "node-1", (SINCE, UNTIL))
+    write_export(later, tmp_path / "out", "node-2", (SINCE, UNTIL + 7200))
+    assert not [note for note in export_notes(find_exports([tmp_path / "out"])) if "two ledgers" in note]

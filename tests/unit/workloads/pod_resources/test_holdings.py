@@ -1,0 +1,138 @@
+"""What pods have by their annotations: other devices than the kubelet lists, and parts of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.workloads.pod_resources.allocation_matching import MatchResult
+from gpuledger.workloads.pod_resources.allocation_matching import match_allocations as match_with_settings
+from gpuledger.workloads.pod_resources.device_names import KubeletAllocation, PodResources
+from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.gpu_shares import DeviceShare, PodShares
+from gpuledger.workloads.pods.pod import Pod, Pods
+
+match_allocations = partial(match_with_settings, settings=PodResourcesSettings())
+
+FULL = Gpu("GPU-31b00003-0000-4000-8000-000000000001", 0)
+OTHER = Gpu("GPU-31b00003-0000-4000-8000-000000000002", 1)
+HALF = Instance("MIG-31b00003-0000-4000-8000-0000000000a1", OTHER, 1, 0, 0)
+
+
+def allocation(device_id: str, pod: str) -> KubeletAllocation:
+    return KubeletAllocation("team", pod, "main", "nvidia.com/gpu", device_id)
+
+
+def pod_resources(*allocated: KubeletAllocation) -> PodResources:
+    return PodResources(allocated)
+
+
+def a_pod(uid: str = "u1", name: str = "a", shares: PodShares | None = None) -> Pod:
+    return Pod(uid, "team", name, phase="Running", shares=shares or PodShares())
+
+
+def sharing(pod: Pod, *ids: str, devices: tuple[Device, ...] = (FULL, OTHER)) -> MatchResult:
+    items = [
+        KubeletAllocation(pod.namespace, pod.name, f"c{at}", "nvidia.com/gpu", one)
+        for at, one in enumerate(ids)
+    ]
+    return match_allocations(pod_resources(*items), devices, Pods([pod]))
+
+
+def stating(*containers: tuple[DeviceShare, ...]) -> Pod:
+    return a_pod(shares=PodShares(containers))
+
+
+def test_the_annotation_says_which_device_a_pod_has_and_not_the_id_of_the_kubelet() -> None:
+    pod = stating((DeviceShare(OTHER.uuid, Fraction(1, 4)),))
+    (found,) = sharing(pod, f"{FULL.uuid}-3").allocations
+    assert (found.device, found.fraction, found.found_by) == (OTHER, Fraction(1, 4), "annotation")
+
+
+def test_containers_have_the_devices_of_the_annotation_in_order() -> None:
+    pod = stating((DeviceShare(OTHER.uuid, Fraction(1, 4)),), (DeviceShare(FULL.uuid, Fraction(1, 2)),))
+    found = sharing(pod, f"{FULL.uuid}-3", f"{FULL.uuid}-4").allocations
+    assert [(one.device, one.workload.container) for one in found] == [(FULL, "c1"), (OTHER, "c0")]
+
+
+def test_the_container_is_not_guessed() -> None:
+    pod = stating((DeviceShare(OTHER.uuid), DeviceShare(FULL.uuid)))
+    found = sharing(pod, f"{FULL.uuid}-3", f"{FULL.uuid}-4").allocations
+    assert [(one.device, one.workload.container) for one in found] == [(FULL, ""), (OTHER, "")]
+
+
+@pytest.mark.parametrize("uuid", ["", OTHER.uuid, "GPU-31b00003-0000-4000-8000-000000000009"])
+def test_a_stated_device_that_is_not_known_here_is_unmatched(uuid: str) -> None:
+    """No name, a divided GPU without its instance, and a GPU of another machine."""
+    outcome = sharing(
+        stating((DeviceShare(uuid, Fraction(1, 4)),)), f"{FULL.uuid}-3", devices=(FULL, OTHER, HALF)
+    )
+    assert (outcome.allocations, len(outcome.unmatched)) == ((), 1)
+
+
+def test_a_mig_instance_of_the_kubelet_is_not_replaced() -> None:
+    (found,) = sharing(stating((DeviceShare(FULL.uuid),)), HALF.uuid, devices=(FULL, OTHER, HALF)).allocations
+    assert (found.device, found.found_by) == (HALF, "pod_resources")
+
+
+@pytest.mark.parametrize("tail", ["", "::1", "/vgpu1"])
+def test_an_annotation_counts_only_for_the_ids_of_its_scheduler(tail: str) -> None:
+    """A user who has a whole device cannot write a smaller part."""
+    (found,) = sharing(stating((DeviceShare(OTHER.uuid, Fraction(1, 100)),)), FULL.uuid + tail).allocations
+    assert (found.device, found.fraction) == (FULL, None if tail else 1)
+
+
+def test_a_reservation_pod_has_the_device_until_a_pod_of_its_group_is_known() -> None:
+    groups = frozenset({"g1"})
+    reserving = a_pod("r", "gpu-reservation", shares=PodShares(groups=groups))
+    worker = a_pod("w", "worker", shares=PodShares(groups=groups, part=DeviceShare(fraction=Fraction(1, 2))))
+    listed = pod_resources(allocation(FULL.uuid, "gpu-reservation"))
+    for pods, owner, fraction in (
+        ([reserving], "gpu-reservation", 1),
+        ([reserving, worker], "worker", Fraction(1, 2)),
+        ([reserving, replace(worker, finished=True)], "gpu-reservation", 1),
+    ):
+        (found,) = match_allocations(listed, (FULL, OTHER), Pods(pods)).allocations
+        assert (found.workload.pod, found.fraction) == (owner, fraction)
+
+
+def test_a_pod_with_parts_of_two_gpus_has_both() -> None:
+    worker = a_pod("w", "worker", shares=PodShares(groups=frozenset({"g1", "g2"}), part=DeviceShare()))
+    reserving = [a_pod(f"r{at}", f"r{at}", shares=PodShares(groups=frozenset({f"g{at}"}))) for at in (1, 2)]
+    listed = pod_resources(allocation(FULL.uuid, "r1"), allocation(OTHER.uuid, "r2"))
+    found = match_allocations(listed, (FULL, OTHER), Pods([*reserving, worker])).allocations
+    assert [(one.device.uuid, one.workload.pod) for one in found] == [
+        (FULL.uuid, "worker"),
+        (OTHER.uuid, "worker"),
+    ]
+
+
+SHARES = st.builds(
+    DeviceShare,
+    st.sampled_from(["", FULL.uuid, OTHER.uuid, "junk"]),
+    st.sampled_from([None, Fraction(1, 4), Fraction(1)]),
+    st.sampled_from([None, 1 << 30]),
+)
+
+
+@given(
+    st.lists(st.lists(SHARES, max_size=2).map(tuple), max_size=3),
+    st.sets(st.sampled_from(["g1", "g2"])),
+    st.none() | SHARES,
+    st.lists(st.sampled_from([f"{FULL.uuid}-1", f"{FULL.uuid}::1", OTHER.uuid, "junk"]), max_size=3),
+)
+def test_whatever_a_pod_states_changes_nothing_for_another(
+    containers: list[tuple[DeviceShare, ...]], groups: set[str], part: DeviceShare | None, ids: list[str]
+) -> None:
+    other = a_pod("u2", "b")
+    pods = Pods([a_pod(shares=PodShares(tuple(containers), frozenset(groups), part)), other])
+    listed = pod_resources(allocation(FULL.uuid, "b"), *(allocation(one, "a") for one in ids))
+    found = match_allocations(listed, (FULL, OTHER), pods).allocations
+    assert [one.device for one in found if one.workload.pod == "b"] == [FULL]
+    assert all(one.fraction is None or 0 < one.fraction <= 1 for one in found)

@@ -1,0 +1,319 @@
+"""Whole nodes, tick by tick: owners of processes, then their metrics, books and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from builders import gpu, process, reading
+from gpuledger.model import quantities as q
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType, UtilizationSample
+from gpuledger.model.session import LedgerState
+from gpuledger.model.snapshot import Snapshot, SourceInfo
+from gpuledger.model.workload import Allocation, Workload
+from gpuledger.workloads.containers.container import RuntimeList
+from gpuledger.workloads.owner_indexes import OwnerIndexes
+from gpuledger.workloads.owner_lookup import OwnerLookup
+from gpuledger.workloads.owner_resolution import OwnerFacts
+from gpuledger.workloads.pods.pod import Pod, Pods
+from ledger_helpers import UNIX, Run
+from report_helpers import report_of
+
+CARD = gpu(0)
+UID_A, UID_B = "1a1a1a1a-0001-4001-8001-000000000001", "2b2b2b2b-0002-4002-8002-000000000002"
+FIT = Workload("pod", "science", "fit-0", "main")
+RESERVATION = Workload("pod", "kai-resource-reservation", "gpu-reservation-n1-zz9", "resource-reservation")
+RANK = Pod(UID_A, "shop", "rank-a", containers={"a" * 64: "app"})
+
+
+def in_pod(uid: str, digit: str) -> str:
+    return f"/kubepods/burstable/pod{uid}/{digit * 64}"
+
+
+def runs(
+    pid: int, cgroup: str, *, name: str = "python3", types: str = "C", sm: float | None = 0.5
+) -> GpuProcess:
+    """A process that started 5 s after the first tick, or with it."""
+    one = process(CARD, pid, name=name, types=types, sm=sm)
+    start = ProcessStart("boot", pid, UNIX)
+    return replace(one, host=HostFacts(start, uid=0, user="root", cgroup=f"0::{cgroup}\n"))
+
+
+def has(owner: Workload, fraction: Fraction | None = Fraction(1)) -> Allocation:
+    return Allocation(CARD, owner, "pod_resources", "nvidia.com/gpu", fraction)
+
+
+def in_a_pod(one: GpuProcess) -> GpuProcess:
+    return replace(one, host=replace(one.host, cgroup=f"0::{in_pod(UID_B, 'b')}\n"))
+
+
+class Machine:
+    """A node with one GPU, from the host facts of its processes to its ledger file."""
+
+    def __init__(self, folder: Path, *allocations: Allocation, facts: OwnerFacts | None = None) -> None:
+        self.allocations = allocations
+        self.facts = facts or OwnerFacts(names_pods=True)
+        self.lookup = OwnerLookup(
+            directory=OwnerIndexes((), lambda: self.facts, [lambda _: self.allocations])
+        )
+        self.run = Run(folder)
+        self.energy = 0
+        self.seen: Snapshot | None = None
+        # Use of an engine that no process shows.
+        self.busy = 0.0
+
+    def ticks(self, seconds: int, *processes: GpuProcess) -> LedgerState:
+        """Ticks of one second; the GPU draws 100 W and is as busy as its processes."""
+        for _ in range(seconds):
+            self.run.clock.advance(1)
+            self.energy += 100_000
+            now = self.run.clock
+            busy = max([self.busy, *(one.usage.sm or 0.0 for one in processes)])
+            values = {q.ENERGY: self.energy, q.UTILIZATION: busy}
+            samples = tuple(
+                UtilizationSample(each.pid, round((now.now_elapsed - 0.5) * 1e6), each.usage.sm, 0, 0, 0)
+                for each in processes
+                if each.usage.sm
+            )
+            one = reading(CARD, *processes, values=values, samples=samples)
+            seen = Snapshot(now.now_unix, now.now_elapsed, SourceInfo("test"), (one,), boot_id="boot-1")
+            self.seen = self.lookup.assign_owners(seen)
+            state = self.run.ledger.post(self.seen)
+        return state
+
+    def owners(self) -> dict[int, tuple[str, str, str]]:
+        """Kind, name and what is missing by pid."""
+        assert self.seen is not None
+        found = {one.pid: one.workload for one in self.seen.processes}
+        return {pid: (one.kind, one.pod or one.container, one.missing) for pid, one in found.items()}
+
+    def report(self, by: str = "owner") -> dict[str, tuple[int, int, int]]:
+        """Billed and held-idle seconds and joules of each row, by the last word of its key; zeros omitted."""
+        self.run.store.close()
+        found = report_of(self.run.store.file, by)
+        rows = {}
+        for line in (*found.lines, *found.gpu_accounts):
+            amounts = (line.gpu_microseconds or 0) / 1e6, float(line.held or 0), line.millijoules / 1000
+            if any(map(round, amounts)):
+                rows[next(filter(None, reversed(line.key)), line.account)] = tuple(map(round, amounts))
+        return rows
+
+
+def held(state: LedgerState) -> dict[str, int]:
+    """Held seconds by pod or by container, user or kind."""
+    return {next(filter(None, (*row.labels[2:5], row.labels[0]))): round(row.held) for row in state.owners}
+
+
+def billed(state: LedgerState) -> dict[str, int]:
+    """Exported GPU seconds by pod, container, user or account; zeros omitted."""
+    found = {
+        next(filter(None, (row.labels[5], row.labels[6], row.labels[7], row.labels[3], row.labels[2]))): row
+        for row in state.time.rows
+        if row.microseconds >= 500_000
+    }
+    return {name: round(row.microseconds / 1e6) for name, row in found.items()}
+
+
+A, B = runs(1, in_pod(UID_A, "a")), runs(2, in_pod(UID_B, "b"))
+SHOP = OwnerFacts(Pods([RANK]), names_pods=True)
+UNNAMED = "pod"
+
+
+def test_with_the_kubelet_alone_two_pods_on_one_gpu_are_both_unknown(tmp_path: Path) -> None:
+    """The allocation is billed to its pod, which may be one of them: it does not certainly hold it idle."""
+    node = Machine(tmp_path, has(FIT))
+    state = node.ticks(60, A, B)
+    assert node.owners() == {1: ("pod", "", "pod_name"), 2: ("pod", "", "pod_name")}
+    assert (held(state), billed(state)) == ({"fit-0": 0, "unknown": 0}, {"fit-0": 59})
+    assert node.report() == {"fit-0": (59, 0, 0), UNNAMED: (0, 0, 5800)}
+
+
+def test_a_pod_named_by_its_allocation_is_billed_alone_when_a_stranger_comes(tmp_path: Path) -> None:
+    node = Machine(tmp_path, has(FIT))
+    node.ticks(60, A)
+    assert node.owners() == {1: ("pod", "fit-0", "")}
+    node.ticks(60, A, B)
+    assert node.report() == {"fit-0": (119, 0, 8800), UNNAMED: (0, 0, 3000)}
+
+
+def test_a_stranger_on_the_gpu_of_a_pod_with_a_known_uid_is_never_that_pod(tmp_path: Path) -> None:
+    node = Machine(tmp_path, has(replace(FIT, pod_uid=UID_A)))
+    state = node.ticks(60, B)
+    assert node.owners() == {2: ("pod", "", "pod_name")}
+    assert held(state) == {"fit-0": 59, "unknown": 0}, "its own pod certainly did nothing"
+    assert node.report() == {"fit-0": (59, 59, 0), UNNAMED: (0, 0, 5800)}
+
+
+def test_what_was_used_before_the_name_arrived_is_the_pods(tmp_path: Path) -> None:
+    node = Machine(tmp_path, facts=OwnerFacts(names_pods=True))
+    assert billed(node.ticks(20, A)) == {}
+    node.facts = SHOP
+    assert billed(node.ticks(40, A)) == {"rank-a": 59}
+    assert node.report() == {"rank-a": (59, 0, 5800)}
+
+
+OUTER = Pod(UID_B, "tenants", "vc-server-0", containers={"b" * 64: "k3s"})
+
+
+@pytest.mark.parametrize("seconds", [0, 20])
+def test_a_pod_inside_a_pod_is_billed_to_the_outer_one(tmp_path: Path, seconds: int) -> None:
+    """Also for the time before the name of the outer one arrived."""
+    node = Machine(tmp_path, facts=OwnerFacts(names_pods=True))
+    nested = runs(1, in_pod(UID_B, "b") + in_pod(UID_A, "a"))
+    if seconds:
+        node.ticks(seconds, nested)
+    node.facts = OwnerFacts(Pods([OUTER]), names_pods=True)
+    state = node.ticks(60 - seconds, nested)
+    assert node.owners() == {1: ("pod", "vc-server-0", "inner_name")}
+    assert (held(state), billed(state)) == ({"vc-server-0": 0}, {"vc-server-0": 59})
+    assert node.report() == {"vc-server-0": (59, 0, 5800)}
+
+
+BOX = runs(1, f"/docker/{'c' * 64}")
+SPACE = has(replace(FIT, namespace="dev", pod="space-7", pod_uid=UID_B))
+
+
+def test_a_container_of_a_docker_in_a_pod_is_billed_to_the_pod(tmp_path: Path) -> None:
+    """Also for the time before Docker's list of the machine could have had it."""
+    node = Machine(tmp_path, SPACE, facts=OwnerFacts(runtimes=(RuntimeList({}, UNIX - 5),)))
+    node.ticks(20, BOX)
+    assert node.owners() == {1: ("container", "c" * 12, "container_name")}
+    node.facts = OwnerFacts(runtimes=(RuntimeList({}, UNIX + 20),))
+    state = node.ticks(40, BOX)
+    assert node.owners() == {1: ("pod", "space-7", "")}
+    assert (held(state)["space-7"], billed(state)) == (0, {"space-7": 59})
+    assert node.report() == {"space-7": (59, 0, 5800)}
+
+
+def test_a_container_of_the_machine_on_the_gpu_of_a_pod_is_itself(tmp_path: Path) -> None:
+    node = Machine(tmp_path, SPACE, facts=OwnerFacts(runtimes=(RuntimeList({"c" * 64: "web"}, UNIX),)))
+    state = node.ticks(60, BOX)
+    assert held(state) == {"space-7": 59, "web": 0}
+    assert node.report() == {"space-7": (59, 59, 0), "web": (0, 0, 5800)}
+
+
+TWO = (BOX, runs(2, f"/docker/{'d' * 64}"))
+NAMES = OwnerFacts(runtimes=(RuntimeList({"c" * 64: "web", "d" * 64: "db"}, UNIX + 30),))
+NOT_READ = OwnerFacts(runtimes=(RuntimeList({}, None, tried=False, success=False),))
+
+
+def test_without_a_socket_each_container_is_an_owner(tmp_path: Path) -> None:
+    node = Machine(tmp_path, facts=OwnerFacts())
+    state = node.ticks(60, *TWO)
+    short = ("c" * 12, "d" * 12)
+    assert held(state) == dict.fromkeys(short, 0)
+    assert billed(state) == dict.fromkeys(short, 30)
+    assert node.report() == dict.fromkeys(short, (30, 0, 2900))
+    assert {row.labels[6] for row in state.energy.owners if row.millijoules} == {*short}
+
+
+@pytest.mark.parametrize(
+    ("first", "seconds", "before"), [(OwnerFacts(), 40, 20), (NOT_READ, 20, 0), (NOT_READ, 50, 24)]
+)
+def test_a_report_joins_a_container_and_its_late_name(
+    tmp_path: Path, first: OwnerFacts, seconds: int, before: int
+) -> None:
+    """As with pods: series that were exported end, and the names are posted backwards in the books."""
+    node = Machine(tmp_path, facts=first)
+    exported = billed(node.ticks(seconds, *TWO))
+    assert exported == (dict.fromkeys(("c" * 12, "d" * 12), before) if before else {})
+    node.facts = NAMES
+    assert billed(node.ticks(91 - seconds, *TWO)).keys() >= {"web", "db"}
+    assert node.report() == {"web": (45, 0, 4450), "db": (45, 0, 4450)}
+
+
+def test_a_placeholder_holds_nothing_while_a_pod_works_on_its_gpu(tmp_path: Path) -> None:
+    node = Machine(tmp_path, has(RESERVATION), facts=SHOP)
+    state = node.ticks(60, A)
+    assert (held(state), billed(state)) == ({"rank-a": 0}, {"rank-a": 59})
+    assert node.report() == {"rank-a": (59, 0, 5800)}
+
+
+def test_a_placeholder_of_unknown_pods_is_named(tmp_path: Path) -> None:
+    node = Machine(tmp_path, has(RESERVATION), facts=SHOP)
+    assert held(node.ticks(60)) == {RESERVATION.pod: 59}
+    assert node.report() == {RESERVATION.pod: (59, 59, 0), "idle": (0, 0, 5800)}
+
+
+def test_t17_a_placeholder_is_no_owner_beside_the_fractions_it_stands_for(tmp_path: Path) -> None:
+    mine = replace(FIT, namespace="shop", pod="rank-a", container="app", pod_uid=UID_A)
+    half = Allocation(CARD, mine, "kai", "kai", Fraction(1, 2))
+    node = Machine(tmp_path, has(RESERVATION), half, facts=SHOP)
+    state = node.ticks(61, A)
+    assert (held(state), billed(state)) == ({"rank-a": 0}, {"rank-a": 30, "idle": 30})
+
+
+XORG = runs(8, "/system.slice/gdm.service", name="Xorg", types="G", sm=0.02)
+WAYLAND = runs(9, "/user.slice/user-1001.slice/session-4.scope", name="gnome-shell", types="G", sm=0.3)
+SERVER = runs(7, "/system.slice/mps.service", name="nvidia-cuda-mps-server", sm=0.0)
+DAEMON = runs(6, "/system.slice/nvidia-persistenced.service", name="nvidia-persistenced", sm=0.0)
+CLIENTS = [replace(one, types=frozenset({ProcessType.MPS, ProcessType.COMPUTE})) for one in (A, B)]
+MINE = has(replace(FIT, namespace="shop", pod="rank-a", container="app", pod_uid=UID_A))
+
+
+@pytest.mark.parametrize(
+    ("what", "allocations", "processes", "expected"),
+    [
+        ("T19", [MINE], [A, XORG, WAYLAND], {"rank-a": (60, 0)}),
+        ("T19, in a pod without an allocation", [], [A, XORG, WAYLAND], {"rank-a": (60, 0)}),
+        ("a screen on an idle GPU", [], [XORG], {"idle": (60, 0)}),
+        ("a game", [], [WAYLAND], {"1001": (60, 0)}),
+        ("a screen on an allocated, idle GPU", [MINE], [XORG], {"rank-a": (60, 60)}),
+        ("T16", [], [SERVER, *CLIENTS], {"rank-a": (30, 0), "unknown": (30, 0)}),
+        ("an MPS server without clients", [], [SERVER, DAEMON], {"idle": (60, 0)}),
+        ("an MPS server in a pod", [], [in_a_pod(SERVER)], {"idle": (60, 0)}),
+        ("an MPS server in a pod, and a client", [], [in_a_pod(SERVER), A], {"rank-a": (60, 0)}),
+        ("T18", [has(FIT, Fraction(0))], [], {"idle": (60, 0)}),
+        ("T18, and a pod", [has(FIT, Fraction(0)), MINE], [A], {"rank-a": (60, 0)}),
+    ],
+)  # fmt: skip
+def test_infrastructure_is_no_holder(
+    tmp_path: Path,
+    what: str,
+    allocations: Sequence[Allocation],
+    processes: Sequence[GpuProcess],
+    expected: dict[str, tuple[int, int]],
+) -> None:
+    node = Machine(tmp_path, *allocations, facts=SHOP)
+    state = node.ticks(61, *processes)
+    rows = {name: (seconds, held(state).get(name, 0)) for name, seconds in billed(state).items()}
+    assert rows == expected, what
+    assert held(state).keys() == expected.keys() - {"idle"}, what
+    booked = {name: seconds for name, (seconds, *_) in node.report().items() if seconds}
+    assert booked == {name.replace("unknown", UNNAMED): seconds for name, (seconds, _) in expected.items()}
+
+
+def test_t28_busy_engines_of_nobody_are_unattributed(tmp_path: Path) -> None:
+    node = Machine(tmp_path)
+    node.busy = 0.5
+    assert billed(node.ticks(61)) == {"unattributed": 60}
+
+
+QUARTER = Fraction(1, 4)
+
+
+def test_t29_a_container_beside_the_allocated_one_is_the_pods(tmp_path: Path) -> None:
+    sidecar = Pod(UID_A, "shop", "rank-a", containers={"a" * 64: "sidecar", "e" * 64: "app"})
+    mine = replace(FIT, namespace="shop", pod="rank-a", container="app", pod_uid=UID_A)
+    node = Machine(tmp_path, has(mine, QUARTER), facts=OwnerFacts(Pods([sidecar]), names_pods=True))
+    assert billed(node.ticks(61, A)) == {"rank-a": 15, "idle": 45}
+    assert node.report("container")["sidecar"][0] == 15
+
+
+def test_t30_a_claim_of_two_containers_and_another_pod(tmp_path: Path) -> None:
+    first = Pod(UID_A, "shop", "rank-a", containers={"a" * 64: "app", "e" * 64: "side"})
+    second = Pod(UID_B, "lab", "q", containers={"b" * 64: "main"})
+    owners = [
+        ("shop", "rank-a", "app", UID_A),
+        ("shop", "rank-a", "side", UID_A),
+        ("lab", "q", "main", UID_B),
+    ]
+    claims = [Allocation(CARD, Workload("pod", *one), "dra", "claim", Fraction(1)) for one in owners]
+    node = Machine(tmp_path, *claims, facts=OwnerFacts(Pods([first, second]), names_pods=True))
+    node.ticks(61, A, runs(3, in_pod(UID_A, "e")), B)
+    found = {name: seconds for name, (seconds, *_) in node.report("container").items()}
+    assert found == {"app": 15, "side": 15, "main": 30}

@@ -1,20 +1,25 @@
-"""Renders the Helm chart in this process."""
+"""Renders the Helm chart in this process.
+
+Helm is imported when it is first used: it starts threads, and tests run in forks (workers.py).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from helm_python import Chart, _native
 
 from gpuledger.app.flags import build_parser, parse_flags
 from gpuledger.config.load import load_values
 from gpuledger.config.node import ALL_GROUPS, COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.model.settings import build_settings
+
+if TYPE_CHECKING:
+    from helm_python import Chart
 
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "deploy/helm/gpuledger"
@@ -170,7 +175,19 @@ MATRIX: Mapping[str, Values] = {
 @cache
 def chart(folder: Path = CHART) -> Chart:
     """The chart in a folder; loaded once, because loading reads all files."""
+    from helm_python import Chart
+
     return Chart.load(folder)
+
+
+# Most tests of a file render all of MATRIX.
+@lru_cache(maxsize=64)
+def _rendered(folder: Path, values: str, options: str) -> Mapping[str, str]:
+    """Calls the library directly: its `render` has no Kubernetes version."""
+    from helm_python import _native
+
+    rendered = _native.call_string("helm_render", chart(folder)._raw(), values, options)
+    return {path.split("/templates/", 1)[1]: text for path, text in json.loads(rendered).items()}
 
 
 def files(
@@ -181,11 +198,9 @@ def files(
     namespace: str = "gpus",
     folder: Path = CHART,
 ) -> dict[str, str]:
-    """Rendered text by template. Calls the library directly: its `render` has no Kubernetes version."""
+    """Rendered text by template."""
     options = {"name": name, "namespace": namespace, "kube_version": kube, "api_versions": []}
-    handle = chart(folder)._raw()
-    rendered = _native.call_string("helm_render", handle, json.dumps(dict(values or {})), json.dumps(options))
-    return {path.split("/templates/", 1)[1]: text for path, text in json.loads(rendered).items()}
+    return dict(_rendered(folder, json.dumps(dict(values or {})), json.dumps(options)))
 
 
 def render(values: Values | None = None, **options: Any) -> list[Manifest]:

@@ -26,6 +26,8 @@ from pathlib import Path
 
 # Variables that have no effect on a process that has already started.
 _TOO_LATE = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
+# The exception: a process is prepared for the linker to find the test driver.
+_DRIVER = ("LD_LIBRARY_PATH", str(Path(__file__).parent / "nvml" / "build"))
 MODULE = (sys.executable, "-m", "gpuledger")
 # Asyncio is imported without TLS in `serve`, and with it in other commands.
 _KINDS = {
@@ -33,10 +35,20 @@ _KINDS = {
     "other": ("gpuledger.cli.agent", "gpuledger.cli.collect", "gpuledger.cli.doctor", "gpuledger.cli.report"),
 }
 
+# Kept, because a fork does not wait for them: without a reference they would be reported as forgotten.
+_started: list[subprocess.Popen[bytes]] = []
+
 
 def is_preparable(env: Mapping[str, str]) -> bool:
     """Whether a program with these additional variables may be a fork."""
-    return not any(name.startswith(_TOO_LATE) for name in env)
+    return not any(name.startswith(_TOO_LATE) for name, value in env.items() if (name, value) != _DRIVER)
+
+
+def start_prepared() -> None:
+    """Start all prepared processes now, so that the forks of this process share them."""
+    for kind in _KINDS:
+        for with_driver in (False, True):
+            _prepared(kind, with_driver)
 
 
 class PreparedProcess:
@@ -53,7 +65,8 @@ class PreparedProcess:
         self._exit, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
         with theirs:
             request = json.dumps([script, arguments, dict(env), str(Path.cwd())]).encode()
-            socket.send_fds(_prepared(kind), [request], [theirs.fileno(), stdout, stderr])
+            prepared = _prepared(kind, env.get(_DRIVER[0]) == _DRIVER[1])
+            socket.send_fds(prepared, [request], [theirs.fileno(), stdout, stderr])
         self.pid = int(self._exit.recv(20))
         self.returncode: int | None = None
 
@@ -108,12 +121,14 @@ def run_prepared(
 
 
 @cache
-def _prepared(kind: str) -> socket.socket:
-    """The socket of this process's prepared process, which ends when the socket is closed."""
+def _prepared(kind: str, with_driver: bool) -> socket.socket:
+    """The socket of a prepared process, which ends when the socket is closed."""
     ours, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, __file__, kind, str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        env = {**os.environ, **(dict([_DRIVER]) if with_driver else {})}
+        process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        _started.append(process)
 
     def end() -> None:
         ours.close()

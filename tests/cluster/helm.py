@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from helm_python import Chart, Config
 
 from cluster.control_plane import ControlPlane, Json
 
@@ -21,6 +20,9 @@ class Helm:
         self.name = name
         self.namespace = namespace
         self._api = control_plane.admin
+        # Imported here, like in tests/chart.py.
+        from helm_python import Config
+
         self._config = Config(kubeconfig_path=control_plane.kubeconfig(self._api.token), namespace=namespace)
 
     def install(self, values: Json, *, wait: bool = True, chart: Path = CHART) -> Json:
@@ -63,6 +65,8 @@ class Helm:
 
 def rendered(values: Json, name: str = "gpuledger", namespace: str = "gpu-monitoring") -> list[Json]:
     """Objects that the chart renders without a server."""
+    from helm_python import Chart
+
     with Chart.load(CHART) as chart:
         files = chart.render(values, name=name, namespace=namespace)
     texts = [text for template, text in files.items() if template.endswith(".yaml")]

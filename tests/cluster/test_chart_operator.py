@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import helm_python
 import pytest
 import yaml
 
@@ -55,6 +54,8 @@ def helm(control_plane: ControlPlane) -> Iterator[Helm]:
 
 
 def test_a_crd_of_another_operator_is_not_overwritten(helm: Helm, control_plane: ControlPlane) -> None:
+    import helm_python
+
     theirs = whatap_agent_crd()
     theirs["metadata"]["labels"] = {"app": "whatap-operator"}
     before = control_plane.admin.call("POST", CRDS, theirs)["spec"]
@@ -68,6 +69,8 @@ def test_a_crd_of_another_operator_is_not_overwritten(helm: Helm, control_plane:
 def test_a_second_operator_is_rejected_with_the_commands_to_adopt_the_crd(
     helm: Helm, control_plane: ControlPlane
 ) -> None:
+    import helm_python
+
     helm.install(VALUES, wait=False)
     other = Helm(control_plane, "second", "elsewhere")
     try:

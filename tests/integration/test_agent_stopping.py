@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from agent_rig import (
     wait_for_scrapes,
 )
 from integration.sigterm_in_phase import PHASES
+from prepared import run_prepared
 from running import PATIENCE, free_port
 from scripted_target import Answer, Target, scripted
 from write_helpers import receiving, until
@@ -93,13 +93,7 @@ def test_an_operator_stops_cleanly_on_sigterm_before_it_acts(phase: str) -> None
     """For a leader see tests/cluster/test_operator_crashes.py."""
     server = ("--kubernetes-api", "http://127.0.0.1:1", "--namespace", "gpu-monitoring")
     command = [sys.executable, str(PROGRAM), f"operator/{phase}", "1", "operator", *server]
-    done = subprocess.run(
-        [*command, "--listen-address", "127.0.0.1:0"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = run_prepared([*command, "--listen-address", "127.0.0.1:0"], os.environ, PATIENCE)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert "stopping" in done.stderr

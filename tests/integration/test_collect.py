@@ -67,7 +67,7 @@ def writing(directory: Path, filler: int) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def collecting(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Program]:
-    program = Program([sys.executable, "-m", "gpuledger", "collect", *arguments], env)
+    program = Program([sys.executable, "-m", "gpuledger", "collect", *arguments], env, prepared=True)
     try:
         yield program
     finally:

@@ -28,7 +28,7 @@ def nvml(tmp_path: Path) -> NvmlState:
 def doctor(*arguments: str, state: NvmlState | None = None, **environment: str) -> CompletedProcess[str]:
     if state is not None:
         environment |= {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
-    return gpuledger("doctor", *FREE, *arguments, env={"PYTHONUTF8": "1", "NO_COLOR": "1", **environment})
+    return gpuledger("doctor", *FREE, *arguments, env={"NO_COLOR": "1", **environment})
 
 
 def findings(done: CompletedProcess[str]) -> dict[str, dict[str, str]]:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from focus_rules import broken_rules
 from running import Prometheus, Server, free_port, gpuledger, prometheus, serving_prepared, wait_until
 
 # One worker, with one set of nodes and one Prometheus for all tests.
-pytestmark = pytest.mark.xdist_group("fleet")
+pytestmark = pytest.mark.group("fleet")
 
 # The simulators run at four times the speed of Prometheus.
 SPEED = 4
@@ -226,6 +227,7 @@ def test_in_focus_the_billing_account_of_a_fleet_is_the_prometheus(moved: Fleet)
     charges = list(csv.DictReader(done.stdout.splitlines()))
     assert {charge["BillingAccountId"] for charge in charges} == {"127.0.0.1"}
     assert {charge["SkuId"] for charge in charges} == {"gpu-energy"}
+    assert broken_rules(charges) == []
 
 
 def test_only_matching_series_are_counted(moved: Fleet) -> None:

@@ -23,8 +23,8 @@ from stack import (
     stack_prometheus,
 )
 
-# One xdist worker starts the shared processes.
-pytestmark = pytest.mark.xdist_group("stack-alerts")
+# One worker starts the shared processes.
+pytestmark = pytest.mark.group("stack-alerts")
 
 SCENARIO = """
 gpus:

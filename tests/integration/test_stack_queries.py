@@ -16,8 +16,8 @@ import pytest
 from running import serving_prepared, wait_until
 from stack import EXPORTER, StackPrometheus, alerts, stack_prometheus
 
-# One xdist worker starts the shared processes.
-pytestmark = pytest.mark.xdist_group("stack-queries")
+# One worker starts the shared processes.
+pytestmark = pytest.mark.group("stack-queries")
 
 DOC = (Path(__file__).parents[2] / "docs/queries.md").read_text()
 SCENARIO = """

@@ -15,7 +15,7 @@ from slurm.cluster import SlurmCluster
 from slurm.conftest import SHARED, WHOLE
 
 # One cluster for all tests.
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = pytest.mark.group("slurm")
 
 GPUS = tuple(f"GPU-5ca1ab1e-0000-4000-8000-{number:012x}" for number in range(2))
 # User and job id.
@@ -92,10 +92,10 @@ def test_a_process_of_a_later_step_belongs_to_the_job(
     cluster.cancel(job)
 
 
-def step_process(cluster: SlurmCluster, job: str) -> int | None:
-    """A process of the job's first srun step on the first node."""
+def step_process(cluster: SlurmCluster, job: str, step: str = "0") -> int | None:
+    """A process of a step of the job, by default of the first srun, on the first node."""
     pids = cluster.processes(job, WHOLE)
-    return next((pid for pid in pids if "step_0/" in Path(f"/proc/{pid}/cgroup").read_text()), None)
+    return next((pid for pid in pids if f"step_{step}/" in Path(f"/proc/{pid}/cgroup").read_text()), None)
 
 
 def test_tasks_of_an_array_are_jobs_of_their_own(cluster: SlurmCluster, exporter: RunningExporter) -> None:
@@ -181,6 +181,12 @@ def test_files_of_a_real_prolog_and_epilog_name_the_job_of_a_gpu(
         wait_owners(exporter, set(), set())
 
 
+def has_variable(cluster: SlurmCluster, job: str, variable: str) -> bool:
+    """Whether a process of the job on the first node has a variable with this value."""
+    environments = (Path(f"/proc/{pid}/environ").read_text() for pid in cluster.processes(job, WHOLE))
+    return any(variable in text.split("\0") for text in environments)
+
+
 def job_facts(exporter: RunningExporter) -> dict[str, dict[str, str]]:
     """The facts of each job, by its number, without empty ones."""
     rows = [labels for labels, _ in exporter.samples("gpuledger_job_info")]
@@ -192,7 +198,7 @@ def test_a_job_has_the_facts_that_slurm_gives_it_and_a_user_whom_only_slurm_know
 ) -> None:
     flags = ("--account=chem", "--job-name=relax", "--array=3", "--uid=nobody")
     job = cluster.submit("--gres=gpu:1", f"--nodelist={WHOLE}", *flags)
-    pid, *_ = cluster.wait_running(job, WHOLE)
+    pid = wait_until(lambda: step_process(cluster, job, "batch"), "the batch step")
     facts = {"slurm_account": "chem", "partition": "main", "job_name": "relax", "user": "nobody"}
     facts |= {"array_job": job, "array_task": "3"}
     with exporter_on(cluster, WHOLE, tmp_path, "--passwd-file", "/dev/null") as exporter:
@@ -207,7 +213,7 @@ def test_facts_that_a_user_changed_are_not_believed(cluster: SlurmCluster, tmp_p
     lie = "SLURM_JOB_ACCOUNT=bio SLURM_JOB_USER=root SLURM_JOB_NAME=relax sleep 600"
     flags = ("--account=chem", "--job-name=relax", "--uid=nobody")
     job = cluster.submit("--gres=gpu:1", f"--nodelist={WHOLE}", *flags, script=lie)
-    wait_until(lambda: len(cluster.processes(job, WHOLE)) > 1, "the shell and its child")
+    wait_until(lambda: has_variable(cluster, job, "SLURM_JOB_ACCOUNT=bio"), "the process with other facts")
     with exporter_on(cluster, WHOLE, tmp_path, "--passwd-file", "/dev/null") as exporter:
         wait_owners(exporter, {("65534", job)}, set())
         assert job_facts(exporter) == {job: {"partition": "main", "job_name": "relax", "user": "65534"}}

@@ -30,8 +30,11 @@ _NAMED = 4
 
 
 def load_exports(folder: str) -> list[Export]:
-    """The exports below a directory, without repetitions. Raises GpuledgerError."""
-    exports = without_repetitions(find_exports([Path(folder)]))
+    """The exports below a directory, without repetitions; their tables are verified when they are read.
+
+    Raises GpuledgerError.
+    """
+    exports = without_repetitions(find_exports([Path(folder)], verify=False))
     for node in dict.fromkeys(one.manifest.node for one in exports if one.manifest.is_simulated):
         sys.stderr.write(f"{folder}: {node}: data of a simulator or a recording, not of hardware\n")
     return exports
@@ -74,7 +77,7 @@ def report_from_exports(
         clipped = _clip(requested, volume, found)
         report = None
         if clipped is not None:
-            with open_exports(volume) as history:
+            with open_exports([one for one in volume if _is_within(one, clipped)]) as history:
                 nodes = _Query(by, prices, every, teams, uses, _partly(progress, number, len(found)))
                 report = nodes.report(history, manifest.node, clipped)
         if report is None:
@@ -126,7 +129,7 @@ def _clip(
     """The part of the range for a volume; None if it is outside. At a gap, it ends with the volume."""
     books, begins = volume[0].manifest.books, volume[0].manifest.begins
     ends = volume[-1].manifest.ends
-    if requested.since >= ends or (requested.until is not None and requested.until <= begins):
+    if not any(_is_within(one, requested) for one in volume):
         return None
     firsts = [one[0].manifest.begins for one in others if one[0].manifest.books == books]
     since, until = requested.since, requested.until
@@ -135,6 +138,11 @@ def _clip(
     if max(firsts) > begins:
         until = float(ends) if until is None else min(until, float(ends))
     return replace(requested, since=since, until=until)
+
+
+def _is_within(export: Export, requested: RequestedRange) -> bool:
+    begins, ends = export.manifest.begins, export.manifest.ends
+    return requested.since < ends and (requested.until is None or begins < requested.until)
 
 
 def _partly(progress: Progress, number: int, count: int) -> Progress:

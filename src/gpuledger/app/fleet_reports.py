@@ -55,6 +55,8 @@ def report_from_prometheus(
     if every:
         parts, notes = split_range(first, last, every, lambda quarter: (quarter, quarter), zone)
     fleet_range = _FleetRange(begins, ends, now, price_list.boundaries(first, last))
+    if len(parts) > 1:
+        parts, notes = _parts_with_data(queries, parts, fleet_range, notes)
     fleets = []
     for number, part in enumerate(parts):
         within, shown = fleet_range.within(part), _partly(progress, number, len(parts))
@@ -89,6 +91,18 @@ class _FleetRange(NamedTuple):
     def queried_parts(self) -> list[tuple[float, float]]:
         """Ranges of at most a day, in none of which a price changes."""
         return list(day_ranges(self.begins, self.ends, [float(cut * QUARTER) for cut in self.price_cuts]))
+
+
+def _parts_with_data(
+    queries: FleetQueries, parts: list[ReportPart], fleet_range: _FleetRange, notes: tuple[str, ...]
+) -> tuple[list[ReportPart], tuple[str, ...]]:
+    """The parts in which anything was scraped; all of them if nothing was."""
+    ranges = {part: fleet_range.within(part) for part in parts}
+    found = [part for part, within in ranges.items() if queries.has_data(within.begins, within.ends)]
+    if not found or len(found) == len(parts):
+        return parts, notes
+    missing = f"{len(parts) - len(found)} of {len(parts)} parts of the range have no data in Prometheus."
+    return found, (*notes, missing)
 
 
 def _query_fleet(

@@ -34,6 +34,7 @@ from gpuledger.ledger.store.history import Progress
 from gpuledger.ledger.store.watched_range import NothingWatched
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings, declared_settings
+from gpuledger.model.text import escape_to_one_line
 
 HTML = "html"
 _EQUAL, _DIFFERENT = 0, 1
@@ -54,7 +55,7 @@ def check_statement_flags(options: StatementSettings, settings: ReportSettings) 
 def write_statement(
     made: MadeReport, settings: ReportSettings, options: StatementSettings, values: Mapping[str, Any]
 ) -> str:
-    """Write the statement of a report if a file is given; return what to print: the page, or one line."""
+    """Write the statement of a report if a file is given; return the page, if that is the format."""
     teams = build_settings(TeamSettings, values).teams
     statement, notes = make_statement(made, settings.by, settings.every, teams), list[str]()
     if options.after:
@@ -62,8 +63,7 @@ def write_statement(
     sha256 = _hash_of(statement)
     if options.file:
         write_new_file(options.file, statement_text(statement))
-        for line in (*notes, f"{options.file}: written, SHA-256 {sha256}"):
-            sys.stderr.write(f"{line}\n")
+        sys.stderr.write(_printed((*notes, f"{options.file}: written, SHA-256 {sha256}")))
     if settings.format == HTML:
         return statement_page(statement, sha256, Path(options.file).name if options.file else "")
     return ""
@@ -88,14 +88,19 @@ def verify_statement(
     results = [verify_file(found, options.verify, problems, seams)]
     is_page = settings.format == HTML
     out = sys.stderr if is_page else sys.stdout
-    out.write("".join(f"{line}\n" for line in results[0].lines))
+    out.write(_printed(results[0].lines))
     if found.statement is not None and not found.problems:
-        with progress as shown:
-            results.append(_compare(found.statement, values, shown))
         if is_page:
             sys.stdout.write(statement_page(found.statement, found.sha256, Path(options.verify).name))
-        out.write("".join(f"{line}\n" for line in results[1].lines))
+        with progress as shown:
+            results.append(_compare(found.statement, values, shown))
+        out.write(_printed(results[1].lines))
     return _EQUAL if all(result.is_equal for result in results) else _DIFFERENT
+
+
+def _printed(lines: Sequence[str]) -> str:
+    """Lines for a terminal: names in a file are untrusted."""
+    return "".join(f"{escape_to_one_line(line)}\n" for line in lines)
 
 
 def _compare(statement: Statement, values: Mapping[str, Any], progress: Progress) -> VerificationResult:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from gpuledger.app.statements import StatementFile
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.statement.changes import (
+    FOLDED,
     Comparison,
     Reason,
     change_text,
@@ -66,8 +67,9 @@ def range_of(statement: Statement) -> Range:
 def compare_with_books(statement: Statement, books: StatementBooks, now: UsageReport) -> Comparison:
     """Compare a statement with what its books give today by its own terms: `now`."""
     found = compare_reports(statement, now)
-    around = books.surroundings(statement) if found.reasons else None
-    if around is None:
+    around = books.surroundings(statement)
+    # The same amounts can be those of another range if it cannot be cut there any more.
+    if around is None or not (found.reasons or around.reason.kind == FOLDED):
         return found
     reports = [None if one is None else books.report(statement.terms, one) for one in around[:2]]
     inner, outer = reports
@@ -125,7 +127,7 @@ def verify_amounts(
     now = books.report(statement.terms, range_of(statement))
     comparisons = [compare_with_books(statement, books, now)]
     same, differs = (f"{which} amounts follow from {books.name}" for which in ("the same", "other"))
-    lines = list(_lines(same, differs, comparisons[0], statement))
+    lines = list(_lines(same, differs, comparisons[0]))
     if present is not None:
         by_present = books.report(present, range_of(statement))
         comparisons.append(compare_terms(statement.terms, present, now, by_present))
@@ -133,19 +135,18 @@ def verify_amounts(
             f"the present settings are not those of the statement, and give {which} amounts"
             for which in ("the same", "other")
         )
-        lines += _lines(same, differs, comparisons[1], statement)
+        lines += _lines(same, differs, comparisons[1])
     return VerificationResult(lines, not any(one.reasons or one.rows for one in comparisons))
 
 
-def _lines(same: str, differs: str, found: Comparison, statement: Statement) -> Iterator[str]:
+def _lines(same: str, differs: str, found: Comparison) -> Iterator[str]:
     if not found.reasons and not found.rows:
         yield f"equal: {same}"
         return
     yield f"DIFFERS: {differs}"
     for reason in found.reasons:
         yield f"  {reason.kind}: {reason.text}"
-    periods = {number: part.name for number, part in enumerate(statement.report.periods)}
     for change in found.rows[:_LISTED]:
-        yield f"    {change_text(change, periods)}"
+        yield f"    {change_text(change)}"
     if len(found.rows) > _LISTED:
         yield f"    and {len(found.rows) - _LISTED} more rows"

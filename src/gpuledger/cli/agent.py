@@ -177,7 +177,8 @@ async def _reload(
     """Reload the configuration when it has changed or on SIGHUP; an invalid one changes nothing."""
     while True:
         with suppress(TimeoutError):
-            await asyncio.wait_for(reload_requested.wait(), every or None)
+            async with asyncio.timeout(every or None):
+                await reload_requested.wait()
         if not reload_requested.is_set() and not watch.has_changed():
             continue
         reload_requested.clear()

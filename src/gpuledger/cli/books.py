@@ -28,9 +28,9 @@ from gpuledger.ledger.books.exporting import ExportScope, export_ledger
 from gpuledger.ledger.books.forgetting import forget_person
 from gpuledger.ledger.books.library import (
     add_export,
+    check_exports,
     describe_range,
     export_notes,
-    find_exports,
     merge_exports,
     new_folder,
 )
@@ -112,11 +112,13 @@ def _check(words: Sequence[str], _: BooksSettings, values: Mapping[str, Any]) ->
 
 
 def _check_exports(folder: Path) -> int:
-    exports = find_exports([folder])
+    exports, problems = check_exports(folder)
     for export in exports:
-        sys.stdout.write(f"{export.folder}: complete, of {describe_range(export.manifest)}\n")
+        sys.stdout.write(f"{export.folder}: undamaged, of {describe_range(export.manifest)}\n")
+    for problem in problems:
+        sys.stdout.write(f"problem: {problem}\n")
     _write_notes(exports)
-    return 0
+    return int(bool(problems))
 
 
 def _backup(words: Sequence[str], _: BooksSettings, values: Mapping[str, Any]) -> int:

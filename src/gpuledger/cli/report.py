@@ -213,7 +213,7 @@ def report_from_books(settings: ReportSettings, folder: str, values: Mapping[str
 
 def _write_notes(found: UsageReport, settings: ReportSettings) -> None:
     """Write the notes to stderr where the output has none."""
-    if settings.format != "table":
+    if settings.format not in ("table", HTML):
         for note in found.notes:
             sys.stderr.write(f"{note}\n")
 

@@ -1,4 +1,4 @@
-"""User names from the machine's name service (LDAP, SSSD, systemd), asked in a thread because it can hang."""
+"""User names from the machine's name service (LDAP, SSSD, systemd), in a thread because it can hang."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Answer(NamedTuple):
 
 
 class NameService:
-    """Caches names of users, and asks for unknown ones in a thread, which it starts for the first.
+    """Caches names of users, and looks up unknown ones in a thread, which it starts for the first.
 
     `changes` grows whenever a name became known after `name` had returned none.
     """
@@ -52,7 +52,7 @@ class NameService:
         self._elapsed = elapsed
         self._patience = patience
         self._answers: dict[int, _Answer] = {}
-        self._asked: set[int] = set()
+        self._pending: set[int] = set()
         self._queue: SimpleQueue[int] = SimpleQueue()
         self._answered = Condition()
         self._thread: Thread | None = None
@@ -61,8 +61,8 @@ class NameService:
         """The user's name; empty if there is none, or as long as it is not known."""
         with self._answered:
             known = self._answers.get(uid)
-            if (known is None or known.until <= self._elapsed()) and uid not in self._asked:
-                is_first = not self._asked
+            if (known is None or known.until <= self._elapsed()) and uid not in self._pending:
+                is_first = not self._pending
                 self._ask(uid)
                 if known is None and is_first:
                     self._answered.wait_for(lambda: uid in self._answers, self._patience)
@@ -70,7 +70,7 @@ class NameService:
             return found.name if found else ""
 
     def _ask(self, uid: int) -> None:
-        self._asked.add(uid)
+        self._pending.add(uid)
         self._queue.put(uid)
         if self._thread is None:
             self._thread = Thread(target=self._run, name="user names", daemon=True)
@@ -88,6 +88,6 @@ class NameService:
                 kept = name or (before.name if before else "")
                 until = self._elapsed() + (_NAME_GOOD_FOR if name else _MISS_GOOD_FOR)
                 self._answers[uid] = _Answer(kept, until)
-                self._asked.discard(uid)
+                self._pending.discard(uid)
                 self.changes += bool(name)
                 self._answered.notify_all()

@@ -39,8 +39,8 @@ class HostSettings:
         "name_service",
         auto_or_boolean,
         "auto",
-        "look up users that the file lacks in the name service (LDAP, SSSD), in a thread; auto does so outside "
-        "containers unless --passwd-file is set",
+        "look up users that the file lacks in the name service (LDAP, SSSD), in a thread; auto does so "
+        "outside containers unless --passwd-file is set",
         metavar="auto|true|false",
     )
     sysfs: str = setting(

@@ -89,5 +89,5 @@ def open_users(
 ) -> PasswdUsers:
     """The names of this machine's users. `values` are the settings that the user has set, by key."""
     in_container = bool(find_container("/", settings.procfs, environment))
-    asks = settings.uses_name_service(is_named=PASSWD_KEY in values, in_container=in_container)
-    return PasswdUsers(settings.passwd, name_service=NameService() if asks else None)
+    is_used = settings.uses_name_service(is_named=PASSWD_KEY in values, in_container=in_container)
+    return PasswdUsers(settings.passwd, name_service=NameService() if is_used else None)

@@ -33,7 +33,7 @@ def keeps_something(one: Allocation) -> bool:
 
 
 def is_same_pod(process: Workload, allocated: Workload) -> bool:
-    """Whether a process whose pod or container has no name yet is in the pod that has the Device."""
+    """Whether a process, with a pod or container that has no name yet, is in the pod with the Device."""
     return process.missing in _UNNAMED and process.pod_uid != "" and process.pod_uid == allocated.pod_uid
 
 
@@ -50,7 +50,7 @@ def drawing_processes(snapshot: Snapshot) -> frozenset[ProcessKey]:
     """Graphics-only processes that own nothing: display servers, and what draws on a Device of others.
 
     The time books decide by the same rule: such a process is an owner only while it uses an engine for more
-    than a desktop does, and nobody else has the Device.
+    than a desktop does, and nobody else has the Device. Those of owners that have the Device are theirs.
     """
     readings = [one for one in snapshot.process_readings if _draws(one)]
     if not readings:
@@ -68,11 +68,12 @@ def _draws(reading: Reading) -> bool:
 
 
 def _drawing(processes: Iterable[GpuProcess], allocated: list[Workload]) -> Iterator[GpuProcess]:
-    computing = [process.workload for process in processes if process.computes]
     names = OwnerNames([*allocated, *(process.workload for process in processes)])
-    holders = {names.key(owner) for owner in (*allocated, *computing)}
+    having = {names.key(owner) for owner in allocated}
+    holders = having | {names.key(process.workload) for process in processes if process.computes}
     for process in processes:
-        if not process.computes and not (
-            is_drawing_busy(process) and holders <= {names.key(process.workload)}
-        ):
+        if process.computes:
+            continue
+        owner = names.key(process.workload)
+        if owner not in having and not (is_drawing_busy(process) and holders <= {owner}):
             yield process

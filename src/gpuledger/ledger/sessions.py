@@ -114,6 +114,11 @@ class OpenSession:
         self.ended = self.last_seen
         self.changed = True
 
+    @property
+    def known_held_seconds(self) -> float | None:
+        """Time resident without engine time; None if nothing shows that activity was known at any time."""
+        return self.held_seconds if self.held_seconds or self.sm_known else None
+
     def row(self, oldest: float = -inf) -> SessionRow:
         """The Session for display; without watts if they were posted before `oldest`."""
         return SessionRow(
@@ -124,7 +129,7 @@ class OpenSession:
             self.peak_memory,
             self.sm_seconds / self.sm_known if self.sm_known else None,
             self.sm_most,
-            self.held_seconds,
+            self.known_held_seconds,
             self.measured,
             self.apportioned,
             self.high,

@@ -74,8 +74,8 @@ def _facts_of(*kinds: str) -> tuple[str, ...]:
 
 FACTS = _facts_of(POD, JOB)
 POD_FACTS, JOB_FACTS = _facts_of(POD), _facts_of(JOB)
-# Facts that are keys of reports and teams. The controller is a key with its kind; the task of an array is a
-# job of its own.
+# Facts that are keys of reports and teams. The controller is a key with its kind, and each task of an array
+# is a job.
 KEY_FACTS = tuple(name for name in FACTS if name not in ("controller_kind", "controller", "array_task"))
 
 # The fields that the store keeps.

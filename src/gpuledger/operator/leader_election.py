@@ -65,7 +65,9 @@ class LeaderElection:
             await asyncio.sleep(min(self.duration * _RENEW_INTERVAL, left))
             requested_at = self.clock.elapsed()
             try:
-                held = await asyncio.wait_for(self.try_acquire(), max(self._time_left(), 0.0))
+                # Unlike this, `wait_for` of Python 3.11 loses a cancellation when the result is there.
+                async with asyncio.timeout(max(self._time_left(), 0.0)):
+                    held = await self.try_acquire()
             except TimeoutError:
                 held = False
             if held:
@@ -89,7 +91,8 @@ class LeaderElection:
             return
         self.holder = ""
         try:
-            await asyncio.wait_for(self._clear_holder(), 2.0)
+            async with asyncio.timeout(2.0):
+                await self._clear_holder()
         except (GpuledgerError, TimeoutError):
             log.debug("could not release the Lease")
 

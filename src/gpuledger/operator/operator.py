@@ -84,7 +84,8 @@ class GpuMonitorOperator:
                 if failures and not stop.is_set():
                     pause = min(_MAX_PAUSE, _MIN_PAUSE * 2.0 ** (failures - 1))
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(stop.wait(), pause)
+                        async with asyncio.timeout(pause):
+                            await stop.wait()
         finally:
             await self._leader.release()
             await self._api.close()

@@ -59,7 +59,8 @@ class DelayQueue:
                 del self._times[soonest]
                 return soonest
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
 
 
 log = logging.getLogger("gpuledger.operator")

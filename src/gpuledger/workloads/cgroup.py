@@ -206,8 +206,8 @@ class CgroupOwner:
     uid of the process (sudo, user namespaces); of a Flux job it is Flux's own. `container` is a name, set
     only if paths contain names (LXC, nspawn). `job` is a Slurm job id, or a SLUID if Slurm writes that; for
     kind `job` it is the id as written by the batch system that `runtime` names. `missing` is the reason why
-    the owner is incomplete. `outer` is the pod, job or container in whose cgroup this pod or container runs
-    (kind, k3k, Docker in Docker). `inner_container` is the id of a container that runs inside the pod's
+    the owner is incomplete. `outer` is the pod, job or container in which this pod or container runs (kind,
+    k3k, Docker in Docker). `inner_container` is the id of a container that runs inside the pod's
     container.
     """
 

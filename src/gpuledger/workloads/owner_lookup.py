@@ -57,7 +57,7 @@ def owners_from_host(host: HostFacts, user_name: UserName = str) -> tuple[Worklo
 
 
 def _check_flux(found: CgroupOwner, uid: int | None) -> CgroupOwner:
-    """A Flux job belongs to the user of its processes, not to Flux, in whose service manager it runs.
+    """A Flux job belongs to the user of its processes, not to Flux, although it is a unit of Flux's user.
 
     Every user can give a unit of the own service manager the name of a job: that is not one.
     """
@@ -90,11 +90,6 @@ class _Found(NamedTuple):
 
     owners: tuple[Workload, ...]
     pod: PodAtWork | None
-
-
-def _lacks_name(owner: Workload) -> bool:
-    """Whether an index may still know a name of the owner: a job knows its user's."""
-    return owner.missing in PENDING_NAMES or (owner.kind == "slurm" and owner.user.isdigit())
 
 
 class OwnerLookup:
@@ -179,7 +174,12 @@ class OwnerLookup:
 
         A name that remains missing must not cause a reading every second.
         """
-        pending = {key for key, (_, owner) in self._resolved.items() if _lacks_name(owner)}
+        # The index of jobs knows names of users, too.
+        pending = {
+            key
+            for key, (_, owner) in self._resolved.items()
+            if owner.missing in PENDING_NAMES or (owner.kind == "slurm" and owner.user.isdigit())
+        }
         if pending - self._without_name or any(
             process.key in pending and unix - process.host.start.unix < _YOUNG
             for reading in readings

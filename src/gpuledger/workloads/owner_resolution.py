@@ -68,10 +68,12 @@ class DeviceEvidence(NamedTuple):
 
         None if there is no such pod, if its name is unknown, or if it only holds the Device for other pods.
         """
-        owners = {(one.workload.kind, one.workload.namespace, one.workload.pod) for one in self.allocations}
-        if len(owners) != 1:
+        holders = [one.workload for one in self.allocations]
+        uids = {one.pod_uid for one in holders} - {""}
+        if len({(one.kind, one.namespace, one.pod) for one in holders}) != 1 or len(uids) > 1:
             return None
-        holder = self.allocations[0].workload
+        # With a UID, if any of its allocations has it.
+        holder = max(holders, key=lambda one: bool(one.pod_uid))
         if holder.kind != "pod" or not holder.pod or is_placeholder(holder):
             return None
         container = _only_container(self.allocations)
@@ -197,7 +199,7 @@ def _outside(owner: Workload, innermost: Workload) -> Workload:
 def _unknown_pod(found: Sequence[Workload], device: DeviceEvidence) -> Workload:
     """A pod that no index knows: the pod of an Allocation, else only an id.
 
-    An Allocation with the same UID names it, whoever else has the Device. One without a UID names the
+    An Allocation with the same UID names it, even if others have the Device, too. One without a UID names the
     outermost pod, and only if no other pod has the Device or a process there.
     """
     innermost = found[0]
@@ -238,7 +240,8 @@ def _unnamed_container(
     """
     named = replace(found, container=short_id(found.container_id))
     listing = find_listing(facts.runtimes, started)
-    if listing is Listing.PENDING:
+    are_pods_awaited = listing is Listing.NO_SOCKET and facts.names_pods and not len(facts.pods)
+    if listing is Listing.PENDING or are_pods_awaited:
         return named
     if listing is Listing.UNLISTED or (listing is Listing.NO_SOCKET and len(facts.pods)):
         only = device.only_pod()

@@ -45,7 +45,7 @@ class ScriptedClient:
         return [({}, times)] if times else []
 
 
-def report(by: str = "owner") -> UsageReport:
+def report(by: str = "owner", every: str = "") -> UsageReport:
     return report_from_prometheus(
         FleetSettings(url="http://prometheus:9090"),
         by,
@@ -54,6 +54,7 @@ def report(by: str = "owner") -> UsageReport:
         NOW,
         lambda *_: None,
         lambda _: None,
+        every=every,
     )
 
 
@@ -87,6 +88,18 @@ def test_a_fleet_of_idle_gpus_without_energy_is_a_report(monkeypatch: pytest.Mon
     monkeypatch.setattr(ScriptedClient, "gpus", ("GPU-1",))
     monkeypatch.setattr(fleet_reports, "PrometheusClient", ScriptedClient)
     assert report().lines == []
+
+
+def test_parts_of_the_range_without_data_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days before the first scrape, of which a FOCUS file has a row for each."""
+    monkeypatch.setattr(ScriptedClient, "ticks", [NOW - 3700, NOW - 3685])
+    monkeypatch.setattr(ScriptedClient, "gpus", ("GPU-1",))
+    monkeypatch.setattr(fleet_reports, "PrometheusClient", ScriptedClient)
+    second = NOW // 3600 * 3600 - 3600
+    monkeypatch.setattr(fleet_reports.FleetQueries, "has_data", lambda _, begins, __: begins >= second)
+    found = report(every="hour")
+    assert [part.begins * 900 for part in found.periods] == [second]
+    assert found.notes[0] == "1 of 2 parts of the range have no data in Prometheus."
 
 
 @pytest.mark.parametrize(

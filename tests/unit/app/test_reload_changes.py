@@ -156,6 +156,7 @@ def test_only_these_keys_need_a_restart() -> None:
         "procfs",
         "sysfs",
         "passwd_file",
+        "name_service",
         "host.pids",
         "control.socket",
         "web.config.file",

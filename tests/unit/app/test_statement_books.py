@@ -11,6 +11,7 @@ import pytest
 from gpuledger.app import statement_books
 from gpuledger.app.statements import statement_text
 from gpuledger.cli.main import main
+from gpuledger.ledger.report.statement.changes import compare_reports
 from gpuledger.ledger.report.statement.content import PROMETHEUS
 from gpuledger.ledger.report.usage_report import UsageReport
 from statement_helpers import PRICED, statement_of
@@ -42,7 +43,7 @@ def prometheus(monkeypatch: pytest.MonkeyPatch, report: UsageReport) -> list[Any
 
 
 def later_by(millijoules: int) -> UsageReport:
-    """The report of a Prometheus whose scrapes differ by this energy in the first row."""
+    """The report of other scrapes, which differ by this energy in the first row."""
     first, *others = REPORT.lines
     methods = {method: amount + millijoules for method, amount in first.methods.items()}
     return replace(REPORT, lines=[replace(first, methods=methods), *others])
@@ -70,6 +71,14 @@ def test_amounts_beyond_both_bounds_are_named(
     prometheus(monkeypatch, later_by(2 * BOUND + 1))
     assert main(["report", "--verify", str(file), *URL]) == 1
     assert "    ml/t: kWh " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("difference", [-21, -20, 20, 21])
+def test_time_is_compared_by_its_own_bounds(difference: int) -> None:
+    line = replace(REPORT.lines[0], gpu_microseconds=1000, time_bound=10)
+    then = statement_of(replace(REPORT, lines=[line]), source=PROMETHEUS)
+    now = replace(REPORT, lines=[replace(line, gpu_microseconds=1000 + difference)])
+    assert bool(compare_reports(then, now).rows) == (abs(difference) > 20)
 
 
 def test_without_a_url_only_the_file_is_verified(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,6 +106,15 @@ def test_an_altered_digit_names_the_row_and_its_field(books: Path, verify: Verif
     assert "ALTERED: rows[0].gpu_microseconds (pod/ml/train-0) is not as it was written" in text
 
 
+def test_a_name_in_an_altered_file_cannot_control_the_terminal(books: Path, verify: Verify) -> None:
+    file = statement(books)
+    file.write_text(file.read_text().replace("train-0", "\\u001b[2J\\nintact"))
+    code, text = verify(books, file)
+    assert code == 1
+    assert "\x1b" not in text
+    assert "ALTERED: rows[0].name (pod/ml/\\x1b[2J\\nintact) is not as it was written" in text
+
+
 def test_names_that_arrive_late_move_the_amounts_to_another_row(tmp_path: Path, verify: Verify) -> None:
     books = tmp_path / "books"
     fill(books, range(50), UNNAMED)
@@ -145,8 +154,12 @@ def test_folded_hours_change_nothing_for_a_range_of_full_hours(books: Path, veri
     assert verify(small, file)[0] == 0
 
 
-def test_a_range_that_cannot_be_cut_any_more_lies_between_two(books: Path, verify: Verify) -> None:
-    file = statement(books, "--since", "2023-11-14T22:30Z", "--until", "2023-11-14T23:45Z")
+@pytest.mark.parametrize("every", [(), ("--every", "hour")])
+def test_a_range_that_cannot_be_cut_any_more_lies_between_two(
+    every: tuple[str, ...], books: Path, verify: Verify
+) -> None:
+    # The full hour within has the same amounts.
+    file = statement(books, "--since", "2023-11-14T22:30Z", "--until", "2023-11-14T23:30Z", *every)
     small = books / "folded"
     small.mkdir()
     folded(books / "gpuledger.db", UNIX + 86_400, small / "gpuledger.db")
@@ -174,6 +187,7 @@ def test_deleted_history_is_named(books: Path, verify: Verify) -> None:
     code, text = verify(books, file)
     assert code == 1
     assert "deleted history: the ledger now begins at 2023-11-15 00:00 +0000" in text
+    assert "GPU that is missing" not in text
 
 
 def test_a_ledger_from_an_older_backup_is_named(books: Path, verify: Verify) -> None:

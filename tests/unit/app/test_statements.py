@@ -51,6 +51,14 @@ def test_any_altered_digit_of_the_file_is_a_problem_that_has_a_place(
         assert all(problem.startswith(f"{section}.") for problem in problems)
 
 
+def test_a_digit_that_makes_no_number_of_json_has_a_place(tmp_path: Path) -> None:
+    file = tmp_path / "altered.json"
+    assert '"gpu_microseconds": 1' in TEXT
+    file.write_text(TEXT.replace('"gpu_microseconds": 1', '"gpu_microseconds": 0', 1))
+    (problem,) = read_statement(str(file)).problems
+    assert problem == "rows[0].gpu_microseconds (pod/ml/train-0) is not as it was written"
+
+
 def test_a_statement_is_written_whole_and_never_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "october.json"
     require_new_file(str(file))

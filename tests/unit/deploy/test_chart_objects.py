@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import helm_python
 import jsonschema
 import kubernetes_validate.utils as kubernetes
 import pytest
@@ -120,6 +119,8 @@ def test_the_schemas_of_custom_resources_find_errors(
 
 
 def test_lint_finds_nothing() -> None:
+    import helm_python
+
     for kube in (OLDEST, NEWEST):
         report = helm_python.lint(CHART, None, strict=True, kube_version=kube)
         assert report["errors"] == []

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import helm_python
 import pytest
 import yaml
 
@@ -63,6 +62,8 @@ def old_chart(folder: Path, values: dict[str, Any]) -> Path:
 
 
 def problems(values: dict[str, Any]) -> str:
+    import helm_python
+
     with pytest.raises(helm_python.HelmError) as caught:
         files(values)
     return str(caught.value)
@@ -205,6 +206,8 @@ def test_values_that_conflict_are_rejected_with_the_remedy(values: dict[str, Any
 
 
 def test_a_release_name_that_is_invalid_for_a_service_is_rejected_with_the_remedy() -> None:
+    import helm_python
+
     with pytest.raises(
         helm_python.HelmError, match="fullnameOverride: the name of a Service must begin with"
     ):
@@ -241,6 +244,8 @@ def test_the_generated_files_of_the_chart_are_up_to_date(tmp_path: Path) -> None
 
 
 def test_the_packaged_chart_renders_the_same_and_fits_into_helms_secret(tmp_path: Path) -> None:
+    import helm_python
+
     # Helm stores each revision with its rendered objects in a Secret, which is limited to 1 MiB.
     archive = Path(helm_python.Chart.load(CHART).save(tmp_path))
     assert archive.stat().st_size < 150_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import helm_python
 import pytest
 
 from chart import files, of_kind
@@ -241,6 +240,8 @@ def test_static_targets_replace_only_the_service_discovery() -> None:
 def test_the_chart_rejects_a_timeout_that_the_operator_would_ignore(
     kind: str, interval: str, timeout: str, accepted: bool
 ) -> None:
+    import helm_python
+
     values = {kind: {"enabled": True, "interval": interval, "scrapeTimeout": timeout}}
     if accepted:
         (monitor,) = of_kind(kind[0].upper() + kind[1:], values)

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import helm_python
 import kubernetes_validate
 import pytest
 import yaml
@@ -61,6 +60,8 @@ def test_yaml_blocks_are_valid_objects_or_chart_values(page: Path) -> None:
 
 @pages
 def test_values_in_set_flags_exist_in_the_chart(page: Path) -> None:
+    import helm_python
+
     for assignment in re.findall(r"--set (\S+)", commands(page)):
         render(helm_python.parse_set_string(assignment))
 

@@ -17,12 +17,12 @@ class Directory:
 
     def __init__(self, names: dict[int, str]) -> None:
         self.names = names
-        self.asked: list[int] = []
+        self.requested: list[int] = []
         self.free = Event()
         self.free.set()
 
     def __call__(self, uid: int) -> str:
-        self.asked.append(uid)
+        self.requested.append(uid)
         assert self.free.wait(LONG)
         return self.names.get(uid, "")
 
@@ -31,7 +31,7 @@ def test_a_name_that_arrives_at_once_is_returned_at_once() -> None:
     directory = Directory({LENA: "lena"})
     service = NameService(directory, patience=LONG)
     assert [service.name(LENA), service.name(7), service.name(LENA)] == ["lena", "", "lena"]
-    assert directory.asked == [LENA, 7]
+    assert directory.requested == [LENA, 7]
 
 
 def test_a_directory_that_hangs_delays_no_one() -> None:
@@ -45,15 +45,15 @@ def test_a_directory_that_hangs_delays_no_one() -> None:
     with patient:
         assert patient.wait_for(lambda: service.changes == 2, LONG)
     assert [service.name(LENA), service.name(7)] == ["lena", "mira"]
-    assert sorted(directory.asked) == [7, LENA]
+    assert sorted(directory.requested) == [7, LENA]
 
 
-def test_a_user_who_does_not_exist_is_asked_for_again_only_after_a_while() -> None:
+def test_a_user_who_does_not_exist_is_looked_up_again_only_after_a_while() -> None:
     clock = FakeClock()
     directory = Directory({})
     service = NameService(directory, elapsed=clock.elapsed, patience=LONG)
     assert [service.name(LENA) for _ in range(100)] == [""] * 100
-    assert directory.asked == [LENA]
+    assert directory.requested == [LENA]
     directory.names[LENA] = "lena"
     clock.advance(61.0)
     service.name(LENA)
@@ -71,7 +71,7 @@ def test_a_directory_that_is_down_takes_no_name_away() -> None:
     clock.advance(4000.0)
     assert service.name(LENA) == "lena"
     with service._answered:
-        assert service._answered.wait_for(lambda: not service._asked, LONG)
+        assert service._answered.wait_for(lambda: not service._pending, LONG)
     assert service.name(LENA) == "lena"
 
 

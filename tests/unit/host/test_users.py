@@ -81,7 +81,7 @@ def test_a_name_in_the_file_has_its_uid(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "environment", "asks"),
+    ("values", "environment", "is_used"),
     [
         ({}, {}, True),
         ({"passwd_file": "/etc/passwd.host"}, {}, False),
@@ -91,14 +91,14 @@ def test_a_name_in_the_file_has_its_uid(tmp_path: Path) -> None:
     ],
 )
 def test_the_name_service_is_used_where_it_is_that_of_the_machine(
-    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], environment: dict[str, str], asks: bool
+    monkeypatch: pytest.MonkeyPatch, values: dict[str, str], environment: dict[str, str], is_used: bool
 ) -> None:
     # The machine of the tests can be a container itself.
     monkeypatch.setattr(
         users_module, "find_container", lambda _root, _procfs, found: "Podman" if found else ""
     )
     users = open_users(build_settings(HostSettings, values), values, environment)
-    assert (users._service is not None) is asks
+    assert (users._service is not None) is is_used
 
 
 @pytest.mark.parametrize("kind", ["pipe", "endless"])

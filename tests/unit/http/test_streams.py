@@ -88,11 +88,11 @@ def test_an_http_1_0_client_gets_a_stream_without_chunks():
 def test_a_healthy_stream_has_no_timeout():
     station = Station(b"a")
     limits = HttpLimits(
-        request_seconds=0.05,
-        idle_seconds=0.05,
-        response_seconds=0.05,
-        answer_seconds=0.05,
-        linger_seconds=0.05,
+        request_seconds=1.0,
+        idle_seconds=0.5,
+        response_seconds=0.5,
+        answer_seconds=0.5,
+        linger_seconds=0.5,
     )
 
     async def scenario(server):
@@ -100,9 +100,9 @@ def test_a_healthy_stream_has_no_timeout():
             await client.send(GET_STREAM)
             await head_of(client)
             await chunk(client)
-            for _ in range(3):
-                async with Client(server) as silent:
-                    await silent.closed()
+            # When it is closed, all limits have passed.
+            async with Client(server) as silent:
+                await silent.closed()
             station.channels[0].say(b"still here")
             return await chunk(client)
 

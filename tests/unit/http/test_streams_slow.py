@@ -97,7 +97,7 @@ def test_a_stream_client_that_catches_up_is_not_cut_off():
             channel.say(b"still here")
             return await chunk(slow), channel.ended
 
-    limits = HttpLimits(request_seconds=0.2, response_seconds=0.2)
+    limits = HttpLimits(request_seconds=1.0, response_seconds=2.0)
     assert serve(scenario, routes=station.routes, limits=limits) == (b"still here", 0)
 
 

@@ -103,7 +103,7 @@ def test_an_owner_is_unknown_after_thirty_seconds_and_gets_later_energy_once_res
 
 
 @pytest.mark.parametrize("missing", ["", "no_cgroup"])
-def test_a_user_whose_name_arrives_late_has_the_name_from_then_on(missing: str) -> None:
+def test_a_late_name_of_a_user_counts_from_then_on(missing: str) -> None:
     books = LedgerBench()
     books.tick(process(CARD, 1, workload=Workload("user", user="812345", missing=missing)), seconds=40)
     state = books.tick(process(CARD, 1, workload=Workload("user", user="lena", missing=missing)), seconds=40)

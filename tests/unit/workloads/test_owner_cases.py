@@ -251,6 +251,7 @@ XORG = runs(8, "/system.slice/gdm.service", name="Xorg", types="G", sm=0.02)
 WAYLAND = runs(9, "/user.slice/user-1001.slice/session-4.scope", name="gnome-shell", types="G", sm=0.3)
 SERVER = runs(7, "/system.slice/mps.service", name="nvidia-cuda-mps-server", sm=0.0)
 DAEMON = runs(6, "/system.slice/nvidia-persistenced.service", name="nvidia-persistenced", sm=0.0)
+DESKTOP = replace(A, types=XORG.types, usage=replace(A.usage, sm=0.0))
 CLIENTS = [replace(one, types=frozenset({ProcessType.MPS, ProcessType.COMPUTE})) for one in (A, B)]
 MINE = has(replace(FIT, namespace="shop", pod="rank-a", container="app", pod_uid=UID_A))
 
@@ -262,6 +263,7 @@ MINE = has(replace(FIT, namespace="shop", pod="rank-a", container="app", pod_uid
         ("T19, in a pod without an allocation", [], [A, XORG, WAYLAND], {"rank-a": (60, 0)}),
         ("a screen on an idle GPU", [], [XORG], {"idle": (60, 0)}),
         ("a game", [], [WAYLAND], {"1001": (60, 0)}),
+        ("an idle desktop in the pod that has the GPU", [MINE], [DESKTOP], {"rank-a": (60, 60)}),
         ("a screen on an allocated, idle GPU", [MINE], [XORG], {"rank-a": (60, 60)}),
         ("T16", [], [SERVER, *CLIENTS], {"rank-a": (30, 0), "unknown": (30, 0)}),
         ("an MPS server without clients", [], [SERVER, DAEMON], {"idle": (60, 0)}),

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from builders import gpu, process, reading, snapshot
+from builders import gpu, instance, process, reading, snapshot
 from gpuledger.model.devices import Device
 from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.snapshot import Snapshot
@@ -277,7 +279,7 @@ INSIDE = ("ml", "train-0", "main", "pod_resources", "")
         ("Docker does not: it is inside the pod", [EMPTY], OTHERS, ONLY, INSIDE),
         ("Docker does not, and pods are not read", [EMPTY], NONE, ONLY, INSIDE),
         ("no socket: the list of pods does not have it", [], OTHERS, ONLY, INSIDE),
-        ("no socket, and pods are not read", [], NONE, ONLY, BY_ID),
+        ("no socket, and pods are not read yet", [], NONE, ONLY, AWAITED),
         ("the socket is refused", [REFUSED], OTHERS, ONLY, BY_ID),
         ("one of two is", [EMPTY, REFUSED], OTHERS, ONLY, BY_ID),
         ("its list is old and it fails", [BROKEN], OTHERS, ONLY, BY_ID),
@@ -313,7 +315,7 @@ def test_a_container_is_in_no_pod_while_another_pod_works_there() -> None:
 
 @pytest.mark.parametrize("container_id", ["c" * 64, "c" * 12, "0a1b2c3d4e5f60718293a4b5c6d7e8f9-123456789"])
 def test_without_a_socket_a_container_is_named_by_its_id(container_id: str) -> None:
-    found = owner(container(container_id), names_pods=False)
+    found = owner(container(container_id), allocations=ONLY, names_pods=False)
     shown = container_id[:12] if len(container_id) == 64 else container_id
     assert (found.container, found.container_id, found.missing) == (shown, container_id, "container_unnamed")
 
@@ -412,3 +414,89 @@ def test_owners_known_to_the_source_are_not_resolved() -> None:
     directory = FakeDirectory(KNOWN)
     (named,) = OwnerLookup(directory=directory).assign_owners(snapshot(reading(GPU, one))).processes
     assert (named.workload, directory.resolutions) == (known, 0)
+
+
+def test_a_process_without_a_name_requests_more_refreshes_while_it_is_young() -> None:
+    """A list of containers that was read at its start can lack it."""
+    directory = FakeDirectory(NONE)
+    lookup = OwnerLookup(directory=directory)
+    seen = tick()
+    (one,) = seen.processes
+    young = replace(one, host=replace(one.host, start=ProcessStart("b", 2, seen.unix - 1)))
+    for _ in range(10):
+        lookup.assign_owners(replace(seen, readings=(reading(GPU, young),)))
+        seen = replace(seen, unix=seen.unix + 1)
+    assert directory.nudges == 4
+
+
+def test_mig_instances_are_separate_devices() -> None:
+    first, second = instance(GPU, 1), instance(GPU, 2)
+    places = ((first, "train-0", MINE), (second, "train-1", STRANGER))
+    directory = FakeDirectory(NONE, tuple(replace(allocated(name), device=part) for part, name, _ in places))
+    cgroups = {part: f"0::/kubepods/burstable/pod{uid}/{box}\n" for part, _, (uid, box) in places}
+    running = [
+        replace(process(part), host=HostFacts(ProcessStart("b", 1, 0.0), cgroup=cgroups[part]))
+        for part, _, _ in places
+    ]
+    seen = snapshot(reading(GPU), *(reading(one.device, one) for one in running))
+    named = OwnerLookup(directory=directory).assign_owners(seen)
+    assert [one.workload.pod for one in named.processes] == ["train-0", "train-1"]
+
+
+def test_a_name_by_allocation_ends_with_the_tick_in_which_a_second_pod_works() -> None:
+    directory = FakeDirectory(NONE, ONLY)
+    lookup = OwnerLookup(directory=directory)
+    (mine,) = lookup.assign_owners(tick()).processes
+    host = HostFacts(ProcessStart("b", 7, 0.0), cgroup=f"0::/kubepods/pod{STRANGER[0]}/{STRANGER[1]}\n")
+    stranger = replace(mine, pid=7, host=host)
+    both = lookup.assign_owners(snapshot(reading(GPU, mine, stranger)))
+    (again,) = lookup.assign_owners(tick()).processes
+    assert mine.workload.pod == again.workload.pod == "train-0"
+    assert [one.workload.pod for one in both.processes] == ["", ""]
+
+
+IDS = st.sampled_from([MINE, STRANGER, OUTER, ("", "d" * 64)])
+LEVEL = st.one_of(IDS.map(unnamed), st.sampled_from(["e" * 64, "f" * 64]).map(container))
+POD_NAMES = {UID: "train-0", STRANGER[0]: "job-0", OUTER[0]: "vc-server-0"}
+KNOWN_UIDS = st.sets(st.sampled_from(sorted(POD_NAMES)))
+BOXES = {MINE[1]: UID, STRANGER[1]: STRANGER[0], OUTER[1]: OUTER[0]}
+
+
+def holding(uid: str, *, is_known: bool) -> Allocation:
+    return allocated(POD_NAMES[uid], uid=uid if is_known else "")
+
+
+@given(
+    st.lists(LEVEL, min_size=1, max_size=4, unique=True),
+    KNOWN_UIDS,
+    st.lists(st.builds(holding, st.sampled_from(sorted(POD_NAMES)), is_known=st.booleans()), max_size=3),
+    st.lists(IDS, max_size=2),
+    st.lists(st.sampled_from([EMPTY, REFUSED, UNREAD, DOCKER]), max_size=2),
+    st.booleans(),
+)
+def test_names_of_one_pod_never_stand_beside_ids_of_another(
+    found: list[Workload],
+    listed: set[str],
+    allocations: list[Allocation],
+    beside: list[PodAtWork],
+    runtimes: list[RuntimeList],
+    names_pods: bool,
+) -> None:
+    pods = Pods(
+        Pod(uid, "ml", POD_NAMES[uid], containers={box: "main" for box, of in BOXES.items() if of == uid})
+        for uid in listed
+    )
+    one = owner(tuple(found), pods, allocations, beside=beside, runtimes=runtimes, names_pods=names_pods)
+    uids = {level.pod_uid for level in found} | {item.workload.pod_uid for item in allocations} | listed
+    assert one.pod_uid in uids | {""}
+    assert one.container_id in {level.container_id for level in found} | {""}
+    assert one.pod or one.missing or one.kind != "pod", "what is not known has a reason"
+    if one.pod and one.pod_uid in listed:
+        assert one.pod == POD_NAMES[one.pod_uid]
+    for item in allocations:
+        if one.pod == item.workload.pod and item.workload.pod_uid:
+            assert one.pod_uid == item.workload.pod_uid
+    outermost = [level for level in found if level.kind == "pod"][-1:]
+    if one.found_by == "pod_resources" and one.pod and outermost and outermost[0].pod_uid:
+        same = {item.workload.pod for item in allocations if item.workload.pod_uid == one.pod_uid}
+        assert same == {one.pod} or {item.workload.pod for item in allocations} == {one.pod}

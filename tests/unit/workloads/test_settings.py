@@ -98,6 +98,15 @@ def test_doctor_says_why_gpus_of_jobs_are_not_known(
     assert remedy in jobs.remedy
 
 
+def test_doctor_counts_jobs_with_an_unknown_part_of_their_gpus(machine: Machine) -> None:
+    machine.gres("AutoDetect=nvml")
+    machine.job("7", SLURM_JOB_ID="7", SLURM_JOB_GPUS="0", SLURM_SHARDS_ON_NODE="1")
+    machine.job("8", pid=200, SLURM_JOB_ID="8", SLURM_JOB_GPUS="1")
+    works, shares, _ = slurm_findings(machine)
+    assert (works.verdict, shares.verdict) == (Verdict.WORKS, Verdict.WARNING)
+    assert shares.why == "the part of their GPUs that 1 of 2 jobs have is not known"
+
+
 def test_doctor_warns_about_a_configured_gres_conf_that_does_not_exist(machine: Machine) -> None:
     _, gres = slurm_findings(machine)
     assert (gres.verdict, gres.why) == (Verdict.WARNING, f"{machine.gres_conf} does not exist")

@@ -23,6 +23,7 @@ from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatc
 from gpuledger.workloads.pod_resources.device_names import ClaimedDevice, KubeletAllocation, PodResources
 from gpuledger.workloads.pod_resources.replicas import count_replicas
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
+from gpuledger.workloads.pods.capacities import parse_capacities
 from gpuledger.workloads.pods.claims import NO_CLAIMS, ResourceClaims, parse_claim
 from gpuledger.workloads.pods.pod import NO_SLICES, Pods, ResourceSlices, parse_pod
 from gpuledger.workloads.slurm.gres_conf import gpu_numbering, parse_gres_conf
@@ -34,7 +35,7 @@ from time_helpers import Books, Runs, Truth, assert_time_balances, in_seconds, j
 
 CARD = Gpu("GPU-31b00003-0000-4000-8000-000000000001", 0, minor=0)
 GIB = 1 << 30
-NVIDIA = "gpu.nvidia.com"
+NVIDIA, HAMI = "gpu.nvidia.com", "hami-core-gpu.project-hami.io"
 SETTINGS = PodResourcesSettings()
 
 
@@ -295,6 +296,40 @@ CASES = [
         "A 60",
     ),
     case(
+        "HAMi by DRA",
+        Cluster(
+            [
+                KubeletAllocation(
+                    "ml", "A", "cuda", claimed_device=ClaimedDevice(HAMI, "n1", "hami-gpu-0", "half", "s1")
+                )
+            ],
+            claims={
+                "half": [
+                    {
+                        "driver": HAMI,
+                        "pool": "n1",
+                        "device": "hami-gpu-0",
+                        "request": "gpu",
+                        "shareID": "s1",
+                        "consumedCapacity": {"cores": "50", "memory": "10Gi"},
+                    }
+                ]
+            },
+            slices=ResourceSlices(
+                {(HAMI, "n1", "hami-gpu-0"): CARD.uuid},
+                {},
+                {
+                    (HAMI, "n1", "hami-gpu-0"): parse_capacities(
+                        {"cores": {"value": "100"}, "memory": {"value": "23028Mi"}}
+                    )
+                },
+            ),
+        ),
+        [A],
+        "A 30, idle 30",
+        "A 60",
+    ),
+    case(
         "T21 two unknown fractions",
         Cluster(
             [has("A", "-1"), has("B", "-2"), has("C", "-3")],
@@ -355,13 +390,13 @@ def post(cluster: Cluster, truth: Truth, ticks: Sequence[int]) -> Callable[[str]
 def test_time_of_shared_devices(
     cluster: Cluster, runs: Sequence[Workload], allocation: str, residence: str
 ) -> None:
-    seconds = post(cluster, Truth(CARD, runs=[Runs(owner) for owner in runs]), range(61))
+    seconds = post(cluster, Truth(CARD, runs=[Runs(owner) for owner in runs]), range(0, 61, 5))
     assert seconds(ALLOCATION) == in_seconds(allocation)
     assert seconds(RESIDENCE) == in_seconds(residence)
 
 
 def test_t32_what_allocations_leave_of_a_list_that_cannot_be_read_is_unobserved() -> None:
     truth = Truth(CARD, runs=[Runs(A)], unlisted=[(15, 105)])
-    seconds = post(Cluster([has("A", "::0")], replicas=4), truth, range(121))
+    seconds = post(Cluster([has("A", "::0")], replicas=4), truth, range(0, 121, 5))
     assert seconds(ALLOCATION) == in_seconds("A 30, idle 22.5, unobserved 67.5")
     assert seconds(RESIDENCE) == in_seconds("A 30, unobserved 90")

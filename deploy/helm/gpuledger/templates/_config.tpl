@@ -18,6 +18,7 @@ textfile.every: textfile.every
 - control.socket
 - energy.zero_hold
 - host.pids
+- name_service
 - nvidia_smi.command
 - nvidia_smi.query_field_names
 - process.max_per_device

@@ -25,7 +25,7 @@ from gpuledger.ledger.books.layout import (
     PRESENCE,
     columns_of,
 )
-from gpuledger.ledger.books.manifest import Manifest, file_name
+from gpuledger.ledger.books.manifest import Manifest, file_name, verify_tables
 from gpuledger.ledger.books.table_files import Row, read_table
 from gpuledger.ledger.ownership import owner_from_fields
 from gpuledger.ledger.report.grouping import Party, party_text
@@ -55,7 +55,7 @@ INSERT INTO gpu_times (uuid, basis, posted, base, closed, state, first, last)
 
 
 class Export(NamedTuple):
-    """An exported range of a ledger: its directory and its manifest, both verified."""
+    """An exported range of a ledger: its directory and its manifest."""
 
     folder: Path
     manifest: Manifest
@@ -81,11 +81,24 @@ class _StoredCells:
 
 
 class ExportedHistory(History):
-    """A History of loaded exports; `named` is what messages call them."""
+    """A History of loaded exports, which messages call by the directory of the first one."""
 
-    def __init__(self, file: Path, named: Path) -> None:
+    def __init__(self, file: Path, exports: Sequence[Export]) -> None:
         super().__init__(file)
-        self.file = named
+        self.file = exports[0].folder
+        first = exports[0].manifest
+        self._first = max(first.first, first.begins) // QUARTER
+        self._end = exports[-1].manifest.quarters[1]
+
+    @property
+    def first_quarter(self) -> int | None:
+        """The first quarter with data, also if these leave no rows."""
+        return self._first
+
+    @property
+    def end_quarter(self) -> int:
+        """The quarter after the last one with data."""
+        return min(super().end_quarter, self._end)
 
     @cached_property
     def _cuts(self) -> Cuts:
@@ -96,8 +109,10 @@ class ExportedHistory(History):
 def open_exports(exports: Sequence[Export]) -> Iterator[ExportedHistory]:
     """The History of exports of one ledger and node, in order and without a gap between them.
 
-    Raises GpuledgerError if a table cannot be read.
+    Raises GpuledgerError for the first file that is damaged, or cannot be read.
     """
+    for one in exports:
+        verify_tables(*one)
     with TemporaryDirectory(prefix="gpuledger-books-") as folder:
         file = Path(folder, "gpuledger.db")
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
@@ -110,7 +125,7 @@ def open_exports(exports: Sequence[Export]) -> Iterator[ExportedHistory]:
                 loader.load(one)
             _write_meta(connection, [one.manifest for one in exports])
             connection.execute("COMMIT")
-        with closing(ExportedHistory(file, exports[0].folder)) as history:
+        with closing(ExportedHistory(file, exports)) as history:
             yield history
 
 

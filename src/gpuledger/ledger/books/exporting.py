@@ -32,18 +32,17 @@ from gpuledger.ledger.books.manifest import (
     file_name,
     write_manifest,
 )
+from gpuledger.ledger.books.range_copy import LedgerCells, copy_range
 from gpuledger.ledger.books.table_files import Row, write_table
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.grouping import find_grouping, party_from_text, party_text
 from gpuledger.ledger.report.ranges import ReportRange
-from gpuledger.ledger.store.folding import TIMES_FROM, fold_spans, fold_time_spans, fold_times, times_from
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.schema import BEGUN, BOOKS_ID, MIGRATIONS
 from gpuledger.ledger.store.time_sums import gpu_sights
 from gpuledger.ledger.watched_time import MICRO, QUARTER, unpack_seconds
 from gpuledger.model.errors import GpuledgerError
 
-_STEP = 2000
 _HOURS = """
 SELECT number, quarter, uuid, life, method, residents, microseconds, idle, unattributed, unobserved FROM hours
     WHERE quarter >= ? AND quarter < ? ORDER BY quarter, uuid, method, life
@@ -89,20 +88,20 @@ def export_ledger(history: History, scope: ExportScope, folder: Path) -> Manifes
     copy_file = folder / "copy.db"
     try:
         with closing(sqlite3.connect(copy_file, isolation_level=None)) as copy:
-            history.connection.backup(copy)
-            cells = _LedgerCells(history)
-            _fold_copy(copy, begins, ends, cells)
+            cells = LedgerCells(history)
+            copy_range(history, copy, begins, ends, cells)
             reader = _CopyReader(copy, history, cells, (begins, ends), (books, scope.node))
             tables = {name: _write(folder, scope.format, name, rows) for name, rows in reader.tables()}
     finally:
         copy_file.unlink(missing_ok=True)
-    time_from = history.time_from
+    time_from, first = history.time_from, history.first_quarter
     manifest = Manifest(
         books,
         scope.node,
         scope.host,
         begins * QUARTER,
         ends * QUARTER,
+        first=(begins if first is None else first) * QUARTER,
         last=min(float(ends * QUARTER), history.latest),
         complete=history.latest >= ends * QUARTER,
         time_zone=history.zone,
@@ -122,44 +121,14 @@ def export_ledger(history: History, scope: ExportScope, folder: Path) -> Manifes
 
 def _quarters(history: History, within: ReportRange) -> tuple[int, int]:
     """The quarters of the range. It ends with the last cell that has data."""
-    return within.begins, max(min(within.ends, history.end_quarter), within.begins + 1)
+    ends = max(min(within.ends, history.end_quarter), within.begins + 1)
+    return within.begins, history.cuts_around(ends)[1]
 
 
 def _write(folder: Path, form: str, name: str, rows: Iterator[Row]) -> TableFacts:
     file = folder / file_name(name, form)
     written = write_table(file, form, columns_of(name), rows)
     return TableFacts(written.rows, file.stat().st_size, file_hash(file), written.content)
-
-
-class _LedgerCells:
-    """The smallest cells at which the ledger can be cut: a quarter, or the hour to which it is folded."""
-
-    def __init__(self, history: History) -> None:
-        self.around = lru_cache(None)(history.cuts_around)
-
-    def begins(self, quarter: int) -> int:
-        """The first quarter of the cell."""
-        return self.around(quarter)[0]
-
-    def ends(self, quarter: int) -> int:
-        """The quarter after the cell."""
-        return self.around(quarter + 1)[1]
-
-
-def _fold_copy(copy: sqlite3.Connection, begins: int, ends: int, cells: _LedgerCells) -> None:
-    """Fold the details of the range; delete those before it."""
-    copy.execute("PRAGMA synchronous=OFF")
-    copy.execute("BEGIN")
-    for table in ("spans", "time_spans"):
-        copy.execute(f"DELETE FROM {table} WHERE quarter < ?", (begins,))
-    first = times_from(copy)
-    if first is not None:
-        copy.execute("REPLACE INTO meta VALUES (?, ?)", (TIMES_FROM, max(first, begins)))
-    while fold_spans(copy, ends, _STEP, cells) or fold_time_spans(copy, ends, _STEP, cells):
-        pass
-    while fold_times(copy, ends, cells):
-        pass
-    copy.execute("COMMIT")
 
 
 class _CopyReader:
@@ -169,7 +138,7 @@ class _CopyReader:
         self,
         copy: sqlite3.Connection,
         history: History,
-        cells: _LedgerCells,
+        cells: LedgerCells,
         within: tuple[int, int],
         common: tuple[str, str],
     ) -> None:

@@ -18,8 +18,8 @@ from gpuledger.model.errors import GpuledgerError
 _ID = 8
 
 
-def find_exports(folders: Iterable[Path]) -> list[Export]:
-    """All exports below these directories, each once, by ledger and time. Every file is verified.
+def find_exports(folders: Iterable[Path], *, verify: bool = True) -> list[Export]:
+    """All exports below these directories, each once, by ledger and time; `verify` reads every file.
 
     Raises GpuledgerError for a directory without one, and for the first one that is damaged.
     """
@@ -36,11 +36,32 @@ def find_exports(folders: Iterable[Path]) -> list[Export]:
             )
         for file in manifests:
             export = Export(file.parent, read_manifest(file))
-            verify_tables(*export)
+            if verify:
+                verify_tables(*export)
             found[file.parent.resolve()] = export
     return sorted(
         found.values(), key=lambda one: (one.manifest.node, one.manifest.books, one.manifest.begins)
     )
+
+
+def check_exports(folder: Path) -> tuple[list[Export], list[str]]:
+    """The undamaged exports below a directory, and one line for each problem."""
+    found, problems = [], []
+    for file in sorted(_manifests(folder)):
+        try:
+            export = Export(file.parent, read_manifest(file))
+            verify_tables(*export)
+        except GpuledgerError as error:
+            problems.append(str(error))
+        else:
+            found.append(export)
+    try:
+        without_repetitions(found)
+    except GpuledgerError as error:
+        problems.append(str(error))
+    if not found and not problems:
+        problems.append(f"{folder} has no exported ledger (no {MANIFEST_NAME} below it)")
+    return found, problems
 
 
 def _manifests(folder: Path) -> Iterator[Path]:
@@ -197,8 +218,14 @@ def put_in_place(written: Path, manifest: Manifest, into: Path, replaced: Sequen
         # Without a manifest it is no export any more, whatever happens next.
         (one.folder / MANIFEST_NAME).unlink()
         shutil.rmtree(one.folder)
-    written.chmod(0o755)
+    written.chmod(0o777 & ~_current_umask())
     return written.rename(place)
+
+
+def _current_umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def add_export(written: Path, manifest: Manifest, into: Path) -> tuple[Path, bool]:

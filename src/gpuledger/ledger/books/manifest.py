@@ -17,7 +17,7 @@ from gpuledger.model.errors import GpuledgerError
 MANIFEST_NAME: Final = "manifest.json"
 _HASH = "sha256"
 _LONGEST = 16 * 1024 * 1024
-_AGAIN = "export it again, or take another copy"
+_AGAIN = "export it again, take another copy, or move its directory away to do without it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,11 @@ class GpuTotals:
 class Manifest:
     """An export of the ledger `books` on `node`: the unix seconds from `begins` to before `ends`.
 
-    `last` is the time of the last posting in it. It is `complete` if the ledger continues after it, so that
-    another export of this range has nothing to add. `time_books_from` is the first time with time books,
-    `activity_from` that from which it is known in which seconds activity was unknown, `begun` the ledger's
-    first posting; all in unix seconds. `time_zone` is that of hours that were folded in the ledger.
+    The ledger has data from `first` on; `last` is the time of the last posting in the range. It is `complete`
+    if the ledger continues after it, so that another export of this range has nothing to add.
+    `time_books_from` is the first time with time books, `activity_from` that from which it is known in which
+    seconds activity was unknown, `begun` the ledger's first posting; all in unix seconds. `time_zone` is that
+    of hours that were folded in the ledger.
     """
 
     books: str
@@ -74,6 +75,7 @@ class Manifest:
     host: str
     begins: int
     ends: int
+    first: int
     last: float
     complete: bool
     time_zone: str

@@ -22,7 +22,10 @@ class ReportRow(NamedTuple):
 
 
 class SessionLine(NamedTuple):
-    """A Session of the explained target. Times are unix seconds, energy is millijoules of its whole life."""
+    """A Session of the explained target. Times are unix seconds, energy is millijoules of its whole life.
+
+    `held_seconds` is None if activity is unknown.
+    """
 
     pid: int
     command: str
@@ -32,7 +35,7 @@ class SessionLine(NamedTuple):
     last_seen: float
     ended: bool
     exit_seen: bool
-    held_seconds: float
+    held_seconds: float | None
     measured: int
     apportioned: int
     high: int

@@ -62,15 +62,11 @@ class _ExplanationText:
         yield f"{escape_to_one_line(found.who)}: {self._bill()}"
         yield from self._row()
         yield from self._scope()
-        yield ""
         for part in (self._sessions(), self._time(), self._energy()):
-            line = None
-            for line in part:
-                yield line
-            if line is not None:
-                yield ""
+            for number, line in enumerate(part):
+                yield from [line] if number else ["", line]
         if not found.intervals.count and not found.time_intervals.count and found.metered:
-            yield from ("no interval in this range has time or energy", "")
+            yield from ("", "no interval in this range has time or energy")
 
     def _bill(self) -> str:
         """GPU time and energy, with the bounds of the energy."""

@@ -119,8 +119,5 @@ def _round_parts(amounts: Iterable[tuple[object, Fraction]]) -> Iterator[Decimal
     groups: dict[object, list[Fraction]] = defaultdict(list)
     for group, amount in exact:
         groups[group].append(amount)
-    rounded = {
-        group: iter(split_decimals(sum(parts, Fraction(0)), parts, FILE_DIGITS))
-        for group, parts in groups.items()
-    }
+    rounded = {group: iter(split_decimals(parts, FILE_DIGITS)) for group, parts in groups.items()}
     return (next(rounded[group]) for group, _ in exact)

@@ -158,10 +158,10 @@ def _conditions_of_entries(report: UsageReport) -> Iterator[tuple[str, Mapping[s
 def _times(line: ReportLine, report: UsageReport) -> Mapping[str, str]:
     """The charge period: the day, as far as the ledger has it; the billing period: the day's UTC month."""
     period = report.period
-    begins, ends, name = max(float(period.since), period.first), float(period.until), ""
+    begins, ends, name = max(period.since, period.first), period.until, ""
     if report.periods:
         part = report.periods[line.period]
-        begins, ends, name = part.begins * QUARTER, part.ends * QUARTER, part.name
+        begins, ends, name = max(period.since, part.begins * QUARTER), part.ends * QUARTER, part.name
     # A day that begins at the cut of the ledger nearest to midnight belongs to the month of its date.
     date = datetime.fromisoformat(name) if name[:1].isdigit() else datetime.fromtimestamp(begins, UTC)
     month = period_begin(date.replace(tzinfo=None), MONTHLY)

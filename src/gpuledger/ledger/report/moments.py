@@ -69,13 +69,18 @@ def parse_whole_period(flag: str, text: str, now: float, zone: tzinfo | None = N
 def _moment(text: str, now: float, zone: tzinfo | None) -> float:
     if text.lower() == "now":
         return now
-    if text[:1].isdigit() and text[-1:] in "smhd":
+    if is_age(text):
         return now - _AGO(text)
     period = _whole_period(text, now, zone)
     if period is not None:
         return period[0]
     given = datetime.fromisoformat(text)
     return first_instant(given, zone) if given.tzinfo is None else given.timestamp()
+
+
+def is_age(text: str) -> bool:
+    """Whether a moment is given as a time before now, such as 7d."""
+    return text[:1].isdigit() and text[-1:] in "smhd"
 
 
 def _whole_period(text: str, now: float, zone: tzinfo | None) -> tuple[float, float] | None:

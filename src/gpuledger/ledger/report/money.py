@@ -17,14 +17,9 @@ FILE_DIGITS = 10
 TABLE_DIGITS = 2
 
 
-def split_decimals(total: Fraction, parts: Sequence[Fraction], digits: int) -> list[Decimal]:
-    """Round amounts to `digits` decimals by largest remainder, so that they sum to the rounded total.
-
-    The total is rounded half up. Raises ValueError if the exact amounts do not sum to the total.
-    """
-    if sum(parts, Fraction(0)) != total:
-        raise ValueError("the exact amounts do not sum to the total")
-    return split_rounded(round_decimal(total, digits), parts, digits)
+def split_decimals(parts: Sequence[Fraction], digits: int) -> list[Decimal]:
+    """Round amounts to `digits` decimals by largest remainder; they sum to the exact sum, rounded half up."""
+    return split_rounded(round_decimal(sum(parts, Fraction(0)), digits), parts, digits)
 
 
 def split_rounded(total: Decimal, parts: Sequence[Fraction], digits: int) -> list[Decimal]:

@@ -113,21 +113,6 @@ class PriceList:
         """Whether time has a price."""
         return bool(self._gpu_hour.rules)
 
-    @property
-    def has_kwh(self) -> bool:
-        """Whether energy has a price."""
-        return bool(self._kwh.rules)
-
-    @property
-    def has_pue(self) -> bool:
-        """Whether an overhead of the building is set."""
-        return bool(self._pue.rules)
-
-    @property
-    def has_co2(self) -> bool:
-        """Whether CO2 is set."""
-        return bool(self._co2.rules)
-
     def boundaries(self, since: int, until: int) -> list[int]:
         """The quarters after `since` and before `until` in which an amount may change, in order."""
         ends = {end for table in self._tables for rule in table.rules for end in rule.stretch}

@@ -18,6 +18,7 @@ from gpuledger.ledger.report.moments import (
     WEEKLY,
     first_instant,
     format_local_time,
+    is_age,
     next_period,
     parse_moment,
     parse_whole_period,
@@ -43,7 +44,8 @@ CutsAround = Callable[[int], tuple[int, int]]
 class RequestedRange:
     """The range as requested, in unix seconds. `until` is None for now: the last posting, whatever the clock.
 
-    `since_text` and `until_text` name its ends in messages; both are the same for `--in`.
+    `since_text` and `until_text` name its ends in messages; both are the same for `--in`. An end given as an
+    age (7d) moves to the nearest cut without a sentence: its minute was not chosen.
     """
 
     since: float
@@ -51,6 +53,8 @@ class RequestedRange:
     since_text: str
     until_text: str
     zone: tzinfo | None = None
+    since_is_age: bool = False
+    until_is_age: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,8 @@ def parse_range(
     ends = None if is_open else parse_moment("--until", until, now, zone)
     if ends is not None and begins >= ends:
         raise UsageError(f"--since {since} is not before --until {until}")
-    return RequestedRange(begins, ends, f"--since {since}", f"--until {until}", zone)
+    ages = (is_age(since.strip()), is_age(until.strip()))
+    return RequestedRange(begins, ends, f"--since {since}", f"--until {until}", zone, *ages)
 
 
 def choose_period(values: Mapping[str, Any], flags: Mapping[str, object], section: str = "report") -> str:
@@ -140,9 +145,9 @@ def resolve_range(
     if since >= until:
         raise _empty_range(requested, cuts_around, last)
     notes = []
-    if max(requested.since, since) > first:
+    if max(requested.since, since) > first and not requested.since_is_age:
         notes.append(_moved("begins", requested.since, since, last, zone))
-    if requested.until is not None:
+    if requested.until is not None and not requested.until_is_age:
         notes.append(_moved("ends", requested.until, until, last, zone))
     return ReportRange(
         int(since // QUARTER), -int(-until // QUARTER), until, zone, tuple(note for note in notes if note)

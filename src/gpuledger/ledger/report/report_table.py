@@ -29,11 +29,11 @@ _UUID = 15
 OWN_ACCOUNTS = {
     "idle": "idle: no owner",
     "unattributed": "unattributed: owner not known",
-    "unobserved": "unobserved: gpuledger not reading",
+    "unobserved": "unobserved energy: gpuledger not reading",
     "unseen": "unseen: Prometheus not scraping",
 }
 UNBILLED = {
-    UNOBSERVED: "not billed: unobserved",
+    UNOBSERVED: "not billed: unobserved time",
     DOWN: "not billed: down",
     UNWATCHED: "not billed: not watched",
 }
@@ -45,7 +45,8 @@ def report_table(report: UsageReport, top: int, *, plain: bool = False) -> str:
     table = _Table(report, plain=plain)
     every = _chosen_lines(report, top)
     body = table.rows(every)
-    foot = [table.total(), *map(table.unbilled, UNBILLED)]
+    unbilled = {one.account for one in report.unbilled if one.microseconds}
+    foot = [table.total(), *(table.unbilled(account) for account in UNBILLED if account in unbilled)]
     head = table.head()
     widths = [max(len(row[place]) for row in (head, *body, *foot)) for place in range(len(head))]
     rule = ("-" if plain else "─") * (sum(widths) + 2 * (len(widths) - 1))
@@ -134,7 +135,8 @@ class _Table:
             for column, word in zip(self.report.grouping.columns, line.key, strict=True)
         ]
         if line.account != PROCESS:
-            cells[0] = f"({line.account})" if cells[0] == "-" else f"{cells[0]} ({line.account})"
+            account = _account_name(line.account)
+            cells[0] = f"({account})" if cells[0] == "-" else f"{cells[0]} ({account})"
         return [*period, *cells]
 
 
@@ -173,7 +175,12 @@ def _joined_name(line: ReportLine, report: UsageReport) -> str:
         name = f"{index} {model} {uuid[:12]}"
     else:
         name = _shortened("/".join(words))
-    return name if line.account == PROCESS else f"{name}: {line.account}"
+    return name if line.account == PROCESS else f"{name}: {_account_name(line.account)}"
+
+
+def _account_name(account: str) -> str:
+    """The name of a Gpu's own account. The row `unobserved` is energy: such time is not billed."""
+    return "unobserved energy" if account == UNOBSERVED else account
 
 
 def _shortened(text: str, longest: int = _WIDEST) -> str:

@@ -320,7 +320,7 @@ def _session_line(history: History, row: Sequence[Any]) -> SessionLine:
         one.last_seen,
         ended is not None,
         bool(exit_seen),
-        one.held_seconds,
+        one.known_held_seconds,
         one.measured,
         one.apportioned,
         one.high,

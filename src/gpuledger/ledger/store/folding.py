@@ -8,7 +8,7 @@ and the time of each account by both bases. The single processes and the times w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -126,17 +126,33 @@ def fold_time_spans(connection: Connection, before: int, most: int, cells: CellB
         connection.execute(_KEEP_TIME, (length, ends, ends, number))
         connection.execute("DELETE FROM time_spans WHERE number = ?", (number,))
     connection.executemany(_ADD_GPU_TIME, [(*key, *amounts) for key, amounts in folded.items()])
-    for split in {split for *_, split, _ in spans}:
-        _delete_split(connection, reader, split)
+    splits = {split for *_, split, _ in spans}
+    deleted = [one for one in splits if connection.execute(_DELETE_SPLIT, (one,)).rowcount]
+    _delete_owners(connection, reader, deleted)
     return len(spans)
 
 
-def _delete_split(connection: Connection, reader: TimeReader, number: int) -> None:
-    """Delete a split of which no span is left, and the owners that had it as their last one."""
-    if connection.execute(_DELETE_SPLIT, (number,)).rowcount:
-        owners = {entry.owner for basis in reader.split(number) for entry in basis.entries}
-        rows = [(owner, number) for owner in owners if owner is not None]
-        connection.executemany("DELETE FROM time_owners WHERE number = ? AND split = ?", rows)
+def _delete_owners(connection: Connection, reader: TimeReader, splits: Sequence[int]) -> None:
+    """Delete the owners that had one of these deleted splits as their last one."""
+    query = "SELECT number FROM time_owners WHERE number = ? AND split = ?"
+    rows = {(owner, split) for split in splits for owner in _owners_of(reader, split)}
+    left = {owner for row in rows for (owner,) in connection.execute(query, row)}
+    if not left:
+        return
+    # After the clock was set back, earlier splits belong to later times.
+    earlier = "SELECT number FROM time_splits WHERE number < ? ORDER BY number DESC"
+    for (split,) in connection.execute(earlier, (max(splits),)).fetchall():
+        found = left & _owners_of(reader, split)
+        moved = [(split, owner) for owner in found]
+        connection.executemany("UPDATE time_owners SET split = ? WHERE number = ?", moved)
+        left -= found
+    connection.executemany("DELETE FROM time_owners WHERE number = ?", [(owner,) for owner in left])
+
+
+def _owners_of(reader: TimeReader, split: int) -> set[int]:
+    """The numbers of the owners in a split that have no Session."""
+    entries = (entry for basis in reader.split(split) for entry in basis.entries)
+    return {entry.owner for entry in entries if entry.owner is not None}
 
 
 def fold_times(connection: Connection, before: int, cells: CellBounds) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuledger.ledger.report.grouping import Party, party_of
 from gpuledger.ledger.service_processes import is_service
-from gpuledger.ledger.store.rows import owner_from_row, workload_from_text
+from gpuledger.ledger.store.rows import SESSION_COLUMNS, owner_from_row, workload_from_text
 from gpuledger.ledger.store.schema import ACTIVITY_FROM
 from gpuledger.ledger.watched_time import HOUR, MINUTE, QUARTER, seconds_within
 from gpuledger.model.workload import UNKNOWN
@@ -119,7 +120,17 @@ def old_seconds(quarter: int, known_from: float) -> int:
 
 def session_party(row: Sequence[Any]) -> Party:
     """The party of a row of `sessions`."""
-    return party_of(row[1], owner_from_row(tuple(row)), row[10])
+    # Without what identifies the process, its pod and container, and how they were found.
+    kind, namespace, pod, container, _, _, runtime, job, _, unit, user, *_ = row[17:30]
+    names = (kind, namespace, pod, container, "", "", runtime, job, "", unit, user, "", "")
+    return _party(row[1], row[10], names, tuple(row[31:SESSION_COLUMNS]))
+
+
+@lru_cache(512)
+def _party(device: str, command: str, names: tuple[str, ...], facts: tuple[Any, ...]) -> Party:
+    """Most sessions of a time are not the first of their party. Few are cached: `serve` uses this, too."""
+    row = (*("" for _ in range(17)), *names, "", *facts)
+    return party_of(device, owner_from_row(row), command)
 
 
 def party_of_session(connection: Connection, number: int) -> Party:

@@ -109,6 +109,8 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
         "container": _name_rule("container"),
         "pod_uid": lambda masks, value: masks.hexadecimal("pod-uid", value),
         "container_id": lambda masks, value: masks.hexadecimal("container-id", value),
+        "inner_pod_uid": lambda masks, value: masks.hexadecimal("pod-uid", value),
+        "inner_container_id": lambda masks, value: masks.hexadecimal("container-id", value),
         "job": Masks.job,
         "step": Masks.step,
         "unit": Masks.unit,

@@ -111,7 +111,8 @@ class GpuSpec:
     load of all multiprocessors, capped at `power_limit`. The energy counter starts at `counter_start` mJ; it
     is updated at each multiple of `counter_refresh`, or continuously if that is 0. `pcie_rate` and
     `nvlink_rate` are the bytes per second at full load, both directions together. `lacks` are the keys of
-    quantities that this model does not support.
+    quantities that this model does not support. A pod's allocation is one of `replicas` of the GPU, or of
+    each instance; 0: the whole device, or an unknown part if several pods have it.
     """
 
     model: str = key(parse_name, "NVIDIA H100 80GB HBM3")
@@ -137,6 +138,7 @@ class GpuSpec:
     pcie_rate: int = key(size, 3_000_000_000)
     nvlink_rate: int = key(size, 0)
     lacks: frozenset[str] = frozenset()
+    replicas: int = key(integer(0, 256), 0)
     partitions: tuple[PartitionSpec, ...] = (PartitionSpec(0, None),)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
@@ -218,8 +218,12 @@ class Simulator:
 
     def _allocations(self, at: int) -> Iterator[Allocation]:
         found = {(device.uuid, workload): device for device, workload in self._allocated_devices(at)}
-        for (_, workload), device in found.items():
-            yield Allocation(device, workload, FOUND_BY)
+        pods = Counter(uuid for uuid, *_ in {(uuid, one.namespace, one.pod) for uuid, one in found})
+        for (uuid, workload), device in found.items():
+            # Several pods on a Device that is not shared by replicas: their parts are unknown.
+            replicas = self._scenario.gpus[device.gpu.index].replicas or (1 if pods[uuid] == 1 else 0)
+            fraction = Fraction(1, replicas) if replicas else None
+            yield Allocation(device, workload, FOUND_BY, fraction=fraction)
 
     def _allocated_devices(self, at: int) -> Iterator[tuple[Device, Workload]]:
         for spec, workload in self._allocation_workloads:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gpuledger.host.time_zone import find_time_zone
 from gpuledger.ledger.report.grouping import Grouping, find_grouping
-from gpuledger.ledger.report.moments import parse_whole_period
+from gpuledger.ledger.report.moments import is_age, parse_whole_period
 from gpuledger.ledger.report.ranges import ReportRange, RequestedRange
 from gpuledger.ledger.store.present_keys import best_key, present_keys
 from gpuledger.ledger.store.report_query import build_report
@@ -183,8 +183,9 @@ def _range_between(begin: Moment, end: Moment, now: float, zone: tzinfo) -> Requ
     since, until = begin.unix(now, zone), end.unix(now, zone)
     if since >= until:
         raise bad_request("since", "since is not before until: the range is empty")
-    is_open = end.is_now
-    return RequestedRange(since, None if is_open else until, f"since={begin.text}", f"until={end.text}", zone)
+    texts = (f"since={begin.text}", f"until={end.text}")
+    ages = (is_age(begin.text), is_age(end.text))
+    return RequestedRange(since, None if end.is_now else until, *texts, zone, *ages)
 
 
 def _resolve(history: History, requested: RequestedRange) -> ReportRange:

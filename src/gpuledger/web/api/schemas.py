@@ -138,7 +138,9 @@ _SESSION: Final = _object(
     peak_memory_bytes=_or_null(_COUNT),
     sm_mean_ratio=_or_null(_RATIO),
     sm_most_ratio=_or_null(_RATIO),
-    held_seconds=_described(_POSITIVE, "Time on the device without any activity."),
+    held_seconds=_or_null(
+        _described(_POSITIVE, "Time on the device without any activity; null if activity is unknown.")
+    ),
     joules=_or_null(_JOULES),
     measured_joules=_or_null(_JOULES),
     apportioned_joules=_or_null(_JOULES),

@@ -151,7 +151,7 @@ def _session_fields(one: ListedSession, energy: EnergyState) -> JsonObject:
         "peak_memory_bytes": row.peak_memory,
         "sm_mean_ratio": _ratio(row.sm_mean),
         "sm_most_ratio": _ratio(row.sm_most),
-        "held_seconds": round(row.held_seconds, 3),
+        "held_seconds": None if row.held_seconds is None else round(row.held_seconds, 3),
         "joules": joules(row.measured + row.apportioned) if booked else None,
         "measured_joules": joules(row.measured) if booked else None,
         "apportioned_joules": joules(row.apportioned) if booked else None,

@@ -13,8 +13,8 @@ Containers = Mapping[str, str]
 
 # Docker and Podman show 12 digits to users; shorter ids are rejected.
 _MIN_ID_LENGTH = 12
-# Seconds by which a list of containers can miss one whose process has begun: its start takes a moment, and
-# the clocks of the machine and of a process's start differ.
+# Seconds after the start of a process in which a list can miss its container: the runtime needs a moment, and
+# the clocks of the list and of the start differ.
 _LIST_LAG = 2.0
 
 

@@ -45,7 +45,8 @@ class MatchResult:
     `repeated` counts further allocations of the same device to the same container (replicas). `skipped`
     counts, by resource name or DRA driver, allocations that the settings do not define as GPUs. `monitoring`
     counts the devices of each claim that has them for monitoring only: these are no Allocations.
-    `is_pending` is whether a claim is not known yet. `problems` name pods with an annotation that is ignored.
+    `is_pending` is whether a claim is not known yet. `problems` name pods with an annotation that is ignored,
+    and claims of which it is not known whether they are for monitoring.
     """
 
     allocations: tuple[Allocation, ...] = ()
@@ -80,23 +81,18 @@ def match_allocations(
     # By device, pod and resource: all containers of a pod share what it has of a device.
     shared: dict[tuple[str, str, str], list[Holding]] = {}
     unmatched: list[tuple[KubeletAllocation, NoMatch]] = []
-    skipped: Counter[str] = Counter()
+    repeated = 0
+    gpus, skipped = _of_gpus(pod_resources, settings)
     ended: Counter[KubeletAllocation] = Counter()
     live: list[_Live] = []
-    repeated = 0
-    for item in pod_resources:
-        kind, gpus = item.resource, settings.resources
-        if item.claimed_device is not None:
-            kind, gpus = item.claimed_device.driver, settings.drivers
-        if not matches_any(kind, gpus):
-            skipped[kind] += 1
-            continue
+    for item in gpus:
         pod = pods.by_uid(item.pod_uid) if item.pod_uid else pods.by_name(item.namespace, item.pod)
         if (pod is None and item in ended_before) or _has_ended(item, pod, pods, has_cgroup):
             ended[item] += 1
-            continue
-        live.append((item, pod))
+        else:
+            live.append((item, pod))
     live, monitoring, is_pending = _without_monitoring(live, devices, claims, names, slices)
+    unknown = [claim for claim in monitoring if not claims.parts.get(claim)]
     holdings = tuple(find_holdings(live, pods))
     for holding in holdings:
         item = holding.item
@@ -128,8 +124,22 @@ def match_allocations(
         ended,
         monitoring,
         is_pending,
-        tuple(sorted(set(_problems(holding.pod for holding in holdings)))),
+        tuple(sorted({*_problems(holding.pod for holding in holdings), *map(_unknown_claim, unknown)})),
     )
+
+
+def _of_gpus(
+    pod_resources: PodResources, settings: PodResourcesSettings
+) -> tuple[list[KubeletAllocation], Counter[str]]:
+    """The allocations of GPUs, and the number of others by resource or driver."""
+    kinds = [
+        (item, item.claimed_device.driver, settings.drivers)
+        if item.claimed_device is not None
+        else (item, item.resource, settings.resources)
+        for item in pod_resources
+    ]
+    gpus = [item for item, kind, patterns in kinds if matches_any(kind, patterns)]
+    return gpus, Counter(kind for _, kind, patterns in kinds if not matches_any(kind, patterns))
 
 
 def _find_device(
@@ -193,6 +203,13 @@ def _likely_monitors(
     """
     every = frozenset(name for name in unread if had.get(name) == gpus)
     return every if len(gpus) > 1 or len(had) > 1 else frozenset()
+
+
+def _unknown_claim(claim: ClaimName) -> str:
+    return (
+        f"ResourceClaim {'/'.join(claim)} has every GPU and cannot be read: it may be for monitoring, and "
+        "does not count; see `gpuledger doctor`"
+    )
 
 
 def _problems(pods: Iterable[Pod | None]) -> Iterator[str]:
@@ -291,13 +308,15 @@ def _has_ended(item: KubeletAllocation, pod: Pod | None, pods: Pods, has_cgroup:
 def _allocation(item: KubeletAllocation, pod: Pod | None, device: Device, found_by: str) -> Allocation:
     claimed = item.claimed_device
     known = pod or Pod("", "", "")
+    names = {*known.containers.values()}
+    container = item.container or (names.pop() if len(names) == 1 else "")
     # The current id of the container, and the one from before its last restart.
-    ids = [container_id for container_id, name in known.containers.items() if name == item.container]
+    ids = [container_id for container_id, name in known.containers.items() if name == container]
     owner = Workload(
         kind="pod",
         namespace=item.namespace or known.namespace,
         pod=item.pod or known.name,
-        container=item.container,
+        container=container,
         pod_uid=item.pod_uid or known.uid,
         container_id=ids[0] if len(ids) == 1 else "",
         labels=known.labels,

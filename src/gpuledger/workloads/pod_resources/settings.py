@@ -53,7 +53,7 @@ class PodResourcesSettings:
     drivers: tuple[str, ...] = setting(
         "kubernetes.dra_drivers",
         comma_separated(_resource_pattern),
-        ("gpu.nvidia.com",),
+        ("gpu.nvidia.com", "hami-core-gpu.project-hami.io"),
         "DRA drivers that allocate GPUs, comma-separated",
         flags=("--kubernetes-dra-drivers",),
     )

@@ -79,7 +79,8 @@ def read_claims(
     except GpuledgerError as error:
         return NO_CLAIMS, error
     if access is None:
-        return NO_CLAIMS, None
+        absent = GpuledgerError("no API server is configured; set --kubernetes-api or --kubeconfig")
+        return NO_CLAIMS, absent if uses else None
     return ClaimReader(ApiClient(access, timeout=15.0), clock).read(uses)
 
 

@@ -39,6 +39,12 @@ def _jobs(jobs: SlurmJobs) -> Iterator[Finding]:
         holding = sum(1 for job in jobs if job.devices)
         stale = f"; {jobs.stale} cgroups of ended jobs left behind" if jobs.stale else ""
         yield works(*_JOBS, f"{len(jobs)} running, {holding} of them with GPUs{stale}")
+    if shared := sum(1 for job in jobs if job.devices and job.fraction is None):
+        yield warning(
+            *_JOBS,
+            f"the part of their GPUs that {shared} of {len(jobs)} jobs have is not known",
+            f"run gpuledger as root, and {_SET_GRES_CONF}, beside its slurm.conf",
+        )
     for reason, count in sorted(jobs.missing.items()):
         yield _unknown_devices(reason, f"the allocated GPUs of {count} of {len(jobs)} jobs are not known")
 

@@ -40,7 +40,7 @@ class ProcessIdentity(NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Whether the variables name the user whose process this is."""
+        """Whether the variables name the user of the process."""
         return self.uid is not None and self.environment.get(_UID) == str(self.uid)
 
     def is_of(self, uid: int) -> bool:

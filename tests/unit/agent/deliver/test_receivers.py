@@ -170,8 +170,8 @@ def test_stopping_does_not_wait_for_a_dead_receiver_and_the_next_start_sends_the
         here = Receivers([settings(there.url)], tmp_path, SystemClock())
         here.start()
         feed(here, 3, range(20))
-        async with asyncio.timeout(4):
-            await here.stop()
+        async with asyncio.timeout(60):
+            await here.stop(drain_seconds=3600.0)
         async with receiving(there), sending(tmp_path, settings(there.url)) as again:
             assert only_state(again).queued_samples == 60
             await emptied(again)

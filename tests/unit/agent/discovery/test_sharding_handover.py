@@ -32,7 +32,7 @@ def test_a_target_moved_to_another_shard_is_not_marked_stale_but_a_removed_one_i
 
     async def move(port: int) -> None:
         # The slow target's markers come after those of the quick one would have come.
-        quick, slow = (ScrapeSettings(interval=interval, timeout=0.2) for interval in (0.2, 1.0))
+        quick, slow = (ScrapeSettings(interval=interval, timeout=1.0) for interval in (1.0, 2.0))
         url = f"http://127.0.0.1:{port}/"
         moved = Target("t", f"{url}moved", (("job", "moved"),), quick)
         gone = Target("t", f"{url}gone", (("job", "gone"),), slow)

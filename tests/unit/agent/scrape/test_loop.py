@@ -218,7 +218,7 @@ def test_extra_metrics_are_exported_when_enabled() -> None:
 
 
 def test_a_removed_target_is_marked_stale_later_and_a_changed_one_continues() -> None:
-    quick = ScrapeSettings(interval=0.1, timeout=0.1)
+    quick = ScrapeSettings(interval=1.0, timeout=1.0)
     fewer = replace(
         quick,
         metric_relabeling=RelabelRules((RelabelRule(action="drop", source_labels=("__name__",), regex="a"),)),

@@ -27,6 +27,7 @@ def test_a_backup_of_a_ledger_that_is_written_can_be_restored(tmp_path: Path) ->
     target = tmp_path / "backup.db"
     back_up_ledger(node.file, target)
     expected = report_of(node.file)
+    assert list(check_ledger(node.file)) == []
     for _ in range(10):
         node.look(A, seconds=50)
     assert report_of(target).total == expected.total

@@ -92,7 +92,7 @@ def sums(file: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", ["ann", "jörg"])
 def test_the_name_is_gone_and_no_sum_changes(tmp_path: Path, name: str) -> None:
-    node = run_node(Node(tmp_path, clock=FakeClock(HOUR + 100), limits=LIMITS), name, 300)
+    node = run_node(Node(tmp_path, clock=FakeClock(HOUR + 100), limits=LIMITS), name, 220)
     with pytest.raises(GpuledgerError, match="systemctl stop"):
         forget_person(node.file, name)
     node.store.close()

@@ -12,7 +12,13 @@ import pytest
 
 from exported_ledgers import SINCE, UNTIL, write_export, write_node
 from gpuledger.ledger.books import manifest
-from gpuledger.ledger.books.library import export_notes, find_exports, merge_exports, without_repetitions
+from gpuledger.ledger.books.library import (
+    check_exports,
+    export_notes,
+    find_exports,
+    merge_exports,
+    without_repetitions,
+)
 from gpuledger.ledger.books.manifest import MANIFEST_NAME, read_manifest
 from gpuledger.model.errors import GpuledgerError
 from time_books import A, B
@@ -70,6 +76,21 @@ def test_damage_is_named(tmp_path: Path, ledger: Path, damage: Callable[[Path], 
     damage(place)
     with pytest.raises(GpuledgerError, match=named):
         find_exports([tmp_path / "out"])
+
+
+def test_a_check_names_each_damaged_export(tmp_path: Path, ledger: Path) -> None:
+    whole, _ = write_export(ledger, tmp_path / "out", between=(SINCE, SINCE + 900))
+    for number, damage in enumerate((truncate, cut_manifest), 1):
+        place, _ = write_export(
+            ledger, tmp_path / "out", between=(SINCE + 900 * number, SINCE + 900 * (number + 1))
+        )
+        damage(place)
+    found, problems = check_exports(tmp_path / "out")
+    assert [one.folder for one in found] == [whole]
+    assert len(problems) == 2
+    assert check_exports(tmp_path / "node")[1] == [
+        f"{tmp_path / 'node'} has no exported ledger (no manifest.json below it)"
+    ]
 
 
 def test_a_directory_without_exports_is_refused(tmp_path: Path) -> None:

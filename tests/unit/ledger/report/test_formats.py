@@ -308,12 +308,18 @@ def test_held_and_active_time_is_at_least_this_or_not_known(
 def test_the_table_has_the_time_that_is_not_billed_below_the_total() -> None:
     lines = report_table(books(), 0, plain=True).splitlines()
     total = next(number for number, line in enumerate(lines) if line.startswith("total"))
-    assert [line.split("  ")[0] for line in lines[total + 1 : total + 4]] == [
-        "not billed: unobserved",
-        "not billed: down",
-        "not billed: not watched",
-    ]
-    assert lines[total + 2].split()[-3:] == ["0.50", "1.00", "1.00"]
+    # Nothing was unobserved or not watched.
+    assert lines[total + 1].startswith("not billed: down ")
+    assert lines[total + 1].split()[-3:] == ["0.50", "1.00", "1.00"]
+    assert lines[total + 2] == ""
+
+
+def test_rows_of_unobserved_energy_and_unobserved_time_have_different_names() -> None:
+    found = books()
+    unbilled = [one._replace(microseconds=60_000_000) for one in found.unbilled]
+    lines = report_table(replace(found, unbilled=unbilled), 0, plain=True).splitlines()
+    names = [line.split("  ")[0] for line in lines if "unobserved" in line]
+    assert names == ["unobserved energy: gpuledger not reading", "not billed: unobserved time"]
 
 
 def test_the_heading_names_range_keys_and_basis() -> None:

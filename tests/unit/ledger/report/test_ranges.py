@@ -197,6 +197,16 @@ def test_an_end_in_summed_history_moves_to_a_full_hour_of_its_zone() -> None:
 
 
 @pytest.mark.parametrize(
+    ("since", "until", "notes"),
+    [("7d", "2h", 0), ("2026-11-28T10:07", "2h", 1), ("36h", "2026-11-29T08:07", 1), ("month", "now", 0)],
+)
+def test_an_age_moves_to_a_cut_without_a_sentence(since: str, until: str, notes: int) -> None:
+    last = unix("2026-11-29T11:37:15+00:00")
+    requested = parse_range(since, until, "", last, UTC)
+    assert len(resolve_range(requested, every_quarter, last).notes) == notes
+
+
+@pytest.mark.parametrize(
     ("until", "notes"),
     [
         ("now", 0),

@@ -267,8 +267,14 @@ def test_only_well_known_programs_keep_their_name(name: str, kept: str | None) -
 def test_a_masked_cgroup_has_the_masked_owner(row: tuple[str, Any, str]) -> None:
     text = row[0] if row[0] == "" or row[0][0].isdigit() else f"0::{row[0]}"
     masks = Masks(KEY)
-    was = parse_cgroup(text)
-    expected = CgroupOwner(
+    assert parse_cgroup(mask_cgroup(text, masks)) == masked_owner(parse_cgroup(text), masks), (
+        "add the form to sources/replay/cgroup_masking.py"
+    )
+
+
+def masked_owner(was: CgroupOwner, masks: Masks) -> CgroupOwner:
+    """The owner with masked names, and so those around it."""
+    return CgroupOwner(
         kind=was.kind,
         pod_uid=masks.hexadecimal("pod-uid", was.pod_uid),
         container_id=masks.hexadecimal("container-id", was.container_id),
@@ -279,9 +285,8 @@ def test_a_masked_cgroup_has_the_masked_owner(row: tuple[str, Any, str]) -> None
         unit=masks.unit(was.unit),
         uid=None if was.uid is None else masks.uid(was.uid),
         missing=was.missing,
-    )
-    assert parse_cgroup(mask_cgroup(text, masks)) == expected, (
-        "add the form to sources/replay/cgroup_masking.py"
+        inner_container=masks.hexadecimal("container-id", was.inner_container),
+        outer=None if was.outer is None else masked_owner(was.outer, masks),
     )
 
 

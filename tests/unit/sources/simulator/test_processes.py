@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from gpuledger.model import quantities as q
@@ -202,6 +204,29 @@ def test_a_device_can_be_allocated_to_a_pod_without_processes() -> None:
     node = Node("{gpus: 2, allocations: [{gpu: 1, start: 3, stop: 5, pod: {namespace: n, name: p}}]}")
     allocated = {at: [a.device.gpu.index for a in node.at(at).allocations] for at in (2, 3, 5)}
     assert allocated == {2: [], 3: [1], 5: []}
+
+
+@pytest.mark.parametrize(
+    ("keys", "pods", "fraction"),
+    [
+        ("", ["a"], Fraction(1)),
+        ("", ["a", "a"], Fraction(1)),
+        ("", ["a", "b"], None),
+        ("replicas: 4, ", ["a"], Fraction(1, 4)),
+        ("replicas: 4, ", ["a", "b", "c"], Fraction(1, 4)),
+    ],
+    ids=["a whole GPU", "two processes of a pod", "shared without replicas", "one replica", "three replicas"],
+)
+def test_an_allocation_has_the_fraction_of_its_replica(
+    keys: str, pods: list[str], fraction: Fraction | None
+) -> None:
+    processes = ", ".join(
+        f"{{name: t{number}, pod: {{namespace: n, name: {pod}, container: c{number}}}}}"
+        for number, pod in enumerate(pods)
+    )
+    found = Node(f"{{gpus: [{{{keys}processes: [{processes}]}}]}}").at(0).allocations
+    assert len(found) == len(pods)
+    assert {one.fraction for one in found} == {fraction}
 
 
 def test_a_pod_with_several_processes_has_one_allocation_per_device() -> None:

@@ -356,6 +356,7 @@ def test_devices_for_monitoring_are_no_allocations() -> None:
     outcome = match_allocations(listed, DEVICES, claims=ResourceClaims(read, waits=True))
     assert [one.workload.pod for one in outcome.allocations] == ["a"]
     assert (outcome.monitoring, outcome.is_pending) == ({("team", "all"): 2}, False)
+    assert outcome.problems == ()
 
 
 def test_a_mig_instance_for_monitoring_is_no_allocation() -> None:
@@ -392,6 +393,8 @@ def test_claims_that_cannot_be_read(listed: list[KubeletAllocation], devices: in
     outcome = match_allocations(pod_resources(*listed), DEVICES[:devices], claims=unread)
     assert [one.workload.pod for one in outcome.allocations] == kept
     assert len(outcome.allocations) + outcome.monitoring.total() == len(listed)
+    assert len(outcome.problems) == len(outcome.monitoring)
+    assert all("cannot be read" in problem for problem in outcome.problems)
 
 
 def test_each_problem_is_logged_once_with_its_pod(caplog: pytest.LogCaptureFixture) -> None:

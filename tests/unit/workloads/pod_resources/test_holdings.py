@@ -88,6 +88,15 @@ def test_an_annotation_counts_only_for_the_ids_of_its_scheduler(tail: str) -> No
     assert (found.device, found.fraction) == (FULL, None if tail else 1)
 
 
+@pytest.mark.parametrize(
+    ("containers", "name"), [({"1": "app"}, "app"), ({"1": "app", "2": "side"}, ""), ({}, "")]
+)
+def test_the_only_container_of_a_pod_has_what_the_pod_has(containers: dict[str, str], name: str) -> None:
+    pod = stating((DeviceShare(OTHER.uuid), DeviceShare(OTHER.uuid)))
+    (found,) = sharing(replace(pod, containers=containers), f"{FULL.uuid}-3").allocations
+    assert found.workload.container == name
+
+
 def test_a_reservation_pod_has_the_device_until_a_pod_of_its_group_is_known() -> None:
     groups = frozenset({"g1"})
     reserving = a_pod("r", "gpu-reservation", shares=PodShares(groups=groups))

@@ -67,9 +67,12 @@ def test_the_part_that_a_claim_consumes(
     assert consumed_fraction(exact(consumed), exact(capacities)) == part
 
 
+QUANTITIES = st.text("0123456789.eEkMGi+-", max_size=8) | st.sampled_from([None, 7, True, 1.5, [], {}])
+
+
 @given(
     st.dictionaries(
-        st.text(max_size=12), st.recursive(st.text(max_size=8) | st.integers() | st.none(), st.lists)
+        st.text(max_size=8), QUANTITIES | QUANTITIES.map(lambda value: {"value": value}), max_size=3
     )
 )
 def test_arbitrary_capacities_are_parsed(data: dict[str, Any]) -> None:

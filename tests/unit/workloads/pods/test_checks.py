@@ -19,7 +19,17 @@ from gpuledger.model.checks import Finding, Verdict
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
 from gpuledger.workloads.owner_index_setup import open_kubernetes_indexes
-from gpuledger.workloads.pods.checks import API, LOGS, NAMES, NODE, PODS, SLICES, kubernetes_checks
+from gpuledger.workloads.pods.checks import (
+    API,
+    LOGS,
+    NAMES,
+    NODE,
+    PODS,
+    SLICES,
+    kubernetes_checks,
+    read_claims,
+)
+from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimUse
 from gpuledger.workloads.pods.pod_logs import PodIndexes, open_pod_log_index
 from gpuledger.workloads.pods.pod_watch import PodWatch
 from pods_server import ApiServer, NoWait, a_pod, chunks, serving, status
@@ -249,3 +259,10 @@ def test_doctor_reports_container_links_that_are_not_mounted(files: Path) -> Non
     found = findings("--pod-logs", str(files), kubelet=files)
     assert found[LOGS.check].verdict is Verdict.WARNING
     assert "mount all of the node's /var/log" in found[LOGS.check].remedy
+
+
+def test_without_an_api_server_claims_in_use_are_not_known() -> None:
+    settings, used = KubernetesSettings(), (ClaimUse(("ops", "all"), "watch-1"),)
+    assert read_claims(settings, {}, FakeClock(), ()) == (NO_CLAIMS, None)
+    claims, error = read_claims(settings, {}, FakeClock(), used)
+    assert (claims, "no API server" in str(error)) == (NO_CLAIMS, True)

@@ -77,8 +77,8 @@ def test_a_label_or_annotation_names_the_queue(key: str, where: str) -> None:
 
 
 def test_the_queue_that_kueue_assigned_comes_first() -> None:
-    labels = {"kueue.x-k8s.io/queue-name": "asked", "kueue.x-k8s.io/local-queue-name": "given"}
-    assert find_origin({"labels": labels}).queue == "given"
+    labels = {"kueue.x-k8s.io/queue-name": "requested", "kueue.x-k8s.io/local-queue-name": "admitted"}
+    assert find_origin({"labels": labels}).queue == "admitted"
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,9 @@ def test_the_processes_that_slurm_started_decide() -> None:
     numbering, gpus = gpu_numbering(files.gres, "n1"), [DeviceRef("number", "0")]
     assert job_fraction([started, changed], files, "n1", numbering, gpus) == 1
     assert job_fraction([changed], files, "n1", numbering, gpus) == Fraction(1, 4)
+    # Here the user removed the variable.
+    sharing, removed = changed._replace(first=True), started._replace(first=False)
+    assert job_fraction([sharing, removed], files, "n1", numbering, gpus) == Fraction(1, 4)
 
 
 def test_a_process_without_the_variable_has_whole_gpus_among_those_of_a_user() -> None:

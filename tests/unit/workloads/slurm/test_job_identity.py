@@ -20,7 +20,7 @@ LENA, MIRA, ROOT = 812345, 812346, 0
 def process(
     uid: int | None, *, says: int | None = None, first: bool = False, **variables: str
 ) -> ProcessIdentity:
-    """A process of a uid whose SLURM_JOB_UID `says` another or the same; the others without `SLURM_JOB_`."""
+    """A process of a uid, with the SLURM_JOB_UID that it `says`; other variables are without `SLURM_JOB_`."""
     found = {f"SLURM_JOB_{name}": value for name, value in variables.items()}
     if says is not None:
         found["SLURM_JOB_UID"] = str(says)

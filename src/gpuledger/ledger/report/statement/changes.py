@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import NamedTuple
@@ -47,9 +47,9 @@ class Reason(NamedTuple):
 
 
 class RowName(NamedTuple):
-    """What identifies a row in both reports."""
+    """What identifies a row in both reports. `period` is the name of its period."""
 
-    period: int
+    period: str
     account: str
     key: Key
 
@@ -93,7 +93,7 @@ def compare_reports(statement: Statement, now: UsageReport) -> Comparison:
     if not rows and not gpus:
         return Comparison()
     reasons = list(_reasons(statement, now, rows))
-    # Without its history, a GPU is missing: no reason of its own.
+    # Without its history, a GPU is missing: that is no other reason.
     reasons += [gpu for gpu in gpus if not (reasons and gpu.kind == MISSING)]
     if not reasons:
         text = (
@@ -119,7 +119,8 @@ def _changed_rows(
 
 def _rows(report: UsageReport) -> dict[RowName, ReportLine]:
     lines = (*report.lines, *report.gpu_accounts)
-    return {RowName(line.period, line.account, tuple(line.key)): line for line in lines}
+    periods = [part.name for part in report.periods]
+    return {RowName(periods[line.period], line.account, tuple(line.key)): line for line in lines}
 
 
 def _is_empty(line: ReportLine | None) -> bool:
@@ -161,14 +162,14 @@ def _reasons(statement: Statement, now: UsageReport, rows: Sequence[RowChange]) 
         gained = [one.name for one in moved if (one.microseconds, one.millijoules) > (0, 0)]
         hours = hours_text(sum(one.microseconds for one in moved if one.microseconds > 0))
         kwh = kwh_text(sum(one.millijoules for one in moved if one.millijoules > 0))
-        before, after = (_listed(list(map(row_text, names))) for names in (lost, gained))
-        what = f"{hours} GPU-hours and {kwh} kWh of {before} now belong to {after}"
+        givers, takers = (_listed(list(map(row_text, names))) for names in (lost, gained))
+        what = f"{hours} GPU-hours and {kwh} kWh of {givers} now belong to {takers}"
         if _are_first_names(then.grouping.columns, lost, gained):
-            since = "these names became known after the statement was made; the amounts are the same"
-            yield Reason(LATE_NAMES, f"{what}: {since}")
+            why = "these names became known after the statement was made; the amounts are the same"
+            yield Reason(LATE_NAMES, f"{what}: {why}")
         else:
-            since = "these names were changed since, as by `gpuledger books forget`; the amounts are the same"
-            yield Reason(CHANGED_NAMES, f"{what}: {since}")
+            why = "these names were changed since, as by `gpuledger books forget`; the amounts are the same"
+            yield Reason(CHANGED_NAMES, f"{what}: {why}")
 
 
 def _is_conserved(moved: Sequence[RowChange]) -> bool:
@@ -315,10 +316,9 @@ def row_text(name: RowName) -> str:
     return escape_to_one_line(words) or "(no name)"
 
 
-def change_text(change: RowChange, periods: Mapping[int, str]) -> str:
+def change_text(change: RowChange) -> str:
     """One line on a changed row."""
-    period = periods.get(change.name.period, "")
-    name = f"{period} {row_text(change.name)}".strip()
+    name = f"{change.name.period} {row_text(change.name)}".strip()
     if change.then is None or change.now is None:
         line, verb = (change.now, "new") if change.then is None else (change.then, "gone")
         assert line is not None

@@ -82,25 +82,18 @@ _ONLY_IN_FILE = frozenset(("sessions", "allocated_gpu_hours", "measured_kwh", "a
 def statement_page(statement: Statement, sha256: str, file: str) -> str:
     """The page. `sha256` is the hash of the statement, `file` the name of its file; empty if it has none."""
     title = f"GPU usage, {_between(statement)}"
-    body = "\n".join(
-        (
-            _head(statement),
-            _facts(statement),
-            _table(statement),
-            _notes(statement),
-            _gpus(statement),
-            _prices(statement),
-            _teams(statement),
-            _foot(statement, sha256, file),
-        )
-    )
+    sections = (_head, _facts, _table, _notes, _gpus, _prices, _teams)
+    main = "\n".join(filter(None, (section(statement) for section in sections)))
+    body = f"<main>\n{main}\n</main>\n{_foot(statement, sha256, file)}"
     policy = "default-src 'none'; style-src 'unsafe-inline'"
-    return (
+    page = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{_text(title)}</title>\n<style>\n{_STYLE}</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
+    # Right in any encoding of the output.
+    return page.encode("ascii", "xmlcharrefreplace").decode()
 
 
 def _text(text: object) -> str:

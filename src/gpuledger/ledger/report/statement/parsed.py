@@ -244,7 +244,7 @@ def _previous(previous: _Value) -> PreviousStatement:
 
 
 def find_contradictions(content: Mapping[str, Any], statement: Statement) -> list[str]:
-    """The places whose amounts do not follow from the others: costs, sums, decimals, the price list's
+    """The places at which amounts do not follow from the others: costs, sums, decimals, the price list's
     fingerprint.
 
     So a statement is checked even if its digests were computed again after it was altered.

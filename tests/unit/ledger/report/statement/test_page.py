@@ -78,6 +78,14 @@ def test_no_name_can_be_markup_or_leave_its_line() -> None:
         assert any("<script>alert(1)</script>" in cell for cell in page.cells)
 
 
+def test_a_page_is_right_in_any_encoding() -> None:
+    found = entries()
+    found.time(4, H100_TOO, pod("bäcker-\N{SNOWMAN}"), HOUR)
+    text = statement_page(statement_of(found.report(PRICED)), SHA, "")
+    assert text.isascii()
+    assert "pod/ml/bäcker-\N{SNOWMAN}" in Page(text).cells
+
+
 def test_a_page_needs_no_other_file() -> None:
     text = statement_page(statement_of(entries().report(PRICED)), SHA, "october.json")
     assert "default-src 'none'" in text

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from re import IGNORECASE, DOTALL
+from re import compile as pattern
 
 from gpuledger.model.devices import Device
-from gpuledger.model.text import clean_name
+from gpuledger.model.text import MAX_NAME_LENGTH, clean_name
 from gpuledger.model.workload import UNKNOWN, Workload
 
 
@@ -163,14 +165,42 @@ ProcessKey = tuple[str, int, str, int | None, float | None]
 # Cached: every dialect calls it at every tick with few different arguments.
 @lru_cache(maxsize=4096)
 def _command(name: str, executable: str, comm: str) -> str:
-    command = _base_name(name)
-    if any(char.isspace() for char in name):
-        # A process that rewrites its title shows its arguments, which can hold secrets, in the driver's name.
-        # Prefer the executable; without it, only the first word of the name is safe.
-        command = (
-            _base_name(executable) or comm or _base_name(name.split(maxsplit=1)[0] if name.split() else "")
-        )
-    return clean_name(command or _base_name(executable) or comm)
+    # A process that rewrites its title shows its arguments, which can hold secrets, in the driver's name.
+    # Prefer the executable if the name may hold some.
+    may_have_arguments = any(char.isspace() for char in name)
+    known = _base_name(executable) or comm
+    command = known if may_have_arguments and known else program_name(name)
+    return clean_name((command or known)[-MAX_NAME_LENGTH:])
+
+
+_QUOTED = pattern(r"\"([^\"]+)\"|'([^']+)'")
+_WINDOWS_PATH = pattern(r"[A-Za-z]:[\\/]|\\\\")
+# Up to the first ending of a Windows program: what follows are arguments.
+_WINDOWS_PROGRAM = pattern(r".*?\.(?:exe|com|bat|cmd|scr)(?=\s|$)", IGNORECASE | DOTALL)
+# A blank and an argument: an option, a path, a URL, an assignment, or text in quotes.
+_ARGUMENT = pattern(r"\s+(?:[-/\"']|[A-Za-z]:[\\/]|[A-Za-z_][\w.-]*=|\S*(?:://|@)).*", DOTALL)
+
+
+def program_name(name: str) -> str:
+    """The program in a name that a driver reports: a path, here or on Windows, or a title of any text.
+
+    A path may contain blanks and end with arguments. It ends at the first word that looks like an argument;
+    of its last part and of a title only the first word is safe, unless it ends like a program of Windows.
+    """
+    name = name.strip()
+    if quoted := _QUOTED.match(name):
+        name = quoted[1] or quoted[2]
+    is_windows = _WINDOWS_PATH.match(name) is not None
+    is_path = is_windows or name.startswith(("/", "./", "../", "~/"))
+    if (program := _WINDOWS_PROGRAM.match(name)) and (is_path or "/" not in program[0]):
+        return _base_name(program[0].replace("\\", "/"))
+    if is_path:
+        path = _ARGUMENT.sub("", name, count=1)
+        last = _base_name(path.replace("\\", "/") if is_windows else path)
+        return last.split(maxsplit=1)[0] if last.strip() else ""
+    first = name.split(maxsplit=1)[0] if name else ""
+    # `job=a/b` is no path.
+    return first if "=" in first.partition("/")[0] else _base_name(first)
 
 
 def _base_name(path: str) -> str:

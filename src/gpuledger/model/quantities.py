@@ -21,7 +21,8 @@ class Quantity:
     Values above `highest` are physically impossible: drivers have returned 4294967295 % and 1.4e16 % (DCGM
     issue 199). Such a value is dropped and counted, never clamped. `slow` quantities change rarely and are
     read less often. NVML provides `profiling` quantities only through GPM (Hopper and newer); older GPUs need
-    DCGM's profiling module. Without `under_mig` a GPU in MIG mode lacks the quantity.
+    DCGM's profiling module. Without `under_mig` a GPU in MIG mode lacks the quantity. A `shared` quantity belongs
+    to the GPU instance: its compute instances all report the same value.
     """
 
     key: str
@@ -32,6 +33,7 @@ class Quantity:
     slow: bool = False
     profiling: bool = False
     under_mig: bool = True
+    shared: bool = False
 
     def is_possible(self, value: float) -> bool:
         """Returns whether `value` (in base units) is finite and physically possible."""
@@ -57,15 +59,17 @@ ENGINE_ACTIVITY = Quantity("engine_activity", "ratio", Level.INSTANCE, highest=1
 SM_ACTIVITY = Quantity("sm_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 SM_OCCUPANCY = Quantity("sm_occupancy", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 TENSOR_ACTIVITY = Quantity("tensor_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
-DRAM_ACTIVITY = Quantity("dram_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
+DRAM_ACTIVITY = Quantity(
+    "dram_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True, shared=True
+)
 FP64_ACTIVITY = Quantity("fp64_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 FP32_ACTIVITY = Quantity("fp32_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 FP16_ACTIVITY = Quantity("fp16_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 
-MEMORY_TOTAL = Quantity("memory_total", "bytes", Level.INSTANCE, highest=1024 * _TERA)
-MEMORY_USED = Quantity("memory_used", "bytes", Level.INSTANCE, highest=1024 * _TERA)
-MEMORY_FREE = Quantity("memory_free", "bytes", Level.INSTANCE, highest=1024 * _TERA)
-MEMORY_RESERVED = Quantity("memory_reserved", "bytes", Level.INSTANCE, highest=1024 * _TERA)
+MEMORY_TOTAL = Quantity("memory_total", "bytes", Level.INSTANCE, highest=1024 * _TERA, shared=True)
+MEMORY_USED = Quantity("memory_used", "bytes", Level.INSTANCE, highest=1024 * _TERA, shared=True)
+MEMORY_FREE = Quantity("memory_free", "bytes", Level.INSTANCE, highest=1024 * _TERA, shared=True)
+MEMORY_RESERVED = Quantity("memory_reserved", "bytes", Level.INSTANCE, highest=1024 * _TERA, shared=True)
 # The window through which the CPU reaches the card's memory.
 BAR1_TOTAL = Quantity("bar1_total", "bytes", highest=1024 * _TERA, slow=True)
 BAR1_USED = Quantity("bar1_used", "bytes", highest=1024 * _TERA, slow=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpuledger.model.devices import Device, Gpu, Instance
@@ -131,11 +131,20 @@ class Snapshot:
 
     # Readings that list processes: all except Gpus that have MIG Instances. Computed once: used often.
     process_readings: tuple[Reading, ...] = field(init=False, compare=False, repr=False)
+    # Compute instances that share the memory of a GPU instance with a lower one, which is the value. Exporting
+    # `shared` quantities only of the lowest keeps their sum right.
+    memory_shared_with: Mapping[Device, Instance] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         cut = {reading.device.parent for reading in self.readings if isinstance(reading.device, Instance)}
         holders = tuple(reading for reading in self.readings if reading.device not in cut)
         object.__setattr__(self, "process_readings", holders)
+        object.__setattr__(self, "memory_shared_with", _memory_sharers(reading.device for reading in holders))
+
+    def get(self, reading: Reading, quantity: Quantity) -> float | None:
+        """Returns the value of one of the Readings; None if it is that of a lower compute instance."""
+        shared = quantity.shared and reading.device in self.memory_shared_with
+        return None if shared else reading.get(quantity)
 
     @property
     def processes(self) -> Iterator[GpuProcess]:
@@ -147,3 +156,11 @@ class Snapshot:
         """Processes without a fully known owner, by reason; each counts once, even on several Devices."""
         reasons = {(item.pid, item.host.start): item.workload.missing for item in self.processes}
         return Counter(reason for reason in reasons.values() if reason)
+
+
+def _memory_sharers(devices: Iterable[Device]) -> dict[Device, Instance]:
+    lowest: dict[tuple[Gpu, int], Instance] = {}
+    instances = [device for device in devices if isinstance(device, Instance)]
+    for each in sorted(instances, key=lambda instance: instance.ci):
+        lowest.setdefault((each.parent, each.gi), each)
+    return {each: first for each in instances if (first := lowest[each.parent, each.gi]) is not each}

@@ -39,6 +39,8 @@ def device_columns(glyphs: Glyphs) -> Sequence[TableColumn[DeviceRow]]:
         return TableColumn(key, "", _BAR, rank, drawn, extra=key == "memory_bar")
 
     def memory(row: DeviceRow) -> str:
+        if row.memory_shared_with:
+            return f"in {row.memory_shared_with}"
         return numbers.sizes(row.memory_used_bytes, row.memory_total_bytes)
 
     return (

@@ -111,6 +111,7 @@ class DeviceRow(_Row):
     utilization_ratio: float | None = None
     memory_used_bytes: float | None = None
     memory_total_bytes: float | None = None
+    memory_shared_with: str = ""
     power_watts: float | None = None
     power_limit_watts: float | None = None
     temperature_celsius: float | None = None

@@ -35,7 +35,7 @@ _GIB = 2**30
 def gpu_table(snapshot: Snapshot) -> str:
     """An HTML table of a Snapshot's Readings, in their order."""
     holders = {reading.device for reading in snapshot.process_readings}
-    rows = (_row(reading, holds=reading.device in holders) for reading in snapshot.readings)
+    rows = (_row(snapshot, reading, holds=reading.device in holders) for reading in snapshot.readings)
     about = "GPUs of this machine. \N{EN DASH}: the driver does not report the value; it is not zero."
     return html_table("GPUs", _COLUMNS, rows, f"<caption>{about}</caption>\n")
 
@@ -51,7 +51,7 @@ def html_table(label: str, columns: Iterable[str], rows: Iterable[str], caption:
     )
 
 
-def _row(reading: Reading, *, holds: bool) -> str:
+def _row(snapshot: Snapshot, reading: Reading, *, holds: bool) -> str:
     device = reading.device
     part = ' class="part"' if isinstance(device, Instance) else ""
     start = (
@@ -63,7 +63,9 @@ def _row(reading: Reading, *, holds: bool) -> str:
     cells = (
         _processes(reading) if holds else "below",
         _share(reading),
-        _pair(reading.get(MEMORY_USED), reading.get(MEMORY_TOTAL), "{:.1f}", "GiB", _GIB),
+        f"shared with {owner.instance}"
+        if (owner := snapshot.memory_shared_with.get(device))
+        else _pair(reading.get(MEMORY_USED), reading.get(MEMORY_TOTAL), "{:.1f}", "GiB", _GIB),
         _pair(reading.get(POWER), reading.get(POWER_LIMIT), "{:.0f}", "W"),
         _format(reading.get(TEMPERATURE), "{:.0f} °C"),
     )

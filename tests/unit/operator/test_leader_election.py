@@ -27,6 +27,13 @@ class Clock:
         return self.now
 
 
+class StoppedClock(Clock):
+    """Stands still, so that a slow machine renews in time, too."""
+
+    def elapsed(self) -> float:
+        return self.now
+
+
 def leader(server: MemoryApi, identity: str, clock: Clock | None = None) -> LeaderElection:
     return LeaderElection(ObjectClient(server), "n", "operator", identity, SECONDS, clock or Clock())
 
@@ -218,15 +225,9 @@ def test_a_leader_that_renews_in_time_continues() -> None:
             self.renewals += 1
             return super()._put(request, body)
 
-    class Stopped(Clock):
-        """Stands still, so that a slow machine renews in time, too."""
-
-        def elapsed(self) -> float:
-            return self.now
-
     async def run() -> None:
         server = Counting()
-        first = LeaderElection(ObjectClient(server), "n", "operator", "first", 0.25, Stopped())
+        first = LeaderElection(ObjectClient(server), "n", "operator", "first", 0.25, StoppedClock())
         await first.acquire()
         keeping = asyncio.create_task(first.keep_renewing())
         while server.renewals < 6:
@@ -235,5 +236,23 @@ def test_a_leader_that_renews_in_time_continues() -> None:
         assert first.is_leader
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_cancellation_during_a_renewal_ends_the_renewing() -> None:
+    """`asyncio.wait_for` of Python 3.11 loses one that arrives together with the result."""
+
+    async def run() -> None:
+        class Cancelling(MemoryApi):
+            def _put(self, request: Any, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+                keeping.cancel()
+                return super()._put(request, body)
+
+        first = LeaderElection(ObjectClient(Cancelling()), "n", "operator", "first", 0.25, StoppedClock())
+        await first.acquire()
+        keeping = asyncio.create_task(first.keep_renewing())
+        await asyncio.wait((keeping,), timeout=60)
+        assert keeping.cancelled()
 
     asyncio.run(run())

@@ -62,3 +62,10 @@ def test_ansi_text_keeps_the_text_of_a_line():
     line = (("HELD", "held"), (" by", "dim"), (" ann  ", ""))
     assert ansi_text(line, colored=True) == "\x1b[1;30;43mHELD\x1b[0m\x1b[2m by\x1b[0m ann"
     assert ansi_text(line, colored=False) == "\x1b[7mHELD\x1b[0m\x1b[2m by\x1b[0m ann"
+
+
+def test_a_compute_instance_names_the_one_with_the_memory_of_both():
+    parts = [device("0", "1_0"), device("0", "1_1", memory_used_bytes=None, memory_shared_with="1_0")]
+    view = TopView(SortOrder("watts"))
+    lines = render_lines(parsed(devices=parts), view, HERE, "22:13:20", 120, UNICODE, [])
+    assert ["in 1_0" in plain_text(line) for line in lines if "0/1_" in plain_text(line)] == [False, True]

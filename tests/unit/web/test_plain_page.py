@@ -133,6 +133,12 @@ def test_instances_are_listed_below_their_gpu():
     ]
 
 
+def test_a_compute_instance_names_the_one_with_the_memory_of_both():
+    parts = [Reading(Instance(f"MIG-{ci}", GPU, 2, ci, ci), values=FULL) for ci in (0, 1)]
+    rows = show(Reading(GPU, mig_enabled=True), *parts).rows[2:]
+    assert [row[4] for row in rows] == ["20.0 / 80.0 GiB", "shared with 2_0"]
+
+
 def test_no_process_name_is_shown():
     assert "secret-project" not in show(Reading(GPU, processes=(process(1),))).text
 

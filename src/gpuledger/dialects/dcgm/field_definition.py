@@ -88,7 +88,7 @@ class Field:
     `type` is DCGM's type, which can differ from the one in a collectors file; text fields can only be labels.
     The value is that of the first of `quantities`, or computed from all of them by `derive`. `aliases` are
     further names that a collectors file can use. `labels` are those that its samples have in addition to the
-    device's. A `shared` field belongs to the whole GPU instance, not to one of its compute instances.
+    device's.
     """
 
     id: int
@@ -102,7 +102,6 @@ class Field:
     new_id: int = 0
     derive: Callable[[Values], float | None] | None = None
     aliases: tuple[str, ...] = ()
-    shared: bool = False
     labels: tuple[str, ...] = ()
     prefix: str = PREFIX
 
@@ -110,6 +109,11 @@ class Field:
     def level(self) -> Level:
         """The deepest kind of Device that has the field."""
         return self.quantities[0].level if self.quantities else Level.GPU
+
+    @property
+    def shared(self) -> bool:
+        """Whether it belongs to the whole GPU instance, not to one of its compute instances."""
+        return any(quantity.shared for quantity in self.quantities)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -145,7 +149,6 @@ def scaled(
     scale: Scale | None = None,
     counter: bool = False,
     aliases: tuple[str, ...] = (),
-    shared: bool = False,
     group: str = "DEV_",
 ) -> Field:
     """Creates the field of one quantity; `new` is a name, or a name and an id. `group` begins all names.
@@ -165,5 +168,4 @@ def scaled(
         _BASE_SCALES[quantity.unit] if new_id else old_scale,
         new_id,
         aliases=tuple(group + alias for alias in aliases),
-        shared=shared,
     )

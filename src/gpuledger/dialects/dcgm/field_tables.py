@@ -154,7 +154,7 @@ UTILIZATION: Final = (
 
 
 def _memory(number: int, old: str, new: str, new_id: int, quantity: Quantity, text: str) -> Field:
-    return scaled(number, f"FB_{old}", (f"FB_{new}", new_id), quantity, text, shared=True)
+    return scaled(number, f"FB_{old}", (f"FB_{new}", new_id), quantity, text)
 
 
 MEMORY: Final = (
@@ -174,7 +174,6 @@ MEMORY: Final = (
         s.RATIO,
         s.RATIO,
         derive=_used_ratio,
-        shared=True,
     ),
     scaled(90, "BAR1_TOTAL", "", q.BAR1_TOTAL, "Total BAR1 memory"),
     scaled(92, "BAR1_USED", "", q.BAR1_USED, "Used BAR1 memory"),

@@ -14,10 +14,8 @@ from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Quantity
 
 
-def _profile(
-    number: int, old: str, new: str, quantity: Quantity, text: str, *, shared: bool = False
-) -> Field:
-    return scaled(number, old, f"{new}_RATIO", quantity, text, scale=RATIO, shared=shared, group="PROF_")
+def _profile(number: int, old: str, new: str, quantity: Quantity, text: str) -> Field:
+    return scaled(number, old, f"{new}_RATIO", quantity, text, scale=RATIO, group="PROF_")
 
 
 def _rate(number: int, name: str, quantity: Quantity, text: str) -> Field:
@@ -49,7 +47,6 @@ PROFILING: Final = (
         "DRAM_UTIL",
         q.DRAM_ACTIVITY,
         "Fraction of cycles in which device memory was read or written",
-        shared=True,
     ),
     *(
         _profile(

@@ -86,6 +86,8 @@ class QuantityMetric:
 
 def _gauge(name: str, quantity: Quantity, text: str, source: str) -> QuantityMetric:
     device_labels = DEVICE_LABELS if quantity.level is Level.INSTANCE else ("uuid",)
+    if quantity.shared:
+        text += " Under MIG, the lowest compute instance exports the memory of its GPU instance."
     return QuantityMetric(declare_family(f"gpuledger_device_{name}", text, device_labels, source), quantity)
 
 
@@ -281,7 +283,7 @@ def _readings(snapshot: Snapshot) -> Iterable[Family]:
     for reading in snapshot.readings:
         where = device_labels(reading.device)
         for quantity, family, label in columns:
-            value = reading.get(quantity)
+            value = snapshot.get(reading, quantity)
             if value is not None:
                 family.add(value, *(where if quantity.level is Level.INSTANCE else where[:1]), *label)
     return families.values()

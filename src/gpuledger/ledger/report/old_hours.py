@@ -11,6 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
+from operator import itemgetter
 from typing import NamedTuple
 
 from gpuledger.ledger.energy.shares import round_parts
@@ -74,13 +75,17 @@ def old_hour_time(
     `observed` are microseconds in which its energy was observed. Time with a process or an Allocation was
     watched too, and it is all that is known of a Gpu without energy.
     """
-    parties = [sorted(device.parties, key=_text_of) for device in devices]
+    identified = [
+        sorted([(*_identity(one.party), one) for one in device.parties], key=itemgetter(0))
+        for device in devices
+    ]
+    parties = [[one for *_, one in ones] for ones in identified]
     present = [_union(ones).bit_count() * MICRO for ones in parties]
     watched = max([observed, *present])
     if not watched:
         return
     weights, rest = _weights(tuple(device.part.share for device in devices))
-    shares = [_device_shares(_patterns(ones)) for ones in parties]
+    shares = [_device_shares(_patterns(ones)) for ones in identified]
     unit = lcm(*(one.unit * weight.denominator for one, weight in zip(shares, weights, strict=True)))
     rows: list[_Row] = []
     for device, weight, ones, found, seconds in zip(devices, weights, parties, shares, present, strict=True):
@@ -125,13 +130,9 @@ def _owner_rows(
 
 
 @lru_cache(50_000)
-def _identity(party: Party) -> tuple[OwnerKey, str, str]:
-    """The owner, the container, and a text by which parties are sorted."""
-    return owner_key(party.owner), container_of(party.owner), party_text(party)
-
-
-def _text_of(one: PresentParty) -> str:
-    return _identity(one.party)[2]
+def _identity(party: Party) -> tuple[str, OwnerKey, str]:
+    """A text by which parties are sorted, the owner, and the container."""
+    return party_text(party), owner_key(party.owner), container_of(party.owner)
 
 
 @lru_cache(50_000)
@@ -146,12 +147,11 @@ def _union(parties: Iterable[PresentParty]) -> int:
     return union
 
 
-def _patterns(parties: Sequence[PresentParty]) -> tuple[_Pattern, ...]:
+def _patterns(parties: Iterable[tuple[str, OwnerKey, str, PresentParty]]) -> tuple[_Pattern, ...]:
     owners: dict[OwnerKey, int] = {}
     containers: dict[tuple[int, str], int] = {}
     found = []
-    for one in parties:
-        key, name, _ = _identity(one.party)
+    for _, key, name, one in parties:
         owner = owners.setdefault(key, len(owners))
         container = containers.setdefault((owner, name), len(containers))
         found.append(_Pattern(owner, container, one.resident, one.allocated))

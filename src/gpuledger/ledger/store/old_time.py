@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.ledger.energy.shares import device_share
@@ -34,8 +34,8 @@ SELECT quarter / {QUARTERS_PER_HOUR} FROM time_spans WHERE quarter >= ? AND quar
 
 # Microseconds by unix hour and uuid of a Gpu.
 _Observed = dict[int, Counter[str]]
-# Seconds resident and allocated by Device and party, of one unix hour.
-_Presence = dict[str, dict[Party, list[int]]]
+# Parties with their seconds resident and allocated, by Device and identity of the party, of one unix hour.
+_Presence = dict[str, dict[int, list[Any]]]
 
 
 def old_gpu_time(history: History, since: int, until: int) -> Iterator[GpuTime]:
@@ -53,32 +53,34 @@ def old_gpu_time(history: History, since: int, until: int) -> Iterator[GpuTime]:
             if hour not in booked:
                 pending[hour] = {}
         if hour in pending:
-            both = pending[hour].setdefault(party.device, {}).setdefault(party, [0, 0])
-            both[0] |= resident
-            both[1] |= allocated
+            both = pending[hour].setdefault(party.device, {}).setdefault(id(party), [party, 0, 0])
+            both[1] |= resident
+            both[2] |= allocated
     reader.add_hours(pending, observed)
     reader.add_hours({hour: {} for hour in observed if hour not in booked}, observed)
     yield from reader.sums(since)
 
 
 def _presence(history: History, since: int, until: int) -> Iterator[tuple[int, Party, int, int]]:
-    """Unix hour, party, and seconds of the hour resident and allocated, in the order of hours."""
+    """Unix hour, party, and seconds of the hour resident and allocated, in the order of hours.
+
+    Equal parties are the same object: their hashes are slow.
+    """
+    parties: dict[Party, Party] = {}
+    party_of = cache(lambda number: parties.setdefault(history.party(number), history.party(number)))
     detail = times_from(history.connection)
     folded = until if detail is None else min(max(detail, since), until)
     for quarter, party, resident, allocated in history.connection.execute(_TIMES, (since, folded)):
         hour, place = divmod(quarter, QUARTERS_PER_HOUR)
         seconds = place * QUARTER
-        yield (
-            hour,
-            history.party(party),
-            unpack_seconds(resident) << seconds,
-            unpack_seconds(allocated) << seconds,
-        )
+        times = (unpack_seconds(resident) << seconds, unpack_seconds(allocated) << seconds)
+        yield hour, party_of(party), *times
     for hour in range(folded // QUARTERS_PER_HOUR, -(-until // QUARTERS_PER_HOUR)):
         quarters = (max(hour * QUARTERS_PER_HOUR, folded), min((hour + 1) * QUARTERS_PER_HOUR, until))
         for entry in history.times(*quarters, _nothing) if quarters[0] < quarters[1] else ():
             seconds = entry.quarter % QUARTERS_PER_HOUR * QUARTER
-            yield hour, entry.party, entry.resident << seconds, entry.allocated << seconds
+            one = parties.setdefault(entry.party, entry.party)
+            yield hour, one, entry.resident << seconds, entry.allocated << seconds
 
 
 def _nothing() -> None:
@@ -108,7 +110,7 @@ class _OldTimeReader:
     def __init__(self, history: History, end: int) -> None:
         self._devices = history.devices
         self._end = end
-        self._sums: dict[tuple[int, str, Party | None, bool], list[Any]] = {}
+        self._sums: dict[tuple[int, str, int, bool], list[Any]] = {}
         self._parts = lru_cache(None)(self._find_parts)
 
     def add_hours(self, pending: dict[int, _Presence], observed: _Observed) -> None:
@@ -137,28 +139,29 @@ class _OldTimeReader:
             self._add(time)
 
     def _add(self, time: GpuTime) -> None:
-        # Parts are cached, so that their identity is enough; their hashes are slow.
+        # Few objects are equal, so that their identity is enough; their hashes are slow.
         _, part, account, party, is_estimate, allocation, residence = time
-        both = self._sums.setdefault((id(part), account, party, is_estimate), [part, 0, 0])
-        both[1] += allocation
-        both[2] += residence
+        key = (id(part), account, id(party), is_estimate)
+        both = self._sums.setdefault(key, [part, party, 0, 0])
+        both[2] += allocation
+        both[3] += residence
 
     def sums(self, quarter: int) -> Iterator[GpuTime]:
         """The sums of all hours."""
-        for (_, account, party, is_estimate), (part, *both) in self._sums.items():
+        for (_, account, _, is_estimate), (part, party, *both) in self._sums.items():
             yield GpuTime(quarter, part, account, party, is_estimate, *both)
 
     def _seconds_left(self, hour: int) -> int:
         """Seconds of the hour, and of a folded one that begins within it, before the end."""
         return min(max(self._end * QUARTER - hour * QUARTERS_PER_HOUR * QUARTER, 0), 2 * HOUR)
 
-    def _device(self, hour: int, part: GpuPart, parties: Mapping[Party, list[int]]) -> OldDevice:
+    def _device(self, hour: int, part: GpuPart, parties: Mapping[int, list[Any]]) -> OldDevice:
         within = (1 << self._seconds_left(hour)) - 1
         return OldDevice(
             part,
             [
                 PresentParty(party, resident & within, allocated & within)
-                for party, (resident, allocated) in parties.items()
+                for party, resident, allocated in parties.values()
             ],
         )
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from re import compile as pattern
+from typing import Final
 
 from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.process import NO_USAGE, GpuProcess, HostFacts, ProcessType, Usage
@@ -17,6 +18,7 @@ from gpuledger.sources.smi.cell_values import absent_reason, parse_quantity, par
 from gpuledger.sources.smi.parsed_gpus import ParsedGpu
 from gpuledger.sources.smi.parsed_output import Cells, first_present
 
+_MAX_NAME_LENGTH: Final = 1024
 _TYPES = {kind.value: kind for kind in ProcessType}
 # Texts without brackets that the report prints instead of a name.
 _NAME_PLACEHOLDERS = frozenset({"N/A", "-", "Insufficient Permissions"})
@@ -115,7 +117,8 @@ def build_processes(
             device,
             pid,
             facts[pid],
-            name=clean_name(process.name),
+            # Its last part names the program: a longer one loses its beginning.
+            name=clean_name(process.name[-_MAX_NAME_LENGTH:], _MAX_NAME_LENGTH),
             types=frozenset(process.types),
             memory=process.memory,
             usage=usage.get((device.gpu.index, pid), NO_USAGE) if whole_gpu else NO_USAGE,

@@ -9,7 +9,7 @@ from threading import Lock
 
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import MEMORY_USED, POWER
-from gpuledger.model.snapshot import Reading
+from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.web.api.json_values import VERSION, JsonObject
 from gpuledger.web.api.snapshot import utilization_of
 
@@ -68,8 +68,9 @@ class RecentHistory:
         """Add a NodeState; one without a Snapshot only advances the time."""
         with self._lock:
             now = self._advance_to(int(state.unix // self.step))
-            for reading in state.snapshot.readings if state.snapshot is not None else ():
-                self._add_reading(reading, now)
+            if state.snapshot is not None:
+                for reading in state.snapshot.readings:
+                    self._add_reading(state.snapshot, reading, now)
 
     @property
     def now(self) -> int:
@@ -119,7 +120,7 @@ class RecentHistory:
             del self._devices[place]
         return now
 
-    def _add_reading(self, reading: Reading, now: int) -> None:
+    def _add_reading(self, snapshot: Snapshot, reading: Reading, now: int) -> None:
         place = (reading.device.gpu.uuid, reading.device.instance)
         history = self._devices.get(place)
         if history is None:
@@ -128,7 +129,7 @@ class RecentHistory:
         utilization, power, memory = history.series
         utilization.add(utilization_of(reading))
         power.add(reading.get(POWER))
-        memory.add(reading.get(MEMORY_USED))
+        memory.add(snapshot.get(reading, MEMORY_USED))
 
 
 def _rounded(points: array[float], places: list[int], digits: int) -> list[float | None]:

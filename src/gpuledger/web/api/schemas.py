@@ -96,6 +96,9 @@ _DEVICE: Final = _object(
     utilization_ratio=_or_null(_RATIO),
     memory_used_bytes=_or_null(_COUNT),
     memory_total_bytes=_or_null(_COUNT),
+    memory_shared_with=_described(
+        _TEXT, "The compute instance that has the memory of this one's GPU instance; empty for all others."
+    ),
     power_watts=_or_null(_POSITIVE),
     power_limit_watts=_or_null(_POSITIVE),
     temperature_celsius=_or_null(_NUMBER),

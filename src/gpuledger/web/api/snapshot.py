@@ -46,6 +46,7 @@ def build_snapshot(state: NodeState, node: str) -> JsonObject:
     """The JSON of a NodeState of the machine `node`; without a Snapshot devices and processes are empty."""
     snapshot = state.snapshot
     readings = snapshot.readings if snapshot is not None else ()
+    shared = snapshot.memory_shared_with if snapshot is not None else {}
     holders = snapshot.process_readings if snapshot is not None else ()
     owners: dict[str, list[OwnerRow]] = {}
     for row in state.ledger.owners:
@@ -62,7 +63,10 @@ def build_snapshot(state: NodeState, node: str) -> JsonObject:
         "status": status_fields(state.health, readings=snapshot is not None),
         "devices_complete": snapshot is not None and not snapshot.devices_failed,
         "devices": [
-            _device(one, state.ledger, owners.get(one.device.uuid, ()), holds=one.device in held)
+            {
+                **_device(one, state.ledger, owners.get(one.device.uuid, ()), holds=one.device in held),
+                **_memory(one, shared.get(one.device)),
+            }
             for one in readings
         ],
         "processes": [row for one in holders for row in _processes(one, state.ledger, sessions)],
@@ -110,8 +114,6 @@ def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *
         "holds_processes": holds,
         "state": ledger.device_states.get((place["uuid"], place["instance"])) if holds else None,
         "utilization_ratio": utilization_of(reading),
-        "memory_used_bytes": whole(reading.get(MEMORY_USED)),
-        "memory_total_bytes": whole(reading.get(MEMORY_TOTAL)),
         "power_watts": watts(reading.get(POWER)),
         "power_limit_watts": watts(reading.get(POWER_LIMIT)),
         "temperature_celsius": finite(reading.get(TEMPERATURE)),
@@ -119,6 +121,14 @@ def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *
         "sessions": _sessions(device, ledger) if counted else None,
         "energy_joules": None if instance else joules(ledger.energy.totals.get(gpu.uuid)),
         "owners": [_owner(row) for row in owners],
+    }
+
+
+def _memory(reading: Reading, shared_with: Instance | None) -> JsonObject:
+    return {
+        "memory_used_bytes": None if shared_with else whole(reading.get(MEMORY_USED)),
+        "memory_total_bytes": None if shared_with else whole(reading.get(MEMORY_TOTAL)),
+        "memory_shared_with": shared_with.instance if shared_with else "",
     }
 
 

@@ -50,6 +50,18 @@ def test_quantities_of_a_gpu_are_exported_once_and_not_on_its_instances() -> Non
     assert {row[:2] for row in families["device_info"]} == {("GPU-0", ""), ("GPU-0", "2_0")}
 
 
+def test_memory_of_a_gpu_instance_is_exported_once() -> None:
+    card = gpu(0)
+    cut = [instance(card, 1, 1), instance(card, 1, 0), instance(card, 2, 0)]
+    values = {q.MEMORY_USED: 4 * GIB, q.MEMORY_FREE: GIB, q.MEMORY_TOTAL: 5 * GIB, q.MEMORY_RESERVED: GIB}
+    families = samples_by_family(
+        snapshot(reading(card, values={}), *(reading(each, values=values) for each in cut))
+    )
+    for name in ("used", "free", "size", "reserved"):
+        assert set(families[f"device_memory_{name}_bytes"]) == {("GPU-0", "1_0"), ("GPU-0", "2_0")}
+    assert len(families["device_info"]) == 4
+
+
 def test_pause_and_last_reload_are_exported_if_supported() -> None:
     health = Health(pause=PauseHealth(True, 1_700_000_600.0), reload=ReloadHealth(False, 1_700_000_000.0))
     families = samples_by_family(None, health=health)

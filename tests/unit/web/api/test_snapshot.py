@@ -52,6 +52,14 @@ def test_every_kind_of_device_is_listed_in_the_order_of_the_snapshot() -> None:
     assert {one["uuid"] for one in devices[2:5]} == {"GPU-2"}
 
 
+def test_memory_that_compute_instances_share_is_in_one_row() -> None:
+    values = {q.MEMORY_USED: GIB, q.MEMORY_TOTAL: 5 * GIB}
+    parts = [reading(instance(CARD, 1, ci), values=values) for ci in (0, 1)]
+    devices = snapshot_of(snapshot(reading(CARD), *parts))["devices"]
+    keys = ("memory_used_bytes", "memory_total_bytes", "memory_shared_with")
+    assert [[one[key] for key in keys] for one in devices[1:]] == [[GIB, 5 * GIB, ""], [None, None, "1_0"]]
+
+
 def test_absent_zero_and_failed_values_differ() -> None:
     by_place = {(one["gpu"], one["instance"]): one for one in build_snapshot(golden_state(), "")["devices"]}
     assert by_place["2", "9_0"]["memory_used_bytes"] == 0

@@ -13,7 +13,7 @@ const share = (part, whole) => (part === null || !whole ? null : Math.min(1, par
 
 const METERS = [
   ["Utilization", (d) => percent(d.utilization_ratio, NOT_REPORTED), (d) => d.utilization_ratio],
-  ["Memory", (d) => bytesOf(d.memory_used_bytes, d.memory_total_bytes), (d) => share(d.memory_used_bytes, d.memory_total_bytes)],
+  ["Memory", (d) => d.memory_shared_with ? `shared with ${d.memory_shared_with}` : bytesOf(d.memory_used_bytes, d.memory_total_bytes), (d) => share(d.memory_used_bytes, d.memory_total_bytes)],
   ["Power", (d) => wattsOf(d.power_watts, d.power_limit_watts), (d) => share(d.power_watts, d.power_limit_watts)],
   ["Temperature", (d) => celsius(d.temperature_celsius, NOT_REPORTED), (d) => share(d.temperature_celsius, 100)],
 ];

@@ -13,7 +13,8 @@ class PciTree:
         self._dev = folder / "dev"
         self._devices.mkdir(parents=True)
         self._dev.mkdir()
-        self.sysfs, self.dev = str(folder / "sys"), str(self._dev)
+        self._information = folder / "proc/driver/nvidia/gpus"
+        self.sysfs, self.dev, self.procfs = str(folder / "sys"), str(self._dev), str(folder / "proc")
 
     def add(
         self,
@@ -28,9 +29,19 @@ class PciTree:
         (folder / "vendor").write_text(f"{vendor}\n")
         (folder / "class").write_text(f"{kind}\n")
         if driver:
-            (folder / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+            self.bind(name, driver)
         if virtual:
             (folder / "physfn").symlink_to("../0000:01:00.0")
+
+    def bind(self, name: str, driver: str = "nvidia") -> None:
+        (self._devices / name / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+
+    def minor(self, name: str, number: int) -> None:
+        """Describes the GPU in procfs, as the driver does."""
+        folder = self._information / name
+        folder.mkdir(parents=True)
+        text = f"Model: \t\t NVIDIA H100\nBus Location: \t {name}\nDevice Minor: \t {number}\n"
+        (folder / "information").write_text(text)
 
     def node(self, name: str) -> None:
         (self._dev / name).touch()

@@ -127,7 +127,7 @@ def _end(code: int) -> None:
 
 
 class _Run:
-    """A session whose tests run in forks."""
+    """The run of all tests in forks."""
 
     def __init__(self, session: pytest.Session) -> None:
         self._session, self._hook = session, session.config.hook

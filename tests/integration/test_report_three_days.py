@@ -30,7 +30,7 @@ from gpuledger.model.quantities import ENERGY
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import KEY_FACTS
 from gpuledger.workloads.owner_lookup import OwnerLookup
-from report_helpers import EVER, HOUR, folded, lines_of, quarters, report_of, same
+from report_helpers import EVER, HOUR, exact_costs, folded, lines_of, quarters, report_of, same
 from unit.sources.simulator.support import UNIX, Node
 
 # One worker simulates the days for all tests.
@@ -277,8 +277,8 @@ def test_explanations_add_up_to_the_report(days: Days, partly: Path, by: str) ->
                     sums = (found.millijoules, sum(one.high or 0 for one in found.intervals))
                     assert sums == (line.millijoules, line.high or 0), text
                     assert found.billed_microseconds == (line.gpu_microseconds or 0), text
-                    assert sum(one.cost or 0 for one in found.time_intervals) == (line.time_cost or 0)
-                    assert sum(one.cost or 0 for one in found.intervals) == line.energy_cost
+                    assert exact_costs(found, is_time=True) == (line.time_cost or 0)
+                    assert exact_costs(found, is_time=False) == line.energy_cost
 
 
 def test_gpu_hours_match_the_scenario(days: Days) -> None:

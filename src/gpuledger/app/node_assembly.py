@@ -103,7 +103,7 @@ class HostContext:
             raise UsageError(f"--procfs: {settings.procfs} is not a proc filesystem: it has no file 'stat'")
         users = open_users(settings, values, environ)
         procfs = ProcFs(settings.procfs, pids=settings.pids, users=users)
-        return cls(SystemClock(), procfs, PciBus(settings.sysfs), users)
+        return cls(SystemClock(), procfs, PciBus(settings.sysfs, procfs=settings.procfs), users)
 
     def open_source(self, settings: SourceSettings, smi: SmiSettings) -> Source:
         """Open the Source of these settings; raises UsageError for one that does not exist."""
@@ -186,7 +186,7 @@ def build_dialects(values: Mapping[str, Any]) -> dict[str, Dialect]:
     Raises UsageError for a collectors file without a supported field, or an invalid date of a price.
     """
     settings, dcgm = build_settings(DialectSettings, values), dcgm_settings(values)
-    collectors = read_collectors(dcgm.collectors)
+    collectors = read_collectors(dcgm.collectors, dcgm.schema)
     for warning in collectors.warnings:
         log.warning("%s", warning)
     node = configured_node_name(values, environ)

@@ -68,10 +68,10 @@ def _check_exporter(run: ProgramRun, file: Path) -> None:
         available = create_dialects(dialect_settings, __version__)
         for listen in build_settings(HttpSettings, values).listen_address:
             check_dialect_names(listen.dialects or dialect_settings.dialect, available)
-    collectors = Path(dcgm_settings(values).collectors)
-    if collectors.parent == file.parent:
+    dcgm = dcgm_settings(values)
+    if Path(dcgm.collectors).parent == file.parent:
         with _part("collectors"):
-            read_collectors(str(collectors))
+            read_collectors(dcgm.collectors, dcgm.schema)
     _check_simulator(build_settings(SourceSettings, values))
 
 

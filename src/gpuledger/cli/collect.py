@@ -23,7 +23,7 @@ from gpuledger.app.node_assembly import (
 )
 from gpuledger.app.stop_signals import SignalPipe
 from gpuledger.config.node import COLLECT_GROUPS
-from gpuledger.dialects.catalogue import check_dialect_names
+from gpuledger.dialects.catalogue import ONCE_DIALECTS, check_dialect_names
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_family_specs
 from gpuledger.ledger.settings import LedgerSettings
@@ -32,7 +32,8 @@ from gpuledger.model.node_state import Dialect, NodeState
 from gpuledger.model.settings import build_settings
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.settings import TextfileSettings
-from gpuledger.outputs.textfile import NeighbourFiles, Textfile, write_all
+from gpuledger.outputs.textfile import Textfile, write_all
+from gpuledger.outputs.textfile_neighbours import NeighbourFiles
 
 log = logging.getLogger("gpuledger.collect")
 
@@ -61,9 +62,6 @@ keeps running (--every). Without readings there is no file: the file of an earli
 data are not taken for current ones. Exit codes: 0 written, 1 not written (stderr has the reason), 2 a flag is
 wrong. More: docs/textfile.md
 """
-
-# Dialects without counters: their families are current states, which separate runs can export.
-_ONCE = ("process", "session")
 
 # Seconds until a failed write is retried.
 _AGAIN = 5.0
@@ -117,14 +115,14 @@ def _names(
 ) -> tuple[str, ...]:
     once = settings.every is None
     if once and "dialect" not in values:
-        return _ONCE
+        return ONCE_DIALECTS
     names = check_dialect_names(build_settings(DialectSettings, values).dialect, dict(every))
     check_family_specs(chain.from_iterable(every[name].specs for name in names))
-    kept = [name for name in names if name not in _ONCE]
+    kept = [name for name in names if name not in ONCE_DIALECTS]
     if once and kept and not settings.stdout:
         raise UsageError(
             f"dialect {kept[0]} needs a program that keeps running: its counters would restart in each run;"
-            f" add --every 60s, or use --dialect {','.join(_ONCE)}"
+            f" add --every 60s, or use --dialect {','.join(ONCE_DIALECTS)}"
         )
     return names
 
@@ -144,7 +142,7 @@ def _print(parts: NodeParts, names: tuple[str, ...]) -> None:
 def _write_once(parts: NodeParts, names: tuple[str, ...], file: Textfile, neighbours: NeighbourFiles) -> None:
     # Open the file first: a command that cannot write must not use the driver.
     with file:
-        _warn_of_clashes(neighbours)
+        _warn_of_neighbours(neighbours)
         try:
             body = _read_once(parts, names)
         except SourceUnavailable as error:
@@ -221,7 +219,7 @@ class _Writer:
                 now = self.parts.clock.elapsed()
                 # Write immediately when readings stop or return, so that the file never exposes old readings.
                 if now >= due or (state.snapshot is not None) is not readable:
-                    _warn_of_clashes(self.neighbours)
+                    _warn_of_neighbours(self.neighbours)
                     state, body = self.parts.pages.encode_text(self.names)
                     self._put(body)
                     readable = state.snapshot is not None
@@ -243,11 +241,6 @@ class _Writer:
             self.refused = ""
 
 
-def _warn_of_clashes(neighbours: NeighbourFiles) -> None:
-    for path, families in neighbours.find_clashes():
-        log.warning(
-            "%s exports %s too: node_exporter drops one of two equal series; stop the program that writes"
-            " that file and remove it, or choose another --dialect",
-            path,
-            ", ".join(families),
-        )
+def _warn_of_neighbours(neighbours: NeighbourFiles) -> None:
+    for problem in neighbours.find_problems():
+        log.warning("%s; %s", problem.why, problem.remedy)

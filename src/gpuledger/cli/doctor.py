@@ -13,8 +13,10 @@ from typing import Any
 from gpuledger import __version__
 from gpuledger.app.diagnosis import exit_code, findings_json, findings_table, run_checks
 from gpuledger.app.flags import parse_command
-from gpuledger.app.node_assembly import read_snapshot
+from gpuledger.app.node_assembly import build_dialects, read_snapshot
 from gpuledger.config.node import NODE_GROUPS, configured_node_name
+from gpuledger.dialects.catalogue import ONCE_DIALECTS, check_dialect_names
+from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.checks import host_checks
 from gpuledger.host.clock import SystemClock
 from gpuledger.host.procfs import RemoteHost
@@ -30,6 +32,7 @@ from gpuledger.model.snapshot import Snapshot
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.checks import output_checks
 from gpuledger.outputs.settings import TextfileSettings
+from gpuledger.outputs.textfile_neighbours import NeighbourFiles
 from gpuledger.sources.checks import source_checks
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
@@ -122,8 +125,18 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
             interval=build_settings(NodeSettings, values).interval,
             speed=source.speed if simulated else 1.0,
         ),
-        *output_checks(http, textfile, procfs=procfs),
+        *output_checks(http, textfile, lambda: _textfile_neighbours(values), procfs=procfs),
     )
+
+
+def _textfile_neighbours(values: Mapping[str, Any]) -> NeighbourFiles:
+    """The check of the other files beside the one that `collect` would write with these settings."""
+    settings, available = build_settings(TextfileSettings, values), build_dialects(values)
+    once = settings.every is None and "dialect" not in values
+    names = ONCE_DIALECTS if once else build_settings(DialectSettings, values).dialect
+    names = check_dialect_names(names, available)
+    families = {spec.name for name in names for spec in available[name].specs}
+    return NeighbourFiles(Path(settings.directory, settings.file), families)
 
 
 def _devices_of(snapshot: Snapshot | None) -> tuple[Device, ...] | None:

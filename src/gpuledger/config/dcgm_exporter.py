@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gpuledger.config.compatibility import compatible, settings_group
 from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS, Collectors, parse_collectors
+from gpuledger.dialects.dcgm.field_definition import Schema
 from gpuledger.dialects.settings import DcgmSettings
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import boolean, build_settings, choice, integer, text
@@ -31,8 +32,8 @@ def dcgm_settings(values: Mapping[str, Any]) -> DcgmSettings:
     return settings
 
 
-def read_collectors(path: str) -> Collectors:
-    """The fields of a collectors file; gpuledger's defaults without a file.
+def read_collectors(path: str, schema: Schema = "4.8") -> Collectors:
+    """The fields of a collectors file in a schema; gpuledger's defaults without a file.
 
     Raises UsageError for a file that cannot be read or that has no supported field.
     """
@@ -47,7 +48,7 @@ def read_collectors(path: str) -> Collectors:
         raise UsageError(
             f"the collectors file {path} is larger than 1 MiB; expected a file such as default-counters.csv"
         )
-    return parse_collectors(content, path)
+    return parse_collectors(content, path, schema)
 
 
 def _parse_devices(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
 from gpuledger.dialects.dcgm.dialect import DcgmDialect
@@ -14,6 +15,9 @@ from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialec
 from gpuledger.dialects.smi.dialect import SmiDialect
 from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.node_state import Dialect
+
+# Dialects without counters: their families are current states, which separate runs can export.
+ONCE_DIALECTS: Final = ("process", "session")
 
 
 def create_dialects(

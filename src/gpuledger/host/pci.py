@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from gpuledger.host.files import ReadFile, read_whole
@@ -13,47 +13,76 @@ _NVIDIA: Final = b"0x10de"
 _DISPLAY: Final = b"0x03"
 _DRIVER: Final = "nvidia"
 _NODE: Final = re.compile(r"nvidia\d+")
+_MINOR: Final = re.compile(rb"^Device Minor:\s*(\d+)", re.MULTILINE)
 
 
 class PciBus:
-    """NVIDIA GPUs from sysfs (`/sys/bus/pci/devices`), and whether this process may use all of them.
+    """NVIDIA GPUs from sysfs (`/sys/bus/pci/devices`), and which of them this process may use.
 
-    Virtual functions and GPUs bound to another driver (passed to a virtual machine by vfio-pci) are omitted.
-    The devices are read again only when one was added or removed.
+    Virtual functions are omitted. Devices are read again only when one was added or removed; their drivers, in
+    each call.
     """
 
     def __init__(
         self,
         sysfs: str = "/sys",
         dev: str = "/dev",
+        procfs: str = "/proc",
         *,
         read: ReadFile = read_whole,
         usable: Callable[[str], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
     ) -> None:
         self._devices = f"{sysfs.rstrip('/')}/bus/pci/devices"
         self._dev = dev.rstrip("/")
+        self._information = f"{procfs.rstrip('/')}/driver/nvidia/gpus"
         self._read = read
         self._usable = usable
         self._seen: frozenset[str] = frozenset()
         self._display: tuple[str, ...] = ()
 
     def gpus(self) -> tuple[str, ...]:
-        """PCI bus ids as nvidia-smi prints them, `00000000:3B:00.0`; none where sysfs is not readable."""
+        """PCI bus ids of the GPUs that NVIDIA's driver has, as nvidia-smi prints them, `00000000:3B:00.0`.
+
+        None where sysfs is not readable.
+        """
+        return self._bound_to(_DRIVER)
+
+    def without_driver(self) -> tuple[str, ...]:
+        """PCI bus ids of the GPUs to which no kernel driver is bound."""
+        return self._bound_to("")
+
+    def _bound_to(self, driver: str) -> tuple[str, ...]:
+        return tuple(
+            _as_nvml(name) for name in self._names() if driver_of(f"{self._devices}/{name}") == driver
+        )
+
+    def _names(self) -> tuple[str, ...]:
         names = frozenset(_list(self._devices))
         if names != self._seen:
             self._seen = names
             folders = ((name, f"{self._devices}/{name}") for name in names)
             found = (name for name, folder in folders if is_nvidia_gpu(folder, self._read))
             self._display = tuple(sorted(found))
-        drivers = {name: driver_of(f"{self._devices}/{name}") for name in self._display}
-        return tuple(_as_nvml(name) for name, driver in drivers.items() if driver in ("", _DRIVER))
+        return self._display
 
-    def all_usable(self) -> bool:
-        """Whether there are as many `/dev/nvidiaN` as GPUs, and this process may use all of them.
+    def usable(self, addresses: Collection[str]) -> tuple[str, ...]:
+        """Those of these GPUs that this process may use.
 
         In a container or Slurm job with some of the GPUs, device nodes are missing or the device cgroup
-        denies access, which access(2) reports; the driver then rightly counts fewer GPUs.
+        denies access, which access(2) reports; the driver then rightly counts fewer GPUs. A GPU whose
+        minor number is not in procfs is usable only if all are.
         """
+        names = [name for name in self._names() if _as_nvml(name) in addresses]
+        minors = {name: gpu_minor(f"{self._information}/{name}", self._read) for name in names}
+        everything = self.all_usable() if None in minors.values() else False
+        return tuple(
+            _as_nvml(name)
+            for name, minor in minors.items()
+            if (everything if minor is None else self._usable(f"{self._dev}/nvidia{minor}"))
+        )
+
+    def all_usable(self) -> bool:
+        """Whether there are as many `/dev/nvidiaN` as GPUs, and this process may use all of them."""
         nodes = [name for name in _list(self._dev) if _NODE.fullmatch(name)]
         return len(nodes) >= len(self.gpus()) and all(self._usable(f"{self._dev}/{name}") for name in nodes)
 
@@ -77,6 +106,15 @@ def is_nvidia_gpu(folder: str, read: ReadFile = read_whole) -> bool:
 def driver_of(folder: str) -> str:
     """The kernel driver to which a device in sysfs is bound; empty without one."""
     return _target(f"{folder}/driver").rpartition("/")[2]
+
+
+def gpu_minor(folder: str, read: ReadFile = read_whole) -> int | None:
+    """The N of /dev/nvidiaN, from the driver's folder of a GPU in procfs; None if it has none."""
+    try:
+        match = _MINOR.search(read(f"{folder}/information"))
+    except OSError:
+        return None
+    return int(match[1]) if match else None
 
 
 def _target(path: str) -> str:

@@ -34,11 +34,14 @@ class DeviceStates:
         since = observed_seconds(self._elapsed, snapshot.elapsed)
         self._elapsed = snapshot.elapsed
         held = holding_allocations(snapshot)
-        self.now = {
+        states = {
             _device_key(reading): _state(reading, serving, allocated=reading.device.uuid in held)
             for reading in snapshot.process_readings
         }
-        for (uuid, instance), state in self.now.items():
+        # A Device that is down is neither in use nor free: it has no current state.
+        down = {_device_key(reading) for reading in snapshot.process_readings if not reading.up}
+        self.now = {key: state for key, state in states.items() if key not in down}
+        for (uuid, instance), state in states.items():
             key = (uuid, instance, state)
             if key not in self.seconds:
                 # Each state begins at 0, so that increase() counts its first seconds.

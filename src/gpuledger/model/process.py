@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from re import IGNORECASE, DOTALL
+from re import DOTALL, IGNORECASE
 from re import compile as pattern
 
 from gpuledger.model.devices import Device

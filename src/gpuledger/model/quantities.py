@@ -59,9 +59,7 @@ ENGINE_ACTIVITY = Quantity("engine_activity", "ratio", Level.INSTANCE, highest=1
 SM_ACTIVITY = Quantity("sm_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 SM_OCCUPANCY = Quantity("sm_occupancy", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 TENSOR_ACTIVITY = Quantity("tensor_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
-DRAM_ACTIVITY = Quantity(
-    "dram_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True, shared=True
-)
+DRAM_ACTIVITY = Quantity("dram_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True, shared=True)
 FP64_ACTIVITY = Quantity("fp64_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 FP32_ACTIVITY = Quantity("fp32_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)
 FP16_ACTIVITY = Quantity("fp16_activity", "ratio", Level.INSTANCE, highest=1.0, profiling=True)

@@ -64,7 +64,9 @@ class Reading:
     tick, in any order; None if they cannot be read. `supported` says, for each requested quantity by key,
     whether the Device has it. `accounting` holds the records of processes that started or ended since the
     last tick, if accounting mode is on. `raw` holds the columns of nvidia-smi's CSV: header with unit to
-    cell, both as printed.
+    cell, both as printed. `down_reason` is why the Gpu is not up, as the driver's name of an error
+    (`RESET_REQUIRED`); empty if it is up, or if the reason is not known. A Device that is down may still have
+    values.
     """
 
     device: Device
@@ -76,6 +78,7 @@ class Reading:
     mig_enabled: bool = False
     accounting: tuple[AccountingRecord, ...] = ()
     raw: Mapping[str, str] = field(default_factory=dict)
+    down_reason: str = ""
 
     def get(self, quantity: Quantity) -> float | None:
         """Returns the value in the quantity's unit, or None if the Device did not report it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
+from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.node_state import CollectorHealth, Health, IndexHealth, PauseHealth, ReloadHealth
 from gpuledger.model.snapshot import CollectorRun, Snapshot
 
@@ -97,11 +98,13 @@ class HealthTracker:
 def status_of(snapshot: Snapshot, more: Sequence[CollectorRun] = ()) -> str:
     """`ok`, or one line with the failed parts (those of the Snapshot and `more`) and the lost Gpus."""
     troubles = [f"{part.name}: {part.error}" for part in (*snapshot.collected, *more) if part.error]
-    troubles += [
-        f"GPU {reading.device.gpu.index} ({reading.device.uuid}) does not answer"
+    lost = [
+        f"GPU {reading.device.gpu.index} ({reading.device.uuid}) {describe_down(reading.down_reason)}"
         for reading in snapshot.readings
         if not reading.up and reading.device is reading.device.gpu
     ]
+    # A part that failed because of a Gpu names it already.
+    troubles += [line for line in lost if not any(line in trouble for trouble in troubles)]
     return "; ".join(troubles) or OK
 
 

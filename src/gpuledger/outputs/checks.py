@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,8 @@ from gpuledger.http.settings import HttpSettings
 from gpuledger.model.checks import Check, Finding, fails, skipped, warning, works
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
+from gpuledger.outputs.textfile import access_remedy
+from gpuledger.outputs.textfile_neighbours import NeighbourFiles
 
 PORT: Final = "output.port"
 TEXTFILE: Final = "output.textfile"
@@ -33,19 +35,21 @@ _LISTEN: Final = "0A"
 def output_checks(
     settings: HttpSettings,
     textfile: str = "",
+    neighbours: Callable[[], NeighbourFiles] | None = None,
     *,
     procfs: Path = Path("/proc"),
     usual: Iterable[Path] = DEFAULT_DIRECTORIES,
 ) -> tuple[Check, ...]:
     """Returns the checks of every listen address, of the web config, if any, and of the textfile directory.
 
-    The directory is `textfile` or, if empty, each of the `usual` directories that exists.
+    The directory is `textfile` or, if empty, each of the `usual` directories that exists. `neighbours` checks
+    the other files in `textfile`.
     """
     addresses = [listen.address for listen in settings.listen_address]
     return (
         *(Check(PORT, f"port {address}", partial(_port, address, procfs)) for address in addresses),
         *web_config_checks(settings),
-        Check(TEXTFILE, "textfile directory", lambda: _textfile(textfile, tuple(usual))),
+        Check(TEXTFILE, "textfile directory", lambda: _textfile(textfile, tuple(usual), neighbours)),
     )
 
 
@@ -140,13 +144,18 @@ def _link(path: Path) -> str:
         return ""
 
 
-def _textfile(given: str, usual: Sequence[Path]) -> Iterator[Finding]:
+def _textfile(
+    given: str, usual: Sequence[Path], neighbours: Callable[[], NeighbourFiles] | None
+) -> Iterator[Finding]:
     what = "textfile directory"
     found = [Path(given)] if given else [path for path in usual if path.is_dir()]
     if not found:
         yield skipped(TEXTFILE, what, "no --textfile-dir, and node_exporter's usual directories do not exist")
     for path in found:
         yield _directory(what, path, is_configured=bool(given))
+    if given and neighbours is not None:
+        for problem in neighbours().find_problems():
+            yield warning(TEXTFILE, what, *problem)
 
 
 def _directory(what: str, path: Path, *, is_configured: bool) -> Finding:
@@ -164,9 +173,7 @@ def _directory(what: str, path: Path, *, is_configured: bool) -> Finding:
     if not stat.S_ISDIR(mode):
         return complain(TEXTFILE, what, f"{path} is not a directory", "set --textfile-dir to a directory")
     if not os.access(path, os.W_OK | os.X_OK):
-        return complain(
-            TEXTFILE, what, f"{path} is not writable by uid {os.geteuid()}", f"`chown {os.geteuid()} {path}`"
-        )
+        return complain(TEXTFILE, what, f"{path} is not writable by uid {os.geteuid()}", access_remedy(path))
     if mode & 0o005 != 0o005:
         return warning(
             TEXTFILE,

@@ -6,13 +6,11 @@ import errno
 import fcntl
 import os
 import re
-from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gpuledger.host.files import file_signature, sync_directory
+from gpuledger.host.files import sync_directory
 from gpuledger.model.errors import GpuledgerError
 
 _MODE = 0o644
@@ -24,7 +22,6 @@ _FULL = "free some space on it; writing needs space for a second copy of the fil
 _REMEDIES = {
     errno.ENOENT: _WRONG_DIRECTORY,
     errno.ENOTDIR: _WRONG_DIRECTORY,
-    errno.EACCES: f"allow user {os.geteuid()} to write to it (chown, chmod) or choose another --textfile-dir",
     errno.EPERM: f"allow user {os.geteuid()} to write to it (chown, chattr) or choose another --textfile-dir",
     errno.EROFS: "mount it writable (hostPath: readOnly false) or choose another --textfile-dir",
     errno.ENOSPC: _FULL,
@@ -158,9 +155,30 @@ class Textfile:
                 path.unlink(missing_ok=True)
 
     def _write_error(self, error: OSError) -> GpuledgerError:
-        reason = error.strerror or str(error)
-        remedy = _REMEDIES.get(error.errno or 0, "check that the directory is writable and its disk works")
+        reason, code = error.strerror or str(error), error.errno or 0
+        remedy = _REMEDIES.get(code, "check that the directory is writable and its disk works")
+        if code == errno.EACCES:
+            remedy = f"{access_remedy(self.directory)}, or choose another --textfile-dir"
         return GpuledgerError(f"cannot write {self.path.name} in {self.directory}: {reason}; {remedy}")
+
+
+def access_remedy(directory: Path) -> str:
+    """What allows this user to write to a directory: its mode or, if that allows it, another cause."""
+    user = os.geteuid()
+    try:
+        found = directory.stat()
+        if os.statvfs(directory).f_flag & os.ST_RDONLY:
+            return f"mount {directory} writable (hostPath: readOnly false)"
+    except OSError:
+        return f"allow user {user} to enter the folders above {directory} (chmod)"
+    groups = {os.getegid(), *os.getgroups()}
+    bits = 0o300 if found.st_uid == user else 0o030 if found.st_gid in groups else 0o003
+    if found.st_mode & bits == bits:
+        return (
+            "its mode allows writing, so a security module forbids it: look for SELinux's denial with "
+            f"`ausearch -m avc -ts recent`, and for the label with `ls -dZ {directory}` (in a container, mount it with :z)"
+        )
+    return f"allow user {user} to write to it (`chown {user} {directory}`, or chmod)"
 
 
 def write_all(handle: int, body: bytes) -> None:
@@ -168,52 +186,3 @@ def write_all(handle: int, body: bytes) -> None:
     rest = memoryview(body)
     while rest:
         rest = rest[os.write(handle, rest) :]
-
-
-# Enough for any textfile directory. Files beyond these limits are only not checked for conflicts.
-_MAX_FILES = 256
-_MAX_BYTES = 1 << 20
-
-# The family or sample name at the start of a line of text 0.0.4.
-_NAME = re.compile(rb"^[ \t]*(?:#[ \t]+(?:HELP|TYPE)[ \t]+)?([a-zA-Z_:][a-zA-Z0-9_:]*)", re.MULTILINE)
-
-
-class NeighbourFiles:
-    """Finds families of this program in other `.prom` files of a directory; reads only changed files."""
-
-    def __init__(self, own: Path, families: Iterable[str]) -> None:
-        self._own = own
-        self._families = frozenset(name.encode() for name in families)
-        self._signatures: dict[Path, tuple[int, ...] | None] = {}
-
-    def find_clashes(self) -> list[tuple[Path, tuple[str, ...]]]:
-        """Returns new or changed files that contain families of this program, with their names.
-
-        A file that cannot be read is skipped: node_exporter most likely cannot read it either, and reports
-        it.
-        """
-        before, self._signatures = self._signatures, {path: file_signature(path) for path in self._files()}
-        clashes = []
-        for path, signature in self._signatures.items():
-            shared = self._families & _family_names(path) if before.get(path) != signature else None
-            if shared:
-                clashes.append((path, tuple(sorted(name.decode() for name in shared))))
-        return clashes
-
-    def _files(self) -> list[Path]:
-        try:
-            with os.scandir(self._own.parent) as entries:
-                prom_files = (entry for entry in entries if entry.name.endswith(".prom"))
-                # Regular files only: opening a pipe would block.
-                others = (entry for entry in prom_files if entry.name != self._own.name and entry.is_file())
-                return [Path(entry.path) for entry in islice(others, _MAX_FILES)]
-        except OSError:
-            return []
-
-
-def _family_names(path: Path) -> set[bytes]:
-    try:
-        with path.open("rb") as file:
-            return set(_NAME.findall(file.read(_MAX_BYTES)))
-    except OSError:
-        return set()

@@ -10,14 +10,8 @@ from typing import Final
 from gpuledger.model.checks import Check, Finding, Subject, fails, split_remedy, unknown, warning, works
 from gpuledger.model.text import clean_name, decode_utf8
 from gpuledger.sources.settings import SourceSettings
-from gpuledger.sources.smi.command import (
-    Command,
-    CommandResult,
-    CommandRunner,
-    RunCommand,
-    describe_failure,
-    unavailable_error,
-)
+from gpuledger.sources.smi.command import Command, CommandResult, CommandRunner, RunCommand
+from gpuledger.sources.smi.failures import describe_failure, unavailable_error
 from gpuledger.sources.smi.settings import SmiSettings
 
 _SMI: Final = Subject("driver.nvidia_smi", "nvidia-smi")

@@ -74,7 +74,7 @@ def state_cell(row: DeviceRow, glyphs: Glyphs) -> Line:
 def owner_cell(row: DeviceRow) -> Line:
     """The owner of a device, each name once, and how long a held device has been held."""
     if not row.up:
-        return (("does not answer", ""),)
+        return ((row.down_reason or "does not answer", ""),)
     if not row.holds_processes:
         return (("see its instances", "dim"),)
     names = list(dict.fromkeys(holder.owner.text for holder in row.present if holder.owner.text))

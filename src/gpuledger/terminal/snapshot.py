@@ -118,6 +118,7 @@ class DeviceRow(_Row):
     processes: int | None = None
     energy_joules: float | None = None
     owners: tuple[DeviceOwner, ...] = ()
+    down_reason: str = ""
 
     @property
     def present(self) -> tuple[DeviceOwner, ...]:

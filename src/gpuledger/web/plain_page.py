@@ -14,6 +14,7 @@ from html import escape
 from gpuledger import __version__
 from gpuledger.http.routes import Response
 from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import (
     MEMORY_TOTAL,
@@ -59,7 +60,8 @@ def _row(snapshot: Snapshot, reading: Reading, *, holds: bool) -> str:
         f'<td class="name">{escape(_name(device))}</td>'
     )
     if not reading.up:
-        return f'{start}<td class="down" colspan="{len(_COLUMNS) - 2}">not answering</td></tr>'
+        why = describe_down(reading.down_reason) if reading.down_reason else "not answering"
+        return f'{start}<td class="down" colspan="{len(_COLUMNS) - 2}">{escape(why)}</td></tr>'
     cells = (
         _processes(reading) if holds else "below",
         _share(reading),

@@ -14,7 +14,7 @@ def tree(tmp_path):
 
 
 def bus_of(tree, **edges):
-    return PciBus(tree.sysfs, tree.dev, **edges)
+    return PciBus(tree.sysfs, tree.dev, tree.procfs, **edges)
 
 
 def test_gpus_have_the_bus_ids_of_nvidia_smi(tree):
@@ -32,6 +32,7 @@ def test_gpus_have_the_bus_ids_of_nvidia_smi(tree):
         {"kind": "0x068000"},
         {"driver": "vfio-pci"},
         {"driver": "nouveau"},
+        {"driver": ""},
         {"virtual": True},
     ],
     ids=[
@@ -40,6 +41,7 @@ def test_gpus_have_the_bus_ids_of_nvidia_smi(tree):
         "an NVSwitch",
         "passed to a virtual machine",
         "another driver",
+        "without a driver",
         "a virtual function",
     ],
 )
@@ -49,9 +51,13 @@ def test_devices_that_the_nvidia_driver_does_not_run_are_omitted(tree, device):
     assert bus_of(tree).gpus() == ("00000000:01:00.0",)
 
 
-def test_a_gpu_without_a_driver_is_listed(tree):
-    tree.add("0000:01:00.0", driver="")
-    assert bus_of(tree).gpus() == ("00000000:01:00.0",)
+def test_gpus_without_a_driver_are_listed_separately(tree):
+    for name, driver in (("0000:01:00.0", "nvidia"), ("0000:02:00.0", ""), ("0000:03:00.0", "vfio-pci")):
+        tree.add(name, driver=driver)
+    bus = bus_of(tree)
+    assert bus.without_driver() == ("00000000:02:00.0",)
+    tree.bind("0000:02:00.0")
+    assert bus.without_driver() == () and len(bus.gpus()) == 2
 
 
 def test_without_sysfs_there_are_no_gpus(tmp_path):
@@ -110,6 +116,46 @@ def test_a_forbidden_device_node_is_not_usable(tree):
     tree.add("0000:01:00.0")
     tree.node("nvidia0")
     assert not bus_of(tree, usable=lambda path: not path.endswith("/dev/nvidia0")).all_usable()
+
+
+@pytest.mark.parametrize(
+    ("minors", "nodes", "usable"),
+    [
+        ((), ("nvidia0", "nvidia1", "nvidia2"), ("02", "03")),
+        ((), ("nvidia0", "nvidia1"), ()),
+        ((0, 1, 2), ("nvidia0", "nvidia1"), ("02",)),
+        ((0, 1, 2), ("nvidia1", "nvidia2"), ("02", "03")),
+        ((0, 1, 2), ("nvidia0", "nvidia1", "nvidia7", "nvidia8"), ("02",)),
+        # A container toolkit lists only the GPUs of the container.
+        ((0, 1), ("nvidia0", "nvidia1"), ("02",)),
+    ],
+    ids=["all nodes", "a node is missing", "its node", "both nodes", "old nodes", "procfs of a container"],
+)
+def test_a_gpu_is_usable_if_its_own_device_node_is(tree, minors, nodes, usable):
+    names = [f"0000:0{n}:00.0" for n in (1, 2, 3)]
+    for name in names:
+        tree.add(name)
+    for name, minor in zip(names, minors, strict=False):
+        tree.minor(name, minor)
+    for node in nodes:
+        tree.node(node)
+    bus = bus_of(tree)
+    absent = bus.gpus()[1:]
+    assert bus.usable(absent) == tuple(f"00000000:{number}:00.0" for number in usable)
+
+
+def test_gpus_of_other_drivers_do_not_count_as_unusable(tree):
+    for name, driver in (
+        ("01", "nvidia"),
+        ("02", "nvidia"),
+        ("03", ""),
+        ("04", "vfio-pci"),
+        ("05", "nouveau"),
+    ):
+        tree.add(f"0000:{name}:00.0", driver=driver)
+    tree.node("nvidia0")
+    tree.node("nvidia1")
+    assert bus_of(tree).usable(("00000000:02:00.0",)) == ("00000000:02:00.0",)
 
 
 def test_the_path_of_sysfs_is_a_setting():

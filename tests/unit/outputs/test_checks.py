@@ -13,6 +13,7 @@ from gpuledger.app.diagnosis import run_checks
 from gpuledger.http.settings import HttpSettings, parse_listen_addresses
 from gpuledger.model.checks import Finding, Verdict
 from gpuledger.outputs.checks import find_listener, output_checks
+from gpuledger.outputs.textfile_neighbours import NeighbourFiles
 
 
 def findings_for(
@@ -152,9 +153,28 @@ def test_a_directory_that_is_not_writable_fails_only_if_configured(
 ) -> None:
     # Root can write anywhere, so access(2) is replaced.
     monkeypatch.setattr(os, "access", lambda path, mode: False)
+    tmp_path.chmod(0o500)
     (finding,) = textfile(tmp_path) if configured else textfile(a=tmp_path)
     assert finding.verdict is verdict
     assert "chown" in finding.remedy
+
+
+def test_the_remedy_is_another_if_the_mode_allows_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    (finding,) = textfile(tmp_path)
+    assert "SELinux" in finding.remedy and "chown" not in finding.remedy
+
+
+def test_conflicts_of_a_configured_directory_are_warnings(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "old.prom").write_text("gpu_process_count 1\n")
+    neighbours = NeighbourFiles(tmp_path / "gpu_processes.prom", ("gpu_process_count",))
+    checks = output_checks(HttpSettings(), str(tmp_path), lambda: neighbours)
+    works, clash = [finding for finding in run_checks(checks) if finding.check == "output.textfile"]
+    assert works.verdict is Verdict.WORKS and clash.verdict is Verdict.WARNING
+    assert "old.prom exports gpu_process_count too" in clash.why
 
 
 def test_a_directory_that_other_users_cannot_read_is_a_warning(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ CAUSES = [
     (errno.ENOSPC, "free some space on it"),
     (errno.EDQUOT, "raise the quota"),
     (errno.EROFS, "mount it writable"),
-    (errno.EACCES, "allow user"),
+    (errno.EACCES, "SELinux"),
     (errno.EIO, "check that the directory is writable and its disk works"),
 ]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.outputs.textfile import NeighbourFiles
+from gpuledger.outputs.textfile_neighbours import NeighbourFiles
 
 OURS = ("gpu_process_count", "gpu_process_info", "gpu_total_processes")
 
@@ -17,7 +17,7 @@ TEXTS = [
     ("# HELP gpu_process_count Processes.\n", ("gpu_process_count",)),
     ("# TYPE gpu_process_count gauge\n", ("gpu_process_count",)),
     ("#  TYPE\tgpu_process_count gauge\n", ("gpu_process_count",)),
-    ('  gpu_process_info {gpu="0"} 1', ("gpu_process_info",)),
+    ('  gpu_process_info {gpu="0"} 1\n', ("gpu_process_info",)),
     ("other 1\ngpu_total_processes 3\ngpu_process_count 1\n", ("gpu_process_count", "gpu_total_processes")),
     ("gpu_process_counts 1\n", ()),
     ("my_gpu_process_count 1\n", ()),
@@ -32,29 +32,52 @@ TEXTS = [
 def test_families_are_found_by_the_names_at_line_starts(
     tmp_path: Path, text: str, families: tuple[str, ...]
 ) -> None:
-    (tmp_path / "other.prom").write_text(text)
-    expected = [(tmp_path / "other.prom", families)] if families else []
-    assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_clashes() == expected
+    other = tmp_path / "other.prom"
+    other.write_text(text)
+    why = f"{other} exports {', '.join(families)} too: node_exporter drops one of two equal series"
+    found = NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_problems()
+    assert [problem.why for problem in found] == ([why] if families else [])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a 1 1700000000000\n", "has timestamps"),
+        ('a{b="c d"} 1 1700000000000\n', "has timestamps"),
+        ("b 1\na{} 1e3\t-5 \nc 1\n", "has timestamps"),
+        ("a 1", "does not end with a line end"),
+        ("a 1\n", ""),
+        ('a{b="} 1 2"} 5\n', ""),
+        ("# HELP a 1 2\n# 1 2\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_file_that_node_exporter_drops_is_found(tmp_path: Path, text: str, reason: str) -> None:
+    other = tmp_path / "other.prom"
+    other.write_text(text)
+    found = NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_problems()
+    assert [problem.why.split(": ")[0] for problem in found] == ([f"{other} {reason}"] if reason else [])
 
 
 def test_the_own_file_and_files_that_node_exporter_ignores_are_skipped(tmp_path: Path) -> None:
     for name in ("gpu_processes.prom", "other.prom.tmp", ".gpu_processes.prom.lock", "other.txt"):
         (tmp_path / name).write_text("gpu_process_count 1\n")
-    assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_clashes() == []
+    assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_problems() == []
 
 
 def test_a_file_is_reported_once_and_again_after_a_change(tmp_path: Path) -> None:
     other = tmp_path / "other.prom"
     other.write_text("gpu_process_count 1\n")
     neighbours = NeighbourFiles(tmp_path / "gpu_processes.prom", OURS)
-    assert len(neighbours.find_clashes()) == 1
-    assert neighbours.find_clashes() == []
+    assert len(neighbours.find_problems()) == 1
+    assert neighbours.find_problems() == []
     other.write_text("gpu_process_count 1\ngpu_process_info 1\n")
-    assert neighbours.find_clashes() == [(other, ("gpu_process_count", "gpu_process_info"))]
+    (problem,) = neighbours.find_problems()
+    assert "gpu_process_count, gpu_process_info" in problem.why
     other.unlink()
-    assert neighbours.find_clashes() == []
+    assert neighbours.find_problems() == []
     other.write_text("gpu_process_count 1\ngpu_process_info 1\n")
-    assert len(neighbours.find_clashes()) == 1
+    assert len(neighbours.find_problems()) == 1
 
 
 def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
@@ -62,5 +85,5 @@ def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "directory.prom").mkdir()
     (tmp_path / "gone.prom").symlink_to(tmp_path / "nowhere")
     (tmp_path / "binary.prom").write_bytes(b"\xff\x00\n" * 100)
-    assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_clashes() == []
-    assert NeighbourFiles(tmp_path / "missing" / "gpu_processes.prom", OURS).find_clashes() == []
+    assert NeighbourFiles(tmp_path / "gpu_processes.prom", OURS).find_problems() == []
+    assert NeighbourFiles(tmp_path / "missing" / "gpu_processes.prom", OURS).find_problems() == []

@@ -119,16 +119,17 @@ class Collectors:
     warnings: tuple[str, ...] = ()
 
 
-def parse_collectors(content: bytes, origin: str) -> Collectors:
-    """Parses a collectors file; `origin` names it in messages.
+def parse_collectors(content: bytes, origin: str, schema: Schema = "4.8") -> Collectors:
+    """Parses a collectors file for a schema; `origin` names it in messages.
 
-    An invalid or unsupported line is skipped with a warning. Raises UsageError if no line is valid.
+    An invalid or unsupported line, or one that another line repeats, is skipped with a warning. Raises
+    UsageError if no line is valid.
     """
     try:
         lines = split(r"\r\n|\r|\n", content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise UsageError(f"{origin} is not UTF-8 text; expected a collectors file of dcgm-exporter") from None
-    columns: dict[tuple[Field, bool], Column] = {}
+    columns: dict[tuple[str, bool], tuple[int, Column]] = {}
     warnings: list[str] = []
     type_changes: dict[str, None] = {}
     for number, line in enumerate(lines, 1):
@@ -140,7 +141,12 @@ def parse_collectors(content: bytes, origin: str) -> Collectors:
             warnings.append(f"{origin} line {number} is skipped: {error}")
             continue
         # Some published files list a field twice: use the first line, like dcgm-exporter.
-        columns.setdefault((column.field, column.is_label), column)
+        name = column.name(schema)
+        first, _ = columns.setdefault((name, column.is_label), (number, column))
+        if first != number:
+            what = "label" if column.is_label else "metric"
+            warnings.append(f"{origin} line {number} is skipped: line {first} exports the {what} {name}")
+            continue
         if type_change:
             type_changes[type_change] = None
     if not columns:
@@ -151,7 +157,7 @@ def parse_collectors(content: bytes, origin: str) -> Collectors:
         )
     if type_changes:
         warnings.append(f"{origin}: types were changed to those of DCGM: {', '.join(type_changes)}")
-    return Collectors(tuple(columns.values()), tuple(warnings))
+    return Collectors(tuple(column for _, column in columns.values()), tuple(warnings))
 
 
 def _parse_line(line: str) -> tuple[Column, str]:

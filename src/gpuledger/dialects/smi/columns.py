@@ -150,6 +150,8 @@ class ColumnFamilies:
         for gpu, cells in _rows(snapshot):
             uuid = uuid_label(gpu.uuid)
             labels = {label: cells.get(field, "") for label, field in _INFO}
+            # Since CUDA 14 the version of the driver has another name.
+            labels["driver_version"] = labels["driver_version"] or cells.get("kmd_version", "")
             labels |= {"uuid": uuid, "cuda_version": snapshot.source.cuda_version}
             info.add(1, *(labels[name] for name in GPU_INFO.labels))
             for header in self._exportable_headers(tuple(cells)):

@@ -87,7 +87,7 @@ class EnergyLedger:
         for reading in snapshot.readings:
             if isinstance(reading.device, Gpu):
                 gpu_ledger = self._gpu_ledger(reading.device, snapshot)
-                before = gpu_ledger.counter
+                before, rejected = gpu_ledger.counter, gpu_ledger.invalid
                 try:
                     posted += gpu_ledger.begin_epoch(_epoch(snapshot), snapshot.unix)
                     before = gpu_ledger.counter
@@ -102,6 +102,8 @@ class EnergyLedger:
                 except Exception:
                     log.exception("failed to apportion the energy of GPU %s", reading.device.uuid)
                     gpu_ledger.counter, gpu_ledger.evidence = replace(before, started_at=None), None
+                if gpu_ledger.invalid and not rejected:
+                    _log_rejected(before, reading.device)
         return posted
 
     def _gpu_ledger(self, gpu: Gpu, snapshot: Snapshot) -> GpuEnergyLedger:
@@ -133,3 +135,16 @@ class EnergyLedger:
 
 def _epoch(snapshot: Snapshot) -> Epoch:
     return Epoch(snapshot.boot_id, snapshot.driver_load)
+
+
+def _log_rejected(counter: EnergyCounter, gpu: Gpu) -> None:
+    """Log the first rejected reading of a Gpu, which awaited the next one as `suspect`."""
+    value = None if counter.suspect is None else counter.suspect[0]
+    log.warning(
+        "the energy counter of GPU %s read %s mJ after %s mJ, which cannot be true: it is left out and, as "
+        "later ones, only counted (gpuledger_invalid_values_total); if it goes on, update the driver or "
+        "replace the card",
+        gpu.uuid,
+        value,
+        counter.last,
+    )

@@ -46,6 +46,10 @@ class _Pattern(NamedTuple):
     allocated: int
 
 
+# The fields of a pattern: plain tuples are faster.
+_PatternKey = tuple[int, int, int, int]
+
+
 class _Shares(NamedTuple):
     """Seconds by both bases in units of 1/`unit`: of each row, and of nobody while somebody was present."""
 
@@ -147,20 +151,21 @@ def _union(parties: Iterable[PresentParty]) -> int:
     return union
 
 
-def _patterns(parties: Iterable[tuple[str, OwnerKey, str, PresentParty]]) -> tuple[_Pattern, ...]:
+def _patterns(parties: Iterable[tuple[str, OwnerKey, str, PresentParty]]) -> tuple[_PatternKey, ...]:
     owners: dict[OwnerKey, int] = {}
     containers: dict[tuple[int, str], int] = {}
     found = []
     for _, key, name, one in parties:
         owner = owners.setdefault(key, len(owners))
         container = containers.setdefault((owner, name), len(containers))
-        found.append(_Pattern(owner, container, one.resident, one.allocated))
+        found.append((owner, container, one.resident, one.allocated))
     return tuple(found)
 
 
 @lru_cache(4096)
-def _device_shares(rows: tuple[_Pattern, ...]) -> _Shares:
+def _device_shares(keys: tuple[_PatternKey, ...]) -> _Shares:
     """Cached: most hours have a pattern that other hours have, too."""
+    rows = [_Pattern(*key) for key in keys]
     shares = ([Fraction(0)] * len(rows), [Fraction(0)] * len(rows))
     estimated = [False] * len(rows)
     idle = 0

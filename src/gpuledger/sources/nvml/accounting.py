@@ -145,7 +145,7 @@ class AccountingReader:
             time, start, running = ACCOUNTING_STATS.unpack(self._stats)
             record = _build_record(pid, start, None if running else time, unix, now)
             if record is None:
-                findings.invalid += 1
+                findings.reject("accounting record", f"start {start}, time {time}", state.gpu)
                 continue
             if record.ended is not None or pid in state.pids:
                 records.append(record)

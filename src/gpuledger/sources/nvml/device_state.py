@@ -170,6 +170,11 @@ class DeviceState:
         self.counters[quantity] = (value, None)
         return value
 
+    def refuted_reading(self, quantity: Quantity, value: float) -> float | None:
+        """Return the reading of a cumulative counter that was held back and that `value` refutes, if any."""
+        confirmed, low = self.counters.get(quantity, (value, None))
+        return low if value >= confirmed else None
+
     def is_held_back(self, quantity: Quantity) -> bool:
         """Return whether the last reading of the counter was lower than the reported value."""
         return quantity in self.counters and self.counters[quantity][1] is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from ctypes import byref, c_void_p
 from dataclasses import replace
 from typing import Final
@@ -15,6 +16,8 @@ from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import GpuLost, NvmlLibrary, unavailable_error
 from gpuledger.sources.nvml.mig import MigLayouts
 from gpuledger.sources.nvml.static_facts import FACTS_OF_GPU, PCI_INFO, UUID, StaticFacts, make_gpu
+
+log = logging.getLogger("gpuledger.nvml")
 
 PART: Final = "devices"
 _COUNT: Final = "nvmlDeviceGetCount_v2"
@@ -45,6 +48,7 @@ class GpuDiscovery:
         self._total = 0
         self._recount_at: float | None = None
         self._uncounted_addresses: tuple[str, ...] = ()
+        self._unbound: tuple[str, ...] = ()
         self._known_uuids: set[str] = set()
         self.states: list[GpuState] = []
         self.unreachable: dict[int, tuple[int, str]] = {}
@@ -209,8 +213,12 @@ class GpuDiscovery:
         counted = {state.gpu.pci_bus_id for state in self.states}
         if self._pci is None or self._selected or self.unreachable or "" in counted:
             return ()
+        if (unbound := self._pci.without_driver()) != self._unbound:
+            self._unbound = unbound
+            for address in unbound:
+                log.warning("%s has no kernel driver and is not read: run `gpuledger doctor`", address)
         absent = tuple(address for address in self._pci.gpus() if address not in counted)
-        return absent if absent and self._pci.all_usable() else ()
+        return self._pci.usable(absent) if absent else ()
 
     def _retry(self, state: GpuState, findings: NvmlFindings) -> None:
         # This single call fails for a lost GPU. A GPU that was reset may have another handle.

@@ -285,12 +285,21 @@ def _compare_with_pci(result: ProbeResult, kernel: KernelFacts, pci: Sequence[Pc
         return
     if len(absent) < len(pci):
         yield works(*_PCI, f"{len(pci) - len(absent)} of {len(pci)} are reported by the driver")
+    bound = sum(gpu.driver == "nvidia" for gpu in pci)
     for gpu in absent:
-        yield _explain_absent(gpu, kernel, len(pci))
+        yield _explain_absent(gpu, kernel, bound)
 
 
-def _explain_absent(gpu: PciGpu, kernel: KernelFacts, total: int) -> Finding:
+def _explain_absent(gpu: PciGpu, kernel: KernelFacts, bound: int) -> Finding:
+    """Explain why the driver does not report a GPU, if it has `bound` GPUs."""
     subject = _PCI._replace(what=f"GPU at {gpu.address}")
+    if not gpu.driver:
+        return warning(
+            *subject,
+            "no kernel driver is bound to it, so it is not read",
+            f"if it is not left out on purpose: look for {gpu.address} in `dmesg | grep -i nvrm`, and run "
+            f"`echo {gpu.address} > /sys/bus/pci/drivers/nvidia/bind`",
+        )
     if gpu.driver and gpu.driver != "nvidia":
         if gpu.driver == "vfio-pci":
             return skipped(*subject, "passed through to a virtual machine (vfio-pci)")
@@ -300,7 +309,7 @@ def _explain_absent(gpu: PciGpu, kernel: KernelFacts, total: int) -> Finding:
             f"blacklist {gpu.driver} (`echo blacklist {gpu.driver} > "
             f"/etc/modprobe.d/blacklist-{gpu.driver}.conf`), rebuild the initramfs and reboot",
         )
-    node_missing = gpu.minor not in kernel.minors if gpu.minor is not None else len(kernel.minors) < total
+    node_missing = gpu.minor not in kernel.minors if gpu.minor is not None else len(kernel.minors) < bound
     if node_missing and not kernel.wsl:
         node = "its /dev/nvidiaN" if gpu.minor is None else f"/dev/nvidia{gpu.minor}"
         return skipped(*subject, f"this container has no access to {node}, so the GPU is not read")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuledger.host.pci import driver_of, is_nvidia_gpu
+from gpuledger.host.pci import driver_of, gpu_minor, is_nvidia_gpu
 from gpuledger.model.text import clean_name, decode_utf8
 
 # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 ...".
@@ -90,14 +90,9 @@ def _gpus(entries: list[Path], procfs: Path) -> Iterator[PciGpu]:
             yield PciGpu(
                 address=entry.name,
                 driver=driver_of(str(entry)),
-                minor=_minor(_text(procfs / "driver/nvidia/gpus" / entry.name / "information")),
+                minor=gpu_minor(f"{procfs}/driver/nvidia/gpus/{entry.name}"),
                 power=_text(entry / "power/runtime_status"),
             )
-
-
-def _minor(information: str) -> int | None:
-    match = re.search(r"^Device Minor:\s*(\d+)", information, re.MULTILINE)
-    return int(match[1]) if match else None
 
 
 def _nodes(devices: Path) -> tuple[tuple[str, bool], ...]:

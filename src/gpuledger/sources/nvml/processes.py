@@ -163,7 +163,7 @@ def _merge_entries(
         if used >= BLANK_64:
             memory = None
         elif total and used > total:
-            findings.invalid += 1
+            findings.reject("memory of a process in bytes", f"{used} of {total}")
             memory = None
         known = processes.get(pid)
         if known:

@@ -25,12 +25,15 @@ class ValueRecorder:
     def record(self, quantity: Quantity, value: float) -> None:
         """Store a value in the quantity's unit; count it if it is impossible."""
         state = self.state
-        if quantity.is_possible(value):
-            self.values[quantity] = (
-                state.confirmed_value(quantity, value) if quantity in CUMULATIVE_COUNTERS else value
-            )
+        if not quantity.is_possible(value):
+            self.findings.reject(quantity.key, value, state.device)
+        elif quantity in CUMULATIVE_COUNTERS:
+            refuted = state.refuted_reading(quantity, value)
+            if refuted is not None:
+                self.findings.reject(quantity.key, refuted, state.device)
+            self.values[quantity] = state.confirmed_value(quantity, value)
         else:
-            self.findings.invalid += 1
+            self.values[quantity] = value
         if state.support.get(quantity.key) is not True:
             state.set_support(quantity, True)
 

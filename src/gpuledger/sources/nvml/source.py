@@ -16,6 +16,7 @@ from gpuledger.model.source import Clock, Host
 from gpuledger.sources.nvml import accounting, devices, events, processes, quantity_values, utilization
 from gpuledger.sources.nvml.accounting import AccountingReader
 from gpuledger.sources.nvml.codes import RELOADED, Code
+from gpuledger.sources.nvml.codes import name_of as code_name
 from gpuledger.sources.nvml.device_state import DeviceState, GpuState
 from gpuledger.sources.nvml.devices import GpuDiscovery
 from gpuledger.sources.nvml.events import XidEventSet
@@ -79,13 +80,14 @@ class NvmlSource:
         self._retry_at: float | None = None
         self._unavailable: SourceUnavailable | None = None
         self._clock_offset: float | None = None
+        self._logged: set[str] = set()
 
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
         """Read one tick; see `Source`. Raises SourceUnavailable."""
         unix, elapsed = self._clock.unix(), self._clock.elapsed()
         self._ensure_started(elapsed)
         self._handle_clock_step(unix - elapsed)
-        findings = NvmlFindings()
+        findings = NvmlFindings(logged=self._logged)
         times = [self._timer()]
 
         self.discovery.update(elapsed, findings)
@@ -303,6 +305,7 @@ class NvmlSource:
                         processes=None,
                         samples=None,
                         mig_enabled=state.mig_enabled,
+                        down_reason="" if state.up else code_name(state.code),
                     )
                 )
                 continue

@@ -152,7 +152,7 @@ def _compute_usages(
             sums = [total + engine for total, engine in zip(sums, engines, strict=True)]
             samples.append(UtilizationSample(pid, at, *[engine / 100 for engine in engines]))
         # A period without a sample counts as zero, a period with an invalid sample as unknown.
-        findings.invalid += len(rows) - valid
+        findings.reject("utilization of a process", "above 100 %", count=len(rows) - valid)
         known = max(valid, periods - len(rows) + valid)
         usages[pid] = Usage(*[total / (100 * known) for total in sums]) if valid else NO_USAGE
     return Utilization(tuple(samples), usages, idle)

@@ -121,7 +121,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
     GpuProcess: {"name": Masks.program},
     Failure: {"part": _keep_word, "reason": _keep_word, "detail": _keep_error_detail},
     CollectorRun: {"name": _keep_word, "error": _keep_error_detail},
-    Reading: {"supported": _keep, "raw": _mask_columns},
+    Reading: {"supported": _keep, "raw": _mask_columns, "down_reason": _keep_word},
     Allocation: {"found_by": _keep_word, "resource": _mask_resource},
     SourceInfo: {
         **dict.fromkeys(("name", "driver_version", "library_version", "cuda_version"), _keep_word),

@@ -9,6 +9,11 @@ from __future__ import annotations
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import Quantity
 
+# Of the whole machine. Driver 610 has both names; the old ones end with CUDA 14.
+DRIVER = ("kmd_version", "driver_version")
+CUDA = ("cuda_umd_version", "cuda_version")
+ATTACHED_GPUS = ("attached_gpus", "count")
+
 UUID = ("uuid", "gpu_uuid")
 NAME = ("product_name", "name", "gpu_name")
 BUS = ("pci/pci_bus_id", "pci/bus_id", "pci.bus_id", "gpu_bus_id")
@@ -149,4 +154,6 @@ QUERY_FIELDS = (
     # Newer drivers accept this old name; their header has the new one, `clocks_event_reasons.active`.
     "clocks_throttle_reasons.active",
 )
+# Queried in place of a field that nvidia-smi no longer has.
+SUCCESSORS = {"driver_version": "kmd_version"}
 QUERY_APPS = ("gpu_uuid", "gpu_bus_id", "pid", "process_name", "used_gpu_memory")

@@ -29,11 +29,22 @@ _SPELLINGS = {
     "unknown": "UNKNOWN",
     "unknown error": "UNKNOWN",
     "gpu is lost": "GPU_IS_LOST",
+    "gpu has fallen off the bus": "GPU_IS_LOST",
     "gpu requires reset": "RESET_REQUIRED",
+    "reset required": "RESET_REQUIRED",
     "insufficient permissions": "NO_PERMISSION",
     "no permission": "NO_PERMISSION",
     "timeout": "TIMEOUT",
 }
+_PHRASES = (
+    ("gpu is lost", "GPU_IS_LOST"),
+    ("fallen off the bus", "GPU_IS_LOST"),
+    ("requires reset", "RESET_REQUIRED"),
+    ("requires a reset", "RESET_REQUIRED"),
+    ("insufficient permission", "NO_PERMISSION"),
+    ("no permission", "NO_PERMISSION"),
+    ("unknown error", "UNKNOWN"),
+)
 _NUMBER = pattern(r"([+-]?[0-9]{1,40}(?:\.[0-9]{1,20})?)\s*([A-Za-z%/]*)")
 _STATE = pattern(r"P([0-9]{1,3})")
 _DIGIT = frozenset("0123456789")
@@ -73,7 +84,10 @@ def absent_reason(cell: str) -> str:
     known = _SPELLINGS.get(bare)
     if known is not None:
         return known
-    return "" if _DIGIT.intersection(bare) else "OTHER"
+    if _DIGIT.intersection(bare):
+        return ""
+    # Longer forms: `GPU is lost. Reboot the system to recover this GPU`.
+    return next((reason for phrase, reason in _PHRASES if phrase in bare), "OTHER")
 
 
 def cell_text(cell: str | None) -> str | None:
@@ -94,7 +108,7 @@ def parse_whole(cell: str | None, findings: SourceFindings) -> int | None:
         return None
     if _DIGITS.fullmatch(cell.strip()) and int(cell) < 2**32 - 1:
         return int(cell)
-    findings.invalid += 1
+    findings.reject("a number of nvidia-smi", cell)
     return None
 
 
@@ -108,7 +122,7 @@ def parse_quantity(cell: str | None, quantity: Quantity, findings: SourceFinding
     value = _to_base_unit(cell.strip(), quantity)
     if value is not None and quantity.is_possible(value):
         return value
-    findings.invalid += 1
+    findings.reject(quantity.key, cell)
     return None
 
 

@@ -10,8 +10,9 @@ from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.quantities import COLUMNS
 from gpuledger.model.source import Clock
 from gpuledger.sources.findings import SourceFindings
-from gpuledger.sources.smi.command import Command, CommandResult, describe_failure, failure_reason
-from gpuledger.sources.smi.csv import parse_query_gpu, rejected_field
+from gpuledger.sources.smi.command import Command, CommandResult
+from gpuledger.sources.smi.csv import parse_query_gpu, rejected_field, replace_field
+from gpuledger.sources.smi.failures import describe_failure, failure_reason
 from gpuledger.sources.smi.fields import (
     AUTO,
     FALLBACK_FIELDS,
@@ -156,7 +157,7 @@ class ColumnReader:
             rejected = rejected_field(result)
             if rejected not in self._fields or len(queried) == 1:
                 return result, queried, seconds
-            self._fields = tuple(name for name in self._fields if name != rejected)
+            self._fields = replace_field(self._fields, rejected)
             if rejected in self.settings.query_field_names:
                 offered = self._query_offered_fields() or FALLBACK_FIELDS
                 error = str(unknown_name_error("field of nvidia-smi", rejected, offered))

@@ -12,9 +12,7 @@ from selectors import EVENT_READ, DefaultSelector
 from time import monotonic
 from typing import IO
 
-from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.settings import text
-from gpuledger.model.text import clean_name, decode_utf8
 
 # `-q -x` of 8 GPUs is below 1 MiB; a command that writes more than this is not nvidia-smi.
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
@@ -184,101 +182,3 @@ class Command:
     def argv(self, *arguments: str) -> tuple[str, ...]:
         """The complete argument vector: the command followed by `arguments`."""
         return self._words + (tuple(map(shlex.quote, arguments)) if self.is_remote else arguments)
-
-
-# `nvidia-smi -h` and its manual page, section RETURN VALUE.
-_MEANINGS = {
-    2: "a supplied argument is invalid",
-    3: "the operation is not supported on this device",
-    4: "the user has no permission to access the device or perform the operation",
-    6: "a query to find an object was unsuccessful",
-    8: "a device's external power cables are not properly attached",
-    9: "the NVIDIA driver is not loaded",
-    10: "the NVIDIA kernel detected an interrupt issue with a GPU",
-    12: "the NVML shared library could not be found or loaded",
-    13: "the local version of NVML does not implement the function",
-    14: "the infoROM is corrupted",
-    15: "the GPU has fallen off the bus or has otherwise become inaccessible",
-    255: "another error or an internal driver error occurred",
-}
-_REMEDIES = {
-    4: "run as a user who may open /dev/nvidia*",
-    8: "check the cabling",
-    9: "load it (modprobe nvidia) or install it",
-    10: "look for NVRM lines in the kernel log",
-    12: "install the driver's libnvidia-ml.so.1 and run ldconfig",
-    13: "install nvidia-smi and libnvidia-ml.so.1 of one driver version",
-    15: "look for Xid lines in the kernel log; reset or reboot",
-    126: "make the command executable",
-    127: "install it there, or give its full path in --nvidia-smi-command",
-}
-# After these exit codes every other query fails for the same reason.
-FATAL_EXIT_CODES = frozenset({9, 12, 126, 127})
-
-
-def describe_failure(result: CommandResult, command: Command) -> str:
-    """Describe in one line how the command ended and what that means; empty after success."""
-    if result.not_started:
-        return result.detail or result.not_started
-    if result.timed_out:
-        return "killed at its time limit"
-    if result.overran:
-        return f"killed: it wrote more than {MAX_OUTPUT_BYTES // 2**20} MiB"
-    if result.exit_code == 0:
-        return ""
-    message = _last_line(result.stderr) or _last_line(result.stdout)
-    known = _MEANINGS.get(result.exit_code, "")
-    if command.is_remote and result.exit_code == 255:
-        known = "ssh could not connect, or nvidia-smi failed on the remote machine"
-    if result.exit_code == 127:
-        known = "the command was not found"
-    if result.exit_code < 0:
-        known = f"ended by signal {-result.exit_code}"
-    parts = [f"exit {result.exit_code}", known, message]
-    return ": ".join(part for part in parts if part)
-
-
-def failure_reason(result: CommandResult) -> str:
-    """Return a short, stable label value: `not_started`, `timeout`, `overran`, or `exit_9` for code 9."""
-    if result.not_started:
-        return "not_started"
-    if result.timed_out:
-        return "timeout"
-    return "overran" if result.overran else f"exit_{result.exit_code}"
-
-
-def unavailable_error(result: CommandResult, command: Command, timeout: float) -> SourceUnavailable:
-    """The error for a command that could not be run or reported no GPU: cause and remedy in one line."""
-    program = command.program
-    if result.not_started == "FileNotFoundError":
-        reason = "command_not_found"
-        message = f"{program} not found: install the NVIDIA driver's utilities or set --nvidia-smi-command"
-    elif result.not_started == STUCK:
-        reason = STUCK
-        message = (
-            f"{program} hangs in the driver and cannot be killed ({result.detail}): look for Xid lines in "
-            "the kernel log; a reboot may be needed"
-        )
-    elif result.not_started:
-        reason = "command_not_started"
-        message = f"{program} cannot be started ({result.detail}): check --nvidia-smi-command"
-    elif result.timed_out:
-        reason = "timeout"
-        message = (
-            f"{program} did not answer within {timeout:g} s: the driver or the connection hangs; look for "
-            "NVRM lines in the kernel log, or raise --nvidia-smi-timeout"
-        )
-    else:
-        reason = failure_reason(result)
-        remedy = _REMEDIES.get(result.exit_code, "run the command manually to see its full output")
-        if command.is_remote and result.exit_code == 255:
-            remedy = "run the same ssh command manually (it must not prompt for a password or host key)"
-        cause = describe_failure(result, command) or "the output contains no readable GPU"
-        message = f"{program}: {cause}; {remedy}"
-    return SourceUnavailable(message, reason)
-
-
-def _last_line(raw: bytes) -> str:
-    """The last non-empty line, shortened and made printable; empty if it is XML."""
-    lines = [line.strip() for line in decode_utf8(raw[-2048:]).splitlines() if line.strip()]
-    return clean_name(lines[-1], 200) if lines and not lines[-1].startswith("<") else ""

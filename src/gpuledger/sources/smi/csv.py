@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from re import compile as pattern
 
 from gpuledger.sources.smi import cell_names
-from gpuledger.sources.smi.cell_values import absent_reason, parse_index
+from gpuledger.sources.smi.cell_values import absent_reason
 from gpuledger.sources.smi.command import CommandResult
 from gpuledger.sources.smi.parsed_output import (
     GpuBlock,
@@ -22,9 +22,12 @@ from gpuledger.sources.smi.parsed_output import (
     first_present,
     normalize_bus_id,
     parse_problem,
+    without_note,
 )
 
 _COLUMN = pattern(r"([A-Za-z][A-Za-z0-9_.]*)(?: \[([^\[\]]+)\])?")
+# A note such as `[Deprecated; ...]`, unlike a unit, has several words.
+_HEADER_NOTE = pattern(r"\s*\[[^\[\]]*\s[^\[\]]*\]$")
 _BARE_NUMBER = pattern(r"[+-]?[0-9]+(?:\.[0-9]+)?")
 _REJECTED = pattern(r"[Ff]ield \"([^\"\s]+)\" is not a valid field to query")
 _HEADER_NAMES = frozenset({"uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id", "index", "pid"})
@@ -53,6 +56,16 @@ def rejected_field(result: CommandResult) -> str | None:
     return found[1] if found else None
 
 
+def replace_field(fields: tuple[str, ...], rejected: str) -> tuple[str, ...]:
+    """Return the fields without the rejected one, or with its newer name in its place."""
+    newer = cell_names.SUCCESSORS.get(rejected, rejected)
+    return tuple(
+        newer if name == rejected else name
+        for name in fields
+        if name != rejected or (newer != rejected and newer not in fields)
+    )
+
+
 def parse_query_gpu(text: str) -> SmiOutput:
     """Parse each row to a GpuBlock; `raw` holds its columns, header and cell as printed. Never raises."""
     output = SmiOutput()
@@ -70,9 +83,7 @@ def parse_query_gpu(text: str) -> SmiOutput:
             invalid_cells=len(header.duplicates),
         )
         output.blocks.append(block)
-        output.driver = row_cells.get("driver_version", output.driver)
-        if (count := parse_index(row_cells.get("count", ""))) is not None:
-            output.attached_gpus = count
+        output.read_machine_cells(row_cells)
     return output
 
 
@@ -114,7 +125,7 @@ def _find_header(text: str) -> _CsvHeader | None:
 
 
 def _parse_header(line: str) -> _CsvHeader | None:
-    titles = tuple(cell.strip() for cell in line.split(","))
+    titles = tuple(_HEADER_NOTE.sub("", cell.strip()) for cell in line.split(","))
     found = [_COLUMN.fullmatch(title) for title in titles]
     matches = [match for match in found if match]
     if len(matches) != len(found):
@@ -162,9 +173,13 @@ def _split_row(line: str, header: _CsvHeader, free_text: tuple[str, ...]) -> tup
         parts = line.split(", ")
         middle = ", ".join(parts[position : position + extra + 1]).strip()
         cells = [*cells[:position], middle, *cells[position + extra + 1 :]]
-    if len(cells) != len(header.names) or not _is_plausible(cells, header):
+    if len(cells) != len(header.names):
         return None
-    return tuple(cells)
+    row = [
+        cell if name in free_text else without_note(cell)
+        for name, cell in zip(header.names, cells, strict=True)
+    ]
+    return tuple(row) if _is_plausible(row, header) else None
 
 
 def _is_plausible(cells: list[str], header: _CsvHeader) -> bool:

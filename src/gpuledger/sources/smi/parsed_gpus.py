@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from re import IGNORECASE
 from re import compile as pattern
 
 from gpuledger.model.devices import Device, Gpu, Instance
@@ -45,7 +46,9 @@ def parse_gpu_listing(text: str) -> GpuListing:
     return listing
 
 
-_DOWN_REASONS = frozenset({"GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION"})
+# The first one counts if cells differ.
+_DOWN_REASONS = ("GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION")
+_WHOLE_GPU = pattern(r"lost|bus$|reset", IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -109,16 +112,16 @@ def is_mig_enabled(block: GpuBlock) -> bool:
 def down_reason(block: GpuBlock) -> str:
     """Return why the GPU is down (`GPU_IS_LOST`), or empty if it is up.
 
-    One cell with "GPU is lost" is enough. Any other error counts only if none of LIVENESS_QUANTITIES has a
-    value, because one failed sensor does not mean a lost GPU.
+    One cell that says so is enough for a GPU that is lost or requires a reset: the driver says it of the whole
+    GPU. Any other error counts only if none of LIVENESS_QUANTITIES has a value, because one failed sensor
+    does not mean a lost GPU.
     """
-    if any("lost" in cell and absent_reason(cell) == "GPU_IS_LOST" for cell in block.cells.values()):
-        return "GPU_IS_LOST"
+    named = {absent_reason(cell) for cell in block.cells.values() if _WHOLE_GPU.search(cell)}
     found = [block.first_cell(cell_names.GPU_CELLS[quantity]) for quantity in cell_names.LIVENESS_QUANTITIES]
-    reasons = [absent_reason(cell) for cell in found if cell is not None]
-    if "" in reasons:
-        return ""
-    return next((reason for reason in reasons if reason in _DOWN_REASONS), "")
+    reasons = {absent_reason(cell) for cell in found if cell is not None}
+    certain = named & {"GPU_IS_LOST", "RESET_REQUIRED"}
+    possible = set() if "" in reasons else reasons
+    return next((reason for reason in _DOWN_REASONS if reason in certain or reason in possible), "")
 
 
 def build_instances(

@@ -10,7 +10,8 @@ from re import compile as pattern
 from typing import Final
 
 from gpuledger.model.text import decode_utf8
-from gpuledger.sources.smi.cell_values import absent_reason
+from gpuledger.sources.smi import cell_names
+from gpuledger.sources.smi.cell_values import absent_reason, cell_text, parse_index
 
 Cells = Mapping[str, str]
 
@@ -73,6 +74,25 @@ class SmiOutput:
     def is_complete(self) -> bool:
         """True when the output holds every GPU: `attached_gpus` of them, or without it, no problems."""
         return not self.problems if self.attached_gpus is None else self.attached_gpus == len(self.blocks)
+
+    def read_machine_cells(self, cells: Cells) -> None:
+        """Set the versions and the number of GPUs from those of `cells` that have a value."""
+        self.driver = cell_text(first_present(cells, cell_names.DRIVER)) or self.driver
+        self.cuda = cell_text(first_present(cells, cell_names.CUDA)) or self.cuda
+        if (count := parse_index(first_present(cells, cell_names.ATTACHED_GPUS) or "")) is not None:
+            self.attached_gpus = count
+
+
+_NOTE = pattern(r"(.*\S)\s+\[[^\[\]]*\]")
+
+
+def without_note(printed: str) -> str:
+    """Return a value or header without the note in brackets behind it (`610.43 [Deprecated; ...]`).
+
+    Text that is only a note is kept: `[N/A]` says that there is no value.
+    """
+    found = _NOTE.fullmatch(printed) if printed.endswith("]") else None
+    return found[1] if found else printed
 
 
 def first_present(cells: Cells, names: tuple[str, ...]) -> str | None:

@@ -176,7 +176,7 @@ def _add_row(
 ) -> None:
     has_command = titles[-1] == "command"
     if len(words) < len(titles) or (not has_command and len(words) > len(titles)):
-        findings.invalid += 1
+        findings.reject("a row of nvidia-smi pmon", " ".join(words))
         return
     counts = Counter(titles)
     cells = {title: word for title, word in zip(titles, words, strict=False) if counts[title] == 1}

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.source import Clock
 from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi import cell_names
-from gpuledger.sources.smi.command import (
-    FATAL_EXIT_CODES,
-    Command,
-    CommandResult,
-    RunCommand,
-    describe_failure,
-    failure_reason,
-    unavailable_error,
+from gpuledger.sources.smi.command import Command, CommandResult, RunCommand
+from gpuledger.sources.smi.csv import (
+    ComputeApps,
+    parse_query_apps,
+    parse_query_gpu,
+    rejected_field,
+    replace_field,
 )
-from gpuledger.sources.smi.csv import ComputeApps, parse_query_apps, parse_query_gpu, rejected_field
+from gpuledger.sources.smi.failures import describe_failure, failure_reason, is_fatal, unavailable_error
 from gpuledger.sources.smi.parsed_gpus import (
     GpuListing,
     block_bus_id,
@@ -42,7 +41,7 @@ class SmiQueries:
     timeout: float
     clock: Clock
     run: RunCommand
-    _fields: list[str] = field(default_factory=lambda: list(cell_names.QUERY_FIELDS))
+    _fields: tuple[str, ...] = cell_names.QUERY_FIELDS
     _xml_retry_at: float = 0.0
     _pmon_retry_at: float = 0.0
     _pmon_cause: str = ""
@@ -59,7 +58,7 @@ class SmiQueries:
         if output.blocks:
             self._add_exit_problem(result, output)
             return output
-        if _reports_no_gpu(output) or self._is_fatal(result):
+        if _reports_no_gpu(output) or is_fatal(result, self.command):
             raise self._no_gpu_error(result, output)
         try:
             output = self._query_csv_and_report(findings)
@@ -93,11 +92,6 @@ class SmiQueries:
     def run_smi(self, *arguments: str) -> CommandResult:
         """Run the command with these arguments."""
         return self.run(self.command.argv(*arguments), self.timeout)
-
-    def _is_fatal(self, result: CommandResult) -> bool:
-        no_connection = self.command.is_remote and result.exit_code == 255
-        failed_everywhere = result.exit_code < 0 or result.exit_code in FATAL_EXIT_CODES
-        return result.timed_out or no_connection or failed_everywhere
 
     def _no_gpu_error(self, result: CommandResult, output: SmiOutput) -> SourceUnavailable:
         if result.exit_code == 0 and _reports_no_gpu(output):
@@ -142,7 +136,7 @@ class SmiQueries:
             rejected = rejected_field(result)
             if rejected not in self._fields or len(self._fields) == 1:
                 return result
-            self._fields.remove(rejected)
+            self._fields = replace_field(self._fields, rejected)
 
     def _add_exit_problem(self, result: CommandResult, output: SmiOutput) -> None:
         failure = describe_failure(result, self.command)

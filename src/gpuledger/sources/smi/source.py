@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuledger.model.devices import Instance, is_selected
+from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import COLUMNS, Quantity
@@ -26,7 +27,7 @@ from gpuledger.sources.smi.parsed_gpus import (
     is_mig_enabled,
     parse_values,
 )
-from gpuledger.sources.smi.parsed_output import GpuBlock, SmiOutput
+from gpuledger.sources.smi.parsed_output import Cells, GpuBlock, SmiOutput
 from gpuledger.sources.smi.processes import build_processes, collect_process_lists
 from gpuledger.sources.smi.queries import RETRY_SECONDS, SmiQueries
 from gpuledger.sources.smi.settings import SmiSettings
@@ -63,6 +64,7 @@ class SmiSource:
         self._listing = GpuListing()
         self._listed_topology: Sequence[object] = ()
         self._listing_retry_at = 0.0
+        self._logged: set[str] = set()
 
     @property
     def has_local_pids(self) -> bool:
@@ -77,7 +79,7 @@ class SmiSource:
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
         """Read one tick. Raises SourceUnavailable if the command cannot be run or reports no GPU."""
         unix, began = self._clock.unix(), self._clock.elapsed()
-        findings = SourceFindings()
+        findings = SourceFindings(logged=self._logged)
         output = self._query_gpus(findings)
         gpus_queried = self._clock.elapsed()
         if COLUMNS in wanted:
@@ -164,7 +166,9 @@ class SmiSource:
             known = self._find_by_bus_id(problem.bus)
             findings.note("devices", problem.reason, problem.detail, known.gpu if known else None)
             if known:
-                parsed_gpus.setdefault(known.gpu.uuid, replace(known, down=problem.reason))
+                # The cells of an earlier reading are no longer valid.
+                lost = replace(known, block=GpuBlock(problem.bus), down=problem.reason)
+                parsed_gpus.setdefault(known.gpu.uuid, lost)
         self._known = ({} if self._complete else self._known) | parsed_gpus
         return [parsed for parsed in parsed_gpus.values() if is_selected(parsed.gpu, self._devices)]
 
@@ -186,7 +190,7 @@ class SmiSource:
             index = self._find_index(block, uuid, position, output, listing)
             gpu = build_gpu(block, uuid, index, findings)
         if down:
-            findings.note("readings", down, f"{uuid}: nvidia-smi reports {down}", gpu)
+            findings.note("readings", down, f"GPU {gpu.index} ({uuid}) {describe_down(down)}", gpu)
             return ParsedGpu(gpu, block, instances=known.instances if known else {}, down=down)
         mig = is_mig_enabled(block)
         return ParsedGpu(gpu, block, mig, build_instances(gpu, block, listing, findings) if mig else {})
@@ -233,25 +237,27 @@ def _build_readings(
     findings: SourceFindings,
 ) -> list[Reading]:
     """Build the Reading of one Gpu, followed by those of its Instances."""
-    if parsed.down:
-        return [
-            Reading(device, up=False, processes=None, samples=None, mig_enabled=bool(parsed.instances))
-            for device in parsed.devices
-        ]
     readings = []
+    # The reason of a GPU that is down is known: its cells need not repeat it.
+    cell_findings = SourceFindings() if parsed.down else findings
     for device in parsed.devices:
-        cells = parsed.instances[device] if isinstance(device, Instance) else parsed.block.cells
-        values, supported = parse_values(device, cells, wanted, findings)
+        cells: Cells = parsed.block.cells
+        if isinstance(device, Instance):
+            # Those of a GPU that is down are from an earlier reading.
+            cells = {} if parsed.down else parsed.instances[device]
+        values, supported = parse_values(device, cells, wanted, cell_findings)
         readings.append(
             Reading(
                 device,
+                up=not parsed.down,
                 values=values,
                 # A Gpu with Instances has no own list.
-                processes=processes.get(device.uuid, ()),
+                processes=None if parsed.down else processes.get(device.uuid, ()),
                 samples=None,
                 supported=supported,
-                mig_enabled=parsed.mig,
+                mig_enabled=bool(parsed.instances) if parsed.down else parsed.mig,
                 raw=parsed.block.raw if device is parsed.gpu else {},
+                down_reason=parsed.down,
             )
         )
     return readings

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from re import compile as pattern
 
-from gpuledger.sources.smi.cell_values import parse_index
+from gpuledger.sources.smi.cell_names import PROCESS_NAME
 from gpuledger.sources.smi.parsed_output import (
     MERGED_GPUS_LIMIT,
     GpuBlock,
@@ -15,6 +15,7 @@ from gpuledger.sources.smi.parsed_output import (
     SmiProblem,
     normalize_bus_id,
     parse_problem,
+    without_note,
 )
 
 _GPU = pattern(r"GPU ([0-9A-Fa-f:.]+)")
@@ -61,11 +62,8 @@ def _finish_block(reader: _GpuReader | None, output: SmiOutput) -> None:
 
 def _read_head(line: str, output: SmiOutput) -> None:
     key, colon, value = line.partition(" : ")
-    values = {_normalize_key(key): value.strip()} if colon else {}
-    output.driver = values.get("driver_version", output.driver)
-    output.cuda = values.get("cuda_version", output.cuda)
-    if (count := parse_index(values.get("attached_gpus", ""))) is not None:
-        output.attached_gpus = count
+    values = {_normalize_key(key): without_note(value.strip())} if colon else {}
+    output.read_machine_cells(values)
 
 
 class _GpuReader:
@@ -96,7 +94,7 @@ class _GpuReader:
             path = "/".join([*(part for _, part in self._path), name])
             if path in self._block.cells:
                 self._duplicates.add(path)
-            self._block.cells[path] = value.strip()
+            self._block.cells[path] = without_note(value.strip())
         self._path.append((indent, name))
 
     def handle_truncation(self, rest: str) -> None:
@@ -117,7 +115,7 @@ class _GpuReader:
             self._block.mig_devices.append({})
         elif value is not None:
             path = "/".join([*(part for _, part in self._path[1:]), name])
-            self._block.mig_devices[-1].setdefault(path, value.strip())
+            self._block.mig_devices[-1].setdefault(path, without_note(value.strip()))
 
     def _add_process_line(self, name: str, value: str | None) -> None:
         if not self._path:
@@ -134,9 +132,10 @@ class _GpuReader:
             position = _ROW.index(name)
             if position <= self._position:
                 self._block.processes.append({})
-            self._block.processes[-1][name] = value.strip()
+            text = value.strip()
+            self._block.processes[-1][name] = text if name in PROCESS_NAME else without_note(text)
             self._position = position
 
 
 def _normalize_key(key: str) -> str:
-    return _NOT_NAME.sub("_", key.strip().lower()).strip("_")
+    return _NOT_NAME.sub("_", without_note(key.strip()).lower()).strip("_")

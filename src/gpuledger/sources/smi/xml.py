@@ -11,7 +11,7 @@ from re import Match, Pattern
 from re import compile as pattern
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
-from gpuledger.sources.smi.cell_values import parse_index
+from gpuledger.sources.smi.cell_names import PROCESS_NAME
 from gpuledger.sources.smi.parsed_output import (
     MERGED_GPUS_LIMIT,
     GpuBlock,
@@ -19,10 +19,11 @@ from gpuledger.sources.smi.parsed_output import (
     SmiProblem,
     normalize_bus_id,
     parse_problem,
+    without_note,
 )
 
 _GPU, _END = pattern(r"<gpu id=\"([^\"<>]*)\"\s*>"), pattern("</gpu>")
-_HEAD = pattern(r"<(driver_version|cuda_version|attached_gpus)>([^<]*)</\1>")
+_HEAD = pattern(r"<(\w+)>([^<]*)</\1>")
 # Dropped before parsing: half of the output's bytes, and no value that is used.
 _CLOCKS, _CLOCKS_END = "<supported_clocks>", "</supported_clocks>"
 _FORBIDDEN = pattern("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -42,7 +43,7 @@ def parse_xml(text: str) -> SmiOutput:
         detail = "rejected: the XML declares entities, which nvidia-smi never does"
         output.problems.append(SmiProblem("ENTITIES", detail))
         return output
-    _read_head(head, output)
+    output.read_machine_cells({found[1]: without_note(found[2].strip()) for found in _HEAD.finditer(head)})
     ends = [start.start() for start in starts[1:]] + [len(text)] if starts else []
     for start, end in zip(starts, ends, strict=True):
         chunk = text[start.start() : end]
@@ -69,13 +70,6 @@ def _find_tags(tag: Pattern[str], text: str) -> list[Match[str]]:
         match for match in found if not text[text.rfind("\n", 0, match.start()) + 1 : match.start()].strip()
     ]
     return at_line_start or found
-
-
-def _read_head(head: str, output: SmiOutput) -> None:
-    values = {found[1]: found[2].strip() for found in _HEAD.finditer(head)}
-    output.driver = values.get("driver_version", "")
-    output.cuda = values.get("cuda_version", "")
-    output.attached_gpus = parse_index(values.get("attached_gpus", ""))
 
 
 def _find_problems(text: str) -> list[SmiProblem]:
@@ -138,7 +132,7 @@ def _flatten(root: Element, excluded: tuple[str, ...] = ()) -> tuple[dict[str, s
     for path, text in _iter_leaves(root, excluded):
         if path in cells:
             duplicates.add(path)
-        cells[path] = text
+        cells[path] = text if path in PROCESS_NAME else without_note(text)
     for path in duplicates:
         del cells[path]
     return cells, len(duplicates)

@@ -91,6 +91,7 @@ _DEVICE: Final = _object(
     profile=_TEXT,
     pci_bus_id=_TEXT,
     up=_FLAG,
+    down_reason=_described(_TEXT, "What is wrong with a GPU that is not up (`requires a reset`); else empty."),
     holds_processes=_described(_FLAG, "False for a GPU that is partitioned into MIG instances."),
     state=_or_null({"enum": ["active", "held", "idle", "unknown"]}),
     utilization_ratio=_or_null(_RATIO),

@@ -7,6 +7,7 @@ from typing import Final
 
 from gpuledger import __version__
 from gpuledger.model.devices import Device, Instance
+from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.process import GpuProcess, ProcessKey, ProcessType
 from gpuledger.model.quantities import (
@@ -111,6 +112,7 @@ def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *
         "profile": device.profile if isinstance(device, Instance) else "",
         "pci_bus_id": gpu.pci_bus_id,
         "up": reading.up,
+        "down_reason": "" if reading.up else describe_down(reading.down_reason),
         "holds_processes": holds,
         "state": ledger.device_states.get((place["uuid"], place["instance"])) if holds else None,
         "utilization_ratio": utilization_of(reading),

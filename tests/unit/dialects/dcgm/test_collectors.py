@@ -150,6 +150,40 @@ def test_the_first_line_of_a_field_is_used_and_it_can_also_be_a_label() -> None:
     assert [(column.is_label, column.help) for column in found.columns] == [(False, "one"), (True, "three")]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "schema", "exported"),
+    [
+        ("DCGM_FI_DEV_FB_USED, gauge, a", "DCGM_FI_DEV_FB_USED, gauge, b", "4.8", 1),
+        ("DCGM_FI_DEV_FB_USED, gauge, a", "252, gauge, b", "4.8", 1),
+        ("DCGM_FI_DEV_FB_USED_BYTES, gauge, a", "DCGM_FI_DEV_FB_USED, gauge, b", "4.9", 1),
+        ("DCGM_FI_DEV_FB_USED, gauge, a", "dcgm_fb_used, gauge, b", "4.8", 2),
+        (
+            "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, gauge, a",
+            "DCGM_FI_DEV_CLOCKS_EVENT_REASONS, gauge, b",
+            "4.8",
+            2,
+        ),
+        (
+            "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS, gauge, a",
+            "DCGM_FI_DEV_CLOCKS_EVENT_REASONS, gauge, b",
+            "4.9",
+            1,
+        ),
+        ("DCGM_FI_DRIVER_VERSION, label, a", "DCGM_FI_DRIVER_VERSION, label, b", "4.8", 1),
+        ("DCGM_FI_DEV_PSTATE, gauge, a", "DCGM_FI_DEV_PSTATE, label, b", "4.8", 2),
+    ],
+)
+def test_every_line_is_exported_or_has_a_warning(
+    first: str, second: str, schema: Schema, exported: int
+) -> None:
+    found = parse_collectors(f"{GOOD}{first}\n# comment\n{second}\n".encode(), "a.csv", schema)
+    names = [column.name(schema) for column in found.columns[1:]]
+    assert len(names) == exported and found.columns[1].help == "a"
+    kind = "label" if found.columns[1].is_label else "metric"
+    skipped = f"a.csv line 4 is skipped: line 2 exports the {kind} {names[0]}"
+    assert found.warnings == (() if exported == 2 else (skipped,))
+
+
 def test_the_schema_determines_the_name_for_any_name_in_the_file() -> None:
     names = "DCGM_FI_DEV_FB_USED, gauge, x\nDCGM_FI_DEV_GPU_UTIL_RATIO, gauge, x\n"
     assert [name for name, _, _ in columns_of(names, "4.8")] == [

@@ -239,3 +239,17 @@ def test_a_folded_hour_that_began_within_it_ends_at_the_full_hour(tmp_path: Path
             (full_hour, full_hour),
             (full_hour + 1, full_hour + 1),
         ]
+
+
+def test_an_owner_of_times_after_the_clock_was_set_back_is_kept(tmp_path: Path) -> None:
+    node = Node(tmp_path, clock=FakeClock(HOUR), limits=RetentionLimits(7200.0))
+    for _ in range(30):
+        node.look(A, seconds=55.0, has=[Allocation(A, PODS[0], fraction=Fraction(1, 2))])
+    # A later split of the same owner, in times that are folded at once.
+    node.clock.now_unix -= 20 * 3600
+    for number in range(30):
+        node.look(A, seconds=55.0, has=[Allocation(A, PODS[0], fraction=Fraction(1, 3 + number))])
+    for _ in range(200):
+        node.look(A, seconds=55.0)
+    # The split of the later times is the first one.
+    assert rows(node.file, "SELECT number, split FROM time_owners") == [(1, 1)]

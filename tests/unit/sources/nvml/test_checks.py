@@ -363,6 +363,18 @@ def test_a_gpu_passed_through_to_a_virtual_machine_is_not_missing() -> None:
     assert failed_checks(findings) == []
 
 
+@pytest.mark.parametrize("driver", ["", "vfio-pci"])
+def test_a_lost_gpu_fails_beside_one_that_the_driver_does_not_have(driver: str) -> None:
+    other = PciGpu("0000:03:00.0", driver)
+    for card in (OTHER, replace(OTHER, minor=None)):
+        findings = find_problems(probe_result(GPU), replace(KERNEL, pci=(CARD, card, other)))
+        verdicts = {finding.what: finding.verdict for finding in findings_of(findings, "gpu.pci")[1:]}
+        assert verdicts == {
+            "GPU at 0000:02:00.0": FAILS,
+            "GPU at 0000:03:00.0": SKIPPED if driver else WARNING,
+        }
+
+
 def test_a_gpu_without_a_handle_is_reported_by_its_pci_address() -> None:
     findings = find_problems(probe_result(GPU, GpuProbeResult(1, error="GPU_IS_LOST")))
     assert "does not report 0000:02:00.0" in findings_of(findings, "gpu.pci")[0].why

@@ -122,6 +122,27 @@ def test_a_gpu_on_the_bus_that_the_driver_does_not_count_is_a_failure(machine, b
         assert snapshot.devices_failed and shown(snapshot) == [("GPU-0", 0, True)]
 
 
+@pytest.mark.parametrize("driver", ["", "vfio-pci", "nouveau"])
+def test_a_lost_gpu_is_a_failure_beside_one_that_the_driver_does_not_have(machine, bus, driver, caplog):
+    bus.add("0000:03:00.0", driver=driver)
+    with_bus(machine, bus)
+    machine.gpus.pop()
+    (failure,) = [failure for _ in range(2) for failure in machine.tick().failures][1:]
+    assert failure.detail.startswith("00000000:02:00.0")
+    warned = [record.message for record in caplog.records if "kernel driver" in record.message]
+    assert warned == (
+        [] if driver else ["00000000:03:00.0 has no kernel driver and is not read: run `gpuledger doctor`"]
+    )
+
+
+def test_an_old_device_node_does_not_make_a_gpu_without_a_driver_lost(machine, bus):
+    bus.add("0000:03:00.0", driver="")
+    bus.node("nvidia2")
+    with_bus(machine, bus)
+    snapshot = machine.tick()
+    assert not snapshot.failures and not snapshot.devices_failed
+
+
 def test_a_bus_that_matches_the_driver_is_not_a_failure(machine, bus):
     with_bus(machine, bus)
     snapshot = machine.tick()

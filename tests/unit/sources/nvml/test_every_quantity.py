@@ -248,12 +248,14 @@ def test_a_sentinel_is_omitted_without_a_failure(machine, row):
 
 
 @for_rows(row for row in ROWS if row.impossible is not None)
-def test_an_impossible_value_is_omitted_and_counted_as_invalid(machine, row):
+def test_an_impossible_value_is_omitted_counted_and_logged(machine, row, caplog):
     complete = ready(machine, row, 1)
     machine.gpus[0].answers[row.at] = row.impossible
     snapshot = machine.tick()
     assert set(reading_of(snapshot).values) == complete - row.lost_alone
     assert snapshot.invalid == 1 and not snapshot.failures
+    (line,) = [record.message for record in caplog.records if "cannot be true" in record.message]
+    assert line.startswith(f"{row.quantity.key} of {machine.gpus[0].uuid} is ")
 
 
 def test_every_bound_is_in_the_table():

@@ -286,6 +286,23 @@ def test_a_counter_decreases_only_when_the_next_reading_confirms_it(
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("read", "refuted"),
+    [([900, 3, 900], [3]), ([900, 3, 950, 4, 950, 950], [3, 4]), ([900, 8, 9], []), ([900, 950, 950], [])],
+    ids=["glitch", "two glitches", "reset", "rising"],
+)
+def test_refuted_readings_of_a_counter_are_counted_and_the_first_is_logged(machine, read, refuted, caplog):
+    invalid = 0
+    for value in read:
+        machine.gpus[0].numbers["pcie_tx"] = value
+        invalid += machine.tick().invalid
+    assert invalid == len(refuted)
+    lines = [record.message for record in caplog.records if "cannot be true" in record.message]
+    assert [line.partition(",")[0] for line in lines] == [
+        f"pcie_tx of {machine.gpus[0].uuid} is {value}" for value in refuted[:1]
+    ]
+
+
 def test_a_counter_that_was_reset_with_its_card_decreases_when_confirmed(machine):
     machine.gpus[0].numbers["pcie_tx"] = 900
     machine.tick()

@@ -120,7 +120,7 @@ export class GpuCards {
   }
 
   note(device, state, owners) {
-    if (state === "down") return "The GPU does not answer; its values are unknown.";
+    if (state === "down") return `The GPU ${device.down_reason || "does not answer"}.`;
     if (state === "idle") return "Free: neither allocated nor used by a process.";
     if (device.processes === null) return "Its processes could not be listed.";
     if (!owners.length) return state === "held" ? "Held by an unknown owner." : state === "active" ? "Active for an unknown owner." : "";

@@ -33,23 +33,23 @@ run: $(VENV)/.run        ## serve this machine's GPUs on port 9400, or a simulat
 
 # Tests start in the order of tests/conftest.py: long ones first, so that short ones fill the cores at the end.
 test: $(VENV)/.dev debian  ## all tests except e2e, with a real Prometheus and the test NVML library
-	$(IN_MEMORY) $(BIN)/python -m pytest --workers $(JOBS) tests/integration tests/unit
+	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/integration tests/unit
 
 # An empty list of tests is no error: the change may be in the docs.
 quick: lint              ## lint, types, and the unit tests of what changed since BASE=HEAD
-	@tests=$$($(BIN)/python dev/changed_tests.py $(BASE)) && [ -z "$$tests" ] || $(BIN)/python -m pytest -q --workers $(JOBS) $$tests
+	@tests=$$($(BIN)/python dev/changed_tests.py $(BASE)) && [ -z "$$tests" ] || $(BIN)/python -m pytest -q -n $(JOBS) $$tests
 
 unit: $(VENV)/.dev       ## the fast tests
-	$(IN_MEMORY) $(BIN)/python -m pytest --workers $(JOBS) tests/unit
+	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/unit
 
 integration: $(VENV)/.dev debian  ## the tests that start real programs
-	$(IN_MEMORY) $(BIN)/python -m pytest --workers $(JOBS) tests/integration
+	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/integration
 
 cluster: debian-e2e  ## build Kubernetes for `e2e`, once (some minutes)
 	@$(SUDO) tests/cluster/build.sh >/dev/null
 
 e2e: $(VENV)/.dev debian cluster  ## the tests on real Kubernetes, Slurm, Docker and Podman (needs root)
-	$(SUDO) $(BIN)/python -B -m pytest --workers $(shell expr $$(nproc) \* 2) -p no:cacheprovider tests/cluster tests/slurm tests/containers
+	$(SUDO) $(BIN)/python -B -m pytest -n $(shell expr $$(nproc) \* 2) --dist loadgroup -p no:cacheprovider tests/cluster tests/slurm tests/containers
 
 # Some 15 minutes when all roots, builds and environments are in ~/.cache/gpuledger, an hour when not.
 release-check: $(VENV)/.dev debian debian-e2e  ## run what is too long for CI (root), and write date, result and versions into the docs
@@ -112,7 +112,7 @@ prove: bench             ## run what takes hours: bench, bills, an hour of churn
 
 EXAMPLES ?= 5000
 fuzz: $(VENV)/.dev       ## run every law with fresh seeds, the fuzz tests with EXAMPLES=5000 each
-	GPULEDGER_HYPOTHESIS_PROFILE=fresh GPULEDGER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --workers $(JOBS) -m hypothesis tests/unit
+	GPULEDGER_HYPOTHESIS_PROFILE=fresh GPULEDGER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) -m hypothesis tests/unit
 
 # All mutants take a day or two; MUTANTS='gpuledger.ledger.energy.*' selects some.
 MUTANTS ?=

@@ -1,7 +1,4 @@
-"""Renders the Helm chart in this process.
-
-Helm is imported when it is first used: it starts threads, and tests run in forks (workers.py).
-"""
+"""Renders the Helm chart in this process. Helm is imported when it is first used: that takes CPU time."""
 
 from __future__ import annotations
 

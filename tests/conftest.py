@@ -11,9 +11,6 @@ from threading import enumerate as threads
 import pytest
 from hypothesis import settings
 
-from prepared import start_prepared
-from workers import run_in_workers
-
 # The same examples in every run, so that a result depends on the tree alone: more of them would prove nothing
 # new the next time. `make fuzz` draws fresh ones.
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
@@ -28,7 +25,6 @@ os.environ["GPULEDGER_CONTROL_SOCKET"] = "none"
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
 
-
 UNIT = Path(__file__).parent / "unit"
 # The groups that take longest. They start first: a worker that began one late would still run when the others
 # have finished.
@@ -37,37 +33,21 @@ LONGEST = ("three-days", "page", "page-live", "archive", "monitors", "fleet", "g
 SPREAD = ("node/test_faults_driver.py", "node/test_faults_machine.py")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option of workers.py."""
-    parser.addoption("--workers", type=int, default=0, help="run tests in this number of processes")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker of workers.py."""
-    config.addinivalue_line("markers", "group(name): tests with the same name run in the same worker")
-
-
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Run tests in workers, if requested and possible; None leaves it to pytest."""
-    workers = session.config.option.workers
-    if not workers or session.testsfailed or session.config.option.collectonly:
-        return None
-    if any("integration" in item.path.parts for item in session.items):
-        start_prepared()
-    run_in_workers(session, workers)
-    return True
-
-
+# Before pytest-xdist reads the groups.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Group unit tests by file, so that fixtures of a module run once; start with what takes longest."""
+    """Distribute unit tests by file, so that fixtures of a module run once; start with what takes longest.
+
+    Ten thousand groups of one test each would keep pytest-xdist's controller busy for half a minute.
+    """
 
     def place(item: pytest.Item) -> int:
         file = item.path.relative_to(UNIT).as_posix() if item.path.is_relative_to(UNIT) else ""
         if file in SPREAD:
             return len(LONGEST) + 1
         if file:
-            item.add_marker(pytest.mark.group(file.removesuffix(".py").replace("/test_", "/")))
-        group = item.get_closest_marker("group")
+            item.add_marker(pytest.mark.xdist_group(file.removesuffix(".py").replace("/test_", "/")))
+        group = item.get_closest_marker("xdist_group")
         return LONGEST.index(group.args[0]) if group and group.args[0] in LONGEST else len(LONGEST)
 
     items.sort(key=place)

@@ -35,20 +35,10 @@ _KINDS = {
     "other": ("gpuledger.cli.agent", "gpuledger.cli.collect", "gpuledger.cli.doctor", "gpuledger.cli.report"),
 }
 
-# Kept, because a fork does not wait for them: without a reference they would be reported as forgotten.
-_started: list[subprocess.Popen[bytes]] = []
-
 
 def is_preparable(env: Mapping[str, str]) -> bool:
     """Whether a program with these additional variables may be a fork."""
     return not any(name.startswith(_TOO_LATE) for name, value in env.items() if (name, value) != _DRIVER)
-
-
-def start_prepared() -> None:
-    """Start all prepared processes now, so that the forks of this process share them."""
-    for kind in _KINDS:
-        for with_driver in (False, True):
-            _prepared(kind, with_driver)
 
 
 class PreparedProcess:
@@ -128,7 +118,6 @@ def _prepared(kind: str, with_driver: bool) -> socket.socket:
         command = [sys.executable, __file__, kind, str(theirs.fileno())]
         env = {**os.environ, **(dict([_DRIVER]) if with_driver else {})}
         process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        _started.append(process)
 
     def end() -> None:
         ours.close()

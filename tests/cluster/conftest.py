@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             needs_node = "node" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.group("node" if needs_node else "control-plane"))
+            item.add_marker(pytest.mark.xdist_group("node" if needs_node else "control-plane"))
 
 
 @pytest.fixture(scope="session")

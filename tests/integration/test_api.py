@@ -19,7 +19,7 @@ from gpuledger.web.api.endpoints import ENDPOINTS
 from running import Server, get, serving_prepared, wait_until
 
 # All tests run in one worker, which starts one server.
-pytestmark = pytest.mark.group("api")
+pytestmark = pytest.mark.xdist_group("api")
 
 API = "/api/v1/"
 

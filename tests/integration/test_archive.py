@@ -14,7 +14,7 @@ from gpuledger import __version__
 from running import Program, get
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.group("archive")
+pytestmark = pytest.mark.xdist_group("archive")
 
 
 @pytest.fixture(scope="module")

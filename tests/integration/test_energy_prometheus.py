@@ -10,7 +10,7 @@ import pytest
 from running import Prometheus, Server, prometheus, serving_prepared, wait_until
 
 # One worker, with one node and one Prometheus for all tests.
-pytestmark = pytest.mark.group("energy")
+pytestmark = pytest.mark.xdist_group("energy")
 
 # The simulator runs at four times the speed, so rate() returns four times the watts.
 SPEED = 4

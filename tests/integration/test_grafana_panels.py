@@ -29,7 +29,7 @@ from dashboards import (
 from running import assert_each, prometheus, serving_prepared, wait_for_each
 from stack import copy_rules
 
-pytestmark = pytest.mark.group("grafana")
+pytestmark = pytest.mark.xdist_group("grafana")
 
 IDLE = """
 gpus:

@@ -35,7 +35,7 @@ from running import Program, Prometheus, free_port, get, prometheus, wait_for_ea
 from service_discovery import Target, daemonset_pod, endpoint_targets, pod_targets
 from stack import COLLECTORS
 
-pytestmark = pytest.mark.group("monitors")
+pytestmark = pytest.mark.xdist_group("monitors")
 
 
 class Owner(NamedTuple):

@@ -19,7 +19,7 @@ from dashboards import EVERYTHING, FIXED, PanelQuery, each_dashboard, panel_quer
 from running import assert_each, get, victoria_metrics
 from stack import DEPLOY, RULES
 
-pytestmark = pytest.mark.group("recorded-counters")
+pytestmark = pytest.mark.xdist_group("recorded-counters")
 
 STEP, HALF = 15, 2400
 OWNER = 'owner_kind="pod",namespace="ml",pod="t",container="main"'

@@ -17,7 +17,7 @@ from focus_rules import broken_rules
 from running import Prometheus, Server, free_port, gpuledger, prometheus, serving_prepared, wait_until
 
 # One worker, with one set of nodes and one Prometheus for all tests.
-pytestmark = pytest.mark.group("fleet")
+pytestmark = pytest.mark.xdist_group("fleet")
 
 # The simulators run at four times the speed of Prometheus.
 SPEED = 4

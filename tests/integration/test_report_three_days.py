@@ -34,7 +34,7 @@ from report_helpers import EVER, HOUR, exact_costs, folded, lines_of, quarters, 
 from unit.sources.simulator.support import UNIX, Node
 
 # One worker simulates the days for all tests.
-pytestmark = pytest.mark.group("three-days")
+pytestmark = pytest.mark.xdist_group("three-days")
 
 DAY = 24 * HOUR
 # The longest interval that the ledger books.

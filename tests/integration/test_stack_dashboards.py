@@ -18,7 +18,7 @@ from dashboards import (
 from running import serving_prepared, wait_for_each, wait_until
 from stack import EXPORTER, StackPrometheus, stack_prometheus
 
-pytestmark = pytest.mark.group("stack-dashboards")
+pytestmark = pytest.mark.xdist_group("stack-dashboards")
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from running import serving_prepared, wait_until
 from stack import EXPORTER, StackPrometheus, alerts, stack_prometheus
 
 # One worker starts the shared processes.
-pytestmark = pytest.mark.group("stack-queries")
+pytestmark = pytest.mark.xdist_group("stack-queries")
 
 DOC = (Path(__file__).parents[2] / "docs/queries.md").read_text()
 SCENARIO = """

@@ -52,7 +52,7 @@ PATHS = {
 }
 GPUS = f"/{PATHS['GpuMonitor']}/gpus"
 KEPT = ROOT / "deploy/helm/gpuledger/files/crds" / f"{GPU_MONITORS}.yaml"
-pytestmark = pytest.mark.group("crd-server")
+pytestmark = pytest.mark.xdist_group("crd-server")
 
 
 @pytest.fixture(scope="module")

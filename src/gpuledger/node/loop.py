@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import ceil
 from threading import Condition, Event, Lock, Thread
 
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable
@@ -20,13 +21,19 @@ from gpuledger.node.health import OK, SOURCE, HealthTracker, Pause, status_of
 _WINDOW = 10
 _CALM = 100
 _SLOWEST = 8
+# The interval of a slow command: longer than its last reads by this factor, and never so long that no GPU
+# time is watched.
+_PACE_WINDOW = 3
+_PACE_FACTOR = 1.25
+_LONGEST_PACE = 0.8 * LONGEST_INTERVAL
 
 
 class AdaptiveInterval:
     """The interval between ticks, adapted to how long they take. All times are seconds.
 
     Doubles, up to 8 times the requested interval, when the median of ten ticks exceeds a fifth of it. Halves
-    again after a hundred ticks below a tenth of it.
+    again after a hundred ticks below a tenth of it. For a source that runs a command (`follow_tick`), ticks
+    that take longer than the interval set it at once.
     """
 
     def __init__(self, interval: float) -> None:
@@ -34,6 +41,22 @@ class AdaptiveInterval:
         self.interval = interval
         self._recent: deque[float] = deque(maxlen=_WINDOW)
         self._calm = 0
+        # The last ticks while the interval follows them.
+        self._pace: deque[float] = deque(maxlen=_PACE_WINDOW)
+
+    def follow_tick(self, seconds: float) -> bool:
+        """Record the duration of a tick that ran a command; True when this changed the interval.
+
+        The time of a command is not this program's: it only must not make readings stale.
+        """
+        if seconds <= self.requested:
+            self._pace.clear()
+            wanted = self.requested
+        else:
+            self._pace.append(seconds)
+            wanted = float(ceil(_PACE_FACTOR * max(self._pace)))
+            wanted = max(self.requested, min(wanted, _LONGEST_PACE))
+        return wanted != self.interval and self._change(wanted)
 
     def add_tick(self, seconds: float) -> bool:
         """Record the duration of a tick; True when this changed the interval."""
@@ -339,8 +362,10 @@ class Node:
                 log.error("%s", status)
 
     def _adapt_interval(self, seconds: float) -> None:
-        before = self._interval.interval
-        if self._interval.add_tick(seconds):
+        before, info = self._interval.interval, self._source.info
+        runs_command = info.exit_code is not None
+        changed = self._interval.follow_tick if runs_command else self._interval.add_tick
+        if changed(seconds):
             now = self._interval.interval
             level = logging.WARNING if now > before else logging.INFO
             log.log(level, "a tick takes %.0f ms: the interval is now %g s", seconds * 1000, now)

@@ -55,6 +55,7 @@ _TEXTS: Final = (
     ("insufficient permissions", _PERMISSION),
     ("permission denied", _PERMISSION),
     ("insufficient external power", "connect all power cables of the card and restart the machine"),
+    ("no devices were found", "check lspci, and in a container which devices it has"),
     ("unknown error", _DEVICES_LOST),
 )
 
@@ -199,9 +200,9 @@ def unavailable_error(result: CommandResult, command: Command, timeout: float) -
     elif result.timed_out:
         reason = "timeout"
         message = (
-            f"{program} did not answer within {timeout:g} s: the driver or the connection hangs, or each call "
-            "is slow; enable persistence mode (nvidia-smi -pm 1), look for NVRM lines in the kernel log, or "
-            "raise --nvidia-smi-timeout"
+            f"{program} did not answer within {timeout:g} s: the driver or the connection hangs, or is slow; "
+            "look for NVRM lines in the kernel log, turn on persistence mode (nvidia-smi -pm 1), or raise "
+            "--nvidia-smi-timeout"
         )
     else:
         reason = failure_reason(result)

@@ -112,9 +112,9 @@ def is_mig_enabled(block: GpuBlock) -> bool:
 def down_reason(block: GpuBlock) -> str:
     """Return why the GPU is down (`GPU_IS_LOST`), or empty if it is up.
 
-    One cell that says so is enough for a GPU that is lost or requires a reset: the driver says it of the whole
-    GPU. Any other error counts only if none of LIVENESS_QUANTITIES has a value, because one failed sensor
-    does not mean a lost GPU.
+    One cell that says so is enough for a GPU that is lost or requires a reset: the driver says it of the
+    whole GPU. Any other error counts only if none of LIVENESS_QUANTITIES has a value, because one failed
+    sensor does not mean a lost GPU.
     """
     named = {absent_reason(cell) for cell in block.cells.values() if _WHOLE_GPU.search(cell)}
     found = [block.first_cell(cell_names.GPU_CELLS[quantity]) for quantity in cell_names.LIVENESS_QUANTITIES]

@@ -31,7 +31,7 @@ class SmiSettings:
     timeout: float = setting(
         "nvidia_smi.timeout",
         duration("s", lowest=0.1),
-        10.0,
+        30.0,
         "maximum time of one call of the command; after that it is killed",
         flags=("--nvidia-smi-timeout",),
     )

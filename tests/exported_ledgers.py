@@ -7,8 +7,9 @@ from pathlib import Path
 
 from builders import FakeClock, process
 from gpuledger.ledger.books.exporting import ExportScope, export_ledger
-from gpuledger.ledger.books.library import add_export, new_folder
+from gpuledger.ledger.books.library import add_export
 from gpuledger.ledger.books.manifest import Manifest
+from gpuledger.ledger.books.work_folder import work_folder
 from gpuledger.ledger.store.history import History
 from gpuledger.model.devices import Gpu
 from gpuledger.model.workload import Allocation
@@ -56,9 +57,10 @@ def write_export(
     form: str = "csv",
 ) -> tuple[Path, Manifest]:
     """Export a range of a ledger; return the directory of the export and its manifest."""
-    folder = new_folder(into)
-    with closing(History(file)) as history:
+    with closing(History(file)) as history, work_folder(into) as work:
+        written = work / "export"
+        written.mkdir()
         scope = ExportScope(node, f"{node}.example.com", quarters(*between), form)
-        manifest = export_ledger(history, scope, folder)
-    place, _ = add_export(folder, manifest, into)
+        manifest = export_ledger(history, scope, written)
+        place, _ = add_export(written, manifest, into)
     return place, manifest

@@ -11,6 +11,8 @@ from os import environ
 from pathlib import Path
 from typing import Any
 
+from gpuledger.config.node import configured_node_name
+from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, find_state_dir
@@ -81,6 +83,12 @@ def _file(place: Path) -> Path:
 def is_simulated(history: History) -> bool:
     """Whether the ledger's data come from a simulator or a recording."""
     return history.file.name != _MEASURED
+
+
+def node_of_ledger(history: History, values: Mapping[str, Any]) -> str:
+    """The node's name: as set (`node_name`, $NODE_NAME), else as `serve` stored it, else the host name."""
+    given = build_settings(DialectSettings, values).node_name or environ.get("NODE_NAME", "")
+    return given or history.node or configured_node_name(values, environ)
 
 
 def current_time_of(history: History) -> float:

@@ -228,6 +228,7 @@ def assemble_parts(
             clock,
             environ,
             zone=find_time_zone(build_settings(TimeZoneSettings, values).timezone),
+            node=configured_node_name(values, environ),
         )
         folder = None if store is None else store.file.parent
         try:

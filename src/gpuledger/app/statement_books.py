@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -11,10 +10,9 @@ from typing import Any
 
 from gpuledger.app.exported_reports import load_exports, report_from_exports
 from gpuledger.app.fleet_reports import report_from_prometheus
-from gpuledger.app.ledger_file import open_history
+from gpuledger.app.ledger_file import node_of_ledger, open_history
 from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.statement_verification import Range, StatementBooks, Surroundings, range_of
-from gpuledger.config.node import configured_node_name
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.ranges import ReportRange, RequestedRange
@@ -33,6 +31,10 @@ from gpuledger.model.settings import build_settings
 
 class NoBooks(GpuledgerError):
     """Nothing to compare a statement with: not a failure of the statement."""
+
+
+class MissingNode(GpuledgerError):
+    """The exported ledgers that the user named lack the node of a statement."""
 
 
 class LedgerBooks:
@@ -112,7 +114,8 @@ def open_books(
 ) -> Iterator[StatementBooks]:
     """Open what a statement was made of. Exported ledgers (`--books`) also serve for that of one ledger.
 
-    Raises NoBooks if there is nothing to compare it with, and GpuledgerError if that cannot be read.
+    Raises NoBooks if there is nothing to compare it with, MissingNode if `--books` lacks its node, and
+    GpuledgerError if that cannot be read.
     """
     fleet = build_settings(FleetSettings, values)
     folder = build_settings(ExportedBooksSettings, values).folder
@@ -129,9 +132,7 @@ def open_books(
         nodes = sorted(set(filter(None, statement.nodes.values())))
         try:
             with open_history(values) as history:
-                yield LedgerBooks(
-                    history, nodes[0] if nodes else configured_node_name(values, os.environ), progress
-                )
+                yield LedgerBooks(history, nodes[0] if nodes else node_of_ledger(history, values), progress)
         except LedgerNotFound as error:
             raise NoBooks(str(error)) from None
 
@@ -164,7 +165,10 @@ def _exported_books(statement: Statement, folder: str, progress: Progress) -> St
         nodes = set(statement.nodes.values())
         exports = [export for export in exports if export.manifest.node in nodes]
         if not exports:
-            raise NoBooks(f"{folder} has no exported ledger of {', '.join(sorted(nodes))}")
+            raise MissingNode(
+                f"{folder} has no exported ledger of {', '.join(sorted(nodes))}: export it there, or omit "
+                "--books to verify only the file"
+            )
 
     def report(terms: StatementTerms, within: Range) -> UsageReport:
         return report_from_exports(

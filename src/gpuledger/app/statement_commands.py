@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuledger.app.statement_books import NoBooks, open_books
+from gpuledger.app.statement_books import MissingNode, NoBooks, open_books
 from gpuledger.app.statement_verification import VerificationResult, verify_amounts, verify_file
 from gpuledger.app.statements import (
     MadeReport,
@@ -26,7 +26,7 @@ from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.host.settings import TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, Prices, TeamSettings
-from gpuledger.ledger.report.statement.content import Statement, statement_as_json
+from gpuledger.ledger.report.statement.content import PROMETHEUS, Statement, statement_as_json
 from gpuledger.ledger.report.statement.digests import HASH, seal_statement
 from gpuledger.ledger.report.statement.page import statement_page
 from gpuledger.ledger.report.statement.terms import StatementTerms
@@ -36,12 +36,27 @@ from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.model.settings import build_settings, declared_settings
 from gpuledger.model.text import escape_to_one_line
 
-HTML = "html"
+HTML, TABLE = "html", "table"
+# Flags that name a file, and those of a report that a statement determines.
+_FILES = ("statement", "verify", "after")
+_OF_STATEMENT = ("in", "since", "until", "by", "every", "top", "account")
 _EQUAL, _DIFFERENT = 0, 1
 
 
-def check_statement_flags(options: StatementSettings, settings: ReportSettings) -> None:
-    """Raise UsageError for flags that exclude or need each other, and for a file that exists."""
+def check_statement_flags(
+    options: StatementSettings, settings: ReportSettings, flags: Mapping[str, Sequence[str]]
+) -> None:
+    """Raise UsageError for flags that exclude or need each other, and for a file that exists.
+
+    `flags` are the texts of the command line by setting.
+    """
+    for name in _FILES:
+        if flags.get(f"report.{name}", ("",))[-1] == "-":
+            raise UsageError(
+                f"--{name} -: a statement is neither read from stdin nor written to stdout: name a file"
+            )
+    if options.verify:
+        _check_verify_flags(settings, flags)
     if options.file and options.verify:
         raise UsageError("--statement and --verify exclude each other: write a statement, or verify one")
     if options.after and not (options.file or options.verify):
@@ -50,6 +65,19 @@ def check_statement_flags(options: StatementSettings, settings: ReportSettings) 
         raise UsageError(f"--statement has no --format {settings.format}: run the command once for each")
     if options.file:
         require_new_file(options.file)
+
+
+def _check_verify_flags(settings: ReportSettings, flags: Mapping[str, Sequence[str]]) -> None:
+    given = [f"--{name}" for name in _OF_STATEMENT if f"report.{name}" in flags]
+    if given:
+        raise UsageError(
+            f"--verify takes the range, the keys and all rows of the statement: omit {' and '.join(given)}"
+        )
+    if "report.format" in flags and settings.format not in (TABLE, HTML):
+        raise UsageError(
+            f"--verify has no --format {settings.format}: omit it, or print the page of the statement with "
+            "--format html"
+        )
 
 
 def write_statement(
@@ -77,13 +105,16 @@ def verify_statement(
     options: StatementSettings,
     settings: ReportSettings,
     values: Mapping[str, Any],
+    flags: Collection[str],
     progress: AbstractContextManager[Progress],
 ) -> int:
     """Verify a statement: its file, its chain, and its amounts. Prints the result; returns the exit status.
 
-    Raises UnreadableStatement for a file that is no statement.
+    `flags` are the settings of the command line. Raises UnreadableStatement for a file that is no statement.
     """
     found = read_statement(options.verify)
+    if found.statement is not None:
+        _require_its_source(found.statement, flags)
     problems, seams = check_chain(found, options.after) if options.after else ([], [])
     results = [verify_file(found, options.verify, problems, seams)]
     is_page = settings.format == HTML
@@ -98,6 +129,19 @@ def verify_statement(
     return _EQUAL if all(result.is_equal for result in results) else _DIFFERENT
 
 
+def _require_its_source(statement: Statement, flags: Collection[str]) -> None:
+    """Raise UnreadableStatement for a flag that names another kind of source."""
+    is_scraped = statement.source == PROMETHEUS
+    other, right = (
+        ("books", "--prometheus URL") if is_scraped else ("prometheus", "its ledger or --books DIR")
+    )
+    if {"books": "report.books", "prometheus": "prometheus.url"}[other] in flags:
+        made = "a Prometheus" if is_scraped else "ledgers"
+        raise UnreadableStatement(
+            f"the statement cannot be compared with --{other}, because it was made from {made}: use {right}"
+        )
+
+
 def _printed(lines: Sequence[str]) -> str:
     """Lines for a terminal: names in a file are untrusted."""
     return "".join(f"{escape_to_one_line(line)}\n" for line in lines)
@@ -109,7 +153,7 @@ def _compare(statement: Statement, values: Mapping[str, Any], progress: Progress
             return verify_amounts(statement, books, _present_terms(statement.terms, values))
     except NoBooks as error:
         return VerificationResult([f"not compared, only the file was verified: {error}"], is_equal=True)
-    except NothingWatched as error:
+    except (NothingWatched, MissingNode) as error:
         return VerificationResult([f"DIFFERS: {error}"], is_equal=False)
     except GpuledgerError as error:
         raise UnreadableStatement(f"the statement cannot be compared: {error}") from None

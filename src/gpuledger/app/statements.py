@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -33,11 +32,8 @@ from gpuledger.ledger.report.statement.digests import (
     seal_statement,
     statement_hash,
 )
-from gpuledger.ledger.report.statement.parsed import (
-    MalformedStatement,
-    find_contradictions,
-    parse_statement,
-)
+from gpuledger.ledger.report.statement.laws import find_contradictions
+from gpuledger.ledger.report.statement.parsed import MalformedStatement, parse_statement
 from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.ledger.report.teams import Team
 from gpuledger.ledger.report.usage_report import UsageReport
@@ -48,6 +44,8 @@ from gpuledger.model.errors import GpuledgerError, UsageError
 SIMULATED = "Data of a simulator or a recording, not of hardware."
 # Bytes of a file: a month of thousands of GPUs and owners.
 _LARGEST = 1 << 30
+# Digits of an integer, which Python limits too.
+_LONGEST_INTEGER = 400
 # Alterations that a message names.
 _NAMED = 8
 _PLACE = re.compile(r"(?P<section>\w+)\[(?P<number>\d+)\]")
@@ -128,17 +126,20 @@ def follow_statement(statement: Statement, file: str) -> tuple[Statement, list[s
 def _seams(statement: Statement, before: Statement) -> Iterator[str]:
     """Sentences on how a statement joins the previous one."""
     zone = statement.terms.zone
-    ends, begins = (format_local_time(at / MICRO, zone) for at in (before.until, statement.since))
     if before.until < statement.since:
         yield (
-            f"GAP: the previous statement ends at {ends} and this one begins at {begins}: the time between "
-            "is in neither."
+            f"GAP: the previous statement ends at {_at(before.until, zone)} and this one begins at "
+            f"{_at(statement.since, zone)}: the time between is in neither."
+        )
+    elif before.since >= statement.until:
+        yield (
+            f"ORDER: the previous statement begins at {_at(before.since, zone)} and this one ends at "
+            f"{_at(statement.until, zone)}: the previous statement is the later one."
         )
     elif before.until > statement.since:
-        yield (
-            f"OVERLAP: the previous statement ends at {ends} and this one begins at {begins}: the time "
-            "between is in both."
-        )
+        both = (max(before.since, statement.since), min(before.until, statement.until))
+        begins, ends = (_at(unix, zone) for unix in both)
+        yield f"OVERLAP: the time from {begins} to {ends} is in the previous statement and in this one."
     for what, one, other in (
         ("nodes", sorted(set(before.nodes.values())), sorted(set(statement.nodes.values()))),
         ("currency", [before.terms.prices.currency], [statement.terms.prices.currency]),
@@ -147,6 +148,10 @@ def _seams(statement: Statement, before: Statement) -> Iterator[str]:
         if one != other:
             texts = [", ".join(names) or "none" for names in (one, other)]
             yield f"The previous statement has the {what} {texts[0]}, this one {texts[1]}."
+
+
+def _at(microseconds: int, zone: tzinfo) -> str:
+    return format_local_time(microseconds / MICRO, zone)
 
 
 def statement_text(statement: Statement) -> str:
@@ -165,6 +170,9 @@ def _section(part: object) -> str:
 
 def require_new_file(file: str) -> None:
     """Raise UsageError if there is such a file: a statement that was sent is never overwritten."""
+    # Unlike that of Path, it raises nothing for a name that is too long.
+    if os.path.isdir(file) or file.endswith(os.sep):  # noqa: PTH112
+        raise UsageError(f"--statement {file} is a directory: add the name of a file")
     if os.path.lexists(file):
         _refuse_file(file)
 
@@ -176,7 +184,7 @@ def _refuse_file(file: str) -> NoReturn:
 def write_new_file(file: str, text: str) -> None:
     """Write a file that does not exist yet: all of it or nothing. Raises GpuledgerError."""
     path = Path(file)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{time.time_ns()}.tmp")
+    temporary = path.with_name(f".gpuledger-{os.getpid()}-{time.time_ns()}.tmp")
     try:
         with temporary.open("x", encoding="ascii") as opened:
             opened.write(text)
@@ -222,7 +230,8 @@ def read_statement(file: str) -> StatementFile:
     content = _read_json(file)
     alterations = find_alterations(content)
     found = content.get(VERSION_KEY)
-    if found != VERSION and not alterations:
+    # Another version may have other digests of parts.
+    if found != VERSION and statement_hash(content) == content.get(HASH):
         raise UnreadableStatement(
             f"{file} is a statement of version {found}, and this gpuledger reads version {VERSION}: use the "
             f"gpuledger that wrote it ({content.get('program', 'version unknown')}), or a newer one"
@@ -236,10 +245,12 @@ def read_statement(file: str) -> StatementFile:
         return StatementFile(sha256, None, _alteration_texts(content, alterations))
     problems = _alteration_texts(content, alterations)
     if not problems:
-        places = find_contradictions(content, statement)
-        problems = [
-            f"{_place_text(content, place)} does not follow from the other amounts" for place in places
-        ]
+        try:
+            found_wrong = find_contradictions(content, statement)
+        except ValueError:
+            # Sums of crafted fractions can have more digits than Python prints.
+            found_wrong = {"total": "cannot be computed: amounts have too many digits"}
+        problems = [f"{_place_text(content, place)} {wrong}" for place, wrong in found_wrong.items()]
     return StatementFile(sha256, statement, problems)
 
 
@@ -251,7 +262,12 @@ def _read_json(file: str) -> dict[str, Any]:
         except ValueError:
             content = _parse_json(_TEXT_OR_NUMBER.sub(_quoted, text))
     except OSError as error:
-        raise UnreadableStatement(f"cannot read the statement {file}: {error.strerror}") from None
+        remedy = (
+            "name a file in it"
+            if error.errno == errno.EISDIR
+            else "check the name and the permissions of the file"
+        )
+        raise UnreadableStatement(f"cannot read the statement {file}: {error.strerror}; {remedy}") from None
     except (ValueError, RecursionError) as error:
         raise UnreadableStatement(f"{file} is not a statement: it is not JSON ({error})") from None
     if not isinstance(content, dict) or VERSION_KEY not in content:
@@ -260,7 +276,24 @@ def _read_json(file: str) -> dict[str, Any]:
 
 
 def _parse_json(text: bytes) -> Any:
-    return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    return json.loads(
+        text,
+        parse_float=OtherNumber,
+        parse_int=_parse_integer,
+        parse_constant=_refuse_constant,
+        object_pairs_hook=_unique,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNumber:
+    """A number that no statement has: with a decimal point or an exponent, or with too many digits."""
+
+    text: str
+
+
+def _parse_integer(digits: str) -> int | OtherNumber:
+    return int(digits) if len(digits) <= _LONGEST_INTEGER else OtherNumber(digits)
 
 
 def _quoted(found: re.Match[bytes]) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sqlite3
 import sys
@@ -14,10 +13,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuledger.app.flags import build_parser, parse_flags
-from gpuledger.app.ledger_file import current_time_of, is_simulated, ledger_file, open_history
+from gpuledger.app.ledger_file import (
+    current_time_of,
+    is_simulated,
+    ledger_file,
+    node_of_ledger,
+    open_history,
+)
 from gpuledger.config.books import BooksSettings
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, BOOKS_GROUPS, configured_node_name
+from gpuledger.config.node import ALL_GROUPS, BOOKS_GROUPS
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
@@ -32,9 +37,9 @@ from gpuledger.ledger.books.library import (
     describe_range,
     export_notes,
     merge_exports,
-    new_folder,
 )
 from gpuledger.ledger.books.table_files import require_format
+from gpuledger.ledger.books.work_folder import abandoned_folders, is_write_error, work_folder
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.ranges import choose_period, parse_range
 from gpuledger.ledger.store.watched_range import resolve_watched_range
@@ -85,6 +90,11 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return action.run(words, settings, values)
     except sqlite3.Error as error:
+        if "disk I/O" in str(error) or is_write_error(error):
+            raise GpuledgerError(
+                f"the ledger cannot be opened ({error}), which also writes files beside it: check the space, the "
+                "quota and the limit of file sizes there (`df`, `quota`, `ulimit -f`)"
+            ) from None
         raise GpuledgerError(
             f"the ledger cannot be read ({error}): run `gpuledger books check`, or try again when no other "
             "program reads it"
@@ -102,6 +112,7 @@ def _check(words: Sequence[str], _: BooksSettings, values: Mapping[str, Any]) ->
     place = Path(words[0]) if words else ledger_file(values)
     if place.is_dir() and words:
         return _check_exports(place)
+    _write_leftovers(place.parent)
     problems = 0
     for problem in check_ledger(place):
         problems += not problem.is_note
@@ -118,7 +129,16 @@ def _check_exports(folder: Path) -> int:
     for problem in problems:
         sys.stdout.write(f"problem: {problem}\n")
     _write_notes(exports)
+    _write_leftovers(folder)
     return int(bool(problems))
+
+
+def _write_leftovers(folder: Path) -> None:
+    for left in abandoned_folders(folder):
+        sys.stdout.write(
+            f"note: {left} is of a command that was killed, and can have a copy of a ledger: remove it; the "
+            "next export, merge or backup into that directory removes it, too\n"
+        )
 
 
 def _backup(words: Sequence[str], _: BooksSettings, values: Mapping[str, Any]) -> int:
@@ -137,14 +157,13 @@ def _export(words: Sequence[str], settings: BooksSettings, values: Mapping[str, 
         period = settings.period or ("" if settings.since else "last month")
         requested = parse_range(settings.since, settings.until, period, current_time_of(history), zone)
         within = resolve_watched_range(history, requested)
-        node = configured_node_name(values, os.environ)
+        node = node_of_ledger(history, values)
         scope = ExportScope(node, socket.gethostname(), within, settings.format, is_simulated(history))
-        folder = new_folder(into)
-        try:
-            manifest = export_ledger(history, scope, folder)
-            place, is_new = add_export(folder, manifest, into)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with work_folder(into) as work:
+            written = work / "export"
+            written.mkdir()
+            manifest = export_ledger(history, scope, written)
+            place, is_new = add_export(written, manifest, into)
     for note in within.notes:
         sys.stderr.write(f"{note}\n")
     what = "written" if is_new else "was there already, with the same content"
@@ -177,7 +196,7 @@ def _write_notes(exports: Sequence[Export]) -> None:
 _FORGOTTEN = """\
 {file}: {name} is now {pseudonym} ({rows:,} values changed); no sum has changed.
 Not reached: backups, exported ledgers, statements and reports that were written before, Prometheus, logs, and
-freed blocks of the disk. Write exports of past months again, and remove the earlier ones.
+freed blocks of the disk. Exports: move those of past months away, write them again, compare, remove the old ones.
 """
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TextIO
 
 from gpuledger.app.flags import parse_command
-from gpuledger.app.ledger_file import current_time_of, open_history
-from gpuledger.config.node import EXPLAIN_GROUPS, configured_node_name
+from gpuledger.app.ledger_file import current_time_of, node_of_ledger, open_history
+from gpuledger.config.node import EXPLAIN_GROUPS
 from gpuledger.config.report import ExplainSettings
+from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
 from gpuledger.ledger.report.explain import Explanation
@@ -49,7 +49,9 @@ _LIMIT = 100
 def run(arguments: Sequence[str]) -> int:
     """Print the explanation."""
     who = "WHO: KIND:NAME of a report's row, a name, or a process id"
-    given, read = parse_command("explain", _ABOUT, _EXAMPLES, EXPLAIN_GROUPS, arguments, argument=who)
+    given, read = parse_command(
+        "explain", _ABOUT, _EXAMPLES, EXPLAIN_GROUPS, arguments, (DialectSettings,), argument=who
+    )
     values = read()
     settings = build_settings(ExplainSettings, values)
     period = choose_period(values, given.flags, "explain")
@@ -61,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
             resolve_watched_range(history, requested),
             build_settings(Prices, values),
             build_settings(TeamSettings, values).teams,
-            configured_node_name(values, os.environ),
+            node_of_ledger(history, values),
         )
         found = explain_usage(history, given.arguments[0], scope, _lists(settings))
         if settings.format != "text":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 import time
@@ -20,7 +19,7 @@ from gpuledger.app.exported_reports import (
 )
 from gpuledger.app.flags import parse_command
 from gpuledger.app.fleet_reports import report_from_prometheus
-from gpuledger.app.ledger_file import current_time_of, is_simulated, open_history
+from gpuledger.app.ledger_file import current_time_of, is_simulated, node_of_ledger, open_history
 from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.statement_commands import (
     HTML,
@@ -29,8 +28,9 @@ from gpuledger.app.statement_commands import (
     write_statement,
 )
 from gpuledger.app.statements import SIMULATED, MadeReport
-from gpuledger.config.node import REPORT_GROUPS, configured_node_name
+from gpuledger.config.node import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings, StatementSettings
+from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.settings import TimeZoneSettings
 from gpuledger.host.time_zone import find_time_zone
 from gpuledger.ledger.report.focus import as_focus, focus_keys
@@ -90,10 +90,23 @@ without a GPU:
 `gpuledger explain` itemizes the GPU time, energy and cost of a row.
 """
 
+# Flags that are never ignored.
+_NEVER_EMPTY = {
+    "report.statement": "a file",
+    "report.verify": "a file",
+    "report.after": "a file",
+    "report.books": "a directory",
+    "report.in": "a period",
+    "report.since": "a time",
+    "report.until": "a time",
+    "prometheus.url": "a URL",
+}
+
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report."""
-    given, read = parse_command("report", _ABOUT, _EXAMPLES, REPORT_GROUPS, arguments)
+    given, read = parse_command("report", _ABOUT, _EXAMPLES, REPORT_GROUPS, arguments, (DialectSettings,))
+    _require_values(given.flags)
     values = read()
     settings = build_settings(ReportSettings, values)
     settings = replace(settings, period=choose_period(values, given.flags))
@@ -106,9 +119,9 @@ def run(arguments: Sequence[str]) -> int:
     if exported:
         _require_one_source(given.flags)
     statements = build_settings(StatementSettings, values)
-    check_statement_flags(statements, settings)
+    check_statement_flags(statements, settings, given.flags)
     if statements.verify:
-        return verify_statement(statements, settings, values, _progress())
+        return verify_statement(statements, settings, values, given.flags, _progress())
     if exported:
         made = report_from_books(settings, exported, values)
     elif fleet.url and "state_dir" not in given.flags:
@@ -121,6 +134,16 @@ def run(arguments: Sequence[str]) -> int:
         account = made.origin if made.source == PROMETHEUS else socket.gethostname()
         sys.stdout.write(format_report(made.report, settings, account))
     return 0
+
+
+def _require_values(flags: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageError for an empty value, such as that of a shell variable that is not set."""
+    for key, what in _NEVER_EMPTY.items():
+        if key in flags and not flags[key][-1].strip():
+            name = "prometheus" if key == "prometheus.url" else key.partition(".")[2]
+            raise UsageError(
+                f"--{name}: expected {what}, not '{flags[key][-1]}'; is a shell variable not set?"
+            )
 
 
 def _require_one_source(flags: Collection[str]) -> None:
@@ -163,9 +186,9 @@ def report_from_fleet(
 
 def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> MadeReport:
     """The report from this machine's ledger. Raises GpuledgerError."""
-    node = configured_node_name(values, os.environ)
     zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
     with open_history(values) as history, _progress() as progress:
+        node = node_of_ledger(history, values)
         now = current_time_of(history)
         requested = parse_range(settings.since, settings.until, settings.period, now, zone)
         # An unknown grouping is reported before an empty range.

@@ -13,9 +13,10 @@ from gpuledger.model.text import clean_name
 # In seconds. A directory that was down, or a user created meanwhile, is found at the next try.
 _NAME_GOOD_FOR: Final = 3600.0
 _MISS_GOOD_FOR: Final = 60.0
-# A tick waits this long for the first answer, which a local cache (SSSD, nscd) gives in less than a
-# millisecond; it never waits while another answer is due.
+# All calls together wait this long in each period: a local cache (SSSD, nscd) answers in less than a
+# millisecond. None waits while another answer is due.
 _PATIENCE: Final = 0.01
+_PATIENCE_PERIOD: Final = 1.0
 _MOST_NAMES: Final = 1024
 
 
@@ -37,7 +38,7 @@ class _Answer(NamedTuple):
 class NameService:
     """Caches names of users, and looks up unknown ones in a thread, which it starts for the first.
 
-    `changes` grows whenever a name became known after `name` had returned none.
+    `changes` grows whenever a name became known after `name` had returned none. Thread-safe.
     """
 
     def __init__(
@@ -46,13 +47,18 @@ class NameService:
         *,
         elapsed: Callable[[], float] = monotonic,
         patience: float = _PATIENCE,
+        period: float = _PATIENCE_PERIOD,
     ) -> None:
         self.changes = 0
         self._look_up = look_up
         self._elapsed = elapsed
-        self._patience = patience
+        self._patience, self._period = patience, period
+        # How long calls may still wait, and when that was last renewed.
+        self._patience_left = patience
+        self._renewed = elapsed()
         self._answers: dict[int, _Answer] = {}
-        self._pending: set[int] = set()
+        # By uid: whether `name` has returned none since the request.
+        self._pending: dict[int, bool] = {}
         self._queue: SimpleQueue[int] = SimpleQueue()
         self._answered = Condition()
         self._thread: Thread | None = None
@@ -60,17 +66,27 @@ class NameService:
     def name(self, uid: int) -> str:
         """The user's name; empty if there is none, or as long as it is not known."""
         with self._answered:
-            known = self._answers.get(uid)
-            if (known is None or known.until <= self._elapsed()) and uid not in self._pending:
+            known, now = self._answers.get(uid), self._elapsed()
+            if (known is None or known.until <= now) and uid not in self._pending:
                 is_first = not self._pending
                 self._ask(uid)
                 if known is None and is_first:
-                    self._answered.wait_for(lambda: uid in self._answers, self._patience)
+                    self._wait(uid, now)
             found = self._answers.get(uid)
-            return found.name if found else ""
+            name = found.name if found else ""
+            if uid in self._pending and not name:
+                self._pending[uid] = True
+            return name
+
+    def _wait(self, uid: int, now: float) -> None:
+        if now - self._renewed >= self._period:
+            self._renewed, self._patience_left = now, self._patience
+        if self._patience_left > 0:
+            self._answered.wait_for(lambda: uid in self._answers, self._patience_left)
+            self._patience_left -= self._elapsed() - now
 
     def _ask(self, uid: int) -> None:
-        self._pending.add(uid)
+        self._pending[uid] = False
         self._queue.put(uid)
         if self._thread is None:
             self._thread = Thread(target=self._run, name="user names", daemon=True)
@@ -88,6 +104,6 @@ class NameService:
                 kept = name or (before.name if before else "")
                 until = self._elapsed() + (_NAME_GOOD_FOR if name else _MISS_GOOD_FOR)
                 self._answers[uid] = _Answer(kept, until)
-                self._pending.discard(uid)
-                self.changes += bool(name)
+                was_missed = self._pending.pop(uid, False)
+                self.changes += was_missed and bool(name)
                 self._answered.notify_all()

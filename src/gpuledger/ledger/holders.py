@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from gpuledger.ledger.service_processes import NO_PROCESSES
 from gpuledger.ledger.time.account import OwnerNames
-from gpuledger.ledger.time.split import is_drawing_busy
+from gpuledger.ledger.time.split import using_processes
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.snapshot import Reading, Snapshot
-from gpuledger.model.workload import Allocation, Workload
+from gpuledger.model.workload import UNSEEN, Allocation, Workload
 
 # Reasons of a process that is in an unknown pod, or in a container that may be inside a pod.
 _UNNAMED = frozenset({"pod_name", "container_name", "container_unnamed"})
@@ -38,7 +38,12 @@ def is_same_pod(process: Workload, allocated: Workload) -> bool:
 
 
 def may_be_pod(process: Workload, allocated: Workload) -> bool:
-    """Whether a process of an unknown pod or container can be in the pod that the Device is allocated to."""
+    """Whether a process of an unknown pod or container can be in the pod that the Device is allocated to.
+
+    A process of which nothing could be read can be that of any owner.
+    """
+    if process.missing in UNSEEN and not process.pod_uid:
+        return True
     if allocated.kind != "pod" or process.missing not in _UNNAMED:
         return False
     return process.kind == "container" or (
@@ -67,13 +72,10 @@ def _draws(reading: Reading) -> bool:
     return any(not process.computes for process in reading.processes or ())
 
 
-def _drawing(processes: Iterable[GpuProcess], allocated: list[Workload]) -> Iterator[GpuProcess]:
+def _drawing(processes: Sequence[GpuProcess], allocated: list[Workload]) -> Iterator[GpuProcess]:
     names = OwnerNames([*allocated, *(process.workload for process in processes)])
     having = {names.key(owner) for owner in allocated}
-    holders = having | {names.key(process.workload) for process in processes if process.computes}
+    using = {process.key for process in using_processes(processes, names, having)}
     for process in processes:
-        if process.computes:
-            continue
-        owner = names.key(process.workload)
-        if owner not in having and not (is_drawing_busy(process) and holders <= {owner}):
+        if process.key not in using and names.key(process.workload) not in having:
             yield process

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+
+# NVIDIA's superchips have their CPU, its memory and one or more GPUs on one module.
+_SUPERCHIP = re.compile(r"\bG[HB][23]00\b")
+
+
+def is_superchip(name: str) -> bool:
+    """Whether the energy counter of a GPU with this name covers its whole module: GH200, GB200, GB300."""
+    return _SUPERCHIP.search(name) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ class Quantity:
     Values above `highest` are physically impossible: drivers have returned 4294967295 % and 1.4e16 % (DCGM
     issue 199). Such a value is dropped and counted, never clamped. `slow` quantities change rarely and are
     read less often. NVML provides `profiling` quantities only through GPM (Hopper and newer); older GPUs need
-    DCGM's profiling module. Without `under_mig` a GPU in MIG mode lacks the quantity. A `shared` quantity belongs
-    to the GPU instance: its compute instances all report the same value.
+    DCGM's profiling module. Without `under_mig` a GPU in MIG mode lacks the quantity. A `shared` quantity
+    belongs to the GPU instance: its compute instances all report the same value.
     """
 
     key: str

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.devices import Device, Gpu, Instance, is_superchip
 from gpuledger.model.process import AccountingRecord, GpuProcess, UtilizationSample
-from gpuledger.model.quantities import Quantity
+from gpuledger.model.quantities import ENERGY, Quantity
 from gpuledger.model.workload import Allocation
 
 # Maximum length of an interval in seconds. After a longer gap (a suspend, a driver that hangs) energy is
@@ -84,6 +84,11 @@ class Reading:
         """Returns the value in the quantity's unit, or None if the Device did not report it."""
         return self.values.get(quantity)
 
+    @property
+    def counts_module_energy(self) -> bool:
+        """Whether its energy counter covers the whole module of a superchip; its power does not."""
+        return self.supported.get(ENERGY.key, ENERGY in self.values) and is_superchip(self.device.gpu.name)
+
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
@@ -111,9 +116,9 @@ class Snapshot:
     Instances. `devices_failed` is true if the Devices could not be listed completely. Hardware counters
     restart when `boot_id` (`/proc/sys/kernel/random/boot_id`) or `driver_load` (start of the driver's kernel
     threads) changes; each is empty if unknown. `allocations_complete` is False while a configured source of
-    Allocations does not answer. `suspended` is for how long the machine was suspended since its boot, read
-    together with `elapsed`; `interval` is the time that was planned from the last tick to this one. Both are
-    seconds, None if unknown.
+    Allocations does not answer, or it is not known what it lists. `suspended` is for how long the machine was
+    suspended since its boot, read together with `elapsed`; `interval` is the time that was planned from the
+    last tick to this one. Both are seconds, None if unknown.
     """
 
     unix: float
@@ -134,8 +139,8 @@ class Snapshot:
 
     # Readings that list processes: all except Gpus that have MIG Instances. Computed once: used often.
     process_readings: tuple[Reading, ...] = field(init=False, compare=False, repr=False)
-    # Compute instances that share the memory of a GPU instance with a lower one, which is the value. Exporting
-    # `shared` quantities only of the lowest keeps their sum right.
+    # Compute instances that share the memory of a GPU instance with a lower one, the value. `shared`
+    # quantities are exported only for the lowest, so that their sum is right.
     memory_shared_with: Mapping[Device, Instance] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -166,4 +171,4 @@ def _memory_sharers(devices: Iterable[Device]) -> dict[Device, Instance]:
     instances = [device for device in devices if isinstance(device, Instance)]
     for each in sorted(instances, key=lambda instance: instance.ci):
         lowest.setdefault((each.parent, each.gi), each)
-    return {each: first for each in instances if (first := lowest[each.parent, each.gi]) is not each}
+    return {each: first for each in instances if (first := lowest[each.parent, each.gi]) != each}

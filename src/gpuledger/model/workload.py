@@ -87,6 +87,8 @@ UNKNOWN = Workload()
 PENDING_NAMES = frozenset({"pod_name", "container_name"})
 # Values of `missing` for an owner that is known, of which an owner index could still supply a better name.
 BETTER_NAMES = frozenset({"container_unnamed", "inner_name"})
+# Values of `missing` for a process of which the host could read nothing: it can be anybody's.
+UNSEEN = frozenset({"pid_namespace", "permission", "not_found", "exited"})
 
 
 def best_known(owner: Workload) -> Workload:

@@ -31,9 +31,9 @@ _LONGEST_PACE = 0.8 * LONGEST_INTERVAL
 class AdaptiveInterval:
     """The interval between ticks, adapted to how long they take. All times are seconds.
 
-    Doubles, up to 8 times the requested interval, when the median of ten ticks exceeds a fifth of it. Halves
-    again after a hundred ticks below a tenth of it. For a source that runs a command (`follow_tick`), ticks
-    that take longer than the interval set it at once.
+    Doubles, up to 8 times the requested interval, when the median of ten ticks exceeds a fifth of it, as long
+    as GPU time is watched. Halves again after a hundred ticks below a tenth of it. A command that takes
+    longer than the interval sets it at once.
     """
 
     def __init__(self, interval: float) -> None:
@@ -44,29 +44,31 @@ class AdaptiveInterval:
         # The last ticks while the interval follows them.
         self._pace: deque[float] = deque(maxlen=_PACE_WINDOW)
 
-    def follow_tick(self, seconds: float) -> bool:
-        """Record the duration of a tick that ran a command; True when this changed the interval.
+    def add_tick(self, seconds: float, *, of_command: bool = False) -> bool:
+        """Record the duration of a tick; True when this changed the interval.
 
-        The time of a command is not this program's: it only must not make readings stale.
+        The same slow command runs in each tick: its first duration is that of the next ones. Any other tick
+        may be slow once.
         """
-        if seconds <= self.requested:
-            self._pace.clear()
-            wanted = self.requested
-        else:
-            self._pace.append(seconds)
-            wanted = float(ceil(_PACE_FACTOR * max(self._pace)))
-            wanted = max(self.requested, min(wanted, _LONGEST_PACE))
-        return wanted != self.interval and self._change(wanted)
-
-    def add_tick(self, seconds: float) -> bool:
-        """Record the duration of a tick; True when this changed the interval."""
+        if of_command and (self._pace or seconds > self.interval):
+            return self._follow(seconds)
         self._recent.append(seconds)
         self._calm = self._calm + 1 if seconds < self.interval / 10 else 0
-        if self._is_slow() and self.interval < self.requested * _SLOWEST:
+        watches = self.interval * 2 < LONGEST_INTERVAL or self.interval >= LONGEST_INTERVAL
+        if self._is_slow() and self.interval < self.requested * _SLOWEST and watches:
             return self._change(self.interval * 2)
         if self._calm >= _CALM and self.interval > self.requested:
             return self._change(self.interval / 2)
         return False
+
+    def _follow(self, seconds: float) -> bool:
+        if seconds <= self.requested:
+            self._pace.clear()
+            return self._change(self.requested)
+        self._pace.append(seconds)
+        slowest = float(ceil(_PACE_FACTOR * max(self._pace)))
+        wanted = max(self.requested, min(slowest, _LONGEST_PACE))
+        return wanted != self.interval and self._change(wanted)
 
     def _is_slow(self) -> bool:
         return len(self._recent) == _WINDOW and _median(self._recent) > self.interval / 5
@@ -363,9 +365,7 @@ class Node:
 
     def _adapt_interval(self, seconds: float) -> None:
         before, info = self._interval.interval, self._source.info
-        runs_command = info.exit_code is not None
-        changed = self._interval.follow_tick if runs_command else self._interval.add_tick
-        if changed(seconds):
+        if self._interval.add_tick(seconds, of_command=info.exit_code is not None):
             now = self._interval.interval
             level = logging.WARNING if now > before else logging.INFO
             log.log(level, "a tick takes %.0f ms: the interval is now %g s", seconds * 1000, now)

@@ -176,7 +176,8 @@ def access_remedy(directory: Path) -> str:
     if found.st_mode & bits == bits:
         return (
             "its mode allows writing, so a security module forbids it: look for SELinux's denial with "
-            f"`ausearch -m avc -ts recent`, and for the label with `ls -dZ {directory}` (in a container, mount it with :z)"
+            f"`ausearch -m avc -ts recent`, and for the label with `ls -dZ {directory}` "
+            "(in a container, mount it with :z)"
         )
     return f"allow user {user} to write to it (`chown {user} {directory}`, or chmod)"
 

@@ -68,8 +68,9 @@ def prefers_smi(smi: SmiSettings, load: Callable[[], object] = load_library) -> 
 
 def _open_smi(settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock) -> Source:
     from gpuledger.sources.smi.command import Command
+    from gpuledger.sources.smi.loop_mode import LoopProcess
     from gpuledger.sources.smi.source import SmiSource
 
     # Pids of a remote machine must not be looked up on this one.
     smi_host = RemoteHost() if Command(smi.command).is_remote else host
-    return SmiSource(smi, settings.devices, smi_host, clock)
+    return SmiSource(smi, settings.devices, smi_host, clock, start_loop=LoopProcess)

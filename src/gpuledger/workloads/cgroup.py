@@ -179,6 +179,7 @@ CGROUP_FORMS = (
     ),
     CgroupForm("user", r"user-(?P<uid>\d{1,10})\.slice", "systemd-logind: everything of a login"),
     CgroupForm("user", r"user@(?P<uid>\d{1,10})\.service", "systemd: a user's own service manager"),
+    CgroupForm("user", r"user-libpod_pod_[0-9a-f]{64}\.slice", "Podman, rootless, older: a pod of Podman"),
     CgroupForm(
         "unit", r"(?P<unit>[^/]+\.(?:service|scope))", "systemd: a service, or a scope such as session-3"
     ),
@@ -206,9 +207,9 @@ class CgroupOwner:
     uid of the process (sudo, user namespaces); of a Flux job it is Flux's own. `container` is a name, set
     only if paths contain names (LXC, nspawn). `job` is a Slurm job id, or a SLUID if Slurm writes that; for
     kind `job` it is the id as written by the batch system that `runtime` names. `missing` is the reason why
-    the owner is incomplete. `outer` is the pod, job or container in which this pod or container runs (kind,
-    k3k, Docker in Docker). `inner_container` is the id of a container that runs inside the pod's
-    container.
+    the owner is incomplete. `outer` is the pod, job, container or login in which this pod or container runs
+    (kind, k3k, Docker in Docker, rootless Podman). `inner_container` is the id of a container that runs
+    inside the pod's container.
     """
 
     kind: str = "unknown"
@@ -269,7 +270,8 @@ def _parse_path(path: str) -> CgroupOwner:
 class _PathWalk:
     """Walks one path from the outside in. The deepest owner wins, except below a pod's container.
 
-    A pod or container within another owner keeps that one as `outer`.
+    A pod or container within another owner keeps that one as `outer`. Users create and name cgroups below
+    their login, and pods below their own: a pod or job there is no evidence, a container is one of the login.
     """
 
     def __init__(self) -> None:
@@ -281,6 +283,8 @@ class _PathWalk:
     def enter(self, form: CgroupForm, match: re.Match[str]) -> None:
         """Record the segments that matched `form`."""
         groups = match.groupdict()
+        if self._is_untrusted(form):
+            return
         if form.scope == "pod":
             self._enter_pod(groups)
         elif form.scope in ("cri", "container"):
@@ -289,7 +293,7 @@ class _PathWalk:
             self._enter_job(form, groups)
         elif form.scope == "user":
             self._in_login = self._in_login or not self._contained
-            self._set_uid(groups["uid"])
+            self._set_uid(groups.get("uid"))
         elif form.scope == "unit" and not self._contained and not self._owner.unit:
             self._owner.unit = clean_name(groups["unit"])
             self._owner.runtime = form.runtime
@@ -301,6 +305,12 @@ class _PathWalk:
         if owner.kind in ("pod", "slurm", "job"):
             owner.unit = ""
         return owner
+
+    def _is_untrusted(self, form: CgroupForm) -> bool:
+        if form.scope in ("slurm", "job"):
+            # A unit of Flux is checked by the uid of its processes.
+            return self._in_pod or (self._in_login and form.runtime != "flux")
+        return form.scope in ("pod", "cri") and self._in_login
 
     def _enter_pod(self, groups: dict[str, str]) -> None:
         pod_uid = groups["pod_uid"].replace("_", "-")
@@ -314,7 +324,7 @@ class _PathWalk:
     def _enclose(self) -> None:
         """Keep the owner so far: what follows runs inside it."""
         kind = self._kind()
-        if kind in ("pod", "slurm", "job", "container"):
+        if kind in ("pod", "slurm", "job", "container", "user"):
             self._owner.outer = replace(self._owner, kind=kind, unit="")
 
     def _enter_container(self, form: CgroupForm, groups: dict[str, str]) -> None:
@@ -322,7 +332,7 @@ class _PathWalk:
         if self._in_pod and (owner.container_id or "container_id" not in groups):
             owner.inner_container = groups.get("container_id") or owner.inner_container
             return
-        if not self._in_pod and self._contained:
+        if not self._in_pod and (self._contained or self._kind() == "user"):
             self._enclose()
         owner.container_id = groups.get("container_id") or ""
         owner.container = clean_name(unescape_unit_name(groups.get("container") or ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,52 +79,75 @@ def open_owner_indexes(
     for an unusable kubeconfig.
     """
     host = build_settings(HostSettings, values)
-    indexes: list[BackgroundIndex] = []
-    sources: list[AllocationSource] = []
-    pods: Callable[[], Pods] = lambda: NO_PODS  # noqa: E731  (replaced below)
-    allocating: list[AllocatingIndex] = []
     kubernetes = build_settings(KubernetesSettings, values)
-    names_pods = is_kubernetes_enabled(kubernetes, environment) and kubernetes.names != "none"
-    if is_kubernetes_enabled(kubernetes, environment):
-        kubernetes_indexes, source, pods, kubelet = _open_kubernetes(values, host, node, environment, clock)
-        indexes += kubernetes_indexes
-        sources.append(source)
-        allocating.append(kubelet)
-    slurm_settings = build_settings(SlurmSettings, values)
-    slurm = open_slurm_index(slurm_settings, host, clock, users)
-    if slurm is not None:
-        of_slurm = IdentityCache(slurm_allocations)
-        indexes.append(slurm)
-        # Enabled by a setting, or by a directory or cgroup of slurmd.
-        allocating.append(AllocatingIndex(slurm, is_named=True))
-        # A silent index has no cgroup tree, which alone says that a job still exists.
-        sources.append(StandingAllocations(slurm, lambda devices: of_slurm(slurm.value, devices), clock))
+    opened = _Opened()
+    pods: Callable[[], Pods] = lambda: NO_PODS  # noqa: E731  (replaced below)
+    is_enabled = is_kubernetes_enabled(kubernetes, environment)
+    if is_enabled:
+        pods = _open_kubernetes(opened, values, host, node, environment, clock)
+    slurm = _open_slurm(opened, build_settings(SlurmSettings, values), host, clock, users)
 
     def jobs() -> SlurmJobs:
         return NO_JOBS if slurm is None else slurm.value
 
-    job_map_settings = build_settings(JobMapSettings, values)
-    job_map = open_job_map_index(job_map_settings, clock)
-    if job_map is not None:
-        of_job_map = IdentityCache(partial(job_map_allocations, kind=job_map_settings.kind))
-        indexes.append(job_map)
-        allocating.append(AllocatingIndex(job_map, is_named=True))
+    def still_runs(owner: Workload) -> bool:
+        return slurm is not None and slurm.health.success and jobs().get(owner.job) is not None
 
-        def still_runs(owner: Workload) -> bool:
-            return slurm is not None and slurm.health.success and slurm.value.get(owner.job) is not None
-
-        sources.append(
-            StandingAllocations(
-                job_map, lambda devices: of_job_map(job_map.value, devices, jobs()), clock, still_runs
-            )
-        )
+    _open_job_map(opened, build_settings(JobMapSettings, values), clock, jobs, still_runs)
     containers = open_container_indexes(build_settings(ContainerSettings, values), clock=clock)
-    indexes += containers
+    opened.indexes += containers
+    names_pods = is_enabled and kubernetes.names != "none"
 
     def facts() -> OwnerFacts:
         return OwnerFacts(pods(), jobs(), tuple([list_runtime(index) for index in containers]), names_pods)
 
-    return OwnerIndexes(indexes, facts, sources, allocating)
+    return OwnerIndexes(opened.indexes, facts, opened.sources, opened.allocating)
+
+
+@dataclass
+class _Opened:
+    """What is opened so far: the parameters of OwnerIndexes."""
+
+    indexes: list[BackgroundIndex] = field(default_factory=list)
+    sources: list[AllocationSource] = field(default_factory=list)
+    allocating: list[AllocatingIndex] = field(default_factory=list)
+
+
+def _open_slurm(
+    opened: _Opened, settings: SlurmSettings, host: HostSettings, clock: Clock, users: PasswdUsers | None
+) -> PolledIndex[SlurmJobs] | None:
+    index = open_slurm_index(settings, host, clock, users)
+    if index is None:
+        return None
+    allocations = IdentityCache(slurm_allocations)
+    opened.indexes.append(index)
+    # Enabled by a setting, or by a directory or cgroup of slurmd.
+    opened.allocating.append(AllocatingIndex(index, is_named=True))
+    # A silent index has no cgroup tree, which alone says that a job still exists.
+    opened.sources.append(
+        StandingAllocations(index, lambda devices: allocations(index.value, devices), clock)
+    )
+    return index
+
+
+def _open_job_map(
+    opened: _Opened,
+    settings: JobMapSettings,
+    clock: Clock,
+    jobs: Callable[[], SlurmJobs],
+    still_runs: Callable[[Workload], bool],
+) -> None:
+    index = open_job_map_index(settings, clock)
+    if index is None:
+        return
+    allocations = IdentityCache(partial(job_map_allocations, kind=settings.kind))
+    opened.indexes.append(index)
+    opened.allocating.append(AllocatingIndex(index, is_named=True))
+    opened.sources.append(
+        StandingAllocations(
+            index, lambda devices: allocations(index.value, devices, jobs()), clock, still_runs
+        )
+    )
 
 
 def open_kubernetes_indexes(
@@ -179,9 +203,14 @@ def open_claim_index(
 
 
 def _open_kubernetes(
-    values: Mapping[str, Any], host: HostSettings, node: str, environment: Mapping[str, str], clock: Clock
-) -> tuple[list[BackgroundIndex], AllocationSource, Callable[[], Pods], AllocatingIndex]:
-    """The indexes, the kubelet's allocations, a function that returns the known pods, the kubelet's index."""
+    opened: _Opened,
+    values: Mapping[str, Any],
+    host: HostSettings,
+    node: str,
+    environment: Mapping[str, str],
+    clock: Clock,
+) -> Callable[[], Pods]:
+    """Returns a function that returns the known pods."""
     kubernetes = build_settings(KubernetesSettings, values)
     pods, slices = open_kubernetes_indexes(kubernetes, node, environment, clock)
     settings = build_settings(PodResourcesSettings, values)
@@ -193,15 +222,19 @@ def _open_kubernetes(
         cgroups.refresh()
 
     kubelet = open_kubelet_index(settings, clock=clock, before_read=before_read)
-    indexes = [*pods.indexes, *([] if slices is None else [slices]), kubelet]
 
     def find_cgroup(uid: str) -> bool | None:
         # Of a silent kubelet, the last allocations stand for five minutes without a cgroup, too.
         return cgroups(uid) if kubelet.health.success else None
 
     matcher = AllocationMatcher(settings, find_cgroup)
-    claims = open_claim_index(kubernetes, environment, lambda: claim_uses(kubelet.value, settings), clock)
-    indexes += [] if claims is None else [claims]
+
+    def uses() -> tuple[ClaimUse, ...]:
+        return claim_uses(kubelet.value, settings, pods.value)
+
+    claims = open_claim_index(kubernetes, environment, uses, clock)
+    found = (*pods.indexes, slices, kubelet, claims)
+    opened.indexes += [index for index in found if index is not None]
 
     def kubelet_allocations(devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
         known_slices = NO_SLICES if slices is None else slices.value
@@ -217,9 +250,10 @@ def _open_kubernetes(
         uid = pod.hash if pod is not None and pod.hash else owner.pod_uid
         return bool(uid) and cgroups(uid) is True
 
-    source = StandingAllocations(kubelet, kubelet_allocations, clock, has_cgroup)
+    opened.sources.append(StandingAllocations(kubelet, kubelet_allocations, clock, has_cgroup))
     is_named = kubernetes.enabled == "true" or not _KUBELET_PATHS.isdisjoint(values)
-    return indexes, source, lambda: pods.value, AllocatingIndex(kubelet, is_named, files)
+    opened.allocating.append(AllocatingIndex(kubelet, is_named, files, lambda: matcher.is_complete))
+    return lambda: pods.value
 
 
 def open_job_map_index(settings: JobMapSettings, clock: Clock) -> PolledIndex[JobMap] | None:

@@ -23,17 +23,20 @@ class AllocatingIndex(NamedTuple):
     """An index that is a source of Allocations.
 
     `is_named` if a setting names or enables it. `has_existed` returns whether its socket, file or directory
-    was ever seen here.
+    was ever seen here, `is_known` whether it is known what everything means that it last said.
     """
 
     source: BackgroundIndex
     is_named: bool = False
     has_existed: Callable[[], bool] = lambda: False
+    is_known: Callable[[], bool] = lambda: True
 
-    @property
-    def is_configured(self) -> bool:
-        """Whether this source should answer here; without that, a silent one is merely absent."""
-        return self.is_named or self.has_existed()
+    def has_all_allocations(self, unix: float) -> bool:
+        """Whether the source does not exist here, or has answered in the last five minutes and is known."""
+        health = self.source.health
+        if health.last_success is None:
+            return not (self.is_named or self.has_existed())
+        return not is_silent(health, unix) and self.is_known()
 
 
 # Seconds for which the last allocations of a silent index are all that there are.
@@ -164,17 +167,12 @@ class OwnerIndexes:
         return self._joined
 
     def has_all_allocations(self, unix: float) -> bool:
-        """Whether no source of Allocations is silent at this time.
+        """Whether the last `allocations` are all that there are at this time.
 
         A source that answered before is silent after five minutes. One that never answered is silent if it is
         configured, else it does not exist here.
         """
-        return not any(
-            one.is_configured
-            if one.source.health.last_success is None
-            else is_silent(one.source.health, unix)
-            for one in self._allocating
-        )
+        return all(one.has_all_allocations(unix) for one in self._allocating)
 
     def resolve_owner(
         self, found: Sequence[Workload], device: DeviceEvidence, *, computes: bool, started: float

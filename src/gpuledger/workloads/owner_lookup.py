@@ -141,8 +141,8 @@ class OwnerLookup:
         """The Snapshot with the Workload of every process set; the same object if nothing changes."""
         allocations, complete = snapshot.allocations, snapshot.allocations_complete
         if self._directory is not None:
-            complete = self._directory.has_all_allocations(snapshot.unix)
             allocations = self._directory.allocations(self._devices_of(snapshot))
+            complete = self._directory.has_all_allocations(snapshot.unix)
             inputs = (*self._directory.identity_inputs(), allocations)
             if not same_objects(inputs, self._inputs):
                 self._inputs, self._resolved = inputs, {}

@@ -10,30 +10,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuledger.model.workload import Allocation, Workload
+from gpuledger.model.workload import UNSEEN, Allocation, Workload
 from gpuledger.workloads.containers.container import (
+    LISTED_RUNTIMES,
     Listing,
     RuntimeList,
     find_container_name,
     find_listing,
+    listing_runtimes,
     short_id,
 )
 from gpuledger.workloads.pods.placeholder import is_placeholder
 from gpuledger.workloads.pods.pod import NO_PODS, Pod, Pods
 from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs
-
-# Reasons why the cgroup gives no evidence at all. The allocations of the Device may still name the owner.
-_NO_CGROUP_EVIDENCE = frozenset(
-    {
-        "no_cgroup",
-        "cgroup_namespace",
-        "unknown_cgroup",
-        "pid_namespace",
-        "permission",
-        "not_found",
-        "exited",
-    }
-)
 
 
 class OwnerFacts(NamedTuple):
@@ -46,6 +35,11 @@ class OwnerFacts(NamedTuple):
     jobs: SlurmJobs = NO_JOBS
     runtimes: tuple[RuntimeList, ...] = ()
     names_pods: bool = False
+
+    @property
+    def awaits_pods(self) -> bool:
+        """Whether names of pods are read, and none has been yet."""
+        return self.names_pods and not len(self.pods)
 
 
 # UID of a pod (of the outermost one if pods are nested), else its container id; then that container id.
@@ -83,7 +77,16 @@ class DeviceEvidence(NamedTuple):
 
     def has_one_container(self, pod: str) -> bool:
         """Whether a single container of this pod works on the Device: it is then the allocated one."""
-        return sum(one == pod for one, _ in self.working) <= 1
+        return sum(one == pod for one, _ in self.working) == 1
+
+    def identified(self, pods: Pods) -> DeviceEvidence:
+        """With the UIDs of `pods`: cgroups have hashes of static pods, or only container ids."""
+        if not len(pods):
+            return self
+        known = [(pods.by_uid(pod) or pods.by_container(container), pod) for pod, container in self.working]
+        uids = [pod if found is None else found.uid for found, pod in known]
+        working = zip(uids, (container for _, container in self.working), strict=True)
+        return self._replace(working=frozenset(working))
 
 
 def pod_at_work(found: Sequence[Workload]) -> PodAtWork | None:
@@ -105,24 +108,30 @@ def resolve_owner(
     """The owner of a process that started at unix `started`.
 
     `found` are the owners that its cgroup names, from the innermost out. The first one that an index knows is
-    the owner. If none is known, the Device may name the owner: an Allocation with the same pod UID; the pod
-    that alone has the Device, if no other pod has a process there. That pod also owns a compute process
-    without cgroup evidence, and a container that nobody on this machine knows: it runs inside the pod.
+    the owner, or the outermost one that the same index knows: pods of one cluster do not contain each other,
+    but a pod can name a cgroup below its own after another. If none is known, the Device may name the owner:
+    an Allocation with the same pod UID; the pod that alone has the Device, if no other pod has a process
+    there. That pod also owns a compute process of which the host knows nothing, if it works there, and a
+    container that its runtime on this machine does not know: it runs inside the pod.
     """
     innermost = found[0]
-    for one in found:
-        named = _by_index(one, facts)
-        # Where pods are named, the name of a pod in a container or job can still arrive.
-        is_awaited = innermost.kind == "pod" != one.kind and facts.names_pods
-        if named is not None and not is_awaited:
+    in_login = len(found) > 1 and found[-1].kind == "user"
+    found = found[:-1] if in_login else found
+    device = device.identified(facts.pods)
+    known = [(one, named) for one in found if (named := _by_index(one, facts, in_login=in_login)) is not None]
+    if known:
+        kind = known[0][1].kind
+        one, named = next(item for item in reversed(known) if item[1].kind == kind)
+        # Until pods are listed, the name of a pod in a container or job can still arrive.
+        if not (innermost.kind == "pod" != one.kind and facts.awaits_pods):
             named = _with_container(named, device)
             return named if one is innermost else _outside(named, innermost)
     if innermost.kind == "pod" and (facts.names_pods or found[-1].kind == "pod"):
         return _unknown_pod(found, device)
     if _is_unnamed_container(found[-1]):
-        outer = _unnamed_container(found[-1], facts, device, started)
+        outer = _unnamed_container(found[-1], facts, device, started, in_login=in_login)
         return outer if len(found) == 1 else _outside(outer, innermost)
-    if innermost.missing in _NO_CGROUP_EVIDENCE and computes:
+    if innermost.missing in UNSEEN and computes and device.pods:
         only = device.only_pod()
         if only is not None and _works_alone(device, only):
             return replace(only, user=innermost.user)
@@ -138,15 +147,19 @@ def _is_unnamed_container(found: Workload) -> bool:
     return found.kind == "container" and not found.container
 
 
-def _by_index(found: Workload, facts: OwnerFacts) -> Workload | None:
-    """The owner with its names; None if no index knows it. A job is known by its number."""
-    if found.kind in ("pod", "container"):
+def _by_index(found: Workload, facts: OwnerFacts, *, in_login: bool) -> Workload | None:
+    """The owner with its names; None if no index knows it. A job is known by its number.
+
+    A container of a login is known only to the socket of that login: its user can give it any id.
+    """
+    if found.kind in ("pod", "container") and not in_login:
         pods = facts.pods
         pod = pods.by_uid(found.pod_uid) if found.pod_uid else pods.by_container(found.container_id)
         if pod is not None:
             return _with_pod(found, pod)
     if _is_unnamed_container(found):
-        names = (find_container_name(one.names, found.container_id) for one in facts.runtimes)
+        runtimes = listing_runtimes(facts.runtimes, in_login=in_login)
+        names = (find_container_name(one.names, found.container_id) for one in runtimes)
         name = next(filter(None, names), "")
         return replace(found, container=name, missing="") if name else None
     return found if found.kind in ("slurm", "job", "container") else None
@@ -231,19 +244,24 @@ def _name_pod(found: Workload, holder: Workload, innermost: Workload, device: De
 
 
 def _unnamed_container(
-    found: Workload, facts: OwnerFacts, device: DeviceEvidence, started: float
+    found: Workload, facts: OwnerFacts, device: DeviceEvidence, started: float, *, in_login: bool
 ) -> Workload:
     """A container that no index names: inside the pod that alone has the Device, else its short id.
 
-    It is inside a pod only if all that could know it do not: the sockets of runtimes, and the list of pods
-    where there is no socket.
+    It is inside a pod only if all that could know it do not: the sockets of its runtime, and, where no
+    runtime has a socket, the list of pods. A container of a login, or of a runtime without a socket
+    (containerd), runs on the machine.
     """
     named = replace(found, container=short_id(found.container_id))
-    listing = find_listing(facts.runtimes, started)
-    are_pods_awaited = listing is Listing.NO_SOCKET and facts.names_pods and not len(facts.pods)
-    if listing is Listing.PENDING or are_pods_awaited:
+    runtimes = listing_runtimes(facts.runtimes, in_login=in_login)
+    if found.runtime in LISTED_RUNTIMES:
+        runtimes = [one for one in runtimes if one.runtime == found.runtime]
+    listing = find_listing(runtimes, started)
+    can_be_inside = found.runtime in LISTED_RUNTIMES and not in_login
+    has_no_socket = can_be_inside and not facts.runtimes
+    if listing is Listing.PENDING or (has_no_socket and facts.awaits_pods):
         return named
-    if listing is Listing.UNLISTED or (listing is Listing.NO_SOCKET and len(facts.pods)):
+    if can_be_inside and (listing is Listing.UNLISTED or (has_no_socket and len(facts.pods))):
         only = device.only_pod()
         if only is not None and _works_alone(device, only):
             return replace(only, user=found.user, inner_container_id=found.container_id)

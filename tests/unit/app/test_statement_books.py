@@ -12,9 +12,9 @@ from gpuledger.app import statement_books
 from gpuledger.app.statements import statement_text
 from gpuledger.cli.main import main
 from gpuledger.ledger.report.statement.changes import compare_reports
-from gpuledger.ledger.report.statement.content import PROMETHEUS
+from gpuledger.ledger.report.statement.content import EXPORTS, LEDGER, PROMETHEUS
 from gpuledger.ledger.report.usage_report import UsageReport
-from statement_helpers import PRICED, statement_of
+from statement_helpers import PRICED, entries, statement_of
 from unit.ledger.report.fleet.support import one_day
 
 BOUND = 100
@@ -86,3 +86,21 @@ def test_without_a_url_only_the_file_is_verified(file: Path, capsys: pytest.Capt
     assert "only the file was verified: it was made from a Prometheus: add --prometheus URL" in (
         capsys.readouterr().out
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "text"),
+    [
+        (PROMETHEUS, ("--books", "/nowhere"), "with --books, because it was made from a Prometheus"),
+        (LEDGER, URL, "with --prometheus, because it was made from ledgers: use its ledger or --books DIR"),
+        (EXPORTS, URL, "with --prometheus, because it was made from ledgers"),
+    ],
+)
+def test_what_is_named_for_another_source_is_never_ignored(
+    source: str, words: tuple[str, ...], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "statement.json"
+    report = REPORT if source == PROMETHEUS else entries().report(PRICED)
+    file.write_text(statement_text(statement_of(report, source=source)))
+    assert main(["report", "--verify", str(file), *words]) == 2
+    assert text in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -178,8 +179,9 @@ def test_a_statement_of_an_unfinished_period_lies_between_two(books: Path, verif
     assert "all rows of the statement lie between" in text
 
 
-def test_deleted_history_is_named(books: Path, verify: Verify) -> None:
-    file = statement(books)
+@pytest.mark.parametrize("every", [(), ("--every", "hour")])
+def test_deleted_history_is_named(every: tuple[str, ...], books: Path, verify: Verify) -> None:
+    file = statement(books, *every)
     with closing(sqlite3.connect(books / "gpuledger.db", isolation_level=None)) as connection:
         limits = RetentionLimits(detail=3600.0, hours=40 * 86_400.0)
         while prune_history(connection, 1_700_002_800 + 3600 + limits.hours, limits).more:
@@ -188,15 +190,18 @@ def test_deleted_history_is_named(books: Path, verify: Verify) -> None:
     assert code == 1
     assert "deleted history: the ledger now begins at 2023-11-15 00:00 +0000" in text
     assert "GPU that is missing" not in text
+    assert "folded detail" not in text
 
 
-def test_a_ledger_from_an_older_backup_is_named(books: Path, verify: Verify) -> None:
-    file = statement(books)
+@pytest.mark.parametrize(("minutes", "last"), [(70, "23:23"), (40, "22:53")])
+def test_a_ledger_from_an_older_backup_is_named(minutes: int, last: str, books: Path, verify: Verify) -> None:
+    file = statement(books, "--every", "hour")
     older = books.parent / "older"
-    fill(older, range(70), TRAIN)
+    fill(older, range(minutes), TRAIN)
     code, text = verify(older, file)
     assert code == 1
-    assert "older or damaged ledger: the last posting of the ledger is at 2023-11-14 23:23 +0000" in text
+    assert f"older or damaged ledger: the last posting of the ledger is at 2023-11-14 {last} +0000" in text
+    assert "folded detail" not in text
 
 
 def test_a_gpu_that_appeared_is_named(books: Path, verify: Verify) -> None:
@@ -218,8 +223,15 @@ def test_other_prices_are_named_with_both_lists_and_totals(books: Path, verify: 
     assert "equal: the same amounts follow" in text
     assert "other prices: the price list " in text
     assert "without price.gpu_hour: 2.4 EUR per GPU-hour, with price.gpu_hour: 3 EUR per GPU-hour" in text
-    total, before = text.partition("by it the total is ")[2].splitlines()[0].split(" EUR in place of ")
-    assert float(total) > float(before)
+    total, before = text.partition("by it the total is ")[2].splitlines()[0].split(" in place of ")
+    assert float(total.removesuffix(" EUR")) > float(before.removesuffix(" EUR"))
+
+
+def test_totals_of_two_currencies_have_both(books: Path, verify: Verify) -> None:
+    code, text = verify(books, statement(books), "--price.currency", "USD")
+    assert code == 1
+    total = text.partition("by it the total is ")[2].splitlines()[0]
+    assert re.fullmatch(r"(8\.\d+) USD in place of \1 EUR", total)
 
 
 def test_prices_that_changed_for_later_times_are_no_difference(books: Path, verify: Verify) -> None:
@@ -244,6 +256,16 @@ def test_exports_of_the_ledger_give_the_same_amounts(books: Path, tmp_path: Path
     assert main(["books", "export", exports, *words]) == 0
     shutil.rmtree(books)
     assert main(["report", "--verify", str(file), "--books", exports]) == 0
+
+
+def test_exports_without_the_node_of_the_statement_are_a_difference(
+    books: Path, tmp_path: Path, verify: Verify
+) -> None:
+    file, exports = tmp_path / "other.json", str(tmp_path / "exports")
+    words = ["--state-dir", str(books), "--report.timezone", "UTC"]
+    assert main(["books", "export", exports, *words, "--in", "2023-11", "--format", "csv"]) == 0
+    assert main(["report", *words, *HOURS, "--node", "node-9", "--statement", str(file)]) == 0
+    assert main(["report", "--verify", str(file), "--books", exports]) == 1
 
 
 def test_without_books_only_the_file_is_verified(books: Path, tmp_path: Path, verify: Verify) -> None:
@@ -294,6 +316,24 @@ def test_a_page_is_printed_from_the_file_alone(
         (("--statement", "a.json", "--verify", "b.json"), "exclude each other"),
         (("--statement", "a.json", "--format", "focus"), "--statement has no --format focus"),
         (("--verify", "nowhere.json"), "cannot read the statement nowhere.json: No such file"),
+        (
+            ("--verify", "nowhere.json", "--in", "2026-10"),
+            "the keys and all rows of the statement: omit --in",
+        ),
+        (("--verify", "a.json", "--by", "pod", "--top", "0"), "omit --by and --top"),
+        (("--verify", "a.json", "--format", "csv"), "--verify has no --format csv"),
+        (("--verify", "a.json", "--format", "focus-1.2"), "--verify has no --format focus-1.2"),
+        (("--statement", "-"), "--statement -: a statement is neither read from stdin nor written to stdout"),
+        (("--verify", "-"), "--verify -: a statement is neither"),
+        (("--verify", "a.json", "--after", "-"), "--after -: a statement is neither"),
+        (("--statement", "."), "--statement . is a directory: add the name of a file"),
+        (("--statement", ""), "--statement: expected a file, not ''; is a shell variable not set?"),
+        (("--verify", " "), "--verify: expected a file, not ' '"),
+        (("--verify", "a.json", "--after", ""), "--after: expected a file"),
+        (("--books", ""), "--books: expected a directory"),
+        (("--prometheus", ""), "--prometheus: expected a URL"),
+        (("--in", ""), "--in: expected a period"),
+        (("--since", ""), "--since: expected a time"),
     ],
 )
 def test_flags_that_exclude_each_other_are_one_line(

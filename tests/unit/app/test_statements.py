@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from gpuledger.app.statements import (
 from gpuledger.host.time_zone import MachineTimeZone
 from gpuledger.ledger.report.statement.content import Statement
 from gpuledger.ledger.report.statement.digests import seal_statement
+from gpuledger.ledger.report.usage_report import Period
 from gpuledger.model.errors import GpuledgerError, UsageError
 from money_helpers import prices
 from statement_helpers import PRICED, entries, statement_of, written
@@ -69,6 +71,63 @@ def test_a_statement_is_written_whole_and_never_overwritten(tmp_path: Path) -> N
             write(str(file))
     assert file.read_text() == TEXT
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("name", ["", "new/", ".", ".."])
+def test_a_directory_is_no_new_file(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is a directory: add the name of a file"):
+        require_new_file(f"{tmp_path}/{name}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_of_any_length_is_written_or_one_line(tmp_path: Path) -> None:
+    longest = tmp_path / ("a" * 255)
+    require_new_file(str(longest))
+    write_new_file(str(longest), TEXT)
+    require_new_file(f"{longest}b")
+    with pytest.raises(GpuledgerError, match="File name too long"):
+        write_new_file(f"{longest}b", TEXT)
+
+
+@pytest.mark.parametrize("number", ["7" * 5000, "-" + "7" * 5000, "1.5", "1e99999999999999999999", "7e3"])
+def test_a_number_that_no_statement_has_is_an_altered_place(number: str, tmp_path: Path) -> None:
+    file = tmp_path / "altered.json"
+    file.write_text(re.sub(r'"sessions": \d+', f'"sessions": {number}', TEXT, count=1))
+    (problem,) = read_statement(str(file)).problems
+    assert problem == "rows[0].sessions (pod/ml/train-0) is not as it was written"
+
+
+def test_an_amount_without_its_quotes_is_an_altered_place(tmp_path: Path) -> None:
+    file = tmp_path / "altered.json"
+    file.write_text(re.sub(r'"cost": "([\d.]+)"', r'"cost": \1', TEXT, count=1))
+    (problem,) = read_statement(str(file)).problems
+    assert problem == "rows[0].cost (pod/ml/train-0) is not as it was written"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("nowhere.json", "No such file or directory; check the name and the permissions of the file"),
+        (".", "Is a directory; name a file in it"),
+    ],
+)
+def test_a_file_that_cannot_be_read_has_a_remedy(name: str, text: str, tmp_path: Path) -> None:
+    with pytest.raises(UnreadableStatement) as error:
+        read_statement(str(tmp_path / name))
+    assert text in str(error.value)
+
+
+def test_sums_with_too_many_digits_are_a_contradiction(tmp_path: Path) -> None:
+    content = written(STATEMENT)
+    row = content["rows"][0]
+    content["rows"] = [
+        {**row, "name": {**row["name"], "owner": str(number)}, "co2_grams": f"1/{10**398 + number}"}
+        for number in range(12)
+    ]
+    file = tmp_path / "crafted.json"
+    sealed = seal_statement({key: part for key, part in content.items() if key not in ("checks", "sha256")})
+    file.write_text(json.dumps(sealed))
+    assert read_statement(str(file)).problems == ["total cannot be computed: amounts have too many digits"]
 
 
 def test_a_link_to_nowhere_is_a_file_that_exists(tmp_path: Path) -> None:
@@ -163,7 +222,10 @@ def test_three_months_are_a_chain(tmp_path: Path) -> None:
     ("change", "words"),
     [
         (lambda: in_month(3), ("GAP", "1970-01-01 02:00 +0000", "1970-01-01 03:00 +0000")),
-        (lambda: in_month(0), ("OVERLAP", "1970-01-01 02:00 +0000", "1970-01-01 00:00 +0000")),
+        (
+            lambda: in_month(0),
+            ("ORDER", "begins at 1970-01-01 01:00 +0000", "this one ends at 1970-01-01 01:00 +0000", "later"),
+        ),
         (lambda: replace(in_month(2), nodes={"GPU-0": "b"}), ("nodes node-1, this one b",)),
         (
             lambda: statement_of(entries(8).report(prices(gpu_hour="1", currency="USD"))),
@@ -179,6 +241,44 @@ def test_what_does_not_join_is_said_in_the_notes(
     statement, (note,) = follow_statement(change(), str(first))
     assert all(word in note for word in words)
     assert note in statement.report.notes
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "sentence"),
+    [
+        (
+            (0, 2),
+            (4, 6),
+            "GAP: the previous statement ends at 02 and this one begins at 04: the time between",
+        ),
+        ((0, 2), (2, 4), ""),
+        ((0, 3), (2, 4), "OVERLAP: the time from 02 to 03 is in"),
+        ((0, 4), (2, 4), "OVERLAP: the time from 02 to 04 is in"),
+        ((0, 6), (2, 4), "OVERLAP: the time from 02 to 04 is in"),
+        ((2, 3), (2, 4), "OVERLAP: the time from 02 to 03 is in"),
+        ((2, 4), (2, 4), "OVERLAP: the time from 02 to 04 is in"),
+        ((2, 6), (2, 4), "OVERLAP: the time from 02 to 04 is in"),
+        ((3, 4), (2, 5), "OVERLAP: the time from 03 to 04 is in"),
+        ((3, 4), (2, 4), "OVERLAP: the time from 03 to 04 is in"),
+        ((3, 6), (2, 4), "OVERLAP: the time from 03 to 04 is in"),
+        ((4, 6), (2, 4), "ORDER: the previous statement begins at 04 and this one ends at 04: the previous"),
+        ((6, 8), (2, 4), "ORDER: the previous statement begins at 06 and this one ends at 04: the previous"),
+    ],
+)
+def test_how_two_ranges_join_is_said(
+    before: tuple[int, int], now: tuple[int, int], sentence: str, tmp_path: Path
+) -> None:
+    def within(since: int, until: int) -> Statement:
+        statement = in_month(1)
+        period = Period(since * 3600, until * 3600, 0, 100 * 3600.0)
+        return replace(statement, report=replace(statement.report, period=period))
+
+    first = tmp_path / "first.json"
+    write_new_file(str(first), statement_text(within(*before)))
+    _, notes = follow_statement(within(*now), str(first))
+    short = [re.sub(r"1970-01-01 (\d\d):00 \+0000", r"\1", note) for note in notes]
+    assert len(short) == bool(sentence)
+    assert "".join(short).startswith(sentence)
 
 
 def test_a_chain_needs_an_intact_statement(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ COMMANDS = [
     ("python3 /srv/x.py s3cr3t", "", "python3", "python3"),
     ("/opt/My -Tool/bin/prog", "/opt/My -Tool/bin/prog", "prog", "prog"),
     (" ", "", "", ""),
-    ("C:\\odd", "", "odd", "C:\\odd"),
+    ("C:\\odd", "", "odd", "odd"),
     ("/trailing/", "/bin/real", "real", "real"),
 ]
 

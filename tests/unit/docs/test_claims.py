@@ -35,7 +35,7 @@ CALL = re.compile(
 NO_CALL = re.compile(r"\bhelm [^\n]*|/run/gpuledger")
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
 # Commands of other programs up to the end of the text, and their flags without a command.
-OTHER_COMMAND = re.compile(r"\b(?:docker|helm|kubectl|nvidia-smi|pip|python) [^`]*")
+OTHER_COMMAND = re.compile(r"\b(?:docker|helm|kubectl|nvidia-smi|pip|python|wsl) [^`]*")
 CONTAINERS = "--cap-add --cgroup-parent --cgroupns --cgroups --device --network --pid --privileged --volume"
 PROMETHEUS = "--agent --config.file --enable-feature --storage.agent.path --web.enable-remote-write-receiver"
 OTHERS = "--gpu-idle-power --help-query-gpu --no-hooks --only-binary --query-compute-apps --require-hashes"

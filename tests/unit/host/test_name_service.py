@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from threading import Event
 
+import pytest
+
 from builders import FakeClock
 from gpuledger.host.name_service import NameService, read_name_service
 
@@ -48,6 +50,51 @@ def test_a_directory_that_hangs_delays_no_one() -> None:
     assert sorted(directory.requested) == [7, LENA]
 
 
+def answered(service: NameService) -> None:
+    """Wait until no answer is due."""
+    with service._answered:
+        assert service._answered.wait_for(lambda: not service._pending, LONG)
+
+
+@pytest.mark.parametrize(("each", "waited"), [(LONG / 10, 10), (LONG / 2, 2), (LONG * 0.8, 2), (LONG, 1)])
+def test_many_new_users_share_the_patience_of_a_tick(each: float, waited: int) -> None:
+    clock = FakeClock()
+
+    def look_up(uid: int) -> str:
+        clock.advance(each)
+        return f"u{uid}"
+
+    service = NameService(look_up, elapsed=clock.elapsed, patience=LONG, period=1000 * LONG)
+
+    def name(uid: int) -> str:
+        found = service.name(uid)
+        answered(service)
+        return found
+
+    assert sum(map(bool, map(name, range(20)))) == waited
+    assert [name(uid) for uid in range(20)] == [f"u{uid}" for uid in range(20)]
+    clock.advance(1000 * LONG)
+    assert name(20) == "u20"
+
+
+def test_only_a_name_that_was_missing_before_is_a_change() -> None:
+    clock = FakeClock()
+    directory = Directory({LENA: "lena"})
+    service = NameService(directory, elapsed=clock.elapsed, patience=LONG)
+    for name in ("lena", "lena", "lena.m"):
+        directory.names[LENA] = name
+        service.name(LENA)
+        answered(service)
+        clock.advance(4000.0)
+    assert (service.changes, len(directory.requested)) == (0, 3)
+    service.name(7)
+    directory.names[7] = "mira"
+    clock.advance(61.0)
+    assert service.name(7) == ""
+    answered(service)
+    assert (service.changes, service.name(7)) == (1, "mira")
+
+
 def test_a_user_who_does_not_exist_is_looked_up_again_only_after_a_while() -> None:
     clock = FakeClock()
     directory = Directory({})
@@ -70,8 +117,7 @@ def test_a_directory_that_is_down_takes_no_name_away() -> None:
     directory.names.clear()
     clock.advance(4000.0)
     assert service.name(LENA) == "lena"
-    with service._answered:
-        assert service._answered.wait_for(lambda: not service._pending, LONG)
+    answered(service)
     assert service.name(LENA) == "lena"
 
 

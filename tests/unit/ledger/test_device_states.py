@@ -32,7 +32,6 @@ ALLOCATION = Allocation(CARD, Workload("pod", "ml", "train-0"), "pod_resources")
         ("one process with unknown activity", reading(CARD, RESTS, SILENT, values={}), False, UNKNOWN),
         ("allocated, without any reported activity", reading(CARD, values={}), True, UNKNOWN),
         ("its list failed", reading(CARD, failed=True, values={q.UTILIZATION: 0.3}), False, UNKNOWN),
-        ("it is lost", reading(CARD, up=False, values={}), False, UNKNOWN),
         (
             "an Instance uses its own engine activity",
             reading(CUT, values={q.ENGINE_ACTIVITY: 0.1}),
@@ -51,6 +50,14 @@ def test_the_state_of_a_device(what: str, device_reading: Reading, allocated: bo
     states = DeviceStates()
     states.post(replace(snapshot(device_reading), allocations=(ALLOCATION,) if allocated else ()))
     assert list(states.now.values()) == [expected], what
+
+
+def test_a_device_that_is_down_has_no_current_state_and_its_time_is_unknown() -> None:
+    states = DeviceStates()
+    for elapsed in (0.0, 1.0):
+        states.post(replace(snapshot(reading(CARD, up=False, values={q.UTILIZATION: 0.3})), elapsed=elapsed))
+    assert states.now == {}
+    assert {key[2]: seconds for key, seconds in states.seconds.items() if seconds} == {UNKNOWN: 1.0}
 
 
 def after(*seconds: float, interrupted: bool = False) -> dict[str, float]:

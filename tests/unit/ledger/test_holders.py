@@ -87,6 +87,9 @@ def test_a_gpu_that_only_has_a_desktop_is_idle(
         (Workload("container", container_id="c9", container="web"), POD, False, False),
         (UNKNOWN_POD, Workload("slurm", job="7"), False, False),
         (Workload("user", user="ann"), POD, False, False),
+        (Workload(missing="pid_namespace"), POD, False, True),
+        (Workload("user", user="ann", missing="exited"), Workload("slurm", job="7"), False, True),
+        (Workload("user", user="ann", missing="unknown_cgroup"), POD, False, False),
     ],
 )
 def test_whether_an_unnamed_process_is_of_the_pod_that_has_the_device(

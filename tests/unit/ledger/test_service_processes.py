@@ -17,7 +17,7 @@ from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.watched_time import HOUR
 from gpuledger.model import quantities as q
-from gpuledger.model.process import NO_USAGE, GpuProcess, Usage
+from gpuledger.model.process import NO_USAGE, GpuProcess, ProcessType, Usage
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run
 from report_helpers import folded, quarters, same
@@ -37,6 +37,8 @@ def of_user(one: GpuProcess, user: str, uid: int | None = None) -> GpuProcess:
     return replace(one, host=replace(one.host, user=user, uid=uid))
 
 
+MPS, BENS = of_user(SERVER, "root", 0), of_user(CLIENT, "ben", 1001)
+ACTIVE = replace(CONTROL, usage=BUSY.usage)
 PERSISTENCED = process(A, 7, name="/usr/bin/nvidia-persistenced")
 
 
@@ -70,6 +72,25 @@ PERSISTENCED = process(A, 7, name="/usr/bin/nvidia-persistenced")
         ("persistenced", [of_user(PERSISTENCED, "root", 0)], {7}),
         ("persistenced of a separate user", [of_user(PERSISTENCED, "nvidia-persistenced", 998)], {7}),
         ("a user's process of that name", [of_user(PERSISTENCED, "ann", 1000)], set()),
+        ("root's server, clients of two users", [MPS, of_user(CLIENT, "ann", 1000), BENS], {9}),
+        ("a user's server, that user's client", [of_user(SERVER, "ben", 1001), BENS], {9}),
+        ("and it works, or its client", [of_user(BUSY, "ben", 1001), BENS], {9}),
+        ("a user's server, another's client", [of_user(SERVER, "ann", 1000), BENS], set()),
+        ("a miner beside root's server", [of_user(BUSY, "ann", 1000), replace(MPS, pid=7), BENS], {7}),
+        (
+            "a miner with an idle client of its user, too",
+            [of_user(BUSY, "ann", 1000), of_user(replace(CLIENT, pid=2), "ann", 1000), BENS],
+            set(),
+        ),
+        ("a user's server without clients", [of_user(SERVER, "ann", 1000)], set()),
+        ("of unknown activity", [of_user(replace(SERVER, usage=NO_USAGE), "ann", 1000)], set()),
+        ("a user's control daemon", [of_user(CONTROL, "ben", 1001), BENS], {8}),
+        ("another user's control daemon", [of_user(CONTROL, "ann", 1000), BENS], set()),
+        ("a working control daemon of another user", [of_user(ACTIVE, "ann", 1000), BENS], set()),
+        ("a name without a uid", [of_user(SERVER, "ann"), of_user(CLIENT, "ann")], {9}),
+        ("a user whom nobody knows, clients that are known", [SERVER, BENS], set()),
+        ("graphics-only", [replace(MPS, types=frozenset({ProcessType.GRAPHICS})), BENS], set()),
+        ("of unknown type", [replace(MPS, types=frozenset()), BENS], {9}),
     ],
 )
 def test_who_serves_others(what: str, processes: list[GpuProcess], serving: set[int]) -> None:
@@ -101,7 +122,7 @@ def test_a_server_without_clients_holds_nothing_unless_it_works() -> None:
 
 
 def test_a_pod_that_serves_on_its_allocated_device_does_not_hold_it_idle() -> None:
-    pod = Workload("pod", "gpu", "mps-daemon", "main", pod_uid="u", container_id="c")
+    pod = Workload("pod", "gpu", "mps-daemon", "main", pod_uid="u", container_id="c", user="root")
     mine = (Allocation(A, pod, "pod_resources"),)
     server = replace(SERVER, workload=pod)
     assert owner_rows(server, CLIENT, allocated=mine) == {"mps-daemon": (0, 0), "ann": (10, 0)}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpuledger.dialects.native.devices import QUANTITY_METRICS
+from gpuledger.dialects.native.quantity_metrics import QUANTITY_METRICS
 from gpuledger.model.quantities import PROFILING, QUANTITIES
 from gpuledger.sources.nvml import queries
 from gpuledger.sources.nvml.queries import GPM_QUERIES

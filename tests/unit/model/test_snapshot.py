@@ -39,3 +39,22 @@ def test_only_quantities_of_the_gpu_instance_are_those_of_the_lowest():
     seen = snapshot(reading(A), first, second)
     assert [seen.get(first, quantity) for quantity in values] == [5.0, 0.5, 0.25]
     assert [seen.get(second, quantity) for quantity in values] == [None, None, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "supported", "covers_module"),
+    [
+        ("NVIDIA GH200 480GB", True, True),
+        ("NVIDIA GB200", True, True),
+        ("NVIDIA GB300", True, True),
+        # Without a counter, power is integrated: that of the GPU.
+        ("NVIDIA GH200 480GB", False, False),
+        ("NVIDIA H200", True, False),
+        ("NVIDIA B200", True, False),
+        ("NVIDIA H100 80GB HBM3", True, False),
+    ],
+)
+def test_the_energy_counter_of_a_superchip_covers_its_module(name, supported, covers_module):
+    card = gpu(0, name=name)
+    assert reading(card, supported={"energy": supported}).counts_module_energy is covers_module
+    assert not reading(instance(card, 1)).counts_module_energy

@@ -380,6 +380,46 @@ def test_the_interval_halves_back_after_a_hundred_calm_ticks() -> None:
     assert not any(adaptive.add_tick(0.0) for _ in range(300))
 
 
+@pytest.mark.parametrize(
+    ("requested", "ticks", "interval"),
+    [
+        # Seconds of two calls that take 6 s each, then 12 s each; the first alone; longer than any pace.
+        (1.0, [12.0], 15.0),
+        (1.0, [24.0], 30.0),
+        (1.0, [12.0, 0.2], 1.0),
+        (1.0, [12.0, 6.0, 6.0, 6.0], 8.0),
+        (1.0, [7200.0], 48.0),
+        (15.0, [12.0], 15.0),
+        (10.0, [6.0] * 60, 40.0),
+        (1.0, [0.3] * 10, 2.0),
+    ],
+)
+def test_the_interval_follows_a_slow_command_at_once(
+    requested: float, ticks: list[float], interval: float
+) -> None:
+    adaptive = AdaptiveInterval(requested)
+    for seconds in ticks:
+        adaptive.add_tick(seconds, of_command=True)
+    assert adaptive.interval == interval
+
+
+def test_a_slow_command_is_read_at_its_pace_and_the_message_names_the_interval(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = FakeClock()
+
+    def slow() -> Snapshot:
+        clock.advance(12.0)
+        return GOOD
+
+    scripted = ScriptedSource(*[slow] * 3)
+    scripted.info = replace(scripted.info, exit_code=0)
+    ticking = node_of(scripted, clock=clock)
+    shown = [ticking.tick().health.interval for _ in range(3)]
+    assert shown == [1.0, 15.0, 15.0]
+    assert caplog.text.count("the interval is now 15 s") == 1
+
+
 def test_ticks_between_a_tenth_and_a_fifth_keep_the_interval() -> None:
     adaptive = AdaptiveInterval(1.0)
     for _ in range(10):

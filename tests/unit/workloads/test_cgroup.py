@@ -53,6 +53,8 @@ def levels(path: str) -> list[tuple[str, str, str]]:
 
 # Owner rows: pods of three clusters, inside out.
 INNER, MIDDLE, OUTER = ("pod", UID, ID), ("pod", UID2, ID2), ("pod", UID3, ID3)
+EVE, BOX = ("user", "", ""), ("container", "", ID)
+LOGIN = f"{USER}/user@1000.service"
 SYSTEMD = f"{KUBE}{UID3.replace('-', '_')}.slice/cri-containerd-{ID3}.scope"
 
 
@@ -77,9 +79,25 @@ SYSTEMD = f"{KUBE}{UID3.replace('-', '_')}.slice/cri-containerd-{ID3}.scope"
         (f"/lxc.payload.k8s/kubepods/pod{UID}/{ID}", [INNER, ("container", "", "k8s")]),
         (f"/docker/{ID2}/docker/{ID}", [("container", "", ID), ("container", "", ID2)]),
         (f"/lxc.payload.ci/docker/{ID}", [("container", "", ID), ("container", "", "ci")]),
-        # The runtime's own unit, a login and a user are around a pod, but it does not run inside them.
+        # The runtime's own unit is around a pod, but it does not run inside that.
         (f"/system.slice/k3s.service/kubepods/pod{UID}/{ID}", [INNER]),
-        (f"{USER}/user@1000.service/kubepods/pod{UID}/{ID}", [INNER]),
+        # A login and a pod can give cgroups below their own any name.
+        (f"{LOGIN}/kubepods/pod{UID}", [EVE]),
+        (f"{LOGIN}/kubepods/pod{UID}/{ID}", [BOX, EVE]),
+        (f"{LOGIN}/cri-containerd-{ID}.scope", [EVE]),
+        (f"{LOGIN}/x:cri-containerd:{ID}", [EVE]),
+        (f"{USER}/session-1.scope/kubepods/pod{UID}/cri-containerd-{ID}.scope", [EVE]),
+        (f"{LOGIN}/slurmstepd.scope/job_77/step_0", [EVE]),
+        (f"{LOGIN}/slurm/uid_2000/job_77", [EVE]),
+        (f"{LOGIN}/pbs_jobs.service/jobid/7.pbs", [EVE]),
+        (f"{LOGIN}/lsf/one/job.7.2.3", [EVE]),
+        (f"{LOGIN}/nomad.slice/{UID}.train.scope", [EVE]),
+        (f"{LOGIN}/docker-{ID}.scope/slurmstepd.scope/job_77", [BOX, EVE]),
+        (f"{LOGIN}/libpod-{ID2}.scope/docker/{ID}", [BOX, ("container", "", ID2), EVE]),
+        (f"/user.slice/user-libpod_pod_{ID2}.slice/libpod-{ID}.scope", [BOX, EVE]),
+        (f"/kubepods/pod{UID}/{ID}/slurmstepd.scope/job_77", [INNER]),
+        (f"/kubepods/pod{UID}/{ID}/user.slice/user-1000.slice/session-1.scope", [INNER]),
+        ("/slurm/uid_1000/job_7/user-1000.slice/slurm/uid_2/job_8", [("slurm", "", "7")]),
         (f"/slurm/uid_1000/job_7/step_0/kubepods/pod{UID}/{ID}", [INNER, ("slurm", "", "7")]),
         # What runs inside a pod's container belongs to that.
         (f"/kubepods/pod{UID}/{ID}/docker/{ID2}", [INNER]),

@@ -196,6 +196,59 @@ def test_a_container_of_the_machine_on_the_gpu_of_a_pod_is_itself(tmp_path: Path
     assert node.report() == {"space-7": (59, 59, 0), "web": (0, 0, 5800)}
 
 
+LOGIN = "/user.slice/user-1000.slice/user@1000.service"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "row", "idle"),
+    [
+        ("/custom/thing", "root", 59),
+        ("/azure/agent", "root", 59),
+        ("/", "root", 59),
+        (f"{LOGIN}/user.slice/libpod-{'c' * 64}.scope/container", "c" * 12, 0),
+        (f"{LOGIN}/user.slice/docker-{'c' * 64}.scope", "c" * 12, 0),
+        (f"/system.slice/nerdctl-{'c' * 64}.scope", "c" * 12, 0),
+        (f"/default/{'c' * 64}", "c" * 12, 0),
+        (f"/machine.slice/libpod-{'c' * 64}.scope", "c" * 12, 0),
+        (f"{LOGIN}/kubepods/pod{UID_B}", "1000", 59),
+        (f"{LOGIN}/slurmstepd.scope/job_7", "1000", 59),
+    ],
+)
+def test_what_runs_on_the_machine_is_not_billed_to_the_pod_that_has_the_gpu(
+    tmp_path: Path, cgroup: str, row: str, idle: int
+) -> None:
+    """Only the socket of Docker is read. The pod pays for its GPU, and for no energy; a container may be inside it."""
+    space = Pod(UID_B, "dev", "space-7")
+    docker = (RuntimeList({}, UNIX + 1000),)
+    node = Machine(tmp_path, SPACE, facts=OwnerFacts(Pods([space]), runtimes=docker, names_pods=True))
+    node.ticks(60, runs(1, cgroup))
+    assert node.report() == {"space-7": (59, idle, 0), row: (0, 0, 5800)}
+
+
+def test_a_process_that_cannot_be_read_may_be_of_the_pod_that_has_the_gpu(tmp_path: Path) -> None:
+    node = Machine(tmp_path, SPACE)
+    unseen = replace(BOX, host=HostFacts(BOX.host.start, missing="pid_namespace"))
+    state = node.ticks(60, unseen)
+    assert node.owners() == {1: ("unknown", "", "pid_namespace")}
+    assert held(state)["space-7"] == 0
+
+
+def test_a_pod_that_names_a_cgroup_after_another_pod_pays_itself(tmp_path: Path) -> None:
+    pods = Pods([RANK, Pod(UID_B, "lab", "mal", containers={"b" * 64: "main"})])
+    node = Machine(tmp_path, facts=OwnerFacts(pods, names_pods=True))
+    node.ticks(60, runs(1, in_pod(UID_B, "b") + in_pod(UID_A, "a")))
+    assert node.report() == {"mal": (59, 0, 5800)}
+
+
+def test_a_miner_that_is_named_like_a_server_pays(tmp_path: Path) -> None:
+    node = Machine(tmp_path, facts=SHOP)
+    miner = runs(5, "/user.slice/user-1666.slice/session-1.scope", name="/tmp/nvidia-cuda-mps-server", sm=0.9)
+    miner = replace(miner, host=replace(miner.host, uid=1666, user="mallory"))
+    node.ticks(60, miner, SERVER, CLIENTS[0])
+    assert node.report().keys() == {"mallory", "rank-a"}
+    assert node.report()["mallory"][0] == node.report()["rank-a"][0]
+
+
 TWO = (BOX, runs(2, f"/docker/{'d' * 64}"))
 NAMES = OwnerFacts(runtimes=(RuntimeList({"c" * 64: "web", "d" * 64: "db"}, UNIX + 30),))
 NOT_READ = OwnerFacts(runtimes=(RuntimeList({}, None, tried=False, success=False),))

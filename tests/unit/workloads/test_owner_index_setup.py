@@ -6,12 +6,14 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from builders import FakeClock, gpu, reading, snapshot
 from gpuledger.host.owner_index import BackgroundIndex, PolledIndex
 from gpuledger.host.settings import HostSettings
+from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError
 from gpuledger.model.node_state import IndexHealth
 from gpuledger.model.workload import Allocation, Workload
@@ -21,10 +23,12 @@ from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.owner_index_setup import open_job_map_index, open_owner_indexes, open_slurm_index
 from gpuledger.workloads.owner_indexes import AllocatingIndex, OwnerIndexes
 from gpuledger.workloads.owner_lookup import OwnerLookup
+from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.slurm.jobs import NO_JOBS
 from gpuledger.workloads.slurm.settings import SlurmSettings
 from running import wait_until
 from slurm_tree import Machine as SlurmMachine
+from unit.workloads.pod_resources.kubelet_server import kubelet, listed
 
 CARD = gpu(0, minor=3)
 UID = "2f1d7c7e-2c1e-4f0a-9a31-0d1f5f7f3b11"
@@ -187,6 +191,22 @@ def test_a_silent_source_of_allocations_is_noticed(
     assert indexes.has_all_allocations(1000.0) is complete
 
 
+def test_a_source_is_incomplete_while_it_is_not_known_what_it_lists() -> None:
+    """What the source says is known only after it was read in the same tick."""
+    index, known = Slow(), False
+    index.answer = IndexHealth("slow", success=True, last_success=1.0)
+
+    def read(_devices: tuple[Device, ...]) -> tuple[Allocation, ...]:
+        nonlocal known
+        known = not known
+        return ()
+
+    sources = [AllocatingIndex(index, is_known=lambda: known)]
+    lookup = OwnerLookup(directory=OwnerIndexes([index], allocation_sources=[read], allocating=sources))
+    found = [lookup.assign_owners(snapshot(reading(CARD))).allocations_complete for _ in range(3)]
+    assert found == [True, False, True]
+
+
 def test_a_snapshot_says_that_a_source_of_allocations_is_silent() -> None:
     index = Slow()
     index.answer = IndexHealth("slow", success=False)
@@ -199,6 +219,43 @@ def test_a_snapshot_says_that_a_source_of_allocations_is_silent() -> None:
 def test_the_job_mapping_directory_is_a_source_of_allocations_that_the_user_named(tmp_path: Path) -> None:
     assert opened(tmp_path).has_all_allocations(0.0)
     assert not opened(tmp_path, job_map_dir=str(tmp_path / "none")).has_all_allocations(0.0)
+
+
+def test_claims_that_cannot_be_read_leave_the_time_of_their_gpu_unobserved() -> None:
+    """Two claims of the only GPU, one of which is for monitoring: which one is not known."""
+    clock = FakeClock()
+    with TemporaryDirectory(dir="/tmp") as made:
+        path = Path(made)
+        indexes = opened(
+            path,
+            clock,
+            kubernetes_enabled="true",
+            kubernetes_names="none",
+            kubernetes_api="http://127.0.0.1:9",
+            kubernetes_pod_resources_socket=str(path / "k.sock"),
+        )
+        found = []
+        for names in ((), ("one",), ("one", "two")):
+            claims = [
+                wire.DynamicResource(
+                    claim_name=name,
+                    claim_resources=[wire.ClaimResource(driver_name="gpu.nvidia.com", device_name="gpu-3")],
+                )
+                for name in names
+            ]
+            main = wire.ContainerResources(name="main", dynamic_resources=claims)
+            train = listed(wire.PodResources(name="train-0", namespace="ml", containers=[main]))
+            with kubelet(path / "k.sock", List=lambda _, train=train: train):
+                read_now(indexes)
+            for _ in range(2):
+                allocations = indexes.allocations((CARD,))
+                found.append((len(allocations), indexes.has_all_allocations(clock.unix())))
+                # The API server does not respond.
+                claim_index = next(one for one in indexes._indexes if one.name == "resource_claims")
+                assert isinstance(claim_index, PolledIndex)
+                claim_index.refresh()
+    nothing, pending, read, unknown = (0, True), (0, False), (1, True), (0, False)
+    assert found == [nothing, nothing, pending, read, unknown, unknown]
 
 
 CHECKPOINT = json.dumps(

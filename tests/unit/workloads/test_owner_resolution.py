@@ -13,7 +13,7 @@ from builders import gpu, instance, process, reading, snapshot
 from gpuledger.model.devices import Device
 from gpuledger.model.process import HostFacts, ProcessStart
 from gpuledger.model.snapshot import Snapshot
-from gpuledger.model.workload import Allocation, Workload
+from gpuledger.model.workload import UNSEEN, Allocation, Workload
 from gpuledger.workloads.containers.container import RuntimeList
 from gpuledger.workloads.owner_lookup import OwnerLookup
 from gpuledger.workloads.owner_resolution import (
@@ -134,12 +134,26 @@ def test_a_container_missing_in_the_pod_status_is_named_by_the_allocation() -> N
     )
 
 
-@pytest.mark.parametrize("missing", ["no_cgroup", "cgroup_namespace", "unknown_cgroup", "pid_namespace"])
-def test_a_compute_process_without_evidence_belongs_to_the_only_pod_of_its_device(missing: str) -> None:
-    blind = Workload(kind="user", user="root", found_by="uid", missing=missing)
-    assert names(owner(blind, NONE, (allocated(),))) == (*("ml", "train-0", "main", "pod_resources", ""),)
-    assert owner(blind, NONE, (allocated(), allocated("train-1"))) is blind
-    assert owner(blind, NONE, (allocated(),), computes=False) is blind, "graphics process"
+@pytest.mark.parametrize("missing", sorted(UNSEEN))
+def test_an_unseen_compute_process_belongs_to_the_only_pod_that_has_and_uses_its_device(missing: str) -> None:
+    unseen = Workload(kind="user", user="root", found_by="uid", missing=missing)
+    at_work = (MINE,)
+    for has in ((allocated(),), (allocated(uid=UID),)):
+        assert names(owner(unseen, NONE, has, beside=at_work)) == NAMED
+        assert owner(unseen, NONE, has) is unseen, "no pod works there"
+        assert owner(unseen, NONE, has, beside=(*at_work, STRANGER)) is unseen
+        assert owner(unseen, NONE, has, beside=at_work, computes=False) is unseen, "graphics process"
+    assert owner(unseen, NONE, (allocated(uid=UID),), beside=[STRANGER]) is unseen
+    assert owner(unseen, NONE, (allocated(), allocated("train-1")), beside=at_work) is unseen
+
+
+@pytest.mark.parametrize("missing", ["no_cgroup", "cgroup_namespace", "unknown_cgroup", "remote"])
+@pytest.mark.parametrize("beside", [(), (MINE,)])
+def test_a_process_with_a_cgroup_outside_of_pods_is_never_the_pods(
+    missing: str, beside: Sequence[PodAtWork]
+) -> None:
+    outside = Workload(kind="user", user="eve", found_by="uid", missing=missing)
+    assert owner(outside, KNOWN, (allocated(uid=UID),), beside=beside) is outside
 
 
 @pytest.mark.parametrize("kind", ["unit", "user", "slurm", "container"])
@@ -195,14 +209,6 @@ def test_an_allocation_without_a_uid_names_a_pod_only_if_no_other_can_be_meant(
     assert names(owner(FOUND, NONE, allocations, beside=beside)) == expected, what
 
 
-def test_a_process_without_evidence_is_not_named_while_another_pod_works_there() -> None:
-    blind = Workload(kind="user", user="root", found_by="uid", missing="no_cgroup")
-    holder = (allocated(uid=UID),)
-    assert names(owner(blind, NONE, holder, beside=[MINE])) == NAMED
-    assert owner(blind, NONE, holder, beside=[STRANGER]) is blind
-    assert owner(blind, NONE, ONLY, beside=[MINE, STRANGER]) is blind
-
-
 INNER = unnamed(STRANGER)
 OUTSIDE = unnamed(OUTER)
 NESTED = (INNER, OUTSIDE)
@@ -236,13 +242,18 @@ def test_the_outer_pod_owns_what_runs_in_a_pod_of_a_cluster_inside_it(
     assert found.ids == STRANGER, "by which its late names find it"
 
 
-def test_the_innermost_known_pod_is_the_owner() -> None:
+def test_the_outermost_pod_that_the_list_has_is_the_owner() -> None:
+    """One cluster's pods do not contain each other: a pod that seems to can have named its cgroup so."""
     inside = Pod(STRANGER[0], "team", "job-0", containers={STRANGER[1]: "main"})
-    found = owner(NESTED, Pods([CLUSTER, inside]))
+    found = owner(NESTED, Pods([inside]))
     assert (found.pod, found.missing, inner(found)) == ("job-0", "", (*STRANGER, "", ""))
+    found = owner(NESTED, Pods([CLUSTER, inside]))
+    assert (found.pod, found.missing, inner(found)) == ("vc-server-0", "inner_name", (*OUTER, *STRANGER))
     three = (unnamed(MINE), INNER, OUTSIDE)
-    found = owner(three, Pods([CLUSTER, inside]))
+    found = owner(three, Pods([inside]))
     assert (found.pod, found.missing, inner(found)) == ("job-0", "inner_name", (*STRANGER, *MINE))
+    found = owner(three, Pods([CLUSTER, inside]))
+    assert (found.pod, found.missing, inner(found)) == ("vc-server-0", "inner_name", (*OUTER, *MINE))
     found = owner(three, Pods([CLUSTER]))
     assert (found.pod, found.missing, inner(found)) == ("vc-server-0", "inner_name", (*OUTER, *MINE))
 
@@ -266,6 +277,8 @@ EMPTY = RuntimeList({}, read_at=STARTED + 10)
 OLD = RuntimeList({}, read_at=STARTED - 10)
 UNREAD = RuntimeList({}, tried=False, success=False)
 REFUSED = RuntimeList({}, success=False)
+PODMAN = RuntimeList({}, read_at=STARTED + 10, runtime="podman")
+
 BROKEN = RuntimeList({}, read_at=STARTED - 10, success=False)
 OTHERS = Pods([CLUSTER])
 BY_ID, AWAITED = (("", "", SHORT, "cgroup", why) for why in ("container_unnamed", "container_name"))
@@ -287,6 +300,11 @@ INSIDE = ("ml", "train-0", "main", "pod_resources", "")
         ("it is not read yet", [UNREAD], OTHERS, ONLY, AWAITED),
         ("two pods have the GPU", [EMPTY], OTHERS, TWO_PODS, BY_ID),
         ("no pod has it", [EMPTY], OTHERS, (), BY_ID),
+        ("only Podman is read", [PODMAN], OTHERS, ONLY, BY_ID),
+        ("Podman is not read yet", [EMPTY, PODMAN._replace(tried=False)], OTHERS, ONLY, INSIDE),
+        ("Podman is refused", [EMPTY, PODMAN._replace(success=False, read_at=None)], OTHERS, ONLY, INSIDE),
+        ("only the Docker of a login is read", [EMPTY._replace(is_rootless=True)], OTHERS, ONLY, BY_ID),
+        ("the Docker of a login has it", [DOCKER._replace(is_rootless=True)], OTHERS, ONLY, BY_ID),
         ("a reservation", [EMPTY], OTHERS, (RESERVED,), BY_ID),
     ],
 )  # fmt: skip
@@ -302,6 +320,36 @@ def test_a_container_beside_the_cgroups_of_pods(
     is_inside = found.kind == "pod"
     assert (found.container_id, found.inner_container_id) == (("", "c" * 64) if is_inside else ("c" * 64, ""))
     assert found.ids == ("", "c" * 64)
+
+
+LOGIN = Workload("user", user="eve")
+
+
+@pytest.mark.parametrize("runtime", ["docker", "podman", "containerd", ""])
+@pytest.mark.parametrize("runtimes", [[], [EMPTY, PODMAN], [DOCKER]])
+@pytest.mark.parametrize("pods", [NONE, OTHERS, Pods([replace(TRAINER, containers={"c" * 64: "main"})])])
+def test_a_container_of_a_login_is_in_no_pod_and_has_no_name_of_the_machine(
+    runtime: str, runtimes: Sequence[RuntimeList], pods: Pods
+) -> None:
+    """Its user can give it any id, such as that of another's container."""
+    found = owner((replace(BOX, runtime=runtime, user="eve"), LOGIN), pods, ONLY, runtimes=runtimes)
+    assert (names(found), found.user) == (BY_ID, "eve")
+
+
+def test_the_socket_of_a_login_names_its_containers() -> None:
+    found = owner((BOX, LOGIN), OTHERS, ONLY, runtimes=[EMPTY, DOCKER._replace(is_rootless=True)])
+    assert (found.kind, found.container, found.missing) == ("container", "web", "")
+    nested = (container("d" * 64), BOX, LOGIN)
+    found = owner(nested, OTHERS, ONLY, runtimes=[DOCKER._replace(is_rootless=True)])
+    assert (found.container, found.missing, found.inner_container_id) == ("web", "inner_name", "d" * 64)
+
+
+@pytest.mark.parametrize("runtime", ["containerd", ""])
+@pytest.mark.parametrize("runtimes", [[], [EMPTY], [EMPTY, PODMAN]])
+def test_a_container_of_a_runtime_without_a_socket_is_in_no_pod(
+    runtime: str, runtimes: Sequence[RuntimeList]
+) -> None:
+    assert names(owner(replace(BOX, runtime=runtime), OTHERS, ONLY, runtimes=runtimes)) == BY_ID
 
 
 def test_a_container_is_in_no_pod_while_another_pod_works_there() -> None:
@@ -334,16 +382,45 @@ def test_a_container_in_a_container_belongs_to_the_one_that_the_machine_knows() 
 
 
 def test_a_pod_of_kind_on_a_machine_without_kubernetes_belongs_to_its_node() -> None:
-    """Where the names of pods are read, they are awaited."""
+    """Where the names of pods are read, they are awaited until there are some."""
     node = (FOUND, BOX)
     found = owner(node, runtimes=[DOCKER], names_pods=False)
     assert (found.kind, found.container, found.missing) == ("container", "web", "inner_name")
     assert inner(found) == ("", "c" * 64, *MINE)
     assert owner(node, runtimes=[DOCKER]) == FOUND
     assert owner(node, KNOWN, runtimes=[DOCKER]).pod == "train-0"
+    assert names(owner(node, OTHERS, runtimes=[DOCKER])) == ("", "", "web", "cgroup", "inner_name")
+    assert owner(node, OTHERS, runtimes=[REFUSED]) == FOUND, "the node has no name, either"
     job = (FOUND, Workload("slurm", job="7", user="ann"))
     assert owner(job, names_pods=False).job == "7"
     assert owner(job) == FOUND
+    found = owner(job, OTHERS)
+    assert (found.job, found.missing, inner(found)) == ("7", "inner_name", ("", "", *MINE))
+
+
+def test_two_containers_of_which_one_docker_knows_both_belong_to_the_outer_one() -> None:
+    both = (container("d" * 64), BOX)
+    found = owner(both, runtimes=[DOCKER._replace(names={"c" * 64: "mine", "d" * 64: "theirs"})])
+    assert (found.container, found.missing, found.inner_container_id) == ("mine", "inner_name", "d" * 64)
+
+
+@pytest.mark.parametrize("uid", [UID, ""])
+def test_of_two_containers_at_work_none_is_taken_for_the_allocated_one(uid: str) -> None:
+    """Also of a static pod, whose cgroup has a hash in place of the UID, and by container ids alone."""
+    hashed = "f" * 32
+    at_work = [(hashed, ID), (hashed, "c" * 64)] if uid else [(ID, ID), ("c" * 64, "c" * 64)]
+    mine = replace(FOUND, pod_uid=hashed if uid else "")
+    static = Pods([replace(TRAINER, hash=hashed, containers={} if uid else {"c" * 64: "", ID: ""})])
+    alone = owner(mine, static, (allocated(uid=UID),), beside=at_work[:1])
+    assert names(alone) == ("ml", "train-0", "main", "cgroup", "")
+    both = owner(mine, static, (allocated(uid=UID),), beside=at_work)
+    assert names(both) == ("ml", "train-0", "", "cgroup", "container_name")
+
+
+def test_a_static_pod_alone_owns_an_unseen_process() -> None:
+    static = Pods([replace(TRAINER, hash="f" * 32)])
+    unseen = Workload(missing="exited")
+    assert owner(unseen, static, (allocated(uid=UID),), beside=[("f" * 32, ID)]).pod == "train-0"
 
 
 class FakeDirectory:

@@ -41,7 +41,7 @@ SETTINGS = PodResourcesSettings()
 
 @dataclass
 class Cluster:
-    """What the kubelet, the API server and slurmd say. All pods are in the namespace ml."""
+    """What the kubelet, the API server and slurmd say. Pods are in the namespace ml, unless they reserve."""
 
     listed: Sequence[KubeletAllocation] = ()
     pods: Sequence[Any] = ()
@@ -73,8 +73,8 @@ class Cluster:
         )
 
 
-def has(name: str, tail: str = "", container: str = "main") -> KubeletAllocation:
-    return KubeletAllocation("ml", name, container, "nvidia.com/gpu", CARD.uuid + tail)
+def has(name: str, tail: str = "", container: str = "main", namespace: str = "ml") -> KubeletAllocation:
+    return KubeletAllocation(namespace, name, container, "nvidia.com/gpu", CARD.uuid + tail)
 
 
 def by_claim(name: str, claim: str, container: str = "main", share: str = "") -> KubeletAllocation:
@@ -87,13 +87,13 @@ def result(**more: Any) -> dict[str, Any]:
     return {"driver": NVIDIA, "pool": "n1", "device": "gpu-0", **more}
 
 
-def known(name: str, annotations: dict[str, str] | None = None, **labels: str) -> Any:
+def known(name: str, annotations: dict[str, str] | None = None, namespace: str = "ml", **labels: str) -> Any:
     meta = {
         "annotations": annotations or {},
         "labels": {key.replace("_", "-"): one for key, one in labels.items()},
     }
     return {
-        **a_pod(f"uid-{name}", name, "ml", containers={"main": f"containerd://{name}"}, **meta),
+        **a_pod(f"uid-{name}", name, namespace, containers={"main": f"containerd://{name}"}, **meta),
         "spec": {"containers": [{"name": "main"}]},
     }
 
@@ -110,7 +110,9 @@ def kai(name: str, annotation: str, value: str) -> Any:
     return known(name, {annotation: value}, runai_gpu_group="g1")
 
 
-RESERVATION = known("gpu-reservation-n1-zz9", runai_gpu_group="g1")
+KAI = "kai-resource-reservation"
+RESERVES = has("gpu-reservation-n1-zz9", container="resource-reservation", namespace=KAI)
+RESERVATION = known("gpu-reservation-n1-zz9", namespace=KAI, runai_gpu_group="g1")
 SHARED = {("gpu.nvidia.com", "n1", "gpu-0"): {"memory": Fraction(80 * GIB)}}
 
 
@@ -232,7 +234,7 @@ CASES = [
     ),
     case(
         "T17 KAI",
-        Cluster([has("gpu-reservation-n1-zz9")], [RESERVATION, kai("A", "gpu-fraction", "0.5")]),
+        Cluster([RESERVES], [RESERVATION, kai("A", "gpu-fraction", "0.5")]),
         [A],
         "A 30, idle 30",
         "A 60",
@@ -240,7 +242,7 @@ CASES = [
     case(
         "KAI, a fraction that runs nothing",
         Cluster(
-            [has("gpu-reservation-n1-zz9")],
+            [RESERVES],
             [RESERVATION, kai("A", "gpu-fraction", "0.5"), kai("B", "gpu-memory", "20480")],
             memory=80 * GIB,
         ),
@@ -251,12 +253,19 @@ CASES = [
     case(
         "KAI, a fraction that makes no sense",
         Cluster(
-            [has("gpu-reservation-n1-zz9")],
+            [RESERVES],
             [RESERVATION, kai("A", "gpu-fraction", "0.5"), kai("B", "gpu-fraction", "most")],
         ),
         [A, B],
         "A 30, B 30",
         "A 30, B 30",
+    ),
+    case(
+        "a whole GPU with the label of another pod's group",
+        Cluster([has("B")], [known("B", runai_gpu_group="g1"), kai("A", "gpu-fraction", "0.5")]),
+        [B],
+        "B 60",
+        "B 60",
     ),
     case(
         "T18 adminAccess",
@@ -283,7 +292,27 @@ CASES = [
         "idle 60",
     ),
     case("claims cannot be read", Cluster([by_claim("A", "one")]), [], "A 60", "idle 60"),
-    case("a claim is not read yet", Cluster([by_claim("A", "one")], claims={}), [], "idle 60", "idle 60"),
+    case(
+        "a claim is not read yet", Cluster([by_claim("A", "one")], claims={}), [], "unobserved 60", "idle 60"
+    ),
+    case(
+        "claims cannot be read, and one of two is for monitoring",
+        Cluster([by_claim("A", "one"), by_claim("B", "two")]),
+        [A],
+        "unobserved 60",
+        "A 60",
+    ),
+    case(
+        "a share of the capacity beside a claim that is not read yet",
+        Cluster(
+            [by_claim("A", "a", share="s1"), by_claim("B", "b", share="s2")],
+            claims={"a": [share("s1", "20Gi")]},
+            slices=ResourceSlices({}, {}, SHARED),
+        ),
+        [A],
+        "A 15, unobserved 45",
+        "A 60",
+    ),
     case(
         "consumable capacity",
         Cluster(
@@ -380,7 +409,8 @@ def post(cluster: Cluster, truth: Truth, ticks: Sequence[int]) -> Callable[[str]
     books, since = Books(), -1.0
     for at in ticks:
         snapshot = truth.snapshot(at, since)
-        books.post(replace(snapshot, allocations=cluster.allocations(snapshot)))
+        found, complete = cluster.allocations(snapshot), cluster.matcher.is_complete
+        books.post(replace(snapshot, allocations=found, allocations_complete=complete))
         since = at
     assert_time_balances(books)
     return books.seconds

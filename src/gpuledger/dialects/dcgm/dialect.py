@@ -22,6 +22,7 @@ from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import Level
 from gpuledger.model.snapshot import Reading, Snapshot
+from gpuledger.model.xids import XID_MEANINGS
 
 # dcgmHealthWatchResults_t.
 _PASS: Final = 0
@@ -51,39 +52,6 @@ def memory_health(values: Values) -> MemoryHealth | None:
 
 # The collector that reads the driver's events.
 _EVENTS: Final = "events"
-
-XID_MESSAGES: Final[Mapping[int, str]] = {
-    0: "No Error",
-    8: "GPU stopped processing",
-    13: "Graphics Engine Exception",
-    31: "GPU memory page fault",
-    32: "Invalid or corrupted push buffer stream",
-    38: "Driver firmware error",
-    43: "GPU stopped processing",
-    48: "Double Bit ECC Error",
-    61: "Internal micro-controller breakpoint/warning",
-    62: "Internal micro-controller halt",
-    63: "ECC page retirement or row remapping recording event",
-    64: "ECC page retirement or row remapper recording failure",
-    68: "NVDEC0 Exception",
-    69: "Graphics Engine class error",
-    74: "NVLINK Error",
-    79: "GPU has fallen off the bus",
-    92: "High single-bit ECC error rate",
-    94: "Contained ECC error",
-    95: "Uncontained ECC error",
-    109: "Context Switch Timeout Error",
-    119: "GSP RPC Timeout",
-    120: "GSP Error",
-    121: "C2C Link Error",
-    137: "NVLink Privilege Error",
-    140: "Unrecovered ECC Error",
-    143: "GPU Initialization Failure",
-    149: "NVLINK: NETIR Error",
-    154: "GPU Recovery Action Changed",
-    171: "Uncorrectable DRAM Error",
-    172: "Uncorrectable SRAM Error",
-}
 
 
 def last_xid(state: NodeState, snapshot: Snapshot, reading: Reading) -> int | None:
@@ -203,7 +171,7 @@ def _labeled_samples(
     if field is XID:
         last = last_xid(state, snapshot, reading)
         if last is not None:
-            yield last, {"err_code": str(last), "err_msg": XID_MESSAGES.get(last, "")}
+            yield last, {"err_code": str(last), "err_msg": XID_MEANINGS.get(last, "")}
     elif field is XID_TOTAL:
         for (uuid, xid), count in sorted(state.ledger.xids.items()):
             if uuid == reading.device.uuid:

@@ -1,16 +1,15 @@
-"""Native families of devices: attributes, availability, readings and Xid errors."""
+"""Native families of devices: attributes, availability and Xid errors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
-from gpuledger.model import quantities as q
 from gpuledger.model.devices import Device, Instance
-from gpuledger.model.family import Family, FamilySpec, declare_family
+from gpuledger.model.family import Family, declare_family
 from gpuledger.model.node_state import NodeState
-from gpuledger.model.quantities import PROFILING, Level, Quantity
+from gpuledger.model.quantities import PROFILING
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.xids import XID_MEANINGS
 
 # Named `mig_instance` and `slurm_job`, because with honor_labels the names `instance` and `job` would
 # overwrite (or, if empty, delete) the labels that identify the scrape target.
@@ -47,6 +46,13 @@ MIG_ENABLED = declare_family(
     ("uuid",),
     "nvmlDeviceGetMigMode current",
 )
+MODULE_ENERGY = declare_family(
+    "gpuledger_device_energy_of_module",
+    "1 for each GPU whose energy counter covers the whole module of a superchip, with CPU and memory (GH200, "
+    "GB200, GB300); its power is that of the GPU alone.",
+    ("uuid",),
+    "nvmlDeviceGetName",
+)
 SM_RATIO = declare_family(
     "gpuledger_device_sm_ratio",
     "Fraction of the GPU's multiprocessors that the device has; 1 for a whole GPU.",
@@ -73,149 +79,23 @@ XID_TIME = declare_family(
     ("uuid", "xid"),
     "nvmlEventSetWait_v2",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class QuantityMetric:
-    """A quantity exported as a sample of a family; `label` distinguishes the quantities of one family."""
-
-    spec: FamilySpec
-    quantity: Quantity
-    label: str = ""
-
-
-def _gauge(name: str, quantity: Quantity, text: str, source: str) -> QuantityMetric:
-    device_labels = DEVICE_LABELS if quantity.level is Level.INSTANCE else ("uuid",)
-    if quantity.shared:
-        text += " Under MIG, the lowest compute instance exports the memory of its GPU instance."
-    return QuantityMetric(declare_family(f"gpuledger_device_{name}", text, device_labels, source), quantity)
-
-
-_CLOCK = declare_family(
-    "gpuledger_device_clock_hertz", "Current clock by domain.", ("uuid", "clock"), "nvmlDeviceGetClockInfo"
-)
-_PCIE = declare_family(
-    "gpuledger_device_pcie_bytes_total",
-    "Bytes that the GPU sent and received over PCIe since driver load; the hardware counter can wrap.",
-    ("uuid", "direction"),
-    "NVML fields 197 and 198",
-)
-_ECC = declare_family(
-    "gpuledger_device_ecc_errors_total",
-    "ECC errors over the lifetime of the board.",
-    ("uuid", "type"),
-    "NVML fields 5 and 6",
-)
-_REPLAYS = declare_family(
-    "gpuledger_device_pcie_replays_total",
-    "PCIe replays of the GPU.",
-    ("uuid",),
-    "nvmlDeviceGetPcieReplayCounter",
+XID_INFO = declare_family(
+    "gpuledger_xid_info",
+    "1 for each Xid that occurred, with NVIDIA's name for it; empty if it has none. Joins on xid.",
+    ("xid", "meaning"),
+    "NVIDIA's list of Xids",
 )
 
-QUANTITY_METRICS = (
-    _gauge(
-        "utilization_ratio",
-        q.UTILIZATION,
-        "Fraction of time for which at least one kernel was running; absent under MIG.",
-        "nvmlDeviceGetUtilizationRates gpu",
-    ),
-    _gauge(
-        "memory_utilization_ratio",
-        q.MEMORY_UTILIZATION,
-        "Fraction of time for which device memory was being read or written; not the amount of memory used.",
-        "nvmlDeviceGetUtilizationRates memory",
-    ),
-    _gauge(
-        "encoder_utilization_ratio",
-        q.ENCODER_UTILIZATION,
-        "Fraction of time for which the video encoder was busy.",
-        "nvmlDeviceGetEncoderUtilization",
-    ),
-    _gauge(
-        "decoder_utilization_ratio",
-        q.DECODER_UTILIZATION,
-        "Fraction of time for which the video decoder was busy.",
-        "nvmlDeviceGetDecoderUtilization",
-    ),
-    _gauge(
-        "engine_activity_ratio",
-        q.ENGINE_ACTIVITY,
-        "Fraction of time for which the graphics or compute engine was busy; only on Hopper and newer.",
-        "nvmlGpmMetricsGet GRAPHICS_UTIL",
-    ),
-    _gauge(
-        "memory_size_bytes",
-        q.MEMORY_TOTAL,
-        "Total device memory; absent if the GPU shares the host's memory.",
-        "nvmlDeviceGetMemoryInfo_v2 total",
-    ),
-    _gauge(
-        "memory_used_bytes",
-        q.MEMORY_USED,
-        "Device memory used, without memory reserved by the driver.",
-        "nvmlDeviceGetMemoryInfo_v2 used",
-    ),
-    _gauge("memory_free_bytes", q.MEMORY_FREE, "Free device memory.", "nvmlDeviceGetMemoryInfo_v2 free"),
-    _gauge(
-        "memory_reserved_bytes",
-        q.MEMORY_RESERVED,
-        "Device memory reserved by the driver and the firmware.",
-        "nvmlDeviceGetMemoryInfo_v2 reserved",
-    ),
-    _gauge(
-        "power_watts",
-        q.POWER,
-        "Power draw of the board; a one-second mean on Ampere (except GA100) and newer.",
-        "nvmlDeviceGetPowerUsage",
-    ),
-    _gauge("power_limit_watts", q.POWER_LIMIT, "Enforced power limit.", "nvmlDeviceGetEnforcedPowerLimit"),
-    _gauge(
-        "power_limit_max_watts",
-        q.POWER_LIMIT_MAX,
-        "Highest power limit that can be set.",
-        "nvmlDeviceGetPowerManagementLimitConstraints",
-    ),
-    _gauge("temperature_celsius", q.TEMPERATURE, "Temperature of the GPU.", "nvmlDeviceGetTemperature"),
-    _gauge(
-        "memory_temperature_celsius",
-        q.MEMORY_TEMPERATURE,
-        "Temperature of the device memory.",
-        "NVML field 82",
-    ),
-    _gauge(
-        "fan_speed_ratio",
-        q.FAN_SPEED,
-        "Intended fan speed as a fraction of the maximum; can exceed 1.",
-        "nvmlDeviceGetFanSpeed",
-    ),
-    QuantityMetric(_CLOCK, q.GRAPHICS_CLOCK, "graphics"),
-    QuantityMetric(_CLOCK, q.SM_CLOCK, "sm"),
-    QuantityMetric(_CLOCK, q.MEMORY_CLOCK, "memory"),
-    QuantityMetric(_CLOCK, q.VIDEO_CLOCK, "video"),
-    _gauge(
-        "performance_state",
-        q.PERFORMANCE_STATE,
-        "Performance state, 0 (highest) to 15 (lowest).",
-        "nvmlDeviceGetPerformanceState",
-    ),
-    QuantityMetric(_PCIE, q.PCIE_TX, "transmit"),
-    QuantityMetric(_PCIE, q.PCIE_RX, "receive"),
-    QuantityMetric(_REPLAYS, q.PCIE_REPLAYS),
-    QuantityMetric(_ECC, q.ECC_CORRECTED, "corrected"),
-    QuantityMetric(_ECC, q.ECC_UNCORRECTED, "uncorrected"),
-)
-
-REQUIRED_QUANTITIES = frozenset(metric.quantity for metric in QUANTITY_METRICS)
 SPECS = (
     INFO,
     UP,
     MIG_ENABLED,
+    MODULE_ENERGY,
     SM_RATIO,
-    *dict.fromkeys(metric.spec for metric in QUANTITY_METRICS),
     FIELD_SUPPORTED,
     XIDS,
     XID_TIME,
+    XID_INFO,
 )
 
 
@@ -234,7 +114,6 @@ def device_families(state: NodeState) -> Iterator[Family]:
         yield _infos(state.snapshot)
         yield from _states(state.snapshot)
         yield Family(SM_RATIO, dict(state.ledger.sm_ratios.items()))
-        yield from _readings(state.snapshot)
     yield from _xids(state)
 
 
@@ -262,36 +141,23 @@ def _infos(snapshot: Snapshot) -> Family:
 
 
 def _states(snapshot: Snapshot) -> Iterable[Family]:
-    up, mig, supported = Family(UP), Family(MIG_ENABLED), Family(FIELD_SUPPORTED)
+    up, mig, supported, module = (Family(spec) for spec in (UP, MIG_ENABLED, FIELD_SUPPORTED, MODULE_ENERGY))
     for reading in snapshot.readings:
         where = device_labels(reading.device)
         up.add(int(reading.up), *where)
         if reading.up and not isinstance(reading.device, Instance):
             mig.add(int(reading.mig_enabled), reading.device.uuid)
+            module.add(1 if reading.counts_module_energy else None, reading.device.uuid)
         for key, is_supported in reading.supported.items():
             reason = "" if is_supported else _REASONS.get(key, "driver")
             supported.add(int(is_supported), *where, key, reason)
-    return up, mig, supported
-
-
-def _readings(snapshot: Snapshot) -> Iterable[Family]:
-    families = {metric.spec: Family(metric.spec) for metric in QUANTITY_METRICS}
-    columns = [
-        (metric.quantity, families[metric.spec], (metric.label,) if metric.label else ())
-        for metric in QUANTITY_METRICS
-    ]
-    for reading in snapshot.readings:
-        where = device_labels(reading.device)
-        for quantity, family, label in columns:
-            value = snapshot.get(reading, quantity)
-            if value is not None:
-                family.add(value, *(where if quantity.level is Level.INSTANCE else where[:1]), *label)
-    return families.values()
+    return up, mig, module, supported
 
 
 def _xids(state: NodeState) -> Iterable[Family]:
-    count, time = Family(XIDS), Family(XID_TIME)
+    count, time, info = Family(XIDS), Family(XID_TIME), Family(XID_INFO)
     for (uuid, xid), seen in state.ledger.xids.items():
         count.add(0 if (uuid, xid) in state.ledger.new_xids else seen, uuid, str(xid))
         time.add(state.ledger.xid_times[uuid, xid], uuid, str(xid))
-    return count, time
+        info.add(1, str(xid), XID_MEANINGS.get(xid, ""))
+    return count, time, info

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from gpuledger.dialects.native import devices, gpu_time, node, owners, processes
+from gpuledger.dialects.native import devices, gpu_time, node, owners, processes, quantity_metrics
 from gpuledger.dialects.native import ledger as sessions
 from gpuledger.model.family import Family, declare_family, single_sample_family
 from gpuledger.model.node_state import NodeState
@@ -48,9 +48,10 @@ class NativeDialect:
     """Families of devices, processes and the node, which join on `uuid` and `mig_instance`."""
 
     name = "native"
-    required_quantities = devices.REQUIRED_QUANTITIES
+    required_quantities = quantity_metrics.REQUIRED_QUANTITIES
     specs = (
         *devices.SPECS,
+        *quantity_metrics.SPECS,
         *owners.SPECS,
         *processes.SPECS,
         *sessions.SPECS,
@@ -68,6 +69,8 @@ class NativeDialect:
     def families(self, state: NodeState) -> Iterable[Family]:
         """Yields all families of one NodeState."""
         yield from devices.device_families(state)
+        if state.snapshot is not None:
+            yield from quantity_metrics.quantity_families(state.snapshot)
         yield from owners.owner_families(state)
         yield from processes.process_families(state)
         yield from sessions.session_families(state)

@@ -36,7 +36,7 @@ LAST = declare_family(
 TICKS = declare_family("gpuledger_ticks_total", "Ticks since the program started.", source="the tick")
 INTERVAL = declare_family(
     "gpuledger_tick_interval_seconds",
-    "Time between ticks: --interval, doubled up to three times while ticks are slow.",
+    "Time between ticks: --interval, longer while ticks are slow.",
     source="the tick",
 )
 STALLED = declare_family(
@@ -64,7 +64,8 @@ MAP_LAST = declare_family(
 MAP_ENTRIES = declare_family("gpuledger_map_entries", "Entries in this owner index.", ("map",), "workloads")
 INVALID = declare_family(
     "gpuledger_invalid_values_total",
-    "Impossible values from the driver (sentinels, out of range), which are not exported.",
+    "Impossible values from the driver (sentinels, out of range, counter leaps), which are not exported; "
+    "the first of each kind is logged.",
     source="the source",
 )
 

@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import mkstemp
 from typing import Any, NamedTuple
 
 from gpuledger.ledger.books.exporting import books_id
+from gpuledger.ledger.books.work_folder import work_folder
 from gpuledger.ledger.store.history import open_read_only
 from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, MIGRATIONS
 from gpuledger.ledger.store.state_directory import LedgerLock
@@ -41,17 +41,15 @@ def back_up_ledger(file: Path, target: Path) -> BackupFacts:
         last = _last_posting(source)
         if target.exists():
             _require_older_backup(file, target, books, last)
-        handle, name = mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        os.close(handle)
-        written = Path(name)
-        try:
+        with work_folder(target.parent) as folder:
+            written = folder / "copy.db"
+            # Before SQLite creates it: as readable as the ledger, for its owner only.
+            written.touch(mode=0o600)
             _copy(source, written)
             _verify(written, books, last)
             with written.open("rb") as opened:
                 os.fsync(opened.fileno())
             written.replace(target)
-        finally:
-            written.unlink(missing_ok=True)
     return BackupFacts(target.stat().st_size, last)
 
 

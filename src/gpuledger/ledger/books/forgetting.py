@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from gpuledger.ledger.books.person import PersonName
+from gpuledger.ledger.books.work_folder import is_write_error
 from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
 from gpuledger.ledger.store.state_directory import LedgerLock
 from gpuledger.ledger.store.store import restart_counters
@@ -46,6 +47,8 @@ _JSON: Final = {
     ("gpu_times", "uuid"): ("state",),
     ("parties", "number"): ("who",),
 }
+# Keys of `meta`: JSON of the pseudonyms that this made (of no names), and whether the file must be rebuilt.
+_PSEUDONYMS, _UNFINISHED = "pseudonyms", "forgetting"
 _ASCII_SAFE: Final = re.compile(r"[\w.@+-]+")
 
 
@@ -80,18 +83,51 @@ def forget_person(file: Path, name: str, pseudonym: str = "") -> Forgotten:
             # Without a write-ahead log: its file would keep the old pages.
             if connection.execute("PRAGMA journal_mode=DELETE").fetchone() != ("delete",):
                 raise GpuledgerError(f"{file} is being read by another program: wait until it is done")
-            person = _person_of(connection, name, pseudonym or f"forgotten-{os.urandom(4).hex()}")
+            person = _person_of(connection, name, pseudonym or _new_pseudonym(name))
             rows = _replace_all(connection, person)
-            # Rebuilds the file: bytes of old rows in free space are not copied.
-            connection.execute("VACUUM")
+            is_unfinished = _meta(connection, _UNFINISHED) is not None
+            if is_unfinished:
+                # Of the killed command, if there is nothing left to replace.
+                used = person.pseudonym if rows else _made_pseudonyms(connection)[-1]
+                _rebuild(connection, file, used)
     finally:
         lock.release()
-    if not rows:
+    if not is_unfinished:
         raise GpuledgerError(
             f"{file} does not have the name {name}: `gpuledger report --by user --since 400d --top 0` lists "
             "the users"
         )
-    return Forgotten(person.pseudonym, rows, list(_files_with(file, person)))
+    return Forgotten(used, rows, list(_files_with(file, person)))
+
+
+def _rebuild(connection: sqlite3.Connection, file: Path, pseudonym: str) -> None:
+    """Rebuild the file: bytes of old rows in free space are not copied."""
+    try:
+        connection.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise GpuledgerError(
+            f"the name is replaced in {file}, but the file could not be rebuilt ({error}), so that free "
+            f"space in it may keep the name: free {file.stat().st_size:,} bytes or more on its disk and in "
+            f"the directory of temporary files, and repeat this command with --as {pseudonym}"
+        ) from None
+    connection.execute("DELETE FROM meta WHERE key = ?", (_UNFINISHED,))
+
+
+def _meta(connection: sqlite3.Connection, key: str) -> str | None:
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _new_pseudonym(name: str) -> str:
+    """Random digits after a word that does not have the name in it."""
+    digits = "".join(str(byte % 10) for byte in os.urandom(10))
+    words = (f"{word}-{digits}" for word in ("forgotten", "person"))
+    return next((word for word in words if name.casefold() not in word), f"x{digits}")
+
+
+def _made_pseudonyms(connection: sqlite3.Connection) -> list[str]:
+    """The pseudonyms that `forget_person` made here before: a person can get the same one again."""
+    return [str(one) for one in json.loads(_meta(connection, _PSEUDONYMS) or "[]")]
 
 
 def _check_names(name: str, pseudonym: str) -> None:
@@ -120,7 +156,8 @@ def _person_of(connection: sqlite3.Connection, name: str, pseudonym: str) -> Per
     """The person, with the uids of the sessions under this name. Raises UsageError for a used pseudonym."""
     users = set(_users(connection))
     alone = PersonName(name, pseudonym)
-    if any(pseudonym in user for user in users):
+    is_known = pseudonym in _made_pseudonyms(connection)
+    if not is_known and any(PersonName(pseudonym, "").is_in(user) for user in users):
         raise UsageError(f"--as {pseudonym}: the ledger has a user of this name; choose another pseudonym")
     query = "SELECT DISTINCT uid FROM sessions WHERE uid IS NOT NULL AND (login = ? OR owner_user = ?)"
     uids = {uid for form in alone.forms for (uid,) in connection.execute(query, (form, form))}
@@ -163,10 +200,19 @@ def _replace_all(connection: sqlite3.Connection, person: PersonName) -> int:
         if changed:
             # Exported counters have the name as a label: they begin again, as after a crash.
             restart_counters(connection)
-            connection.executemany("REPLACE INTO meta VALUES (?, ?)", [("clean", 0), ("boot_id", "")])
+            made = dict.fromkeys((*_made_pseudonyms(connection), person.pseudonym))
+            values = {"clean": 0, "boot_id": "", _UNFINISHED: 1, _PSEUDONYMS: json.dumps(list(made))}
+            connection.executemany("REPLACE INTO meta VALUES (?, ?)", values.items())
         connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
+    except BaseException as error:
+        # SQLite has rolled back already after some errors.
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if isinstance(error, sqlite3.Error) and is_write_error(error):
+            raise GpuledgerError(
+                f"cannot write the ledger ({error}), which is as before: check the space, the permissions "
+                "and the limit of file sizes there (`df`, `ls -l`, `ulimit -f`), and repeat this command"
+            ) from None
         raise
     return changed
 
@@ -229,6 +275,7 @@ def _forget_uids(connection: sqlite3.Connection, person: PersonName) -> int:
         for column in ("login", "owner_user"):
             statement = f"UPDATE sessions SET {column} = ? WHERE {column} = ? AND uid = ?"
             changed += connection.execute(statement, (person.pseudonym, str(uid), uid)).rowcount
+        changed += connection.execute("UPDATE sessions SET uid = NULL WHERE uid = ?", (uid,)).rowcount
     statement = "UPDATE sessions SET uid = NULL WHERE uid > 0 AND (login = ? OR owner_user = ?)"
     return changed + connection.execute(statement, (person.pseudonym, person.pseudonym)).rowcount
 

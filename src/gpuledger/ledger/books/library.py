@@ -2,38 +2,44 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import combinations, pairwise
+from os import umask
 from pathlib import Path
-from tempfile import mkdtemp
 
+from gpuledger.host.time_zone import named_time_zone
+from gpuledger.ledger.books.exported_folders import find_folders
 from gpuledger.ledger.books.exported_history import Export
-from gpuledger.ledger.books.manifest import MANIFEST_NAME, GpuTotals, Manifest, read_manifest, verify_tables
+from gpuledger.ledger.books.manifest import (
+    MANIFEST_NAME,
+    GpuTotals,
+    Manifest,
+    file_name,
+    read_manifest,
+    verify_tables,
+)
 from gpuledger.ledger.books.table_files import iso_time
+from gpuledger.ledger.books.work_folder import work_folder
 from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.errors import GpuledgerError
 
 _ID = 8
+_DAY = 86_400
+_REPLACED = "replaced-"
 
 
 def find_exports(folders: Iterable[Path], *, verify: bool = True) -> list[Export]:
     """All exports below these directories, each once, by ledger and time; `verify` reads every file.
 
-    Raises GpuledgerError for a directory without one, and for the first one that is damaged.
+    Raises GpuledgerError for a directory without one, and for the first one that is damaged or incomplete.
     """
     found: dict[Path, Export] = {}
     for folder in folders:
-        if not folder.is_dir():
-            what = "is not a directory" if folder.exists() else "does not exist"
-            raise GpuledgerError(f"{folder} {what}: name a directory that `gpuledger books export` wrote")
-        manifests = sorted(_manifests(folder))
-        if not manifests:
-            raise GpuledgerError(
-                f"{folder} has no exported ledger (no {MANIFEST_NAME} below it): write one with `gpuledger "
-                f"books export {folder}`"
-            )
+        manifests, lost = find_folders(folder)
+        if lost:
+            raise GpuledgerError(lost[0])
         for file in manifests:
             export = Export(file.parent, read_manifest(file))
             if verify:
@@ -46,8 +52,12 @@ def find_exports(folders: Iterable[Path], *, verify: bool = True) -> list[Export
 
 def check_exports(folder: Path) -> tuple[list[Export], list[str]]:
     """The undamaged exports below a directory, and one line for each problem."""
-    found, problems = [], []
-    for file in sorted(_manifests(folder)):
+    found = []
+    try:
+        manifests, problems = find_folders(folder)
+    except GpuledgerError as error:
+        return [], [str(error)]
+    for file in manifests:
         try:
             export = Export(file.parent, read_manifest(file))
             verify_tables(*export)
@@ -59,17 +69,7 @@ def check_exports(folder: Path) -> tuple[list[Export], list[str]]:
         without_repetitions(found)
     except GpuledgerError as error:
         problems.append(str(error))
-    if not found and not problems:
-        problems.append(f"{folder} has no exported ledger (no {MANIFEST_NAME} below it)")
     return found, problems
-
-
-def _manifests(folder: Path) -> Iterator[Path]:
-    """The manifests below a directory, except in exports that are being written."""
-    for place, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        if MANIFEST_NAME in files:
-            yield Path(place, MANIFEST_NAME)
 
 
 def without_repetitions(exports: Sequence[Export]) -> list[Export]:
@@ -120,6 +120,25 @@ def _contradiction(one: Export, other: Export) -> GpuledgerError:
     )
 
 
+def _refused(written: Manifest, present: Export) -> GpuledgerError:
+    """Why a new export is not written beside one that is there, and what to do."""
+    old, again = present.manifest, f"move {present.folder} away, and repeat this command"
+    is_same = (old.begins, old.ends) == (written.begins, written.ends)
+    if old.node != written.node:
+        what = f"has {describe_range(old)} under the node name {old.node}, and this one is {written.node}"
+        fix = f"set GPULEDGER_NODE_NAME={old.node} for this command; to change the name there, {again}"
+    elif is_same and old.totals == written.totals:
+        what = "has the same time with equal totals and other names (`books forget`) or cells"
+        fix = f"to replace it, {again}"
+    elif is_same or (old.begins == written.begins and not old.complete):
+        what = "is of the same time with other totals: one was changed, or two machines run with one ledger"
+        fix = f"find out which is right; to replace it, {again}, and keep it until you have compared both"
+    else:
+        what = f"has {describe_range(old)}, which overlaps {describe_range(written)}"
+        fix = f"export whole months; to have the new range instead, {again}"
+    return GpuledgerError(f"{present.folder} of this ledger {what}; nothing was written: {fix}")
+
+
 def describe_range(manifest: Manifest) -> str:
     """The range of an export, in UTC."""
     return " to ".join(iso_time(unix * MICRO) for unix in (manifest.begins, manifest.ends))
@@ -142,19 +161,42 @@ def export_notes(exports: Sequence[Export]) -> Iterator[str]:
     """Sentences on ledgers that share a name or a Gpu, or lack a part between two exports."""
     yield from _shared_names(exports)
     yield from _shared_gpus(exports)
-    zones = {one.manifest.time_zone for one in exports if one.manifest.time_zone}
-    if len(zones) > 1:
-        by_zone = {zone: _nodes(one for one in exports if one.manifest.time_zone == zone) for zone in zones}
-        named = "; ".join(f"{zone}: {nodes}" for zone, nodes in sorted(by_zone.items()))
-        yield (
-            f"The ledgers sum old hours in different time zones ({named}): ends of the range and of periods "
-            "move to the nearest hour of each."
-        )
+    yield from _different_zones(exports)
     for one, following in pairwise(exports):
         first, second = one.manifest, following.manifest
         if first.books == second.books and first.ends < second.begins:
             gap = " to ".join(iso_time(unix * MICRO) for unix in (first.ends, second.begins))
             yield f"Node {second.node} has no export of {gap}: its time there is not in this report."
+
+
+def _different_zones(exports: Sequence[Export]) -> Iterator[str]:
+    """Zones are one if their times were equal while they were used, such as UTC and Etc/UTC."""
+    first = min((one.manifest.begins for one in exports), default=0)
+    last = max((one.manifest.ends for one in exports), default=0)
+    names = sorted({one.manifest.time_zone for one in exports if one.manifest.time_zone})
+    by_rules: dict[object, list[str]] = {}
+    for name in names:
+        by_rules.setdefault(_rules_of(name, first, last), []).append(name)
+    if len(by_rules) > 1:
+        named = "; ".join(
+            f"{zones[0]}: {_nodes(one for one in exports if one.manifest.time_zone in zones)}"
+            for zones in by_rules.values()
+        )
+        yield (
+            f"The ledgers sum old hours in different time zones ({named}): ends of the range and of periods "
+            "move to the nearest hour of each."
+        )
+
+
+def _rules_of(name: str, first: int, last: int) -> object:
+    """The differences from UTC in a range, by day; the name itself if the machine does not know it."""
+    try:
+        zone = named_time_zone(name)
+    except ValueError:
+        return name
+    moments = (datetime.fromtimestamp(unix, UTC) for unix in range(first, last + _DAY, _DAY))
+    offsets: list[timedelta | None] = [moment.astimezone(zone).utcoffset() for moment in moments]
+    return tuple(offsets)
 
 
 def _shared_names(exports: Sequence[Export]) -> Iterator[str]:
@@ -204,27 +246,35 @@ def export_folder(manifest: Manifest) -> Path:
     return Path(f"{node[:100] or 'node'}.{manifest.books[:_ID]}", f"{first}_{last}")
 
 
-def new_folder(into: Path) -> Path:
-    """A new hidden directory in which an export is written before it gets its name. Raises OSError."""
-    into.mkdir(parents=True, exist_ok=True)
-    return Path(mkdtemp(prefix=".gpuledger-", dir=into))
-
-
 def put_in_place(written: Path, manifest: Manifest, into: Path, replaced: Sequence[Export] = ()) -> Path:
-    """Give a written export its name below `into`, in place of others; return it. Raises OSError."""
+    """Move a written export out of its hidden directory to its place below `into`, instead of others.
+
+    At each moment, one of them is there with its manifest. Raises GpuledgerError and OSError.
+    """
     place = into / export_folder(manifest)
     place.parent.mkdir(parents=True, exist_ok=True)
-    for one in replaced:
-        # Without a manifest it is no export any more, whatever happens next.
-        (one.folder / MANIFEST_NAME).unlink()
-        shutil.rmtree(one.folder)
+    before = [one.folder for one in replaced]
+    if place in before:
+        aside = place.with_name(f"{place.name}.replaced")
+        before[before.index(place)] = place.rename(aside)
     written.chmod(0o777 & ~_current_umask())
-    return written.rename(place)
+    try:
+        written.rename(place)
+    except OSError as error:
+        if not place.is_dir():
+            raise
+        raise GpuledgerError(
+            f"{place} exists and is no complete export ({error.strerror}): move it away, and repeat this "
+            "command"
+        ) from None
+    for number, folder in enumerate(before):
+        folder.rename(written.parent / f"{_REPLACED}{number}")
+    return place
 
 
 def _current_umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
+    mask = umask(0o077)
+    umask(mask)
     return mask
 
 
@@ -235,35 +285,45 @@ def add_export(written: Path, manifest: Manifest, into: Path) -> tuple[Path, boo
     """
     rivals = [
         one
-        for file in _manifests(into)
+        for file in find_folders(into, may_be_empty=True)[0]
         if (one := Export(file.parent, read_manifest(file))).manifest.overlaps(manifest)
     ]
-    kept = without_repetitions([*rivals, Export(written, manifest)])
-    if kept[-1].folder != written:
-        shutil.rmtree(written)
-        return kept[-1].folder, False
-    return put_in_place(written, manifest, into, rivals), True
+    replaced = []
+    for one in without_repetitions(rivals):
+        if one.manifest.content == manifest.content or replaces(one.manifest, manifest):
+            return one.folder, False
+        if not replaces(manifest, one.manifest):
+            raise _refused(manifest, one)
+        replaced.append(one)
+    return put_in_place(written, manifest, into, rivals if replaced else []), True
 
 
 def merge_exports(folders: Sequence[Path], into: Path) -> tuple[list[Path], list[Export]]:
     """Copy the exports of all directories to `into`; return the new directories, and all exports there.
 
-    Raises GpuledgerError before anything is written if two exports contradict each other, and OSError.
+    Raises GpuledgerError before anything is written if two exports contradict each other, or a file cannot
+    be written.
     """
-    present = find_exports([into]) if into.is_dir() and any(_manifests(into)) else []
+    is_used = into.is_dir() and any(find_folders(into, may_be_empty=True))
+    present = find_exports([into]) if is_used else []
     kept = without_repetitions([*present, *find_exports(folders)])
+    new = [one for one in kept if one not in present]
     replaced = [one for one in present if one not in kept]
     added = []
-    for one in kept:
-        if one in present:
-            continue
-        written = new_folder(into)
-        try:
-            shutil.copytree(one.folder, written, dirs_exist_ok=True)
-            verify_tables(written, one.manifest)
-            rivals = [other for other in replaced if other.manifest.overlaps(one.manifest)]
-            added.append(put_in_place(written, one.manifest, into, rivals))
-        except BaseException:
-            shutil.rmtree(written, ignore_errors=True)
-            raise
+    if new:
+        with work_folder(into) as work:
+            for number, one in enumerate(new):
+                written = work / str(number)
+                copy_export(one, written)
+                rivals = [other for other in replaced if other.manifest.overlaps(one.manifest)]
+                added.append(put_in_place(written, one.manifest, into, rivals))
     return added, find_exports([into])
+
+
+def copy_export(export: Export, written: Path) -> None:
+    """Copy the files of an export, and no others beside them. Raises GpuledgerError and OSError."""
+    written.mkdir()
+    names = (MANIFEST_NAME, *(file_name(table, export.manifest.format) for table in export.manifest.tables))
+    for name in names:
+        shutil.copyfile(export.folder / name, written / name)
+    verify_tables(written, export.manifest)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from gpuledger.ledger.books.layout import LAYOUT_VERSION, TABLES
 from gpuledger.ledger.books.table_files import FORMATS
@@ -17,7 +18,10 @@ from gpuledger.model.errors import GpuledgerError
 MANIFEST_NAME: Final = "manifest.json"
 _HASH = "sha256"
 _LONGEST = 16 * 1024 * 1024
-_AGAIN = "export it again, take another copy, or move its directory away to do without it"
+_BOOKS: Final = re.compile(r"[0-9a-f]{32}")
+# The unix seconds of the last time that a date can have.
+_LATEST: Final = 253_402_300_799
+_AGAIN = "take another copy; or move its directory away, and export that time again or do without it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +173,29 @@ def _from_values(values: dict[str, Any]) -> Manifest:
     tables = {name: TableFacts(**facts) for name, facts in values["tables"].items()}
     totals = {gpu: GpuTotals(**facts) for gpu, facts in values["totals"].items()}
     found = Manifest(**{**values, "tables": tables, "totals": totals})
+    for facts in (found, *tables.values(), *totals.values()):
+        _require_types(facts)
+    if not _BOOKS.fullmatch(found.books):
+        raise ValueError("its id of the ledger is none")
     if set(tables) != set(TABLES):
         raise ValueError(f"it has the tables {', '.join(sorted(tables))}")
     if found.format not in FORMATS:
         raise ValueError(f"its format is {found.format}")
-    if not (isinstance(found.begins, int) and isinstance(found.ends, int) and found.begins < found.ends):
-        raise ValueError("its range is empty")
+    if not 0 <= found.begins < found.ends <= _LATEST or found.begins % QUARTER or found.ends % QUARTER:
+        raise ValueError("its range is empty, or not of quarters of an hour")
+    if not all(0 <= unix <= _LATEST for unix in (found.first, found.last)):
+        raise ValueError("its times are out of range")
     return found
+
+
+def _require_types(facts: Manifest | TableFacts | GpuTotals) -> None:
+    """Raise ValueError unless each value has its declared type."""
+    for name, hint in get_type_hints(type(facts)).items():
+        kinds = get_args(hint) or (hint,)
+        value = getattr(facts, name)
+        if get_origin(hint) is Mapping or type(value) in kinds or (type(value) is int and float in kinds):
+            continue
+        raise ValueError(f"its {name} is {value!r:.60}")
 
 
 def _hash_of(values: Mapping[str, object]) -> str:

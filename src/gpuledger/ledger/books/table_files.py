@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TextIO
 
 from gpuledger.ledger.books.layout import BOOLEAN, BYTES, INTEGER, TEXT, TIME, Column
 from gpuledger.model.errors import UsageError
@@ -89,10 +89,22 @@ _FROM_CSV: dict[str, Callable[[str], Any]] = {
 }
 
 
+class _UnixLines:
+    """A text file whose lines end with a line feed alone."""
+
+    def __init__(self, opened: TextIO) -> None:
+        self._opened = opened
+
+    def write(self, line: str) -> int:
+        """Write one line."""
+        return self._opened.write(line.removesuffix("\r\n") + "\n")
+
+
 def _write_csv(file: Path, columns: Sequence[Column], rows: Iterable[Row]) -> None:
     changes = [_TO_CSV.get(column.kind) for column in columns]
     with file.open("w", encoding="utf-8", newline="") as opened:
-        writer = csv.writer(opened, lineterminator="\n")
+        # With this terminator, the writer quotes texts with a carriage return as well.
+        writer = csv.writer(_UnixLines(opened), lineterminator="\r\n")
         writer.writerow(column.name for column in columns)
         for row in rows:
             writer.writerow(

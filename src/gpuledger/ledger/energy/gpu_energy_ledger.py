@@ -32,6 +32,10 @@ from gpuledger.model.snapshot import LONGEST_INTERVAL, Reading
 _NOTHING = BookedInterval(0, MEASURED, 0, 0, {})
 
 
+# A superchip module may draw 2.25 times the limit of one of its GPUs (GB200: 2700 W and 1200 W).
+_MODULE_LIMIT = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Posting:
     """The energy that one tick booked for a Gpu: an interval, or unobserved energy.
@@ -228,6 +232,8 @@ class GpuEnergyLedger:
             self.still_since = now.at
             return self._end_integral(now)
         limit = reading.get(q.POWER_LIMIT_MAX) or reading.get(q.POWER_LIMIT)
+        if limit is not None and reading.counts_module_energy:
+            limit *= _MODULE_LIMIT
         before = self.counter
         self.counter, verdict = before.take_reading(CounterReading(now.at, int(energy), now.good, limit))
         self.invalid += verdict.invalid

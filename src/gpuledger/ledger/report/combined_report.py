@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -47,6 +47,7 @@ def combine_reports(reports: Sequence[NodeReport]) -> UsageReport:
     periods = [report.period for report in found]
     return replace(
         found[0],
+        grouping=replace(found[0].grouping, node_of=_node_of(reports)),
         period=Period(
             min(one.since for one in periods),
             max(one.until for one in periods),
@@ -62,6 +63,13 @@ def combine_reports(reports: Sequence[NodeReport]) -> UsageReport:
         periods=parts,
         unbilled=_sum_unbilled(time for report in moved for time in report.unbilled),
     )
+
+
+def _node_of(reports: Iterable[NodeReport]) -> Callable[[str], str]:
+    """The node of each Gpu; of one that moved, the last."""
+    in_order = sorted(reports, key=lambda one: one.report.period.last)
+    nodes = {gpu.uuid: one.node for one in in_order for gpu in one.report.gpus}
+    return lambda uuid: nodes.get(uuid, "")
 
 
 def _united_parts(reports: Iterable[UsageReport]) -> list[ReportPart]:

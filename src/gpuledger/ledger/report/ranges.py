@@ -193,15 +193,21 @@ def _empty_range(requested: RequestedRange, cuts_around: CutsAround, last: float
 
 
 def split_range(
-    begins: int, ends: int, every: str, cuts_around: CutsAround, zone: tzinfo | None = None
+    begins: int,
+    ends: int,
+    every: str,
+    cuts_around: CutsAround,
+    zone: tzinfo | None = None,
+    ledger_zone: tzinfo | None = None,
 ) -> tuple[list[ReportPart], tuple[str, ...]]:
     """The hours, days, weeks or months of the zone within these quarters; the first and last may be parts.
 
     They end at cuts, so that amounts of the parts add up to those of the range. A part without a cut inside
-    is left out. Also returns sentences on ends that moved.
+    is left out. Also returns sentences on ends that moved. `ledger_zone` is that to whose full hours the
+    ledger sums older history, if it is not `zone`.
     """
     if every == UTC_DAY:
-        return _split_utc_days(begins, ends, cuts_around, zone)
+        return _split_utc_days(begins, ends, cuts_around, ledger_zone or zone)
     bounds = [begins, *_bounds(begins, ends, every, zone), ends]
     cuts = [begins, *(min(_nearest_quarter(bound, cuts_around), ends) for bound in bounds[1:-1]), ends]
     parts = [
@@ -223,7 +229,7 @@ def _split_utc_days(
 ) -> tuple[list[ReportPart], tuple[str, ...]]:
     """The days do not depend on the range, nor on whether its history is already summed by full hours."""
     midnights = range((begins // _DAY - 1) * _DAY, ends + 2 * _DAY, _DAY)
-    cuts = [_nearest_quarter(nearest_hour(midnight, zone), cuts_around) for midnight in midnights]
+    cuts = [_utc_cut(midnight, cuts_around, zone) for midnight in midnights]
     parts = [
         ReportPart(max(cut, begins), min(next_cut, ends), _period_name(midnight, DAILY, UTC))
         for midnight, (cut, next_cut) in zip(midnights, pairwise(cuts), strict=False)
@@ -237,6 +243,15 @@ def _split_utc_days(
         f"{moved} of {len(inside)} UTC days begin at the full hour of the ledger nearest to midnight: "
         "its time zone has other hours than UTC.",
     )
+
+
+def _utc_cut(midnight: int, cuts_around: CutsAround, zone: tzinfo | None) -> int:
+    """The ledger's cut nearest to a midnight of UTC; of history with quarters, the one that it will keep."""
+    before, after = cuts_around(midnight)
+    is_hour = cuts_around(midnight - 1)[0] < midnight - 1 or cuts_around(midnight + 1)[1] > midnight + 1
+    if before < after or is_hour:
+        return _nearest_quarter(midnight, cuts_around)
+    return nearest_hour(midnight, zone)
 
 
 def _bounds(begins: int, ends: int, every: str, zone: tzinfo | None) -> Iterator[int]:

@@ -24,8 +24,8 @@ from gpuledger.ledger.report.usage_report import (
     ReportLine,
     UnbilledTime,
     UsageReport,
+    meter_notes,
     sum_lines,
-    unmetered_notes,
 )
 from gpuledger.ledger.time.account import DOWN
 from gpuledger.ledger.watched_time import MICRO, QUARTER
@@ -99,7 +99,7 @@ def build_usage_report(
         total,
         gpus,
         tally.occupied,
-        (*_team_notes(tally, scope), *unmetered_notes(gpus, incomplete - missing)),
+        (*_team_notes(tally, scope), *meter_notes(gpus, incomplete - missing)),
         scope.prices.basis,
         scope.parts,
         _unbilled_lines(tally, scope),

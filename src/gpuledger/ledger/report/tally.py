@@ -265,23 +265,22 @@ class Tally:
 
     def add_times(self, times: TimeEntry) -> None:
         """Add the seconds of one party from a quarter on."""
-        party = times.party
-        if not party.command and times.allocated and not times.resident:
+        quarter, party, resident, held, busy, allocated, sessions, unknown, old = times
+        if not party.command and allocated and not resident:
             party = replace(party, command=NONE_RUNNING)
         key = self._key_of(party)
-        device = party.device
-        place = self._seconds[times.quarter, device]
+        place = self._seconds[quarter, party.device]
         any_key = place[None]
-        any_key[0] |= times.resident
-        any_key[3] |= times.allocated
+        any_key[0] |= resident
+        any_key[3] |= allocated
         seconds = place[key]
-        seconds[0] |= times.resident
-        seconds[1] |= times.held
-        seconds[2] |= times.busy
-        seconds[3] |= times.allocated
-        seconds[4] |= times.unknown
-        seconds[5] |= times.old
-        self.amounts[self._segment.period, key].sessions += times.sessions
+        seconds[0] |= resident
+        seconds[1] |= held
+        seconds[2] |= busy
+        seconds[3] |= allocated
+        seconds[4] |= unknown
+        seconds[5] |= old
+        self.amounts[self._segment.period, key].sessions += sessions
 
     def settle(self) -> None:
         """Count the collected seconds: their hours are complete."""

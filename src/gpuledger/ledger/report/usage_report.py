@@ -23,6 +23,7 @@ from gpuledger.ledger.report.charges import (
 from gpuledger.ledger.report.grouping import Grouping, Key
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.settings import Prices
+from gpuledger.model.devices import is_superchip
 from gpuledger.model.session import ALLOCATION, PROCESS
 from gpuledger.model.text import escape_to_one_line
 
@@ -244,8 +245,8 @@ class UsageReport:
 _NAMED = 4
 
 
-def unmetered_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[str, ...]:
-    """Sentences on the Gpus that have energy in no row. `partly`: measured for a part of the time."""
+def meter_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tuple[str, ...]:
+    """Sentences on Gpus that were not measured, or together with others. `partly`: for a part of the time."""
     missing = [gpu for gpu in gpus if gpu.millijoules is None]
     notes = []
     if missing:
@@ -261,6 +262,11 @@ def unmetered_notes(gpus: Sequence[GpuLine], partly: Collection[str] = ()) -> tu
         notes.append(
             f"{len(part)} GPU{' was' if one else 's were'} not measured for a part of the time with "
             f"processes: {_named(part)}. The total leaves out the energy of that time."
+        )
+    modules = [gpu for gpu in gpus if gpu.millijoules is not None and is_superchip(gpu.model)]
+    if modules:
+        notes.append(
+            f"The energy counter of {_named(modules)} covers the whole module, with its CPU and memory."
         )
     return tuple(notes)
 

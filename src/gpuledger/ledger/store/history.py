@@ -11,6 +11,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from gpuledger.ledger.store.presence import (
     session_lives,
 )
 from gpuledger.ledger.store.rows import devices_from_rows
-from gpuledger.ledger.store.schema import APPLICATION_ID, BEGUN, MIGRATIONS, TIME_FROM, ZONE
+from gpuledger.ledger.store.schema import APPLICATION_ID, BEGUN, MIGRATIONS, NODE_NAME, TIME_FROM, ZONE
 from gpuledger.ledger.store.time_history import TimeReader, TimeSpanEntry
 from gpuledger.ledger.watched_time import CLOCK_STEP, QUARTER, unpack_seconds
 from gpuledger.model.devices import Device
@@ -56,9 +57,10 @@ _HOURS = """
 SELECT uuid, method, residents, sum(microseconds), sum(idle), sum(unattributed), sum(unobserved)
     FROM hours WHERE quarter >= ? AND quarter < ? GROUP BY uuid, method, residents
 """
+# The party comes first: numbers are compared faster than texts.
 _HOUR_SHARES = """
 SELECT uuid, method, residents, party, sum(millijoules) FROM hours JOIN hour_shares USING (number)
-    WHERE quarter >= ? AND quarter < ? GROUP BY uuid, method, residents, party
+    WHERE quarter >= ? AND quarter < ? GROUP BY party, residents, uuid, method
 """
 # Separate queries for both ends: each reads one row of an index.
 _BOUNDS = f"""
@@ -156,6 +158,11 @@ class History:
     def zone(self) -> str:
         """The name of the time zone of folded hours; empty if no hour was folded in a known one."""
         return str(self._meta.get(ZONE, ""))
+
+    @property
+    def node(self) -> str:
+        """The name of the node that `serve` stored; empty for a ledger of an earlier version."""
+        return str(self._meta.get(NODE_NAME, ""))
 
     @property
     def time_from(self) -> int | None:
@@ -281,17 +288,16 @@ class History:
         """Yields entries; returns whether these quarters have any."""
         first = True
         found = self.connection.execute(_TIMES, (since, until))
-        for _, rows in groupby(found, key=lambda row: row[0]):
-            for quarter, party, *packed, running, begun in rows:
-                resident, held, unknown, allocated = map(unpack_seconds, packed)
-                old = self._old_seconds(quarter)
-                unknown |= resident & ~held & old
+        for quarter, rows in groupby(found, key=itemgetter(0)):
+            old = self._old_seconds(quarter)
+            for _, party, *packed, running, begun in rows:
+                resident, held, busy, allocated, unknown = _unpack(old, *packed)
                 yield TimeEntry(
                     quarter,
                     self.party(party),
                     resident,
                     held,
-                    resident & ~held & ~unknown,
+                    busy,
                     allocated,
                     running if first else begun,
                     unknown,
@@ -337,10 +343,30 @@ class History:
         return party_from_text(row[0]) if row else UNKNOWN_PARTY
 
 
-def _remedy(error: Exception) -> str:
+@lru_cache(4096)
+def _unpack(
+    old: int, resident: bytes | None, held: bytes | None, unknown: bytes | None, allocated: bytes | None
+) -> tuple[int, int, int, int, int]:
+    """Seconds resident, held, busy, allocated and unknown of a folded hour. Cached as `unpack_seconds`."""
+    present, unused = unpack_seconds(resident), unpack_seconds(held)
+    unclear = unpack_seconds(unknown) | (present & ~unused & old)
+    return present, unused, present & ~unused & ~unclear, unpack_seconds(allocated), unclear
+
+
+def _remedy(error: Exception, file: Path) -> str:
     text = str(error)
+    if file.with_name(f"{file.name}-journal").exists():
+        return (
+            "a command that wrote it was killed: repeat that command (`gpuledger books forget`), or start "
+            "`gpuledger serve`; either restores the state before, as the user of `gpuledger serve`"
+        )
     if "locked" in text:
         return "another program has locked it; try again when that program is done"
+    if "disk I/O" in text or "full" in text:
+        return (
+            "to read it, SQLite writes a small file beside it: check the space, the quota and the limit of file "
+            "sizes there (`df`, `quota`, `ulimit -f`), and the disk"
+        )
     if "unable to open" in text or "readonly" in text:
         return "run this as the user that writes the ledger"
     return "check that the file is complete"
@@ -360,7 +386,8 @@ def open_read_only(file: Path) -> Connection:
         )
     try:
         # Immutable: cleanly closed, in a directory that is not writable (an archive).
-        still = not os.access(file.parent, os.W_OK) and not file.with_name(file.name + "-wal").exists()
+        pending = any(file.with_name(file.name + suffix).exists() for suffix in ("-wal", "-journal"))
+        still = not os.access(file.parent, os.W_OK) and not pending
         how = "mode=ro&immutable=1" if still else "mode=ro"
         connection = sqlite3.connect(f"{file.absolute().as_uri()}?{how}", uri=True, timeout=_BUSY_SECONDS)
         try:
@@ -372,7 +399,7 @@ def open_read_only(file: Path) -> Connection:
             connection.close()
             raise
     except sqlite3.Error as error:
-        raise GpuledgerError(f"cannot read the ledger {file}: {error}; {_remedy(error)}") from None
+        raise GpuledgerError(f"cannot read the ledger {file}: {error}; {_remedy(error, file)}") from None
     return connection
 
 

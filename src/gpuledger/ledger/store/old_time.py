@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gpuledger.ledger.energy.shares import device_share
@@ -34,8 +36,10 @@ SELECT quarter / {QUARTERS_PER_HOUR} FROM time_spans WHERE quarter >= ? AND quar
 
 # Microseconds by unix hour and uuid of a Gpu.
 _Observed = dict[int, Counter[str]]
-# Parties with their seconds resident and allocated, by Device and identity of the party, of one unix hour.
-_Presence = dict[str, dict[int, list[Any]]]
+# A unix hour, and the seconds of a party in it.
+_Presence = tuple[int, PresentParty]
+# Different hours that are collected before their time is computed.
+_COLLECTED = 4096
 
 
 def old_gpu_time(history: History, since: int, until: int) -> Iterator[GpuTime]:
@@ -46,23 +50,18 @@ def old_gpu_time(history: History, since: int, until: int) -> Iterator[GpuTime]:
     reader = _OldTimeReader(history, end)
     observed = _observed(history, since, end)
     booked = _booked_hours(history, since, end)
-    pending: dict[int, _Presence] = {}
-    for hour, party, resident, allocated in _presence(history, since, end):
-        if hour not in pending:
-            reader.add_hours(pending, observed)
-            if hour not in booked:
-                pending[hour] = {}
-        if hour in pending:
-            both = pending[hour].setdefault(party.device, {}).setdefault(id(party), [party, 0, 0])
-            both[1] |= resident
-            both[2] |= allocated
-    reader.add_hours(pending, observed)
-    reader.add_hours({hour: {} for hour in observed if hour not in booked}, observed)
+    for hour, presence in groupby(_presence(history, since, end), key=itemgetter(0)):
+        watched = observed.pop(hour, Counter())
+        if hour not in booked:
+            reader.add_hour(hour, presence, watched)
+    for hour, watched in observed.items():
+        if hour not in booked:
+            reader.add_hour(hour, (), watched)
     yield from reader.sums(since)
 
 
-def _presence(history: History, since: int, until: int) -> Iterator[tuple[int, Party, int, int]]:
-    """Unix hour, party, and seconds of the hour resident and allocated, in the order of hours.
+def _presence(history: History, since: int, until: int) -> Iterator[_Presence]:
+    """The presence of all parties, in the order of hours.
 
     Equal parties are the same object: their hashes are slow.
     """
@@ -72,15 +71,18 @@ def _presence(history: History, since: int, until: int) -> Iterator[tuple[int, P
     folded = until if detail is None else min(max(detail, since), until)
     for quarter, party, resident, allocated in history.connection.execute(_TIMES, (since, folded)):
         hour, place = divmod(quarter, QUARTERS_PER_HOUR)
-        seconds = place * QUARTER
-        times = (unpack_seconds(resident) << seconds, unpack_seconds(allocated) << seconds)
-        yield hour, party_of(party), *times
+        one = PresentParty(party_of(party), unpack_seconds(resident), unpack_seconds(allocated))
+        yield hour, _later(one, place * QUARTER) if place else one
     for hour in range(folded // QUARTERS_PER_HOUR, -(-until // QUARTERS_PER_HOUR)):
         quarters = (max(hour * QUARTERS_PER_HOUR, folded), min((hour + 1) * QUARTERS_PER_HOUR, until))
         for entry in history.times(*quarters, _nothing) if quarters[0] < quarters[1] else ():
-            seconds = entry.quarter % QUARTERS_PER_HOUR * QUARTER
-            one = parties.setdefault(entry.party, entry.party)
-            yield hour, one, entry.resident << seconds, entry.allocated << seconds
+            party = parties.setdefault(entry.party, entry.party)
+            one = PresentParty(party, entry.resident, entry.allocated)
+            yield hour, _later(one, entry.quarter % QUARTERS_PER_HOUR * QUARTER)
+
+
+def _later(one: PresentParty, seconds: int) -> PresentParty:
+    return PresentParty(one.party, one.resident << seconds, one.allocated << seconds)
 
 
 def _nothing() -> None:
@@ -105,65 +107,64 @@ def _booked_hours(history: History, since: int, until: int) -> frozenset[int]:
 
 
 class _OldTimeReader:
-    """Converts hours to time entries. `end` is the quarter at which they end."""
+    """Sums the time of hours. `end` is the quarter at which they end.
+
+    Most hours of a Gpu equal others in all but their begin: the time of equal ones is computed once.
+    """
 
     def __init__(self, history: History, end: int) -> None:
         self._devices = history.devices
         self._end = end
+        # Few objects are equal, so that keys have their identity: their hashes are slow.
         self._sums: dict[tuple[int, str, int, bool], list[Any]] = {}
         self._parts = lru_cache(None)(self._find_parts)
+        # The number of equal hours of a Gpu, the Gpu, its microseconds observed, and its Devices.
+        self._hours: dict[tuple[Any, ...], list[Any]] = {}
 
-    def add_hours(self, pending: dict[int, _Presence], observed: _Observed) -> None:
-        """Add the time of these hours; take them out of both."""
-        for hour, presence in pending.items():
-            watched = observed.pop(hour, Counter())
-            by_gpu: dict[GpuPart, list[OldDevice]] = {self._parts(uuid)[0]: [] for uuid in watched}
-            for uuid, parties in presence.items():
-                gpu, part = self._parts(uuid)
-                by_gpu.setdefault(gpu, []).append(self._device(hour, part, parties))
-            for gpu, devices in by_gpu.items():
-                seen = min(watched[gpu.gpu], self._seconds_left(hour) * MICRO)
-                whole = [one for one in devices if one.part == gpu]
-                cut = [one for one in devices if one.part != gpu]
-                if cut and whole:
-                    # The Gpu was cut, or made whole, in this hour: no process is on it while it is cut.
-                    uncut = _resident_seconds(whole)
-                    self._add_all(old_hour_time(hour * QUARTERS_PER_HOUR, gpu, 0, _within(whole, uncut)))
-                    seen = max(seen - uncut.bit_count() * MICRO, 0)
-                    cut = _within(cut, ~uncut)
-                self._add_all(old_hour_time(hour * QUARTERS_PER_HOUR, gpu, seen, cut or whole))
-        pending.clear()
+    def add_hour(self, hour: int, presence: Iterable[_Presence], watched: Counter[str]) -> None:
+        """Add the time of an hour; `watched` are the microseconds in which a Gpu's energy was observed."""
+        left = self._seconds_left(hour)
+        by_gpu: dict[GpuPart, list[OldDevice]] = {self._parts(uuid)[0]: [] for uuid in watched}
+        for uuid, parties in _by_device(presence).items():
+            gpu, part = self._parts(uuid)
+            by_gpu.setdefault(gpu, []).append(OldDevice(part, list(parties.values())))
+        for gpu, found in by_gpu.items():
+            devices = found if left == 2 * HOUR else _within(found, (1 << left) - 1)
+            seen = min(watched[gpu.gpu], left * MICRO)
+            whole = [one for one in devices if one.part == gpu]
+            cut = [one for one in devices if one.part != gpu]
+            if cut and whole:
+                # The Gpu was cut, or made whole, in this hour: no process is on it while it is cut.
+                uncut = _resident_seconds(whole)
+                self._add(gpu, 0, _within(whole, uncut))
+                seen = max(seen - uncut.bit_count() * MICRO, 0)
+                cut = _within(cut, ~uncut)
+            self._add(gpu, seen, cut or whole)
 
-    def _add_all(self, times: Iterator[GpuTime]) -> None:
-        for time in times:
-            self._add(time)
+    def _add(self, gpu: GpuPart, observed: int, devices: Sequence[OldDevice]) -> None:
+        key = (id(gpu), observed, *[(id(part), *_identities(parties)) for part, parties in devices])
+        self._hours.setdefault(key, [0, gpu, observed, devices])[0] += 1
+        if len(self._hours) >= _COLLECTED:
+            self._sum_hours()
 
-    def _add(self, time: GpuTime) -> None:
-        # Few objects are equal, so that their identity is enough; their hashes are slow.
-        _, part, account, party, is_estimate, allocation, residence = time
-        key = (id(part), account, id(party), is_estimate)
-        both = self._sums.setdefault(key, [part, party, 0, 0])
-        both[2] += allocation
-        both[3] += residence
+    def _sum_hours(self) -> None:
+        for number, *hour in self._hours.values():
+            for _, part, account, party, is_estimate, allocation, residence in old_hour_time(0, *hour):
+                key = (id(part), account, id(party), is_estimate)
+                both = self._sums.setdefault(key, [part, party, 0, 0])
+                both[2] += number * allocation
+                both[3] += number * residence
+        self._hours.clear()
 
     def sums(self, quarter: int) -> Iterator[GpuTime]:
         """The sums of all hours."""
+        self._sum_hours()
         for (_, account, _, is_estimate), (part, party, *both) in self._sums.items():
             yield GpuTime(quarter, part, account, party, is_estimate, *both)
 
     def _seconds_left(self, hour: int) -> int:
         """Seconds of the hour, and of a folded one that begins within it, before the end."""
         return min(max(self._end * QUARTER - hour * QUARTERS_PER_HOUR * QUARTER, 0), 2 * HOUR)
-
-    def _device(self, hour: int, part: GpuPart, parties: Mapping[int, list[Any]]) -> OldDevice:
-        within = (1 << self._seconds_left(hour)) - 1
-        return OldDevice(
-            part,
-            [
-                PresentParty(party, resident & within, allocated & within)
-                for party, resident, allocated in parties.values()
-            ],
-        )
 
     def _find_parts(self, uuid: str) -> tuple[GpuPart, GpuPart]:
         """The whole Gpu of a Device, and the Device's part of it."""
@@ -174,6 +175,25 @@ class _OldTimeReader:
         if not isinstance(device, Instance):
             return gpu, gpu
         return gpu, gpu._replace(instance=device.instance, profile=device.profile, share=device_share(device))
+
+
+def _by_device(presence: Iterable[_Presence]) -> dict[str, dict[int, PresentParty]]:
+    """The parties of an hour by their identity, by Device."""
+    found: dict[str, dict[int, PresentParty]] = defaultdict(dict)
+    for _, one in presence:
+        party, resident, allocated = one
+        parties, number = found[party.device], id(party)
+        before = parties.get(number)
+        if before is None:
+            parties[number] = one
+        else:
+            parties[number] = PresentParty(party, before.resident | resident, before.allocated | allocated)
+    return found
+
+
+def _identities(parties: Iterable[PresentParty]) -> list[tuple[int, int, int]]:
+    """The parties by their identity, with their seconds."""
+    return [(id(party), resident, allocated) for party, resident, allocated in parties]
 
 
 def _resident_seconds(devices: Sequence[OldDevice]) -> int:

@@ -46,8 +46,11 @@ def present_keys(
         TEAM: lambda party: find_team(teams, party.owner, node),
         "user": lambda party: user_of(party.owner),
         "namespace": lambda party: party.owner.namespace,
+        "queue": lambda party: party.owner.queue,
         **{LABEL + label: _label(label) for label in labels},
         "pod": lambda party: party.owner.pod,
+        "job_name": lambda party: party.owner.job_name,
+        "array_job": lambda party: party.owner.array_job,
         # The containers of pods and the units of users add little to the pods and users.
         "container": _name_of_kind("container", lambda party: party.owner.container),
         "unit": _name_of_kind("unit", lambda party: party.owner.unit),

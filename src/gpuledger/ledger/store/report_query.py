@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from gpuledger.host.time_zone import machine_time_zone
+from gpuledger.host.time_zone import machine_time_zone, named_time_zone
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.report.grouping import Grouping, find_grouping
 from gpuledger.ledger.report.moments import format_local_time
@@ -127,7 +127,9 @@ class _ReportQuery:
         ends = max(min(within.ends, end), begins)
         if not every or begins == ends:
             return [ReportPart(begins, ends, "")], within.notes
-        parts, moved = split_range(begins, ends, every, self._history.cuts_around, self._zone)
+        parts, moved = split_range(
+            begins, ends, every, self._history.cuts_around, self._zone, _zone_of(self._history)
+        )
         return parts, (*within.notes, *moved)
 
     def _tally(self, grouping: Grouping) -> Tally:
@@ -203,3 +205,11 @@ class _ReportQuery:
                     f"THE BOOKS DO NOT BALANCE: the total of {uuid} has {millijoules / 1000:+.3f} J that no "
                     "row has."
                 )
+
+
+def _zone_of(history: History) -> tzinfo | None:
+    """The time zone to whose full hours the ledger sums older history; None if it is not known."""
+    try:
+        return named_time_zone(history.zone) if history.zone else None
+    except ValueError:
+        return None

@@ -23,6 +23,8 @@ TIME_FROM, ZONE, EARLIER_ZONES = "time_from", "zone", "earlier_zones"
 ACTIVITY_FROM = "activity_from"
 # Identifies the ledger, whatever its file and its node are called.
 BOOKS_ID = "books_id"
+# The node's name when `serve` last opened the ledger.
+NODE_NAME = "node"
 
 _FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;

@@ -16,7 +16,15 @@ from gpuledger.host.time_zone import time_zone_name
 from gpuledger.ledger.journal import Journal, StoredGpu, StoredLedger
 from gpuledger.ledger.store.hour_cells import update_zone
 from gpuledger.ledger.store.retention import RetentionLimits, prune_history
-from gpuledger.ledger.store.schema import BEGUN, BOOKS_ID, CREATED, NotALedger, SchemaTooNew, migrate_schema
+from gpuledger.ledger.store.schema import (
+    BEGUN,
+    BOOKS_ID,
+    CREATED,
+    NODE_NAME,
+    NotALedger,
+    SchemaTooNew,
+    migrate_schema,
+)
 from gpuledger.ledger.store.state_directory import LedgerLock, is_same_file, set_aside
 from gpuledger.ledger.store.tables import load_ledger, write_journal
 from gpuledger.ledger.watched_time import QUARTER
@@ -56,10 +64,13 @@ class Store:
     again.
     """
 
-    def __init__(self, folder: Path, name: str, boot_id: str, clock: Clock, limits: RetentionLimits) -> None:
+    def __init__(
+        self, folder: Path, name: str, boot_id: str, clock: Clock, limits: RetentionLimits, node: str = ""
+    ) -> None:
         """Raises GpuledgerError if another program has the ledger, or a newer version wrote it."""
         self.file = folder / f"{name}.db"
         self._boot_id = boot_id
+        self._node = node
         self._clock = clock
         self.limits = limits
         self._connection: sqlite3.Connection | None = None
@@ -256,6 +267,8 @@ class Store:
 
     def _begin_run(self, connection: sqlite3.Connection, unix: float) -> None:
         meta = [("clean", 0), ("boot_id", self._boot_id)]
+        if self._node:
+            meta.append((NODE_NAME, self._node))
         connection.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (BEGUN, unix))
         if not self._continues_counters:

@@ -28,11 +28,13 @@ def open_store(
     environment: Mapping[str, str],
     system: Path = SYSTEM_DIR,
     zone: tzinfo = UTC,
+    node: str = "",
 ) -> Store | None:
     """Open the ledger of this source; return None if it is kept only in memory.
 
-    Older history is summed to full hours of `zone`. Simulated data is stored only if a directory is set, in a
-    separate file. Raises GpuledgerError if another program has the ledger, or a newer version wrote it.
+    Older history is summed to full hours of `zone`; `node` is the name that reports use. Simulated data is
+    stored only if a directory is set, in a separate file. Raises GpuledgerError if another program has the
+    ledger, or a newer version wrote it.
     """
     given = settings.state_dir
     if given == MEMORY_ONLY or (source.simulated and not given):
@@ -48,7 +50,7 @@ def open_store(
     # Imported lazily: SQLite takes memory that a ledger in memory does not need.
     from gpuledger.ledger.store.store import Store
 
-    return Store(folder, ledger_name(source), boot_id, clock, retention_limits(settings, zone))
+    return Store(folder, ledger_name(source), boot_id, clock, retention_limits(settings, zone), node)
 
 
 def retention_limits(settings: StoreSettings, zone: tzinfo) -> RetentionLimits:

@@ -6,7 +6,7 @@ others. `residence`: equally over the owners with a process on the Device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -207,21 +207,13 @@ class _Device:
         # Processes by owner and container.
         self._residents: dict[OwnerKey, dict[str, list[GpuProcess]]] = {}
         self._named: set[OwnerKey] = set()
-        for process in self._owners_of(listed):
+        having = {part.owner for part in self._parts}
+        for process in using_processes(listed, names, having):
             owner = names.key(process.workload)
             here = self._residents.setdefault(owner, {})
             here.setdefault(container_of(process.workload), []).append(process)
             if names.is_named(process.workload):
                 self._named.add(owner)
-
-    def _owners_of(self, residents: Sequence[GpuProcess]) -> Iterable[GpuProcess]:
-        """Without graphics-only processes, unless they use an engine and nobody else has the Device."""
-        key = self._names.key
-        holders = {part.owner for part in self._parts}
-        holders |= {key(one.workload) for one in residents if one.computes}
-        for one in residents:
-            if one.computes or (is_drawing_busy(one) and holders <= {key(one.workload)}):
-                yield one
 
     def by_allocation(self, *, complete: bool, left: str = IDLE) -> _Parts:
         """What each owner keeps from others; the rest in equal parts to owners without an Allocation."""
@@ -277,7 +269,22 @@ class _Device:
                 found[row] = (fraction / len(allocated.workloads), self._names.known(workload))
 
 
-def is_drawing_busy(process: GpuProcess) -> bool:
+def using_processes(
+    residents: Sequence[GpuProcess], names: OwnerNames, having: Set[OwnerKey]
+) -> list[GpuProcess]:
+    """Without graphics-only processes, unless they use an engine and nobody else has the Device.
+
+    `having` are the owners to which it is allocated.
+    """
+    holders = having | {names.key(one.workload) for one in residents if one.computes}
+    return [
+        one
+        for one in residents
+        if one.computes or (_is_drawing_busy(one) and holders <= {names.key(one.workload)})
+    ]
+
+
+def _is_drawing_busy(process: GpuProcess) -> bool:
     """Whether a graphics-only process uses an engine for more than a desktop does."""
     usage = process.usage
     engines = (usage.sm, usage.encoder, usage.decoder, usage.jpeg, usage.ofa)

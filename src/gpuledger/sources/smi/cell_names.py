@@ -83,29 +83,147 @@ GPU_CELLS: dict[Quantity, tuple[str, ...]] = {
     q.VIDEO_CLOCK: ("clocks/video_clock", "clocks/video", "clocks.current.video", "clocks.video"),
     q.PERFORMANCE_STATE: ("performance_state", "pstate"),
     q.PCIE_REPLAYS: ("pci/replay_counter", "pci/replays_since_reset"),
+    q.POWER_INSTANT: (
+        "gpu_power_readings/instant_power_draw",
+        "gpu_power_readings/instantaneous_power_draw",
+        "power.draw.instant",
+    ),
+    q.POWER_LIMIT_MANAGEMENT: (
+        "gpu_power_readings/requested_power_limit",
+        "power_readings/power_limit",
+        "power.limit",
+    ),
+    q.POWER_LIMIT_MIN: (
+        "gpu_power_readings/min_power_limit",
+        "power_readings/min_power_limit",
+        "power.min_limit",
+    ),
+    q.POWER_LIMIT_DEFAULT: (
+        "gpu_power_readings/default_power_limit",
+        "power_readings/default_power_limit",
+        "power.default_limit",
+    ),
+    q.BAR1_TOTAL: ("bar1_memory_usage/total",),
+    q.BAR1_USED: ("bar1_memory_usage/used",),
+    q.BAR1_FREE: ("bar1_memory_usage/free",),
+    q.TEMPERATURE_SLOWDOWN: ("temperature/gpu_temp_slow_threshold", "temperature/gpu_slowdown_temp"),
+    q.TEMPERATURE_SHUTDOWN: ("temperature/gpu_temp_max_threshold", "temperature/gpu_shutdown_temp"),
+    q.APP_SM_CLOCK: (
+        "applications_clocks/graphics_clock",
+        "applications_clocks/graphics",
+        "clocks.applications.graphics",
+    ),
+    q.APP_MEMORY_CLOCK: (
+        "applications_clocks/mem_clock",
+        "applications_clocks/memory",
+        "clocks.applications.memory",
+    ),
+    q.MAX_GRAPHICS_CLOCK: ("max_clocks/graphics_clock", "max_clocks/graphics", "clocks.max.graphics"),
+    q.MAX_SM_CLOCK: ("max_clocks/sm_clock", "max_clocks/sm", "clocks.max.sm"),
+    q.MAX_MEMORY_CLOCK: ("max_clocks/mem_clock", "max_clocks/memory", "clocks.max.memory"),
+    q.MAX_VIDEO_CLOCK: ("max_clocks/video_clock", "max_clocks/video"),
+    q.COMPUTE_MODE: ("compute_mode",),
+    q.PERSISTENCE_MODE: ("persistence_mode",),
+    q.VIRTUALIZATION_MODE: ("gpu_virtualization_mode/virtualization_mode",),
+    q.RECOVERY_ACTION: ("gpu_recovery_action",),
+    q.FABRIC_STATE: ("fabric/state", "fabric.state"),
+    q.MIG_MODE: MIG_MODE,
+    q.CLOCK_EVENT_REASONS: ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
+    # Counters of the same reasons as NVML fields 74 and 76.
+    q.POWER_VIOLATION: (
+        "clocks_event_reasons_counters/clocks_event_reasons_counters_sw_power_cap",
+        "clocks_event_reasons_counters/sw_power_capping",
+        "clocks_event_reasons_counters.sw_power_cap",
+    ),
+    q.SYNC_BOOST_VIOLATION: (
+        "clocks_event_reasons_counters/clocks_event_reasons_counters_sync_boost",
+        "clocks_event_reasons_counters/sync_boost",
+        "clocks_event_reasons_counters.sync_boost",
+    ),
+    q.RETIRED_PAGES_CORRECTABLE: (
+        "retired_pages/multiple_single_bit_retirement/retired_count",
+        "retired_pages/single_bit_ecc",
+        "retired_pages.single_bit_ecc.count",
+    ),
+    q.RETIRED_PAGES_UNCORRECTABLE: (
+        "retired_pages/double_bit_retirement/retired_count",
+        "retired_pages/double_bit_ecc",
+        "retired_pages.double_bit.count",
+    ),
+    q.RETIRED_PAGES_PENDING: (
+        "retired_pages/pending_retirement",
+        "retired_pages/pending_blacklist",
+        "retired_pages/pending_page_blacklist",
+        "retired_pages.pending",
+    ),
+    q.REMAPPED_ROWS_CORRECTABLE: (
+        "remapped_rows/remapped_row_corr",
+        "remapped_rows/correctable_error",
+        "remapped_rows.correctable",
+    ),
+    q.REMAPPED_ROWS_UNCORRECTABLE: (
+        "remapped_rows/remapped_row_unc",
+        "remapped_rows/uncorrectable_error",
+        "remapped_rows.uncorrectable",
+    ),
+    q.ROW_REMAP_PENDING: (
+        "remapped_rows/remapped_row_pending",
+        "remapped_rows/pending",
+        "remapped_rows.pending",
+    ),
+    q.ROW_REMAP_FAILURE: (
+        "remapped_rows/remapped_row_failure",
+        "remapped_rows/remapping_failure_occurred",
+        "remapped_rows.failure",
+    ),
+    q.ECC_CORRECTED_VOLATILE: (
+        "ecc_errors/volatile/single_bit/total",
+        "ecc.errors.corrected.volatile.total",
+    ),
+    q.ECC_UNCORRECTED_VOLATILE: (
+        "ecc_errors/volatile/double_bit/total",
+        "ecc.errors.uncorrected.volatile.total",
+    ),
     # Lifetime totals, in CSV and up to Volta in XML; from Turing on, the XML has only their terms.
     q.ECC_CORRECTED: ("ecc_errors/aggregate/single_bit/total", "ecc.errors.corrected.aggregate.total"),
     q.ECC_UNCORRECTED: ("ecc_errors/aggregate/double_bit/total", "ecc.errors.uncorrected.aggregate.total"),
 }
 
-_ECC = "ecc_errors/aggregate/"
+_CORRECTED = (("sram_correctable", "dram_correctable"),)
+_UNCORRECTED = (
+    ("sram_uncorrectable", "dram_uncorrectable"),
+    ("sram_uncorrectable_parity", "sram_uncorrectable_secded", "dram_uncorrectable"),
+    ("sram_uncorrectable_parity", "sram_uncorrectable_sec_ded", "dram_uncorrectable"),
+)
+
+
+def _ecc_sums(span: str, sums: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(f"ecc_errors/{span}/{name}" for name in names) for names in sums)
+
+
 # Sums used when none of a quantity's names has a value; every term must have one.
 GPU_CELL_SUMS: dict[Quantity, tuple[tuple[str, ...], ...]] = {
-    q.ECC_CORRECTED: ((_ECC + "sram_correctable", _ECC + "dram_correctable"),),
-    q.ECC_UNCORRECTED: (
-        (_ECC + "sram_uncorrectable", _ECC + "dram_uncorrectable"),
-        (
-            _ECC + "sram_uncorrectable_parity",
-            _ECC + "sram_uncorrectable_secded",
-            _ECC + "dram_uncorrectable",
-        ),
-        (
-            _ECC + "sram_uncorrectable_parity",
-            _ECC + "sram_uncorrectable_sec_ded",
-            _ECC + "dram_uncorrectable",
-        ),
-    ),
+    q.ECC_CORRECTED: _ecc_sums("aggregate", _CORRECTED),
+    q.ECC_UNCORRECTED: _ecc_sums("aggregate", _UNCORRECTED),
+    q.ECC_CORRECTED_VOLATILE: _ecc_sums("volatile", _CORRECTED),
+    q.ECC_UNCORRECTED_VOLATILE: _ecc_sums("volatile", _UNCORRECTED),
 }
+
+# The reasons for the current clocks by the end of their names, and their bits in nvmlClocksEventReasons.
+CLOCK_REASONS = {
+    "gpu_idle": 0x1,
+    "idle": 0x1,
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clocks_setting": 0x100,
+    "display_clock_setting": 0x100,
+}
+CLOCK_REASON_LISTS = ("clocks_event_reasons/", "clocks_throttle_reasons/")
 
 # The text of `-q` calls the memory of a MIG device "shared".
 MIG_CELLS: dict[Quantity, tuple[str, ...]] = {
@@ -141,6 +259,10 @@ QUERY_FIELDS = (
     "power.draw",
     "power.limit",
     "power.max_limit",
+    "power.min_limit",
+    "power.default_limit",
+    "persistence_mode",
+    "compute_mode",
     "temperature.gpu",
     "temperature.memory",
     "fan.speed",
@@ -149,6 +271,16 @@ QUERY_FIELDS = (
     "clocks.sm",
     "clocks.mem",
     "clocks.video",
+    "clocks.max.graphics",
+    "clocks.max.sm",
+    "clocks.max.memory",
+    "clocks.applications.graphics",
+    "clocks.applications.memory",
+    "ecc.errors.corrected.volatile.total",
+    "ecc.errors.uncorrected.volatile.total",
+    "retired_pages.single_bit_ecc.count",
+    "retired_pages.double_bit.count",
+    "retired_pages.pending",
     "ecc.errors.corrected.aggregate.total",
     "ecc.errors.uncorrected.aggregate.total",
     # Newer drivers accept this old name; their header has the new one, `clocks_event_reasons.active`.

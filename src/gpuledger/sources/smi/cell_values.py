@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from re import compile as pattern
 
+from gpuledger.model import quantities as q
 from gpuledger.model.quantities import PERFORMANCE_STATE, Quantity
 from gpuledger.sources.findings import SourceFindings
 
@@ -46,6 +47,7 @@ _PHRASES = (
     ("unknown error", "UNKNOWN"),
 )
 _NUMBER = pattern(r"([+-]?[0-9]{1,40}(?:\.[0-9]{1,20})?)\s*([A-Za-z%/]*)")
+_HEX = pattern(r"0x[0-9A-Fa-f]{1,16}")
 _STATE = pattern(r"P([0-9]{1,3})")
 _DIGIT = frozenset("0123456789")
 _DIGITS = pattern(r"[0-9]{1,20}")
@@ -65,7 +67,40 @@ _UNITS: dict[str, dict[str, tuple[int, int]]] = {
     "watts": {"W": (1, 1), "mW": (1, 1000), "kW": (1000, 1)},
     "hertz": {"Hz": (1, 1), "kHz": (1000, 1), "MHz": (1_000_000, 1), "GHz": (1_000_000_000, 1)},
     "celsius": {"C": (1, 1), "": (1, 1)},
+    "nanoseconds": {"ns": (1, 1), "us": (1000, 1), "ms": (1_000_000, 1)},
     "": {"": (1, 1)},
+}
+_FLAG = {"yes": 1, "no": 0}
+_MODE = {"enabled": 1, "disabled": 0}
+# Words with a value, in lower case, by the NVML enumeration of the quantity. They win over absent texts:
+# `None` is a recovery action.
+_WORDS: dict[Quantity, dict[str, int]] = {
+    q.PERSISTENCE_MODE: _MODE,
+    q.MIG_MODE: _MODE,
+    q.RETIRED_PAGES_PENDING: _FLAG,
+    q.ROW_REMAP_PENDING: _FLAG,
+    q.ROW_REMAP_FAILURE: _FLAG,
+    q.COMPUTE_MODE: {"default": 0, "exclusive_thread": 1, "prohibited": 2, "exclusive_process": 3},
+    q.VIRTUALIZATION_MODE: {
+        "none": 0,
+        "pass-through": 1,
+        "vgpu": 2,
+        "host vgpu": 3,
+        "host vsga": 4,
+    },
+    q.RECOVERY_ACTION: {
+        "none": 0,
+        "reset": 1,
+        "gpu reset": 1,
+        "reboot": 2,
+        "node reboot": 2,
+        "drain p2p": 3,
+        "drain and reset": 4,
+        "recover imex domain": 5,
+        "bus reset": 6,
+        "system reboot": 7,
+    },
+    q.FABRIC_STATE: {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3},
 }
 # Sentinels for counts, which have no other upper bound: 32 one-bits, and the lowest 64-bit blank value.
 _ALL_ONES = 2**32 - 1
@@ -117,7 +152,12 @@ def parse_quantity(cell: str | None, quantity: Quantity, findings: SourceFinding
 
     A number without its unit is invalid, if the quantity has one: `1024` may be a cut-off `10240 MiB`.
     """
-    if cell is None or absent_reason(cell):
+    if cell is None:
+        return None
+    words = _WORDS.get(quantity)
+    if words and (found := words.get(cell.strip().lower())) is not None:
+        return float(found)
+    if absent_reason(cell):
         return None
     value = _to_base_unit(cell.strip(), quantity)
     if value is not None and quantity.is_possible(value):
@@ -130,6 +170,8 @@ def _to_base_unit(cell: str, quantity: Quantity) -> float | None:
     if quantity is PERFORMANCE_STATE:
         state = _STATE.fullmatch(cell)
         return float(state[1]) if state else None
+    if quantity is q.CLOCK_EVENT_REASONS:
+        return float(int(cell, 16)) if _HEX.fullmatch(cell) else None
     found = _NUMBER.fullmatch(cell)
     scale = _UNITS.get(quantity.unit, {}).get(found[2]) if found else None
     if found is None or scale is None:

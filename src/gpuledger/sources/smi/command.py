@@ -87,7 +87,7 @@ class CommandRunner:
         if not (timed_out or overran):
             timed_out = not _wait_for_end(process, deadline - monotonic())
         if timed_out or overran:
-            _kill_group(process)
+            kill_group(process)
             if not _wait_for_end(process, _KILL_WAIT_SECONDS):
                 self._stuck = process
         code = -signal.SIGKILL if process.returncode is None else process.returncode
@@ -133,7 +133,8 @@ def _drain(
     return False
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads a group, and the group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -8,7 +8,7 @@ from re import IGNORECASE
 from re import compile as pattern
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.model.quantities import MEMORY_TOTAL, Quantity
+from gpuledger.model.quantities import CLOCK_EVENT_REASONS, MEMORY_TOTAL, Quantity
 from gpuledger.model.text import clean_name
 from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi import cell_names
@@ -163,6 +163,8 @@ def parse_values(
             continue
         cell = first_present(cells, names)
         value = _parse_sum(cells, quantity, findings)
+        if quantity is CLOCK_EVENT_REASONS and cell is None:
+            value = _parse_clock_reasons(cells)
         if value is None and cell is not None:
             reason = absent_reason(cell)
             if reason in ("", "NOT_SUPPORTED"):
@@ -183,3 +185,22 @@ def _parse_sum(cells: Cells, quantity: Quantity, findings: SourceFindings) -> fl
             counts = [parse_quantity(term, quantity, findings) for term in terms]
             return None if None in counts else float(sum(count for count in counts if count is not None))
     return None
+
+
+_REASON_STATES = {"active": 1, "not active": 0}
+
+
+def _parse_clock_reasons(cells: Cells) -> float | None:
+    """The reasons for the current clocks as bits, from a list with `Active` or `Not Active` for each.
+
+    None unless each reason is listed: a missing one may be active.
+    """
+    found: dict[int, int] = {}
+    for path, cell in cells.items():
+        if path.startswith(cell_names.CLOCK_REASON_LISTS):
+            name = path.rpartition("/")[2]
+            name = name.removeprefix("clocks_event_reason_").removeprefix("clocks_throttle_reason_")
+            bit, state = cell_names.CLOCK_REASONS.get(name), _REASON_STATES.get(cell.strip().lower())
+            if bit is not None and state is not None:
+                found[bit] = state * bit
+    return float(sum(found.values())) if found.keys() == set(cell_names.CLOCK_REASONS.values()) else None

@@ -17,6 +17,7 @@ from gpuledger.sources.smi.csv import (
     replace_field,
 )
 from gpuledger.sources.smi.failures import describe_failure, failure_reason, is_fatal, unavailable_error
+from gpuledger.sources.smi.loop_mode import ReportReader
 from gpuledger.sources.smi.parsed_gpus import (
     GpuListing,
     block_bus_id,
@@ -41,6 +42,7 @@ class SmiQueries:
     timeout: float
     clock: Clock
     run: RunCommand
+    reports: ReportReader
     _fields: tuple[str, ...] = cell_names.QUERY_FIELDS
     _xml_retry_at: float = 0.0
     _pmon_retry_at: float = 0.0
@@ -53,7 +55,7 @@ class SmiQueries:
                 return self._query_csv_and_report(findings)
             except SourceUnavailable:
                 self._xml_retry_at = 0.0
-        result = self.run_smi("-q", "-x")
+        result = self.reports.read(lambda: self.run_smi("-q", "-x"), self.clock.elapsed)
         output = parse_xml(decode_output(result.stdout))
         if output.blocks:
             self._add_exit_problem(result, output)

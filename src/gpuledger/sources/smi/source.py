@@ -16,6 +16,7 @@ from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi.cell_values import parse_index
 from gpuledger.sources.smi.columns import PART, ColumnReader
 from gpuledger.sources.smi.command import Command, CommandRunner, RunCommand
+from gpuledger.sources.smi.loop_mode import ReportReader, StartLoop
 from gpuledger.sources.smi.parsed_gpus import (
     GpuListing,
     ParsedGpu,
@@ -39,9 +40,10 @@ class SmiSource:
     """Reads GPUs and processes from an nvidia-smi command.
 
     Calls per tick: `-q -x`; `pmon` if there are processes; `--query-gpu` if `wanted` has COLUMNS; `-L` only
-    when the topology changes. nvidia-smi has no energy counter and no timestamped samples: both are absent,
-    not zero. `host` identifies the pids as printed; for a remote command it must not look them up on this
-    machine. `devices` selects GPUs by index, UUID or PCI bus id; empty selects all.
+    when the topology changes. A slow command is read in its loop mode, if `start_loop` can start one.
+    nvidia-smi has no energy counter and no timestamped samples: both are absent, not zero. `host` identifies
+    the pids as printed; for a remote command it must not look them up on this machine. `devices` selects GPUs
+    by index, UUID or PCI bus id; empty selects all.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class SmiSource:
         host: Host,
         clock: Clock,
         run: RunCommand | None = None,
+        start_loop: StartLoop | None = None,
     ) -> None:
         command = Command(settings.command)
-        self._queries = SmiQueries(command, settings.timeout, clock, run or CommandRunner())
+        reports = ReportReader(command, settings.timeout, start_loop)
+        self._queries = SmiQueries(command, settings.timeout, clock, run or CommandRunner(), reports)
         self._column_reader = ColumnReader(settings, command, clock, self._queries.run_smi)
         self._devices = devices
         self._host = host
@@ -133,7 +137,8 @@ class SmiSource:
         )
 
     def close(self) -> None:
-        """Do nothing: no resource is held between ticks."""
+        """End the loop mode; no other resource is held between ticks."""
+        self._queries.reports.close()
 
     def _query_gpus(self, findings: SourceFindings) -> SmiOutput:
         try:

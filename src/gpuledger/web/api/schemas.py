@@ -91,7 +91,9 @@ _DEVICE: Final = _object(
     profile=_TEXT,
     pci_bus_id=_TEXT,
     up=_FLAG,
-    down_reason=_described(_TEXT, "What is wrong with a GPU that is not up (`requires a reset`); else empty."),
+    down_reason=_described(
+        _TEXT, "What is wrong with a GPU that is not up (`requires a reset`); else empty."
+    ),
     holds_processes=_described(_FLAG, "False for a GPU that is partitioned into MIG instances."),
     state=_or_null({"enum": ["active", "held", "idle", "unknown"]}),
     utilization_ratio=_or_null(_RATIO),
@@ -106,6 +108,9 @@ _DEVICE: Final = _object(
     processes=_or_null(_COUNT),
     sessions=_or_null(_COUNT),
     energy_joules=_or_null(_described(_JOULES, "Energy of the GPU since the ledger was opened.")),
+    energy_of_module=_described(
+        _FLAG, "Whether the energy is that of the whole module of a superchip, with its CPU and memory."
+    ),
     owners=_list(_ref("DeviceOwner")),
 )
 _PROCESS: Final = _object(

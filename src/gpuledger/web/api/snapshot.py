@@ -122,6 +122,7 @@ def _device(reading: Reading, ledger: LedgerState, owners: Iterable[OwnerRow], *
         "processes": len(reading.processes or ()) if counted else None,
         "sessions": _sessions(device, ledger) if counted else None,
         "energy_joules": None if instance else joules(ledger.energy.totals.get(gpu.uuid)),
+        "energy_of_module": reading.counts_module_energy,
         "owners": [_owner(row) for row in owners],
     }
 

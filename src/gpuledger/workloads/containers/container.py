@@ -13,6 +13,8 @@ Containers = Mapping[str, str]
 
 # Docker and Podman show 12 digits to users; shorter ids are rejected.
 _MIN_ID_LENGTH = 12
+# Runtimes with a socket that lists containers.
+LISTED_RUNTIMES = ("docker", "podman")
 # Seconds after the start of a process in which a list can miss its container: the runtime needs a moment, and
 # the clocks of the list and of the start differ.
 _LIST_LAG = 2.0
@@ -22,13 +24,16 @@ class RuntimeList(NamedTuple):
     """The running containers that one socket lists.
 
     `read_at` is the unix time of the last successful read, None if there was none. `tried` is False before
-    the first read; `success` is whether the last one succeeded.
+    the first read; `success` is whether the last one succeeded. `is_rootless` if the socket is that of a
+    login, which lists only containers of that login.
     """
 
     names: Containers
     read_at: float | None = None
     tried: bool = True
     success: bool = True
+    runtime: str = "docker"
+    is_rootless: bool = False
 
     def can_know(self, started: float) -> bool:
         """Whether the list is new enough to have a container with a process that started at this time."""
@@ -55,6 +60,11 @@ def find_listing(runtimes: Iterable[RuntimeList], started: float) -> Listing:
         elif found is Listing.NO_SOCKET:
             found = Listing.UNLISTED
     return found
+
+
+def listing_runtimes(runtimes: Iterable[RuntimeList], *, in_login: bool) -> list[RuntimeList]:
+    """The lists that can have a container of a login, or else one of the machine."""
+    return [one for one in runtimes if one.is_rootless == in_login]
 
 
 def short_id(container_id: str) -> str:

@@ -6,6 +6,7 @@ The HTTP client is imported lazily, by the first read: machines without a socket
 from __future__ import annotations
 
 import stat
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -30,10 +31,13 @@ def open_container_indexes(
     )
 
 
-def list_runtime(index: PolledIndex[Containers]) -> RuntimeList:
-    """The containers that an index knows now, and how new the list is."""
+def list_runtime(index: PolledIndex[Containers], rootless: Collection[str] = ()) -> RuntimeList:
+    """The containers that an index knows now, and how new the list is; `rootless` are indexes of logins."""
     health = index.health
-    return RuntimeList(index.value, health.last_success, is_tried(health), health.success)
+    is_rootless = health.name in rootless
+    return RuntimeList(
+        index.value, health.last_success, is_tried(health), health.success, health.name, is_rootless
+    )
 
 
 def is_socket(path: str) -> bool:

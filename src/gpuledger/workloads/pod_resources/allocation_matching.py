@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpuledger.model.devices import Device, Gpu
 from gpuledger.model.text import matches_any
@@ -24,6 +25,12 @@ from gpuledger.workloads.pod_resources.holdings import (
     find_holdings,
     held_part,
 )
+from gpuledger.workloads.pod_resources.monitoring_claims import (
+    LiveAllocation,
+    unknown_claim_problem,
+    without_monitoring,
+)
+from gpuledger.workloads.pod_resources.replicas import ReplicaCounts
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
 from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimName, ClaimUse, ResourceClaims
 from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, Pod, Pods, ResourceSlices
@@ -32,9 +39,6 @@ log = logging.getLogger("gpuledger.workloads")
 
 # Whether a pod with this UID still has a cgroup; None if unknown. Must not block.
 HasCgroup = Callable[[str], bool | None]
-
-# An allocation of a pod that has not ended, and the pod if it is known.
-_Live = tuple[KubeletAllocation, Pod | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class MatchResult:
     counts, by resource name or DRA driver, allocations that the settings do not define as GPUs. `monitoring`
     counts the devices of each claim that has them for monitoring only: these are no Allocations.
     `is_pending` is whether a claim is not known yet. `problems` name pods with an annotation that is ignored,
-    and claims of which it is not known whether they are for monitoring.
+    and the `unknown_claims`: those of which it is not known whether they are for monitoring.
     """
 
     allocations: tuple[Allocation, ...] = ()
@@ -57,6 +61,12 @@ class MatchResult:
     monitoring: Counter[ClaimName] = field(default_factory=Counter, hash=False)
     is_pending: bool = False
     problems: tuple[str, ...] = ()
+    unknown_claims: frozenset[ClaimName] = frozenset()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no claim was left out that may hold its devices."""
+        return not self.is_pending and not self.unknown_claims
 
 
 def match_allocations(
@@ -76,56 +86,84 @@ def match_allocations(
     `ended_before` are the allocations that had ended before: the API forgets a pod sooner than the kubelet
     does, and such an allocation must not become active again.
     """
-    names, order = DeviceNames(devices), {device.uuid: at for at, device in enumerate(devices)}
-    found: dict[tuple[str, str, str, str], Allocation] = {}
-    # By device, pod and resource: all containers of a pod share what it has of a device.
-    shared: dict[tuple[str, str, str], list[Holding]] = {}
-    unmatched: list[tuple[KubeletAllocation, NoMatch]] = []
-    repeated = 0
+    names = DeviceNames(devices)
     gpus, skipped = _of_gpus(pod_resources, settings)
+    live, ended = _split_ended(gpus, pods, has_cgroup, ended_before)
+    held = without_monitoring(live, devices, claims, names, slices)
+    holdings = tuple(find_holdings(held.kept, pods))
+    placed = [(one, *_find_device(one, names, slices, pod_resources.found_by)) for one in holdings]
+    matched = [_Matched(one, device, by) for one, device, by in placed if not isinstance(device, NoMatch)]
+    allocations = _with_parts(matched, pod_resources.replicas, claims, slices)
+    problems = {*_problems(one.pod for one in holdings), *map(unknown_claim_problem, held.unknown)}
+    return MatchResult(
+        tuple(sorted(allocations, key=_position(devices))),
+        tuple((one.item, device) for one, device, _ in placed if isinstance(device, NoMatch)),
+        len(matched) - len(allocations),
+        skipped,
+        ended,
+        held.monitoring,
+        held.is_pending,
+        tuple(sorted(problems)),
+        held.unknown,
+    )
+
+
+def _split_ended(
+    items: Iterable[KubeletAllocation],
+    pods: Pods,
+    has_cgroup: HasCgroup,
+    ended_before: Collection[KubeletAllocation],
+) -> tuple[list[LiveAllocation], Counter[KubeletAllocation]]:
+    """The allocations of pods that have not ended, and the number of the others."""
+    live: list[LiveAllocation] = []
     ended: Counter[KubeletAllocation] = Counter()
-    live: list[_Live] = []
-    for item in gpus:
+    for item in items:
         pod = pods.by_uid(item.pod_uid) if item.pod_uid else pods.by_name(item.namespace, item.pod)
         if (pod is None and item in ended_before) or _has_ended(item, pod, pods, has_cgroup):
             ended[item] += 1
         else:
             live.append((item, pod))
-    live, monitoring, is_pending = _without_monitoring(live, devices, claims, names, slices)
-    unknown = [claim for claim in monitoring if not claims.parts.get(claim)]
-    holdings = tuple(find_holdings(live, pods))
-    for holding in holdings:
-        item = holding.item
-        device, found_by = _find_device(holding, names, slices, pod_resources.found_by)
-        if isinstance(device, NoMatch):
-            unmatched.append((item, device))
-            continue
-        allocation = _allocation(item, holding.pod, device, found_by)
-        owner = allocation.workload
-        pod_name = owner.pod_uid or f"{owner.namespace}/{owner.pod}"
-        key = (device.uuid, pod_name, owner.container, allocation.resource)
-        repeated += key in found
-        found.setdefault(key, allocation)
-        shared.setdefault((device.uuid, pod_name, allocation.resource), []).append(holding)
-    for key, allocation in found.items():
-        part = held_part(shared[key[0], key[1], key[3]], pod_resources.replicas, claims, slices)
-        found[key] = replace(allocation, fraction=part.fraction, memory=part.memory)
+    return live, ended
+
+
+class _Matched(NamedTuple):
+    """A holding and its Device."""
+
+    holding: Holding
+    device: Device
+    found_by: str
+
+
+def _with_parts(
+    matched: Iterable[_Matched], replicas: ReplicaCounts, claims: ResourceClaims, slices: ResourceSlices
+) -> list[Allocation]:
+    """The Allocations of each container, each once, with the part of the device that its pod has."""
+    found: dict[tuple[str, str, str, str], Allocation] = {}
+    # By device, pod and resource: all containers of a pod share what it has of a device.
+    shared: dict[tuple[str, str, str], list[Holding]] = {}
+    for holding, device, found_by in matched:
+        allocation = _allocation(holding.item, holding.pod, device, found_by)
+        owner, resource = allocation.workload, allocation.resource
+        pod = owner.pod_uid or f"{owner.namespace}/{owner.pod}"
+        found.setdefault((device.uuid, pod, owner.container, resource), allocation)
+        shared.setdefault((device.uuid, pod, resource), []).append(holding)
+    parts = {key: held_part(holdings, replicas, claims, slices) for key, holdings in shared.items()}
+    return [
+        replace(allocation, fraction=part.fraction, memory=part.memory)
+        for (uuid, pod, _, resource), allocation in found.items()
+        for part in (parts[uuid, pod, resource],)
+    ]
+
+
+def _position(devices: Iterable[Device]) -> Callable[[Allocation], tuple[object, ...]]:
+    order = {device.uuid: at for at, device in enumerate(devices)}
 
     def position(item: Allocation) -> tuple[object, ...]:
         owner = item.workload
         names = (owner.namespace, owner.pod, owner.container, owner.pod_uid, item.resource)
         return (order[item.device.uuid], *names)
 
-    return MatchResult(
-        tuple(sorted(found.values(), key=position)),
-        tuple(unmatched),
-        repeated,
-        skipped,
-        ended,
-        monitoring,
-        is_pending,
-        tuple(sorted({*_problems(holding.pod for holding in holdings), *map(_unknown_claim, unknown)})),
-    )
+    return position
 
 
 def _of_gpus(
@@ -156,73 +194,24 @@ def _find_device(
     return device, FOUND_BY_ANNOTATION
 
 
-def _without_monitoring(
-    live: Iterable[_Live],
-    devices: tuple[Device, ...],
-    claims: ResourceClaims,
-    names: DeviceNames,
-    slices: ResourceSlices,
-) -> tuple[list[_Live], Counter[ClaimName], bool]:
-    """Allocations that keep a device from others, the claims left out, and whether one is not read yet."""
-    kept: list[_Live] = []
-    monitoring: Counter[ClaimName] = Counter()
-    # The GPUs of each claim, and the claims that could not be read.
-    had: dict[ClaimName, set[Gpu]] = {}
-    unread: set[ClaimName] = set()
-    is_pending = False
-    for item, pod in live:
-        claimed = item.claimed_device
-        if claimed is None:
-            kept.append((item, pod))
-            continue
-        name = item.claim_name
-        if claims.is_pending(name):
-            is_pending = True
-            continue
-        part = claims.find(name, (claimed.driver, claimed.pool, claimed.device), claimed.share)
-        if part is not None and part.is_admin:
-            monitoring[name] += 1
-            continue
-        kept.append((item, pod))
-        if part is None and not claimed.share:
-            unread.add(name)
-        device, _ = find_claimed_device(names, claimed, slices)
-        if not isinstance(device, NoMatch):
-            had.setdefault(name, set()).add(device.gpu)
-    suspects = _likely_monitors(had, unread, {device.gpu for device in devices})
-    monitoring.update(item.claim_name for item, _ in kept if item.claim_name in suspects)
-    return [one for one in kept if one[0].claim_name not in suspects], monitoring, is_pending
-
-
-def _likely_monitors(
-    had: Mapping[ClaimName, set[Gpu]], unread: Collection[ClaimName], gpus: Collection[Gpu]
-) -> frozenset[ClaimName]:
-    """Claims that may be for monitoring, and cannot be read: they have every GPU of the machine.
-
-    On a machine with one GPU that says nothing, unless another claim has it, too: only monitors share one.
-    """
-    every = frozenset(name for name in unread if had.get(name) == gpus)
-    return every if len(gpus) > 1 or len(had) > 1 else frozenset()
-
-
-def _unknown_claim(claim: ClaimName) -> str:
-    return (
-        f"ResourceClaim {'/'.join(claim)} has every GPU and cannot be read: it may be for monitoring, and "
-        "does not count; see `gpuledger doctor`"
-    )
-
-
 def _problems(pods: Iterable[Pod | None]) -> Iterator[str]:
     for pod in pods:
         if pod is not None and pod.shares.problem:
             yield f"pod {pod.namespace}/{pod.name}: {pod.shares.problem}"
 
 
-def claim_uses(pod_resources: PodResources, settings: PodResourcesSettings) -> tuple[ClaimUse, ...]:
+def claim_uses(
+    pod_resources: PodResources, settings: PodResourcesSettings, pods: Pods = NO_PODS
+) -> tuple[ClaimUse, ...]:
     """The claims by which pods have GPUs."""
+
+    def pod_of(item: KubeletAllocation) -> str:
+        known = pods.by_name(item.namespace, item.pod)
+        return known.uid if known else item.pod
+
     return tuple(
         dict.fromkeys(
-            ClaimUse(item.claim_name, item.pod)
+            ClaimUse(item.claim_name, pod_of(item))
             for item in pod_resources
             if item.claimed_device is not None and matches_any(item.claimed_device.driver, settings.drivers)
         )
@@ -246,6 +235,11 @@ class AllocationMatcher:
     def is_pending(self) -> bool:
         """Whether a claim of the last match is not read yet."""
         return self._last.is_pending
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last match has all Allocations: see MatchResult."""
+        return self._last.is_complete
 
     def match(
         self,

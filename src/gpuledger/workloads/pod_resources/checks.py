@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,7 @@ from gpuledger.workloads.pod_resources.allocation_matching import (
 from gpuledger.workloads.pod_resources.device_names import KubeletAllocation, PodResources
 from gpuledger.workloads.pod_resources.kubelet_index import read_checkpoint
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimUse, ResourceClaims
+from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimName, ClaimUse, ResourceClaims
 from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, ResourceSlices
 
 _SOCKET: Final = Subject("kubernetes.pod_resources", "pod-resources socket")
@@ -137,7 +137,7 @@ class _PodResourcesChecks:
             why, remedy = split_remedy(error)
             yield warning(
                 *_CLAIMS,
-                f"{why}: claims with adminAccess hold their devices, except if they have all",
+                f"{why}: claims with adminAccess hold their devices, unless they have every GPU",
                 remedy,
             )
         yield from _matched(
@@ -162,15 +162,25 @@ def _matched(outcome: MatchResult) -> Iterator[Finding]:
     if outcome.skipped:
         names = ", ".join(sorted(outcome.skipped))
         yield skipped(*_OTHERS, f"not GPUs by --kubernetes-resources and --kubernetes-dra-drivers: {names}")
-    if outcome.monitoring:
-        names = ", ".join(sorted("/".join(claim) for claim in outcome.monitoring))
-        yield works(*_CLAIMS, f"for monitoring, hold nothing: {names}")
+    if known := outcome.monitoring.keys() - outcome.unknown_claims:
+        yield works(*_CLAIMS, f"for monitoring, hold nothing: {_listed(known)}")
+    if outcome.unknown_claims:
+        yield warning(
+            *_CLAIMS,
+            f"have every GPU, and may be for monitoring: {_listed(outcome.unknown_claims)}: GPU time that "
+            "nothing else holds is unobserved",
+            "`kubectl apply -f deploy/rbac.yaml`, which lets gpuledger get resourceclaims",
+        )
     if any(item.found_by == "dra_name" for item in outcome.allocations):
         yield warning(
             *_DRA,
             "matched by the minor number in their names: no ResourceSlice has their UUIDs",
             "`kubectl apply -f deploy/rbac.yaml`, which lets gpuledger list resourceslices",
         )
+
+
+def _listed(claims: Iterable[ClaimName]) -> str:
+    return ", ".join(sorted(map("/".join, claims)))
 
 
 def _allocatable(devices: tuple[tuple[str, str], ...] | None) -> Finding:

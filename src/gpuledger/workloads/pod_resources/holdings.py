@@ -2,6 +2,8 @@
 
 The kubelet's list alone is wrong for schedulers of fractions. HAMi and Volcano allocate the device that the
 pod's annotation names, and any id to the kubelet; KAI and Run:ai let a reservation pod have the whole GPU.
+Each user can write annotations and labels: those of a pod that has a whole device neither give it to other
+pods nor make it smaller.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from gpuledger.workloads.pod_resources.replicas import ReplicaCounts
 from gpuledger.workloads.pods.capacities import consumed_fraction
 from gpuledger.workloads.pods.claims import ResourceClaims
 from gpuledger.workloads.pods.gpu_shares import DeviceShare
+from gpuledger.workloads.pods.placeholder import is_reserved_namespace
 from gpuledger.workloads.pods.pod import Pod, Pods, ResourceSlices
 
 FOUND_BY_ANNOTATION = "annotation"
@@ -45,7 +48,7 @@ def find_holdings(live: Iterable[tuple[KubeletAllocation, Pod | None]], pods: Po
         elif pod.shares.containers and is_numbered_share(item.device_id):
             stated.setdefault((pod.uid, item.resource), (pod, []))[1].append(item)
         else:
-            groups = () if pod.shares.part else pod.shares.groups
+            groups = pod.shares.groups if is_reserved_namespace(pod.namespace) else ()
             served = [worker for group in groups for worker in workers.get(group, ())]
             yield from (_worker_holding(item, worker) for worker in served)
             if not served:

@@ -22,7 +22,10 @@ ClaimName = tuple[str, str]
 
 
 class ClaimUse(NamedTuple):
-    """One pod that uses a claim: with a new pod, a claim of the same name may be another."""
+    """One pod that uses a claim: with a new pod, a claim of the same name may be another.
+
+    `pod` is its UID, or its name as long as that is not known. No pod uses a claim that is deleted meanwhile.
+    """
 
     claim: ClaimName
     pod: str

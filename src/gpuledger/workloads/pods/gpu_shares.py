@@ -51,8 +51,8 @@ class PodShares:
 
     `containers` has the devices of each container that has any, in the order of the pod's containers.
     `groups` are the groups of GPUs of which `container` has `part` each; `annotation` is where the part
-    stands. A pod with `groups` and no `part` reserves the GPU for the others. `problem` says which annotation
-    is ignored and why; all others still count.
+    stands. A pod with `groups` and no `part` has no part of their GPUs: only its namespace shows whether it
+    reserves one. `problem` says which annotation is ignored and why; all others still count.
     """
 
     containers: tuple[tuple[DeviceShare, ...], ...] = ()
@@ -165,7 +165,7 @@ def _groups(names: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _parse_part(annotations: Mapping[str, Any]) -> tuple[DeviceShare | None, str]:
-    """What a pod has of each GPU of its groups, and the annotation; None if it reserves the GPU."""
+    """What a pod has of each GPU of its groups, and the annotation; None if it states no part."""
     if (text := annotations.get(_FRACTION)) is not None:
         fraction = Fraction(text) if isinstance(text, str) and _DECIMAL.fullmatch(text) else Fraction(0)
         if not 0 < fraction <= 1:

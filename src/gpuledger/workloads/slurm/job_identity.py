@@ -1,8 +1,8 @@
 """The user and the facts of a Slurm job, from its processes. Pure.
 
 A user can change the environment of a process, and run processes of other users in a job (sudo). Therefore a
-variable is believed only from a process of the job's user, if the variables name that uid, and only if all
-such processes agree.
+variable is believed only from a process of the job's user, if the variables name that uid. Those that
+slurmstepd started itself decide, else all others together, and only if they agree.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class ProcessIdentity(NamedTuple):
         """Whether the variables name the user of the process."""
         return self.uid is not None and self.environment.get(_UID) == str(self.uid)
 
-    def is_of(self, uid: int) -> bool:
+    def is_of(self, uid: int | None) -> bool:
         """Whether this is a process of the user with this uid, and its variables do not contradict."""
-        return self.uid == uid and self.environment.get(_UID, str(uid)) == str(uid)
+        return uid is not None and self.uid == uid and self.environment.get(_UID, str(uid)) == str(uid)
 
 
 def find_job_uid(processes: Sequence[ProcessIdentity]) -> int | None:
@@ -97,10 +97,13 @@ def job_number(uid: int | None, processes: Iterable[ProcessIdentity]) -> str:
 
 
 def agreed_variable(processes: Iterable[ProcessIdentity], uid: int | None, variable: str) -> str:
-    """The value that all processes of the job's user agree on, else empty."""
-    values = {
-        one.environment[variable]
-        for one in processes
-        if uid is not None and one.is_of(uid) and variable in one.environment
-    }
+    """The value that the deciding processes agree on, else empty."""
+    deciding = deciding_processes(processes, uid)
+    values = {one.environment[variable] for one in deciding if variable in one.environment}
     return clean_name(values.pop()) if len(values) == 1 else ""
+
+
+def deciding_processes(processes: Iterable[ProcessIdentity], uid: int | None) -> list[ProcessIdentity]:
+    """The processes with variables of the job's user that slurmstepd started itself, else all others."""
+    own = [one for one in processes if one.environment and one.is_of(uid)]
+    return [one for one in own if one.first] or own

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuledger.host.files import ReadFile, read_or_none, read_text, read_whole
 from gpuledger.host.procfs import parent_pid, real_uid
@@ -23,6 +23,7 @@ from gpuledger.workloads.slurm.gres_conf import (
 from gpuledger.workloads.slurm.gres_shares import GresFiles, job_fraction
 from gpuledger.workloads.slurm.job_cgroups import (
     JobCgroup,
+    JobProcess,
     find_job_cgroups,
     is_populated,
     job_processes,
@@ -31,6 +32,7 @@ from gpuledger.workloads.slurm.job_cgroups import (
 from gpuledger.workloads.slurm.job_identity import (
     Environment,
     ProcessIdentity,
+    deciding_processes,
     find_job_uid,
     find_user,
     job_facts,
@@ -130,7 +132,6 @@ _MAX_PROCESSES = 32
 # Changes when a job is replaced or begins or ends a step: inode of its directory, names of its steps.
 _Stamp = tuple[int, tuple[str, ...]]
 
-
 _NODE: Final = "SLURMD_NODENAME"
 
 
@@ -153,13 +154,26 @@ class _JobEvidence:
         return next((item[_NODE] for item in self.environments if _NODE in item), "")
 
 
+class _KnownJob(NamedTuple):
+    """A job as it was read.
+
+    `has_facts` is whether a process showed the variables of the job: none has them before its first task
+    begins. `has_machine_name` is whether its user has the name by which the machine knows the uid.
+    """
+
+    stamp: _Stamp
+    job: SlurmJob
+    has_facts: bool = False
+    has_machine_name: bool = False
+
+
 class SlurmReader:
     """Reads SlurmJobs for a PolledIndex. Not thread-safe.
 
     `cgroups` is the root of the cgroup tree, `procfs` the mount point of proc, `gres` the candidate paths of
     gres.conf; `user_name` maps a uid to the machine's name of the user, else to the number as text, `uid_of`
     such a name to the uid. Reading environments takes root or CAP_SYS_PTRACE. A job is
-    read again only when it begins or ends a step, or while its devices are not known.
+    read again only when it begins or ends a step, or while its devices or its variables are not known.
     """
 
     def __init__(
@@ -178,7 +192,7 @@ class SlurmReader:
         self._user_name = user_name
         self._uid_of = uid_of
         self._read = read
-        self._known: dict[str, tuple[_Stamp, SlurmJob]] = {}
+        self._known: dict[str, _KnownJob] = {}
         # The files as read, and parsed: slurm.conf of a large cluster is long.
         self._gres_raw: tuple[bytes | None, ...] = ()
         self._gres = GresFiles()
@@ -186,7 +200,7 @@ class SlurmReader:
 
     def read(self) -> SlurmJobs:
         """The jobs that run now. Raises GpuledgerError if there is no cgroup tree."""
-        known: dict[str, tuple[_Stamp, SlurmJob]] = {}
+        known: dict[str, _KnownJob] = {}
         stale = 0
         minors = read_text(f"{self._procfs}/driver/nvidia-caps/mig-minors")
         caps = parse_mig_capabilities(read_text(f"{self._procfs}/devices"), minors)
@@ -196,25 +210,32 @@ class SlurmReader:
                 stale += 1
                 continue
             now = (_inode(cgroup), job_steps(cgroup))
-            before, job = self._known.get(cgroup.name, (None, None))
-            if job is None or before != now or job.missing:
-                job = self._read_job(cgroup, caps, files)
-            elif job.user == str(job.uid) != (name := self._user_name(int(job.user))):
-                # The machine has learned the user's name.
-                job = replace(job, user=name)
-            known[cgroup.name] = (now, job)
+            one = self._known.get(cgroup.name)
+            if one is None or one.stamp != now or one.job.missing or not one.has_facts:
+                one = self._read_job(cgroup, now, caps, files)
+            known[cgroup.name] = one if one.has_machine_name else self._with_machine_name(one)
         self._known = known
-        found = SlurmJobs((job for _, job in known.values()), stale)
+        found = SlurmJobs((one.job for one in known.values()), stale)
         self._log_missing_permission(forbidden="permission" in found.missing)
         return found
 
-    def _read_job(self, cgroup: JobCgroup, caps: MigCapabilities, files: GresFiles) -> SlurmJob:
+    def _with_machine_name(self, known: _KnownJob) -> _KnownJob:
+        """The job with the machine's name of its user, which can become known later, if it has one."""
+        uid = known.job.uid
+        name = "" if uid is None else self._user_name(uid)
+        if not name or name == str(uid):
+            return known
+        return known._replace(job=replace(known.job, user=name), has_machine_name=True)
+
+    def _read_job(
+        self, cgroup: JobCgroup, stamp: _Stamp, caps: MigCapabilities, files: GresFiles
+    ) -> _KnownJob:
         evidence = self._collect_evidence(cgroup)
         devices, found_by, missing = self._devices(cgroup, evidence, caps, files)
         processes = evidence.processes
         uid = find_job_uid(processes) if cgroup.uid is None else cgroup.uid
         number = evidence.job_id or job_number(uid, processes)
-        return SlurmJob(
+        job = SlurmJob(
             job=number if cgroup.has_sluid and number else cgroup.name,
             sluid=cgroup.name if cgroup.has_sluid else "",
             user=find_user(uid, processes, self._user_name, self._uid_of),
@@ -231,6 +252,7 @@ class SlurmReader:
                 gpus_in_environments(evidence.environments),
             ),
         )
+        return _KnownJob(stamp, job, has_facts=bool(deciding_processes(processes, uid)))
 
     def _devices(
         self, cgroup: JobCgroup, evidence: _JobEvidence, caps: MigCapabilities, files: GresFiles
@@ -253,21 +275,37 @@ class SlurmReader:
     def _collect_evidence(self, cgroup: JobCgroup) -> _JobEvidence:
         evidence = _JobEvidence()
         processes = list(islice(job_processes(cgroup), _MAX_PROCESSES))
-        daemons = {process.pid for process in processes if process.daemon}
-        for process in processes:
-            folder = f"{self._procfs}/{process.pid}"
-            if not process.daemon:
-                self._read_process(folder, cgroup, daemons, evidence)
+        statuses = {one.pid: read_or_none(f"{self._procfs}/{one.pid}/status") or b"" for one in processes}
+        daemons = {one.pid for one in processes if one.daemon or self._is_v1_daemon(one, statuses, cgroup)}
+        for pid, status in statuses.items():
+            folder = f"{self._procfs}/{pid}"
+            if pid not in daemons:
+                self._read_process(folder, status, cgroup, daemons, evidence)
             elif cgroup.has_sluid and not evidence.job_id:
                 # Readable without privileges, and no user can change the title of slurmstepd.
                 evidence.job_id = job_id_in_title(read_or_none(f"{folder}/cmdline") or b"")
         return evidence
 
+    def _is_v1_daemon(self, process: JobProcess, statuses: Mapping[int, bytes], cgroup: JobCgroup) -> bool:
+        """Whether this is the slurmstepd of a step on cgroup v1, which has no own cgroup there.
+
+        A process below another one of the job is none: it is root's by a command such as sudo.
+        """
+        status = statuses[process.pid]
+        if cgroup.uid is None or real_uid(status) != 0 or parent_pid(status) in statuses:
+            return False
+        title = read_or_none(f"{self._procfs}/{process.pid}/cmdline") or b""
+        return job_id_in_title(title) == cgroup.name
+
     def _read_process(
-        self, folder: str, cgroup: JobCgroup, daemons: Collection[int], evidence: _JobEvidence
+        self,
+        folder: str,
+        status: bytes,
+        cgroup: JobCgroup,
+        daemons: Collection[int],
+        evidence: _JobEvidence,
     ) -> None:
         """Add what the user, the parent and the environment of a process say."""
-        status = read_or_none(f"{folder}/status") or b""
         found: Environment = {}
         try:
             found = parse_environment(self._read(f"{folder}/environ"))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from builders import FakeClock, gpu, instance, node_state, reading
-from gpuledger.dialects.native.devices import QUANTITY_METRICS
 from gpuledger.dialects.native.dialect import NativeDialect
+from gpuledger.dialects.native.quantity_metrics import QUANTITY_METRICS
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.model import quantities as q

@@ -62,6 +62,37 @@ def test_memory_of_a_gpu_instance_is_exported_once() -> None:
     assert len(families["device_info"]) == 4
 
 
+def test_energy_of_a_whole_module_is_marked() -> None:
+    cards = [gpu(0, name="NVIDIA GH200 480GB"), gpu(1, name="NVIDIA H200")]
+    families = samples_by_family(snapshot(*(reading(card, values={q.ENERGY: 1.0}) for card in cards)))
+    assert families["device_energy_of_module"] == {("GPU-0",): 1}
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "family", "labels", "exported"),
+    [
+        (q.THERMAL_VIOLATION, 1_500_000_000, "device_throttled_seconds_total", ("thermal",), 1.5),
+        (q.POWER_VIOLATION, 0, "device_throttled_seconds_total", ("power",), 0),
+        (q.REMAPPED_ROWS_UNCORRECTABLE, 2, "device_remapped_rows_total", ("uncorrectable",), 2),
+        (q.ROW_REMAP_PENDING, 1, "device_row_remap_pending", (), 1),
+        (q.ROW_REMAP_FAILURE, 0, "device_row_remap_failed", (), 0),
+        (q.ECC_UNCORRECTED_VOLATILE, 3, "device_ecc_volatile_errors_total", ("uncorrected",), 3),
+        (q.RECOVERY_ACTION, 2, "device_recovery_action", (), 2),
+    ],
+)
+def test_faults_of_a_gpu_are_exported(
+    quantity: q.Quantity, value: float, family: str, labels: tuple[str, ...], exported: float
+) -> None:
+    families = samples_by_family(snapshot(reading(gpu(0), values={quantity: value})))
+    assert families[family] == {("GPU-0", *labels): exported}
+
+
+def test_each_xid_that_occurred_has_its_meaning_once() -> None:
+    seen = {("GPU-0", 79): 1, ("GPU-1", 79): 2, ("GPU-0", 9999): 1}
+    families = samples_by_family(None, LedgerState(xids=seen, xid_times=dict.fromkeys(seen, 1.0)))
+    assert families["xid_info"] == {("79", "GPU has fallen off the bus"): 1, ("9999", ""): 1}
+
+
 def test_pause_and_last_reload_are_exported_if_supported() -> None:
     health = Health(pause=PauseHealth(True, 1_700_000_600.0), reload=ReloadHealth(False, 1_700_000_000.0))
     families = samples_by_family(None, health=health)

@@ -122,9 +122,42 @@ def test_a_name_that_is_not_there_and_bad_pseudonyms_are_refused(tmp_path: Path)
     for pseudonym, text in (("Ann2", "does not have"), ("a b", "letters"), ("anna", "does not have")):
         with pytest.raises(UsageError, match=text):
             forget_person(node.file, "ann", pseudonym)
-    forget_person(node.file, "ann", "former-7")
     with pytest.raises(UsageError, match="has a user of this name"):
-        forget_person(node.file, "anna", "former-7")
+        forget_person(node.file, "anna", "ann")
+
+
+def test_a_person_gets_the_same_pseudonym_again(tmp_path: Path) -> None:
+    node = run_node(Node(tmp_path, clock=FakeClock(HOUR)), "ann", 20)
+    node.store.close()
+    forget_person(node.file, "ann", "former-7")
+    later = run_node(again(node, tmp_path), "ann", 20)
+    later.store.close()
+    before = sums(node.file)
+    assert forget_person(node.file, "ann", "former-7").rows
+    assert not left_words(node.file, "ann") - left_words(node.file, "anna")
+    assert before["gpu"] == sums(node.file)["gpu"]
+    users = [line.key for line in report_of(node.file, "user").lines]
+    assert users.count(("former-7",)) == 1
+    assert list(check_ledger(node.file)) == []
+
+
+def test_a_file_that_was_not_rebuilt_is_rebuilt_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = run_node(Node(tmp_path), "ann", 5)
+    node.store.close()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("gpuledger.ledger.books.forgetting._rebuild", killed)
+        with pytest.raises(KeyboardInterrupt):
+            forget_person(node.file, "ann", "former-7")
+    done = forget_person(node.file, "ann")
+    assert (done.pseudonym, done.rows) == ("former-7", 0)
+    with pytest.raises(GpuledgerError, match="does not have the name ann"):
+        forget_person(node.file, "ann", "former-7")
 
 
 def test_other_files_with_the_letters_are_named(tmp_path: Path) -> None:

@@ -292,6 +292,28 @@ def test_rejected_readings_add_up() -> None:
     assert sum(one.millijoules for one in bench.posted) == 1500 * J
 
 
+def test_the_first_rejected_reading_of_each_gpu_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    book, cards = EnergyLedger(Floors()), (A, gpu(1))
+    for second, joules in enumerate((0, 300, 9_000_000, 900, 9_000_000, 1500)):
+        values = {q.ENERGY: joules * J, q.POWER_LIMIT: 700.0}
+        readings = [reading(card, values=values) for card in cards]
+        book.post(replace(snapshot(*readings), unix=UNIX + second, elapsed=float(second)))
+    assert book.invalid == 4
+    assert [record.message.partition(",")[0] for record in caplog.records] == [
+        f"the energy counter of GPU {card.uuid} read 9000000000 mJ after 300000 mJ" for card in cards
+    ]
+
+
+@pytest.mark.parametrize(("name", "invalid"), [("NVIDIA GB200", 0), ("NVIDIA B200", 3)])
+def test_the_counter_of_a_module_may_exceed_the_limit_of_its_gpu(name: str, invalid: int) -> None:
+    book, card = EnergyLedger(Floors()), gpu(0, name=name)
+    for second in range(5):
+        # 60 s at once: the module draws 2700 W, its GPU at most 1200 W.
+        values = {q.ENERGY: second * 60 * 2700 * J, q.POWER_LIMIT: 1200.0}
+        book.post(replace(snapshot(reading(card, values=values)), unix=UNIX + second, elapsed=second * 60.0))
+    assert bool(book.invalid) is bool(invalid)
+
+
 # Settings that change
 
 

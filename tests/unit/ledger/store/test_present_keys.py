@@ -66,6 +66,16 @@ def keys_of(file: Path, since: int = 0, until: int = 2**30, **options: object) -
             ["job", "namespace", "pod", "gpu", "command"],
             "gpu",
         ),
+        (
+            [replace(one, queue=f"q-{n}", namespace="ml") for n, one in enumerate(PODS)],
+            ["namespace", "queue", "pod", "gpu", "command"],
+            "queue",
+        ),
+        (
+            [replace(one, job_name="relax", array_job="40") for one in JOBS],
+            ["job", "slurm_account", "user", "job_name", "array_job", "gpu", "command"],
+            "job",
+        ),
         ([], ["gpu"], "gpu"),
     ],
 )

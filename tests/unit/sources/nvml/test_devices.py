@@ -2,6 +2,8 @@
 
 import pytest
 
+from gpuledger.dialects.catalogue import create_dialects
+from gpuledger.dialects.settings import DEFAULT_DIALECTS, DialectSettings
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import (
     MEMORY_FREE,
@@ -427,6 +429,21 @@ def test_an_instance_that_returns_only_errors_is_down(machine):
     snapshot = machine.tick()
     assert [reading.up for reading in snapshot.readings] == [True, False, False, True]
     assert reading_of(snapshot, 1).processes is None
+
+
+def test_calls_per_tick_for_the_default_dialects_are_bounded(machine):
+    dialects = create_dialects(DialectSettings(), "0")
+    wanted = frozenset().union(*(dialects[name].required_quantities for name in DEFAULT_DIALECTS))
+    machine.state.gpus = [NvmlGpu(NvmlProcess(100 * gpu + 1), fan=30) for gpu in range(8)]
+    machine.tick(wanted)
+    machine.tick(wanted)
+    made = []
+    for seconds in (1, 10):
+        before = machine.calls
+        machine.tick(wanted, seconds=seconds)
+        made.append(machine.calls - before)
+    # Faults (throttling, ECC, remapped rows, recovery) are in the batch of fields, which is one call.
+    assert made == [8 * 19 + 1, 8 * (19 + 5) + 2]
 
 
 def test_calls_per_tick_are_bounded(machine):

@@ -255,7 +255,7 @@ def test_an_impossible_value_is_omitted_counted_and_logged(machine, row, caplog)
     assert set(reading_of(snapshot).values) == complete - row.lost_alone
     assert snapshot.invalid == 1 and not snapshot.failures
     (line,) = [record.message for record in caplog.records if "cannot be true" in record.message]
-    assert line.startswith(f"{row.quantity.key} of {machine.gpus[0].uuid} is ")
+    assert line.startswith(f"{row.quantity.key} of {reading_of(snapshot).device.uuid} is ")
 
 
 def test_every_bound_is_in_the_table():

@@ -295,11 +295,13 @@ def test_refuted_readings_of_a_counter_are_counted_and_the_first_is_logged(machi
     invalid = 0
     for value in read:
         machine.gpus[0].numbers["pcie_tx"] = value
-        invalid += machine.tick().invalid
+        snapshot = machine.tick()
+        invalid += snapshot.invalid
     assert invalid == len(refuted)
+    uuid = reading_of(snapshot).device.uuid
     lines = [record.message for record in caplog.records if "cannot be true" in record.message]
     assert [line.partition(",")[0] for line in lines] == [
-        f"pcie_tx of {machine.gpus[0].uuid} is {value}" for value in refuted[:1]
+        f"pcie_tx of {uuid} is {value}" for value in refuted[:1]
     ]
 
 

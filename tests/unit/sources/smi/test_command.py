@@ -97,7 +97,7 @@ def test_no_command_is_started_while_another_one_cannot_be_killed(
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
     monkeypatch.setattr(running, "_KILL_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(running, "_kill_group", started.append)
+    monkeypatch.setattr(running, "kill_group", started.append)
     runner = CommandRunner()
     result = runner(("sleep", "3600"), 0.05)
     assert isinstance(result, CommandResult) and result.timed_out

@@ -229,7 +229,7 @@ def not_started(reason: str, detail: str) -> CommandResult:
         (CommandResult(b"NVIDIA-SMI has failed because ...", exit_code=9), "exit_9", "driver is not loaded"),
         (CommandResult(b"", b"libnvidia-ml.so", 12), "exit_12", "NVML shared library"),
         (CommandResult(b"", b"bash: nvidia-smi: command not found", 127), "exit_127", "not found"),
-        (CommandResult(b"", exit_code=-9, timed_out=True), "timeout", "did not answer within 10 s"),
+        (CommandResult(b"", exit_code=-9, timed_out=True), "timeout", "did not answer within 30 s"),
         (CommandResult(b"", b"", 255), "exit_255", "internal driver error"),
         (CommandResult(b"", exit_code=0), "exit_0", "contains no readable GPU"),
     ],

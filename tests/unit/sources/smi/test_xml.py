@@ -17,12 +17,15 @@ def test_every_schema_gives_the_same_values(schema: str) -> None:
     snapshot = read("cards", xml=fixture(f"xml/{schema}.xml"), pmon=None)
     (reading,) = snapshot.readings
     assert reading.device.uuid == f"GPU-dddddddd-0000-4000-8000-0000000000{schema[1:]}"
-    assert reading.values == {
+    # Only v13 has it.
+    instant = {q.POWER_INSTANT: 61.02} if schema == "v13" else {}
+    assert reading.values == instant | {
         q.MEMORY_TOTAL: 16130 * 2**20,
         q.MEMORY_USED: 1100 * 2**20,
         q.MEMORY_FREE: 15030 * 2**20,
         q.POWER: 54.17,
         q.POWER_LIMIT: 250.0,
+        q.POWER_LIMIT_MANAGEMENT: 250.0,
         q.POWER_LIMIT_MAX: 300.0,
         q.TEMPERATURE: 40.0,
         q.PERFORMANCE_STATE: 0.0,
@@ -162,7 +165,10 @@ def test_a_lost_gpu_does_not_affect_the_others(message: str, reason: str) -> Non
         down_block = down_block.replace(f">{cell}<", f">{message}<")
     snapshot = read("cards", xml=CARDS.replace(block, down_block))
     lost, healthy = snapshot.readings
-    assert (lost.up, lost.processes, dict(lost.values)) == (False, None, {})
+    assert (lost.up, lost.processes, lost.down_reason) == (False, None, reason)
+    # Readable cells are kept, the others are absent.
+    assert lost.values[q.POWER_LIMIT] == 450.0
+    assert not {q.POWER, q.TEMPERATURE, q.MEMORY_USED, q.UTILIZATION} & set(lost.values)
     assert healthy.up and healthy.values[q.TEMPERATURE] == 31
     assert [(failure.part, failure.reason, failure.device) for failure in snapshot.failures] == [
         ("readings", reason, lost.device)

@@ -77,13 +77,13 @@ PODS: list[Row] = [
     ),
     (
         f"{KUBE}{SNAKE}.slice/cri-containerd-{ID}.scope/system.slice/slurmstepd.scope/job_7/step_0/user/task_0",
-        pod(runtime="containerd", job="7", step="0"),
-        "Slurm in pods",
+        pod(runtime="containerd"),
+        "Slurm in pods: a pod can name any job",
     ),
     (
         f"{USER}/user@1000.service/user.slice/libpod-{ID2}.scope/kubelet/kubepods/pod{UID}/{ID}",
-        pod(uid=UID) | {"uid": 1000},
-        "kind on rootless Podman",
+        container() | {"uid": 1000},
+        "kind on rootless Podman: a container of the login, whatever it names below itself",
     ),
     (
         f"/../../kubepods-besteffort-pod{SNAKE}.slice/cri-containerd-{ID}.scope",
@@ -124,8 +124,8 @@ PODS: list[Row] = [
     (f"/system.slice/k3s.service/kubepods/burstable/pod{UID}/{ID}", pod(), "k3s, cgroupfs, older"),
     (
         f"{USER}/user@1000.service/k3s-rootless.service/kubepods/burstable/pod{UID}/{ID}",
-        pod() | {"uid": 1000},
-        "k3s, rootless",
+        container() | {"uid": 1000, "unit": "k3s-rootless.service"},
+        "k3s, rootless: a login can name any pod",
     ),
     (f"/system.slice/snap.microk8s.daemon-kubelite.service/kubepods/pod{UID}/{ID}", pod(), "microk8s, snap"),
     (f"/kubepods/burstable/pod{UID}/{ID}/ns", pod(), "GKE, cgroupfs, with a cgroup that the container made"),
@@ -147,7 +147,7 @@ PODS: list[Row] = [
     (
         f"{KUBE}{SNAKE}.slice/cri-containerd-{ID}.scope/system.slice/gpu-0_slurmstepd.scope/s5K1KKYAYG5D00"
         "/step_batch/user/task_special",
-        pod(runtime="containerd", job="s5K1KKYAYG5D00", step="batch"),
+        pod(runtime="containerd"),
         "Slurm 26.05 in pods",
     ),
     (f"/kubepods/podnot-a-uid/{ID}", container(), "an id below something that is no pod"),

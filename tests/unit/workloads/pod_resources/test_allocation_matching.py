@@ -16,6 +16,7 @@ from gpuledger.model.text import matches_any
 from gpuledger.workloads.pod_resources.allocation_matching import (
     AllocationMatcher,
     MatchResult,
+    claim_uses,
 )
 from gpuledger.workloads.pod_resources.allocation_matching import match_allocations as match_with_settings
 from gpuledger.workloads.pod_resources.device_names import (
@@ -356,6 +357,7 @@ def test_devices_for_monitoring_are_no_allocations() -> None:
     outcome = match_allocations(listed, DEVICES, claims=ResourceClaims(read, waits=True))
     assert [one.workload.pod for one in outcome.allocations] == ["a"]
     assert (outcome.monitoring, outcome.is_pending) == ({("team", "all"): 2}, False)
+    assert (outcome.unknown_claims, outcome.is_complete) == (frozenset(), True)
     assert outcome.problems == ()
 
 
@@ -371,7 +373,7 @@ def test_a_claim_that_is_not_read_yet_is_pending() -> None:
     outcome = match_allocations(
         pod_resources(in_claim("one", "gpu-0")), DEVICES, claims=ResourceClaims(waits=True)
     )
-    assert (outcome.allocations, outcome.is_pending) == ((), True)
+    assert (outcome.allocations, outcome.is_pending, outcome.is_complete) == ((), True, False)
 
 
 @pytest.mark.parametrize(
@@ -393,8 +395,27 @@ def test_claims_that_cannot_be_read(listed: list[KubeletAllocation], devices: in
     outcome = match_allocations(pod_resources(*listed), DEVICES[:devices], claims=unread)
     assert [one.workload.pod for one in outcome.allocations] == kept
     assert len(outcome.allocations) + outcome.monitoring.total() == len(listed)
-    assert len(outcome.problems) == len(outcome.monitoring)
+    assert len(outcome.problems) == len(outcome.monitoring) == len(outcome.unknown_claims)
+    assert outcome.is_complete is (len(kept) == len(listed))
     assert all("cannot be read" in problem for problem in outcome.problems)
+
+
+def test_a_claim_of_a_new_pod_with_the_same_name_is_another_use() -> None:
+    listed = pod_resources(in_claim("one", "gpu-0"))
+    uses = [claim_uses(listed, SETTINGS, Pods(known)) for known in ([], [a_pod()], [a_pod("u2")])]
+    assert [[use.pod for use in one] for one in uses] == [["a"], ["u1"], ["u2"]]
+
+
+def test_the_matcher_says_whether_the_last_match_is_complete() -> None:
+    matcher = AllocationMatcher(SETTINGS)
+    listed = pod_resources(in_claim("one", "gpu-0"))
+    for claims, complete in (
+        (ResourceClaims(waits=True), False),
+        (ResourceClaims({("team", "one"): parts(normal=("gpu-0",))}, waits=True), True),
+    ):
+        for _ in range(2):
+            matcher.match(listed, DEVICES, claims=claims)
+            assert matcher.is_complete is complete
 
 
 def test_each_problem_is_logged_once_with_its_pod(caplog: pytest.LogCaptureFixture) -> None:

@@ -70,10 +70,13 @@ def test_unmatched_device_ids_are_warned_about_with_their_form(folder: Path) -> 
     assert "vendor.com/nic" in findings[2].why
 
 
-def by_claim() -> bytes:
+def by_claim(*names: str) -> bytes:
     one = wire.ClaimResource(driver_name="gpu.nvidia.com", pool_name="n", device_name="gpu-0")
-    held = wire.DynamicResource(claim_name="gpus", claim_namespace="team", claim_resources=[one])
-    main = wire.ContainerResources(name="main", dynamic_resources=[held])
+    held = [
+        wire.DynamicResource(claim_name=name, claim_namespace="team", claim_resources=[one])
+        for name in names or ("gpus",)
+    ]
+    main = wire.ContainerResources(name="main", dynamic_resources=held)
     return listed(wire.PodResources(name="a", namespace="team", containers=[main]))
 
 
@@ -89,6 +92,18 @@ def test_claims_that_cannot_be_read_are_a_warning_with_the_remedy(folder: Path) 
         finding, _ = found(folder, (NO_CLAIMS, GpuledgerError("403; add the rule")))["kubernetes.dra"]
     assert (finding.verdict, finding.remedy) == (Verdict.WARNING, "add the rule")
     assert "claims with adminAccess hold their devices" in finding.why
+
+
+def test_claims_that_may_be_for_monitoring_are_a_warning(folder: Path) -> None:
+    """One of two claims of the only GPU is for monitoring; another claim was read."""
+    read = {("team", "all"): {("gpu.nvidia.com", "n", "gpu-0", ""): ClaimedPart(True, {})}}
+    claims = (ResourceClaims(read), GpuledgerError("403; add the rule"))
+    with kubelet(folder / "k.sock", List=lambda _: by_claim("one", "two", "all")):
+        _, known, unknown = found(folder, claims)["kubernetes.dra"]
+    assert (known.verdict, known.why) == (Verdict.WORKS, "for monitoring, hold nothing: team/all")
+    assert unknown.verdict is Verdict.WARNING
+    assert "team/one, team/two" in unknown.why
+    assert "unobserved" in unknown.why
 
 
 def test_dra_without_resource_slices_is_a_warning(folder: Path) -> None:

@@ -97,15 +97,22 @@ def test_the_only_container_of_a_pod_has_what_the_pod_has(containers: dict[str, 
     assert found.workload.container == name
 
 
+def reserving(group: str, namespace: str = "kai-resource-reservation") -> Pod:
+    return Pod(f"uid-{group}", namespace, f"r-{group}", shares=PodShares(groups=frozenset({group})))
+
+
+def reserved(device: Device, pod: Pod) -> KubeletAllocation:
+    return KubeletAllocation(pod.namespace, pod.name, "main", "nvidia.com/gpu", device.uuid)
+
+
 def test_a_reservation_pod_has_the_device_until_a_pod_of_its_group_is_known() -> None:
-    groups = frozenset({"g1"})
-    reserving = a_pod("r", "gpu-reservation", shares=PodShares(groups=groups))
+    groups, reservation = frozenset({"g1"}), reserving("g1")
     worker = a_pod("w", "worker", shares=PodShares(groups=groups, part=DeviceShare(fraction=Fraction(1, 2))))
-    listed = pod_resources(allocation(FULL.uuid, "gpu-reservation"))
+    listed = pod_resources(reserved(FULL, reservation))
     for pods, owner, fraction in (
-        ([reserving], "gpu-reservation", 1),
-        ([reserving, worker], "worker", Fraction(1, 2)),
-        ([reserving, replace(worker, finished=True)], "gpu-reservation", 1),
+        ([reservation], "r-g1", 1),
+        ([reservation, worker], "worker", Fraction(1, 2)),
+        ([reservation, replace(worker, finished=True)], "r-g1", 1),
     ):
         (found,) = match_allocations(listed, (FULL, OTHER), Pods(pods)).allocations
         assert (found.workload.pod, found.fraction) == (owner, fraction)
@@ -113,12 +120,29 @@ def test_a_reservation_pod_has_the_device_until_a_pod_of_its_group_is_known() ->
 
 def test_a_pod_with_parts_of_two_gpus_has_both() -> None:
     worker = a_pod("w", "worker", shares=PodShares(groups=frozenset({"g1", "g2"}), part=DeviceShare()))
-    reserving = [a_pod(f"r{at}", f"r{at}", shares=PodShares(groups=frozenset({f"g{at}"}))) for at in (1, 2)]
-    listed = pod_resources(allocation(FULL.uuid, "r1"), allocation(OTHER.uuid, "r2"))
-    found = match_allocations(listed, (FULL, OTHER), Pods([*reserving, worker])).allocations
+    reservations = [reserving("g1"), reserving("g2", "runai-reservation")]
+    listed = pod_resources(*map(reserved, (FULL, OTHER), reservations))
+    found = match_allocations(listed, (FULL, OTHER), Pods([*reservations, worker])).allocations
     assert [(one.device.uuid, one.workload.pod) for one in found] == [
         (FULL.uuid, "worker"),
         (OTHER.uuid, "worker"),
+    ]
+
+
+@pytest.mark.parametrize("namespace", ["evil", "kai", "kai-resource-reservation-2", ""])
+@pytest.mark.parametrize("group", ["g1", "g2"])
+def test_a_user_can_neither_give_a_gpu_to_the_pods_of_a_group_nor_state_a_part_of_it(
+    namespace: str, group: str
+) -> None:
+    """Only pods in a namespace of the scheduler reserve a GPU: each user can write the label of a group."""
+    part = DeviceShare(fraction=Fraction(1, 1_000_000))
+    worker = a_pod("w", "worker", shares=PodShares(groups=frozenset({"g1"}), part=part))
+    reservation, miner = reserving("g1"), reserving(group, namespace)
+    listed = pod_resources(reserved(FULL, reservation), reserved(OTHER, miner))
+    found = match_allocations(listed, (FULL, OTHER), Pods([reservation, worker, miner])).allocations
+    assert [(one.device, one.workload.pod, one.fraction) for one in found] == [
+        (FULL, "worker", part.fraction),
+        (OTHER, miner.name, 1),
     ]
 
 
@@ -139,9 +163,12 @@ SHARES = st.builds(
 def test_whatever_a_pod_states_changes_nothing_for_another(
     containers: list[tuple[DeviceShare, ...]], groups: set[str], part: DeviceShare | None, ids: list[str]
 ) -> None:
-    other = a_pod("u2", "b")
-    pods = Pods([a_pod(shares=PodShares(tuple(containers), frozenset(groups), part)), other])
-    listed = pod_resources(allocation(FULL.uuid, "b"), *(allocation(one, "a") for one in ids))
+    worker = a_pod("u3", "c", shares=PodShares(groups=frozenset({"g1"}), part=DeviceShare(memory=1 << 30)))
+    others = [a_pod("u2", "b"), worker, reserving("g1")]
+    pods = Pods([a_pod(shares=PodShares(tuple(containers), frozenset(groups), part)), *others])
+    held = [allocation(FULL.uuid, "b"), reserved(OTHER, others[2])]
+    listed = pod_resources(*held, *(allocation(one, "a") for one in ids))
     found = match_allocations(listed, (FULL, OTHER), pods).allocations
     assert [one.device for one in found if one.workload.pod == "b"] == [FULL]
+    assert [one.device for one in found if one.workload.pod == "c"] == [OTHER]
     assert all(one.fraction is None or 0 < one.fraction <= 1 for one in found)

@@ -15,8 +15,9 @@ from gpuledger.workloads.pods.placeholder import is_placeholder
         ("runai-reservation", "runai-reservation-gpu-n1-zz9", "resource-reservation", True),
         ("runai-reservation", "runai-reservation-gpu-n1-zz9", "", True),
         ("kai-scale-adjust", "scaling-pod-0", "main", True),
-        ("our-reservations", "gpu-reservation-n1-zz9", "resource-reservation", True),
-        # Names that a user may choose.
+        # Names that each user may choose.
+        ("shop", "gpu-reservation-n1-zz9", "resource-reservation", False),
+        ("shop", "runai-reservation-gpu-n1-zz9", "resource-reservation", False),
         ("shop", "gpu-reservation-service", "main", False),
         ("shop", "rank-a", "resource-reservation", False),
         ("shop", "rank-a", "main", False),

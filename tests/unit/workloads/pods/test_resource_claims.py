@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import FakeClock
-from gpuledger.kubernetes.api_client import ApiClient
+from gpuledger.kubernetes.api_client import (
+    ApiClient,
+    ApiResponseInterrupted,
+    ApiServerRefused,
+    ApiServerUnreachable,
+)
+from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimedPart, ClaimUse, ResourceClaims, parse_claim
 from gpuledger.workloads.pods.resource_claims import ClaimIndex, ClaimReader
 from pods_server import ApiServer, body, serving, status
@@ -107,6 +114,84 @@ def test_one_claim_that_cannot_be_read_does_not_affect_the_others(server: ApiSer
     assert not claims.refresh()
     assert claims.value.find(other.claim, GPU, "") == ClaimedPart(True, {})
     assert claims.value.find(USE.claim, GPU, "") is None
+
+
+class Failing:
+    """A client for which each path has a body or fails; `paths` has the requests."""
+
+    def __init__(self, **answers: GpuledgerError | bytes) -> None:
+        self.answers = {"": b'{"versions": [{"version": "v1"}]}', **answers}
+        self.paths: list[str] = []
+
+    @contextmanager
+    def get(self, path: str, _query: object) -> Iterator[Iterator[bytes]]:
+        name = path.removeprefix(GROUP).rpartition("/")[2]
+        self.paths.append(name)
+        if isinstance(answer := self.answers[name], GpuledgerError):
+            raise answer
+        yield iter([answer])
+
+
+DOWN = ApiServerUnreachable("cannot be reached (timed out)")
+CUT = ApiResponseInterrupted("the response broke off")
+REFUSED = ApiServerRefused("403", 403)
+CLAIMS = [ClaimUse(("ops", name), name) for name in ("c0", "c1", "c2")]
+
+
+@pytest.mark.parametrize(
+    ("answers", "requests"),
+    [
+        # Without an API server, or without its versions, no claim can be read.
+        ({"": DOWN}, [""]),
+        ({"": REFUSED}, [""]),
+        ({"": GpuledgerError("the token cannot be read")}, [""]),
+        ({"c0": DOWN}, ["", "c0"]),
+        ({"c1": DOWN}, ["", "c0", "c1"]),
+        ({"c1": CUT}, ["", "c0", "c1"]),
+        # The rule of one namespace, and one claim.
+        ({"c0": REFUSED}, ["", "c0", "c1", "c2"]),
+        ({"c0": ApiServerRefused("500", 500), "c1": b"{"}, ["", "c0", "c1", "c2"]),
+    ],
+)
+def test_one_read_waits_for_an_api_server_that_does_not_respond_only_once(
+    answers: dict[str, GpuledgerError | bytes], requests: list[str]
+) -> None:
+    good = json.dumps(a_claim(result())).encode()
+    client = Failing(**{"c0": good, "c1": good, "c2": good, **answers})
+    reader = ClaimReader(client, FakeClock())  # type: ignore[arg-type]
+    found, error = reader.read(CLAIMS)
+    assert client.paths == requests
+    assert error is not None
+    # All of them are in use, and none is waited for.
+    assert len(found) == 3
+    assert not any(found.is_pending(use.claim) for use in CLAIMS)
+    client.answers |= {"": Failing().answers[""], "c0": good, "c1": good, "c2": good}
+    found, error = reader.read(CLAIMS)
+    assert error is None
+    assert all(found.find(use.claim, GPU, "") for use in CLAIMS)
+
+
+def test_a_claim_that_cannot_be_read_again_is_still_known_and_tried_each_time() -> None:
+    client, clock = Failing(c0=json.dumps(a_claim(result(adminAccess=True))).encode()), FakeClock()
+    reader = ClaimReader(client, clock)  # type: ignore[arg-type]
+    reader.read(CLAIMS[:1])
+    clock.advance(601)
+    client.answers["c0"] = DOWN
+    for _ in range(2):
+        found, error = reader.read(CLAIMS[:1])
+        assert error is DOWN
+        assert found.find(CLAIMS[0].claim, GPU, "") == ClaimedPart(True, {})
+    assert client.paths.count("c0") == 3
+
+
+def test_two_pods_of_one_claim_know_it_if_one_of_them_could_be_read_for() -> None:
+    good = json.dumps(a_claim(result())).encode()
+    client = Failing(c0=good)
+    reader = ClaimReader(client, FakeClock())  # type: ignore[arg-type]
+    reader.read(CLAIMS[:1])
+    client.answers["c0"] = DOWN
+    found, _ = reader.read([CLAIMS[0], ClaimUse(CLAIMS[0].claim, "another")])
+    assert found.find(CLAIMS[0].claim, GPU, "") is not None
 
 
 def test_a_device_by_a_normal_request_and_one_for_monitoring_is_held() -> None:

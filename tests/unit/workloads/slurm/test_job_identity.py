@@ -97,6 +97,33 @@ def test_facts_are_believed_only_from_processes_of_the_jobs_user() -> None:
     assert set(job_facts(None, [own]).values()) == {""}
 
 
+@pytest.mark.parametrize("variable", ["ACCOUNT", "PARTITION", "NAME", "USER", "ID"])
+def test_what_slurmstepd_started_decides(variable: str) -> None:
+    """A task can change its variables for the processes that it starts."""
+    own = {"ID": "7", "ACCOUNT": "chem", "PARTITION": "gpu", "NAME": "relax", "USER": "lena"}
+    first = process(LENA, says=LENA, first=True, **own)
+    changed = process(LENA, says=LENA, **{**own, variable: "9"})
+    for processes in ([first], [first, changed], [changed, first]):
+        assert list(job_facts(LENA, processes).values()) == ["chem", "gpu", "relax", "", ""]
+        assert (job_number(LENA, processes), name_of(*processes)) == ("7", "lena")
+
+
+def test_a_variable_that_slurmstepd_did_not_write_is_not_believed() -> None:
+    own = process(LENA, says=LENA, first=True, ACCOUNT="chem")
+    added = ProcessIdentity(LENA, {"SLURM_JOB_UID": str(LENA), "SLURM_ARRAY_JOB_ID": "40"})
+    assert job_facts(LENA, [own, added])["array_job"] == ""
+    # Slurm's own sleep of the extern step has none of its variables.
+    assert job_facts(LENA, [process(LENA, first=True), added])["array_job"] == "40"
+
+
+@pytest.mark.parametrize(
+    "other", [process(MIRA, says=MIRA, first=True, ACCOUNT="bio"), process(ROOT, first=True)]
+)
+def test_what_slurmstepd_started_for_another_user_decides_nothing(other: ProcessIdentity) -> None:
+    own = process(LENA, says=LENA, ACCOUNT="chem")
+    assert job_facts(LENA, [other, own])["account"] == "chem"
+
+
 def test_the_task_of_an_array_has_its_array_and_number() -> None:
     variables = {"SLURM_JOB_UID": str(LENA), "SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "3"}
     facts = job_facts(LENA, [ProcessIdentity(LENA, variables)])

@@ -6,6 +6,7 @@ import logging
 import shutil
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -326,6 +327,66 @@ def test_the_name_of_a_user_that_the_machine_learns_later_is_that_of_the_job(mac
     assert only_job(machine.read()).user == "1000"
     machine.users = {1000: "mira"}
     assert only_job(machine.read()).user == "mira"
+
+
+def test_the_machines_name_of_a_user_replaces_the_one_that_the_job_says(machine: Machine) -> None:
+    machine.users = {}
+    says = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000", "SLURM_JOB_GPUS": "0", "SLURM_JOB_USER": "victim"}
+    machine.job("7", **says)
+    assert only_job(machine.read()).user == "victim"
+    machine.users = {1000: "mallory"}
+    assert only_job(machine.read()).user == "mallory"
+    # A directory that is down afterwards, and a rename, change nothing.
+    for users in ({}, {1000: "mallory.m"}):
+        machine.users = users
+        assert only_job(machine.read()).user == "mallory"
+
+
+def v1_job(machine: Machine, *pids: int) -> None:
+    """Job 7 of uid 1000 on cgroup v1 with GPU 0 and a slurmstepd, which has no separate cgroup there."""
+    folder = machine.folder("devices/slurm/uid_1000/job_7/step_batch", 101, *pids)
+    (folder.parent / "devices.list").write_text("c 195:0 rw\nc 195:255 rw\n")
+    machine.process(101, uid=0, title="slurmstepd: [7.batch]")
+
+
+OWN = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "1000"}
+V1_FACTS = {**OWN, "SLURM_JOB_GPUS": "0", "SLURM_JOB_USER": "lena", "SLURM_JOB_ACCOUNT": "chem"}
+
+
+@pytest.mark.parametrize("before", [{}, {"SLURM_JOB_ID": "8"}], ids=["no variables", "another job"])
+def test_a_v1_job_is_read_until_a_task_shows_its_variables(machine: Machine, before: dict[str, str]) -> None:
+    """The device cgroup names the GPUs before the first task begins."""
+    machine.users = {}
+    v1_job(machine, *([100] if before else []))
+    machine.process(100, **before)
+    early = only_job(machine.read())
+    assert (early.user, early.account, early.fraction) == ("1000", "", None)
+    v1_job(machine, 100)
+    machine.process(100, parent=101, **V1_FACTS)
+    found = only_job(machine.read())
+    assert (found.user, found.account, found.fraction) == ("lena", "chem", 1)
+    machine.environment(100)
+    assert only_job(machine.read()) == found, "a process that clears its environment changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("daemon", "parent", "account"),
+    [
+        ({}, 1, "chem"),
+        # Not root, another job, and a command that the user runs by sudo: as without slurmstepd.
+        ({"uid": 1000}, 1, ""),
+        ({"title": "slurmstepd: [8.batch]"}, 1, ""),
+        ({}, 200, ""),
+    ],
+)
+def test_slurmstepd_is_recognized_on_v1(
+    machine: Machine, daemon: dict[str, Any], parent: int, account: str
+) -> None:
+    v1_job(machine, 100, 200)
+    machine.process(101, **{"uid": 0, "title": "slurmstepd: [7.batch]", "parent": parent, **daemon})
+    machine.process(100, parent=101, **V1_FACTS)
+    machine.process(200, parent=100, **{**V1_FACTS, "SLURM_JOB_ACCOUNT": "bio"})
+    assert only_job(machine.read()).account == account
 
 
 def test_without_permission_the_title_of_slurmstepd_still_has_the_number(machine: Machine) -> None:

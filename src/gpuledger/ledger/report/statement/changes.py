@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.money import FILE_DIGITS, exact_text, round_decimal
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
-from gpuledger.ledger.report.statement.content import Statement
+from gpuledger.ledger.report.statement.content import Statement, additive_total
 from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UsageReport
 from gpuledger.ledger.watched_time import MICRO, QUARTER
@@ -35,7 +35,8 @@ _OUTCOMES = (*(name for name in _AMOUNTS if not name.endswith("_charges")), *_CO
 LATE_NAMES, CHANGED_NAMES = "late names", "changed names"
 FOLDED, DELETED = "folded detail", "deleted history"
 RESTORED, PRICES, OTHER = "older or damaged ledger", "other prices", "other amounts"
-APPEARED, MISSING = "GPU that appeared", "GPU that is missing"
+APPEARED, MISSING, SEEN_AGAIN = "GPU that appeared", "GPU that is missing", "GPU that was seen again"
+OCCUPATION = "other occupation"
 UNFINISHED, TEAMS, TERMS = "unfinished period", "other teams", "other settings"
 
 
@@ -88,13 +89,17 @@ def compare_reports(statement: Statement, now: UsageReport) -> Comparison:
     Scraped amounts are equal if they differ by no more than both error bounds.
     """
     then = statement.report
-    rows = [change for change in _changed_rows(then, now) if not _is_within_bounds(change)]
-    gpus = list(_gpu_changes(then.gpus, now.gpus)) if not then.scraped else []
+    rows = [change for change in _changed_rows(_rows(then), _rows(now)) if not _is_within_bounds(change)]
+    gpus: list[Reason] = []
+    if not then.scraped:
+        rows += _changed_rows(_unbilled_rows(then), _unbilled_rows(now))
+        rows = rows or _changed_total(then, now)
+        gpus = [*_gpu_changes(then.gpus, now.gpus), *_changed_occupation(then, now)]
     if not rows and not gpus:
         return Comparison()
     reasons = list(_reasons(statement, now, rows))
     # Without its history, a GPU is missing: that is no other reason.
-    reasons += [gpu for gpu in gpus if not (reasons and gpu.kind == MISSING)]
+    reasons += [gpu for gpu in gpus if not (reasons and gpu.kind in (MISSING, OCCUPATION))]
     if not reasons:
         text = (
             "no change of the ledger explains it: the file was written again with other amounts, or another "
@@ -105,9 +110,10 @@ def compare_reports(statement: Statement, now: UsageReport) -> Comparison:
 
 
 def _changed_rows(
-    then: UsageReport, now: UsageReport, amounts: Sequence[str] = _AMOUNTS
+    before: Mapping[RowName, ReportLine],
+    after: Mapping[RowName, ReportLine],
+    amounts: Sequence[str] = _AMOUNTS,
 ) -> Iterator[RowChange]:
-    before, after = _rows(then), _rows(now)
     for name in sorted(before.keys() | after.keys()):
         one, other = before.get(name), after.get(name)
         if one is None or other is None:
@@ -123,9 +129,34 @@ def _rows(report: UsageReport) -> dict[RowName, ReportLine]:
     return {RowName(periods[line.period], line.account, tuple(line.key)): line for line in lines}
 
 
+def _unbilled_rows(report: UsageReport) -> dict[RowName, ReportLine]:
+    """The time that is not billed, as rows of accounts that no other row has."""
+    found = {}
+    for one in report.unbilled:
+        account = f"not billed: {one.account}"
+        name = RowName(report.periods[one.period].name, account, tuple(one.key))
+        found[name] = ReportLine(
+            one.key, account, gpu_microseconds=one.microseconds, time_charges=one.charges
+        )
+    return found
+
+
+def _changed_total(then: UsageReport, now: UsageReport) -> list[RowChange]:
+    """The total, if it differs although no row does."""
+    name = RowName("", "total", ())
+    before, after = ({name: additive_total(report.total)} for report in (then, now))
+    return list(_changed_rows(before, after))
+
+
 def _is_empty(line: ReportLine | None) -> bool:
     return line is None or not (
-        line.gpu_microseconds or line.millijoules or line.resident or line.held or line.allocated
+        line.gpu_microseconds
+        or line.millijoules
+        or line.resident
+        or line.held
+        or line.allocated
+        or any((line.time_charges or {}).values())
+        or any((line.energy_charges or {}).values())
     )
 
 
@@ -153,7 +184,8 @@ def _reasons(statement: Statement, now: UsageReport, rows: Sequence[RowChange]) 
             "statement: it was restored from an older backup, or is another ledger",
         )
     before, after = ([part.ends for part in report.periods[:-1]] for report in (then, now))
-    if lost_cuts := set(before) - set(after):
+    # A ledger that begins later or ends earlier lost these cuts with its amounts.
+    if lost_cuts := {cut for cut in set(before) - set(after) if first < cut * QUARTER < last}:
         at = format_local_time(min(lost_cuts) * QUARTER, zone)
         yield Reason(FOLDED, f"the ledger can no longer be cut at {at}, the end of a period of --every")
     moved = [change for change in rows if change.microseconds or change.millijoules]
@@ -207,8 +239,6 @@ def _gpu_changes(then: Sequence[GpuLine], now: Sequence[GpuLine]) -> Iterator[Re
         yield Reason(MISSING, text)
     for uuid in sorted(before.keys() & after.keys()):
         one, other = before[uuid], after[uuid]
-        if one.accounts == other.accounts and one.millijoules == other.millijoules:
-            continue
         if other.watched != one.watched or other.millijoules != one.millijoules:
             yield Reason(
                 OTHER if other.watched > one.watched else RESTORED,
@@ -216,8 +246,24 @@ def _gpu_changes(then: Sequence[GpuLine], now: Sequence[GpuLine]) -> Iterator[Re
                 f"{hours_text(one.watched)}, {kwh_text(other.millijoules)} kWh in place of "
                 f"{kwh_text(one.millijoules)}",
             )
-        else:
+        elif other.accounts != one.accounts:
             yield Reason(OTHER, f"{_gpu_name(one)}: the same hours, split otherwise over its accounts")
+        elif other.unwatched != one.unwatched:
+            yield Reason(
+                SEEN_AGAIN if other.unwatched > one.unwatched else OTHER,
+                f"{_gpu_name(one)}: {hours_text(other.unwatched)} hours not watched in place of "
+                f"{hours_text(one.unwatched)}: its first or last sight is another one now",
+            )
+        elif other.observed != one.observed:
+            yield Reason(OTHER, f"{_gpu_name(one)}: other hours in which its energy was observed")
+
+
+def _changed_occupation(then: UsageReport, now: UsageReport) -> Iterator[Reason]:
+    if then.occupied != now.occupied:
+        hours = ["-" if one is None else exact_text(one / 3600, 10) for one in (now.occupied, then.occupied)]
+        yield Reason(
+            OCCUPATION, f"GPUs with an owner for {hours[0]} hours in place of {hours[1]} (occupied_seconds)"
+        )
 
 
 def _has_data(gpu: GpuLine) -> bool:
@@ -268,7 +314,7 @@ def compare_terms(
     then: StatementTerms, present: StatementTerms, by_then: UsageReport, by_present: UsageReport
 ) -> Comparison:
     """Compare reports of today by the terms of a statement, and by the present ones."""
-    rows = list(_changed_rows(by_then, by_present, _OUTCOMES))
+    rows = list(_changed_rows(_rows(by_then), _rows(by_present), _OUTCOMES))
     if not rows and present.prices.currency == then.prices.currency:
         return Comparison()
     reasons = []
@@ -294,11 +340,13 @@ def _price_text(
         [line for line in one if line not in other] for one, other in ((before, after), (after, before))
     )
     changes = [f"{label} {_listed(lines)}" for label, lines in (("without", gone), ("with", new)) if lines]
-    totals = [money_text(report.total.cost) for report in reports]
-    currency = f" {present.prices.currency}".rstrip()
+    totals = [
+        f"{money_text(report.total.cost)} {terms.prices.currency}".rstrip()
+        for report, terms in zip(reports, (then, present), strict=True)
+    ]
     return (
         f"the price list {then.fingerprint} of the statement is now {present.fingerprint}"
-        f"{': ' if changes else ''}{', '.join(changes)}; by it the total is {totals[1]}{currency} in place "
+        f"{': ' if changes else ''}{', '.join(changes)}; by it the total is {totals[1]} in place "
         f"of {totals[0]}"
     )
 

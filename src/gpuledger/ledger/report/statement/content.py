@@ -122,7 +122,7 @@ def statement_as_json(statement: Statement) -> dict[str, Any]:
             }
             for line, decimals in zip(lines, money, strict=True)
         ],
-        "total": _amounts(_additive(report.total), _money(report.total)),
+        "total": _amounts(additive_total(report.total), _money(report.total)),
         "not_billed": [_unbilled(one, report.grouping.columns) for one in report.unbilled],
         "reconciliation": _reconciliation(report),
         "gpus": [_gpu(gpu, statement.nodes) for gpu in report.gpus],
@@ -173,7 +173,7 @@ def _rounded_money(lines: Sequence[ReportLine], total: ReportLine) -> list[dict[
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _additive(total: ReportLine) -> ReportLine:
+def additive_total(total: ReportLine) -> ReportLine:
     """The total without what would count a second several times."""
     return replace(total, resident=None, held=None, allocated=None, active=None, unknown=None)
 

@@ -44,6 +44,7 @@ dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr));
   margin: 1rem 0 0 }
 dt { color: #556072; font-size: 0.875rem }
 dd { margin: 0; overflow-wrap: anywhere }
+bdi { white-space: pre-wrap }
 .wide { overflow-x: auto }
 table { border-collapse: collapse; width: 100% }
 th, td { padding: 0.25rem 0.5rem; text-align: left; vertical-align: baseline }
@@ -63,6 +64,7 @@ li { margin: 0.15rem 0 }
 code { font: 0.85em ui-monospace, "SF Mono", Consolas, monospace; overflow-wrap: anywhere }
 footer { margin-top: 1.5rem; border-top: 1px solid #dde2e9; padding-top: 0.6rem; font-size: 0.9375rem;
   color: #556072; break-inside: avoid }
+@media screen and (max-width: 68rem) { table { min-width: 64rem } }
 @media print {
   :root { font-size: 8.5pt }
   body { padding: 0; max-width: none; line-height: 1.35 }
@@ -184,11 +186,13 @@ def _table(statement: Statement) -> str:
     wide = f' colspan="{len(names)}"' if len(names) > 1 else ""
     total = [total_cell(column, report.total) for column in columns]
     foot = [_row(f'<th scope="row"{wide}>total</th>', total, "total")]
+    unbilled = {one.account for one in report.unbilled if one.microseconds}
     foot += [
         _row(
             f'<th scope="row"{wide}>{_text(text)}</th>', unbilled_cells(report, account, columns), "unbilled"
         )
         for account, text in UNBILLED.items()
+        if account in unbilled
     ]
     return _html_table("Usage", names, headings, body, foot)
 

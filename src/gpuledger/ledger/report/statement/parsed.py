@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
-from itertools import count
 from typing import Any, Final, NoReturn
 
 from gpuledger.ledger.report.charges import Charges, Rate
 from gpuledger.ledger.report.grouping import Grouping, Key, Party
 from gpuledger.ledger.report.ranges import ReportPart
-from gpuledger.ledger.report.settings import SPREAD
 from gpuledger.ledger.report.statement.content import (
     PreviousStatement,
     RequestedPeriod,
     Statement,
     parse_time,
-    statement_as_json,
 )
-from gpuledger.ledger.report.statement.digests import CHECKS, HASH
 from gpuledger.ledger.report.statement.terms import parse_terms
 from gpuledger.ledger.report.usage_report import (
     GpuLine,
@@ -28,13 +23,14 @@ from gpuledger.ledger.report.usage_report import (
     ReportLine,
     UnbilledTime,
     UsageReport,
-    sum_lines,
 )
-from gpuledger.ledger.time.account import DOWN
 from gpuledger.ledger.watched_time import MICRO, QUARTER
-from gpuledger.model.session import PROCESS, UNOBSERVED
+from gpuledger.model.session import PROCESS
 
-_FRACTION: Final = re.compile(r"-?\d{1,4000}(/[1-9]\d{0,4000})?", re.ASCII)
+_FRACTION: Final = re.compile(r"-?\d{1,400}(/[1-9]\d{0,400})?", re.ASCII)
+# Bounds of plausible amounts, in microseconds and millijoules, and of years.
+_MOST: Final = 1 << 80
+_YEARS: Final = range(1970, 2200)
 
 
 class MalformedStatement(ValueError):
@@ -71,11 +67,9 @@ class _Value:
         """An integer."""
         value = self._value
         # A Boolean is an integer in Python.
-        return (
-            value
-            if isinstance(value, int) and value is not True and value is not False
-            else self._refuse("is not an integer")
-        )
+        if not isinstance(value, int) or value is True or value is False:
+            self._refuse("is not an integer")
+        return value if -_MOST < value < _MOST else self._refuse("is not a plausible number")
 
     def is_true(self) -> bool:
         """True or false."""
@@ -84,14 +78,17 @@ class _Value:
     def fraction(self) -> Fraction:
         """An exact amount."""
         text = self.text()
-        return Fraction(text) if _FRACTION.fullmatch(text) else self._refuse("is not an exact amount")
+        amount = Fraction(text) if _FRACTION.fullmatch(text) else self._refuse("is not an exact amount")
+        return amount if -_MOST < amount < _MOST else self._refuse("is not a plausible number")
 
     def time(self) -> int:
         """A time in unix microseconds."""
+        text = self.text()
         try:
-            return parse_time(self.text())
+            time = parse_time(text)
         except (ValueError, TypeError):
             self._refuse("is not a time")
+        return time if int(text[:4]) in _YEARS else self._refuse("is not a plausible time")
 
     def texts(self) -> tuple[str, ...]:
         """A list of texts."""
@@ -241,62 +238,3 @@ def _gpu(gpu: _Value) -> GpuLine:
 
 def _previous(previous: _Value) -> PreviousStatement:
     return PreviousStatement(previous["sha256"].text(), previous["since"].time(), previous["until"].time())
-
-
-def find_contradictions(content: Mapping[str, Any], statement: Statement) -> list[str]:
-    """The places at which amounts do not follow from the others: costs, sums, decimals, the price list's
-    fingerprint.
-
-    So a statement is checked even if its digests were computed again after it was altered.
-    """
-    report = statement.report
-    summed = sum_lines(statement.lines, ("total",))
-    total = replace(
-        summed,
-        period=0,
-        high=report.total.high,
-        unmetered=report.total.unmetered,
-        bound=report.total.bound,
-        time_bound=report.total.time_bound,
-        metered=report.total.metered,
-    )
-    fingerprint = statement.terms.fingerprint if report.fingerprint else ""
-    again = replace(statement, report=replace(report, total=total, fingerprint=fingerprint))
-    stored = {key: value for key, value in content.items() if key not in (CHECKS, HASH)}
-    places = {*_differences(statement_as_json(again), stored, ""), *_broken_laws(statement)}
-    return sorted(places)
-
-
-def _broken_laws(statement: Statement) -> Iterator[str]:
-    """The places that break a law of the ledger: what is billed is charged, and is the time of the Gpus."""
-    report = statement.report
-    if report.scraped:
-        return
-    lines = [(f"rows[{number}]", line) for number, line in enumerate(statement.lines)]
-    # Idle time that is spread is charged to other rows.
-    for place, line in [*(lines if report.prices.idle != SPREAD else ()), ("total", report.total)]:
-        if line.time_charges is not None and sum(line.time_charges.values()) != line.gpu_microseconds:
-            yield f"{place}.time_charges"
-        if line.energy_charges is not None and sum(line.energy_charges.values()) != line.millijoules:
-            yield f"{place}.energy_charges"
-    billed = sum(
-        gpu.watched - gpu.accounts.get(UNOBSERVED, 0) - gpu.accounts.get(DOWN, 0) for gpu in report.gpus
-    )
-    if billed != report.total.gpu_microseconds:
-        yield "gpus.microseconds_by_account"
-    if sum(gpu.millijoules or 0 for gpu in report.gpus) != report.total.millijoules:
-        yield "gpus.millijoules"
-
-
-def _differences(one: object, other: object, place: str) -> Iterator[str]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        for name in one.keys() | other.keys():
-            missing = object()
-            yield from _differences(
-                one.get(name, missing), other.get(name, missing), f"{place}.{name}".lstrip(".")
-            )
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for number, left, right in zip(count(), one, other, strict=False):
-            yield from _differences(left, right, f"{place}[{number}]")
-    elif type(one) is not type(other) or one != other:
-        yield place

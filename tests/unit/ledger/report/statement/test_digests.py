@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from gpuledger.ledger.report.statement.digests import find_alterations, seal_statement
+from gpuledger.ledger.report.statement.digests import find_alterations, seal_statement, statement_hash
 from statement_helpers import PRICED, changed, entries, other_digit, paths_of, statement_of, written
 
 
@@ -29,6 +29,27 @@ def test_every_altered_value_is_named() -> None:
     assert len(paths) > 150
     for path in paths:
         assert find_alterations(changed(content, path, other_digit)) == [named(path)], path
+
+
+def test_every_altered_value_is_named_if_only_the_hash_was_computed_again() -> None:
+    content = written(statement_of(entries().report(PRICED)))
+    for path in [path for path in paths_of(content) if path[0] not in ("checks", "sha256")]:
+        altered = changed(content, path, other_digit)
+        altered["sha256"] = statement_hash(altered)
+        assert find_alterations(altered) == [named(path)], path
+
+
+def test_checks_that_are_gone_or_stale_are_named_whatever_the_hash() -> None:
+    content = written(statement_of(entries().report(PRICED)))
+    for checks, place in (
+        (None, "checks"),
+        ({}, "by"),
+        ({**content["checks"], "extra": "0"}, "extra"),
+        ({**content["checks"], "rows": {"rows": []}}, "checks.rows"),
+    ):
+        altered = {**content, "checks": checks}
+        altered["sha256"] = statement_hash(altered)
+        assert find_alterations(altered)[0] == place
 
 
 def test_altered_checks_are_named() -> None:

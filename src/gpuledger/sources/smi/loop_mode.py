@@ -1,0 +1,153 @@
+"""The loop mode of a slow nvidia-smi: one process prints a report each second and keeps the driver loaded."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from collections.abc import Callable
+from threading import Condition, Thread
+from time import monotonic
+from typing import IO, Final, Protocol
+
+from gpuledger.sources.smi.command import MAX_OUTPUT_BYTES, Command, CommandResult, kill_group
+
+log = logging.getLogger("gpuledger.smi")
+
+_ARGUMENTS: Final = ("-q", "-x", "-l", "1")
+_END: Final = b"</nvidia_smi_log>"
+_CHUNK: Final = 64 * 1024
+# Seconds that a call of `-q -x` may take before the loop mode is tried.
+_SLOW: Final = 1.0
+
+
+class ReportLoop(Protocol):
+    """A running `nvidia-smi -q -x -l 1`."""
+
+    def seconds_per_report(self) -> float | None:
+        """Seconds between its last two reports; None before the second one, infinite after its end."""
+
+    def next_report(self, timeout: float) -> bytes | None:
+        """The newest report that was not returned yet; waits for one. None after `timeout` or its end."""
+
+    def stop(self) -> None:
+        """End the process. Idempotent."""
+
+
+StartLoop = Callable[[tuple[str, ...]], ReportLoop]
+
+
+class LoopProcess:
+    """A ReportLoop with a thread that reads the output, so that the pipe never holds an old report."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self._changed = Condition()
+        self._report: bytes | None = None
+        self._ended = False
+        self._arrived: list[float] = []
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        reading = Thread(target=self._read, args=(self._process.stdout,), name="nvidia-smi loop", daemon=True)
+        reading.start()
+
+    def seconds_per_report(self) -> float | None:
+        """See ReportLoop."""
+        with self._changed:
+            if self._ended:
+                return float("inf")
+            return self._arrived[-1] - self._arrived[-2] if len(self._arrived) > 1 else None
+
+    def next_report(self, timeout: float) -> bytes | None:
+        """See ReportLoop."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._report is not None or self._ended, timeout)
+            report, self._report = self._report, None
+            return report
+
+    def stop(self) -> None:
+        """See ReportLoop."""
+        if self._process.poll() is None:
+            kill_group(self._process)
+
+    def _read(self, stdout: IO[bytes]) -> None:
+        rest = bytearray()
+        with stdout:
+            while (chunk := os.read(stdout.fileno(), _CHUNK)) and len(rest) < MAX_OUTPUT_BYTES:
+                rest += chunk
+                head, end, tail = rest.rpartition(_END)
+                if end:
+                    # Of several reports that arrive together, the last one counts.
+                    self._add(bytes(head.rpartition(_END)[2] + end))
+                    rest = tail
+        self.stop()
+        self._process.wait()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _add(self, report: bytes) -> None:
+        with self._changed:
+            self._report = report
+            self._arrived = [*self._arrived[-1:], monotonic()]
+            self._changed.notify_all()
+
+
+class ReportReader:
+    """Runs `-q -x`, or takes the report of a loop if each call is slow and the loop is faster.
+
+    A call is slow if each loads the driver (no persistence mode). The loop keeps it loaded, also
+    for other calls. `seconds` is the duration of a call, 0 if none was slow.
+    """
+
+    def __init__(self, command: Command, timeout: float, start_loop: StartLoop | None) -> None:
+        self._command = command
+        self._timeout = timeout
+        self._start_loop = start_loop
+        self._loop: ReportLoop | None = None
+        self._seconds = 0.0
+
+    def read(self, run: Callable[[], CommandResult], elapsed: Callable[[], float]) -> CommandResult:
+        """Return one report; `run` calls `-q -x` once."""
+        if self._loop is not None and (seconds := self._loop.seconds_per_report()) is not None:
+            if seconds < self._seconds:
+                report = self._loop.next_report(self._timeout)
+                if report is not None:
+                    return CommandResult(report)
+            self._give_up()
+        began = elapsed()
+        result = run()
+        seconds = elapsed() - began
+        if seconds > _SLOW and result.exit_code == 0 and self._loop is None and self._start_loop is not None:
+            self._try_loop(seconds, self._start_loop)
+        return result
+
+    def close(self) -> None:
+        """End the loop; the next slow call starts another one."""
+        if self._loop is not None:
+            self._loop.stop()
+            self._loop = None
+
+    def _try_loop(self, seconds: float, start: StartLoop) -> None:
+        self._seconds = seconds
+        log.warning(
+            "nvidia-smi takes %.1f s a call: turn on persistence mode (nvidia-smi -pm 1); until then it is "
+            "read in its loop mode (-l 1) if that is faster",
+            seconds,
+        )
+        try:
+            self._loop = start(self._command.argv(*_ARGUMENTS))
+        except OSError as error:
+            self._start_loop = None
+            log.warning("the loop mode of nvidia-smi cannot be started: %s", error)
+
+    def _give_up(self) -> None:
+        self.close()
+        # Each call takes as long in the loop.
+        self._start_loop = None

@@ -1,0 +1,88 @@
+"""GPUs that are down under nvidia-smi: lost, in need of a reset, or without any readable value."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuledger.model import quantities as q
+from gpuledger.model.down_reasons import describe_down, down_remedy
+from gpuledger.node.health import status_of
+from gpuledger.sources.smi.cell_values import absent_reason
+from gpuledger.sources.smi.parsed_gpus import down_reason
+from gpuledger.sources.smi.parsed_output import GpuBlock
+from smi.recorded import Recorded, fixture, read, source
+
+XML = fixture("cards/xml")
+FIRST = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
+
+LIVE = {"fb_memory_usage/total": "10 MiB", "temperature/gpu_temp": "40 C", "power_readings/power_draw": "1 W"}
+BLOCKS: list[tuple[str, dict[str, str], str]] = [
+    ("all cells are readable", LIVE, ""),
+    ("one cell requires a reset", LIVE | {"utilization/gpu_util": "GPU requires reset"}, "RESET_REQUIRED"),
+    ("one cell in brackets", LIVE | {"fan_speed": "[GPU Requires Reset]"}, "RESET_REQUIRED"),
+    ("a longer form", LIVE | {"fan_speed": "GPU requires a reset."}, "RESET_REQUIRED"),
+    ("one cell is lost", LIVE | {"fan_speed": "GPU is lost"}, "GPU_IS_LOST"),
+    (
+        "lost, in full",
+        LIVE | {"fan_speed": "GPU is lost. Reboot the system to recover this GPU"},
+        "GPU_IS_LOST",
+    ),
+    ("lost before reset", LIVE | {"a": "GPU requires reset", "b": "[GPU is lost]"}, "GPU_IS_LOST"),
+    ("an action is no state", LIVE | {"gpu_recovery_action": "GPU Reset"}, ""),
+    ("a name with the word", LIVE | {"product_name": "Lost Planet"}, ""),
+    ("one sensor fails", LIVE | {"temperature/gpu_temp": "Unknown Error"}, ""),
+    ("everything fails", dict.fromkeys(LIVE, "[Unknown Error]"), "UNKNOWN"),
+    ("nothing may be read", dict.fromkeys(LIVE, "[Insufficient Permissions]"), "NO_PERMISSION"),
+    ("a card without sensors", dict.fromkeys(LIVE, "N/A"), ""),
+]
+
+
+@pytest.mark.parametrize(("what", "cells", "reason"), BLOCKS, ids=[row[0] for row in BLOCKS])
+def test_the_reason_why_a_gpu_is_down(what: str, cells: dict[str, str], reason: str) -> None:
+    assert down_reason(GpuBlock("", dict(cells))) == reason, what
+
+
+@pytest.mark.parametrize("word", ["GPU requires reset", "GPU is lost"])
+def test_readable_cells_of_a_gpu_that_is_down_are_kept(word: str) -> None:
+    snapshot = read("cards", xml=XML.replace(">57 C<", f">{word}<").replace(">63 %<", f">{word}<"))
+    first, second = snapshot.readings
+    assert (first.up, first.processes) == (False, None)
+    assert first.values[q.POWER] == 211.37
+    assert not {q.TEMPERATURE, q.UTILIZATION} & set(first.values)
+    assert second.up
+    # One line names the GPU once, with the reason.
+    words = describe_down(first.down_reason)
+    assert status_of(snapshot) == f"readings: GPU 0 ({FIRST}) {words}"
+
+
+def test_a_gpu_that_only_an_error_names_has_no_values_of_an_earlier_reading() -> None:
+    run = Recorded("cards")
+    smi = source(run)
+    wanted = frozenset({q.POWER})
+    assert smi.read(wanted).readings[0].values
+    start, end = XML.index("\t<gpu id="), XML.index('\t<gpu id="00000000:81')
+    error = "Unable to determine the device handle for GPU 0000:01:00.0: GPU is lost.\n"
+    run.instead["xml"] = error + XML[:start] + XML[end:]
+    (first, second) = smi.read(wanted).readings
+    assert (first.up, first.down_reason, dict(first.values)) == (False, "GPU_IS_LOST", {})
+    assert second.up
+
+
+@pytest.mark.parametrize("reason", ["GPU_IS_LOST", "RESET_REQUIRED", "UNKNOWN", "NO_PERMISSION", "TIMEOUT"])
+def test_each_reason_has_words_and_a_remedy(reason: str) -> None:
+    assert describe_down(reason) and down_remedy(reason)
+    assert "{" not in down_remedy(reason, "0000:65:00.0")
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ("[GPU requires reset]", "RESET_REQUIRED"),
+        ("Reset Required", "RESET_REQUIRED"),
+        ("GPU has fallen off the bus", "GPU_IS_LOST"),
+        ("Insufficient permissions (run as root)", "NO_PERMISSION"),
+        ("GPU Reset", "OTHER"),
+    ],
+)
+def test_words_in_place_of_a_value_have_a_reason(cell: str, reason: str) -> None:
+    assert absent_reason(cell) == reason

@@ -1,0 +1,86 @@
+"""What a failed nvidia-smi means: the line with the cause first, and a remedy for each documented code."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuledger.sources.smi.command import Command, CommandResult
+from gpuledger.sources.smi.failures import EXIT_CODES, describe_failure, is_fatal, unavailable_error
+
+LOCAL, SSH = Command("nvidia-smi"), Command("ssh user@host nvidia-smi")
+# `nvidia-smi -h`, section RETURN VALUE, without 0.
+DOCUMENTED = {2, 3, 4, 6, 8, 9, 10, 12, 13, 14, 15, 255}
+
+PRINTED = [
+    (18, b"", b"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.65\n",
+     "Driver/library version mismatch (NVML library version: 580.65)", "reload the modules"),
+    (255, b"Failed to initialize NVML: Unknown Error\n", b"", "Unknown Error", "in a container restart it"),
+    (9, b"", b"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
+     b"the latest NVIDIA driver is installed and running.\n\n", "installed and running", "modprobe nvidia"),
+    (17, b"", b"Failed to initialize NVML: GPU access blocked by the operating system\n",
+     "blocked by the operating system", "wsl --shutdown"),
+    (12, b"", b"NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.\nPlease add it; retry.\n",
+     "libnvidia-ml.so library in your system. (Please add it, retry.)", "ldconfig"),
+    (15, b"", b"Unable to determine the device handle for GPU0000:65:00.0: GPU is lost.  Reboot the system\n",
+     "0000:65:00.0: GPU is lost. Reboot", "Xid 79"),
+    (4, b"Insufficient Permissions\n", b"", "Insufficient Permissions", "/dev/nvidia*"),
+    (6, b"No devices were found\n", b"", "No devices were found", "lspci"),
+    (0, b"Failed to initialize NVML: Unknown Error\n", b"", "Unknown Error", "in a container restart it"),
+    (1, b"sudo: a password is required\n", b"", "a password is required", "NOPASSWD"),
+    (139, b"", b"", "ended by signal 11", "kernel log"),
+    (77, b"first\nsomething failed\n", b"", "something failed (first)", "run the command manually"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "stderr", "stdout", "cause", "remedy"), PRINTED)
+@pytest.mark.parametrize("command", [LOCAL, SSH], ids=["local", "ssh"])
+def test_the_line_with_the_cause_is_first_and_a_remedy_follows(
+    command: Command, code: int, stderr: bytes, stdout: bytes, cause: str, remedy: str
+) -> None:
+    message = str(unavailable_error(CommandResult(stdout, stderr, code), command, 10))
+    why, _, what_to_do = message.partition("; ")
+    assert cause in why
+    assert remedy in what_to_do
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("code", sorted(DOCUMENTED | {16, 17, 18}))
+def test_each_code_that_nvidia_documents_has_a_meaning_and_a_remedy(code: int) -> None:
+    message = str(unavailable_error(CommandResult(exit_code=code), LOCAL, 10))
+    assert message == f"nvidia-smi: exit {code}: {EXIT_CODES[code].meaning}; {EXIT_CODES[code].remedy}"
+    assert "manually" not in message
+
+
+@pytest.mark.parametrize(
+    ("printed", "remedy"),
+    [
+        (b"Host key verification failed.\n", "known_hosts"),
+        (b"jo@host: Permission denied (publickey).\n", "without a password"),
+        (b"ssh: Could not resolve hostname gone: Name or service not known\n", "name of the host"),
+        (b"ssh: connect to host gone port 22: Connection refused\n", "start sshd"),
+        (b"kex_exchange_identification: read\n", "must not prompt"),
+    ],
+)
+def test_a_failure_of_ssh_has_its_own_remedy(printed: bytes, remedy: str) -> None:
+    assert remedy in str(unavailable_error(CommandResult(b"", printed, 255), SSH, 10))
+
+
+def test_rows_of_data_are_no_message() -> None:
+    rows = b"<gpu>\n" + b"\n".join(b"    Product Name : Tesla %d" % n for n in range(9))
+    result = CommandResult(rows + b"\nWARNING: infoROM is corrupted at gpu 0000:17:00.0\n", b"", 14)
+    assert describe_failure(result, LOCAL) == (
+        "exit 14: the infoROM is corrupted: WARNING: infoROM is corrupted at gpu 0000:17:00.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "fatal"),
+    [
+        (CommandResult(b"Failed to initialize NVML: Unknown Error\n", b"", 255), True),
+        (CommandResult(b"", b"", 18), True),
+        (CommandResult(b"<gpu>", b"", 14), False),
+        (CommandResult(b"", b"", 2), False),
+    ],
+)
+def test_after_a_failure_of_the_driver_no_other_query_is_tried(result: CommandResult, fatal: bool) -> None:
+    assert is_fatal(result, LOCAL) is fatal

@@ -14,6 +14,7 @@ import io
 import json
 import os
 import re
+import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,6 +28,7 @@ from bill import DAY, HOUR, UNIX, FakeClock, Has, Run, Runs, Truth, gpu, pod, q,
 from builders import instance
 from gpuledger.cli import explain, report
 from gpuledger.ledger.store.retention import RetentionLimits
+from gpuledger.ledger.store.schema import NODE_NAME
 from gpuledger.model.workload import Workload
 from tables import create_parser, print_table
 
@@ -109,6 +111,9 @@ def write_ledger(folder: Path) -> None:
             run.ledger.post(replace(seen[0], readings=tuple(readings), allocations=allocations))
         since = at
     run.store.close()
+    # As `serve` on this machine does.
+    with contextlib.closing(sqlite3.connect(run.store.file)) as ledger, ledger:
+        ledger.execute("REPLACE INTO meta VALUES (?, 'gpu-1')", (NODE_NAME,))
 
 
 def output(command: Callable[[list[str]], int], *arguments: str) -> str:
@@ -242,7 +247,6 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         os.chdir(folder)
         Path("finance.yaml").write_text(CONFIG)
-        os.environ["NODE_NAME"] = "gpu-1"
         if not Path("books").exists():
             write_ledger(Path("books"))
         for section, lines in sections():

@@ -138,6 +138,7 @@ def sessions(columns: list[str]) -> Iterator[list[object]]:
             "container_id": f"{number:064x}",
             "first_seen": begins,
             "labels": "[]",
+            "facts": "{}",
         }
         yield [session.get(column, "") for column in columns]
 

@@ -215,8 +215,9 @@ def test_facts_that_a_user_changed_are_not_believed(cluster: SlurmCluster, tmp_p
     job = cluster.submit("--gres=gpu:1", f"--nodelist={WHOLE}", *flags, script=lie)
     wait_until(lambda: has_variable(cluster, job, "SLURM_JOB_ACCOUNT=bio"), "the process with other facts")
     with exporter_on(cluster, WHOLE, tmp_path, "--passwd-file", "/dev/null") as exporter:
-        wait_owners(exporter, {("65534", job)}, set())
-        assert job_facts(exporter) == {job: {"partition": "main", "job_name": "relax", "user": "65534"}}
+        wait_owners(exporter, {("nobody", job)}, set())
+        facts = {"slurm_account": "chem", "partition": "main", "job_name": "relax", "user": "nobody"}
+        assert job_facts(exporter) == {job: facts}
     cluster.cancel(job)
 
 

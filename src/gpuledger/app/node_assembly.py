@@ -84,6 +84,8 @@ log = logging.getLogger("gpuledger.dcgm")
 # Seconds that a command waits for a reading. Without persistence mode a driver takes seconds per GPU to
 # initialize; a hung driver never answers.
 READING_TIMEOUT = 30.0
+# nvidia-smi is killed at its own limit (`--nvidia-smi-timeout`), and a reading calls it up to four times.
+COMMAND_READING_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, slots=True)

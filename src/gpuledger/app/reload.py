@@ -202,6 +202,7 @@ class Reloader:
                 if parts.store is not None:
                     zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
                     parts.store.limits = retention_limits(build_settings(StoreSettings, values), zone)
+                    parts.store.node = configured_node_name(values, environ)
                 parts.source, parts.pages = source or parts.source, pages
                 # OwnerIndexes without an index is falsy: compare with None.
                 parts.owner_indexes = before if owner_indexes is None else owner_indexes

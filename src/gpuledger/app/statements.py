@@ -269,7 +269,9 @@ def _read_json(file: str) -> dict[str, Any]:
         )
         raise UnreadableStatement(f"cannot read the statement {file}: {error.strerror}; {remedy}") from None
     except (ValueError, RecursionError) as error:
-        raise UnreadableStatement(f"{file} is not a statement: it is not JSON ({error})") from None
+        raise UnreadableStatement(
+            f"{file} is not a statement: it is not JSON ({error}); name a file of `report --statement`"
+        ) from None
     if not isinstance(content, dict) or VERSION_KEY not in content:
         raise UnreadableStatement(f"{file} is not a statement of gpuledger: it has no {VERSION_KEY}")
     return content

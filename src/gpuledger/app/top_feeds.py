@@ -9,7 +9,13 @@ from threading import Condition
 from typing import Any
 
 from gpuledger.app.node_api import NodeApiClient
-from gpuledger.app.node_assembly import READING_TIMEOUT, NodeParts, assemble_parts, no_reading_error
+from gpuledger.app.node_assembly import (
+    COMMAND_READING_TIMEOUT,
+    READING_TIMEOUT,
+    NodeParts,
+    assemble_parts,
+    no_reading_error,
+)
 from gpuledger.kubernetes.settings import node_name
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.terminal.top_view import SnapshotOrigin, format_clock
@@ -76,9 +82,11 @@ class LocalFeed:
             health = self._parts.pages.state.health
             return health.attempted and (health.ticks >= ticks or self._parts.pages.state.snapshot is None)
 
+        info = self._parts.source.info
+        limit = COMMAND_READING_TIMEOUT if info.name == "smi" else READING_TIMEOUT
         with self._changed:
-            if not self._changed.wait_for(ready, READING_TIMEOUT):
-                raise no_reading_error(self._parts.source.info, READING_TIMEOUT)
+            if not self._changed.wait_for(ready, limit):
+                raise no_reading_error(info, limit)
 
 
 class RemoteFeed(NodeApiClient):

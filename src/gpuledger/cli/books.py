@@ -92,8 +92,8 @@ def run(arguments: Sequence[str]) -> int:
     except sqlite3.Error as error:
         if "disk I/O" in str(error) or is_write_error(error):
             raise GpuledgerError(
-                f"the ledger cannot be opened ({error}), which also writes files beside it: check the space, the "
-                "quota and the limit of file sizes there (`df`, `quota`, `ulimit -f`)"
+                f"the ledger cannot be opened ({error}), which also writes files beside it: check the space, "
+                "the quota and the limit of file sizes there (`df`, `quota`, `ulimit -f`)"
             ) from None
         raise GpuledgerError(
             f"the ledger cannot be read ({error}): run `gpuledger books check`, or try again when no other "
@@ -134,7 +134,7 @@ def _check_exports(folder: Path) -> int:
 
 
 def _write_leftovers(folder: Path) -> None:
-    for left in abandoned_folders(folder):
+    for left in filter(Path.exists, abandoned_folders(folder)):
         sys.stdout.write(
             f"note: {left} is of a command that was killed, and can have a copy of a ledger: remove it; the "
             "next export, merge or backup into that directory removes it, too\n"
@@ -196,7 +196,7 @@ def _write_notes(exports: Sequence[Export]) -> None:
 _FORGOTTEN = """\
 {file}: {name} is now {pseudonym} ({rows:,} values changed); no sum has changed.
 Not reached: backups, exported ledgers, statements and reports that were written before, Prometheus, logs, and
-freed blocks of the disk. Exports: move those of past months away, write them again, compare, remove the old ones.
+freed blocks of the disk. Move exports of past months away, write them again, compare, and remove the old ones.
 """
 
 

@@ -15,6 +15,7 @@ from gpuledger import __version__
 from gpuledger.app.flags import parse_command
 from gpuledger.app.logs import configure_logging, silence_node_log, warn_if_simulated
 from gpuledger.app.node_assembly import (
+    COMMAND_READING_TIMEOUT,
     READING_TIMEOUT,
     NodeParts,
     assemble_parts,
@@ -159,9 +160,10 @@ def _read_once(parts: NodeParts, names: tuple[str, ...]) -> bytes:
         # A daemon thread: a hung driver call cannot be interrupted, so the thread may have to be abandoned.
         tick = Thread(target=parts.node.tick, name="tick", daemon=True)
         tick.start()
-        tick.join(READING_TIMEOUT)
+        limit = COMMAND_READING_TIMEOUT if parts.source.info.name == "smi" else READING_TIMEOUT
+        tick.join(limit)
     if tick.is_alive():
-        raise no_reading_error(parts.source.info, READING_TIMEOUT)
+        raise no_reading_error(parts.source.info, limit)
     state, body = parts.pages.encode_text(names)
     _check_read(state)
     parts.source.close()

@@ -19,8 +19,8 @@ _MINOR: Final = re.compile(rb"^Device Minor:\s*(\d+)", re.MULTILINE)
 class PciBus:
     """NVIDIA GPUs from sysfs (`/sys/bus/pci/devices`), and which of them this process may use.
 
-    Virtual functions are omitted. Devices are read again only when one was added or removed; their drivers, in
-    each call.
+    Virtual functions are omitted. Devices are read again only when one was added or removed, but their
+    drivers in each call.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class PciBus:
         """Those of these GPUs that this process may use.
 
         In a container or Slurm job with some of the GPUs, device nodes are missing or the device cgroup
-        denies access, which access(2) reports; the driver then rightly counts fewer GPUs. A GPU whose
-        minor number is not in procfs is usable only if all are.
+        denies access, which access(2) reports; the driver then rightly counts fewer GPUs. A GPU without
+        a minor number in procfs is usable only if all are.
         """
         names = [name for name in self._names() if _as_nvml(name) in addresses]
         minors = {name: gpu_minor(f"{self._information}/{name}", self._read) for name in names}

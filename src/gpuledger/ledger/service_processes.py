@@ -32,7 +32,7 @@ def serving_processes(processes: Iterable[GpuProcess]) -> frozenset[ProcessKey]:
     nothing, unless they use an engine themselves. Then a process merely has the name, or the driver reports
     the work of clients as the server's, and the server's user is all that is known of them.
 
-    Each user can give a program this name: only root's serve, and those whose only clients have their user.
+    Each user can give a program this name: only those of root and of the user of all their clients serve.
     """
     present = list(processes)
     services = [process for process in present if _has_service_name(process)]

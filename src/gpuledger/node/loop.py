@@ -304,11 +304,16 @@ class Node:
             if status != self._status:
                 log.exception("a tick failed")
         unix = snapshot.unix if snapshot else self._clock.unix()
+        runs_command = self._source.info.exit_code is not None
+        if runs_command:
+            # Its time is that of the read: the published state has the interval that follows.
+            self._adapt_interval(self._clock.elapsed() - began, of_command=True)
         with self._published:
             health = self._health_tracker.after_tick(unix, snapshot, parts, status, self._interval.interval)
             state = self._publish_after_tick(snapshot, unix, health)
         self._log_status(status)
-        self._adapt_interval(self._clock.elapsed() - began)
+        if not runs_command:
+            self._adapt_interval(self._clock.elapsed() - began)
         return state
 
     def _publish_after_tick(self, snapshot: Snapshot | None, unix: float, health: Health) -> NodeState:
@@ -363,9 +368,9 @@ class Node:
             else:
                 log.error("%s", status)
 
-    def _adapt_interval(self, seconds: float) -> None:
-        before, info = self._interval.interval, self._source.info
-        if self._interval.add_tick(seconds, of_command=info.exit_code is not None):
+    def _adapt_interval(self, seconds: float, *, of_command: bool = False) -> None:
+        before = self._interval.interval
+        if self._interval.add_tick(seconds, of_command=of_command):
             now = self._interval.interval
             level = logging.WARNING if now > before else logging.INFO
             log.log(level, "a tick takes %.0f ms: the interval is now %g s", seconds * 1000, now)

@@ -54,6 +54,12 @@ def exported(ledgers: dict[str, Path], by: str, every: str = "", prices: Prices 
     return report_from_exports(exports, by, prices, WITHIN, lambda _, __: None, every=every, teams=TEAMS)
 
 
+def test_each_gpu_is_of_its_own_node(ledgers: dict[str, Path]) -> None:
+    found = exported(ledgers, "gpu")
+    nodes = [found.grouping.node_of(one.uuid) for one in sorted(found.gpus, key=lambda one: one.index)]
+    assert nodes == [node for node in NODES for _ in range(2)]
+
+
 def single(ledgers: dict[str, Path], by: str, every: str = "") -> Iterator[UsageReport]:
     for node, file in ledgers.items():
         with closing(History(file)) as history:

@@ -259,13 +259,15 @@ def test_exports_of_the_ledger_give_the_same_amounts(books: Path, tmp_path: Path
 
 
 def test_exports_without_the_node_of_the_statement_are_a_difference(
-    books: Path, tmp_path: Path, verify: Verify
+    books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, exports = tmp_path / "other.json", str(tmp_path / "exports")
-    words = ["--state-dir", str(books), "--report.timezone", "UTC"]
-    assert main(["books", "export", exports, *words, "--in", "2023-11", "--format", "csv"]) == 0
-    assert main(["report", *words, *HOURS, "--node", "node-9", "--statement", str(file)]) == 0
+    exports = str(tmp_path / "exports")
+    words = ["--state-dir", str(books), "--in", "2023-11", "--format", "csv", "--report.timezone", "UTC"]
+    assert main(["books", "export", exports, *words]) == 0
+    monkeypatch.setenv("NODE_NAME", "node-9")
+    file = statement(books)
     assert main(["report", "--verify", str(file), "--books", exports]) == 1
+    assert f"DIFFERS: {exports} has no exported ledger of node-9" in capsys.readouterr().out
 
 
 def test_without_books_only_the_file_is_verified(books: Path, tmp_path: Path, verify: Verify) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -30,9 +33,6 @@ def test_check_reports_a_healthy_and_a_damaged_ledger(
 ) -> None:
     assert run("books", "check", "--state-dir", ledger.parent) == 0
     assert "all accounts balance" in capsys.readouterr().out
-    import sqlite3
-    from contextlib import closing
-
     with closing(sqlite3.connect(ledger)) as books, books:
         books.execute("UPDATE gpu_times SET posted = posted + 1")
     assert run("books", "check", ledger) == 1
@@ -110,6 +110,75 @@ def test_forget_says_what_it_cannot_reach(ledger: Path, capsys: pytest.CaptureFi
     keys = [row["pod"] for row in json.loads(capsys.readouterr().out)["rows"]]
     assert "x-1" in keys
     assert "train-0" not in keys
+
+
+@pytest.mark.parametrize(
+    ("variable", "name"), [("", "stored"), ("NODE_NAME", "pod"), ("GPULEDGER_NODE_NAME", "set")]
+)
+def test_reports_statements_and_exports_use_one_name_of_the_node(
+    tmp_path: Path,
+    ledger: Path,
+    variable: str,
+    name: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NODE_NAME")
+    if variable:
+        monkeypatch.setenv(variable, name)
+    with closing(sqlite3.connect(ledger)) as books, books:
+        books.execute("REPLACE INTO meta VALUES ('node', 'stored')")
+    state, file = ("--state-dir", ledger.parent), tmp_path / "statement.json"
+    assert run("report", *MONTH, "--by", "node", "--report.timezone", "UTC", "--statement", file, *state) == 0
+    assert f"\n{name} " in capsys.readouterr().out
+    assert {gpu["node"] for gpu in json.loads(file.read_text())["gpus"]} == {name}
+    assert run("books", "export", *MONTH, "--format", "csv", tmp_path / "out", *state) == 0
+    assert f"{name}." in capsys.readouterr().out
+    assert run("report", "--books", tmp_path / "out", "--verify", file) == 0
+
+
+def test_a_state_directory_in_place_of_exports_is_explained(
+    tmp_path: Path, ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (
+        ("books", "check", ledger.parent),
+        ("books", "merge", ledger.parent, "--into", tmp_path / "all"),
+        ("report", "--books", ledger.parent),
+    ):
+        assert run(*words) == 1
+        assert f"name it as --state-dir {ledger.parent}" in "".join(capsys.readouterr())
+
+
+def test_a_leftover_is_named_and_is_no_failure(
+    tmp_path: Path, ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = tmp_path / "out"
+    assert run("books", "export", *MONTH, "--format", "csv", into, "--state-dir", ledger.parent) == 0
+    (into / ".gpuledger-dead").mkdir()
+    assert run("books", "check", into) == 0
+    assert f"note: {into / '.gpuledger-dead'} is of a command that was killed" in capsys.readouterr().out
+
+
+def test_an_interrupted_write_of_the_ledger_is_named_with_what_recovers_it(
+    tmp_path: Path, ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hot = tmp_path / "hot"
+    hot.mkdir()
+    with closing(sqlite3.connect(ledger, isolation_level=None)) as books:
+        books.execute("PRAGMA journal_mode = DELETE")
+        # So that changed pages are written before the commit.
+        books.execute("PRAGMA cache_size = 2")
+        books.execute("BEGIN EXCLUSIVE")
+        books.execute("CREATE TABLE more (x)")
+        books.executemany("INSERT INTO more VALUES (?)", [("y" * 900,)] * 300)
+        for suffix in ("", "-journal"):
+            shutil.copy(f"{ledger}{suffix}", hot / f"gpuledger.db{suffix}")
+        books.execute("ROLLBACK")
+    for words in (("books", "check"), ("report", *MONTH)):
+        assert run(*words, "--state-dir", hot) == 1
+        assert "was killed: repeat that command" in capsys.readouterr().err
+    assert run("books", "forget", "--user", "train-0", "--state-dir", hot) == 0
+    assert run("books", "check", "--state-dir", hot) == 0
 
 
 def test_one_source_of_a_report_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
+import sqlite3
+from contextlib import closing
 from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -13,6 +16,7 @@ import pytest
 from builders import gpu, process
 from focus_rules import broken_rules
 from gpuledger.cli.main import main
+from gpuledger.ledger.store.schema import ZONE
 from gpuledger.model.workload import Workload
 from ledger_helpers import UNIX, Run
 from report_helpers import folded
@@ -64,10 +68,17 @@ def test_every_key_has_the_exact_amounts_of_the_csv(
 def test_folding_changes_no_row(
     books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], zone: str
 ) -> None:
-    folded(books / "gpuledger.db", UNIX + 86_400, tmp_path / "gpuledger.db", ZoneInfo(zone))
+    ledgers = [tmp_path / name for name in ("detailed", "summed")]
+    for folder in ledgers:
+        folder.mkdir()
+    in_detail, in_hours = (folder / "gpuledger.db" for folder in ledgers)
+    shutil.copy(books / "gpuledger.db", in_detail)
+    with closing(sqlite3.connect(in_detail)) as ledger, ledger:
+        ledger.execute("REPLACE INTO meta VALUES (?, ?)", (ZONE, zone))
+    folded(in_detail, UNIX + 86_400, in_hours, ZoneInfo(zone))
     detailed, summed = (
         charges(capsys, folder, "--report.timezone", zone, "--until", "2023-11-15T00:45Z")
-        for folder in (books, tmp_path)
+        for folder in ledgers
     )
     assert broken_rules(detailed) == broken_rules(summed) == []
     if zone == "Asia/Kolkata":
@@ -79,6 +90,15 @@ def test_folding_changes_no_row(
     ]
     assert whole_days[0]
     assert _unrounded(whole_days[0]) == _unrounded(whole_days[1])
+
+
+def test_days_of_a_ledger_in_utc_begin_at_midnight_in_any_time_zone_of_the_report(
+    books: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folded(books / "gpuledger.db", UNIX + 86_400, tmp_path / "gpuledger.db")
+    for folder in (books, tmp_path):
+        rows = charges(capsys, folder, "--report.timezone", "Asia/Kolkata")
+        assert {row["ChargePeriodStart"][8:16] for row in rows} == {"14T22:00", "15T00:00"}
 
 
 def _unrounded(rows: list[dict[str, str]]) -> list[dict[str, str]]:

@@ -124,6 +124,11 @@ def test_a_lost_device_is_not_answering_and_the_others_are_shown():
     assert document.rows[2][:4] == ["1", "T4", "0", "73 %"]
 
 
+def test_a_device_that_is_down_shows_the_reason():
+    lost = Reading(GPU, up=False, processes=None, down_reason="RESET_REQUIRED")
+    assert show(lost).rows[1] == ["0", "NVIDIA H100 80GB HBM3", "requires a reset"]
+
+
 def test_instances_are_listed_below_their_gpu():
     instance = Instance("MIG-1", GPU, 2, 0, 0, "3g.40gb")
     document = show(Reading(GPU, mig_enabled=True), Reading(instance, processes=(process(1),)))

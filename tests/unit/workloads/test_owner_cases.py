@@ -217,7 +217,10 @@ LOGIN = "/user.slice/user-1000.slice/user@1000.service"
 def test_what_runs_on_the_machine_is_not_billed_to_the_pod_that_has_the_gpu(
     tmp_path: Path, cgroup: str, row: str, idle: int
 ) -> None:
-    """Only the socket of Docker is read. The pod pays for its GPU, and for no energy; a container may be inside it."""
+    """Only the socket of Docker is read. The pod pays for its GPU, and for no energy.
+
+    A container may be inside the pod, which is then not idle.
+    """
     space = Pod(UID_B, "dev", "space-7")
     docker = (RuntimeList({}, UNIX + 1000),)
     node = Machine(tmp_path, SPACE, facts=OwnerFacts(Pods([space]), runtimes=docker, names_pods=True))

@@ -406,7 +406,7 @@ def test_two_containers_of_which_one_docker_knows_both_belong_to_the_outer_one()
 
 @pytest.mark.parametrize("uid", [UID, ""])
 def test_of_two_containers_at_work_none_is_taken_for_the_allocated_one(uid: str) -> None:
-    """Also of a static pod, whose cgroup has a hash in place of the UID, and by container ids alone."""
+    """Also of a static pod (its cgroup has a hash in place of the UID), and by container ids alone."""
     hashed = "f" * 32
     at_work = [(hashed, ID), (hashed, "c" * 64)] if uid else [(ID, ID), ("c" * 64, "c" * 64)]
     mine = replace(FOUND, pod_uid=hashed if uid else "")

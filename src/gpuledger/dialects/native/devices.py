@@ -48,7 +48,7 @@ MIG_ENABLED = declare_family(
 )
 MODULE_ENERGY = declare_family(
     "gpuledger_device_energy_of_module",
-    "1 for each GPU whose energy counter covers the whole module of a superchip, with CPU and memory (GH200, "
+    "1 for each GPU with an energy counter of the whole module of a superchip, with CPU and memory (GH200, "
     "GB200, GB300); its power is that of the GPU alone.",
     ("uuid",),
     "nvmlDeviceGetName",

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property, lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -206,17 +208,22 @@ class _Loader:
         return int(number)
 
     def _load_energy(self, intervals: Iterable[Row], shares: Iterable[Row]) -> None:
-        by_interval: dict[tuple[Any, ...], dict[int, int]] = {}
-        for begins, _, gpu, interval, _, party, millijoules, *_ in shares:
-            by_interval.setdefault((begins, gpu, interval), {})[self._parties[party]] = millijoules
+        # Both tables are in the order of cells, Gpus and intervals.
+        by_interval = groupby(shares, key=itemgetter(0, 2, 3))
+        following = next(by_interval, None)
         for begins, ends, gpu, interval, epoch, method, *amounts in intervals:
-            found = by_interval.get((begins, gpu, interval), {})
+            found: dict[int, int] = {}
+            if following is not None and following[0] == (begins, gpu, interval):
+                found = {self._parties[party]: share for _, _, _, _, _, party, share, *_ in following[1]}
+                following = next(by_interval, None)
             residents = ",".join(map(str, sorted(found)))
             number, self._next_hour = self._next_hour, self._next_hour + 1
             row = (number, self._cell(begins, ends), gpu, epoch, method, residents, *amounts[:4])
             self._execute("INSERT INTO hours VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", *row)
             for party, millijoules in found.items():
                 self._execute("INSERT INTO hour_shares VALUES (?, ?, ?)", number, party, millijoules)
+        if following is not None:
+            raise ValueError(f"energy of the interval {following[0]}, which is missing or in another order")
 
     def _load_presence(self, rows: Iterable[Row]) -> None:
         for begins, ends, party, _, _, _, _, *packed, running, begun in rows:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +51,11 @@ SELECT number, quarter, uuid, life, method, residents, microseconds, idle, unatt
 """
 _TIMES = """
 SELECT quarter, gpu_parts.part, account, party, is_estimate, allocation, residence FROM hour_gpu_time
-    JOIN gpu_parts ON number = hour_gpu_time.part WHERE quarter >= ? AND quarter < ?
+    JOIN gpu_parts ON number = hour_gpu_time.part WHERE quarter >= ? AND quarter < ? ORDER BY quarter
 """
 _PRESENCE = """
 SELECT quarter, party, resident, held, unknown, allocated, running, begun FROM hour_times
-    WHERE quarter >= ? AND quarter < ?
+    WHERE quarter >= ? AND quarter < ? ORDER BY quarter
 """
 
 
@@ -176,14 +178,15 @@ class _CopyReader:
         return quarter * QUARTER * MICRO, self._cells.ends(quarter) * QUARTER * MICRO
 
     def _gpu_time(self) -> Iterator[Row]:
-        rows = []
+        yield from _by_cell(self._time_rows(), lambda row: row)
+
+    def _time_rows(self) -> Iterator[Row]:
         for quarter, text, account, party, is_estimate, *both in self._copy.execute(_TIMES, self._within):
             gpu, model, instance, profile, numerator, denominator = json.loads(text)
             self._add(gpu, GpuTotals(watched_microseconds=both[0]))
             owner = self._party(party) if party else ""
             part = (gpu, model, instance, profile, numerator, denominator)
-            rows.append((*self._cell(quarter), *part, account, owner, bool(is_estimate), *both))
-        yield from sorted(rows)
+            yield (*self._cell(quarter), *part, account, owner, bool(is_estimate), *both)
 
     def _intervals(self) -> Iterator[Row]:
         for quarter, interval, row, shares in self._hours():
@@ -214,11 +217,12 @@ class _CopyReader:
         yield from _numbered(pending)
 
     def _presence(self) -> Iterator[Row]:
-        rows: list[Any] = []
+        yield from _by_cell(self._presence_rows(), itemgetter(0, 1, 2))
+
+    def _presence_rows(self) -> Iterator[Row]:
         for quarter, party, *packed, running, begun in self._copy.execute(_PRESENCE, self._within):
             seconds = [unpack_seconds(one).bit_count() for one in packed]
-            rows.append((*self._cell(quarter), self._party(party), *seconds, *packed, running, begun))
-        yield from sorted(rows, key=lambda row: row[:3])
+            yield (*self._cell(quarter), self._party(party), *seconds, *packed, running, begun)
 
     def _party_rows(self) -> Iterator[Row]:
         by_owner = find_grouping("owner", {})
@@ -252,6 +256,12 @@ class _CopyReader:
             first_seen=more.first_seen,
             last_seen=more.last_seen,
         )
+
+
+def _by_cell(rows: Iterator[Row], key: Callable[[Row], Any]) -> Iterator[Row]:
+    """Rows in the order of their cells, sorted within each: a month is never in memory as a whole."""
+    for _, cell in groupby(rows, key=itemgetter(0)):
+        yield from sorted(cell, key=key)
 
 
 def _numbered(

@@ -173,7 +173,8 @@ def _from_values(values: dict[str, Any]) -> Manifest:
     tables = {name: TableFacts(**facts) for name, facts in values["tables"].items()}
     totals = {gpu: GpuTotals(**facts) for gpu, facts in values["totals"].items()}
     found = Manifest(**{**values, "tables": tables, "totals": totals})
-    for facts in (found, *tables.values(), *totals.values()):
+    every: list[Manifest | TableFacts | GpuTotals] = [found, *tables.values(), *totals.values()]
+    for facts in every:
         _require_types(facts)
     if not _BOOKS.fullmatch(found.books):
         raise ValueError("its id of the ledger is none")

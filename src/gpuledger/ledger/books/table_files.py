@@ -90,7 +90,7 @@ _FROM_CSV: dict[str, Callable[[str], Any]] = {
 
 
 class _UnixLines:
-    """A text file whose lines end with a line feed alone."""
+    """Ends the lines of a text file with a line feed alone."""
 
     def __init__(self, opened: TextIO) -> None:
         self._opened = opened

@@ -185,8 +185,7 @@ class GpuEnergyLedger:
         return posted
 
     def _integrate(self, at: float, reading: Reading) -> None:
-        # Who uses a Gpu that is down is not known, even if it reports power.
-        power = reading.get(q.POWER) if reading.up else None
+        power = reading.get(q.POWER)
         if power is None:
             self.power = None
             return

@@ -203,8 +203,8 @@ def split_range(
     """The hours, days, weeks or months of the zone within these quarters; the first and last may be parts.
 
     They end at cuts, so that amounts of the parts add up to those of the range. A part without a cut inside
-    is left out. Also returns sentences on ends that moved. `ledger_zone` is that to whose full hours the
-    ledger sums older history, if it is not `zone`.
+    is left out. Also returns sentences on ends that moved. The ledger sums older history to full hours of
+    `ledger_zone`, or of `zone` if that is not known.
     """
     if every == UTC_DAY:
         return _split_utc_days(begins, ends, cuts_around, ledger_zone or zone)

@@ -36,25 +36,31 @@ class Cuts(NamedTuple):
 
     def around(self, quarter: int) -> tuple[int, int]:
         """The nearest cuts at or before a quarter, and at or after it. Raises sqlite3.Error."""
-        before = after = quarter
+        before = quarter
         while (cell := self._cell_around(before)) is not None:
             before = cell.begins
+        return before, self.after(quarter)
+
+    def after(self, quarter: int) -> int:
+        """The nearest cut at or after a quarter. Raises sqlite3.Error."""
+        after = quarter
         while (cell := self._cell_around(after)) is not None:
             after = cell.ends
-        return before, after
+        return after
 
     def _cell_around(self, quarter: int) -> _Cell | None:
         """The cell that begins before a quarter and ends after it."""
-        cells = [self._folded_cell(table, quarter) for table in _FOLDED]
-        for cell in (*cells, self._early_cell(quarter)):
-            if cell is not None and cell.begins < quarter < cell.ends:
+        for table in _FOLDED:
+            cell = self._folded_cell(table, quarter)
+            if cell is not None and quarter < cell.ends:
                 return cell
-        return None
+        cell = self._early_cell(quarter)
+        return cell if cell is not None and cell.begins < quarter < cell.ends else None
 
     def _folded_cell(self, table: str, quarter: int) -> _Cell | None:
-        """The last folded hour of a table that begins at or before a quarter; it ends before the next one."""
+        """The last folded hour of a table, if it begins before a quarter; it ends before the next one."""
         begins, following = self.connection.execute(_CELL.format(table), (quarter,)).fetchone()
-        if begins is None:
+        if begins is None or begins == quarter:
             return None
         ends = self.hours.ends(begins)
         return _Cell(begins, ends if following is None else min(ends, following))

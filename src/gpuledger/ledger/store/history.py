@@ -180,7 +180,7 @@ class History:
 
     def _find_cell_end(self, quarter: int) -> int:
         """The quarter at which the folded hour ends that begins with this one."""
-        return self.cuts_around(quarter + 1)[1]
+        return self._cuts.after(quarter + 1)
 
     @cached_property
     def _cuts(self) -> Cuts:
@@ -364,8 +364,8 @@ def _remedy(error: Exception, file: Path) -> str:
         return "another program has locked it; try again when that program is done"
     if "disk I/O" in text or "full" in text:
         return (
-            "to read it, SQLite writes a small file beside it: check the space, the quota and the limit of file "
-            "sizes there (`df`, `quota`, `ulimit -f`), and the disk"
+            "to read it, SQLite writes a small file beside it: check the space, the quota and the limit of "
+            "file sizes there (`df`, `quota`, `ulimit -f`), and the disk"
         )
     if "unable to open" in text or "readonly" in text:
         return "run this as the user that writes the ledger"

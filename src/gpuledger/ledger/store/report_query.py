@@ -208,7 +208,7 @@ class _ReportQuery:
 
 
 def _zone_of(history: History) -> tzinfo | None:
-    """The time zone to whose full hours the ledger sums older history; None if it is not known."""
+    """The time zone of the full hours to which the ledger sums older history; None if it is not known."""
     try:
         return named_time_zone(history.zone) if history.zone else None
     except ValueError:

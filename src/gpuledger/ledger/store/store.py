@@ -70,9 +70,10 @@ class Store:
         """Raises GpuledgerError if another program has the ledger, or a newer version wrote it."""
         self.file = folder / f"{name}.db"
         self._boot_id = boot_id
-        self._node = node
         self._clock = clock
         self.limits = limits
+        # The name of the node, and the one that the file has.
+        self.node, self._written_node = node, ""
         self._connection: sqlite3.Connection | None = None
         self._opened: os.stat_result | None = None
         # The time zone of which the file has the name; None before the first write.
@@ -154,7 +155,7 @@ class Store:
             raise
         self._connection = connection
         self._opened = self.file.stat()
-        self._zone = None
+        self._zone, self._written_node = None, ""
         self._is_first_write = True
         same_boot = bool(self._boot_id) and meta.get("boot_id") == self._boot_id
         ahead = self._lock is not None and self._lock.was_ahead
@@ -257,18 +258,18 @@ class Store:
             if self._zone is not self.limits.zone:
                 name = time_zone_name(self.limits.zone)
                 update_zone(connection, name, int(journal.unix // QUARTER))
+            if self._written_node != self.node:
+                connection.execute("REPLACE INTO meta VALUES (?, ?)", (NODE_NAME, self.node))
             write_journal(connection, journal)
         if self._is_first_write:
             connection.execute("PRAGMA synchronous=NORMAL")
             self._is_first_write = False
-        self._zone = self.limits.zone
+        self._zone, self._written_node = self.limits.zone, self.node
         journal.mark_stored()
         self.was_replaced = False
 
     def _begin_run(self, connection: sqlite3.Connection, unix: float) -> None:
         meta = [("clean", 0), ("boot_id", self._boot_id)]
-        if self._node:
-            meta.append((NODE_NAME, self._node))
         connection.executemany("REPLACE INTO meta VALUES (?, ?)", meta)
         connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (BEGUN, unix))
         if not self._continues_counters:

@@ -296,7 +296,7 @@ def _explain_absent(gpu: PciGpu, kernel: KernelFacts, bound: int) -> Finding:
     if not gpu.driver:
         return warning(
             *subject,
-            "no kernel driver is bound to it, so it is not read",
+            "no kernel driver is bound to it: it is not read",
             f"if it is not left out on purpose: look for {gpu.address} in `dmesg | grep -i nvrm`, and run "
             f"`echo {gpu.address} > /sys/bus/pci/drivers/nvidia/bind`",
         )

@@ -325,6 +325,7 @@ class SimulatedGpu:
             Reading(
                 device=device,
                 up=False,
+                down_reason="GPU_IS_LOST",
                 processes=None,
                 samples=None,
                 supported=plan.gpu if device == self.gpu else plan.instance,

@@ -180,7 +180,7 @@ class SmiSource:
     def _parse_gpu(
         self, block: GpuBlock, position: int, output: SmiOutput, listing: GpuListing, findings: SourceFindings
     ) -> ParsedGpu | None:
-        findings.invalid += block.invalid_cells
+        findings.reject("a cell of nvidia-smi", "printed twice or unreadable", count=block.invalid_cells)
         down = down_reason(block)
         uuid = block_uuid(block)
         known = self._known.get(uuid) if uuid else self._find_by_bus_id(block_bus_id(block))

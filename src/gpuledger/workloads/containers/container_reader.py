@@ -6,7 +6,6 @@ The HTTP client is imported lazily, by the first read: machines without a socket
 from __future__ import annotations
 
 import stat
-from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
@@ -17,27 +16,32 @@ from gpuledger.workloads.containers.container import Containers, RuntimeList, pa
 from gpuledger.workloads.containers.settings import ContainerSettings
 
 CONTAINER_PERIOD = 30.0
+_SOCKETS_OF_LOGINS = ("/run/user/", "/var/run/user/")
 
 
-def open_container_indexes(
-    settings: ContainerSettings, *, clock: Clock
-) -> tuple[PolledIndex[Containers], ...]:
+class ContainerIndex(PolledIndex[Containers]):
+    """The running containers of one runtime: `name` is that of the runtime, as in its forms of cgroups.
+
+    `is_rootless` if the socket is that of a login.
+    """
+
+    def __init__(self, name: str, path: str, flag: str, clock: Clock) -> None:
+        super().__init__(name, partial(read_containers, path, flag), {}, period=CONTAINER_PERIOD, clock=clock)
+        self.is_rootless = path.startswith(_SOCKETS_OF_LOGINS)
+
+
+def open_container_indexes(settings: ContainerSettings, *, clock: Clock) -> tuple[ContainerIndex, ...]:
     """One index, not started, for each socket that exists. No socket is not an error."""
-    nothing: Containers = {}
     return tuple(
-        PolledIndex(name, partial(read_containers, path, flag), nothing, period=CONTAINER_PERIOD, clock=clock)
-        for name, path, flag in settings.sockets()
-        if is_socket(path)
+        ContainerIndex(name, path, flag, clock) for name, path, flag in settings.sockets() if is_socket(path)
     )
 
 
-def list_runtime(index: PolledIndex[Containers], rootless: Collection[str] = ()) -> RuntimeList:
-    """The containers that an index knows now, and how new the list is; `rootless` are indexes of logins."""
+def list_runtime(index: ContainerIndex) -> RuntimeList:
+    """The containers that an index knows now, and how new the list is."""
     health = index.health
-    is_rootless = health.name in rootless
-    return RuntimeList(
-        index.value, health.last_success, is_tried(health), health.success, health.name, is_rootless
-    )
+    tried = is_tried(health)
+    return RuntimeList(index.value, health.last_success, tried, health.success, index.name, index.is_rootless)
 
 
 def is_socket(path: str) -> bool:

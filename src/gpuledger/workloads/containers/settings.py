@@ -37,7 +37,3 @@ class ContainerSettings:
             yield "docker", self.docker_socket, "--docker-socket"
         if self.podman_socket:
             yield "podman", self.podman_socket, "--podman-socket"
-
-    def rootless(self) -> frozenset[str]:
-        """The index names of sockets of logins."""
-        return frozenset([name for name, path, _ in self.sockets() if path.startswith("/run/user/")])

@@ -14,7 +14,7 @@ import pytest
 
 from builders import FakeClock, process
 from gpuledger.ledger.books.consistency import check_ledger
-from gpuledger.ledger.books.forgetting import _JSON, _TEXTS, forget_person
+from gpuledger.ledger.books.forgetting import _JSON, _TEXTS, _new_pseudonym, forget_person
 from gpuledger.ledger.books.person import PersonName, name_forms
 from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.schema import migrate_schema
@@ -158,6 +158,20 @@ def test_a_file_that_was_not_rebuilt_is_rebuilt_by_the_same_command(
     assert (done.pseudonym, done.rows) == ("former-7", 0)
     with pytest.raises(GpuledgerError, match="does not have the name ann"):
         forget_person(node.file, "ann", "former-7")
+
+
+def test_a_session_with_only_the_uid_loses_it(tmp_path: Path) -> None:
+    node = run_node(Node(tmp_path), "ann", 5)
+    node.store.close()
+    with closing(sqlite3.connect(node.file)) as books, books:
+        books.execute("UPDATE sessions SET uid = 1234 WHERE login = ''")
+    forget_person(node.file, "ann")
+    assert not rows(node.file, "SELECT 1 FROM sessions WHERE uid = 1234")
+
+
+@pytest.mark.parametrize("name", ["forgotten", "f", "on", "person"])
+def test_a_generated_pseudonym_never_has_the_name(name: str) -> None:
+    assert name not in _new_pseudonym(name)
 
 
 def test_other_files_with_the_letters_are_named(tmp_path: Path) -> None:

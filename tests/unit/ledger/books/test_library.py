@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from builders import gpu
 from exported_ledgers import SINCE, UNTIL, write_export, write_node
 from gpuledger.ledger.books import manifest
+from gpuledger.ledger.books.forgetting import forget_person
 from gpuledger.ledger.books.library import (
     check_exports,
     export_notes,
@@ -24,6 +28,7 @@ from gpuledger.model.errors import GpuledgerError
 from time_books import A, B
 
 MIDDLE = SINCE + 3600
+CARDS = [gpu(number) for number in range(6)]
 
 
 @pytest.fixture
@@ -90,6 +95,170 @@ def test_a_check_names_each_damaged_export(tmp_path: Path, ledger: Path) -> None
     assert len(problems) == 2
     (problem,) = check_exports(tmp_path / "node")[1]
     assert f"has a ledger (gpuledger.db), not exports of one: name it as --state-dir {tmp_path}" in problem
+
+
+def remove_manifest(place: Path) -> None:
+    (place / MANIFEST_NAME).unlink()
+
+
+def rename_manifest(place: Path) -> None:
+    (place / MANIFEST_NAME).rename(place / "manifest.json.bak")
+
+
+def replace_manifest_by_a_directory(place: Path) -> None:
+    remove_manifest(place)
+    (place / MANIFEST_NAME).mkdir()
+
+
+def empty_the_range(place: Path) -> None:
+    for file in place.iterdir():
+        file.unlink()
+
+
+def remove_the_range(place: Path) -> None:
+    shutil.rmtree(place)
+
+
+def keep_one_table(place: Path) -> None:
+    for file in place.iterdir():
+        if file.name != "energy.csv":
+            file.unlink()
+    place.rename(place.with_name("october"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        remove_manifest,
+        rename_manifest,
+        replace_manifest_by_a_directory,
+        empty_the_range,
+        remove_the_range,
+        keep_one_table,
+    ],
+)
+def test_an_export_that_lost_its_manifest_is_named(
+    tmp_path: Path, ledger: Path, damage: Callable[[Path], None]
+) -> None:
+    whole, _ = write_export(write_node(tmp_path / "other", ticks=20), tmp_path / "out", node="node-2")
+    place, _ = write_export(ledger, tmp_path / "out")
+    damage(place)
+    found, (problem,) = check_exports(tmp_path / "out")
+    assert [one.folder for one in found] == [whole]
+    assert str(place.parent) in problem
+    assert "move this directory away" in problem
+    for refused in (
+        lambda: find_exports([tmp_path / "out"], verify=False),
+        lambda: merge_exports([tmp_path / "out"], tmp_path / "all"),
+        lambda: merge_exports([whole], tmp_path / "out"),
+    ):
+        with pytest.raises(GpuledgerError, match=r"node-1\."):
+            refused()
+    assert not (tmp_path / "all").exists()
+
+
+def test_linked_directories_are_searched_once(tmp_path: Path, ledger: Path) -> None:
+    write_export(ledger, tmp_path / "far")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a").symlink_to(tmp_path / "far")
+    (tmp_path / "far" / "loop").symlink_to(tmp_path / "far")
+    assert len(find_exports([tmp_path / "out"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("books", "/../../x"),
+        ("books", 5),
+        ("node", 7),
+        ("last", "x"),
+        ("last", float("nan")),
+        ("begins", 10**20),
+        ("begins", True),
+        ("first", -1),
+        ("totals", []),
+        ("complete", 1),
+    ],
+)
+def test_a_manifest_with_a_valid_hash_and_odd_values_is_refused(
+    tmp_path: Path, ledger: Path, key: str, value: object
+) -> None:
+    place, _ = write_export(ledger, tmp_path / "out")
+    values = json.loads((place / MANIFEST_NAME).read_text())
+    del values["sha256"]
+    values[key] = value
+    values["sha256"] = manifest._hash_of(values)
+    (place / MANIFEST_NAME).write_text(json.dumps(values))
+    with pytest.raises(GpuledgerError, match="no manifest of an exported ledger, or damaged"):
+        find_exports([tmp_path / "out"])
+
+
+def test_only_the_files_of_the_manifest_are_merged(tmp_path: Path, ledger: Path) -> None:
+    place, facts = write_export(ledger, tmp_path / "out")
+    (place / "secret").symlink_to(ledger)
+    (added,), _ = merge_exports([tmp_path / "out"], tmp_path / "all")
+    assert sorted(one.name for one in added.iterdir()) == sorted(
+        [MANIFEST_NAME, *(f"{table}.csv" for table in facts.tables)]
+    )
+
+
+def test_an_export_beside_a_different_one_names_it_and_what_to_do(tmp_path: Path, ledger: Path) -> None:
+    place, _ = write_export(ledger, tmp_path / "out", between=(SINCE, MIDDLE))
+    forget_person(ledger, "train-0", "former-7")
+    cases = {
+        "other names .*move .* away": {"between": (SINCE, MIDDLE)},
+        "GPULEDGER_NODE_NAME=node-1": {"between": (SINCE, MIDDLE), "node": "node-2"},
+        "overlaps .* export whole months": {"between": (SINCE + 900, MIDDLE)},
+    }
+    for text, how in cases.items():
+        with pytest.raises(GpuledgerError, match=text) as error:
+            write_export(ledger, tmp_path / "out", **how)  # type: ignore[arg-type]
+        assert str(error.value).startswith(str(place))
+    assert list((tmp_path / "out").iterdir()) == [place.parent]
+    place.rename(tmp_path / "old")
+    assert write_export(ledger, tmp_path / "out", between=(SINCE, MIDDLE))[0] == place
+
+
+@pytest.mark.parametrize("call", ["first rename", "second rename", "third rename"])
+def test_a_replacement_that_is_killed_leaves_an_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    ledger, later = write_node(tmp_path / "a", ticks=60), write_node(tmp_path / "b", ticks=62)
+    copy_id(ledger, later)
+    place, _ = write_export(ledger, tmp_path / "out")
+    left = ["first rename", "second rename", "third rename"].index(call)
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> Path:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        return rename(self, target)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "rename", killed)
+        write_export(later, tmp_path / "out")
+    assert len(without_repetitions(find_exports([tmp_path / "out"]))) == 1
+    replaced, facts = write_export(later, tmp_path / "out")
+    assert replaced == place
+    (found,) = without_repetitions(find_exports([tmp_path / "out"]))
+    assert found.manifest == facts
+
+
+def test_zones_with_equal_rules_are_one(tmp_path: Path) -> None:
+    found = []
+    for number, zone in enumerate(("UTC", "Etc/UTC", "Africa/Abidjan")):
+        file = write_node(tmp_path / zone.replace("/", "-"), *CARDS[2 * number : 2 * number + 2], ticks=20)
+        with closing(sqlite3.connect(file)) as books, books:
+            books.execute("REPLACE INTO meta VALUES ('zone', ?)", (zone,))
+        write_export(file, tmp_path / "out", node=f"node-{number}")
+        found = find_exports([tmp_path / "out"])
+        assert list(export_notes(found)) == []
+    last = found[-1]
+    india = last._replace(manifest=replace(last.manifest, time_zone="Asia/Kolkata"))
+    (note,) = export_notes([*found[:-1], india])
+    assert "(Asia/Kolkata: node-2; Etc/UTC: node-0, node-1)" in note
 
 
 def test_a_directory_without_exports_is_refused(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from builders import gpu, instance, process
-from energy_helpers import Bench, flat, samples
+from energy_helpers import UNIX, Bench, flat, samples
 from gpuledger.ledger.energy.counter import Epoch
 from gpuledger.ledger.energy.shares import round_shares
 from gpuledger.model.process import AccountingRecord
+from gpuledger.model.quantities import POWER
+from gpuledger.model.snapshot import Reading
 
 A = gpu(0, sm_count=132)
 J = 1000
@@ -184,6 +186,16 @@ def test_integrated_power_without_lists_is_unobserved() -> None:
     bench.tick(0, None, [], power=100.0)
     for second in range(1, 300):
         bench.tick(float(second), None, None, power=100.0)
+    posted = bench.tick(300, None, [], power=100.0)
+    assert (posted.unobserved, posted.integrated) == (30_000 * J, True)
+
+
+def test_power_of_a_gpu_that_is_down_is_unobserved_energy() -> None:
+    bench = Bench(A)
+    bench.tick(0, None, [], power=100.0)
+    for second in range(1, 300):
+        down = Reading(A, up=False, processes=None, values={POWER: 100.0}, down_reason="RESET_REQUIRED")
+        assert bench.book.post(float(second), UNIX + second, down, (), whole=True) == []
     posted = bench.tick(300, None, [], power=100.0)
     assert (posted.unobserved, posted.integrated) == (30_000 * J, True)
 

@@ -284,6 +284,21 @@ def test_days_of_other_hours_begin_at_the_full_hour_nearest_to_midnight(zone: st
     ]
 
 
+def test_days_begin_at_midnight_in_a_ledger_that_sums_hours_of_utc() -> None:
+    kolkata = ZoneInfo("Asia/Kolkata")
+
+    def folded(quarter: int) -> tuple[int, int]:
+        return quarter - quarter % 4, quarter + -quarter % 4
+
+    def detailed(quarter: int) -> tuple[int, int]:
+        return quarter, quarter
+
+    utc, end = ZoneInfo("UTC"), BEGIN + 2 * DAY
+    expected = split_range(BEGIN, end, UTC_DAY, detailed, utc)
+    for cuts, ledger_zone in ((folded, None), (folded, utc), (detailed, utc)):
+        assert split_range(BEGIN, end, UTC_DAY, cuts, kolkata, ledger_zone) == expected
+
+
 @given(st.integers(0, 4 * DAY), st.integers(1, 4 * DAY), st.sampled_from(("Asia/Kolkata", "UTC")))
 def test_days_depend_neither_on_the_range_nor_on_folding(offset: int, length: int, name: str) -> None:
     zone = ZoneInfo(name)

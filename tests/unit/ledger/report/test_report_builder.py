@@ -18,7 +18,7 @@ from gpuledger.ledger.report.report_builder import ReportScope, build_usage_repo
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, ROW, SPREAD, Prices
 from gpuledger.ledger.report.tally import EnergyEntry, Tally
-from gpuledger.ledger.report.usage_report import Period, UsageReport
+from gpuledger.ledger.report.usage_report import GpuLine, Period, UsageReport, meter_notes
 from gpuledger.ledger.time.account import OWNER
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.session import IDLE
@@ -83,3 +83,12 @@ def test_idle_energy_that_is_spread_over_an_unmetered_gpu_is_in_the_total(by: st
     row, spread = (_report(by, idle) for idle in (ROW, SPREAD))
     assert [one.total.cost for one in (row, spread)] == [5, 5]
     assert [one.lines[0].cost for one in (row, spread)] == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("model", "millijoules", "noted"),
+    [("NVIDIA GH200 480GB", 5, True), ("NVIDIA GH200 480GB", None, False), ("NVIDIA H200", 5, False)],
+)
+def test_energy_of_a_whole_module_is_noted(model: str, millijoules: int | None, noted: bool) -> None:
+    notes = meter_notes([GpuLine("GPU-0", "0", model, millijoules, None)])
+    assert any("covers the whole module" in note and "GPU-0" in note for note in notes) is noted

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gpuledger.ledger.exported_counters import ExportedCounter
 from gpuledger.ledger.journal import OWNERS, ROWS, GpuEntry, Journal, StoredLedger
 from gpuledger.ledger.ownership import Ownership
 from gpuledger.ledger.sessions import OpenSession
+from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.retention import RetentionLimits
 from gpuledger.ledger.store.store import Store
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart, ProcessType
@@ -208,6 +210,22 @@ def test_floors_round_trip_with_their_data(
         for step, seconds in steps.items()
     }
     assert exported == drawn
+
+
+def test_the_name_of_the_node_is_stored(tmp_path: Path) -> None:
+    for name in ("node-1", "node-2", ""):
+        store = Store(tmp_path, "books", "boot", FakeClock(), RetentionLimits(), name)
+        store.save(Journal())
+        store.close()
+        with closing(History(store.file)) as history:
+            assert history.node == (name or "node-2")
+    store = Store(tmp_path, "books", "boot", FakeClock(), RetentionLimits(), "node-3")
+    store.save(Journal())
+    store.node = "node-4"
+    store.save(Journal())
+    store.close()
+    with closing(History(store.file)) as history:
+        assert history.node == "node-4"
 
 
 def test_an_instance_round_trips_with_its_gpu() -> None:

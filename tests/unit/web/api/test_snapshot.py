@@ -67,6 +67,7 @@ def test_absent_zero_and_failed_values_differ() -> None:
     assert by_place["1", ""]["processes"] == by_place["1", ""]["sessions"] == 0
     lost = by_place["3", ""]
     assert (lost["up"], lost["processes"], lost["sessions"], lost["power_watts"]) == (False, None, None, None)
+    assert (lost["down_reason"], by_place["1", ""]["down_reason"]) == ("does not answer", "")
     cut = by_place["2", ""]
     assert (cut["processes"], cut["sessions"], cut["state"]) == (None, None, None)
 

@@ -17,7 +17,12 @@ from gpuledger.model.checks import Verdict
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.workloads.containers.checks import container_checks
 from gpuledger.workloads.containers.container import Containers, find_container_name, parse_containers
-from gpuledger.workloads.containers.container_reader import open_container_indexes, read_containers
+from gpuledger.workloads.containers.container_reader import (
+    ContainerIndex,
+    list_runtime,
+    open_container_indexes,
+    read_containers,
+)
 from gpuledger.workloads.containers.settings import ContainerSettings
 
 ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
@@ -242,3 +247,25 @@ def test_doctor_skips_missing_and_disabled_container_sockets(docker: str, why: s
     (check,) = container_checks(ContainerSettings(docker, ""))
     (finding,) = check.run()
     assert (finding.verdict, finding.why) == (Verdict.SKIPPED, why)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "is_rootless"),
+    [
+        ("docker", "/var/run/docker.sock", False),
+        ("podman", "/run/podman/podman.sock", False),
+        ("docker", "/run/user/1000/docker.sock", True),
+        ("podman", "/run/user/1000/podman/podman.sock", True),
+        ("podman", "/run/users/podman.sock", False),
+    ],
+)
+def test_a_list_has_its_runtime_and_whether_it_is_that_of_a_login(
+    name: str, path: str, is_rootless: bool
+) -> None:
+    found = list_runtime(ContainerIndex(name, path, f"--{name}-socket", FakeClock()))
+    assert (found.runtime, found.is_rootless, found.tried, dict(found.names)) == (
+        name,
+        is_rootless,
+        False,
+        {},
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.ledger.report.statement.content import Statement, additive_total
 from gpuledger.ledger.report.statement.terms import StatementTerms
-from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UsageReport
+from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UnbilledTime, UsageReport
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 from gpuledger.model.session import PROCESS
 from gpuledger.model.text import escape_to_one_line
@@ -36,7 +36,6 @@ LATE_NAMES, CHANGED_NAMES = "late names", "changed names"
 FOLDED, DELETED = "folded detail", "deleted history"
 RESTORED, PRICES, OTHER = "older or damaged ledger", "other prices", "other amounts"
 APPEARED, MISSING, SEEN_AGAIN = "GPU that appeared", "GPU that is missing", "GPU that was seen again"
-OCCUPATION = "other occupation"
 UNFINISHED, TEAMS, TERMS = "unfinished period", "other teams", "other settings"
 
 
@@ -94,12 +93,13 @@ def compare_reports(statement: Statement, now: UsageReport) -> Comparison:
     if not then.scraped:
         rows += _changed_rows(_unbilled_rows(then), _unbilled_rows(now))
         rows = rows or _changed_total(then, now)
-        gpus = [*_gpu_changes(then.gpus, now.gpus), *_changed_occupation(then, now)]
+        gpus = list(_gpu_changes(then.gpus, now.gpus))
+        gpus = gpus if rows or gpus else list(_changed_occupation(then, now))
     if not rows and not gpus:
         return Comparison()
     reasons = list(_reasons(statement, now, rows))
     # Without its history, a GPU is missing: that is no other reason.
-    reasons += [gpu for gpu in gpus if not (reasons and gpu.kind in (MISSING, OCCUPATION))]
+    reasons += [gpu for gpu in gpus if not (reasons and gpu.kind == MISSING)]
     if not reasons:
         text = (
             "no change of the ledger explains it: the file was written again with other amounts, or another "
@@ -124,40 +124,36 @@ def _changed_rows(
 
 
 def _rows(report: UsageReport) -> dict[RowName, ReportLine]:
-    lines = (*report.lines, *report.gpu_accounts)
-    periods = [part.name for part in report.periods]
-    return {RowName(periods[line.period], line.account, tuple(line.key)): line for line in lines}
+    return _named(report, (*report.lines, *report.gpu_accounts))
+
+
+def _named(report: UsageReport, lines: Iterable[ReportLine]) -> dict[RowName, ReportLine]:
+    names = [part.name for part in report.periods]
+    return {RowName(names[line.period], line.account, tuple(line.key)): line for line in lines}
 
 
 def _unbilled_rows(report: UsageReport) -> dict[RowName, ReportLine]:
     """The time that is not billed, as rows of accounts that no other row has."""
-    found = {}
-    for one in report.unbilled:
+
+    def line_of(one: UnbilledTime) -> ReportLine:
         account = f"not billed: {one.account}"
-        name = RowName(report.periods[one.period].name, account, tuple(one.key))
-        found[name] = ReportLine(
-            one.key, account, gpu_microseconds=one.microseconds, time_charges=one.charges
-        )
-    return found
+        return ReportLine(one.key, account, one.period, one.microseconds, time_charges=one.charges)
+
+    return _named(report, map(line_of, report.unbilled))
 
 
 def _changed_total(then: UsageReport, now: UsageReport) -> list[RowChange]:
     """The total, if it differs although no row does."""
-    name = RowName("", "total", ())
-    before, after = ({name: additive_total(report.total)} for report in (then, now))
+    before, after = ({RowName("", "total", ()): additive_total(one.total)} for one in (then, now))
     return list(_changed_rows(before, after))
 
 
 def _is_empty(line: ReportLine | None) -> bool:
-    return line is None or not (
-        line.gpu_microseconds
-        or line.millijoules
-        or line.resident
-        or line.held
-        or line.allocated
-        or any((line.time_charges or {}).values())
-        or any((line.energy_charges or {}).values())
-    )
+    if line is None:
+        return True
+    charged = [amount for one in (line.time_charges, line.energy_charges) for amount in (one or {}).values()]
+    amounts = (line.gpu_microseconds, line.millijoules, line.resident, line.held, line.allocated)
+    return not any((*amounts, *charged))
 
 
 def _is_within_bounds(change: RowChange) -> bool:
@@ -260,10 +256,8 @@ def _gpu_changes(then: Sequence[GpuLine], now: Sequence[GpuLine]) -> Iterator[Re
 
 def _changed_occupation(then: UsageReport, now: UsageReport) -> Iterator[Reason]:
     if then.occupied != now.occupied:
-        hours = ["-" if one is None else exact_text(one / 3600, 10) for one in (now.occupied, then.occupied)]
-        yield Reason(
-            OCCUPATION, f"GPUs with an owner for {hours[0]} hours in place of {hours[1]} (occupied_seconds)"
-        )
+        texts = ["-" if one is None else exact_text(one / 3600, 10) for one in (now.occupied, then.occupied)]
+        yield Reason(OTHER, f"GPUs with an owner for {' hours in place of '.join(texts)} (occupied_seconds)")
 
 
 def _has_data(gpu: GpuLine) -> bool:

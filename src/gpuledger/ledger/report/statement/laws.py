@@ -120,8 +120,6 @@ def _named_unbilled(statement: Statement) -> list[tuple[str, UnbilledTime]]:
 def _broken_sums(statement: Statement) -> Iterator[str]:
     """The places that break a law: what is billed is charged, and all time is that of the Gpus."""
     report = statement.report
-    if report.scraped:
-        return
     # Idle time that is spread is charged to other rows.
     rows = _named_rows(statement) if report.prices.idle != SPREAD else []
     for place, line in [*rows, ("total", report.total)]:
@@ -129,6 +127,9 @@ def _broken_sums(statement: Statement) -> Iterator[str]:
             yield f"{place}.time_charges"
         if line.energy_charges is not None and sum(line.energy_charges.values()) != line.millijoules:
             yield f"{place}.energy_charges"
+    # What is scraped has bounds: its rows are not exactly the time and energy of the Gpus.
+    if report.scraped:
+        return
     unbilled: Counter[str] = Counter()
     for place, one in _named_unbilled(statement):
         unbilled[one.account] += one.microseconds

@@ -207,7 +207,9 @@ def _html_table(
         ("<thead>", f"<tr>{''.join(head)}</tr>", "</thead>", "<tbody>", *body, "</tbody>")
         + (("<tfoot>", *foot, "</tfoot>") if foot else ())
     )
-    return f'<h2>{title}</h2>\n<div class="wide"><table>\n{rows}\n</table></div>'
+    # Focusable, so that it can be scrolled with the keyboard.
+    wide = f'<div class="wide" role="region" aria-label="{title}" tabindex="0">'
+    return f"<h2>{title}</h2>\n{wide}<table>\n{rows}\n</table></div>"
 
 
 def _name_headings(statement: Statement) -> list[str]:

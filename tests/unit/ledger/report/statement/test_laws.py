@@ -11,13 +11,14 @@ import pytest
 
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
-from gpuledger.ledger.report.statement.content import Statement
+from gpuledger.ledger.report.statement.content import PROMETHEUS, Statement
 from gpuledger.ledger.report.statement.laws import find_contradictions
 from gpuledger.ledger.report.statement.parsed import parse_statement
 from gpuledger.ledger.report.teams import parse_teams
 from gpuledger.ledger.report.usage_report import sum_lines
 from money_helpers import A100, H100, HOUR, Entries, pod, prices
 from statement_helpers import PRICED, changed, entries, statement_of, written
+from unit.ledger.report.fleet.support import one_day
 
 PRICED_STATEMENT = statement_of(
     entries().report(PRICED),
@@ -143,6 +144,12 @@ def test_a_price_of_what_is_not_billed_is_in_the_price_list() -> None:
     place = next(number for number, one in enumerate(content["not_billed"]) if one["time_charges"])
     forged = changed(content, ("not_billed", place, "time_charges", 0, "price"), lambda _: "9")
     assert "price list" in contradictions(forged)[f"not_billed[{place}].time_charges"]
+
+
+def test_scraped_energy_is_charged_too() -> None:
+    content = written(statement_of(one_day().report(prices=PRICED), source=PROMETHEUS))
+    path = ("rows", 0, "energy_charges", 0, "millijoules")
+    assert "rows[0].energy_charges" in contradictions(changed(content, path, lambda amount: amount + 1))
 
 
 def test_an_entry_of_another_time_gives_no_price() -> None:

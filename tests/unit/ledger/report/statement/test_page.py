@@ -61,6 +61,8 @@ def test_a_page_has_all_rows_of_any_number_of_owners() -> None:
     cells = page_of(statement_of(found.report(PRICED))).cells
     assert {f"pod/ml/{name}" for name in names} <= set(cells)
     assert {"pod/web/chat-0", "idle: no owner", "total", "not billed: down"} <= set(cells)
+    # As in the table, only time that there is.
+    assert not {"not billed: unobserved time", "not billed: not watched"} & set(cells)
 
 
 def test_no_name_can_be_markup_or_leave_its_line() -> None:

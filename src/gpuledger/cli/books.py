@@ -196,7 +196,7 @@ def _write_notes(exports: Sequence[Export]) -> None:
 _FORGOTTEN = """\
 {file}: {name} is now {pseudonym} ({rows:,} values changed); no sum has changed.
 Not reached: backups, exported ledgers, statements and reports that were written before, Prometheus, logs, and
-freed blocks of the disk. Move exports of past months away, write them again, compare, and remove the old ones.
+freed blocks of the disk. Move exports of past months away, write them again, compare, and remove the old.
 """
 
 

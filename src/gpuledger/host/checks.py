@@ -115,7 +115,7 @@ def host_checks(
     """Checks of the machine through the configured procfs.
 
     `local` is false for a source with pids of another machine: the checks of pids are omitted.
-    `has_passwd_file` is false if the passwd file is the default and not one that the user named. `root` is the
+    `has_passwd_file` is false if the file is the default, and not one that the user named. `root` is the
     directory of /.dockerenv and similar files; `synchronized` returns the state of adjtimex(2), None where it
     cannot be called; `encoding` is that of standard output.
     """

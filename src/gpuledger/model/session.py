@@ -67,10 +67,10 @@ class SessionRow(NamedTuple):
 
     `number` identifies the Session in the ledger. `process` is as last seen. Times are unix seconds.
     `sm_mean` and `sm_most` are ratios over the time in which the SM share was reported. `held_seconds` is
-    time resident without engine time, None if activity is unknown. Energy is in millijoules: `measured` and `apportioned` are booked to
-    the Session, `high` is the upper bound of what it can have used. `watts` is the energy booked in the last
-    interval divided by its length; None before the first interval, if that interval ended more than a minute
-    ago, and after the Session has ended.
+    time resident without engine time, None if activity is unknown. Energy is in millijoules: `measured` and
+    `apportioned` are booked to the Session, `high` is the upper bound of what it can have used. `watts` is
+    the energy booked in the last interval divided by its length; None before the first interval, if that
+    interval ended more than a minute ago, and after the Session has ended.
     """
 
     number: int

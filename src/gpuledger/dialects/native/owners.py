@@ -60,7 +60,7 @@ ALLOCATION = declare_family(
 FRACTION = declare_family(
     "gpuledger_device_allocated_ratio",
     "Fraction of the device that an allocation keeps from other owners, for all containers of a pod "
-    "together: 1 for a whole device, 0 for a pod that only reserves it for others; absent if it is not known.",
+    "together: 1 for a whole device, 0 for a pod that only reserves it for others; absent if not known.",
     (*DEVICE_LABELS, "owner_kind", "namespace", "pod", "slurm_job", "resource"),
     "kubelet pod-resources v1, annotations of pods, DRA, Slurm",
 )

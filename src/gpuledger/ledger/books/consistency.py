@@ -37,7 +37,7 @@ _REPORTED: Final = (
 )
 
 
-class Problem(NamedTuple):
+class LedgerProblem(NamedTuple):
     """What is wrong, and the remedy. `is_note`: it can have a harmless cause, and is no failure."""
 
     text: str
@@ -138,16 +138,16 @@ _TIME_SPANS = "SELECT number, gpu, quarter, begins, ends, microseconds FROM time
 _SLEWED = 5 * MICRO
 
 
-def check_ledger(file: Path) -> Iterator[Problem]:
+def check_ledger(file: Path) -> Iterator[LedgerProblem]:
     """All problems of a ledger file. Raises GpuledgerError if it cannot be opened, or is no ledger."""
     with closing(open_read_only(file)) as connection:
         try:
             yield from _check(connection)
         except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-            yield Problem(f"{file.name} cannot be read further ({error})", _RECOVER)
+            yield LedgerProblem(f"{file.name} cannot be read further ({error})", _RECOVER)
 
 
-def _check(connection: sqlite3.Connection) -> Iterator[Problem]:
+def _check(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     found = list(_structure(connection))
     yield from found
     if any(not one.is_note for one in found):
@@ -163,19 +163,19 @@ def _check(connection: sqlite3.Connection) -> Iterator[Problem]:
     yield from _order(connection)
 
 
-def _structure(connection: sqlite3.Connection) -> Iterator[Problem]:
+def _structure(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if identity != APPLICATION_ID:
         raise GpuledgerError("the file is an SQLite database, but not a gpuledger ledger")
     damage = [text for (text,) in connection.execute(f"PRAGMA integrity_check({_MOST})")]
     if damage != ["ok"]:
-        yield from (Problem(f"SQLite: {' '.join(text.split())}", _RECOVER) for text in damage)
+        yield from (LedgerProblem(f"SQLite: {' '.join(text.split())}", _RECOVER) for text in damage)
         return
     if version != len(MIGRATIONS):
         older = "start `gpuledger serve` of this version once to upgrade it"
         newer = "check it with the gpuledger version that wrote it"
-        yield Problem(
+        yield LedgerProblem(
             f"the schema is {version}, and this version has {len(MIGRATIONS)}",
             older if version < len(MIGRATIONS) else newer,
         )
@@ -183,12 +183,14 @@ def _structure(connection: sqlite3.Connection) -> Iterator[Problem]:
     meta: dict[str, Any] = dict(connection.execute("SELECT key, value FROM meta"))
     if BOOKS_ID not in meta:
         text = "the ledger has no id, which exports and backups need"
-        yield Problem(text, "start `gpuledger serve` of this version once", is_note=True)
+        yield LedgerProblem(text, "start `gpuledger serve` of this version once", is_note=True)
     earlier = [name for _, name in json.loads(str(meta.get(EARLIER_ZONES, "[]")))]
     for name in dict.fromkeys((str(meta.get(ZONE, "UTC")), *earlier)):
         if not _is_zone(name):
             text = f"the time zone {name} of folded hours is not known on this machine"
-            yield Problem(text, "install tzdata: reports cut these hours by the machine's zone", is_note=True)
+            yield LedgerProblem(
+                text, "install tzdata: reports cut these hours by the machine's zone", is_note=True
+            )
 
 
 def _is_zone(name: str) -> bool:
@@ -200,14 +202,14 @@ def _is_zone(name: str) -> bool:
     return True
 
 
-def _listed(what: str, rows: list[Any], remedy: str) -> Iterator[Problem]:
+def _listed(what: str, rows: list[Any], remedy: str) -> Iterator[LedgerProblem]:
     for row in rows[:_MOST]:
-        yield Problem(what.format(row), remedy)
+        yield LedgerProblem(what.format(row), remedy)
     if len(rows) > _MOST:
-        yield Problem(f"{len(rows) - _MOST:,} more like the last line", remedy)
+        yield LedgerProblem(f"{len(rows) - _MOST:,} more like the last line", remedy)
 
 
-def _references(connection: sqlite3.Connection) -> Iterator[Problem]:
+def _references(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     for what, query, remedy in _REFERENCES:
         yield from _listed(what, [row[0] for row in connection.execute(query)], remedy)
     sessions = {number for (number,) in connection.execute("SELECT number FROM sessions")}
@@ -229,7 +231,7 @@ def _references(connection: sqlite3.Connection) -> Iterator[Problem]:
         yield from _listed(what, sorted(numbers), _LOST if "session" in what else _RESTORE)
 
 
-def _texts(connection: sqlite3.Connection) -> Iterator[Problem]:
+def _texts(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     """Values that no program can read."""
     for table, column, key in _COLUMNS_WITH_JSON:
         rows = connection.execute(f"SELECT {key}, {column} FROM {table}")
@@ -262,7 +264,7 @@ def _is_packed(blob: object) -> bool:
         return not error
 
 
-def _bases(connection: sqlite3.Connection) -> Iterator[Problem]:
+def _bases(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     """Folded hours in which the two bases have different sums, or time below zero."""
     sums: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
     for quarter, text, allocation, residence in connection.execute(_FOLDED):
@@ -280,7 +282,7 @@ def _bases(connection: sqlite3.Connection) -> Iterator[Problem]:
     yield from _listed("GPU time below zero in the hour from {}", negative, _REPORTED)
 
 
-def _time_law(connection: sqlite3.Connection) -> Iterator[Problem]:
+def _time_law(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     """The time in the accounts of each Gpu is the time that was posted."""
     booked: Counter[str] = Counter()
     by_quarter: dict[str, Counter[int]] = defaultdict(Counter)
@@ -296,15 +298,15 @@ def _time_law(connection: sqlite3.Connection) -> Iterator[Problem]:
     for gpu, posted, is_lost in connection.execute(_POSTED):
         known.add(gpu)
         if is_lost:
-            yield Problem(f"the newest time span of {gpu} is missing", _RESTORE)
+            yield LedgerProblem(f"the newest time span of {gpu} is missing", _RESTORE)
         if booked[gpu] != posted:
             hint = _twice(by_quarter[gpu], folded.get(gpu, frozenset()))
-            yield Problem(
+            yield LedgerProblem(
                 f"the time accounts of {gpu} have {booked[gpu] - posted:+,} us against what was posted{hint}",
                 _REPORTED,
             )
     for gpu in sorted(booked.keys() - known):
-        yield Problem(f"time of {gpu}, of which no time state is stored", _RESTORE)
+        yield LedgerProblem(f"time of {gpu}, of which no time state is stored", _RESTORE)
 
 
 def _twice(quarters: Counter[int], folded: frozenset[int]) -> str:
@@ -315,7 +317,7 @@ def _twice(quarters: Counter[int], folded: frozenset[int]) -> str:
     return ""
 
 
-def _energy_law(connection: sqlite3.Connection) -> Iterator[Problem]:
+def _energy_law(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     """The energy in the accounts of each epoch is what the counter rose; the total is that of all rows."""
     booked: Counter[tuple[str, int | None]] = Counter()
     totals: Counter[str] = Counter()
@@ -326,7 +328,7 @@ def _energy_law(connection: sqlite3.Connection) -> Iterator[Problem]:
         for gpu, epoch, rise in connection.execute(_EPOCHS.format(table)):
             difference = booked[gpu, epoch] - rise
             if difference:
-                yield Problem(
+                yield LedgerProblem(
                     f"the energy accounts of {gpu} have {difference:+,} mJ against its counter "
                     f"(epoch {epoch})",
                     _REPORTED,
@@ -335,12 +337,12 @@ def _energy_law(connection: sqlite3.Connection) -> Iterator[Problem]:
     gone = {gpu for (gpu,) in connection.execute("SELECT DISTINCT uuid FROM forgotten")}
     for gpu, total in connection.execute("SELECT uuid, total FROM gpus"):
         if gpu not in gone and totals[gpu] != total:
-            yield Problem(
+            yield LedgerProblem(
                 f"the energy accounts of {gpu} have {totals[gpu] - total:+,} mJ against its total", _REPORTED
             )
 
 
-def _order(connection: sqlite3.Connection) -> Iterator[Problem]:
+def _order(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     """Time spans in the quarter of their begin, as long as they say, and each after the one before."""
     wrong, overlaps = [], []
     before: tuple[Any, ...] | None = None

@@ -15,15 +15,15 @@ INTEGER, TEXT, TIME, BOOLEAN, BYTES = "integer", "text", "time", "boolean", "byt
 LAYOUT_VERSION: Final = 1
 
 
-class Column(NamedTuple):
+class ExportColumn(NamedTuple):
     """A column: `kind` is one of the above. A text is empty if unknown; the other kinds can be null."""
 
     name: str
     kind: str = TEXT
 
 
-def _columns(kind: str, *names: str) -> tuple[Column, ...]:
-    return tuple(Column(name, kind) for name in names)
+def _columns(kind: str, *names: str) -> tuple[ExportColumn, ...]:
+    return tuple(ExportColumn(name, kind) for name in names)
 
 
 # The first columns of every table. `books` identifies the ledger.
@@ -44,7 +44,7 @@ GPUS, PARTIES, GPU_TIME, INTERVALS, ENERGY, PRESENCE = (
     "energy",
     "presence",
 )
-TABLES: Final[dict[str, tuple[Column, ...]]] = {
+TABLES: Final[dict[str, tuple[ExportColumn, ...]]] = {
     GPUS: (
         *_columns(TEXT, "device", "gpu"),
         *_columns(INTEGER, "gpu_index"),
@@ -94,6 +94,6 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 }
 
 
-def columns_of(table: str) -> tuple[Column, ...]:
+def columns_of(table: str) -> tuple[ExportColumn, ...]:
     """All columns of a table."""
     return (*COMMON, *TABLES[table])

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
-from gpuledger.ledger.books.layout import BOOLEAN, BYTES, INTEGER, TEXT, TIME, Column
+from gpuledger.ledger.books.layout import BOOLEAN, BYTES, INTEGER, TEXT, TIME, ExportColumn
 from gpuledger.model.errors import UsageError
 
 CSV, PARQUET = "csv", "parquet"
@@ -32,7 +32,7 @@ class WrittenTable(NamedTuple):
     content: str
 
 
-def write_table(file: Path, form: str, columns: Sequence[Column], rows: Iterable[Row]) -> WrittenTable:
+def write_table(file: Path, form: str, columns: Sequence[ExportColumn], rows: Iterable[Row]) -> WrittenTable:
     """Write the rows to a new file. Raises OSError, and UsageError if the package pyarrow is missing."""
     digest = hashlib.sha256()
     count = 0
@@ -48,7 +48,7 @@ def write_table(file: Path, form: str, columns: Sequence[Column], rows: Iterable
     return WrittenTable(count, digest.hexdigest())
 
 
-def read_table(file: Path, form: str, columns: Sequence[Column]) -> Iterator[Row]:
+def read_table(file: Path, form: str, columns: Sequence[ExportColumn]) -> Iterator[Row]:
     """The rows of a file. A column that a later version added is empty.
 
     Raises OSError, ValueError or KeyError for a malformed file, and UsageError if pyarrow is missing.
@@ -100,7 +100,7 @@ class _UnixLines:
         return self._opened.write(line.removesuffix("\r\n") + "\n")
 
 
-def _write_csv(file: Path, columns: Sequence[Column], rows: Iterable[Row]) -> None:
+def _write_csv(file: Path, columns: Sequence[ExportColumn], rows: Iterable[Row]) -> None:
     changes = [_TO_CSV.get(column.kind) for column in columns]
     with file.open("w", encoding="utf-8", newline="") as opened:
         # With this terminator, the writer quotes texts with a carriage return as well.
@@ -113,7 +113,7 @@ def _write_csv(file: Path, columns: Sequence[Column], rows: Iterable[Row]) -> No
             )
 
 
-def _read_csv(file: Path, columns: Sequence[Column]) -> Iterator[Row]:
+def _read_csv(file: Path, columns: Sequence[ExportColumn]) -> Iterator[Row]:
     with file.open(encoding="utf-8", newline="") as opened:
         reader = csv.reader(opened)
         places = {name: place for place, name in enumerate(next(reader))}
@@ -141,7 +141,7 @@ def _parquet() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _write_parquet(file: Path, columns: Sequence[Column], rows: Iterable[Row]) -> None:
+def _write_parquet(file: Path, columns: Sequence[ExportColumn], rows: Iterable[Row]) -> None:
     arrow, parquet = _parquet()
     kinds = {
         INTEGER: arrow.int64(),
@@ -161,7 +161,7 @@ def _write_parquet(file: Path, columns: Sequence[Column], rows: Iterable[Row]) -
             writer.write_table(arrow.Table.from_arrays(arrays, schema=schema))
 
 
-def _read_parquet(file: Path, columns: Sequence[Column]) -> Iterator[Row]:
+def _read_parquet(file: Path, columns: Sequence[ExportColumn]) -> Iterator[Row]:
     arrow, parquet = _parquet()
     try:
         with parquet.ParquetFile(file) as opened:
@@ -178,7 +178,7 @@ def _read_parquet(file: Path, columns: Sequence[Column]) -> Iterator[Row]:
         raise ValueError(str(error)) from None
 
 
-def _values(arrow: Any, batch: Any, column: Column) -> list[Any]:
+def _values(arrow: Any, batch: Any, column: ExportColumn) -> list[Any]:
     found = batch.column(column.name)
     if column.kind == TIME:
         found = found.cast(arrow.int64())

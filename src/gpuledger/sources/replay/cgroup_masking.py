@@ -41,6 +41,10 @@ def _build_rules() -> tuple[SegmentRule, ...]:
         ),
         (r"[0-9a-f]{12,64}|[0-9a-f]{32}-\d{6,20}", lambda found, masks: _mask_container_id(found[0], masks)),
         (r"user-(\d{1,10})\.slice", lambda found, masks: f"user-{_mask_uid(found[1], masks)}.slice"),
+        (
+            r"(user-libpod_pod_)([0-9a-f]{64})\.slice",
+            lambda found, masks: f"{found[1]}{_mask_container_id(found[2], masks)}.slice",
+        ),
         (r"user@(\d{1,10})\.service", lambda found, masks: f"user@{_mask_uid(found[1], masks)}.service"),
         (r"uid_(\d{1,10})", lambda found, masks: f"uid_{_mask_uid(found[1], masks)}"),
         (r"job_(\d+)", lambda found, masks: f"job_{masks.job(found[1])}"),

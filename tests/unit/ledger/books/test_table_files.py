@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuledger.ledger.books.layout import INTEGER, Column
+from gpuledger.ledger.books.layout import INTEGER, ExportColumn
 from gpuledger.ledger.books.table_files import FORMATS, read_table, write_table
 
-COLUMNS = (Column("text"), Column("number", INTEGER))
+COLUMNS = (ExportColumn("text"), ExportColumn("number", INTEGER))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('\r\n",=\t;'))
 
 

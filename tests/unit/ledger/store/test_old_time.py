@@ -15,10 +15,13 @@ from gpuledger.ledger.report.grouping import Party, party_text
 from gpuledger.ledger.report.price_entries import GPU_HOUR, price_parser
 from gpuledger.ledger.report.ranges import ReportRange
 from gpuledger.ledger.report.settings import ROW, SPREAD, Prices
+from gpuledger.ledger.store import old_time
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.store.schema import BEGUN, migrate_schema
+from gpuledger.ledger.time.account import OWNER
 from gpuledger.ledger.watched_time import HOUR, QUARTER, pack_seconds
+from gpuledger.model.session import IDLE
 from gpuledger.model.workload import Workload
 
 HOURS = 10
@@ -94,3 +97,19 @@ def test_an_hour_in_which_a_gpu_is_cut_has_the_time_of_both_layouts(folded: Path
         if line.gpu_microseconds
     }
     assert hours == {"ann": Fraction(1, 2), "bob": Fraction(1, 4), "idle": Fraction(1, 4)}
+
+
+@pytest.mark.parametrize("collected", [1, 2, 4096])
+def test_hours_sum_to_the_same_time_however_many_are_collected(
+    folded: Path, monkeypatch: pytest.MonkeyPatch, collected: int
+) -> None:
+    monkeypatch.setattr(old_time, "_COLLECTED", collected)
+    with closing(sqlite3.connect(folded)) as connection:
+        # Every other hour differs: its owner was there for a quarter of an hour.
+        quarter = pack_seconds((1 << QUARTER) - 1)
+        connection.execute("UPDATE hour_times SET resident = ? WHERE quarter / 4 % 2", (quarter,))
+        connection.commit()
+    with closing(History(folded)) as history:
+        times = list(old_time.old_gpu_time(history, FIRST, FIRST + 4 * HOURS))
+    found = {one.account: one.allocation / MICROSECONDS_PER_HOUR for one in times}
+    assert found == {OWNER: 5 * 0.5 + 5 * 0.25, IDLE: 5 * 0.5 + 5 * 0.75}

@@ -9,7 +9,7 @@ from re import DOTALL, IGNORECASE
 from re import compile as pattern
 
 from gpuledger.model.devices import Device
-from gpuledger.model.text import MAX_NAME_LENGTH, clean_name
+from gpuledger.model.text import clean_name
 from gpuledger.model.workload import UNKNOWN, Workload
 
 
@@ -170,7 +170,7 @@ def _command(name: str, executable: str, comm: str) -> str:
     may_have_arguments = any(char.isspace() for char in name)
     known = _base_name(executable) or comm
     command = known if may_have_arguments and known else program_name(name)
-    return clean_name((command or known)[-MAX_NAME_LENGTH:])
+    return clean_name(command or known)
 
 
 _QUOTED = pattern(r"\"([^\"]+)\"|'([^']+)'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
@@ -92,6 +92,18 @@ class _Found(NamedTuple):
     pod: PodAtWork | None
 
 
+class _Allocated:
+    """Allocations, and what is computed once for all Snapshots that have them."""
+
+    def __init__(self, allocations: Sequence[Allocation]) -> None:
+        self.allocations = allocations
+        self.by_device: dict[str, list[Allocation]] = {}
+        for item in allocations:
+            self.by_device.setdefault(item.device.uuid, []).append(item)
+        self.has_placeholder = any(is_placeholder(item.workload) for item in allocations)
+        self.lacks_users = any(item.workload.job and not item.workload.user for item in allocations)
+
+
 class OwnerLookup:
     """Assigns owners to the processes of one Snapshot per tick.
 
@@ -123,6 +135,7 @@ class OwnerLookup:
         self._working_before = self._working
         self._without_name: set[ProcessKey] = set()
         self._memory = MemoryFractions()
+        self._allocated = _Allocated(())
         # The allocations, which of them hold nothing, and the result.
         self._released: tuple[Sequence[Allocation], list[bool], tuple[Allocation, ...]] = ((), [], ())
         # Users of allocated jobs, by kind and job.
@@ -152,17 +165,15 @@ class OwnerLookup:
         self._resolved_before, self._resolved = self._resolved, {}
         self._working_before, self._working = self._working, {}
         allocations = self._memory.complete(allocations, snapshot.readings)
-        by_device: dict[str, list[Allocation]] = {}
-        for item in allocations:
-            by_device.setdefault(item.device.uuid, []).append(item)
-        readings = tuple([self._assign_reading(reading, by_device) for reading in snapshot.readings])
+        if allocations is not self._allocated.allocations:
+            self._allocated = _Allocated(allocations)
+        allocated = self._allocated
+        readings = tuple([self._assign_reading(reading) for reading in snapshot.readings])
         if self._directory is not None:
             self._request_names(self._directory, readings, snapshot.unix)
-        if any(is_placeholder(item.workload) for item in allocations):
+        if allocated.has_placeholder:
             allocations = self._release_placeholders(allocations, readings)
-        if self._directory is not None and any(
-            item.workload.job and not item.workload.user for item in allocations
-        ):
+        if self._directory is not None and allocated.lacks_users:
             allocations = self._add_users(allocations, readings)
         is_same = allocations is snapshot.allocations and complete == snapshot.allocations_complete
         if is_same and same_objects(readings, snapshot.readings):
@@ -246,13 +257,13 @@ class OwnerLookup:
             self._devices = devices
         return self._devices
 
-    def _assign_reading(self, reading: Reading, by_device: Mapping[str, Sequence[Allocation]]) -> Reading:
+    def _assign_reading(self, reading: Reading) -> Reading:
         if not reading.processes:
             return reading
         uuid = reading.device.uuid
         found = [self._find_by_host(process) for process in reading.processes]
         working = self._working[uuid] = frozenset([one.pod for one in found if one.pod])
-        device = DeviceEvidence(by_device.get(uuid, ()), working)
+        device = DeviceEvidence(self._allocated.by_device.get(uuid, ()), working)
         if working != self._working_before.get(uuid):
             self._resolved_before = {
                 key: known for key, known in self._resolved_before.items() if key[0] != uuid

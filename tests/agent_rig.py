@@ -18,7 +18,7 @@ import httpx
 import yaml
 
 from running import Program
-from scripted_target import Answer
+from scripted_target import Answer, Target
 from write_helpers import Action, Post, ScriptedReceiver, until
 from write_request import series_of, unpacked
 
@@ -65,8 +65,8 @@ async def _accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None
 
 
 class Agents:
-    """Successive agent processes on the same queue, started with `program`. `disk`: limits of the queue;
-    `prepared`: see prepared.py.
+    """Successive agent processes on the same queue, started with `program`. Without a `target` nothing
+    responds; `disk`: limits of the queue; `prepared`: see prepared.py.
 
     Samples that an agent may not have accepted: `in_flight`, the targets' last samples at each end of an
     agent, and `failed`, the number of responses that came after the scrape timeout.
@@ -75,7 +75,7 @@ class Agents:
     def __init__(
         self,
         folder: Path,
-        targets_port: int,
+        target: Target | None,
         url: str,
         program: Sequence[str] = OURS,
         env: Mapping[str, str] | None = None,
@@ -84,8 +84,10 @@ class Agents:
         *,
         prepared: bool = False,
     ) -> None:
-        endpoints = [{"address": f"127.0.0.1:{targets_port}", "path": path} for path in TARGETS]
-        target = {"targetName": "t", "type": "StaticEndpoints", "endpoints": endpoints}
+        self._target = target
+        address = f"127.0.0.1:{target.port if target else 1}"
+        endpoints = [{"address": address, "path": path} for path in TARGETS]
+        job = {"targetName": "t", "type": "StaticEndpoints", "endpoints": endpoints}
         receiver = {
             "url": url,
             "name": "one",
@@ -97,7 +99,7 @@ class Agents:
         self.file.write_text(
             yaml.safe_dump(
                 {
-                    "features": {"openAgent": {"globalInterval": interval, "targets": [target]}},
+                    "features": {"openAgent": {"globalInterval": interval, "targets": [job]}},
                     "remote_write": [receiver],
                 }
             )
@@ -149,8 +151,13 @@ class Agents:
         self.program.process.kill()
         self.program.process.wait()
         self.stop()
+        self.add_in_flight(targets)
         self.start(self._start_command)
-        # The new agent has not scraped yet.
+
+    def add_in_flight(self, targets: CountingTargets) -> None:
+        """Add the last samples after the end of an agent: the target can answer its last requests later."""
+        if self._target is not None:
+            self._target.wait_until_idle()
         self.in_flight |= set(targets.exported.items())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import time
 from collections import Counter
@@ -9,7 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Condition, Thread
+from typing import Any
+
+from running import PATIENCE
 
 TEXT = "text/plain; version=0.0.4"
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -22,6 +26,31 @@ class Answer:
     status: int = 200
     delay: float = 0.0
     headers: tuple[tuple[str, str], ...] = ()
+
+
+class _Server(ThreadingHTTPServer):
+    """Knows which of its connections are open."""
+
+    daemon_threads = True
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
+        self.open: set[Any] = set()
+        self.changed = Condition()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self.changed:
+            self.open.add(client_address)
+            self.changed.notify_all()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self.changed:
+                self.open.discard(client_address)
+                self.changed.notify_all()
 
 
 class Target:
@@ -68,13 +97,21 @@ class Target:
                 except OSError:
                     self.close_connection = True
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(Handler)
         if context is not None:
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_address[1]
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self._thread.start()
+
+    def wait_until_idle(self) -> None:
+        """Wait until all requests are answered, also those of a client that has ended since."""
+        server = self._server
+        with server.changed:
+            # Connections are accepted in their order.
+            with socket.create_connection(("127.0.0.1", self.port)) as last:
+                assert server.changed.wait_for(lambda: last.getsockname() in server.open, PATIENCE)
+            assert server.changed.wait_for(lambda: not server.open, PATIENCE)
 
     def close(self) -> None:
         self._server.shutdown()

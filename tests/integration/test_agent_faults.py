@@ -99,7 +99,7 @@ def test_receiver_outages_and_kill_dash_nine_lose_no_accepted_sample(
             await asyncio.to_thread(agents.stop)
 
     with scripted(targets.answer) as target:
-        agents = Agents(tmp_path, target.port, receiver.url)
+        agents = Agents(tmp_path, target, receiver.url)
         lost = lost_samples("receiver down, failing, three kill -9", targets, receiver, agents, run(agents))
     assert len(lost - agents.in_flight) <= agents.failed
     # The batch that was being sent at a kill is sent again.
@@ -143,7 +143,7 @@ def test_a_full_disk_loses_nothing_that_fits_in_memory(
         await drain_and_stop(receiver, agents)
 
     with scripted(targets.answer) as target, small_disk(tmp_path / "queue") as (within, disk):
-        agents = Agents(tmp_path, target.port, receiver.url, (*within, *OURS))
+        agents = Agents(tmp_path, target, receiver.url, (*within, *OURS))
         lost = lost_samples("disk full", targets, receiver, agents, run(agents, disk / "ballast"))
     assert len(lost) <= agents.failed
     assert count_reorderings(receiver.arrived) == 0
@@ -156,7 +156,7 @@ def test_an_agent_starts_on_a_full_disk_and_delivers_its_queue(
     async def run(agents: Agents, ballast: Path, command: Sequence[str]) -> None:
         await wait_for_scrapes(targets, 5)
         agents.stop()
-        agents.in_flight |= set(targets.exported.items())
+        agents.add_in_flight(targets)
         fill_disk(ballast)
         agents.start(command)
         await wait_for_scrapes(targets, 5)
@@ -166,7 +166,7 @@ def test_an_agent_starts_on_a_full_disk_and_delivers_its_queue(
 
     with scripted(targets.answer) as target, small_disk(tmp_path / "queue") as (within, disk):
         command = (*within, *OURS)
-        agents = Agents(tmp_path, target.port, receiver.url, command)
+        agents = Agents(tmp_path, target, receiver.url, command)
         lost = lost_samples(
             "full at the start", targets, receiver, agents, run(agents, disk / "ballast", command)
         )
@@ -199,9 +199,7 @@ def test_a_read_only_queue_loses_nothing_that_fits_in_memory(home: Path, receive
         await drain_and_stop(receiver, agents)
 
     with scripted(targets.answer) as target:
-        agents = Agents(
-            home, target.port, receiver.url, unprivileged_command("agent"), environment(home), **SMALL
-        )
+        agents = Agents(home, target, receiver.url, unprivileged_command("agent"), environment(home), **SMALL)
         lost = lost_samples("queue read-only", targets, receiver, agents, run(agents))
     assert lost == set()
     assert count_reorderings(receiver.arrived) == 0
@@ -215,7 +213,7 @@ def test_an_unwritable_queue_directory_is_an_error_in_one_line(
 ) -> None:
     (home / "queue").mkdir()
     (home / "queue").chmod(0o500)
-    agents = Agents(home, 1, receiver.url, unprivileged_command("agent"), environment(home))
+    agents = Agents(home, None, receiver.url, unprivileged_command("agent"), environment(home))
     assert agents.program.process.wait(60) == 1
     agents.stop()
     (logged,) = [line for line in agents.program.lines if line.startswith("gpuledger:")]
@@ -232,7 +230,7 @@ def test_a_damaged_queue_loses_and_counts_only_the_damaged_records(
     async def run(agents: Agents) -> None:
         await wait_for_scrapes(targets, 20)
         assert agents.stop() == 0
-        agents.in_flight |= set(targets.exported.items())
+        agents.add_in_flight(targets)
         (segment,) = (agents.queue / "one").glob("*.blocks")
         content = bytearray(segment.read_bytes())
         half = len(content) // 2
@@ -248,7 +246,7 @@ def test_a_damaged_queue_loses_and_counts_only_the_damaged_records(
 
     dropped: list[float] = []
     with scripted(targets.answer) as target:
-        agents = Agents(tmp_path, target.port, receiver.url)
+        agents = Agents(tmp_path, target, receiver.url)
         lost = lost_samples("damaged queue", targets, receiver, agents, run(agents))
     lost -= agents.in_flight
     # The eight damaged bytes belong to at most two records.
@@ -296,7 +294,7 @@ def test_without_file_descriptors_open_connections_continue_and_the_rest_recover
             await asyncio.to_thread(agents.stop)
 
     with scripted(answer) as target:
-        agents = Agents(tmp_path, target.port, receiver.url, **SMALL)
+        agents = Agents(tmp_path, target, receiver.url, **SMALL)
         lost = lost_samples("no descriptors", targets, receiver, agents, run(agents))
     assert lost == set()
     assert count_reorderings(receiver.arrived) == 0
@@ -331,7 +329,7 @@ def test_out_of_memory_the_agent_continues_or_restarts_and_accepted_samples_arri
         await drain_and_stop(receiver, agents)
 
     with scripted(targets.answer) as target:
-        agents = Agents(tmp_path, target.port, receiver.url, **SMALL)
+        agents = Agents(tmp_path, target, receiver.url, **SMALL)
         lost = lost_samples("no memory", targets, receiver, agents, run(agents))
     begun, ended = exhausted
     # One response can be in flight at either end.

@@ -65,14 +65,14 @@ def test_an_agent_stops_cleanly_on_sigterm_in_every_phase(
     async def run() -> Agents:
         command = (sys.executable, str(PROGRAM), f"agent/{phase}", str(times), "agent")
         async with receiving(receiver):
-            agents = Agents(tmp_path, target.port, receiver.url, command, interval="1s", prepared=True)
+            agents = Agents(tmp_path, target, receiver.url, command, interval="1s", prepared=True)
             try:
                 assert await asyncio.to_thread(agents.program.process.wait, PATIENCE) == 0
                 await asyncio.to_thread(agents.stop)
                 output = "\n".join(agents.program.lines)
                 assert "Traceback" not in output
                 assert "stopping" in output
-                agents.in_flight |= set(targets.exported.items())
+                agents.add_in_flight(targets)
                 agents.start(OURS)
                 await wait_for_scrapes(targets, 2)
                 await until(lambda: len(receiver.arrived) >= len(TARGETS), "samples to arrive")

@@ -111,8 +111,8 @@ def resolve_owner(
     the owner, or the outermost one that the same index knows: pods of one cluster do not contain each other,
     but a pod can name a cgroup below its own after another. If none is known, the Device may name the owner:
     an Allocation with the same pod UID; the pod that alone has the Device, if no other pod has a process
-    there. That pod also owns a compute process of which the host knows nothing, if it works there, and a
-    container that its runtime on this machine does not know: it runs inside the pod.
+    there. That pod also owns a compute process of which the host knows nothing, if it works there or nobody
+    can be seen, and a container that its runtime on this machine does not know: it runs inside the pod.
     """
     innermost = found[0]
     in_login = len(found) > 1 and found[-1].kind == "user"
@@ -131,7 +131,9 @@ def resolve_owner(
     if _is_unnamed_container(found[-1]):
         outer = _unnamed_container(found[-1], facts, device, started, in_login=in_login)
         return outer if len(found) == 1 else _outside(outer, innermost)
-    if innermost.missing in UNSEEN and computes and device.pods:
+    # In its own pid namespace the program sees nobody at work: the Allocation is all that is known.
+    is_blind = innermost.missing == "pid_namespace"
+    if innermost.missing in UNSEEN and computes and (device.pods or is_blind):
         only = device.only_pod()
         if only is not None and _works_alone(device, only):
             return replace(only, user=innermost.user)

@@ -230,9 +230,9 @@ def test_what_runs_on_the_machine_is_not_billed_to_the_pod_that_has_the_gpu(
 
 def test_a_process_that_cannot_be_read_may_be_of_the_pod_that_has_the_gpu(tmp_path: Path) -> None:
     node = Machine(tmp_path, SPACE)
-    unseen = replace(BOX, host=HostFacts(BOX.host.start, missing="pid_namespace"))
+    unseen = replace(BOX, host=HostFacts(BOX.host.start, missing="permission"))
     state = node.ticks(60, unseen)
-    assert node.owners() == {1: ("unknown", "", "pid_namespace")}
+    assert node.owners() == {1: ("unknown", "", "permission")}
     assert held(state)["space-7"] == 0
 
 

@@ -81,10 +81,10 @@ def open_owner_indexes(
     host = build_settings(HostSettings, values)
     kubernetes = build_settings(KubernetesSettings, values)
     opened = _Opened()
-    pods: Callable[[], Pods] = lambda: NO_PODS  # noqa: E731  (replaced below)
     is_enabled = is_kubernetes_enabled(kubernetes, environment)
-    if is_enabled:
-        pods = _open_kubernetes(opened, values, host, node, environment, clock)
+    pods: Callable[[], Pods] = (
+        _open_kubernetes(opened, values, host, node, environment, clock) if is_enabled else lambda: NO_PODS
+    )
     slurm = _open_slurm(opened, build_settings(SlurmSettings, values), host, clock, users)
 
     def jobs() -> SlurmJobs:

@@ -12,6 +12,7 @@ from typing import Final
 from gpuledger.dialects.smi.emulated_row import emulate_row
 from gpuledger.dialects.smi.fields import column_family, declare_smi_family
 from gpuledger.model.devices import Gpu
+from gpuledger.model.enumeration_words import FABRIC_STATES, RECOVERY_ACTIONS
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.quantities import COLUMNS
 from gpuledger.model.snapshot import Snapshot
@@ -29,24 +30,10 @@ _WORDS: Final = {
     "exclusive_process": 3,
 }
 
-# Fields with the words of an NVML enumeration (nvmlDeviceGpuRecoveryAction_t, nvmlGpuFabricState_t). Other
-# words have no value, even if they contain digits.
-_RECOVERY: Final = {
-    "none": 0,
-    "reset": 1,
-    "gpu reset": 1,
-    "reboot": 2,
-    "node reboot": 2,
-    "drain p2p": 3,
-    "drain and reset": 4,
-    "recover imex domain": 5,
-    "bus reset": 6,
-    "system reboot": 7,
-}
-_FABRIC: Final = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
+# Fields with the words of an NVML enumeration. Other words have no value, even if they contain digits.
 _ENUMERATIONS: Final[Mapping[str, Mapping[str, int]]] = {
-    "gpu_recovery_action": _RECOVERY,
-    "fabric.state": _FABRIC,
+    "gpu_recovery_action": RECOVERY_ACTIONS,
+    "fabric.state": FABRIC_STATES,
 }
 
 # Hexadecimal according to `--help-query-gpu`, even without the prefix 0x.

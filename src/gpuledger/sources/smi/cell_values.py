@@ -5,6 +5,7 @@ from __future__ import annotations
 from re import compile as pattern
 
 from gpuledger.model import quantities as q
+from gpuledger.model.enumeration_words import FABRIC_STATES, RECOVERY_ACTIONS
 from gpuledger.model.quantities import PERFORMANCE_STATE, Quantity
 from gpuledger.sources.findings import SourceFindings
 
@@ -88,19 +89,8 @@ _WORDS: dict[Quantity, dict[str, int]] = {
         "host vgpu": 3,
         "host vsga": 4,
     },
-    q.RECOVERY_ACTION: {
-        "none": 0,
-        "reset": 1,
-        "gpu reset": 1,
-        "reboot": 2,
-        "node reboot": 2,
-        "drain p2p": 3,
-        "drain and reset": 4,
-        "recover imex domain": 5,
-        "bus reset": 6,
-        "system reboot": 7,
-    },
-    q.FABRIC_STATE: {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3},
+    q.RECOVERY_ACTION: RECOVERY_ACTIONS,
+    q.FABRIC_STATE: FABRIC_STATES,
 }
 # Sentinels for counts, which have no other upper bound: 32 one-bits, and the lowest 64-bit blank value.
 _ALL_ONES = 2**32 - 1

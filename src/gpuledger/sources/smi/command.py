@@ -65,14 +65,7 @@ class CommandRunner:
                 return CommandResult(exit_code=-1, not_started=STUCK, detail=detail)
             self._stuck = None
         try:
-            process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**os.environ, "LC_ALL": "C"},
-                start_new_session=True,
-            )
+            process = start_command(words, stderr=subprocess.PIPE)
         except (OSError, ValueError) as error:
             # ValueError: a word with a NUL in it.
             return CommandResult(exit_code=-1, not_started=type(error).__name__, detail=str(error))
@@ -92,6 +85,18 @@ class CommandRunner:
                 self._stuck = process
         code = -signal.SIGKILL if process.returncode is None else process.returncode
         return CommandResult(bytes(out[:MAX_OUTPUT_BYTES]), bytes(err), code, timed_out, overran)
+
+
+def start_command(words: tuple[str, ...], stderr: int) -> subprocess.Popen[bytes]:
+    """Start a command in its own process group, in English. Raises OSError and ValueError."""
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env={**os.environ, "LC_ALL": "C"},
+        start_new_session=True,
+    )
 
 
 def _wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> bool:

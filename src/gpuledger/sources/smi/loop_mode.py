@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import IO, Final, Protocol
 
-from gpuledger.sources.smi.command import MAX_OUTPUT_BYTES, Command, CommandResult, kill_group
+from gpuledger.sources.smi.command import MAX_OUTPUT_BYTES, Command, CommandResult, kill_group, start_command
 
 log = logging.getLogger("gpuledger.smi")
 
@@ -45,14 +45,7 @@ class LoopProcess:
         self._report: bytes | None = None
         self._ended = False
         self._arrived: list[float] = []
-        self._process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "LC_ALL": "C"},
-            start_new_session=True,
-        )
+        self._process = start_command(words, stderr=subprocess.DEVNULL)
         assert self._process.stdout is not None
         reading = Thread(target=self._read, args=(self._process.stdout,), name="nvidia-smi loop", daemon=True)
         reading.start()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from gpuledger.ledger.books.exporting import books_id
 from gpuledger.ledger.books.work_folder import work_folder
 from gpuledger.ledger.store.history import open_read_only
-from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, MIGRATIONS
+from gpuledger.ledger.store.schema import APPLICATION_ID, BOOKS_ID, MIGRATIONS, meta_value
 from gpuledger.ledger.store.state_directory import LedgerLock
 from gpuledger.model.errors import GpuledgerError
 
@@ -63,8 +63,8 @@ def _require_this_version(source: sqlite3.Connection, file: Path) -> None:
 
 
 def _last_posting(connection: sqlite3.Connection) -> float:
-    row = connection.execute("SELECT value FROM meta WHERE key = 'unix'").fetchone()
-    return 0.0 if row is None else float(row[0])
+    found = meta_value(connection, "unix")
+    return 0.0 if found is None else float(found)
 
 
 def _copy(source: sqlite3.Connection, written: Path) -> None:
@@ -122,8 +122,8 @@ def _facts_of(target: Path) -> tuple[Any, float] | None:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             if connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
                 return None
-            row = connection.execute("SELECT value FROM meta WHERE key = ?", (BOOKS_ID,)).fetchone()
-            return ("" if row is None else row[0]), _last_posting(connection)
+            found = meta_value(connection, BOOKS_ID)
+            return ("" if found is None else found), _last_posting(connection)
     except sqlite3.Error:
         return None
 

@@ -40,7 +40,7 @@ from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.grouping import find_grouping, party_from_text, party_text
 from gpuledger.ledger.report.ranges import ReportRange
 from gpuledger.ledger.store.history import History
-from gpuledger.ledger.store.schema import BEGUN, BOOKS_ID, MIGRATIONS
+from gpuledger.ledger.store.schema import BEGUN, BOOKS_ID, MIGRATIONS, meta_value
 from gpuledger.ledger.store.time_sums import gpu_sights
 from gpuledger.ledger.watched_time import MICRO, QUARTER, unpack_seconds
 from gpuledger.model.errors import GpuledgerError
@@ -72,12 +72,12 @@ class ExportScope:
 
 def books_id(connection: sqlite3.Connection, file: Path) -> str:
     """The id of a ledger. Raises GpuledgerError if an earlier version wrote it, sqlite3.Error if damaged."""
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (BOOKS_ID,)).fetchone()
-    if row is None:
+    found = meta_value(connection, BOOKS_ID)
+    if found is None:
         raise GpuledgerError(
             f"{file} has no id yet: start `gpuledger serve` of this version once, which gives it one"
         )
-    return str(row[0])
+    return str(found)
 
 
 def export_ledger(history: History, scope: ExportScope, folder: Path) -> Manifest:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from gpuledger.ledger.books.person import PersonName
 from gpuledger.ledger.books.work_folder import is_write_error
-from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS
+from gpuledger.ledger.store.schema import APPLICATION_ID, MIGRATIONS, meta_value
 from gpuledger.ledger.store.state_directory import LedgerLock
 from gpuledger.ledger.store.store import restart_counters
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -85,7 +85,7 @@ def forget_person(file: Path, name: str, pseudonym: str = "") -> Forgotten:
                 raise GpuledgerError(f"{file} is being read by another program: wait until it is done")
             person = _person_of(connection, name, pseudonym or _new_pseudonym(name))
             rows = _replace_all(connection, person)
-            is_unfinished = _meta(connection, _UNFINISHED) is not None
+            is_unfinished = meta_value(connection, _UNFINISHED) is not None
             if is_unfinished:
                 # Of the killed command, if there is nothing left to replace.
                 used = person.pseudonym if rows else _made_pseudonyms(connection)[-1]
@@ -113,11 +113,6 @@ def _rebuild(connection: sqlite3.Connection, file: Path, pseudonym: str) -> None
     connection.execute("DELETE FROM meta WHERE key = ?", (_UNFINISHED,))
 
 
-def _meta(connection: sqlite3.Connection, key: str) -> str | None:
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    return None if row is None else str(row[0])
-
-
 def _new_pseudonym(name: str) -> str:
     """Random digits after a word that does not have the name in it."""
     digits = "".join(str(byte % 10) for byte in os.urandom(10))
@@ -127,7 +122,7 @@ def _new_pseudonym(name: str) -> str:
 
 def _made_pseudonyms(connection: sqlite3.Connection) -> list[str]:
     """The pseudonyms that `forget_person` made here before: a person can get the same one again."""
-    return [str(one) for one in json.loads(_meta(connection, _PSEUDONYMS) or "[]")]
+    return [str(one) for one in json.loads(meta_value(connection, _PSEUDONYMS) or "[]")]
 
 
 def _check_names(name: str, pseudonym: str) -> None:

@@ -21,6 +21,7 @@ from gpuledger.ledger.store.presence import (
     party_of_session,
     session_lives,
 )
+from gpuledger.ledger.store.schema import meta_value
 from gpuledger.ledger.store.time_history import TimeReader
 from gpuledger.ledger.watched_time import MICRO, MINUTE, QUARTER, pack_seconds
 
@@ -215,9 +216,9 @@ def microseconds(begins: float, ends: float) -> int:
 
 def times_from(connection: Connection) -> int | None:
     """The first quarter with times that are not folded; None if there never were any."""
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (TIMES_FROM,)).fetchone()
-    if row is not None:
-        return int(row[0])
+    found = meta_value(connection, TIMES_FROM)
+    if found is not None:
+        return int(found)
     begun = connection.execute(
         "SELECT min(first) FROM (SELECT min(begun) AS first FROM usage WHERE ended IS NOT NULL"
         " UNION ALL SELECT min(begun) FROM usage WHERE ended IS NULL"

@@ -8,14 +8,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from gpuledger.host.time_zone import machine_time_zone, named_time_zone
-from gpuledger.ledger.store.schema import EARLIER_ZONES, TIME_FROM, ZONE
+from gpuledger.ledger.store.schema import EARLIER_ZONES, TIME_FROM, ZONE, meta_value
 from gpuledger.ledger.watched_time import QUARTERS_PER_HOUR
 from gpuledger.ledger.zone_hours import hour_begins, hour_ends
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
-
-_META = "SELECT value FROM meta WHERE key = ?"
 
 
 class CellBounds(Protocol):
@@ -36,12 +34,12 @@ class HourCells:
     """
 
     def __init__(self, connection: Connection, zone: tzinfo) -> None:
-        time_from = _meta_value(connection, TIME_FROM)
+        time_from = meta_value(connection, TIME_FROM)
         # The first quarter of each zone, in order; None is unix time.
         self._zones: list[tuple[int, tzinfo | None]] = [(0, None)]
         if time_from is not None:
             begins = int(str(time_from))
-            for until, name in json.loads(str(_meta_value(connection, EARLIER_ZONES) or "[]")):
+            for until, name in json.loads(str(meta_value(connection, EARLIER_ZONES) or "[]")):
                 if until > begins:
                     self._zones.append((begins, _zone(name)))
                     begins = until
@@ -69,24 +67,19 @@ class HourCells:
 
 def stored_hour_cells(connection: Connection) -> HourCells:
     """The hours of a ledger file, by the time zone stored in it. Raises sqlite3.Error."""
-    return HourCells(connection, _zone(str(_meta_value(connection, ZONE) or "")))
+    return HourCells(connection, _zone(str(meta_value(connection, ZONE) or "")))
 
 
 def update_zone(connection: Connection, name: str, quarter: int) -> None:
     """Store the name of the time zone if it has changed; the new one counts from this quarter on."""
-    before = _meta_value(connection, ZONE)
+    before = meta_value(connection, ZONE)
     if before == name:
         return
     if before is not None:
-        earlier = json.loads(str(_meta_value(connection, EARLIER_ZONES) or "[]"))
+        earlier = json.loads(str(meta_value(connection, EARLIER_ZONES) or "[]"))
         text = json.dumps([*earlier, [quarter, before]])
         connection.execute("REPLACE INTO meta VALUES (?, ?)", (EARLIER_ZONES, text))
     connection.execute("REPLACE INTO meta VALUES (?, ?)", (ZONE, name))
-
-
-def _meta_value(connection: Connection, key: str) -> object:
-    row = connection.execute(_META, (key,)).fetchone()
-    return None if row is None else row[0]
 
 
 @lru_cache(8)

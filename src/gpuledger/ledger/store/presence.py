@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpuledger.ledger.report.grouping import Party, party_of
 from gpuledger.ledger.service_processes import is_service
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, owner_from_row, workload_from_text
-from gpuledger.ledger.store.schema import ACTIVITY_FROM
+from gpuledger.ledger.store.schema import ACTIVITY_FROM, meta_value
 from gpuledger.ledger.watched_time import HOUR, MINUTE, QUARTER, seconds_within
 from gpuledger.model.workload import UNKNOWN
 
@@ -109,8 +109,8 @@ def allocation_cells(
 
 def activity_from(connection: Connection) -> float:
     """The unix seconds from which the file says in which seconds activity was unknown."""
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (ACTIVITY_FROM,)).fetchone()
-    return 0.0 if row is None else float(row[0])
+    found = meta_value(connection, ACTIVITY_FROM)
+    return 0.0 if found is None else float(found)
 
 
 def old_seconds(quarter: int, known_from: float) -> int:

@@ -6,7 +6,7 @@ seconds, `*_at` are seconds on the source's clock, `age` counts back from the la
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -303,3 +303,9 @@ def migrate_schema(connection: Connection) -> None:
             f"BEGIN IMMEDIATE;{script};PRAGMA application_id={APPLICATION_ID};"
             f"PRAGMA user_version={number};COMMIT;"
         )
+
+
+def meta_value(connection: Connection, key: str) -> Any:
+    """The value of a key of `meta`; None if it is not there. Raises sqlite3.Error."""
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return None if row is None else row[0]

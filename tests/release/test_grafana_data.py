@@ -14,9 +14,11 @@ import pytest
 from dashboards import DASHBOARDS, EVERYTHING, FIXED, GRAFANA, batch_node, each_dashboard, substituted
 from release import grafana
 from running import Prometheus, prometheus, serving, wait_until
+from stack import copy_rules
 
 CONFIG = """
-global: {{scrape_interval: 500ms}}
+global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}
+rule_files: {rules}
 scrape_configs:
   - job_name: gpuledger
     static_configs:
@@ -68,7 +70,8 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
         for name, (arguments, env) in kinds.items():
             server = running.enter_context(serving(*arguments, *fast, env=env))
             addresses[name] = f"127.0.0.1:{server.port}"
-        real = running.enter_context(prometheus(CONFIG.format(**addresses)))
+        rules = copy_rules(tmp_path_factory.mktemp("rules"), "500ms")
+        real = running.enter_context(prometheus(CONFIG.format(rules=rules, **addresses)))
         real.wait_query("count(up == 1) == 3")
         real.wait_query("min(count_over_time(gpuledger_ticks_total[5m])) > 15")
         yield real

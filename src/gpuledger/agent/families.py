@@ -96,8 +96,15 @@ _OF_GROUPS: Final[tuple[tuple[str, str, Callable[[GroupTotals], float]], ...]] =
     ),
     (
         "duplicate_samples_total",
-        "Samples omitted because their series occurred before on the same page.",
+        "Samples omitted because their series occurred before on the same page, or belongs to the scrape "
+        "report (up, scrape_*).",
         lambda totals: totals.duplicates,
+    ),
+    (
+        "future_samples_total",
+        "Samples dropped because their timestamp on the page is later than the scrape by more than "
+        "timestampAheadLimit.",
+        lambda totals: totals.ahead,
     ),
 )
 FAILURES = declare_family(
@@ -113,6 +120,11 @@ _OF_RECEIVERS: Final[tuple[tuple[str, str, Callable[[ReceiverState], float | Non
         "queue_samples",
         "Queued samples: accepted and neither delivered nor dropped.",
         lambda state: state.queued_samples,
+    ),
+    (
+        "refused_series",
+        "Series of which the receiver refused the last sample; the log names one of them.",
+        lambda state: state.refused_series,
     ),
     ("queue_bytes", "Size of the queued samples, compressed.", lambda state: state.queued_bytes),
     ("queue_disk_bytes", "Size of the queue's files.", lambda state: state.disk_bytes),

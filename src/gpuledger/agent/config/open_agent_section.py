@@ -13,7 +13,7 @@ from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, En
 from gpuledger.agent.relabel.rule_parser import read_relabel_rules
 from gpuledger.agent.relabel.rules import RelabelRules
 from gpuledger.agent.scrape.series_labels import LabelLimits
-from gpuledger.agent.scrape.settings import BODY_LIMIT, ScrapeSettings, Target
+from gpuledger.agent.scrape.settings import AHEAD_LIMIT, BODY_LIMIT, ScrapeSettings, Target
 from gpuledger.host.yaml_nodes import YamlNode
 from gpuledger.kubernetes.objects import LabelExpression, LabelSelector, NamespaceSelector
 from gpuledger.model.errors import unknown_name_error
@@ -107,11 +107,12 @@ _TARGET_KEYS: Final = (
 _ENDPOINT_KEYS: Final = (
     *("port", "address", "path", "interval", "timeout", "scheme", "params", "addNodeLabel"),
     *("tlsConfig", "basicAuth", "authorization", "credentialsOverHttp", "followRedirects"),
-    *("honorLabels", "honorTimestamps", "metricRelabelConfigs"),
+    *("honorLabels", "honorTimestamps", "timestampAheadLimit", "metricRelabelConfigs"),
     *("bodySizeLimit", "sampleLimit", "labelLimit", "labelNameLengthLimit", "labelValueLengthLimit"),
 )
 _count: Final = integer(0, 10**9)
 _interval: Final = duration(lowest=0.1)
+_ahead_limit: Final = duration()
 _DEFAULT_TIMEOUT: Final = 10.0
 
 
@@ -239,6 +240,7 @@ def _endpoint(keys: Mapping[str, YamlNode], common: _Common, rules: RelabelRules
         timeout=timeout,
         honor_labels=_honor(keys["honorLabels"]),
         honor_timestamps=keys["honorTimestamps"].parse(boolean, True),
+        ahead_limit=keys["timestampAheadLimit"].parse(_ahead_limit, AHEAD_LIMIT),
         body_limit=keys["bodySizeLimit"].parse(binary_size, BODY_LIMIT),
         sample_limit=keys["sampleLimit"].parse(_count, 0),
         label_limits=LabelLimits(

@@ -145,6 +145,12 @@ class ReceiverQueue:
         for item in items:
             self._remove(RecordTotals().plus(item.record), dropped)
 
+    def finish_partly(self, item: QueuedRecord, rejected: int) -> None:
+        """Count a record as delivered but for this number of samples, which the receiver rejected."""
+        self._remove(RecordTotals().plus(item.record))
+        if rejected:
+            self._count_dropped(state.REJECTED, rejected)
+
     def save_positions(self, points: PositionRow) -> None:
         """Save the position of each shard and delete finished segments."""
         # If this fails, more samples are sent again after a restart.
@@ -294,11 +300,13 @@ class ReceiverQueue:
         self.samples -= totals.samples
         self.bytes -= totals.bytes
         if dropped and totals.blocks:
-            self.dropped[dropped] += totals.samples
-            self._throttled_log.warn(
-                dropped,
-                f"{totals.samples} samples dropped: {_WHY[dropped]}; {self.dropped[dropped]} since the start",
-            )
+            self._count_dropped(dropped, totals.samples)
+
+    def _count_dropped(self, reason: str, samples: int) -> None:
+        self.dropped[reason] += samples
+        self._throttled_log.warn(
+            reason, f"{samples} samples dropped: {_WHY[reason]}; {self.dropped[reason]} since the start"
+        )
 
 
 def _segment_bytes(limits: DiskQueueLimits) -> int:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from gpuledger.agent.deliver.client import desired_shards
 from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
 from gpuledger.agent.deliver.records import Record
+from gpuledger.agent.deliver.refused_series import RefusedSeries
 from gpuledger.agent.deliver.sender import Sender, Sleep
 from gpuledger.agent.deliver.settings import ReceiverSettings
 from gpuledger.agent.deliver.state import STOPPED, ReceiverCounts, ReceiverState, ThrottledLog
@@ -40,6 +41,7 @@ class Receiver:
         self._sleep = sleep
         self._throttled_log = ThrottledLog(settings.name, clock)
         self._counts = ReceiverCounts()
+        self._refused = RefusedSeries(clock)
         try:
             self._queue = ReceiverQueue(folder, settings.queue, clock, self._throttled_log)
         except OSError as error:
@@ -62,7 +64,7 @@ class Receiver:
             chance=chance,
             sleep=sleep,
         )
-        self._sender = self._create_sender(settings)
+        self._sender = self._create_sender(settings, refused=self._refused)
         self._maintenance: asyncio.Task[None] | None = None
         # Only one sender at a time reads the queue.
         self._changing = asyncio.Lock()
@@ -95,7 +97,9 @@ class Receiver:
             taken = self._sender.in_flight
             config = settings.queue_config
             shards = min(max(self._sender.shards, config.min_shards), config.max_shards)
-            self._sender = self._create_sender(settings)
+            # Another URL or limit may accept what was refused.
+            self._refused = RefusedSeries(self._clock)
+            self._sender = self._create_sender(settings, refused=self._refused)
             self._sender.start(shards, taken)
 
     async def stop(self, drain_seconds: float) -> None:
@@ -127,6 +131,7 @@ class Receiver:
             corrupt_records=queue.corrupt_records,
             torn_tails=queue.segments.torn_tails,
             dropped=dict(queue.dropped),
+            refused_series=self._refused.count,
             **deepcopy(vars(self._counts)),
         )
 
@@ -149,6 +154,7 @@ class Receiver:
             await self._sleep(_MAINTENANCE_SECONDS)
             try:
                 self._queue.run_maintenance()
+                self._refused.forget_ended()
                 self._sender.fill_shards()
                 await self._sync()
                 await self._resize()

@@ -92,6 +92,38 @@ def join_records(records: Sequence[Record]) -> bytes:
     return encode_varint(sum(record.raw for record in records)) + b"".join(bodies)
 
 
+def decompress_record(record: Record) -> bytes:
+    """Return the record's WriteRequest."""
+    return bytes(cramjam.snappy.decompress_raw(encode_varint(record.raw) + record.body))
+
+
+def read_series(payload: bytes) -> Iterator[tuple[bytes, bytes, int]]:
+    """Return each series of a WriteRequest: the whole field, its encoded labels, its number of samples."""
+    start = 0
+    while start < len(payload):
+        end = _after_field(payload, start)
+        first = at = _content(payload, start)
+        while at < end and payload[at : at + 1] == _LABELS_TAG:
+            at = _after_field(payload, at)
+        labels, samples = payload[first:at], 0
+        while at < end:
+            at, samples = _after_field(payload, at), samples + 1
+        yield payload[start:end], labels, samples
+        start = end
+
+
+def decode_labels(labels: bytes) -> dict[str, str]:
+    """Return encoded labels as names and values."""
+    found, at = {}, 0
+    while at < len(labels):
+        end = _after_field(labels, at)
+        pair = labels[_content(labels, at) : end]
+        middle = _after_field(pair, 0)
+        found[pair[_content(pair, 0) : middle].decode()] = pair[_content(pair, middle) :].decode()
+        at = end
+    return found
+
+
 def encode_header(record: Record) -> bytes:
     """Return the bytes before the body."""
     shard, samples, raw, accepted, newest, body = record
@@ -146,6 +178,18 @@ def split_block(block: Block, most: int) -> Iterator[Block]:
             yield block._replace(payload=payload[start:at], samples=samples)
             start, fields, left = at, 0, left - samples
     yield block._replace(payload=payload[start:], samples=left)
+
+
+# Field 1 of a TimeSeries; field 2 are its samples.
+_LABELS_TAG: Final = b"\x0a"
+
+
+def _content(payload: bytes, at: int) -> int:
+    """Return the offset of the content of the length-delimited field that begins at `at`."""
+    at += 1
+    while payload[at] > 127:
+        at += 1
+    return at + 1
 
 
 def _after_field(payload: bytes, at: int) -> int:

@@ -4,63 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
+import cramjam
+
 from gpuledger.agent.deliver import state
 from gpuledger.agent.deliver.client import RemoteWriteClient, backoff_delay, must_retry, parse_retry_after
 from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
-from gpuledger.agent.deliver.records import join_records
+from gpuledger.agent.deliver.records import decode_labels, join_records
+from gpuledger.agent.deliver.refused_series import (
+    LEFT_OUT_SECONDS,
+    RefusalSearch,
+    RefusedSeries,
+    SeriesSample,
+)
 from gpuledger.agent.deliver.settings import ReceiverSettings
+from gpuledger.agent.deliver.shard_queue import ShardQueue
 from gpuledger.agent.deliver.state import ReceiverCounts, ThrottledLog
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse
 from gpuledger.model.source import Clock
-
-
-class ShardQueue:
-    """Records dequeued for one shard that are neither delivered nor dropped yet."""
-
-    def __init__(self) -> None:
-        self.pending: deque[QueuedRecord] = deque()
-        self.samples = 0
-        # Failures since the last response.
-        self.failures = 0
-        # Set when a batch may be ready.
-        self.changed = asyncio.Event()
-
-    def append(self, item: QueuedRecord) -> None:
-        """Append a record."""
-        self.pending.append(item)
-        self.samples += item.record.samples
-
-    def next_batch(self, most: int) -> list[QueuedRecord]:
-        """Return the first records with at most `most` samples together, but at least one record."""
-        found: list[QueuedRecord] = []
-        samples = 0
-        for item in self.pending:
-            samples += item.record.samples
-            if found and samples > most:
-                break
-            found.append(item)
-        return found
-
-    def remove(self, items: Sequence[QueuedRecord]) -> None:
-        """Remove these records, which must be the first ones."""
-        for item in items:
-            first = self.pending.popleft()
-            assert first is item
-            self.samples -= item.record.samples
-
-    def done_position(self, read_position: int) -> int:
-        """Return the position before which all records of this shard are delivered or dropped."""
-        return self.pending[0].position if self.pending else read_position
-
+from gpuledger.model.text import clean_name
 
 _LOG = logging.getLogger(__name__)
 Sleep = Callable[[float], Awaitable[object]]
-# Statuses that can be caused by some of a batch's samples: the batch is split to find them.
+# Statuses that some of a batch's samples can cause.
 _SPLIT_STATUSES: Final = frozenset({400, 409, 413, 422})
 
 
@@ -80,6 +50,7 @@ class Sender:
         throttled_log: ThrottledLog,
         chance: Callable[[], float],
         sleep: Sleep,
+        refused: RefusedSeries,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -88,6 +59,7 @@ class Sender:
         self._throttled_log = throttled_log
         self._chance = chance
         self._sleep = sleep
+        self._refused = refused
         self._client = RemoteWriteClient(settings, clock)
         config = settings.queue_config
         self._most = config.max_samples_per_send
@@ -196,40 +168,71 @@ class Sender:
         return False
 
     async def _deliver(self, shard: ShardQueue) -> None:
-        """Send a batch until each of its records is delivered or dropped.
-
-        A rejected batch is split in halves until only the records that cause the rejection are dropped.
-        """
-        parts: list[Sequence[QueuedRecord]] = [shard.next_batch(self._most)]
-        delivered = rejected = False
-        while parts:
-            part = self._drop_expired(shard, parts.pop())
-            if not part:
-                continue
-            response = await self._send(part)
+        """Send a batch until each of its records is delivered or dropped."""
+        part: Sequence[QueuedRecord] = shard.next_batch(self._most)
+        while part := self._drop_expired(shard, part):
+            if any(map(self._refused.concerns, part)):
+                await self._deliver_by_series(shard, part)
+                return
+            body = join_records([item.record for item in part])
+            response = await self._send(body, sum(item.record.samples for item in part))
             if response is None:
                 await self._back_off(shard)
-                parts.append(part)
+                continue
+            shard.failures = 0
+            if response.status in _SPLIT_STATUSES:
+                await self._deliver_by_series(shard, part, response)
+            elif response.status < 300:
+                self._counts.refusing = False
+                self._finish(shard, part, Counter())
+            else:
+                self._counts.refusing = True
+                self._drop_rejected(shard, part, response)
+            return
+
+    async def _deliver_by_series(
+        self, shard: ShardQueue, items: Sequence[QueuedRecord], response: HttpResponse | None = None
+    ) -> None:
+        """Deliver all samples but those of refused series. `response`: the refusal of all in one request.
+
+        Ends without a result if a record must not be sent any more.
+        """
+        search = RefusalSearch(items, self._refused)
+        refusal = response
+        while part := search.next_part():
+            if response is None:
+                response = await self._send_series(part)
+            if response is None:
+                await self._back_off(shard)
+                if any(map(self._queue.drop_reason, items)):
+                    return
+                search.retry(part)
                 continue
             shard.failures = 0
             if response.status < 300:
-                delivered = True
-                self._mark_delivered(shard, part)
-            elif len(part) > 1 and response.status in _SPLIT_STATUSES:
-                self._counts.requests[str(response.status)] += 1
-                middle = len(part) // 2
-                parts += [part[middle:], part[:middle]]
+                search.accept(part)
             else:
-                rejected = True
-                self._drop_rejected(shard, part, response)
-        if delivered or rejected:
-            self._counts.refusing = not delivered
+                refusal = response
+                search.refuse(part, divisible=response.status in _SPLIT_STATUSES)
+            response = None
+        is_news = search.finish()
+        if refusal is not None:
+            self._log_refusal(search, refusal)
+        if search.accepted:
+            self._counts.refusing = False
+        elif is_news:
+            self._counts.refusing = True
+        self._finish(shard, items, search.lost)
 
-    async def _send(self, part: Sequence[QueuedRecord]) -> HttpResponse | None:
+    async def _send_series(self, part: Sequence[SeriesSample]) -> HttpResponse | None:
+        payload = b"".join(sample.field for sample in part)
+        return await self._send(
+            bytes(cramjam.snappy.compress_raw(payload)), sum(sample.samples for sample in part)
+        )
+
+    async def _send(self, body: bytes, samples: int) -> HttpResponse | None:
         """Send once. Returns a final response (delivered or rejected), or None if it must be retried."""
         await self._wait_for_retry_after()
-        samples = sum(item.record.samples for item in part)
-        body = join_records([item.record for item in part])
         began = self._clock.elapsed()
         try:
             response = await self._client.post_write_request(body)
@@ -241,9 +244,13 @@ class Sender:
             delay = parse_retry_after(response.headers.get("retry-after", ""), self._clock.unix())
             self._retry_at = max(self._retry_at, self._clock.elapsed() + delay)
             return None
+        self._clear_failing()
         if response.status < 300:
+            self._counts.requests["2xx"] += 1
             self._counts.busy_seconds += self._clock.elapsed() - began
             self._counts.sent_bytes += len(body)
+        else:
+            self._counts.requests[str(response.status)] += 1
         return response
 
     async def _wait_for_retry_after(self) -> None:
@@ -262,25 +269,37 @@ class Sender:
             self._drained.set()
         await self._sleep(seconds)
 
-    def _mark_delivered(self, shard: ShardQueue, part: Sequence[QueuedRecord]) -> None:
+    def _finish(self, shard: ShardQueue, part: Sequence[QueuedRecord], lost: Counter[int]) -> None:
+        """Count records as delivered, without the samples that were `lost` of each (by serial)."""
         counts = self._counts
-        counts.requests["2xx"] += 1
-        counts.sent_samples += sum(item.record.samples for item in part)
-        newest = max(item.record.newest for item in part) / 1000
-        counts.newest_sent = max(newest, counts.newest_sent or newest)
-        counts.last_success = self._clock.unix()
-        self._clear_failing()
-        self._queue.finish(part)
+        sent = sum(item.record.samples for item in part) - lost.total()
+        if sent:
+            counts.sent_samples += sent
+            newest = max(item.record.newest for item in part) / 1000
+            counts.newest_sent = max(newest, counts.newest_sent or newest)
+            counts.last_success = self._clock.unix()
+        for item in part:
+            self._queue.finish_partly(item, lost[item.serial])
         self._remove(shard, part)
 
     def _drop_rejected(self, shard: ShardQueue, part: Sequence[QueuedRecord], response: HttpResponse) -> None:
-        self._counts.requests[str(response.status)] += 1
-        self._clear_failing()
         error = self._describe(response)
         self._set_error(error)
         self._throttled_log.warn(f"refused {response.status}", f"{error}; the rejected samples are dropped")
         self._queue.finish(part, state.REJECTED)
         self._remove(shard, part)
+
+    def _log_refusal(self, search: RefusalSearch, response: HttpResponse) -> None:
+        error = self._describe(response)
+        self._set_error(error)
+        what = "the rejected samples are dropped"
+        if search.refused:
+            example = _shown_series(search.refused[0].labels)
+            what = (
+                f"it refuses {len(search.refused)} series, such as {example}; their samples are dropped, "
+                f"after a second refusal for {LEFT_OUT_SECONDS / 60:g} minutes"
+            )
+        self._throttled_log.warn(f"refused {response.status}", f"{error}; {what}")
 
     def _drop_expired(self, shard: ShardQueue, part: Sequence[QueuedRecord]) -> Sequence[QueuedRecord]:
         """Drop the first records that must not be sent any more; return the rest."""
@@ -333,6 +352,17 @@ class Sender:
             return f"{text}; redirects are not followed, set the URL to the redirect's target"
         body = self._client.summarize_body(response.body)
         return f"{text}: {body}" if body else text
+
+
+# Characters of a series in the log.
+_LONGEST_SERIES: Final = 200
+
+
+def _shown_series(labels: bytes) -> str:
+    pairs = decode_labels(labels)
+    name = pairs.pop("__name__", "")
+    inside = ", ".join(f'{label}="{value}"' for label, value in pairs.items())
+    return clean_name(f"{name}{{{inside}}}", _LONGEST_SERIES)
 
 
 def _log_shard_end(task: asyncio.Task[None]) -> None:

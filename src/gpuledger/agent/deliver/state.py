@@ -53,6 +53,7 @@ class ReceiverState(ReceiverCounts):
     in memory because the disk is not writable. `disk_bytes`: size of the files. `oldest`: acceptance time of
     the oldest queued block in unix seconds. `dropped`: samples by reason, with an entry for each of REASONS.
     `corrupt_records`: skipped parts of the files. `torn_tails`: writes that a crash interrupted.
+    `refused_series`: series of which the receiver refused the last sample.
     """
 
     name: str
@@ -66,6 +67,7 @@ class ReceiverState(ReceiverCounts):
     oldest: float | None
     corrupt_records: int
     torn_tails: int
+    refused_series: int
     dropped: Mapping[str, int] = field(default_factory=dict)
 
 

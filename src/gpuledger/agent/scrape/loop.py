@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 from typing import Final
 
 from gpuledger.agent.deliver.credentials import ReloadedCredentials
@@ -215,6 +216,7 @@ class ScrapeLoop:
                 page_format(response.headers.get("content-type", "")),
                 honor=self._honors_labels(body),
                 limit=self.target.settings.sample_limit,
+                newest=milliseconds + (self.target.settings.ahead_limit or inf) * 1000,
             )
         except HttpRequestFailed as failure:
             oversized = failure.kind == "body_limit"
@@ -279,6 +281,7 @@ class ScrapeLoop:
         totals.scrapes += 1
         totals.seconds += seconds
         totals.duplicates += samples.duplicates
+        totals.ahead += samples.ahead
         if reason:
             totals.failures[reason] = totals.failures.get(reason, 0) + 1
         else:
@@ -288,10 +291,22 @@ class ScrapeLoop:
         elif state.up is False and not error:
             log.info("%s of %s: the scrape succeeds again", self.target.url, self.target.group)
         if samples.duplicates and not state.duplicates:
-            log.warning("%s exports duplicate series; the first sample of each is used", self.target.url)
+            log.warning(
+                "%s exports duplicate series, or those of the scrape report (up, scrape_*); one sample of "
+                "each is sent",
+                self.target.url,
+            )
+        if samples.ahead and not state.ahead:
+            log.warning(
+                "%s has %d samples with timestamps more than %g s in the future, which are dropped; set its "
+                "clock or this machine's, or honorTimestamps: false",
+                self.target.url,
+                samples.ahead,
+                self.target.settings.ahead_limit,
+            )
         state.up, state.error, state.duration = not reason, error, seconds
         state.counts, state.body_bytes = samples.counts, size if size > 0 else None
-        state.duplicates = samples.duplicates
+        state.duplicates, state.ahead = samples.duplicates, samples.ahead
         state.kept_bytes = self._page_cache.kept_bytes + self._page_cache.labeler.kept_bytes
 
     def _route_scrape(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import marshal
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from cramjam import snappy
@@ -62,23 +63,26 @@ class PageCache:
         """Memory of the cached page in bytes; an estimate while it is not packed."""
         return self._held or len(self._packed)
 
-    def read_page(self, body: bytes, fmt: PageFormat, *, honor: bool, limit: int = 0) -> PageSamples:
+    def read_page(
+        self, body: bytes, fmt: PageFormat, *, honor: bool, limit: int = 0, newest: float = inf
+    ) -> PageSamples:
         """Return the samples of a page, and staleness markers for series that are no longer on it.
 
         `honor`: the page's labels take precedence over the target's (honor_labels). `limit`: most samples
-        after metric relabeling; 0 is no limit. Raises PageError; the caller then delivers `end_series()`.
+        after metric relabeling; 0 is no limit. `newest`: latest timestamp (unix ms) that the page may set.
+        Raises PageError; the caller then delivers `end_series()`.
         """
         lines, ended = _split_lines(body, fmt)
         parsed_as = (fmt.name, honor)
         known = self._known(parsed_as)
-        reader = self._reader(fmt, honor, known)
+        reader = self._reader(fmt, honor, newest, known)
         try:
             try:
                 samples, current = (
                     reader.read_line_by_line if known.has_duplicates else reader.read_by_lookup
                 )(lines)
             except DuplicateSeries:
-                reader = self._reader(fmt, honor, self._known(parsed_as))
+                reader = self._reader(fmt, honor, newest, self._known(parsed_as))
                 samples, current = reader.read_line_by_line(lines)
         except BadLine as error:
             self._remember(reader.partial, parsed_as)
@@ -120,9 +124,14 @@ class PageCache:
         # Parsed differently, the same text can mean another series: keep only the series that can end.
         return known if known.parsed_as == parsed_as else _keep_tracked_only(known, parsed_as)
 
-    def _reader(self, fmt: PageFormat, honor: bool, known: KnownPage) -> PageReader:
+    def _reader(self, fmt: PageFormat, honor: bool, newest: float, known: KnownPage) -> PageReader:
         return PageReader(
-            self.labeler, fmt, honor=honor, honor_timestamps=self._honor_timestamps, known=known
+            self.labeler,
+            fmt,
+            honor=honor,
+            honor_timestamps=self._honor_timestamps,
+            newest=newest,
+            known=known,
         )
 
     def _last(self) -> KnownPage:

@@ -8,7 +8,14 @@ from itertools import filterfalse, repeat
 from typing import Final, cast
 
 from gpuledger.agent.scrape.line_parser import BadLine, BadSeries, PageFormat, ParsedSample, parse_labels
-from gpuledger.agent.scrape.series_labels import DROPPED, UNSENT, VALUE_BYTES, SeriesLabeler, SeriesOutcome
+from gpuledger.agent.scrape.series_labels import (
+    DROPPED,
+    REPORTED,
+    UNSENT,
+    VALUE_BYTES,
+    SeriesLabeler,
+    SeriesOutcome,
+)
 from gpuledger.exposition.remote_write import STALE, encode_value
 
 _INFINITY: Final = float("inf")
@@ -19,7 +26,7 @@ _NUMERIC: Final = b"0123456789+-.eE"
 COMMENT: Final = False
 TIMED: Final = b""
 
-# Parsed line: series prefix and value, or one of COMMENT, TIMED, DROPPED, UNSENT.
+# Parsed line: series prefix and value, or one of COMMENT, TIMED, DROPPED, UNSENT, REPORTED.
 LineEntry = SeriesOutcome | bool
 LineEntries = dict[bytes, LineEntry]
 # Series with a line of more than series and value, by series text: outcome, and whether the sample had no
@@ -46,13 +53,15 @@ class PageSamples:
 
     `entries`: prefix and value of samples with the scrape's timestamp, including staleness markers. `timed`:
     prefix, value and milliseconds of samples with an explicit timestamp. `duplicates`: number of repeated
-    samples of a series.
+    samples of a series, and of samples of the scrape report's series. `ahead`: number of samples that were
+    dropped because their timestamp is too far in the future.
     """
 
     counts: SampleCounts = field(default_factory=SampleCounts)
     entries: list[bytes] = field(default_factory=list)
     timed: list[tuple[bytes, bytes, int]] = field(default_factory=list)
     duplicates: int = 0
+    ahead: int = 0
 
 
 @dataclass(slots=True)
@@ -85,7 +94,10 @@ class KnownPage:
 
 
 class PageReader:
-    """Reads one page. After BadLine, `counts` and `partial` describe the lines before the bad one."""
+    """Reads one page. After BadLine, `counts` and `partial` describe the lines before the bad one.
+
+    `newest`: samples with a later explicit timestamp (unix ms) are dropped.
+    """
 
     def __init__(
         self,
@@ -94,17 +106,19 @@ class PageReader:
         *,
         honor: bool,
         honor_timestamps: bool,
+        newest: float,
         known: KnownPage,
     ) -> None:
         self._labeler = labeler
         self._fmt = fmt
         self._honor = honor
         self._honor_timestamps = honor_timestamps
+        self._newest = newest
         self._known = known
         self._irregular: IrregularSeries = {}
         self._outcomes: dict[bytes, SeriesOutcome] = {}
         self._timed: list[tuple[bytes, bytes, int]] = []
-        self._added = 0
+        self._added = self._ahead = self._reported = 0
         self._seen_before: Collection[bytes] = ()
         self.counts = SampleCounts()
         self.partial = KnownPage()
@@ -133,7 +147,7 @@ class PageReader:
                     value = _INFINITY
                 if -_INFINITY < value < _INFINITY:
                     del ended[text]
-                    entries[at] = old[:-VALUE_BYTES] + encode_value(value) if old else old  # type: ignore[index]  # (bytes where it is not empty)
+                    entries[at] = old[:-VALUE_BYTES] + encode_value(value) if old else old  # type: ignore[index,operator]  # (bytes where it is not empty)
                     continue
             try:
                 sample = self._fmt.parse_line(line)
@@ -151,7 +165,7 @@ class PageReader:
         sent = self._set_counts(entries)
         if (self._added or self._irregular or self._known.irregular) and not _distinct(sent):
             raise DuplicateSeries
-        samples = PageSamples(self.counts, sent, self._timed)
+        samples = PageSamples(self.counts, sent, self._timed, self._reported, self._ahead)
         self._add_staleness_markers(
             samples, [cast("bytes", entry)[:-VALUE_BYTES] for entry in ended.values() if entry]
         )
@@ -191,7 +205,8 @@ class PageReader:
                 current.lines.setdefault(line, entry)
         current.irregular = self._irregular
         samples.entries, samples.timed = self._set_counts(entries), self._timed
-        samples.counts = self.counts
+        samples.counts, samples.ahead = self.counts, self._ahead
+        samples.duplicates += self._reported
         if known.live:
             samples.entries += [prefix + STALE for prefix in ended - seen]
         return samples, current
@@ -220,7 +235,10 @@ class PageReader:
             return outcome
         if time is None:
             return outcome + value
-        self._timed.append((outcome, value, time))
+        if time > self._newest:
+            self._ahead += 1
+        else:
+            self._timed.append((outcome, value, time))
         return TIMED
 
     def _set_counts(self, entries: list[LineEntry | None], error: BadLine | None = None) -> list[bytes]:
@@ -229,6 +247,7 @@ class PageReader:
         others = list(filterfalse(None, entries))
         scraped = len(entries) - others.count(COMMENT)
         kept = scraped - others.count(DROPPED)
+        self._reported = others.count(REPORTED)
         self.counts = SampleCounts(scraped + isinstance(error, BadSeries), kept, self._added)
         return sent
 

@@ -20,10 +20,12 @@ _EXPORTED: Final = "exported_"
 _NO_RULES: Final = RelabelRules()
 
 # Result for a series: the encoded bytes before its value (in a cache: with the last value), DROPPED by metric
-# relabeling, or UNSENT (dropped by write relabeling, or a duplicate).
-SeriesOutcome = bytes | tuple[()] | frozenset[object]
+# relabeling, UNSENT (dropped by write relabeling, or a duplicate), or REPORTED: the scrape report has the
+# series. All but the bytes are false.
+SeriesOutcome = bytes | tuple[()] | frozenset[object] | str
 DROPPED: Final[tuple[()]] = ()
 UNSENT: Final[frozenset[object]] = frozenset()
+REPORTED: Final = ""
 # Estimated memory of one route: two prefixes of usual length and a dictionary slot.
 _ROUTE_BYTES: Final = 400
 # Routes allowed beyond twice the number of exported series.
@@ -97,15 +99,38 @@ class SeriesLabeler:
         self._relabeling = relabeling or WriteRelabeling()
         self._others = tuple((other, dict[bytes, SeriesOutcome]()) for other in others)
         self._room = _SPARE_ROUTES
+        # The scrape report's series as each relabeling encodes them: of all receivers, then of `others`.
+        self._reported: tuple[set[SeriesOutcome], ...] = tuple(set() for _ in (None, *others))
 
     def outcome(self, page: dict[str, str], *, honor: bool) -> SeriesOutcome:
         """Return the outcome for a series with these page labels; may modify `page`. Raises BadSeries."""
         labels = self._final_labels(page, honor=honor)
-        return DROPPED if labels is None else self._prefix(labels)
+        if labels is None:
+            return DROPPED
+        prefix = self._relabeling.prefix(labels)
+        if prefix in self._reported[0]:
+            return REPORTED
+        if isinstance(prefix, bytes):
+            for (other, route), reported in zip(self._others, self._reported[1:], strict=True):
+                outcome = other.prefix(labels)
+                route[prefix] = UNSENT if outcome in reported else outcome
+        return prefix
 
     def report_series(self, name: str) -> SeriesOutcome:
-        """Return the outcome for a report series (`up`, `scrape_*`) of the target."""
-        return self._prefix({NAME: name, **self._target})
+        """Return the outcome for a series of the scrape report (`up`, `scrape_*`).
+
+        Later, series of the page that are equal to it are REPORTED: they would be second samples of one
+        series and time.
+        """
+        labels = {NAME: name, **self._target}
+        prefix = self._relabeling.prefix(labels)
+        if isinstance(prefix, bytes):
+            self._reported[0].add(prefix)
+            for (other, route), reported in zip(self._others, self._reported[1:], strict=True):
+                route[prefix] = outcome = other.prefix(labels)
+                if isinstance(outcome, bytes):
+                    reported.add(outcome)
+        return prefix
 
     def route_entries(self, other: int, entries: Sequence[bytes]) -> list[bytes]:
         """Translate entries (prefix and value) for the write relabeling `others[other]`."""
@@ -143,13 +168,6 @@ class SeriesLabeler:
         for _, route in self._others:
             for prefix in [prefix for prefix in route if prefix not in kept]:
                 del route[prefix]
-
-    def _prefix(self, labels: Mapping[str, str]) -> SeriesOutcome:
-        prefix = self._relabeling.prefix(labels)
-        if isinstance(prefix, bytes):
-            for other, route in self._others:
-                route[prefix] = other.prefix(labels)
-        return prefix
 
     def _final_labels(self, page: dict[str, str], *, honor: bool) -> dict[str, str] | None:
         if honor:

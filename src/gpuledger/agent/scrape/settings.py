@@ -13,6 +13,9 @@ from gpuledger.agent.scrape.series_labels import LabelLimits
 # Default body size limit: a few kilobytes of gzip could otherwise unpack to all memory. The largest known
 # pages (exporters of a whole cluster) have about 100 MB.
 BODY_LIMIT: Final = 256 << 20
+# Seconds that a timestamp of a page may be ahead of the scrape: maxAheadTime of Prometheus's
+# scrape/scrape.go. A receiver that accepts a later one refuses all other targets' samples as too old.
+AHEAD_LIMIT: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,8 @@ class ScrapeSettings:
     """Settings shared by all targets of an endpoint. Seconds and bytes; 0 is no limit.
 
     `honor_labels` None decides by the page: true for gpuledger and dcgm-exporter, because their pod and
-    namespace labels name the GPU's owner. `credentials_over_http` allows credentials over plain http.
+    namespace labels name the GPU's owner. `ahead_limit`: samples whose timestamps on the page are later than
+    the scrape by more are dropped. `credentials_over_http` allows credentials over plain http.
     `extra_metrics` adds scrape_timeout_seconds, scrape_sample_limit and scrape_body_size_bytes.
     """
 
@@ -30,6 +34,7 @@ class ScrapeSettings:
     honor_timestamps: bool = True
     body_limit: int = BODY_LIMIT
     sample_limit: int = 0
+    ahead_limit: float = AHEAD_LIMIT
     label_limits: LabelLimits = field(default_factory=LabelLimits)
     metric_relabeling: RelabelRules = field(default_factory=RelabelRules)
     tls: ClientTls = field(default_factory=ClientTls)

@@ -26,6 +26,7 @@ class TargetState:
     body_bytes: int | None = None
     kept_bytes: int = 0
     duplicates: int = 0
+    ahead: int = 0
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class GroupTotals:
 
     `failures` counts failed scrapes by reason, `missed` the intervals skipped because the previous scrape was
     still running, `queued_samples` samples queued for delivery including staleness markers, `duplicates`
-    repeated samples of a series on one page.
+    repeated samples of a series, `ahead` samples with a timestamp too far in the future.
     """
 
     scrapes: int = 0
@@ -42,6 +43,7 @@ class GroupTotals:
     missed: int = 0
     queued_samples: int = 0
     duplicates: int = 0
+    ahead: int = 0
     seconds: float = 0.0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuledger.agent.deliver.queue import ReceiverQueue
 from gpuledger.agent.deliver.records import compress_block
+from gpuledger.agent.deliver.refused_series import RefusedSeries
 from gpuledger.agent.deliver.sender import Sender
 from gpuledger.agent.deliver.settings import ReceiverSettings
 from gpuledger.agent.deliver.state import ReceiverCounts, ThrottledLog
@@ -41,9 +42,8 @@ async def queued(folder: Path, to: ReceiverSettings, targets: int, each: int) ->
             queue.append(compress_block(block(target, number), int(NOW * 1000)), dequeue=False)
     to = replace(to, queue=replace(to.queue, max_age=1e9))
     queue.apply(to.queue)
-    sender = Sender(
-        to, queue, ReceiverCounts(), clock, ThrottledLog("one", clock), lambda: 0.5, asyncio.sleep
-    )
+    log, refused = ThrottledLog("one", clock), RefusedSeries(clock)
+    sender = Sender(to, queue, ReceiverCounts(), clock, log, lambda: 0.5, asyncio.sleep, refused)
     try:
         yield sender
     finally:

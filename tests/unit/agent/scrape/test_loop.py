@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import struct
 from collections.abc import Collection
 from dataclasses import fields, replace
 from urllib.parse import urljoin
@@ -21,62 +20,17 @@ from gpuledger.agent.relabel.rules import RelabelRule, RelabelRules
 from gpuledger.agent.scrape.loop import ReceiverRouting, ScrapeLoop, ScrapeSchedule
 from gpuledger.agent.scrape.pool import ScrapePool
 from gpuledger.agent.scrape.series_labels import WriteRelabeling
-from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.agent.scrape.settings import ScrapeSettings
 from gpuledger.agent.status_page import agent_routes, render_status_page
-from gpuledger.exposition.remote_write import STALE
 from gpuledger.exposition.text import encode_text
 from gpuledger.host.clock import SystemClock
 from gpuledger.http.routes import Request, Response
 from gpuledger.operator.status import TargetCounts
 from gpuledger.operator.targets import parse_prometheus_targets
 from running import promtool_check
+from scraped_blocks import ALL, Accepted, scraped, target
 from scripted_target import Answer, scripted
 from write_request import series_of
-
-ALL = ReceiverRouting(WriteRelabeling())
-Values = dict[str, float | None]
-
-
-class Accepted:
-    """Collects the delivered blocks and their receivers."""
-
-    def __init__(self) -> None:
-        self.blocks: list[Block] = []
-        self.receivers: list[Collection[str] | None] = []
-
-    def accept(self, block: Block, receivers: Collection[str] | None) -> None:
-        self.blocks.append(block)
-        self.receivers.append(receivers)
-
-    def values(self, number: int = -1) -> Values:
-        """Values of a block by series name; None is a staleness marker."""
-        found: Values = {}
-        for labels, ((value, _),) in series_of(self.blocks[number].payload):
-            found[dict(labels)["__name__"]] = None if value == STALE else struct.unpack("<d", value)[0]
-        return found
-
-
-def target(port: int, settings: ScrapeSettings | None = None) -> Target:
-    url = f"http://127.0.0.1:{port}/metrics"
-    return Target("t", url, (("instance", "i"), ("job", "t")), settings or ScrapeSettings(interval=1.0))
-
-
-def scraped(
-    pages: list[Answer], settings: ScrapeSettings | None = None, routing: ReceiverRouting = ALL
-) -> Accepted:
-    """Scrape each page once."""
-    accepted, left = Accepted(), list(pages)
-
-    async def run(port: int) -> None:
-        loop = ScrapeLoop(target(port, settings), routing, accepted.accept, SystemClock())
-        for number in range(len(pages)):
-            await loop.scrape(1_700_000_000_000 + number)
-        loop.close()
-        await asyncio.sleep(0)
-
-    with scripted(lambda path: left.pop(0)) as server:
-        asyncio.run(run(server.port))
-    return accepted
 
 
 def test_a_scrape_is_one_block_with_its_report_series() -> None:

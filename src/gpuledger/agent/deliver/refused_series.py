@@ -1,0 +1,164 @@
+"""Series that a receiver refuses: found in halves of a request, remembered, and left out for a while.
+
+If one series of a request is invalid, Mimir, Cortex, Thanos and VictoriaMetrics answer 4xx and keep the
+others; Prometheus may keep none. In both cases a request without the invalid series is accepted, and samples
+that the receiver has already do no harm.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gpuledger.agent.deliver.queue import QueuedRecord
+from gpuledger.agent.deliver.records import decompress_record, read_series
+from gpuledger.model.source import Clock
+
+# A series that was refused twice in succession is left out so long; then one sample is tried. After one
+# refusal it is only sent apart from the others: a sample out of order says nothing of the next one.
+LEFT_OUT_SECONDS: Final = 600.0
+_LEFT_OUT_AFTER: Final = 2
+# Bounds of the remembered series and of the requests of one search.
+_MOST_SERIES: Final = 10_000
+_MOST_REQUESTS: Final = 200
+# A receiver that refuses so many samples and accepts none refuses everything.
+_HOPELESS: Final = 8
+
+
+class SeriesSample(NamedTuple):
+    """One series of a record: its encoded labels, the whole encoded field, and the number of its samples."""
+
+    item: QueuedRecord
+    labels: bytes
+    field: bytes
+    samples: int
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """How often in succession a series was refused, and when last (monotonic seconds)."""
+
+    times: int = 0
+    at: float = 0.0
+
+
+class RefusedSeries:
+    """The refused series of one receiver, by target and labels; bounded. Not thread-safe."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._targets: dict[int, dict[bytes, _Refusal]] = {}
+        self.count = 0
+
+    def concerns(self, item: QueuedRecord) -> bool:
+        """Return whether series of the record's target were refused."""
+        return item.record.shard in self._targets
+
+    def is_known(self, sample: SeriesSample) -> bool:
+        """Return whether the last sample of the series was refused."""
+        return sample.labels in self._targets.get(sample.item.record.shard, ())
+
+    def is_left_out(self, sample: SeriesSample) -> bool:
+        """Return whether the sample must not be sent."""
+        known = self._targets.get(sample.item.record.shard, {}).get(sample.labels)
+        return (
+            known is not None
+            and known.times >= _LEFT_OUT_AFTER
+            and self._clock.elapsed() - known.at < LEFT_OUT_SECONDS
+        )
+
+    def add(self, sample: SeriesSample) -> None:
+        """Remember that the receiver refused this sample."""
+        series = self._targets.setdefault(sample.item.record.shard, {})
+        if sample.labels not in series:
+            if self.count >= _MOST_SERIES:
+                return
+            series[sample.labels] = _Refusal()
+            self.count += 1
+        series[sample.labels].times += 1
+        series[sample.labels].at = self._clock.elapsed()
+
+    def remove(self, sample: SeriesSample) -> None:
+        """Forget a series, because the receiver accepted a sample of it."""
+        series = self._targets.get(sample.item.record.shard, {})
+        if series.pop(sample.labels, None) is not None:
+            self.count -= 1
+            if not series:
+                del self._targets[sample.item.record.shard]
+
+    def forget_ended(self) -> None:
+        """Forget series of which no sample was tried for long: they have ended."""
+        before = self._clock.elapsed() - 2 * LEFT_OUT_SECONDS
+        for shard, series in list(self._targets.items()):
+            kept = {labels: refusal for labels, refusal in series.items() if refusal.at > before}
+            self.count -= len(series) - len(kept)
+            if kept:
+                self._targets[shard] = kept
+            else:
+                del self._targets[shard]
+
+
+class RefusalSearch:
+    """Finds the samples of some records that a receiver refuses, in parts that the caller sends.
+
+    Call `next_part`, send it, and call `accept` or `refuse` with it, until there is no part left. Then `lost`
+    is the number of samples of each record (by serial) that the receiver does not have. Series that were
+    refused before are sent after the others, or left out.
+    """
+
+    def __init__(self, items: Sequence[QueuedRecord], series: RefusedSeries) -> None:
+        self._series = series
+        self.lost: Counter[int] = Counter()
+        self.accepted = False
+        # Samples refused one by one, as opposed to whole parts.
+        self.refused: list[SeriesSample] = []
+        self._requests = 0
+        plain, suspects = list[SeriesSample](), list[SeriesSample]()
+        for sample in _samples_of(items):
+            if series.is_left_out(sample):
+                self.lost[sample.item.serial] += sample.samples
+            else:
+                (suspects if series.is_known(sample) else plain).append(sample)
+        self._parts = [part for part in (suspects, plain) if part]
+
+    def next_part(self) -> Sequence[SeriesSample]:
+        """Return the samples to send next, in their order; empty if the search is over."""
+        self._requests += 1
+        return self._parts.pop() if self._parts else ()
+
+    def retry(self, part: Sequence[SeriesSample]) -> None:
+        """Return a part that could not be sent; it is the next one again."""
+        self._parts.append(list(part))
+
+    def accept(self, part: Sequence[SeriesSample]) -> None:
+        """Continue after the receiver accepted a part."""
+        self.accepted = True
+        for sample in part:
+            self._series.remove(sample)
+
+    def refuse(self, part: Sequence[SeriesSample], *, divisible: bool) -> None:
+        """Continue after the receiver refused a part; `divisible`: some of its samples may be the cause."""
+        hopeless = not self.accepted and len(self.refused) >= _HOPELESS
+        if len(part) > 1 and divisible and not hopeless and self._requests < _MOST_REQUESTS:
+            middle = len(part) // 2
+            self._parts += [list(part[middle:]), list(part[:middle])]
+            return
+        for sample in part:
+            self.lost[sample.item.serial] += sample.samples
+        if len(part) == 1:
+            self.refused += part
+
+    def finish(self) -> bool:
+        """Remember the refused series; return whether one of them is new."""
+        new = [sample for sample in self.refused if not self._series.is_known(sample)]
+        for sample in self.refused:
+            self._series.add(sample)
+        return bool(new)
+
+
+def _samples_of(items: Sequence[QueuedRecord]) -> Iterator[SeriesSample]:
+    for item in items:
+        for field, labels, samples in read_series(decompress_record(item.record)):
+            yield SeriesSample(item, labels, field, samples)

@@ -1,10 +1,11 @@
-"""Page reader: compares a page with the previous one, by dictionary lookup or line by line."""
+"""Page reader: compares a page with the previous one: in place, by dictionary lookup or line by line."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import filterfalse, repeat
+from itertools import compress, count, filterfalse, repeat
+from operator import ne
 from typing import Final, cast
 
 from gpuledger.agent.scrape.line_parser import BadLine, BadSeries, PageFormat, ParsedSample, parse_labels
@@ -28,7 +29,6 @@ TIMED: Final = b""
 
 # Parsed line: series prefix and value, or one of COMMENT, TIMED, DROPPED, UNSENT, REPORTED.
 LineEntry = SeriesOutcome | bool
-LineEntries = dict[bytes, LineEntry]
 # Series with a line of more than series and value, by series text: outcome, and whether the sample had no
 # explicit timestamp, so that the series gets a staleness marker when it ends.
 IrregularSeries = dict[bytes, tuple[SeriesOutcome, bool]]
@@ -66,14 +66,15 @@ class PageSamples:
 
 @dataclass(slots=True)
 class KnownPage:
-    """Parsed lines of the previous page.
+    """Parsed lines of the previous page, except those of `irregular` series: each line and its entry.
 
     `live` is false after staleness markers were returned for all of its series. With `has_duplicates`,
     several lines were samples of one series, and the next page needs `read_line_by_line`. `parsed_as` is the
     name of its format and the value of honor_labels.
     """
 
-    lines: LineEntries = field(default_factory=dict)
+    lines: Sequence[bytes] = ()
+    entries: Sequence[LineEntry] = ()
     irregular: IrregularSeries = field(default_factory=dict)
     live: bool = False
     has_duplicates: bool = False
@@ -84,7 +85,7 @@ class KnownPage:
 
         A set, because differently written lines can be of one series.
         """
-        found = {entry[:-VALUE_BYTES] for entry in self.lines.values() if entry and isinstance(entry, bytes)}
+        found = {entry[:-VALUE_BYTES] for entry in self.entries if entry and isinstance(entry, bytes)}
         found.update(
             prefix
             for prefix, tracked in self.irregular.values()
@@ -123,15 +124,37 @@ class PageReader:
         self.counts = SampleCounts()
         self.partial = KnownPage()
 
-    def read_by_lookup(self, lines: list[bytes]) -> tuple[PageSamples, KnownPage]:
-        """Return the page's samples and its KnownPage. Consumes the lines of the previous KnownPage.
+    def read_in_place(self, lines: list[bytes]) -> tuple[PageSamples, KnownPage] | None:
+        """Return the page's samples and its KnownPage, if only values differ from the previous page.
 
-        That one must have no duplicates: the choice among duplicate lines depends on their order. Raises
+        This is the fastest way, and most pages allow it. None if a line has another series or comment.
+        """
+        known = self._known
+        if known.irregular or known.has_duplicates or not known.live or len(lines) != len(known.lines):
+            return None
+        entries: list[LineEntry | None] = [*known.entries]
+        for at in compress(count(), map(ne, lines, known.lines)):
+            line, entry = lines[at], entries[at]
+            series, _, written = line.rpartition(b" ")
+            if entry is COMMENT or known.lines[at].rpartition(b" ")[0] != series:
+                return None
+            if (value := _finite_value(written)) is None:
+                return None
+            if entry:
+                entries[at] = cast("bytes", entry)[:-VALUE_BYTES] + encode_value(value)
+        sent = self._set_counts(entries)
+        samples = PageSamples(self.counts, sent, duplicates=self._reported)
+        return samples, KnownPage(lines, cast("list[LineEntry]", entries), live=True)
+
+    def read_by_lookup(self, lines: list[bytes]) -> tuple[PageSamples, KnownPage]:
+        """Return the page's samples and its KnownPage.
+
+        The previous one must have no duplicates: the choice among them depends on their order. Raises
         DuplicateSeries if `read_line_by_line` must read the page, and BadLine.
         """
-        rest = self._known.lines
+        rest = dict(zip(self._known.lines, self._known.entries, strict=True))
         entries: list[LineEntry | None] = list(map(rest.pop, lines, repeat(None)))
-        ended: LineEntries = {
+        ended: dict[bytes, LineEntry] = {
             line.rpartition(b" ")[0]: entry for line, entry in rest.items() if entry is not COMMENT
         }
         missing = [at for at, entry in enumerate(entries) if entry is None]
@@ -140,15 +163,10 @@ class PageReader:
             line = lines[at]
             text, _, written = line.rpartition(b" ")
             old = ended.get(text)
-            if old is not None and not written.translate(None, _NUMERIC):
-                try:
-                    value = float(written)
-                except ValueError:
-                    value = _INFINITY
-                if -_INFINITY < value < _INFINITY:
-                    del ended[text]
-                    entries[at] = old[:-VALUE_BYTES] + encode_value(value) if old else old  # type: ignore[index,operator]  # (bytes where it is not empty)
-                    continue
+            if old is not None and (value := _finite_value(written)) is not None:
+                del ended[text]
+                entries[at] = cast("bytes", old)[:-VALUE_BYTES] + encode_value(value) if old else old
+                continue
             try:
                 sample = self._fmt.parse_line(line)
                 entries[at] = COMMENT if sample is None else self._new_entry(sample, ended)
@@ -157,11 +175,7 @@ class PageReader:
                 raise BadLine(f"line {at + 1}: {error}") from None
             if sample is not None and not sample.plain:
                 irregular_lines.append(line)
-        current = KnownPage(
-            dict(zip(lines, cast("list[LineEntry]", entries), strict=True)), self._irregular, live=True
-        )
-        for line in irregular_lines:
-            current.lines.pop(line, None)
+        current = KnownPage(*_without(irregular_lines, lines, entries), self._irregular, live=True)
         sent = self._set_counts(entries)
         if (self._added or self._irregular or self._known.irregular) and not _distinct(sent):
             raise DuplicateSeries
@@ -174,10 +188,12 @@ class PageReader:
     def read_line_by_line(self, lines: Sequence[bytes]) -> tuple[PageSamples, KnownPage]:
         """As `read_by_lookup`, but the first of several lines of one series is used. Raises BadLine."""
         known, current = self._known, KnownPage(live=True)
+        lines_kept, entries_kept = list[bytes](), list[LineEntry]()
+        current.lines, current.entries = lines_kept, entries_kept
         self._seen_before = {line.rpartition(b" ")[0] for line in known.lines}
         # UNSENT entries are skipped: the line may have been a duplicate of another.
-        before: LineEntries = {}
-        for line, entry in known.lines.items():
+        before: dict[bytes, LineEntry] = {}
+        for line, entry in zip(known.lines, known.entries, strict=True):
             if entry is not COMMENT and entry != UNSENT:
                 before.setdefault(line.rpartition(b" ")[0], entry)
         ended = known.prefixes()
@@ -202,7 +218,8 @@ class PageReader:
                 seen.add(prefix)
             entries.append(entry)
             if sample is None or sample.plain:
-                current.lines.setdefault(line, entry)
+                lines_kept.append(line)
+                entries_kept.append(entry)
         current.irregular = self._irregular
         samples.entries, samples.timed = self._set_counts(entries), self._timed
         samples.counts, samples.ahead = self.counts, self._ahead
@@ -211,7 +228,7 @@ class PageReader:
             samples.entries += [prefix + STALE for prefix in ended - seen]
         return samples, current
 
-    def _new_entry(self, sample: ParsedSample, ended: LineEntries) -> LineEntry:
+    def _new_entry(self, sample: ParsedSample, ended: dict[bytes, LineEntry]) -> LineEntry:
         """Return the entry of a sample with a new line; its series may be known."""
         series, value, time, plain = sample
         if not self._honor_timestamps:
@@ -261,10 +278,7 @@ class PageReader:
         """Store the lines before an error in `partial`, unless two of them are of one series."""
         sent = self._set_counts(entries, error)
         if _distinct(sent):
-            parsed = dict(zip(lines, cast("list[LineEntry]", entries), strict=True))
-            for line in irregular_lines:
-                parsed.pop(line, None)
-            self.partial = KnownPage(parsed, self._irregular)
+            self.partial = KnownPage(*_without(irregular_lines, lines, entries), self._irregular)
 
     def _add_staleness_markers(self, samples: PageSamples, ended: list[bytes]) -> None:
         """Add staleness markers for series that are no longer on the page."""
@@ -278,6 +292,29 @@ class PageReader:
         if ended:
             present = {entry[:-VALUE_BYTES] for entry in samples.entries}
             samples.entries += [prefix + STALE for prefix in ended if prefix not in present]
+
+
+def _finite_value(written: bytes) -> float | None:
+    """Return a value that is a usual number; None for NaN, infinity and all else."""
+    if written.translate(None, _NUMERIC):
+        return None
+    try:
+        value = float(written)
+    except ValueError:
+        return None
+    return value if -_INFINITY < value < _INFINITY else None
+
+
+def _without(
+    omitted: Collection[bytes], lines: list[bytes], entries: list[LineEntry | None]
+) -> tuple[list[bytes], list[LineEntry]]:
+    """Return lines and entries without the omitted lines."""
+    parsed = cast("list[LineEntry]", entries)
+    if not omitted:
+        return lines, parsed
+    omitted = set(omitted)
+    kept = [line not in omitted for line in lines]
+    return list(compress(lines, kept)), list(compress(parsed, kept))
 
 
 def _distinct(sent: list[bytes]) -> bool:

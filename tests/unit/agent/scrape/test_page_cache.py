@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tracemalloc
 
 import pytest
@@ -14,6 +15,7 @@ from gpuledger.agent.scrape.page_cache import PageCache, PageError
 from gpuledger.agent.scrape.page_reader import SampleCounts
 from gpuledger.agent.scrape.series_labels import LabelLimits, SeriesLabeler
 from gpuledger.agent.scrape.state import PageMemoryBudget
+from gpuledger.exposition.remote_write import STALE
 from scraped_pages import TARGET, entry, page_cache, read_page
 
 
@@ -266,6 +268,30 @@ def test_an_unpacked_page_gives_the_same_results_as_a_packed_one(
     history: list[list[tuple[str, str]] | None],
 ) -> None:
     assert results_of(PageMemoryBudget(), history) == results_of(PageMemoryBudget(0), history)
+
+
+WRITTEN = st.sampled_from(("1", "2.5", "-0", "1e3", "NaN", "+Inf", "1_0", "0x1", "1e400", "x", "7 5"))
+LAYOUT = '# HELP a text\n# TYPE a gauge\na{{x="1"}} {}\na{{x="2 3"}} {}\nb {}\ndropped {}\n'
+
+
+@given(st.lists(st.tuples(WRITTEN, WRITTEN, WRITTEN, WRITTEN), min_size=2, max_size=4))
+@example([("1",) * 4, ("1", "2", "NaN", "3"), ("1", "2", "2", "x")])
+def test_a_page_of_which_only_values_change_is_read_like_a_first_page(history: list[tuple[str, ...]]) -> None:
+    drop = RelabelRule(action="drop", source_labels=("__name__",), regex="dropped")
+    cache = page_cache(drop)
+    for values in history:
+        text = LAYOUT.format(*values)
+        try:
+            wanted = read_page(page_cache(drop), text)
+        except PageError as error:
+            with pytest.raises(PageError, match=re.escape(str(error))):
+                read_page(cache, text)
+            cache.end_series()
+            continue
+        found = read_page(cache, text)
+        assert [one for one in found.entries if one[-8:] != STALE] == wanted.entries
+        assert (found.timed, found.duplicates) == (wanted.timed, 0)
+        assert (found.counts.scraped, found.counts.kept) == (wanted.counts.scraped, wanted.counts.kept)
 
 
 def test_page_memory_is_first_come_first_served_and_released() -> None:

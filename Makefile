@@ -66,9 +66,10 @@ format: $(VENV)/.dev     ## format the code
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-docs: $(VENV)/.dev       ## generate docs/metrics.md, the tables of settings, the examples of the API, the picture of the architecture
+docs: $(VENV)/.dev       ## generate docs/metrics.md, the tables of settings and Xids, the examples of the API, the picture of the architecture
 	$(BIN)/gpuledger metrics --format markdown > docs/metrics.md
 	$(BIN)/python dev/write_settings.py
+	$(BIN)/python dev/write_xids.py
 	PYTHONPATH=src:tests $(BIN)/python tests/api_examples.py src/gpuledger/web/api/examples.json
 	$(BIN)/python dev/draw_architecture.py
 
@@ -90,6 +91,7 @@ manifests: $(VENV)/.dev chart  ## generate kubernetes/ and deploy/rbac.yaml from
 screenshots: $(VENV)/.dev debian  ## take the screenshots in docs/pictures of a simulated node (some minutes)
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshots.py docs/pictures
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top.png
+	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top-faults.png faulty-node 100x26
 
 bench: $(VENV)/.dev debian  ## run the benchmarks and write their tables into the docs
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
@@ -123,7 +125,9 @@ mutants: $(VENV)/.dev    ## mutation testing of ledger, dialects and workloads
 # `OUT` is the directory of the executable and of the link under its old name.
 OUT ?= .
 build: $(VENV)/.dev      ## build one executable file, ./gpuledger, for machines with this Python version
-	$(BIN)/python -m pex -r requirements.lock --no-build --sources-directory src --entry-point gpuledger.cli.main:main \
+	@wheels=$$(mktemp -d) && trap 'rm -r "$$wheels"' EXIT && \
+	$(BIN)/python -m pip download -q --disable-pip-version-check -r requirements.lock --require-hashes --no-deps --only-binary :all: -d "$$wheels" && \
+	$(BIN)/python -m pex -r requirements.lock --pre-resolved-dists "$$wheels" --sources-directory src --entry-point gpuledger.cli.main:main \
 	  --venv --sh-boot --interpreter-constraint "CPython==$$($(BIN)/python -c 'import sys; print("%d.%d.*" % sys.version_info[:2])')" \
 	  --output-file $(OUT)/gpuledger
 	ln -sf gpuledger $(OUT)/my-gpu-exporter

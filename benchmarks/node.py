@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import httpx
 import psutil
@@ -49,40 +50,10 @@ class Figures:
     processes: int
     tick: float
     render: float
-    calls: float | None
+    calls: int | None
     page: float
     scrape: float
     resident: float
-
-
-# Runs in a separate process for each row, so that no row profits from the caches of another.
-IN_PROCESS = """
-import json, sys, time
-from statistics import median
-from gpuledger.app.node_assembly import assemble_node
-from gpuledger.dialects.catalogue import create_dialects
-from gpuledger.dialects.settings import DialectSettings
-from gpuledger.host.clock import SystemClock
-from gpuledger.outputs.metrics_pages import MetricsPages
-from gpuledger.http.routes import Request
-values = json.loads(sys.argv[1])
-parts = assemble_node(values).parts
-dialects = create_dialects(DialectSettings(), "0")
-names = tuple(values.get("dialect", ("process", "session", "native")))
-request = Request("GET", "/metrics", "", {"accept-encoding": "gzip"})
-for _ in range(5):
-    parts.node.tick()
-calls, ticks, renders = getattr(parts.source, "calls", None), [], []
-for _ in range(int(sys.argv[2])):
-    time.sleep(0.01)
-    began = time.thread_time(); parts.node.tick(); ticks.append(time.thread_time() - began)
-    # New pages each time, so that the page is rendered here and not within the next tick.
-    serve = MetricsPages(dialects, SystemClock(), parts.pages.state, names).handler(names)
-    began = time.thread_time(); serve(request); renders.append(time.thread_time() - began)
-after = getattr(parts.source, "calls", None)
-per_tick = None if calls is None else (after - calls) / int(sys.argv[2])
-print(json.dumps([median(ticks) * 1000, median(renders) * 1000, per_tick]))
-"""
 
 
 def nvml_state(folder: Path, gpus: int, processes: int) -> NvmlState:
@@ -134,6 +105,16 @@ def running(command: list[str], env: Mapping[str, str], url: str) -> Iterator[ps
         process.wait(20)
 
 
+def in_one_process(
+    values: Mapping[str, Any], ticks: int, env: Mapping[str, str]
+) -> tuple[float, float, int | None]:
+    """Return what `one_node.measure_node` returns in a separate process with these variables."""
+    script = [sys.executable, str(ROOT / "benchmarks" / "one_node.py"), json.dumps(values), str(ticks)]
+    output = subprocess.run(script, env=env, check=True, stdout=subprocess.PIPE, text=True).stdout
+    tick, render, calls = json.loads(output)
+    return tick, render, calls
+
+
 def measure(source: str, gpus: int, processes: int, seconds: float) -> Figures:
     """Measure one row."""
     with tempfile.TemporaryDirectory() as name:
@@ -146,12 +127,8 @@ def measure(source: str, gpus: int, processes: int, seconds: float) -> Figures:
             source_flag = "nvml"
         else:
             source_flag = f"simulator:{scenario(folder, gpus, processes)}"
-        values = json.dumps(
-            {"source": source_flag, "process.max_per_device": 512, "state_dir": str(folder / "here")}
-        )
-        script = [sys.executable, "-c", IN_PROCESS, values, str(TICKS)]
-        output = subprocess.run(script, env=env, check=True, capture_output=True, text=True).stdout
-        tick, render, calls = json.loads(output)
+        values = {"source": source_flag, "process.max_per_device": 512, "state_dir": str(folder / "here")}
+        tick, render, calls = in_one_process(values, TICKS, env)
         port = free_port()
         url = f"http://127.0.0.1:{port}/metrics"
         command = [sys.executable, "-m", "gpuledger", "serve", "--source", source_flag]
@@ -168,14 +145,13 @@ def measure_dcgm() -> list[str]:
         state = nvml_state(folder, *BUDGET)
         env = {**os.environ, "LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(state.path)}
         values = {"source": "nvml", "state_dir": str(folder / "here"), "dialect": ["dcgm"]}
-        script = [sys.executable, "-c", IN_PROCESS, json.dumps(values), str(5 * TICKS)]
-        output = subprocess.run(script, env=env, check=True, capture_output=True, text=True).stdout
-        tick, render, calls = json.loads(output)
+        tick, render, calls = in_one_process(values, 5 * TICKS, env)
+    assert calls is not None
     fields = [column for column in DEFAULT_COLLECTORS.columns if column.field.quantities]
     return [
         "| fields of 8 GPUs | CPU ms per tick | page rendered, ms | calls per tick | calls per GPU |",
         "|---|---|---|---|---|",
-        f"| {len(fields)} | {tick:.2f} | {render:.2f} | {calls:.1f} | {calls / BUDGET[0]:.1f} |",
+        f"| {len(fields)} | {tick:.2f} | {render:.2f} | {calls} | {calls / BUDGET[0]:.1f} |",
     ]
 
 
@@ -241,7 +217,7 @@ def table(rows: list[Figures]) -> list[str]:
     names += ("page KiB", "scrape ms", "resident MiB")
     lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     for row in rows:
-        calls = "" if row.calls is None else f"{row.calls:.0f}"
+        calls = "" if row.calls is None else row.calls
         lines.append(
             f"| {row.source} | {row.gpus} | {row.processes} | {row.tick:.2f} | {row.render:.2f} | {calls} "
             f"| {row.page:.0f} | {row.scrape:.1f} | {row.resident:.1f} |"

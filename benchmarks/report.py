@@ -27,7 +27,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 
 from builders import gpu  # noqa: E402  (after the path is set)
 from gpuledger.host.clock import SystemClock  # noqa: E402
-from gpuledger.ledger.report.grouping import party_of, party_text  # noqa: E402
+from gpuledger.ledger.report.party import party_of, party_text  # noqa: E402
 from gpuledger.ledger.store.retention import RetentionLimits  # noqa: E402
 from gpuledger.ledger.store.rows import device_row  # noqa: E402
 from gpuledger.ledger.store.store import Store  # noqa: E402

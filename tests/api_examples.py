@@ -46,6 +46,8 @@ gpus:
         memory_load: 0.3
         start: 5s
         pod: {namespace: ml, name: train-0, container: pytorch}
+faults:
+  - {kind: xid, at: 20s, gpu: 0, xid: 31}
 """
 STARTED = 1_795_860_000.0
 TICKS = 40

@@ -223,7 +223,7 @@ def pod_specs(manifests: Sequence[Manifest]) -> Iterator[Manifest]:
             yield one["spec"]
         elif one["kind"] == "CronJob":
             yield one["spec"]["jobTemplate"]["spec"]["template"]["spec"]
-        elif one["kind"] in ("DaemonSet", "StatefulSet", "Deployment"):
+        elif one["kind"] in ("DaemonSet", "StatefulSet", "Deployment", "Job"):
             yield one["spec"]["template"]["spec"]
 
 

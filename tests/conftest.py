@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from threading import Thread
 from threading import enumerate as threads
@@ -33,6 +35,17 @@ LONGEST = ("three-days", "page", "page-live", "archive", "monitors", "fleet", "g
 SPREAD = ("node/test_faults_driver.py", "node/test_faults_machine.py")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the garbage collector away from the thousands of items, during and after their collection."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 # Before pytest-xdist reads the groups.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,8 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Ten thousand groups of one test each would keep pytest-xdist's controller busy for half a minute.
     """
 
+    @cache
+    def unit_file(path: Path) -> str:
+        return path.relative_to(UNIT).as_posix() if path.is_relative_to(UNIT) else ""
+
     def place(item: pytest.Item) -> int:
-        file = item.path.relative_to(UNIT).as_posix() if item.path.is_relative_to(UNIT) else ""
+        file = unit_file(item.path)
         if file in SPREAD:
             return len(LONGEST) + 1
         if file:

@@ -19,6 +19,8 @@ DASHBOARDS: dict[str, dict[str, Any]] = {
     file.stem: json.loads(file.read_text(encoding="utf-8"))
     for file in sorted((GRAFANA / "dashboards").glob("*.json"))
 }
+# The other dashboards show nodes.
+AGENTS = DASHBOARDS.pop("gpuledger-agents")
 each_dashboard = pytest.mark.parametrize("uid", DASHBOARDS)
 EVERYTHING = {"cluster": ".*", "node": ".*", "gpu": ".*", "namespace": ".*"}
 # Grafana's windows for two scrapes per second, and values of the text boxes for prices.

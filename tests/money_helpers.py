@@ -11,7 +11,8 @@ from typing import Any
 from builders import gpu
 from gpuledger.ledger.report.focus import focus_keys
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
-from gpuledger.ledger.report.grouping import Party, find_grouping, party_of
+from gpuledger.ledger.report.grouping import find_grouping
+from gpuledger.ledger.report.party import Party, party_of
 from gpuledger.ledger.report.price_entries import CO2, GPU_HOUR, KWH, PUE, price_parser
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import UTC_DAY, CutsAround, ReportPart, split_range

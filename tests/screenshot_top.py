@@ -1,4 +1,6 @@
-"""Takes the screenshot of `gpuledger top` for the documentation: `python tests/screenshot_top.py FILE.png`.
+"""Takes a screenshot of `gpuledger top` for the documentation: `python tests/screenshot_top.py FILE.png`.
+
+A second argument is the scenario, a third one `COLUMNSxLINES`.
 
 Textual and Chromium draw the real view of a simulated node in a terminal of a hundred columns.
 """
@@ -33,10 +35,10 @@ class _RenamedFeed(RemoteFeed):
         return SnapshotOrigin(ADDRESS, remote=True)
 
 
-async def _draw_top(url: str) -> str:
+async def _draw_top(url: str, size: tuple[int, int]) -> str:
     feed = _RenamedFeed(url, NodeAccessSettings())
     app = TopApp(feed, TopView(SortOrder("watts")), 0.5, UNICODE)
-    async with app.run_test(size=SIZE) as pilot:
+    async with app.run_test(size=size) as pilot:
         while not app.processes.rows:
             await pilot.pause(0.05)
         await pilot.press("down", "down")
@@ -46,11 +48,11 @@ async def _draw_top(url: str) -> str:
     return picture
 
 
-def write_screenshot(file: Path) -> None:
+def write_screenshot(file: Path, scenario: str = "k8s-node", size: tuple[int, int] = SIZE) -> None:
     """Write the screenshot as PNG."""
-    with serving("--source", "simulator", *PACE, env=NODE) as server:
+    with serving("--source", f"simulator:{scenario}", *PACE, env=NODE) as server:
         server.wait_ticks(40)
-        drawing = asyncio.run(_draw_top(server.url))
+        drawing = asyncio.run(_draw_top(server.url, size))
     # Use the fonts of this machine; download none.
     drawing = re.sub(r"@font-face\s*\{[^}]*\}", "", drawing)
     with chromium() as browser:
@@ -60,4 +62,6 @@ def write_screenshot(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_screenshot(Path(sys.argv[1]))
+    given = dict(enumerate(sys.argv))
+    columns, _, lines = given.get(3, "{}x{}".format(*SIZE)).partition("x")
+    write_screenshot(Path(given[1]), given.get(2, "k8s-node"), (int(columns), int(lines)))

@@ -1,6 +1,6 @@
 """Takes the screenshots of the documentation: `make screenshots`, or `python tests/screenshots.py FOLDER`.
 
-A simulated node runs for some simulated hours first, so that there is data to show.
+Simulated nodes run for some simulated time first, so that there is data to show.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from browser import DESKTOP, PHONE, BrowserTab, chromium, open_tab
 from running import Server, serving, wait_until
 
 HOURS = 3
+# Seconds of the faulty node: short enough for its Xids to be recent.
+FAULTY_FOR = 1500
 MARGIN = 12
 # Half a minute of simulated time per tick: intervals above a minute would be unobserved.
 PACE = ("--speed", "60", "--interval", "500ms")
+FAULTY_PACE = ("--speed", "20", "--interval", "500ms")
 PRICES = ("--price.kwh", "0.32", "--price.currency", "EUR")
 NODE = {"GPULEDGER_NODE_NAME": "gpu-node-17", "GPULEDGER_CONTROL_SOCKET": "none"}
 
@@ -59,19 +62,21 @@ def _timeline(tab: BrowserTab, file: Path) -> None:
     tab.section("sessions").screenshot(path=file)
 
 
-PICTURES: dict[str, tuple[dict[str, Any], Callable[[BrowserTab, Path], None]]] = {
+Pictures = dict[str, tuple[dict[str, Any], Callable[[BrowserTab, Path], None]]]
+PICTURES: Pictures = {
     "page-light": ({**DESKTOP, "color_scheme": "light"}, _above),
     "page-dark": ({**DESKTOP, "color_scheme": "dark"}, _above),
     "page-phone": ({**PHONE, "device_scale_factor": 1.5}, _above),
     "page-held": (DESKTOP, _held),
     "page-sessions": (DESKTOP, _timeline),
 }
+FAULTY_PICTURES: Pictures = {"page-faults": ({**DESKTOP, "color_scheme": "light"}, _above)}
 
 
-def write_screenshots(server: Server, folder: Path) -> None:
-    """Write all screenshots of this node to the folder."""
+def write_screenshots(server: Server, folder: Path, pictures: Pictures) -> None:
+    """Write screenshots of this node to the folder."""
     with chromium() as browser:
-        for name, (options, picture) in PICTURES.items():
+        for name, (options, picture) in pictures.items():
             with open_tab(browser, server.url, reduced_motion="reduce", **options) as tab:
                 tab.open()
                 expect(tab.section("energy").locator("tbody tr").first).to_be_attached()
@@ -82,21 +87,46 @@ def write_screenshots(server: Server, folder: Path) -> None:
                 print(f"{file}: {file.stat().st_size / 1000:.0f} kB")  # noqa: T201  (the tool's output)
 
 
-def main() -> None:
-    """Write the screenshots to the given folder, which is created."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
-    folder.mkdir(parents=True, exist_ok=True)
+def _write(
+    folder: Path,
+    flags: tuple[str, ...],
+    until: Callable[[Any, float], bool],
+    pictures: Pictures,
+) -> None:
+    """Write screenshots of a simulated node; `until` takes its snapshot and the simulated seconds so far."""
     with (
         tempfile.TemporaryDirectory(prefix="gpuledger-screenshots-") as state_dir,
-        serving("--source", "simulator", *PACE, *PRICES, "--state-dir", state_dir, env=NODE) as server,
+        serving("--source", *flags, *PRICES, "--state-dir", state_dir, env=NODE) as server,
     ):
         began = server.get("/api/v1/snapshot").json()["unix"]
 
         def grown() -> bool:
-            return bool(server.get("/api/v1/snapshot").json()["unix"] - began > HOURS * 3600)
+            snapshot = server.get("/api/v1/snapshot").json()
+            return until(snapshot, snapshot["unix"] - began)
 
-        wait_until(grown, f"{HOURS} hours of a simulated node", HOURS * 200)
-        write_screenshots(server, folder)
+        wait_until(grown, f"a simulated node {flags[0]}", HOURS * 200)
+        write_screenshots(server, folder, pictures)
+
+
+def _is_throttled(snapshot: Any) -> bool:
+    """Whether GPU 3 has begun to throttle within the last two minutes: it will for some more."""
+    began = [
+        problem["since"] for problem in snapshot["devices"][3]["problems"] if problem["ratio"] is not None
+    ]
+    return bool(began) and snapshot["unix"] - began[0] < 120
+
+
+def main() -> None:
+    """Write the screenshots to the given folder, which is created."""
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(
+        folder,
+        ("simulator:faulty-node", *FAULTY_PACE),
+        lambda snapshot, seconds: seconds > FAULTY_FOR and _is_throttled(snapshot),
+        FAULTY_PICTURES,
+    )
+    _write(folder, ("simulator", *PACE), lambda _, seconds: seconds > HOURS * 3600, PICTURES)
 
 
 if __name__ == "__main__":

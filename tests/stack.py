@@ -19,7 +19,8 @@ from running import PATIENCE, Program, Prometheus, free_port, get, wait_until
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 COMPOSE = DEPLOY / "compose"
-RULES = (DEPLOY / "prometheus/rule.yml", *sorted((DEPLOY / "prometheus/rules").glob("*.yml")))
+PROMETHEUS = DEPLOY / "prometheus"
+RULES = (PROMETHEUS / "rule.yml", PROMETHEUS / "activity.yml", *sorted((PROMETHEUS / "rules").glob("*.yml")))
 SETTINGS = COMPOSE / "gpuledger/gpuledger.yaml"
 COLLECTORS = COMPOSE / "gpuledger/dcgm.csv"
 # Flags of the stack's exporter, with paths of this checkout instead of the container's.

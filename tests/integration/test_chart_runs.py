@@ -92,7 +92,7 @@ def test_helm_test_works_with_tls_a_password_and_client_certificates(client: str
 
 
 def test_the_pod_of_the_cronjob_writes_its_file_and_exits(tmp_path: Path) -> None:
-    values = {**SIMULATED, "gpu-session-monitoring": {"enabled": True}}
+    values = {**SIMULATED, "gpu-session-monitoring": {"enabled": True}, "cronjob": {"nodeCount": 1}}
     put_files(values, tmp_path)
     done = subprocess.run(
         local_command(main_container(values)["args"], tmp_path),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import yaml
 
 from certificates import Certificates
 from chart import MATRIX, main_container, of_kind, render
-from dashboards import EVERYTHING, FIXED, PanelQuery, each_dashboard, panel_queries, substituted
+from dashboards import EVERYTHING, FIXED, PanelQuery, each_dashboard, panel, panel_queries, substituted
 from integration.test_chart_runs import local_command, put_files
 from monitors import (
     DEFAULT,
@@ -31,6 +32,7 @@ from monitors import (
     scrape_configs,
     with_static_targets,
 )
+from nvml.library import NvmlGpu, NvmlState, build
 from running import Program, Prometheus, free_port, get, prometheus, wait_for_each, wait_until
 from service_discovery import Target, daemonset_pod, endpoint_targets, pod_targets
 from stack import COLLECTORS
@@ -104,13 +106,13 @@ def configuration(
 
 
 @contextmanager
-def exporter(values: Mapping[str, Any]) -> Iterator[Program]:
+def exporter(values: Mapping[str, Any], env: Mapping[str, str] | None = None) -> Iterator[Program]:
     """The chart's exporter with its arguments and files, on this machine."""
     with tempfile.TemporaryDirectory(prefix="gpuledger-chart-") as folder:
         put_files(dict(values), Path(folder))
         settings = Path(folder, "gpuledger.yaml")
         settings.write_text(settings.read_text().replace("/etc/gpuledger/config", folder))
-        program = Program(local_command(main_container(values)["args"], Path(folder)))
+        program = Program(local_command(main_container(values)["args"], Path(folder)), env)
         try:
             program.wait_line("listening on")
             yield program
@@ -159,11 +161,14 @@ def installed(
     values = {
         **SIMULATED,
         "port": free_port(),
-        "extraPorts": [{"name": "smi", "port": free_port(), "dialects": ["smi"]}],
+        "extraPorts": [{"name": "smi", "port": free_port(), "dialects": ["smi"], "scrape": False}],
         "dialect": ["native", "process", "session", "energy", "dcgm"],
         "dcgm": {"collectors": COLLECTORS.read_text()},
         "config": {"interval": "500ms", "energy.zero_hold": "2s"},
         "rules": {"enabled": True},
+        # With the alerts of busy machines.
+        "mode": "daemonset",
+        "gpu-session-monitoring": {"enabled": True},
         KINDS[request.param]: FAST,
     }
     folder = tmp_path_factory.mktemp("monitors")
@@ -188,7 +193,7 @@ def test_promtool_accepts_the_scrape_configuration(values: Mapping[str, Any], tm
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_only_the_metrics_port_of_the_exporter_is_scraped(installed: InstalledChart) -> None:
+def test_a_port_that_another_scraper_reads_is_not_scraped(installed: InstalledChart) -> None:
     answer = get(installed.real.url + "/api/v1/targets").json()["data"]
     assert [one["scrapeUrl"] for one in answer["activeTargets"]] == [f"http://{installed.instance}/metrics"]
     dropped = {one["discoveredLabels"]["__address__"] for one in answer["droppedTargets"]}
@@ -259,7 +264,7 @@ RECORDED = (
     "gpuledger:device:info",
     "gpuledger:gpu_utilization:ratio",
     "gpuledger:device_memory_used:ratio",
-    "gpuledger:gpu_power_cap:bool",
+    "gpuledger:device:name",
 )
 # Without target labels, so that they go on when these change.
 RECORDED_COUNTERS = (
@@ -353,3 +358,54 @@ def test_openshift_renames_labels_of_owners(tmp_path: Path) -> None:
         (process,) = labels_of(real, 'gpuledger_process_info{pid="20351"}')
         assert (process["namespace"], process["pod"]) == (NAMESPACE, "gpuledger-node-1")
         assert (process["exported_namespace"], process["exported_pod"]) == (OWNER.namespace, OWNER.pod)
+
+
+def replaced_pods(kind: str, ports: Sequence[int], folder: Path) -> dict[str, Any]:
+    """The operator's configuration for the old and the new pod of a node."""
+    name = KINDS[kind]
+    values = {**SIMULATED, "rules": {"enabled": True}, name: FAST}
+    found = []
+    for pod, port in zip(("gpuledger-old", "gpuledger-new"), ports, strict=True):
+        found += [{**one, "__meta_kubernetes_pod_name": pod} for one in targets({**values, "port": port})]
+    return dict(yaml.safe_load(configuration(values, folder, found=found)))
+
+
+def test_the_energy_of_a_replaced_pod_is_that_of_its_ledger(tmp_path: Path) -> None:
+    """Also with two scrapers: the ServiceMonitor and the PodMonitor. The next pod continues the ledger."""
+    ports = (free_port(), free_port())
+    first, second = (replaced_pods(kind, ports, tmp_path) for kind in KINDS)
+    first["scrape_configs"] += second["scrape_configs"]
+    settings = {"config": {"interval": "500ms", "energy.zero_hold": "3s"}, "serviceMonitor": FAST}
+    state = {"source": "nvml", **settings, "state": {"dir": str(tmp_path / "state")}}
+    card = NvmlGpu(energy=1_000_000, power=200_000)
+    driver = NvmlState(tmp_path / "driver", [card]).write()
+    env = {"LD_LIBRARY_PATH": str(build().parent), "TEST_NVML_STATE": str(driver.path)}
+    energy = "gpuledger_device_energy_joules_total"
+
+    def scrapes(port: int) -> str:
+        return f'min(count_over_time(gpuledger_ticks_total{{instance="127.0.0.1:{port}"}}[1m])) > 8'
+
+    with prometheus(str(yaml.safe_dump(first))) as real:
+        started = time.monotonic()
+        with exporter({**state, "port": ports[0]}, env):
+            ((_, begins),) = (row["value"][::-1] for row in real.wait_query(f"count({energy})"))  # type: ignore[index]
+            real.wait_query(scrapes(ports[0]))
+        # The test library counts from each start of the program: 200 W in mJ/s.
+        card.numbers["energy"] += int(200_000 * (time.monotonic() - started))
+        driver.write()
+        with exporter({**state, "port": ports[1]}, env):
+            real.wait_query(scrapes(ports[1]))
+            ends = time.time()
+        both = {one["instance"] for one in labels_of(real, f"last_over_time({energy}[1m])")}
+        assert both == {f"127.0.0.1:{port}" for port in ports}
+        window = f"[{int(ends - begins)}s] @ {ends:.3f}"
+
+        def number(expression: str) -> float:
+            (row,) = real.query(expression)
+            return float(row["value"][1])  # type: ignore[index]
+
+        at = [f"sum(max by (uuid) ({energy} @ {moment:.3f}))" for moment in (ends, begins)]
+        booked = number(" - ".join(at))
+        title = panel("gpuledger-energy", "GPU energy")["targets"][0]["expr"]
+        shown = number(substituted(title, {**FIXED, **EVERYTHING}).replace(f"[{FIXED['__range']}]", window))
+        assert shown == pytest.approx(booked / 3.6e6, rel=0.1)

@@ -72,7 +72,7 @@ def test_a_stopped_node_is_shown_as_disconnected_and_a_restarted_one_as_live(bro
             expect(tab.section("sessions").locator(".known")).to_have_text(re.compile("sessions$"))
 
 
-def test_a_lost_gpu_is_not_answering_and_the_others_continue(browser: Browser, tmp_path: Path) -> None:
+def test_a_lost_gpu_is_down_and_the_others_continue(browser: Browser, tmp_path: Path) -> None:
     lost = "faults:\n  - {kind: gpu_lost, gpu: 0, at: 30s, for: 20s}\n"
     with serving_prepared("--source", scenario(tmp_path, TWO + lost), "--speed", "3") as server:
         server.wait_ticks()
@@ -80,12 +80,14 @@ def test_a_lost_gpu_is_not_answering_and_the_others_continue(browser: Browser, t
             tab.open()
             state = tab.card("0").locator(".head .state")
             expect(state).to_have_text("active")
-            expect(state).to_have_text("not answering")
+            expect(state).to_have_text("down")
             expect(state.locator("use")).to_have_attribute("href", "#i-down")
             expect(tab.card("0").locator(".meters")).to_be_hidden()
-            expect(tab("#tile-other-detail")).to_have_text("1 device not answering")
+            expect(tab("#tile-problems-detail")).to_have_text("GPU 0 down")
+            expect(tab("#announcement")).to_have_text("New problem. GPU 0: Down")
             expect(tab.card("1").locator(".head .state")).to_have_text("idle")
             expect(state).to_have_text("active")
+            expect(tab("#tile-problems")).to_be_hidden()
 
 
 def test_a_hanging_driver_makes_the_page_stale_and_its_age_is_shown(browser: Browser, tmp_path: Path) -> None:
@@ -169,11 +171,9 @@ def test_rows_keep_their_order_while_the_pointer_is_on_them(tab: BrowserTab) -> 
     tab("#h-gpus").hover()
     expect(tab("#processes .order-paused")).to_be_hidden()
 
-    def shares() -> list[float]:
-        body = [text.split("\N{NO-BREAK SPACE}")[0] for text in tab.column("sm")]
-        return [float(text) if text != "\N{EN DASH}" else -1 for text in body]
-
-    assert shares() == sorted(shares(), reverse=True)
+    body = [text.split("\N{NO-BREAK SPACE}")[0] for text in tab.column("sm")]
+    shares = [float(text) if text != "\N{EN DASH}" else -1 for text in body]
+    assert shares == sorted(shares, reverse=True)
 
 
 def test_a_hidden_tab_sends_no_requests(tab: BrowserTab, server: Server) -> None:

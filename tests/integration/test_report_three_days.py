@@ -17,7 +17,9 @@ import pytest
 from builders import FakeClock
 from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.ledger import Ledger
-from gpuledger.ledger.report.grouping import GROUPINGS, Key, find_grouping, party_of
+from gpuledger.ledger.report.grouping import Key, find_grouping
+from gpuledger.ledger.report.party import party_of
+from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.ledger.store.explain_query import ExplainScope, explain_usage
@@ -30,7 +32,18 @@ from gpuledger.model.quantities import ENERGY
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.workload import KEY_FACTS
 from gpuledger.workloads.owner_lookup import OwnerLookup
-from report_helpers import EVER, HOUR, exact_costs, folded, lines_of, quarters, report_of, same
+from report_helpers import (
+    EVER,
+    HOUR,
+    build_reports_of_rows_once,
+    exact_energy_cost,
+    exact_time_cost,
+    folded,
+    lines_of,
+    quarters,
+    report_of,
+    same,
+)
 from unit.sources.simulator.support import UNIX, Node
 
 # One worker simulates the days for all tests.
@@ -259,7 +272,10 @@ def test_folding_does_not_change_a_report(days: Days, partly: Path, wholly: Path
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
-def test_explanations_add_up_to_the_report(days: Days, partly: Path, by: str) -> None:
+def test_explanations_add_up_to_the_report(
+    days: Days, partly: Path, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_reports_of_rows_once(monkeypatch)
     middle = int(UNIX) // HOUR + 20
     prices = Prices(kwh=Decimal("0.3"), gpu_hour=Decimal("2.4"))
     for file in (days.file, partly):
@@ -274,11 +290,12 @@ def test_explanations_add_up_to_the_report(days: Days, partly: Path, by: str) ->
                     found = explain_usage(history, text, ExplainScope(quarters(*between), prices))
                     assert found.row is not None
                     assert found.row.line == line
-                    sums = (found.millijoules, sum(one.high or 0 for one in found.intervals))
+                    intervals = list(found.intervals)
+                    sums = (found.millijoules, sum(one.high or 0 for one in intervals))
                     assert sums == (line.millijoules, line.high or 0), text
                     assert found.billed_microseconds == (line.gpu_microseconds or 0), text
-                    assert exact_costs(found, is_time=True) == (line.time_cost or 0)
-                    assert exact_costs(found, is_time=False) == line.energy_cost
+                    assert exact_time_cost(found) == (line.time_cost or 0)
+                    assert exact_energy_cost(found, intervals) == line.energy_cost
 
 
 def test_gpu_hours_match_the_scenario(days: Days) -> None:

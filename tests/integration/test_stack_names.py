@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+from alert_page import specs
 from running import gpuledger
 from stack import DEPLOY, EXPORTER, RULES
 
-# Labels that Prometheus adds.
-TARGET = {"job", "instance", "service"}
+# Labels of targets, of which `node` and `cluster` are optional, and those that rules add.
+TARGET = {"job", "instance", "service", "node", "cluster", "endpoint", "priced"}
 FAMILY = re.compile(r"(?<![:\w])(?:gpuledger|gpu|my_gpu|nvidia_smi|DCGM)_\w+")
 TESTS = sorted((DEPLOY / "prometheus/tests").glob("*.yml"))
 
@@ -32,7 +33,8 @@ def catalogue() -> dict[str, set[str]]:
     assert page.returncode == 0, page.stderr
     for name, labels in re.findall(r"^(\w+)(?:\{(.*)\})? ", page.stdout, re.MULTILINE):
         known.setdefault(name, set()).update(re.findall(r"(\w+)=\"", labels))
-    return known
+    # Agent and operator.
+    return known | {name: set(spec.labels) for name, spec in specs().items()}
 
 
 def rules_of(file: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from running import serving_prepared, wait_until
-from stack import EXPORTER, StackPrometheus, alerts, stack_prometheus
+from stack import EXPORTER, StackPrometheus, stack_prometheus
 
 # One worker starts the shared processes.
 pytestmark = pytest.mark.xdist_group("stack-queries")
@@ -214,9 +214,10 @@ def test_increase_returns_joules(one: StackPrometheus) -> None:
 def test_an_unchanged_process_can_be_new_or_ended(one: StackPrometheus) -> None:
     values = query_values(one, 'changes(gpu_process_info{status="active"}[1h]) == 0', "pod")
     assert set(values) == {("training-job",), ("training-job-123",), ("api-0",), ("",), ("short-0",)}
-    right = """(time() - gpuledger_process_start_time_seconds > 7200)
+    right = """
+        max by (instance, uuid, mig_instance, pid) (time() - gpuledger_process_start_time_seconds > 7200)
         * on (instance, uuid, mig_instance, pid) group_left (command, namespace, pod, user)
-        gpuledger_process_info"""
+        max by (instance, uuid, mig_instance, pid, command, namespace, pod, user) (gpuledger_process_info)"""
     assert query_values(one, right, "namespace", "pod") == about({("ml", "training-job"): 3 * 3600})
 
 
@@ -225,9 +226,9 @@ RIGHT: dict[str, tuple[tuple[str, ...], Values]] = {
     "100 * count(gpu_session_count > 0) / count(gpu_session_count)": ((), {(): 75}),
     "100 * avg(gpuledger:gpu_utilization:ratio)": ((), {(): 100 * (0.5 + 0.5 + 0 + 0.1) / 4}),
     """sum by (namespace, pod) (
-      gpuledger_process_memory_bytes
+      max by (instance, uuid, mig_instance, pid) (gpuledger_process_memory_bytes)
       * on (instance, uuid, mig_instance, pid) group_left (namespace, pod)
-      gpuledger_process_info
+      max by (instance, uuid, mig_instance, pid, namespace, pod) (gpuledger_process_info)
     )""": (("namespace", "pod"), {
         ("ml", "training-job"): 8 * GIB,
         ("ml", "training-job-123"): 4 * GIB,
@@ -254,11 +255,11 @@ def test_the_corrected_query_returns_the_expected_values(one: StackPrometheus, q
 
 def test_the_total_cost_includes_idle_energy(one: StackPrometheus) -> None:
     price = "/ 3600000 * 0.10"
-    (whole,) = query_values(one, f"sum(increase(gpuledger_energy_joules_total[1h])) {price}").values()
-    process = 'gpuledger_energy_joules_total{account="process"}'
+    (whole,) = query_values(one, f"sum(increase(gpuledger:energy_joules:max[1h])) {price}").values()
+    process = 'gpuledger:energy_joules:max{account="process"}'
     parts = query_values(one, f"sum by (namespace) (increase({process}[1h])) {price}", "namespace")
     (idle,) = query_values(
-        one, f'sum(increase(gpuledger_energy_joules_total{{account="idle"}}[1h])) {price}'
+        one, f'sum(increase(gpuledger:energy_joules:max{{account="idle"}}[1h])) {price}'
     ).values()
     assert whole == pytest.approx(sum(parts.values()) + idle, rel=0.01)
     assert idle == pytest.approx(whole * IDLE / (JOB + JOB_123 + API + ADA + IDLE), rel=0.1)
@@ -344,9 +345,3 @@ def test_every_expression_of_the_documentation_is_valid(one: StackPrometheus) ->
     assert len(blocks) >= 14 and len(cells) >= 24
     for expression in (*blocks, *cells):
         assert one.error(expression) == "", expression
-
-
-def test_every_alert_is_documented() -> None:
-    _, _, table = DOC.partition("## Alerts")
-    documented = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", table, re.MULTILINE))
-    assert documented == {name: rule["labels"]["severity"] for name, rule in alerts().items()}

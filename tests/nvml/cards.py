@@ -12,7 +12,7 @@ from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess
 
 NOT_SUPPORTED = 3
 _MIB = 1 << 20
-_NVLINKS = ("field.38", "field.45", "field.52", "field.59", "field.138", "field.139")
+_NVLINKS = ("field.38", "field.45", "field.52", "field.59", "field.90", "field.138", "field.139")
 _ECC = ("field.3", "field.4", "field.5", "field.6", "nvmlDeviceGetTotalEccErrors")
 _REPAIRS = ("field.142", "field.143", "field.144", "field.145")
 _LIMITS = (
@@ -21,6 +21,7 @@ _LIMITS = (
     "nvmlDeviceGetPowerManagementDefaultLimit",
     "nvmlDeviceGetPowerManagementLimit",
     "field.187",
+    "field.188",
     "field.189",
     "field.192",
 )
@@ -56,6 +57,7 @@ def volta() -> NvmlGpu:
         cores=5120,
         memory_total=32768 * _MIB,
         mig=-1,
+        nvlinks=6,
         power_limit=300_000,
         power_limit_max=300_000,
     )
@@ -70,6 +72,7 @@ def ampere() -> NvmlGpu:
         minor_cc=0,
         cores=6912,
         memory_total=81920 * _MIB,
+        nvlinks=12,
         power_limit=400_000,
         power_limit_max=400_000,
     )
@@ -113,6 +116,7 @@ def ada_consumer() -> NvmlGpu:
         cores=16384,
         memory_total=24564 * _MIB,
         mig=-1,
+        nvlinks=0,
         fan=30,
         power_limit=450_000,
         power_limit_max=600_000,
@@ -137,6 +141,7 @@ def gb10() -> NvmlGpu:
         cores=6144,
         memory=1,
         mig=-1,
+        nvlinks=0,
     )
 
 

@@ -29,7 +29,7 @@ enum {
 #define ABSENT 0xFFFFFFFFu
 
 /* Numbers of one GPU with their defaults. -1 for `mig` and `fan` means not supported; `memory` is 0 normal,
- * 1 not supported, 2 a total of zero. */
+ * 1 not supported, 2 a total of zero. `nvlinks` is a number of links, `nvlinks_down` a bit of each. */
 #define NUMBERS(X) \
     X(minor, -2) X(bus, -2) X(cores, 16896) X(major_cc, 9) X(minor_cc, 0) X(architecture, 9) \
     X(utilization, 0) X(memory_utilization, 0) X(encoder, 0) X(decoder, 0) \
@@ -47,7 +47,10 @@ enum {
     X(remapped_corrected, 0) X(remapped_uncorrected, 0) X(remap_pending, 0) X(remap_failure, 0) X(recovery, 0) X(fabric, 0) \
     X(violation_power, 0) X(violation_thermal, 0) X(violation_sync_boost, 0) X(violation_board_limit, 0) \
     X(violation_low_utilization, 0) X(violation_reliability, 0) X(nvlink_tx, 4000) X(nvlink_rx, 5000) \
-    X(nvlink_crc_flit, 0) X(nvlink_crc_data, 0) X(nvlink_replay, 0) X(nvlink_recovery, 0)
+    X(nvlink_crc_flit, 0) X(nvlink_crc_data, 0) X(nvlink_replay, 0) X(nvlink_recovery, 0) \
+    X(nvlinks, 18) X(nvlinks_down, 0) X(nvlink_speed, 26562) X(time_software_thermal, 0) X(time_hardware_thermal, 0) \
+    X(time_power_brake, 0) X(pcie_generation, 5) X(pcie_generation_max, 5) X(pcie_generation_gpu_max, 5) \
+    X(pcie_width, 16) X(pcie_width_max, 16)
 #define AS_ENUM(name, value) N_##name,
 #define AS_NAME(name, value) #name,
 #define AS_VALUE(name, value) (u64)(value),
@@ -508,6 +511,20 @@ GETTER(nvmlDeviceGetPowerManagementLimit, power_limit_requested)
 GETTER(nvmlDeviceGetEnforcedPowerLimit, power_limit)
 GETTER(nvmlDeviceGetPerformanceState, pstate)
 GETTER(nvmlDeviceGetPcieReplayCounter, pcie_replays)
+GETTER(nvmlDeviceGetCurrPcieLinkGeneration, pcie_generation)
+GETTER(nvmlDeviceGetMaxPcieLinkGeneration, pcie_generation_max)
+GETTER(nvmlDeviceGetCurrPcieLinkWidth, pcie_width)
+GETTER(nvmlDeviceGetMaxPcieLinkWidth, pcie_width_max)
+#ifndef OLD
+GETTER(nvmlDeviceGetGpuMaxPcieLinkGeneration, pcie_generation_gpu_max)
+#endif
+API int nvmlDeviceGetNvLinkState(char *device, u32 link, u32 *to) {
+    WHOLE;
+    if (link >= g->number[N_nvlinks]) return g->number[N_nvlinks] ? INVALID_ARGUMENT : NOT_SUPPORTED;
+    int code = ruled_with(i, __func__, link);
+    *to = (u32)answer_with(i, __func__, link, !(g->number[N_nvlinks_down] >> link & 1));
+    return code;
+}
 API int nvmlDeviceGetFanSpeed(char *device, u32 *to) {
     WHOLE;
     *to = (u32)answer_or(i, __func__, g->number[N_fan]);
@@ -629,13 +646,24 @@ static const struct { u32 id; int number; u32 type, scope, from, to; } known_fie
     { 138, N_nvlink_tx, U64, ABSENT, ANY, 99 }, { 139, N_nvlink_rx, U64, ABSENT, ANY, 99 },
     { 142, N_remapped_corrected, U32, 0, 7, 99 }, { 143, N_remapped_uncorrected, U32, 0, 7, 99 },
     { 144, N_remap_pending, U32, 0, 7, 99 }, { 145, N_remap_failure, U32, 0, 7, 99 },
-    { 230, N_recovery, U32, 0, ANY, 99 },
+    { 230, N_recovery, U32, 0, ANY, 99 }, { 90, N_nvlink_speed, U32, 0, ANY, 99 },
+    { 269, N_time_software_thermal, U64, 0, ANY, 99 }, { 270, N_time_hardware_thermal, U64, 0, ANY, 99 },
+    { 271, N_time_power_brake, U64, 0, ANY, 99 }, { 188, N_power_limit_max, U32, 0, ANY, 99 },
     { 186, N_power_instant, U32, 0, 7, 99 }, { 187, N_power_limit_min, U32, 0, ANY, 99 },
     { 189, N_power_limit_default, U32, 0, ANY, 99 }, { 192, N_power_limit_requested, U32, 0, ANY, 99 },
     { 197, N_pcie_tx, U64, 0, 7, 99 }, { 198, N_pcie_rx, U64, 0, 7, 99 },
 };
 static void fill(int i, Gpu *g, Field *f) {
     f->code = NOT_SUPPORTED;
+    if (f->id == 165 && f->scope < g->number[N_nvlinks]) {
+        char key[TEXT];
+        snprintf(key, sizeof key, "field.165.%u", f->scope);
+        f->code = ruled_with(i, "field", f->id);
+        if (!f->code) f->code = ruled(i, key);
+        f->type = U32;
+        f->value = answer_or(i, key, !(g->number[N_nvlinks_down] >> f->scope & 1));
+        f->type = (u32)answer_with(i, "type", f->id, f->type);
+    } else if (f->id == 165) f->code = g->number[N_nvlinks] ? INVALID_ARGUMENT : NOT_SUPPORTED;
     for (size_t k = 0; k < sizeof known_fields / sizeof *known_fields; k++) {
         if (known_fields[k].id != f->id) continue;
         u64 held = g->number[known_fields[k].number], architecture = g->number[N_architecture];

@@ -6,12 +6,13 @@ import json
 import sys
 from pathlib import Path
 
+import agents
 import energy
 import fleet
 import health
 import usage
 
-BUILDERS = (usage.build, energy.build, health.build, fleet.build)
+BUILDERS = (usage.build, energy.build, health.build, fleet.build, agents.build)
 
 
 def main(folder: Path) -> None:

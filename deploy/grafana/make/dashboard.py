@@ -21,6 +21,7 @@ def dashboard(
     since: str = "now-6h",
     *,
     by_owner: bool = False,
+    by_node: bool = True,
 ) -> Json:
     """Returns the JSON of a dashboard for provisioning: without id and without inputs."""
     return {
@@ -38,7 +39,7 @@ def dashboard(
         "timezone": "browser",
         "annotations": {"list": []},
         "links": [_dashboard_links()],
-        "templating": {"list": [*_shared_variables(by_owner), *variables]},
+        "templating": {"list": [*_shared_variables(by_owner, by_node), *variables]},
         "panels": _place_panels(rows),
     }
 
@@ -126,8 +127,8 @@ def number_variable(name: str, label: str, text: str, value: str) -> Json:
     }
 
 
-def _shared_variables(by_owner: bool) -> list[Json]:
-    """Returns the variables of all dashboards. The namespace is hidden where unused, but kept for links."""
+def _shared_variables(by_owner: bool, by_node: bool) -> list[Json]:
+    """Returns the variables of all dashboards. They are hidden where unused, but kept for links."""
     datasource: dict[str, Any] = {
         "name": "datasource",
         "label": "Data source",
@@ -162,6 +163,7 @@ def _shared_variables(by_owner: bool) -> list[Json]:
             "Shown by the label `node` of the scrape, else by address; selected by address",
             f"query_result({nodes})",
             r'/node="(?<text>[^"]+)|instance="(?<value>[^"]+)/g',
+            hidden=not by_node,
         ),
         _query_variable(
             "gpu",
@@ -169,6 +171,7 @@ def _shared_variables(by_owner: bool) -> list[Json]:
             "Shown by node, index and model; selected by UUID",
             f"query_result({labelled})",
             r'/text="(?<text>[^"]+)|uuid="(?<value>[^"]+)/g',
+            hidden=not by_node,
         ),
         _query_variable(
             "namespace",

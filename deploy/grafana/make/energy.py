@@ -28,10 +28,10 @@ from promql import (
     gpu_seconds,
     held_seconds,
     in_gpus,
+    moving,
     named_gpu,
     of_gpu,
-    of_owner,
-    or_zero,
+    or_recorded_zero,
     owned_seconds,
     per_gpu,
     rise,
@@ -149,7 +149,7 @@ def _sums() -> list[Panel]:
         stat(
             "Energy of owners",
             "Energy booked to processes of the chosen namespaces.",
-            or_zero(kwh(total(owned()))),
+            or_recorded_zero(kwh(total(owned()))),
             unit="kwatth",
             decimals=2,
             empty=NO_GPU,
@@ -165,7 +165,7 @@ def _sums() -> list[Panel]:
         stat(
             "Idle energy",
             "Percentage of all energy that GPUs used without any process.",
-            or_zero(f"{idle} / ({everything} > 0)"),
+            or_recorded_zero(f"{idle} / ({everything} > 0)"),
             unit="percentunit",
             decimals=0,
             steps=((None, GREEN), (0.3, YELLOW), (0.6, ORANGE)),
@@ -175,7 +175,7 @@ def _sums() -> list[Panel]:
             "Unattributed energy",
             "Percentage of all energy without a known owner (unattributed) or used while gpuledger was not "
             "reading (unobserved).",
-            or_zero(f"{unattributed} / ({everything} > 0)"),
+            or_recorded_zero(f"{unattributed} / ({everything} > 0)"),
             unit="percentunit",
             decimals=1,
             steps=((None, GREEN), (0.02, YELLOW), (0.1, ORANGE)),
@@ -195,7 +195,7 @@ def _time_sums() -> list[Panel]:
         stat(
             "GPU-hours of owners",
             f"GPU time of the chosen namespaces; shared GPUs are split. {_ESTIMATE}",
-            or_zero(f"{total(owned_seconds())} / 3600"),
+            or_recorded_zero(f"{total(owned_seconds())} / 3600"),
             unit="h",
             decimals=1,
             empty=NO_GPU,
@@ -204,7 +204,7 @@ def _time_sums() -> list[Panel]:
             "Held idle GPU-hours",
             "GPU-hours in which owners of the chosen namespaces had a GPU while no engine was busy for "
             "them. A shared GPU counts for each owner.",
-            or_zero(f"{total(in_gpus(held_seconds(), '$__range'))} / 3600"),
+            or_recorded_zero(f"{total(in_gpus(held_seconds(), '$__range'))} / 3600"),
             unit="h",
             decimals=1,
             steps=((None, GREEN), (0.1, ORANGE)),
@@ -213,7 +213,7 @@ def _time_sums() -> list[Panel]:
         stat(
             "Idle GPU-hours",
             f"GPU time in which no owner had the GPU. {_ESTIMATE}",
-            or_zero(f"{total(gpu_seconds(idle))} / 3600"),
+            or_recorded_zero(f"{total(gpu_seconds(idle))} / 3600"),
             unit="h",
             decimals=1,
             empty=NO_GPU,
@@ -222,14 +222,14 @@ def _time_sums() -> list[Panel]:
             "Cost of GPU time",
             "All accounts but unobserved and down, at the newest prices: gpuledger_gpu_price, else the text "
             f"box above. {_ESTIMATE}",
-            or_zero(time_cost(gpu_seconds(_BILLED))),
+            or_recorded_zero(time_cost(gpu_seconds(_BILLED))),
             decimals=2,
             empty=NO_GPU,
         ),
         stat(
             "Cost of idle GPU time",
             f"The part of the cost that no owner pays. {_ESTIMATE}",
-            or_zero(time_cost(gpu_seconds(idle))),
+            or_recorded_zero(time_cost(gpu_seconds(idle))),
             decimals=2,
             steps=((None, GREEN), (0.01, ORANGE)),
             empty=NO_GPU,
@@ -246,8 +246,8 @@ def _time_sums() -> list[Panel]:
 
 
 def _power() -> list[Panel]:
-    now = deduplicated(f"rate({of_gpu(JOULES)}[$__rate_interval])", *ACCOUNT)
-    by_owner = deduplicated(f"rate({of_owner(JOULES, PROCESS)}[$__rate_interval])", *ACCOUNT)
+    now = moving(RECORDED, JOULES, ACCOUNT)
+    by_owner = moving(RECORDED, JOULES, ACCOUNT, PROCESS, OF_NAMESPACE)
     return [
         series(
             "Power draw by account",
@@ -362,7 +362,8 @@ def _by_user() -> Panel:
 
 def _unattributed() -> list[Panel]:
     idle = total(booked('account="idle"'), "uuid")
-    unattributed = f"{total(booked(_UNATTRIBUTED), 'uuid')} or on (uuid) 0 * {_each_gpu()}"
+    metered = rise("device_energy_joules", ("uuid",))
+    unattributed = f"{total(booked(_UNATTRIBUTED), 'uuid')} or on (uuid) 0 * {metered}"
     return [
         pie(
             "Energy by account",

@@ -142,7 +142,7 @@ def _now() -> list[Panel]:
 
 
 def _count_nodes() -> str:
-    return f"count({deduplicated(of_node('gpuledger_build_info'), 'instance')})"
+    return f"count({deduplicated(with_node(of_node('gpuledger_build_info')), 'cluster', 'node')})"
 
 
 def _nodes() -> Panel:

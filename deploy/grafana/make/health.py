@@ -30,6 +30,7 @@ from promql import (
     named,
     named_gpu,
     of_gpu,
+    or_recorded_zero,
     or_zero,
     per_device,
     per_gpu,
@@ -87,7 +88,7 @@ def _now() -> list[Panel]:
         stat(
             "Uncorrected ECC errors",
             "Errors in the time range. Each one is lost data: the driver ended the affected process.",
-            or_zero(f"ceil({total(ecc)})"),
+            or_recorded_zero(f"ceil({total(ecc)})"),
             steps=GOOD_IS_ZERO,
             empty=NO_GPU,
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 Json = dict[str, Any]
 # URL parameters of links: time range, data source and cluster.
 SHARED_PARAMETERS = "${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
+# Sums of a time range have no data without recording rules.
+_RECORDED_SUM = re.compile(r"(increase|min_over_time)\(gpuledger:")
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 
 GREEN, YELLOW, ORANGE, RED, BLUE, GREY = "green", "yellow", "orange", "red", "blue", "#8e8e8e"
@@ -39,6 +42,9 @@ class Panel:
         """Returns the panel's JSON at a position."""
         width, height = self.size
         place = {"x": x, "y": y, "w": width, "h": height}
+        default = self.body["fieldConfig"]["defaults"]
+        if any(_RECORDED_SUM.search(target["expr"]) for target in self.body["targets"]):
+            default["noValue"] += ", or the recording rules are missing"
         return {
             "id": number,
             "title": self.title,

@@ -3,9 +3,11 @@
 Rules of all queries:
 
 - `uuid` and `mig_instance` identify a device. `deduplicated()` takes the maximum of equal series, so two
-Prometheus replicas, or two targets that export the same GPU, count once. - Quantities of both a GPU and its
-MIG instances (memory, activity) are summed over one of them, never both. - A query returns 0 only if there
-are devices: `or_zero()` returns 0 if nothing matches and GPUs are scraped, and nothing if no GPU is scraped.
+  Prometheus replicas, or two targets that export the same GPU, count once.
+- Counters in a window are recorded counters: without target labels, they go on when a pod is replaced.
+- Quantities of both a GPU and its MIG instances (memory, activity) are summed over one of them, never both.
+- A query returns 0 only if there are devices: `or_zero()` returns 0 if nothing matches and GPUs are scraped,
+  and nothing if no GPU is scraped. `or_recorded_zero()` also returns nothing without recording rules.
 """
 
 from __future__ import annotations
@@ -87,6 +89,15 @@ def or_zero(expression: str) -> str:
     return f"({expression}) or 0 * count({of_gpu('gpuledger_device_up')})"
 
 
+def or_recorded_zero(expression: str) -> str:
+    """Returns the expression of recorded counters, or 0 if it is empty although GPUs are recorded.
+
+    Without recording rules there is no result, because the amounts are not known.
+    """
+    recorded = exported_in(f"last_over_time({of_recorded('gpu_watched_seconds')}[$__range])", "$__range")
+    return f"({expression}) or 0 * count({recorded})"
+
+
 def with_node(expression: str) -> str:
     """Sets an empty `node` label to the address of the target."""
     joined = f'label_join({expression}, "at", "|", "node", "instance")'
@@ -141,6 +152,18 @@ def growth(record: str, labels: tuple[str, ...], *matchers: str, window: str = "
     return exported_in(deduplicated(grown, *labels), window)
 
 
+def moving(record: str, family: str, labels: tuple[str, ...], *matchers: str) -> str:
+    """Returns the rise per second of a counter that a restart of gpuledger does not reset, each series once.
+
+    The recorded counter goes on when target labels change. The exported one is used without recording rules,
+    and in windows that are too short for two recorded values.
+    """
+    window = "[$__rate_interval]"
+    recorded = exported_in(f"rate({of_recorded(record, *matchers)}{window})", "$__rate_interval")
+    exported = deduplicated(f"rate({of_gpu(family, *matchers)}{window})", *labels)
+    return f"({deduplicated(recorded, *labels)} or {exported})"
+
+
 def of_recorded(record: str, *matchers: str) -> str:
     """Selects a recorded series, which has no target labels, of the chosen GPUs."""
     return f"gpuledger:{record}:max{{{', '.join((_GPU, *matchers))}}}"
@@ -148,7 +171,7 @@ def of_recorded(record: str, *matchers: str) -> str:
 
 def exported_in(expression: str, window: str) -> str:
     """Limits rows with `uuid` to GPUs that the chosen nodes exported in the window."""
-    exported = f"last_over_time({of_gpu('gpuledger_device_info', WHOLE)}[{window}])"
+    exported = f"last_over_time({of_gpu('gpuledger_device_up', WHOLE)}[{window}])"
     return f"({expression} and on (uuid) {exported})"
 
 

@@ -183,7 +183,7 @@ def _owners() -> Panel:
         Column("Memory used", named(memory, "profile"), "bytes", 1),
         Column(
             "Idle but allocated, last hour",
-            named(f"{held} / 3600 and on ({', '.join((*DEVICE, *OWNER))}) {count}", "profile"),
+            named(f"clamp_max({held} / 3600, 1) and on ({', '.join((*DEVICE, *OWNER))}) {count}", "profile"),
             "percentunit",
             0,
             ((None, GREEN), (0.5, ORANGE), (0.9, "red")),

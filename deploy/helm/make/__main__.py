@@ -1,7 +1,7 @@
 """Generate the chart's derived files: `python deploy/helm/make [CHART]`.
 
-These are the README's table of values, values.schema.json, and below files/ the defaults, dashboards, rules
-and CRDs, because Helm cannot read files outside of a chart.
+These are the README's table of values, values.schema.json, and below files/ the defaults, the values of
+keys that are null, dashboards, rules and CRDs, because Helm cannot read files outside of a chart.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import crds
 import readme
 import schema
+import unset
 import values
 
 DEPLOY = Path(__file__).resolve().parents[2]
@@ -30,8 +31,10 @@ def main(chart: Path) -> None:
     page.write_text(updated, encoding="utf-8")
     # templates/_init.tpl merges the values of an older chart over these.
     shutil.copyfile(chart / "values.yaml", chart / "files/defaults.yaml")
+    unset.write_unset(keys, chart / "files/unset.yaml")
     _copy_files(sorted((DEPLOY / "grafana/dashboards").glob("*.json")), chart / "files/dashboards")
-    _copy_files(sorted((DEPLOY / "prometheus/rules").glob("*.yml")), chart / "files/rules")
+    rules = sorted((DEPLOY / "prometheus/rules").glob("*.yml"))
+    _copy_files([DEPLOY / "prometheus/activity.yml", *rules], chart / "files/rules")
     crds.write_crds(chart / "files/crds")
 
 

@@ -57,8 +57,10 @@ _COMMON: Values = {"fullnameOverride": NAME, "namespace": {"create": True}, "hel
 # Different names than in daemonset.yaml, so that both can be applied in one cluster.
 _COLLECTOR: Values = {**_COMMON, "fullnameOverride": "gpu-process-metrics-collector"}
 _ALL_DIALECTS = ["process", "session", "energy", "native"]
+# The exporter holds new counters at 0 for the scrape interval of servicemonitor.yaml.
+_SCRAPED: Values = {**_COMMON, "serviceMonitor": {"enabled": True}}
 _OPENSHIFT: Values = {
-    **_COMMON,
+    **_SCRAPED,
     "dialect": _ALL_DIALECTS,
     "openshift": {"enabled": True},
     "followGpuOperator": {"enabled": True},
@@ -67,13 +69,14 @@ _OPENSHIFT: Values = {
 FILES: Mapping[str, ManifestFile] = {
     "daemonset.yaml": ManifestFile(
         "An exporter on each GPU node, on port 9400; an init container enables accounting mode.",
-        {**_COMMON, "dialect": _ALL_DIALECTS, "accounting": {"enable": True}},
+        {**_SCRAPED, "dialect": _ALL_DIALECTS, "accounting": {"enable": True}},
+        tuple(kind for kind in KINDS if kind not in _MONITORING),
     ),
     "cronjob.yaml": ManifestFile(
         "Collects once a minute on each GPU node, into node_exporter's textfile directory.\n"
         "Set parallelism and completions to the number of GPU nodes, and backoffLimit to six times that.\n"
         "With more than 20 GPU nodes use collect-daemonset.yaml.",
-        {**_COLLECTOR, "gpu-process-exporter": {"enabled": True}},
+        {**_COLLECTOR, "gpu-process-exporter": {"enabled": True}, "cronjob": {"nodeCount": 1}},
     ),
     "collect-daemonset.yaml": ManifestFile(
         "Collects once a minute on each GPU node, into node_exporter's textfile directory. The program\n"
@@ -89,12 +92,12 @@ FILES: Mapping[str, ManifestFile] = {
     "openshift-daemonset.yaml": ManifestFile(
         "OpenShift with the NVIDIA GPU Operator, step 2: an exporter on each GPU node.",
         _OPENSHIFT,
-        tuple(kind for kind in KINDS if kind not in (_SCC, "RoleBinding")),
+        tuple(kind for kind in KINDS if kind not in (_SCC, "RoleBinding", *_MONITORING)),
     ),
     "servicemonitor.yaml": ManifestFile(
         "ServiceMonitor for Prometheus Operator; apply it with daemonset.yaml or openshift-daemonset.yaml.\n"
         "Add the label that your Prometheus selects.",
-        {**_COMMON, "serviceMonitor": {"enabled": True}},
+        _SCRAPED,
         ("ServiceMonitor",),
     ),
     "prometheusrule.yaml": ManifestFile(

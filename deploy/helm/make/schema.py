@@ -24,10 +24,25 @@ def build_schema(keys: Iterable[Key]) -> dict[str, Any]:
 
 
 def _key_schema(key: Key) -> dict[str, Any]:
-    schema = {"description": key.description, **key.schema}
+    schema = {"description": key.description, **_nullable(key.schema)}
     if key.children:
         properties = {child.name: _key_schema(child) for child in key.children}
         schema |= {"additionalProperties": False, "properties": properties}
     else:
         schema["default"] = key.default
     return schema
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema that also allows null, for itself and for its keys: null takes a value away."""
+    made = dict(schema)
+    if "type" in made:
+        kinds = made["type"] if isinstance(made["type"], list) else [made["type"]]
+        made["type"] = [*kinds, *(["null"] if "null" not in kinds else [])]
+    if "enum" in made:
+        made["enum"] = [*made["enum"], None]
+    if isinstance(made.get("additionalProperties"), dict):
+        made["additionalProperties"] = _nullable(made["additionalProperties"])
+    if "properties" in made:
+        made["properties"] = {name: _nullable(one) for name, one in made["properties"].items()}
+    return made

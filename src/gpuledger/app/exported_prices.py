@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuledger.host.settings import TimeZoneSettings
-from gpuledger.host.time_zone import find_time_zone
+from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.report.gpu_time import GpuPart
 from gpuledger.ledger.report.prices import PriceList
@@ -41,5 +40,5 @@ class ExportedPrices:
 
 def exported_prices(values: Mapping[str, Any], node: str) -> ExportedPrices:
     """The prices of these settings. Raises UsageError that names an invalid entry."""
-    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
+    zone = configured_time_zone(values)
     return ExportedPrices(PriceList(build_settings(Prices, values), zone), node)

@@ -57,6 +57,7 @@ class _Parser(argparse.ArgumentParser):
             if own is HelpPage.COMPATIBILITY:
                 names = item.variables
             action.help = _help(item, default, names) if own in shown else argparse.SUPPRESS
+        self.formatter_class = partial(_HelpFormatter, max_help_position=_FLAG_COLUMNS)
         self.print_help()
 
 
@@ -93,7 +94,8 @@ def build_parser(
         epilog=epilog,
         allow_abbrev=False,
         add_help=False,
-        formatter_class=partial(_HelpFormatter, max_help_position=_FLAG_COLUMNS),
+        # argparse formats each flag that is added. Only for the width of the terminal it imports shutil.
+        formatter_class=partial(_HelpFormatter, width=_FLAG_COLUMNS),
     )
     page_of = {group: HELP_PAGES.get(group, HelpPage.COMMON) for group in groups.values()}
     pages = {*page_of.values(), HelpPage.COMMON}
@@ -174,6 +176,10 @@ def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]
                 normal[-1] = f"{flag}={word}"
                 continue
         name, equals, value = word.partition("=")
+        positive = f"--{name[5:]}" if name[2:5] == "no-" else ""
+        if not equals and name not in known and positive in known and known[positive].boolean:
+            # As kingpin has it, the parser of nvidia_gpu_exporter.
+            name, equals, value = positive, "=", "false"
         if re.fullmatch("-[^-].+", name) and f"-{name}" in (*known, "--config", *HELP_FLAGS):
             name = f"-{name}"
         if not equals and name in known and known[name].boolean:

@@ -10,7 +10,7 @@ which loses the increase between the last scrape of one day and the first scrape
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -23,9 +23,11 @@ from gpuledger.ledger.report.fleet.scraped import (
     PeriodEnd,
     ScrapedRange,
     Target,
+    node_of,
     target_of,
 )
-from gpuledger.ledger.report.grouping import LABEL, OWNER_TAGS
+from gpuledger.ledger.report.grouping import OWNER_TAGS
+from gpuledger.ledger.report.report_keys import LABEL
 from gpuledger.model.workload import JOB_FACTS, POD_FACTS
 
 DAY = 86_400.0
@@ -41,7 +43,7 @@ DEVICES = "gpuledger_device_energy_joules_total"
 ENERGY = "gpuledger_energy_joules_total"
 WATCHED = "gpuledger_gpu_watched_seconds_total"
 GPU_TIME = "gpuledger_gpu_seconds_total"
-_PENDING = "gpuledger_energy_pending_joules"
+_PENDING, _ZERO_HOLD = "gpuledger_energy_pending_joules", "gpuledger_zero_hold_seconds"
 _TIME_PENDING = "gpuledger_gpu_seconds_pending"
 _BOOKS, _JOB_INFO = "gpuledger_books_info", "gpuledger_job_info"
 # Keys of reports that need facts of jobs, and of the controllers of pods.
@@ -81,6 +83,13 @@ class FleetQueries:
                 self.interval = max(found.values())
                 return found
         return {}
+
+    def short_holds(self, intervals: Mapping[Target, float], at: float) -> dict[str, tuple[float, float]]:
+        """Seconds for which new counters are 0, and between scrapes, of nodes where these can miss the 0."""
+        holds = self._query(f"last_over_time({self._of(_ZERO_HOLD)}[{_span(_SAMPLED)}])", at)
+        scraped = [(node_of(labels), hold, intervals.get(target_of(labels), 0.0)) for labels, hold in holds]
+        # Scrapes are a little late, now and then.
+        return {node: (hold, interval) for node, hold, interval in scraped if hold < interval - 1}
 
     def has_data(self, begins: float, ends: float) -> bool:
         """Whether there are metrics of gpuledger in this period."""

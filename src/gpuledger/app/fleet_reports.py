@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import tzinfo
 from typing import NamedTuple
@@ -66,9 +66,22 @@ def report_from_prometheus(
     if queries.is_simulated(ends):
         warn(f"Prometheus at {client.url}: data of a simulator or a recording, not of hardware")
     period = Period(int(begins), int(requested.until or ends), int(fleets[0].first or begins), ends)
+    notes = (*notes, *_hold_notes(queries.short_holds(inventory.intervals, ends)))
     scope = FleetScope(grouping, prices, zone, period, parts, f"Prometheus at {client.url}")
     found = fleet_report(fleets, scope)
     return replace(found, notes=(*notes, *found.notes))
+
+
+def _hold_notes(short: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """The note about nodes with new counters that are not 0 for a whole scrape interval."""
+    if not short:
+        return
+    hold, interval = max(short.values(), key=lambda one: one[1] - one[0])
+    names = ", ".join(sorted(short)[:3]) + (f" and {len(short) - 3} more" if len(short) > 3 else "")
+    yield (
+        f"{names}: new counters are 0 for {hold:.0f} s, but the scrape interval is {interval:.0f} s, so what "
+        "short jobs used is unseen. Set energy.zero_hold to the interval and its timeout."
+    )
 
 
 def _partly(progress: Callable[[str, float], None], number: int, count: int) -> Callable[[str, float], None]:

@@ -11,8 +11,11 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from gpuledger.config.settings import LogSettings
-from gpuledger.model.settings import build_settings
+from gpuledger.model.settings import SecondsWithoutUnit, build_settings
 from gpuledger.model.snapshot import SourceInfo
+from gpuledger.model.text import format_duration
+
+log = logging.getLogger("gpuledger.settings")
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _NAMES = {logging.WARNING: "warn", logging.CRITICAL: "error"}
@@ -53,13 +56,22 @@ def _json(value: object) -> str:
 
 
 def configure_logging(values: Mapping[str, Any], stream: TextIO | None = None) -> None:
-    """Send the program's log to `stream`, stderr by default, as the settings in `values` say."""
+    """Send the program's log to `stream`, stderr by default, as the settings in `values` say.
+
+    Logs which of the values are long durations without a unit.
+    """
     settings = build_settings(LogSettings, values)
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_LineFormatter(as_json=settings.format == "json"))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(_LEVELS[settings.level])
+    for key, value in values.items():
+        if isinstance(value, SecondsWithoutUnit):
+            log.warning(
+                "%s: %g has no unit and means %s; write %gms if you mean milliseconds, otherwise %gs",
+                *(key, value, format_duration(value), value, value),
+            )
 
 
 @contextmanager

@@ -27,18 +27,22 @@ SNAPSHOT = "/api/v1/snapshot"
 # Bytes of a response: some ten thousand processes.
 _MAX_BODY = 64 << 20
 _PLAIN = "/%:@!$&'()*+,;=~"
-_ADVICE = "is gpuledger serve running there, on that port?"
 
 
 class NodeApiClient:
     """A client of one node's API. `timeout` is seconds per response. Not thread-safe.
 
-    `access` has the credentials and the TLS files; a user in the URL takes precedence.
+    `access` has the credentials and the TLS files; a user in the URL takes precedence. `flag`, `advice`
+    and `page` are for messages: the flag that has the URL, what to check, and what is read.
     """
+
+    flag = "--url"
+    advice = "is gpuledger serve running there, on that port?"
+    page = SNAPSHOT
 
     def __init__(self, url: str, access: NodeAccessSettings, timeout: float = 10.0) -> None:
         """Raises UsageError for a malformed URL and for files that cannot be read."""
-        parts = parse_http_url(url, "--url", "http://node:9400")
+        parts = parse_http_url(url, self.flag, "http://node:9400")
         self._secure = parts.scheme == "https"
         self.host, self._port = parts.hostname or "", parts.port or (443 if self._secure else 80)
         self._base = quote(parts.path.rstrip("/"), safe=_PLAIN)
@@ -127,34 +131,33 @@ class NodeApiClient:
         if isinstance(error, ssl.SSLError):
             reason = ssl_reason(error, str(error))
             if "wrong version number" in reason or "record layer" in reason:
-                return f"{self.url} does not speak TLS: try http:// in --url"
+                return f"{self.url} does not speak TLS: try http:// in {self.flag}"
             return f"TLS handshake with {self.url} failed ({to_short_line(reason)})" + (
                 "" if "certificate" not in reason else ": give a client certificate with --cert-file"
             )
         if isinstance(error, TimeoutError):
-            return f"{self.url} did not answer within {self._timeout:g} s: {_ADVICE}"
+            return f"{self.url} did not answer within {self._timeout:g} s: {self.advice}"
         if isinstance(error, HttpRequestFailed) and error.kind == "broken":
-            return (
-                f"{self.url} does not speak HTTP: {'try https:// in --url' if not self._secure else _ADVICE}"
-            )
+            remedy = self.advice if self._secure else f"try https:// in {self.flag}"
+            return f"{self.url} does not speak HTTP: {remedy}"
         if isinstance(error, OSError):
-            return f"{self.url} cannot be reached ({to_short_line(error.strerror or error)}): {_ADVICE}"
+            return f"{self.url} cannot be reached ({to_short_line(error.strerror or error)}): {self.advice}"
         return f"cannot read the answer of {self.url}: {to_short_line(error)}"
 
     def _describe_status(self, answer: HttpResponse) -> str:
         if answer.status == 401:
-            remedy = "give --user and --password-file, or user:password@ in --url"
+            remedy = f"give --user and --password-file, or user:password@ in {self.flag}"
             return f"{self.url} requires a login (401): {remedy}"
         if answer.status == 403:
             return f"{self.url} denies access to this user (403)"
         location = answer.headers.get("location")
         if 300 <= answer.status < 400 and location:
-            return f"{self.url} redirects to {to_short_line(location)}: give that URL as --url"
+            return f"{self.url} redirects to {to_short_line(location)}: give that URL as {self.flag}"
         if answer.status == 404:
             return self._describe_not_found()
         if answer.status == 400 and not self._secure:
-            return f"{self.url} rejects the request (400): try https:// in --url"
-        return f"{self.url} answers {answer.status} to {SNAPSHOT}{_message(answer)}"
+            return f"{self.url} rejects the request (400): try https:// in {self.flag}"
+        return f"{self.url} answers {answer.status} to {self.page}{_message(answer)}"
 
     def _describe_not_found(self) -> str:
         """A node without the web API, an older version, or a wrong path: the metrics page shows which."""
@@ -169,7 +172,7 @@ class NodeApiClient:
                 )
         if self._base:
             return f"there is no gpuledger at {self.url}: give --url without a path, such as http://node:9400"
-        return f"{self.url} answers, but not as a gpuledger that top supports: {_ADVICE}"
+        return f"{self.url} answers, but not as a gpuledger that top supports: {self.advice}"
 
 
 def _message(answer: HttpResponse) -> str:

@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING, Any
 from gpuledger import __version__
 from gpuledger.app.control_socket import open_control_socket
 from gpuledger.app.control_thread import ControlThread
-from gpuledger.app.exported_prices import exported_prices
 from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
 from gpuledger.config.node import configured_node_name
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
-from gpuledger.dialects.dcgm.dialect import DcgmDialect
-from gpuledger.dialects.settings import DialectSettings, SmiDialectSettings
+from gpuledger.dialects.settings import DialectSettings, EnergyDialectSettings, SmiDialectSettings
 from gpuledger.host.clock import SystemClock, seconds_suspended
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import ProcFs
-from gpuledger.host.settings import HostSettings, TimeZoneSettings
-from gpuledger.host.time_zone import find_time_zone
+from gpuledger.host.settings import HostSettings, TimeZoneSettings, configured_time_zone
 from gpuledger.host.users import PasswdUsers, open_users
 from gpuledger.http.addresses import Address
 from gpuledger.http.hosts import HostNameSettings, allowed_hosts
@@ -36,23 +33,17 @@ from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.report.settings import Prices, TeamSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.store_factory import open_store
-from gpuledger.model.checks import Finding
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.node_state import Dialect, IndexHealth, NodeState
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.settings import build_settings
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Source
-from gpuledger.node.device_log import GpuCountLog, InstanceLog
+from gpuledger.node.device_log import GpuCountLog, InstanceLog, OmittedProcessLog
 from gpuledger.node.loop import Namer, Node
 from gpuledger.node.settings import ControlSettings, GpuCountSettings, NodeSettings
 from gpuledger.outputs.metrics_pages import MetricsPages
 from gpuledger.outputs.responses import health_routes
-from gpuledger.sources.dcgm_exporter.profiling import (
-    ProfilingValues,
-    add_profiling,
-    fetch_profiling_values,
-)
 from gpuledger.sources.dcgm_exporter.settings import DcgmExporterSourceSettings
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
@@ -77,6 +68,8 @@ from gpuledger.workloads.owner_lookup import OwnerLookup
 if TYPE_CHECKING:
     from gpuledger.ledger.store.history import History
     from gpuledger.ledger.store.store import Store
+    from gpuledger.model.checks import Finding
+    from gpuledger.sources.dcgm_exporter.profiling import ProfilingValues
 
 
 log = logging.getLogger("gpuledger.dcgm")
@@ -188,12 +181,27 @@ def build_dialects(values: Mapping[str, Any]) -> dict[str, Dialect]:
     Raises UsageError for a collectors file without a supported field, or an invalid date of a price.
     """
     settings, dcgm = build_settings(DialectSettings, values), dcgm_settings(values)
-    collectors = read_collectors(dcgm.collectors, dcgm.schema)
-    for warning in collectors.warnings:
+    # Of a file the user learns at once what is wrong with it.
+    collectors = read_collectors(dcgm.collectors, dcgm.schema) if dcgm.collectors else None
+    for warning in () if collectors is None else collectors.warnings:
         log.warning("%s", warning)
     node = configured_node_name(values, environ)
-    dcgm_dialect, smi = DcgmDialect(dcgm, collectors, node), build_settings(SmiDialectSettings, values)
-    return create_dialects(settings, __version__, dcgm_dialect, smi, exported_prices(values, node))
+
+    def create_dcgm() -> Dialect:
+        from gpuledger.dialects.dcgm.collectors import DEFAULT_COLLECTORS
+        from gpuledger.dialects.dcgm.dialect import DcgmDialect
+
+        return DcgmDialect(dcgm, collectors or DEFAULT_COLLECTORS, node)
+
+    smi = build_settings(SmiDialectSettings, values)
+    price = None
+    if build_settings(Prices, values) != Prices():
+        # Imported lazily, as the dialects: most nodes have no prices.
+        from gpuledger.app.exported_prices import exported_prices
+
+        price = exported_prices(values, node)
+    energy = build_settings(EnergyDialectSettings, values)
+    return create_dialects(settings, __version__, create_dcgm, smi, price, energy)
 
 
 def assemble_parts(
@@ -229,7 +237,7 @@ def assemble_parts(
             host.procfs.boot_id,
             clock,
             environ,
-            zone=find_time_zone(build_settings(TimeZoneSettings, values).timezone),
+            zone=configured_time_zone(values),
             node=configured_node_name(values, environ),
         )
         folder = None if store is None else store.file.parent
@@ -244,12 +252,16 @@ def assemble_parts(
 
     gpu_count_log = GpuCountLog(build_settings(GpuCountSettings, values).expected)
     instance_log = InstanceLog()
+    omitted_log = OmittedProcessLog()
 
     def publish(state: NodeState) -> None:
         gpu_count_log.update(state.snapshot)
         instance_log.update(state.snapshot)
+        omitted_log.update(state.ledger)
         # After booking: metrics of another program are late and must not enter the ledger.
         if profiling is not None:
+            from gpuledger.sources.dcgm_exporter.profiling import add_profiling
+
             state = add_profiling(state, profiling.value, profiling.health, exporter.period)
         parts.pages.publish(state)
         on_publish()
@@ -284,6 +296,8 @@ def assemble_parts(
 
 def open_profiling_index(settings: DcgmExporterSourceSettings, clock: Clock) -> PolledIndex[ProfilingValues]:
     """The last profiling metrics of the configured dcgm-exporter, polled in a thread; not started."""
+    from gpuledger.sources.dcgm_exporter.profiling import fetch_profiling_values
+
     nothing: ProfilingValues = {}
     read = partial(fetch_profiling_values, settings.url)
     return PolledIndex("dcgm_exporter", read, nothing, period=settings.period, clock=clock)

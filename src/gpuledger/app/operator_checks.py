@@ -7,7 +7,7 @@ content to the author of the resource.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from gpuledger.app.flags import HELP_FLAGS, build_parser, parse_flags, reject_wo
 from gpuledger.config.cluster import AGENT_GROUPS
 from gpuledger.config.dcgm_exporter import dcgm_settings, read_collectors
 from gpuledger.config.load import load_values
-from gpuledger.config.node import ALL_GROUPS, NODE_GROUPS
+from gpuledger.config.node import ALL_GROUPS, COLLECT_GROUPS, NODE_GROUPS
 from gpuledger.dialects.catalogue import check_dialect_names, create_dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.host.clock import SystemClock
@@ -44,30 +44,33 @@ EXPORTER_RESTARTS = frozenset(key for group in NODE_GROUPS.values() for key in r
 
 
 class _Rejected(Exception):
-    """Carries the Complaint of a program about one part of its input."""
+    """Carries the complaints of a program about one part of its input."""
 
-    def __init__(self, complaint: ProgramProblem) -> None:
-        super().__init__(complaint.text)
-        self.complaint = complaint
+    def __init__(self, part: Part, error: GpuledgerError) -> None:
+        super().__init__(str(error))
+        errors = error.errors if isinstance(error, UsageError) else (error,)
+        self.complaints = tuple(ProgramProblem(part, str(one)) for one in errors)
 
 
-def check_exporter(run: ProgramRun) -> ProgramProblem | None:
-    """The Complaint of `gpuledger serve` about its input; None when it would start to read GPUs."""
-    return _first_problem(run, _check_exporter)
+def check_exporter(run: ProgramRun) -> Sequence[ProgramProblem]:
+    """The complaints of `gpuledger serve` about its input; none when it would start to read GPUs."""
+    return _find_problems(run, _check_exporter)
 
 
 def _check_exporter(run: ProgramRun, file: Path) -> None:
-    flags = _flags("serve", NODE_GROUPS, run)
+    groups = COLLECT_GROUPS if run.command == "collect" else NODE_GROUPS
+    flags = _flags(run.command, groups, run)
     with _part("environment"):
-        load_values(NODE_GROUPS.values(), {}, run.environment, None)
+        load_values(groups.values(), {}, run.environment, None)
     with _part("configuration"):
-        load_values(NODE_GROUPS.values(), {}, {}, file, ALL_GROUPS)
-        values = load_values(NODE_GROUPS.values(), flags, run.environment, file, ALL_GROUPS)
+        load_values(groups.values(), {}, {}, file, ALL_GROUPS)
+        values = load_values(groups.values(), flags, run.environment, file, ALL_GROUPS)
     with _part("dialect"):
         dialect_settings = build_settings(DialectSettings, values)
         available = create_dialects(dialect_settings, __version__)
-        for listen in build_settings(HttpSettings, values).listen_address:
-            check_dialect_names(listen.dialects or dialect_settings.dialect, available)
+        listened = build_settings(HttpSettings, values).listen_address if run.command == "serve" else ()
+        for names in [listen.dialects for listen in listened] or [()]:
+            check_dialect_names(names or dialect_settings.dialect, available)
     dcgm = dcgm_settings(values)
     if Path(dcgm.collectors).parent == file.parent:
         with _part("collectors"):
@@ -75,9 +78,9 @@ def _check_exporter(run: ProgramRun, file: Path) -> None:
     _check_simulator(build_settings(SourceSettings, values))
 
 
-def check_agent(run: ProgramRun) -> ProgramProblem | None:
-    """The Complaint of `gpuledger agent` about its input; None when it would start."""
-    return _first_problem(run, _check_agent)
+def check_agent(run: ProgramRun) -> Sequence[ProgramProblem]:
+    """The complaints of `gpuledger agent` about its input; none when it would start."""
+    return _find_problems(run, _check_agent)
 
 
 def _check_agent(run: ProgramRun, file: Path) -> None:
@@ -126,11 +129,11 @@ def _part(part: Part) -> Iterator[None]:
     try:
         yield
     except GpuledgerError as error:
-        raise _Rejected(ProgramProblem(part, str(error))) from None
+        raise _Rejected(part, error) from None
 
 
-def _first_problem(run: ProgramRun, check: Callable[[ProgramRun, Path], None]) -> ProgramProblem | None:
-    """The Complaint with which `check` rejects `run`, if any. It names the pod's paths.
+def _find_problems(run: ProgramRun, check: Callable[[ProgramRun, Path], None]) -> list[ProgramProblem]:
+    """The complaints with which `check` rejects `run`, if any. They name the pod's paths.
 
     Writes the files of `run` to a temporary folder, and calls `check` with these paths and the config file.
     """
@@ -154,12 +157,18 @@ def _first_problem(run: ProgramRun, check: Callable[[ProgramRun, Path], None]) -
             [moved(word) for word in run.arguments],
             {name: moved(value) for name, value in run.environment.items()},
             json.loads(written),
+            command=run.command,
         )
         try:
             check(here, file)
         except _Rejected as error:
-            text = error.complaint.text.replace(f"{file}: ", "").replace(str(file), "it")
-            for path, place in places.items():
-                text = text.replace(place, path)
-            return replace(error.complaint, text=text)
-    return None
+            return [replace(one, text=_in_pod(one.text, file, places)) for one in error.complaints]
+    return []
+
+
+def _in_pod(text: str, file: Path, places: Mapping[str, str]) -> str:
+    """The text with the paths of the pod."""
+    text = text.replace(f"{file}: ", "").replace(str(file), "it")
+    for path, place in places.items():
+        text = text.replace(place, path)
+    return text

@@ -21,8 +21,7 @@ from gpuledger.app.node_assembly import (
 from gpuledger.config.node import configured_node_name
 from gpuledger.config.settings import LogSettings
 from gpuledger.host.files import FileStates, FileWatch, file_states
-from gpuledger.host.settings import TimeZoneSettings
-from gpuledger.host.time_zone import find_time_zone
+from gpuledger.host.settings import configured_time_zone
 from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.store_factory import retention_limits
@@ -200,7 +199,7 @@ class Reloader:
                 parts.node.apply_change(self._node_change(values, source, owner_indexes))
                 parts.ledger.apply_settings(build_settings(LedgerSettings, values))
                 if parts.store is not None:
-                    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
+                    zone = configured_time_zone(values)
                     parts.store.limits = retention_limits(build_settings(StoreSettings, values), zone)
                     parts.store.node = configured_node_name(values, environ)
                 parts.source, parts.pages = source or parts.source, pages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 from collections.abc import Mapping, Sequence
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.config.node import ignored_flags
 from gpuledger.host.clock import SystemClock
-from gpuledger.http.addresses import Address
+from gpuledger.http.addresses import Address, inherited_sockets
 from gpuledger.http.connection import ClientConnection
 from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
 from gpuledger.http.routes import Routes
 from gpuledger.http.server import HttpServer
+from gpuledger.http.settings import SocketActivationSettings
 from gpuledger.model.settings import build_settings
 
 if TYPE_CHECKING:
@@ -38,6 +40,10 @@ def prepare_loop(log: logging.Logger) -> asyncio.Event:
     return stop
 
 
+# Distinct errors that are logged: their texts can contain addresses and ports.
+_MOST_ERRORS = 100
+
+
 def log_loop_errors_once(log: logging.Logger) -> None:
     """Log each distinct error of the running loop once: without file descriptors it repeats one thousands of
     times.
@@ -47,7 +53,7 @@ def log_loop_errors_once(log: logging.Logger) -> None:
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         text = f"{context['message']}: {error}" if error else str(context["message"])
-        if text not in logged:
+        if text not in logged and len(logged) < _MOST_ERRORS:
             logged.add(text)
             # For errors of the operating system a traceback adds nothing.
             where = None if isinstance(error, OSError) else error
@@ -94,7 +100,9 @@ def create_server(
     """A server with the limits of the settings in `values`; see `limit_to_descriptors` for `reserved`."""
     limits = limit_to_descriptors(build_settings(HttpLimits, values), reserved)
     factory = web.protocol_factory if web else ClientConnection
-    return HttpServer(listeners, limits, protocol_factory=factory)
+    activated = build_settings(SocketActivationSettings, values).systemd_socket
+    inherited = inherited_sockets(os.environ, os.getpid()) if activated else ()
+    return HttpServer(listeners, limits, protocol_factory=factory, inherited=inherited)
 
 
 def limit_to_descriptors(limits: HttpLimits, reserved: int | None = _OWN) -> HttpLimits:

@@ -1,10 +1,10 @@
-"""The ledgers, exports or Prometheus with which a statement is compared."""
+"""The ledgers, exports or Prometheus that reports are made from, and with which a statement is compared."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from gpuledger.app.fleet_reports import report_from_prometheus
 from gpuledger.app.ledger_file import node_of_ledger, open_history
 from gpuledger.app.prometheus_api import PrometheusClient
 from gpuledger.app.statement_verification import Range, StatementBooks, Surroundings, range_of
+from gpuledger.ledger.books.exported_history import Export
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.ranges import ReportRange, RequestedRange
@@ -141,19 +142,35 @@ def _requested(within: Range, terms: StatementTerms) -> RequestedRange:
     return RequestedRange(*within, "the statement's range", "the statement's range", terms.zone)
 
 
+def fleet_report_by_terms(
+    fleet: FleetSettings, terms: StatementTerms, requested: RequestedRange, now: float, progress: Progress
+) -> UsageReport:
+    """The report of a fleet from its Prometheus; warnings are written to stderr. Raises GpuledgerError."""
+    return report_from_prometheus(
+        fleet,
+        terms.by,
+        terms.prices,
+        requested,
+        now,
+        progress,
+        lambda text: print(text, file=sys.stderr),  # noqa: T201  (like the warning of open_history)
+        every=terms.every,
+        teams=terms.teams,
+    )
+
+
+def exports_report_by_terms(
+    exports: Sequence[Export], terms: StatementTerms, requested: RequestedRange, progress: Progress
+) -> UsageReport:
+    """The report of exported ledgers. Raises GpuledgerError."""
+    return report_from_exports(
+        exports, terms.by, terms.prices, requested, progress, every=terms.every, teams=terms.teams
+    )
+
+
 def _prometheus_books(fleet: FleetSettings, progress: Progress) -> StatementBooks:
     def report(terms: StatementTerms, within: Range) -> UsageReport:
-        return report_from_prometheus(
-            fleet,
-            terms.by,
-            terms.prices,
-            _requested(within, terms),
-            time.time(),
-            progress,
-            lambda text: print(text, file=sys.stderr),  # noqa: T201  (as in `report`)
-            every=terms.every,
-            teams=terms.teams,
-        )
+        return fleet_report_by_terms(fleet, terms, _requested(within, terms), time.time(), progress)
 
     return ReportedBooks(f"Prometheus {PrometheusClient(fleet.url).host}", report)
 
@@ -171,14 +188,6 @@ def _exported_books(statement: Statement, folder: str, progress: Progress) -> St
             )
 
     def report(terms: StatementTerms, within: Range) -> UsageReport:
-        return report_from_exports(
-            exports,
-            terms.by,
-            terms.prices,
-            _requested(within, terms),
-            progress,
-            every=terms.every,
-            teams=terms.teams,
-        )
+        return exports_report_by_terms(exports, terms, _requested(within, terms), progress)
 
     return ReportedBooks(f"the exported ledgers in {folder}", report)

@@ -24,8 +24,7 @@ from gpuledger.config.books import BooksSettings
 from gpuledger.config.load import load_values
 from gpuledger.config.node import ALL_GROUPS, BOOKS_GROUPS
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.host.settings import TimeZoneSettings
-from gpuledger.host.time_zone import find_time_zone
+from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.books.backup import back_up_ledger
 from gpuledger.ledger.books.consistency import check_ledger
 from gpuledger.ledger.books.exported_history import Export
@@ -152,7 +151,7 @@ def _backup(words: Sequence[str], _: BooksSettings, values: Mapping[str, Any]) -
 def _export(words: Sequence[str], settings: BooksSettings, values: Mapping[str, Any]) -> int:
     into = Path(words[0])
     require_format(settings.format)
-    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
+    zone = configured_time_zone(values)
     with open_history(values) as history:
         period = settings.period or ("" if settings.since else "last month")
         requested = parse_range(settings.since, settings.until, period, current_time_of(history), zone)

@@ -28,9 +28,11 @@ from gpuledger.dialects.catalogue import ONCE_DIALECTS, check_dialect_names
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.exposition.merging import check_family_specs
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.model.devices import Instance
 from gpuledger.model.errors import GpuledgerError, SourceUnavailable, UsageError
 from gpuledger.model.node_state import Dialect, NodeState
 from gpuledger.model.settings import build_settings
+from gpuledger.model.snapshot import Snapshot
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.settings import TextfileSettings
 from gpuledger.outputs.textfile import Textfile, write_all
@@ -129,7 +131,7 @@ def _names(
 
 
 def _print(parts: NodeParts, names: tuple[str, ...]) -> None:
-    body = _read_once(parts, names)
+    _, body = _read_once(parts, names)
     sys.stdout.flush()
     try:
         # Unbuffered: Python would report a failed buffered write a second time at exit.
@@ -145,16 +147,18 @@ def _write_once(parts: NodeParts, names: tuple[str, ...], file: Textfile, neighb
     with file:
         _warn_of_neighbours(neighbours)
         try:
-            body = _read_once(parts, names)
+            counts, body = _read_once(parts, names)
         except SourceUnavailable as error:
             if not file.remove():
                 raise
             raise SourceUnavailable(f"{error} (removed {file.path}, which had older readings)") from None
         file.write(body)
+    # The log of the CronJob shows that it worked.
+    log.info("wrote %s: %s", file.path, counts)
 
 
-def _read_once(parts: NodeParts, names: tuple[str, ...]) -> bytes:
-    """The metrics text of one tick. Raises SourceUnavailable when there are no readings."""
+def _read_once(parts: NodeParts, names: tuple[str, ...]) -> tuple[str, bytes]:
+    """What one tick found, in words, and its metrics text. Raises SourceUnavailable without readings."""
     parts.owner_indexes.read_once()
     with silence_node_log():
         # A daemon thread: a hung driver call cannot be interrupted, so the thread may have to be abandoned.
@@ -165,19 +169,28 @@ def _read_once(parts: NodeParts, names: tuple[str, ...]) -> bytes:
     if tick.is_alive():
         raise no_reading_error(parts.source.info, limit)
     state, body = parts.pages.encode_text(names)
-    _check_read(state)
+    snapshot = _check_read(state)
     parts.source.close()
     parts.owner_indexes.stop()
-    return body
+    return _counts(snapshot), body
 
 
-def _check_read(state: NodeState) -> None:
+def _counts(snapshot: Snapshot) -> str:
+    gpus = len({reading.device.gpu.uuid for reading in snapshot.readings})
+    instances = sum(isinstance(reading.device, Instance) for reading in snapshot.readings)
+    processes = list(snapshot.processes)
+    in_pods = sum(bool(process.workload.pod) for process in processes)
+    return f"{gpus} GPUs, {instances} MIG instances, {len(processes)} processes, {in_pods} of them in pods"
+
+
+def _check_read(state: NodeState) -> Snapshot:
     if not state.health.attempted:
         raise GpuledgerError("internal error in gpuledger; please report the log lines above")
     if state.snapshot is None:
         raise SourceUnavailable(state.health.status)
     if not state.health.healthy:
         log.warning("%s", state.health.status)
+    return state.snapshot
 
 
 @dataclass(slots=True)

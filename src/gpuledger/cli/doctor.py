@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from gpuledger.host.procfs import RemoteHost
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PASSWD_KEY
 from gpuledger.http.settings import HttpSettings
-from gpuledger.ledger.settings import StoreSettings
+from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
 from gpuledger.model.checks import Check
 from gpuledger.model.devices import Device
@@ -81,6 +82,8 @@ def run(arguments: Sequence[str]) -> int:
     groups = {"output": DoctorSettings, **NODE_GROUPS, "textfile": TextfileSettings}
     _, read = parse_command("doctor", _ABOUT, _EXAMPLES, groups, arguments)
     values = read()
+    # A finding says the same.
+    logging.getLogger("gpuledger.source.devices").addHandler(logging.NullHandler())
     findings = run_checks(_checks(values, environ))
     if build_settings(DoctorSettings, values).format == "json":
         sys.stdout.write(findings_json(findings, __version__))
@@ -124,6 +127,7 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
             made_up=simulated,
             interval=build_settings(NodeSettings, values).interval,
             speed=source.speed if simulated else 1.0,
+            hold=build_settings(LedgerSettings, values).zero_hold,
         ),
         *output_checks(http, textfile, lambda: _textfile_neighbours(values), procfs=procfs),
     )

@@ -11,8 +11,7 @@ from gpuledger.app.ledger_file import current_time_of, node_of_ledger, open_hist
 from gpuledger.config.node import EXPLAIN_GROUPS
 from gpuledger.config.report import ExplainSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.host.settings import TimeZoneSettings
-from gpuledger.host.time_zone import find_time_zone
+from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.report.explain import Explanation
 from gpuledger.ledger.report.explain_formats import write_explanation_csv, write_explanation_json
 from gpuledger.ledger.report.explain_text import explanation_text
@@ -55,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     values = read()
     settings = build_settings(ExplainSettings, values)
     period = choose_period(values, given.flags, "explain")
-    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
+    zone = configured_time_zone(values)
     with open_history(values) as history:
         since = settings.since or "1970-01-02"
         requested = parse_range(since, settings.until, period, current_time_of(history), zone)

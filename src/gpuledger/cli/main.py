@@ -26,29 +26,34 @@ def load_asyncio_without_tls() -> None:
             del sys.modules["ssl"]
 
 
-# malloc.h's parameter, and glibc's initial value: blocks of this size or larger get their own mapping.
-_M_MMAP_THRESHOLD = -3
-_LARGE = 128 << 10
+# malloc.h's parameters, the variables that set the same, and the values for `serve`.
+_MALLOC_OPTIONS = (
+    # glibc's initial value: blocks of this size or larger get their own mapping.
+    ("mmap_threshold", "MALLOC_MMAP_THRESHOLD_", -3, 128 << 10),
+    ("arena_max", "MALLOC_ARENA_MAX", -8, 1),
+)
 
 
-def return_large_blocks() -> None:
-    """Fix malloc's mmap threshold, so that large blocks return to the system as soon as they are freed.
+def configure_malloc() -> None:
+    """Let malloc return large blocks to the system as soon as they are freed, and share one heap.
 
     glibc allocates blocks of 128 KiB and more as separate mappings. When one is freed, glibc raises this
     threshold to its size, up to 32 MiB (mallopt(3), "dynamic mmap threshold"), and allocates later blocks on
     the heap, where metrics pages of changing size leave gaps that fragment it. A threshold that is set
-    explicitly is not raised. A threshold set in the environment is kept; other C libraries have none.
+    explicitly is not raised. glibc also gives each thread a heap, with gaps that other threads cannot use:
+    0.5 MiB here, and Python's threads take turns anyway. Options set in the environment are kept; other C
+    libraries have none.
 
     Not for the agent: with pages of 5,000 series its peak memory is the same, and mapping costs a third more
     CPU time (docs/agent.md has the figures). The operator creates no pages of this size.
     """
-    if "MALLOC_MMAP_THRESHOLD_" in os.environ or "mmap_threshold" in os.environ.get("GLIBC_TUNABLES", ""):
-        return
     from ctypes import CDLL
 
     set_option = getattr(CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(_M_MMAP_THRESHOLD, _LARGE)
+    for tunable, variable, number, value in _MALLOC_OPTIONS:
+        is_set = variable in os.environ or tunable in os.environ.get("GLIBC_TUNABLES", "")
+        if set_option is not None and not is_set:
+            set_option(number, value)
 
 
 # Modules are imported by name, so that a command loads only its own modules.
@@ -61,6 +66,7 @@ COMMANDS = {
     "report": "report GPU usage, energy and cost by pod, job, user, namespace or label",
     "explain": "itemize a row of a report, or a process, interval by interval",
     "books": "check, back up, export and merge ledgers; replace a person by a pseudonym",
+    "migrate": "check what dashboards and rules of another exporter would miss here",
     "pause": "release the NVIDIA driver for an upgrade, a GPU reset or a profiler",
     "resume": "end a pause and read the driver again",
     "agent": "scrape exporters and send their samples by Prometheus remote write",
@@ -132,7 +138,7 @@ def _run(words: list[str]) -> int:
         raise unknown_name_error("command", command, COMMANDS)
     if command == "serve":
         load_asyncio_without_tls()
-        return_large_blocks()
+        configure_malloc()
     try:
         run = import_module(f"gpuledger.cli.{command}").run
     except ModuleNotFoundError as error:

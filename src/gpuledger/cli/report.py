@@ -12,15 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpuledger.app.exported_reports import (
-    current_time_of_exports,
-    load_exports,
-    report_from_exports,
-)
+from gpuledger.app.exported_reports import current_time_of_exports, load_exports
 from gpuledger.app.flags import parse_command
-from gpuledger.app.fleet_reports import report_from_prometheus
 from gpuledger.app.ledger_file import current_time_of, is_simulated, node_of_ledger, open_history
 from gpuledger.app.prometheus_api import PrometheusClient
+from gpuledger.app.statement_books import exports_report_by_terms, fleet_report_by_terms
 from gpuledger.app.statement_commands import (
     HTML,
     check_statement_flags,
@@ -31,8 +27,7 @@ from gpuledger.app.statements import SIMULATED, MadeReport
 from gpuledger.config.node import REPORT_GROUPS
 from gpuledger.config.report import ReportSettings, StatementSettings
 from gpuledger.dialects.settings import DialectSettings
-from gpuledger.host.settings import TimeZoneSettings
-from gpuledger.host.time_zone import find_time_zone
+from gpuledger.host.settings import configured_time_zone
 from gpuledger.ledger.report.focus import as_focus, focus_keys
 from gpuledger.ledger.report.formats import as_csv, as_json
 from gpuledger.ledger.report.grouping import find_grouping
@@ -40,6 +35,7 @@ from gpuledger.ledger.report.ranges import UTC_DAY, choose_period, parse_range
 from gpuledger.ledger.report.report_table import report_table
 from gpuledger.ledger.report.settings import FOCUS_FORMATS, ROW, FleetSettings, Prices, TeamSettings
 from gpuledger.ledger.report.statement.content import EXPORTS, LEDGER, PROMETHEUS
+from gpuledger.ledger.report.statement.terms import StatementTerms
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.settings import ExportedBooksSettings
 from gpuledger.ledger.store.history import Progress
@@ -166,48 +162,24 @@ def report_from_fleet(
     settings: ReportSettings, fleet: FleetSettings, values: Mapping[str, Any]
 ) -> MadeReport:
     """The report from a Prometheus server. Raises GpuledgerError."""
-    now = time.time()
-    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
-    requested = parse_range(settings.since, settings.until, settings.period, now, zone)
+    now, terms = time.time(), report_terms(settings, values)
+    requested = parse_range(settings.since, settings.until, settings.period, now, terms.zone)
     with _progress() as progress:
-        found = report_from_prometheus(
-            fleet,
-            settings.by,
-            report_prices(settings, values),
-            requested,
-            now,
-            progress,
-            lambda text: print(text, file=sys.stderr),  # noqa: T201  (like the warning of open_history)
-            every=settings.every,
-            teams=build_settings(TeamSettings, values).teams,
-        )
+        found = fleet_report_by_terms(fleet, terms, requested, now, progress)
     return MadeReport(found, requested, PROMETHEUS, PrometheusClient(fleet.url).host)
 
 
 def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> MadeReport:
     """The report from this machine's ledger. Raises GpuledgerError."""
-    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
+    terms = report_terms(settings, values)
     with open_history(values) as history, _progress() as progress:
         node = node_of_ledger(history, values)
         now = current_time_of(history)
-        requested = parse_range(settings.since, settings.until, settings.period, now, zone)
+        requested = parse_range(settings.since, settings.until, settings.period, now, terms.zone)
         # An unknown grouping is reported before an empty range.
-        grouping = find_grouping(
-            settings.by,
-            history.devices,
-            teams=build_settings(TeamSettings, values).teams,
-            node_of=lambda _: node,
-        )
+        grouping = find_grouping(terms.by, history.devices, teams=terms.teams, node_of=lambda _: node)
         within = resolve_watched_range(history, requested)
-        found = build_report(
-            history,
-            grouping,
-            report_prices(settings, values),
-            within,
-            progress,
-            every=settings.every,
-            node=node,
-        )
+        found = build_report(history, grouping, terms.prices, within, progress, every=terms.every, node=node)
         origin = history.file.name
         notes = (SIMULATED,) if is_simulated(history) else ()
     _write_notes(found, settings)
@@ -216,20 +188,11 @@ def report_from_ledger(settings: ReportSettings, values: Mapping[str, Any]) -> M
 
 def report_from_books(settings: ReportSettings, folder: str, values: Mapping[str, Any]) -> MadeReport:
     """The report from exported ledgers. Raises GpuledgerError."""
-    exports = load_exports(folder)
-    zone = find_time_zone(build_settings(TimeZoneSettings, values).timezone)
+    exports, terms = load_exports(folder), report_terms(settings, values)
     now = current_time_of_exports(exports)
-    requested = parse_range(settings.since, settings.until, settings.period, now, zone)
+    requested = parse_range(settings.since, settings.until, settings.period, now, terms.zone)
     with _progress() as progress:
-        found = report_from_exports(
-            exports,
-            settings.by,
-            report_prices(settings, values),
-            requested,
-            progress,
-            every=settings.every,
-            teams=build_settings(TeamSettings, values).teams,
-        )
+        found = exports_report_by_terms(exports, terms, requested, progress)
     _write_notes(found, settings)
     return MadeReport(found, requested, EXPORTS, Path(folder).name)
 
@@ -241,10 +204,13 @@ def _write_notes(found: UsageReport, settings: ReportSettings) -> None:
             sys.stderr.write(f"{note}\n")
 
 
-def report_prices(settings: ReportSettings, values: Mapping[str, Any]) -> Prices:
-    """The prices of the report. In FOCUS, idle GPUs always have separate rows."""
+def report_terms(settings: ReportSettings, values: Mapping[str, Any]) -> StatementTerms:
+    """What the report follows from. In FOCUS, idle GPUs always have separate rows."""
     prices = build_settings(Prices, values)
-    return replace(prices, idle=ROW) if settings.format in FOCUS_FORMATS else prices
+    if settings.format in FOCUS_FORMATS:
+        prices = replace(prices, idle=ROW)
+    teams = build_settings(TeamSettings, values).teams
+    return StatementTerms(settings.by, settings.every, prices, teams, configured_time_zone(values))
 
 
 def format_report(found: UsageReport, settings: ReportSettings, account: str) -> str:

@@ -71,8 +71,9 @@ def _dialect(name: str) -> Meaning | None:
     return (lambda _value: {"dialect": name}) if name else None
 
 
-# Flags without an equivalent, by program: usage, then `ignored` (a boolean) or `refused`, and the reason or
-# remedy. Of a refused flag only the values in its usage are accepted: the defaults of the program.
+# Flags without an equivalent, by program: usage, then `ignored` (a boolean, or a text if the usage has a
+# form) or `refused`, and the reason or remedy. Of a refused flag only the values in its usage are accepted:
+# the defaults of the program.
 _WITHOUT_EQUIVALENT = {
     "dcgm_exporter": """
 --kubernetes-virtual-gpus [KUBERNETES_VIRTUAL_GPUS]
@@ -83,20 +84,28 @@ _WITHOUT_EQUIVALENT = {
     ignored: there is no startup validation
 --enable-gpu-bind-unbind-watch [DCGM_EXPORTER_ENABLE_GPU_BIND_UNBIND_WATCH]
     ignored: added and removed GPUs are always detected
+--gpu-bind-unbind-poll-interval DURATION [DCGM_EXPORTER_GPU_BIND_UNBIND_POLL_INTERVAL]
+    ignored: added and removed GPUs are detected at each reading; see --interval
+--dcgm-log-level LEVEL [DCGM_EXPORTER_DCGM_LOG_LEVEL]
+    ignored: there is no DCGM here; see --log-level
+--dump-directory DIR [DCGM_EXPORTER_DUMP_DIRECTORY]
+    ignored: there are no dumps; gpuledger record FILE writes readings to a file
+--dump-retention HOURS [DCGM_EXPORTER_DUMP_RETENTION]
+    ignored: there are no dumps
+--dump-compression [DCGM_EXPORTER_DUMP_COMPRESSION]
+    ignored: there are no dumps
 -m --configmap-data none [DCGM_EXPORTER_CONFIGMAP_DATA]
     refused: mount the ConfigMap, and name the file with --collectors
 -s --switch-devices f [DCGM_EXPORTER_OTHER_DEVICES_STR]
     refused: NVSwitches are not read
 -p --cpu-devices f [DCGM_EXPORTER_CPU_DEVICES_STR]
     refused: CPUs are not read
---web-systemd-socket false [DCGM_EXPORTER_SYSTEMD_SOCKET]
-    refused: no systemd socket activation; use --listen-address
 --fake-gpus false [DCGM_EXPORTER_USE_FAKE_GPUS]
     refused: use --source simulator
--x --xid-count-window-size '' [DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE]
+-x --xid-count-window-size 300000 [DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE]
     refused: no counts per time window; use increase(DCGM_EXP_XID_ERRORS_TOTAL[5m])
---clock-events-count-window-size '' [DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE]
-    refused: no counts per time window; use increase(DCGM_EXP_XID_ERRORS_TOTAL[5m])
+--clock-events-count-window-size 300000 [DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE]
+    refused: no counts per time window; use increase(gpuledger_device_throttled_seconds_total[5m])
 --enable-dcgm-log false [DCGM_EXPORTER_ENABLE_DCGM_LOG]
     refused: there is no DCGM here; use --log-level debug
 --dump-enabled false [DCGM_EXPORTER_DUMP_ENABLED]
@@ -132,7 +141,8 @@ _WITHOUT_EQUIVALENT = {
 def _without_equivalent(program: str, usage: str, explanation: str) -> Setting:
     kind, _, reason = explanation.strip().partition(": ")
     if kind == "ignored":
-        return compatible(program, usage, f"{NO_EFFECT}: {reason}", parse=boolean)
+        has_form = any(word[0] not in "-[" for word in usage.split())
+        return compatible(program, usage, f"{NO_EFFECT}: {reason}", parse=text if has_form else boolean)
     declared = compatible(program, usage, f"not supported: {reason}")
     if declared.metavar == "false":
         return replace(declared, parse=_accept_only_false(reason), boolean=True)

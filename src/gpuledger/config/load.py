@@ -8,10 +8,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from gpuledger.host.yaml_documents import read_yaml_with_node
-from gpuledger.host.yaml_nodes import YamlNode
 from gpuledger.model.errors import UsageError, unknown_name_error
-from gpuledger.model.settings import InvalidElement, Setting, declared_settings
+from gpuledger.model.settings import InvalidElement, SecondsWithoutUnit, Setting, declared_settings
 
 # Unknown GPULEDGER_* variables are ignored: for a Service named gpuledger the kubelet injects GPULEDGER_PORT,
 # GPULEDGER_SERVICE_HOST and others.
@@ -61,7 +59,7 @@ def _in_environment(settings: Mapping[str, Setting], environment: Mapping[str, s
     for item in settings.values():
         for name in (item.environment, *item.variables):
             # Empty means unset: Helm and compose write an empty text for a value that is not set.
-            if environment.get(name):
+            if environment.get(name, "").strip():
                 yield item, environment[name], name
                 break
 
@@ -71,6 +69,9 @@ def _apply(values: dict[str, Any], settings: Mapping[str, Setting], given: Itera
     for item, value, place in sorted(given, key=lambda entry: entry[0].means is None):
         values[item.key] = parsed = _parse(item, value, place)
         if item.means is not None:
+            if isinstance(parsed, SecondsWithoutUnit):
+                # A flag of another program has the unit that it has there.
+                values[item.key] = parsed = float(parsed)
             for key, text in item.means(parsed).items():
                 if key in settings:
                     values[key] = _parse(settings[key], text, place)
@@ -97,6 +98,10 @@ def _parse(item: Setting, value: object, place: str) -> object:
 
 
 def _read_file(file: Path, settings: Mapping[str, Setting]) -> dict[str, object]:
+    # Imported lazily: without a file, nothing needs YAML.
+    from gpuledger.host.yaml_documents import read_yaml_with_node
+    from gpuledger.host.yaml_nodes import YamlNode
+
     content, node = read_yaml_with_node(file)
     if content is None:
         return {}

@@ -10,14 +10,20 @@ from typing import Any
 from gpuledger.config.books import BooksSettings
 from gpuledger.config.compatibility import NO_EFFECT, FlagsWithoutEquivalent, RemovedSettings
 from gpuledger.config.dcgm_exporter import DcgmExporterSettings
+from gpuledger.config.my_gpu_exporter import MyGpuExporterSettings
 from gpuledger.config.nvidia_gpu_exporter import NvidiaGpuExporterSettings
 from gpuledger.config.report import ExplainSettings, ReportSettings, StatementSettings
 from gpuledger.config.settings import LogSettings
-from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
+from gpuledger.dialects.settings import (
+    DcgmSettings,
+    DialectSettings,
+    EnergyDialectSettings,
+    SmiDialectSettings,
+)
 from gpuledger.host.settings import HostSettings, TimeZoneSettings
 from gpuledger.http.hosts import HostNameSettings
 from gpuledger.http.limits import HttpLimits
-from gpuledger.http.settings import HttpSettings
+from gpuledger.http.settings import HttpSettings, SocketActivationSettings
 from gpuledger.kubernetes.settings import KubernetesSettings, node_name
 from gpuledger.ledger.report.settings import FleetSettings, Prices, TeamSettings
 from gpuledger.ledger.settings import ExportedBooksSettings, LedgerSettings, StoreSettings
@@ -72,8 +78,10 @@ GROUPS: tuple[tuple[str, type, tuple[str, ...], HelpPage], ...] = (
     ("calls of nvidia-smi", SmiSettings, _RECORD, HelpPage.RARE),
     ("expected GPUs", GpuCountSettings, _EXPORT, HelpPage.RARE),
     ("allowed host names", HostNameSettings, _SERVE, HelpPage.RARE),
+    ("socket activation", SocketActivationSettings, _SERVE, HelpPage.RARE),
     ("limits of the HTTP server", HttpLimits, _SERVE, HelpPage.RARE),
     ("metrics of the dialect dcgm", DcgmSettings, _EXPORT, HelpPage.RARE),
+    ("metrics of the dialect energy", EnergyDialectSettings, _EXPORT, HelpPage.RARE),
     ("metrics of the dialect smi", SmiDialectSettings, _EXPORT, HelpPage.RARE),
     ("number of series", LedgerSettings, _READ, HelpPage.RARE),
     ("this machine", HostSettings, _RECORD, HelpPage.RARE),
@@ -87,6 +95,7 @@ GROUPS: tuple[tuple[str, type, tuple[str, ...], HelpPage], ...] = (
         _SERVE,
         HelpPage.COMPATIBILITY,
     ),
+    ("my-gpu-exporter flags and equivalents", MyGpuExporterSettings, _SERVE, HelpPage.COMPATIBILITY),
     ("flags without an equivalent", FlagsWithoutEquivalent, _SERVE, HelpPage.COMPATIBILITY),
     ("removed settings", RemovedSettings, _SERVE, HelpPage.COMPATIBILITY),
 )

@@ -37,6 +37,7 @@ NvidiaGpuExporterSettings = settings_group(
         _addresses,
         repeatable=True,
     ),
+    _smi("--web.systemd-socket", "--systemd-socket", "systemd_socket", boolean),
     _smi("--web.telemetry-path PATH", "--metrics-path", "metrics_path"),
     _smi(
         "--collect.backend exec|nvml|demo",
@@ -59,7 +60,7 @@ NvidiaGpuExporterSettings = settings_group(
     ),
     _smi(
         "--collect.pcie-throughput",
-        "no effect: PCIe throughput is exported where the GPU reports it",
+        "no effect: PCIe throughput is always exported on Ampere and newer; older GPUs have no counter",
         parse=boolean,
     ),
 )

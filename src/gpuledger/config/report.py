@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.ledger.report.grouping import GROUPINGS, NODE, TEAM
-from gpuledger.ledger.report.ranges import EVERY
+from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, NODE, TEAM
 from gpuledger.ledger.report.settings import FOCUS_FORMATS
 from gpuledger.model.settings import boolean, choice, integer, option, text
 

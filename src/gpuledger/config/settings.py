@@ -10,7 +10,7 @@ from gpuledger.model.settings import ReloadPolicy, choice, setting
 
 def _format(value: object) -> str:
     # dcgm-exporter's `text` is logfmt.
-    return "logfmt" if value == "text" else choice("logfmt", "json")(value)
+    return "logfmt" if str(value).strip() == "text" else choice("logfmt", "json")(value)
 
 
 @dataclass(frozen=True, slots=True)

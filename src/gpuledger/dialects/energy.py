@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuledger.dialects.labels import gpu_label
-from gpuledger.dialects.settings import DialectSettings
+from gpuledger.dialects.settings import DialectSettings, EnergyDialectSettings
 from gpuledger.model.family import Family, FamilySpec, LabelValues
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.process import GpuProcess, ProcessKey
@@ -57,11 +57,12 @@ class EnergyDialect:
     name = "energy"
     required_quantities: frozenset[Quantity] = frozenset()
 
-    def __init__(self, settings: DialectSettings) -> None:
+    def __init__(self, settings: DialectSettings, energy: EnergyDialectSettings | None = None) -> None:
         self._settings = settings
+        total = "_total" if energy is not None and energy.total_suffix else ""
         self.specs = tuple(
             FamilySpec(
-                f"{settings.metric_prefix}_{name}",
+                f"{settings.metric_prefix}_{name}{total if name.startswith('energy') else ''}",
                 "counter" if name.startswith("energy") else "gauge",
                 help_text,
                 _LABELS,

@@ -160,6 +160,21 @@ class DcgmSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class EnergyDialectSettings:
+    """Names of the `energy` dialect; DialectSettings has their prefix."""
+
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy()
+
+    total_suffix: bool = setting(
+        "metric_total_suffix",
+        boolean,
+        False,
+        "end the names of the energy dialect's counters in _total (my_gpu_process_energy_joules_total), as "
+        "the code of my-gpu-exporter does",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class SmiDialectSettings:
     """What the `smi` dialect exports."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sized
 from dataclasses import replace
-from random import Random
+from os import urandom
 from threading import Condition, Thread
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_state import IndexHealth
@@ -42,16 +42,31 @@ def internal_error(error: Exception) -> str:
     return f"internal error in gpuledger, please report it: {type(error).__name__}: {error}"
 
 
+class Jitter(Protocol):
+    """Numbers that spread readings of many nodes, as those of random.Random."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """A number between `a` and `b`."""
+
+
+class SystemJitter:
+    """As random.SystemRandom; `random` itself needs 0.1 MiB."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """See `Jitter`."""
+        return a + (b - a) * int.from_bytes(urandom(4)) / 0xFFFF_FFFF
+
+
 class BackgroundIndex:
     """An owner index with its own thread: health, start and stop. Each type adds the access to its values.
 
     Subclasses implement `_run`, which waits for `_changed` and returns when `_stopping` is set.
     """
 
-    def __init__(self, name: str, clock: Clock, random: Random | None) -> None:
+    def __init__(self, name: str, clock: Clock, random: Jitter | None) -> None:
         self.name = name
         self._clock = clock
-        self._random = random or Random()
+        self._random = random or SystemJitter()
         self._health = IndexHealth(name, success=False, error=NOT_READ)
         self._failures = 0
         self._stopping = False
@@ -113,7 +128,7 @@ class PolledIndex(BackgroundIndex, Generic[T]):
         *,
         period: float,
         clock: Clock,
-        random: Random | None = None,
+        random: Jitter | None = None,
     ) -> None:
         super().__init__(name, clock, random)
         self.value = empty

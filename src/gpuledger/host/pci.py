@@ -12,6 +12,8 @@ from gpuledger.host.files import ReadFile, read_whole
 _NVIDIA: Final = b"0x10de"
 _DISPLAY: Final = b"0x03"
 _DRIVER: Final = "nvidia"
+# 255 stands for an unknown width.
+_MOST_LANES: Final = 32
 _NODE: Final = re.compile(r"nvidia\d+")
 _MINOR: Final = re.compile(rb"^Device Minor:\s*(\d+)", re.MULTILINE)
 
@@ -80,6 +82,17 @@ class PciBus:
             for name, minor in minors.items()
             if (everything if minor is None else self._usable(f"{self._dev}/nvidia{minor}"))
         )
+
+    def slot_width(self, address: str) -> int | None:
+        """The lanes of the port to which the GPU at this PCI bus id is connected; None if unknown."""
+        domain, _, rest = address.lower().partition(":")
+        try:
+            name = f"{int(domain, 16):04x}:{rest}"
+            # The entry is a link into the tree of devices, where the port is the parent.
+            lanes = int(self._read(f"{self._devices}/{name}/../max_link_width"))
+        except (OSError, ValueError):
+            return None
+        return lanes if 0 < lanes <= _MOST_LANES else None
 
     def all_usable(self) -> bool:
         """Whether there are as many `/dev/nvidiaN` as GPUs, and this process may use all of them."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
 
-from gpuledger.host.time_zone import parse_time_zone
-from gpuledger.model.settings import auto_or_boolean, choice, setting, text
+from gpuledger.host.time_zone import find_time_zone, parse_time_zone
+from gpuledger.model.settings import auto_or_boolean, build_settings, choice, setting, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +74,8 @@ class TimeZoneSettings:
         "history is summed (default: the machine's)",
         metavar="ZONE",
     )
+
+
+def configured_time_zone(values: Mapping[str, Any]) -> tzinfo:
+    """The time zone of the ledger and of reports, from parsed values (`config.load`)."""
+    return find_time_zone(build_settings(TimeZoneSettings, values).timezone)

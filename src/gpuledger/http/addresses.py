@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import re
 import socket
+from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.settings import text
@@ -68,6 +70,47 @@ def open_listening_sockets(address: Address) -> list[socket.socket]:
 def with_bound_port(address: Address, listening: socket.socket) -> Address:
     """The address with the port of the bound socket."""
     return replace(address, port=listening.getsockname()[1])
+
+
+def bound_address(listening: socket.socket) -> Address:
+    """The address of a socket that listens on TCP."""
+    host, port = listening.getsockname()[:2]
+    return Address("" if host in ("::", "0.0.0.0") else host, port)
+
+
+# sd_listen_fds(3): the first file descriptor that systemd passes.
+_FIRST_DESCRIPTOR: Final = 3
+
+
+def inherited_sockets(environment: MutableMapping[str, str], pid: int) -> list[socket.socket]:
+    """The listening sockets that systemd passed to this process (socket activation, sd_listen_fds(3)).
+
+    Removes the variables, so that no child takes them for its own. Raises GpuledgerError if there are none,
+    or one that does not listen on TCP.
+    """
+    given = {name: environment.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
+    count = int(given["LISTEN_FDS"]) if given["LISTEN_FDS"].isdecimal() else 0
+    if not count or given["LISTEN_PID"] != str(pid):
+        raise GpuledgerError(
+            "--systemd-socket: systemd passed no socket to this process; start it through a .socket unit "
+            "with ListenStream=9400 (not through a shell script without exec), or leave the flag out"
+        )
+    found = []
+    for descriptor in range(_FIRST_DESCRIPTOR, _FIRST_DESCRIPTOR + count):
+        try:
+            listening = socket.socket(fileno=descriptor)
+            accepts = listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listening.family not in (socket.AF_INET, socket.AF_INET6) or not accepts:
+                raise OSError
+        except OSError:
+            raise GpuledgerError(
+                f"--systemd-socket: file descriptor {descriptor} is no listening TCP socket; expected "
+                "ListenStream= with a port or an address, and Accept=no, in the .socket unit"
+            ) from None
+        listening.set_inheritable(False)
+        listening.setblocking(False)
+        found.append(listening)
+    return found
 
 
 def _listen_on_all_interfaces(port: int) -> socket.socket:

@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from gpuledger.http.addresses import BACKLOG, Address, open_listening_sockets, with_bound_port
+from gpuledger.http.addresses import (
+    BACKLOG,
+    Address,
+    bound_address,
+    open_listening_sockets,
+    with_bound_port,
+)
 from gpuledger.http.connection import ClientConnection
 from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
 from gpuledger.http.registry import ConnectionRegistry
@@ -38,6 +44,9 @@ class HttpServer:
     limits: HttpLimits = field(default_factory=HttpLimits)
     grace: float = 5.0
     protocol_factory: ProtocolFactory = ClientConnection
+    # Sockets that listen already, of socket activation: served in place of the addresses, each with the
+    # routes of the address with its port, else of the first address.
+    inherited: Sequence[socket.socket] = ()
     # The listen addresses in the given order, with the real port instead of 0.
     addresses: tuple[Address, ...] = field(default=(), init=False)
 
@@ -62,7 +71,10 @@ class HttpServer:
         opened: list[tuple[socket.socket, Routes]] = []
         bound: list[Address] = []
         try:
-            for address, routes in self.listeners:
+            for listening in self.inherited:
+                bound.append(bound_address(listening))
+                opened.append((listening, self._routes_of_port(bound[-1].port)))
+            for address, routes in () if self.inherited else self.listeners:
                 sockets = open_listening_sockets(address)
                 opened += [(listening, routes) for listening in sockets]
                 bound.append(with_bound_port(address, sockets[0]))
@@ -83,6 +95,10 @@ class HttpServer:
         for server in servers:
             server.close()
         await self._registry.drain(self.grace)
+
+    def _routes_of_port(self, port: int) -> Routes:
+        matching = (routes for address, routes in self.listeners if address.port == port)
+        return next(matching, self.listeners[0][1])
 
     def _check_distinct(self) -> None:
         addresses = [address for address, _ in self.listeners]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from gpuledger.http.addresses import Address, parse_address
 from gpuledger.http.routes import HEALTH, HEALTHY, READY
-from gpuledger.model.settings import ReloadPolicy, setting, text
+from gpuledger.model.settings import ReloadPolicy, boolean, setting, text
 
 _TAKEN = frozenset({"/", HEALTHY, READY, HEALTH})
 _TAKEN_BELOW = ("/metrics/", "/api/")
@@ -82,4 +82,18 @@ class HttpSettings:
         "web config file of Prometheus's exporter-toolkit: TLS, client certificates, basic auth, rate limit",
         flags=("--web.config.file", "--web.config-file"),
         metavar="FILE",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SocketActivationSettings:
+    """Sockets that systemd opens."""
+
+    reload: ClassVar[ReloadPolicy] = ReloadPolicy(restart=("systemd_socket",))
+
+    systemd_socket: bool = setting(
+        "systemd_socket",
+        boolean,
+        False,
+        "serve on the sockets of a systemd .socket unit instead of opening the addresses of --listen-address",
     )

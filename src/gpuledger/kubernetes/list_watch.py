@@ -7,10 +7,9 @@ import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from random import Random
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from gpuledger.host.owner_index import BackgroundIndex, internal_error
+from gpuledger.host.owner_index import BackgroundIndex, Jitter, internal_error
 from gpuledger.kubernetes.api_client import ApiClient, ApiResponseInterrupted, ApiServerRefused, list_pages
 from gpuledger.kubernetes.fields import mapping_at
 from gpuledger.kubernetes.json_stream import NotJson, split_lines
@@ -98,7 +97,7 @@ class ListWatch(BackgroundIndex, Generic[T]):
         query: dict[str, str],
         *,
         clock: Clock,
-        random: Random | None = None,
+        random: Jitter | None = None,
         jitter: float = 3.0,
         watch_seconds: float = 300.0,
         grace: float = 15.0,

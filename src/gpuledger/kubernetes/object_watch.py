@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from random import Random
 from typing import ClassVar, Final, Protocol
 
+from gpuledger.host.owner_index import Jitter
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.kubernetes.api_client import ApiClient, ApiServerRefused
 from gpuledger.kubernetes.list_watch import ListWatch
@@ -83,7 +83,7 @@ class ObjectWatch(ListWatch[KubernetesObject]):
         on_change: Callable[[], None],
         *,
         clock: Clock,
-        random: Random | None = None,
+        random: Jitter | None = None,
         jitter: float = 0.0,
         watch_seconds: float = 300.0,
     ) -> None:

@@ -56,6 +56,11 @@ class Accounts:
         """Export new series as 0 for this many seconds from now on."""
         self._owners.hold = self._rows.hold = seconds
 
+    def export_until(self, latest: float) -> None:
+        """Export series in full that began until then, as an earlier run did."""
+        self._owners.export_until(latest)
+        self._rows.export_until(latest)
+
     def set_retention(self, seconds: float) -> None:
         """Export ended series for this many seconds from now on."""
         self._owners.retention = self._rows.retention = seconds

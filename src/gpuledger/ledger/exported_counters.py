@@ -122,6 +122,10 @@ class ExportedCounters:
         if counter.number:
             self.dropped[counter.number] = counter.stored
 
+    def export_until(self, latest: float) -> None:
+        """Export series in full that began until then, as an earlier run did: counters never decrease."""
+        self._latest = max(self._latest, latest)
+
     def latest(self, now: float) -> float:
         """When the newest series that is exported in full began."""
         self._latest = latest_exported(self._latest, now, self.hold)

@@ -17,6 +17,7 @@ from gpuledger.ledger.time.span import TimeSpan
 from gpuledger.ledger.time.stored import StoredGpuTime
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, ProcessKey
+from gpuledger.model.session import XidRow
 from gpuledger.model.snapshot import CollectorRun
 from gpuledger.model.workload import Workload
 
@@ -130,7 +131,8 @@ class StoredTimes:
 class StoredLedger:
     """Everything stored, at source time `elapsed` and wall time `unix` of the last commit.
 
-    `next_*` are the first unused numbers.
+    `next_*` are the first unused numbers. `xids` are the kept Xids, oldest first, each with the number of the
+    Session of its process.
     """
 
     gpus: Mapping[str, StoredGpu] = field(default_factory=dict)
@@ -143,6 +145,10 @@ class StoredLedger:
     next_span: int = 1
     next_series: int = 1
     next_allocation: int = 1
+    xids: tuple[tuple[XidRow, int | None], ...] = ()
+    next_xid: int = 1
+    # Seconds for which new series were exported as 0; 0 if that is not known.
+    hold: float = 0.0
 
 
 OWNERS, ROWS, TIME = "owner", "row", "time"
@@ -188,9 +194,10 @@ class Journal:
     residents, day and step. `forgotten` is millijoules of deleted Spans, by Gpu uuid and epoch number.
     `ended_owners` are processes of which the owner row is to be deleted. `shift` is added to times that an
     earlier run stored on its source's clock. `splits`, `time_owners` and `gpu_parts` are new or changed rows
-    of the time books, `lost_time` the microseconds of spans that a damaged file had, by Gpu uuid, and
-    `activity_from` the unix seconds until which it had the seconds of unknown activity. `lost` counts
-    Sessions that were discarded because the store was unavailable for too long.
+    of the time books, `xids` changed rows with the number of a Session, `lost_time` the microseconds of
+    spans that a damaged file had, by Gpu uuid, and `activity_from` the unix seconds until which it had the
+    seconds of unknown activity. `lost` counts Sessions that were discarded because the store was unavailable
+    for too long.
     """
 
     elapsed: float = 0.0
@@ -212,7 +219,10 @@ class Journal:
     gpu_parts: dict[str, int] = field(default_factory=dict)
     gpu_times: dict[str, GpuTimeEntry] = field(default_factory=dict)
     lost_time: dict[str, int] = field(default_factory=dict)
+    xids: dict[int, tuple[XidRow, int | None]] = field(default_factory=dict)
     activity_from: float | None = None
+    # Seconds for which new series are exported as 0.
+    hold: float = 0.0
     next_series: int = 1
     shift: float = 0.0
     forgotten: dict[tuple[str, int], int] = field(default_factory=dict)

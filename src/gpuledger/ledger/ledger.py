@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -23,10 +24,12 @@ from gpuledger.ledger.persistence import LedgerPersistence
 from gpuledger.ledger.service_processes import serving_processes
 from gpuledger.ledger.sessions import OpenSession, Sessions
 from gpuledger.ledger.settings import LedgerSettings
+from gpuledger.ledger.throttling import ThrottleTimes
 from gpuledger.ledger.time.span import TimePosting
 from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.ledger.time_accounts import TimeAccounts
 from gpuledger.ledger.time_persistence import TimePersistence
+from gpuledger.ledger.xid_log import XidLog
 from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.quantities import Quantity
@@ -36,6 +39,10 @@ from gpuledger.model.snapshot import Snapshot
 # Histogram bounds in seconds, from a test run to a week of training.
 BOUNDS = (10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 
+log = logging.getLogger("gpuledger.ledger")
+
+# The hold of an earlier run is used for this many times its length: until its clients are known again.
+_EARLIER_SCRAPES = 6
 
 T = TypeVar("T")
 
@@ -120,6 +127,10 @@ class Ledger:
         self._accounts = Accounts(settings.zero_hold, settings.retention)
         self._zero_hold = self._least_hold = settings.zero_hold
         self._scrape_hold = scrape_hold
+        # The hold of an earlier run, until the clients of this one are known; when that ends.
+        self._earlier_hold = 0.0 if store is None else store.stored_ledger.hold
+        self._earlier_until: float | None = None
+        self._logged_hold = max(self._least_hold, self._earlier_hold)
         # When the newest series of Xids and Devices that is exported in full began.
         self._latest = -inf
         self._xids_born: dict[tuple[str, int], float] = {}
@@ -127,12 +138,14 @@ class Ledger:
         self._states = DeviceStates()
         self._owners = OwnerTimes(settings.zero_hold, settings.retention)
         self._allocations = AllocationTimes()
+        self._throttle_times = ThrottleTimes()
+        self._xid_log = XidLog()
         self._totals: Counter[str] = Counter()
         self._persistence: LedgerPersistence | None = None
         if store is not None:
             time = TimePersistence(self.time, self._time_accounts)
             self._persistence = LedgerPersistence(
-                store, self.sessions, self._allocations, self.energy, self._accounts, time
+                store, self.sessions, self._allocations, self.energy, self._accounts, time, self._xid_log
             )
         # After the last posting.
         self.state = LedgerState()
@@ -198,6 +211,7 @@ class Ledger:
         durations = self._add_durations(snapshot)
         compute, graphics = self.sessions.counts(snapshot)
         xids, times = self._count_xids(snapshot)
+        self._xid_log.post(snapshot, self.sessions)
         state = LedgerState(
             compute_sessions=compute,
             graphics_sessions=graphics,
@@ -216,6 +230,9 @@ class Ledger:
             sessions=self.sessions.rows(),
             new_xids=self._new(self._xids_born),
             new_devices=self._new(self._states.born),
+            xid_log=self._xid_log.rows,
+            throttling=self._throttle_times.post(snapshot),
+            zero_hold=self._zero_hold,
         )
         self.state = state if self._persistence is None else self._save(self._persistence, snapshot, state)
         self._posted, self._failed = [], []
@@ -223,12 +240,28 @@ class Ledger:
 
     def _update_hold(self, now: float) -> None:
         """Hold new series at 0 for the longest known scrape interval, at least as long as configured."""
-        hold = max(self._least_hold, self._scrape_hold())
+        known = self._scrape_hold()
+        if self._earlier_until is None:
+            self._earlier_until = now + _EARLIER_SCRAPES * self._earlier_hold
+        if known or now >= self._earlier_until:
+            self._earlier_hold = 0.0
+        hold = max(self._least_hold, known or self._earlier_hold)
+        # Scrapes are a little late, now and then.
+        if known > 1.1 * self._logged_hold:
+            self._logged_hold = known
+            log.info(
+                "energy.zero_hold is %.0f s, and a client has a scrape interval and timeout of %.0f s: new "
+                "counters are now exported as 0 for that long. Set energy.zero_hold to %.0fs, so that they "
+                "are from the first scrape of a new node on",
+                *(self._least_hold, known, known),
+            )
         if hold != self._zero_hold:
             self._zero_hold = self._owners.hold = hold
             self._accounts.set_hold(hold)
             self._time_accounts.set_hold(hold)
         self._latest = latest_exported(self._latest, now, hold)
+        if self._persistence is not None:
+            self._persistence.journal.hold = hold
 
     def _new(self, born: Mapping[T, float]) -> frozenset[T]:
         """The keys with counters that are still exported as 0."""

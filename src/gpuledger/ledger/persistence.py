@@ -17,6 +17,7 @@ from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.spans import SpanRecorder
 from gpuledger.ledger.time.span import TimePosting
 from gpuledger.ledger.time_persistence import TimePersistence
+from gpuledger.ledger.xid_log import XidLog
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.snapshot import CollectorRun, Snapshot
 
@@ -34,6 +35,7 @@ class LedgerPersistence:
     _energy: EnergyLedger
     _accounts: Accounts
     time: TimePersistence
+    xids: XidLog
     _spans: SpanRecorder = field(default_factory=SpanRecorder)
     _unseen: dict[str, StoredGpu] | None = None
     _base: Counter[str] = field(default_factory=Counter)
@@ -67,6 +69,9 @@ class LedgerPersistence:
         self._unseen = dict(stored.gpus)
         self._sessions.resume(stored.sessions, stored.next_session)
         self._allocations.resume(stored.allocations, stored.next_allocation)
+        if stored.hold:
+            self._accounts.export_until(snapshot.elapsed - stored.hold)
+            self.time.accounts.export_until(snapshot.elapsed - stored.hold)
         self._spans.resume(stored.next_span)
         self.journal.next_series = stored.next_series
         self.journal.shift = snapshot.elapsed - stored.elapsed
@@ -79,6 +84,7 @@ class LedgerPersistence:
             }
         )
         self._entries = {uuid: gpu.entry for uuid, gpu in stored.gpus.items()}
+        self.xids.resume(stored.xids, stored.next_xid)
         self.time.begin(stored.times, snapshot.elapsed, self.journal)
 
     def save(
@@ -118,6 +124,7 @@ class LedgerPersistence:
         for gpu_ledger in self._energy.gpu_ledgers.values():
             self._record_gpu(gpu_ledger, totals[gpu_ledger.gpu.uuid], snapshot.unix)
         self._accounts.record_changes(journal)
+        journal.xids.update(self.xids.take_changed())
         self.time.record(time, sessions.number_of, snapshot, journal)
         if is_new_file:
             self._forget_lost_spans()
@@ -168,6 +175,7 @@ class LedgerPersistence:
         self.journal.devices |= self._devices
         self._entries.clear()
         self._accounts.mark_all_changed()
+        self.xids.mark_all_changed()
         self.time.mark_all_changed(self.journal)
 
     def _forget_lost_spans(self) -> None:

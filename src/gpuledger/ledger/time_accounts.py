@@ -67,6 +67,10 @@ class TimeAccounts:
         """Export new series as 0 for this many seconds from now on."""
         self._counters.hold = seconds
 
+    def export_until(self, latest: float) -> None:
+        """Export series in full that began until then, as an earlier run did."""
+        self._counters.export_until(latest)
+
     def set_retention(self, seconds: float) -> None:
         """Export ended series for this many seconds from now on."""
         self._counters.retention = seconds

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 
 from gpuledger.model.text import escape_to_one_line
@@ -24,6 +25,41 @@ class UsageError(GpuledgerError):
     """The user requested something that does not exist or is not supported. Exit code 2."""
 
     exit_code = 2
+
+    @property
+    def errors(self) -> tuple[UsageError, ...]:
+        """The independent errors that it consists of."""
+        return (self,)
+
+
+class UsageErrors(UsageError):
+    """Several errors of one input, which are independent of each other. All texts begin with `prefix`."""
+
+    def __init__(self, errors: Sequence[UsageError], prefix: str = "") -> None:
+        super().__init__(prefix + "; ".join(str(error).removeprefix(prefix) for error in errors))
+        self._errors = tuple(errors)
+
+    @property
+    def errors(self) -> tuple[UsageError, ...]:
+        """The errors, none of which consists of others."""
+        return self._errors
+
+
+@contextmanager
+def collect_errors(errors: list[UsageError]) -> Iterator[None]:
+    """Append a UsageError to `errors` instead of raising it, so that the next part is read, too."""
+    try:
+        yield
+    except UsageError as error:
+        errors += error.errors
+
+
+def raise_errors(errors: Sequence[UsageError], prefix: str = "") -> None:
+    """Raise the collected errors, if any."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise UsageErrors(errors, prefix)
 
 
 class SourceUnavailable(GpuledgerError):

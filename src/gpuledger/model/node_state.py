@@ -103,7 +103,8 @@ class NodeState:
     """One immutable state of the node.
 
     `snapshot` is None before the first tick and while the source has failed, hangs or is paused: gauges are
-    then omitted, booked counters are still exported, and `health` has the reason.
+    then omitted, booked counters are still exported, and `health` has the reason. `requested` are the
+    quantities that the source was to read for the snapshot; None if all.
     """
 
     unix: float
@@ -111,6 +112,11 @@ class NodeState:
     snapshot: Snapshot | None = None
     ledger: LedgerState = field(default_factory=LedgerState)
     health: Health = field(default_factory=Health)
+    requested: frozenset[Quantity] | None = None
+
+    def has_read(self, quantities: frozenset[Quantity]) -> bool:
+        """Whether the quantities were to be read: a label from others would change at the next tick."""
+        return self.requested is None or quantities <= self.requested
 
 
 class Dialect(Protocol):

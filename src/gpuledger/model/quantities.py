@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf, isfinite
@@ -20,9 +21,10 @@ class Quantity:
 
     Values above `highest` are physically impossible: drivers have returned 4294967295 % and 1.4e16 % (DCGM
     issue 199). Such a value is dropped and counted, never clamped. `slow` quantities change rarely and are
-    read less often. NVML provides `profiling` quantities only through GPM (Hopper and newer); older GPUs need
-    DCGM's profiling module. Without `under_mig` a GPU in MIG mode lacks the quantity. A `shared` quantity
-    belongs to the GPU instance: its compute instances all report the same value.
+    read less often, those that are also `constant` only now and then. NVML provides `profiling` quantities
+    only through GPM (Hopper and newer); older GPUs need DCGM's profiling module. Without `under_mig` a GPU in
+    MIG mode lacks the quantity. A `shared` quantity belongs to the GPU instance: its compute instances all
+    report the same value.
     """
 
     key: str
@@ -31,6 +33,7 @@ class Quantity:
     highest: float = inf
     lowest: float = 0.0
     slow: bool = False
+    constant: bool = False
     profiling: bool = False
     under_mig: bool = True
     shared: bool = False
@@ -112,6 +115,10 @@ SYNC_BOOST_VIOLATION = Quantity("sync_boost_violation", "nanoseconds")
 BOARD_LIMIT_VIOLATION = Quantity("board_limit_violation", "nanoseconds")
 LOW_UTILIZATION_VIOLATION = Quantity("low_utilization_violation", "nanoseconds")
 RELIABILITY_VIOLATION = Quantity("reliability_violation", "nanoseconds")
+# By cause (driver 565 and later): heat, by the driver or by the card; the power brake signal of the server.
+SOFTWARE_THERMAL_TIME = Quantity("software_thermal_time", "nanoseconds")
+HARDWARE_THERMAL_TIME = Quantity("hardware_thermal_time", "nanoseconds")
+POWER_BRAKE_TIME = Quantity("power_brake_time", "nanoseconds")
 
 # nvmlComputeMode_t (0 default, 2 prohibited, 3 exclusive process); 0 or 1; nvmlGpuVirtualizationMode_t (0
 # none to 4).
@@ -130,10 +137,25 @@ MIG_MAX_SLICES = Quantity("mig_max_slices", "", highest=1024)
 PCIE_TX = Quantity("pcie_tx", "bytes")
 PCIE_RX = Quantity("pcie_rx", "bytes")
 PCIE_REPLAYS = Quantity("pcie_replays", "", slow=True)
+# The link now; the maximum that card and slot can do together, and the generation that the card alone can do.
+PCIE_GENERATION = Quantity("pcie_generation", "", highest=15, lowest=1, slow=True)
+PCIE_GENERATION_MAX = Quantity("pcie_generation_max", "", highest=15, lowest=1, slow=True, constant=True)
+PCIE_GENERATION_GPU_MAX = Quantity(
+    "pcie_generation_gpu_max", "", highest=15, lowest=1, slow=True, constant=True
+)
+PCIE_WIDTH = Quantity("pcie_width", "lanes", highest=32, lowest=1, slow=True)
+PCIE_WIDTH_MAX = Quantity("pcie_width_max", "lanes", highest=32, lowest=1, slow=True, constant=True)
+# 1 if the Gpu was busy when its link was read, else 0: an idle one lowers the generation to save power.
+PCIE_LINK_BUSY = Quantity("pcie_link_busy", "", highest=1, slow=True)
 # Means over the time between two ticks, from GPM.
 PCIE_TX_RATE = Quantity("pcie_tx_rate", "bytes per second", highest=1024 * _TERA, profiling=True)
 PCIE_RX_RATE = Quantity("pcie_rx_rate", "bytes per second", highest=1024 * _TERA, profiling=True)
 
+# Bit n is set if link n is up, or down; a link of unknown state is in neither.
+NVLINKS_UP = Quantity("nvlinks_up", "", highest=2**36 - 1, slow=True)
+NVLINKS_DOWN = Quantity("nvlinks_down", "", highest=2**36 - 1, slow=True)
+# Of one link, in each direction.
+NVLINK_SPEED = Quantity("nvlink_speed", "bytes per second", highest=1024 * _TERA, slow=True)
 # Payload of all links together, cumulative since driver load.
 NVLINK_TX = Quantity("nvlink_tx", "bytes")
 NVLINK_RX = Quantity("nvlink_rx", "bytes")
@@ -161,6 +183,33 @@ REMAPPED_ROWS_CORRECTABLE = Quantity("remapped_rows_correctable", "", slow=True)
 REMAPPED_ROWS_UNCORRECTABLE = Quantity("remapped_rows_uncorrectable", "", slow=True)
 ROW_REMAP_PENDING = Quantity("row_remap_pending", "", highest=1, slow=True)
 ROW_REMAP_FAILURE = Quantity("row_remap_failure", "", highest=1, slow=True)
+
+
+def link_busy_needs(*, mig: bool) -> tuple[Quantity, ...]:
+    """What shows whether a Gpu is busy; in MIG mode the driver has no utilization of the whole Gpu."""
+    return (PERFORMANCE_STATE,) if mig else (PERFORMANCE_STATE, UTILIZATION)
+
+
+def is_link_busy(values: Mapping[Quantity, float], *, mig: bool) -> bool | None:
+    """Return PCIE_LINK_BUSY of a Gpu with these values of the same moment; None if that is unknown.
+
+    Busy is a Gpu at the highest performance state, with kernels running in the last sample period.
+    """
+    needs = link_busy_needs(mig=mig)
+    if any(quantity not in values for quantity in needs):
+        return None
+    return values[PERFORMANCE_STATE] == 0 and (mig or values[UTILIZATION] > 0)
+
+
+def limit_link_width(values: dict[Quantity, float], lanes: int | None) -> None:
+    """Limit PCIE_WIDTH_MAX to the lanes of the slot, if they are known: drivers report those of the card.
+
+    The virtual slot of a virtual machine can have fewer lanes than the link uses; it says nothing.
+    """
+    most = values.get(PCIE_WIDTH_MAX)
+    if most is not None and lanes is not None and lanes >= values.get(PCIE_WIDTH, lanes):
+        values[PCIE_WIDTH_MAX] = min(most, lanes)
+
 
 QUANTITIES: dict[str, Quantity] = {
     value.key: value for value in tuple(globals().values()) if isinstance(value, Quantity)

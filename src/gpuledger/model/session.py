@@ -157,6 +157,46 @@ class TimeState:
     closed: Mapping[str, int] = field(default_factory=dict)
 
 
+class XidRow(NamedTuple):
+    """Equal Xids of one Gpu (and `GI_CI`, if the driver names an Instance) in quick succession.
+
+    `number` identifies the row in the ledger. The Xid was read so many `times` from `first` to `last` (unix
+    seconds). `pid` and `command` are of the only process that was on the device then, None and empty if there
+    was none or several: the driver does not say which process was the cause.
+    """
+
+    number: int
+    uuid: str
+    instance: str
+    xid: int
+    first: float
+    last: float
+    times: int = 1
+    pid: int | None = None
+    command: str = ""
+
+
+class ThrottleRow(NamedTuple):
+    """For how long the clocks of a Gpu were reduced for one `reason`, `seconds` out of `observed`.
+
+    `observed` seconds of the last hour are known, fewer after a start. `since` is the unix time from which
+    the clocks are reduced without a pause, None if they are not now. `recent` is the ratio of the last one or
+    two minutes. `is_estimate`: the driver does not count this time; known are the reasons at each tick.
+    """
+
+    reason: str
+    since: float | None
+    seconds: float
+    observed: float
+    recent: float
+    is_estimate: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """The share of the observed time."""
+        return min(self.seconds / self.observed, 1.0) if self.observed else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerState:
     """The immutable state of the Ledger after one Snapshot.
@@ -170,7 +210,9 @@ class LedgerState:
     `sm_ratios` (each Device's part of its Gpu's multiprocessors) are by uuid and `GI_CI` (empty without MIG).
     `new_xids` and `new_devices` are the keys of counts and seconds that are still exported as 0.
     `owners` are present or recently gone owners of whole Gpus and Instances. `sessions` are the open ones.
-    `parts` holds the results of separately reported parts of the posting, such as the store.
+    `parts` holds the results of separately reported parts of the posting, such as the store. `xid_log` are
+    the last Xids, oldest first, also those of earlier runs; `throttling` what reduced the clocks in the last
+    hour, by Gpu uuid. New series are exported as 0 for `zero_hold` seconds.
     """
 
     compute_sessions: Mapping[str, int] = field(default_factory=dict)
@@ -191,3 +233,6 @@ class LedgerState:
     parts: tuple[CollectorRun, ...] = ()
     new_xids: frozenset[tuple[str, int]] = frozenset()
     new_devices: frozenset[tuple[str, str]] = frozenset()
+    xid_log: tuple[XidRow, ...] = ()
+    throttling: Mapping[str, tuple[ThrottleRow, ...]] = field(default_factory=dict)
+    zero_hold: float | None = None

@@ -248,7 +248,12 @@ def read_json_list(text: str, expected: str, twice: str) -> object:
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SECONDS |= {"d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
+_LONGEST_WITHOUT_UNIT = 60.0
 _PART = rf"(\d+(?:\.\d+)?)({'|'.join(_SECONDS)})"
+
+
+class SecondsWithoutUnit(float):
+    """More than a minute, from a number without a unit. Other tools read milliseconds there."""
 
 
 def duration(
@@ -257,7 +262,7 @@ def duration(
     """Returns a parser of durations that yields seconds.
 
     It accepts Go durations (`1m30s`, `500ms`), also with Prometheus's `d`, `w` and `y` (365 days), and a
-    plain number in the unit `bare`.
+    plain number in the unit `bare`. A long one in seconds is a SecondsWithoutUnit.
     """
 
     def parse(value: object) -> float:
@@ -272,10 +277,12 @@ def duration(
             raise ValueError("expected a duration such as 500ms, 10s or 1m30s")
         if seconds < lowest:
             raise ValueError(f"expected a duration of at least {lowest:g} s")
+        is_plain = bare == "s" and written[-1].isdigit()
         if seconds > highest:
             limit = f"{highest:g} s" if highest % 86400.0 else f"{highest / 86400.0:g}d"
-            raise ValueError(f"expected a duration of at most {limit}")
-        return seconds
+            hint = " (without a unit, it is in seconds)" if is_plain else ""
+            raise ValueError(f"expected a duration of at most {limit}{hint}")
+        return SecondsWithoutUnit(seconds) if is_plain and seconds > _LONGEST_WITHOUT_UNIT else seconds
 
     return NamedParser(parse, "DURATION")
 

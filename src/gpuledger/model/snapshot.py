@@ -90,6 +90,12 @@ class Reading:
         return self.supported.get(ENERGY.key, ENERGY in self.values) and is_superchip(self.device.gpu.name)
 
 
+def nvlinks(reading: Reading, mask: Quantity) -> tuple[int, ...] | None:
+    """Returns the numbers of the links in NVLINKS_UP or NVLINKS_DOWN; None if they are not reported."""
+    bits = reading.get(mask)
+    return None if bits is None else tuple(link for link in range(64) if int(bits) >> link & 1)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
     """The name and versions of a source. `simulated` is true for anything but hardware.

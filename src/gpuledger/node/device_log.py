@@ -1,10 +1,11 @@
-"""Logs changes of the devices: the number of GPUs, and the labels of MIG instances."""
+"""Logs changes of the devices: the number of GPUs, labels of MIG instances, and omitted processes."""
 
 from __future__ import annotations
 
 import logging
 
 from gpuledger.model.devices import Gpu, Instance
+from gpuledger.model.session import LedgerState
 from gpuledger.model.snapshot import Snapshot
 
 log = logging.getLogger("gpuledger.census")
@@ -38,6 +39,24 @@ class GpuCountLog:
             ", ".join(map(str, found)) or "none",
             self._expected,
         )
+
+
+class OmittedProcessLog:
+    """Logs once for each device that processes beyond `process.max_per_device` have no series."""
+
+    def __init__(self) -> None:
+        self._logged: set[str] = set()
+
+    def update(self, ledger: LedgerState) -> None:
+        """Log the devices that have such processes for the first time."""
+        for uuid, processes in ledger.omitted.items():
+            if processes and uuid not in self._logged:
+                self._logged.add(uuid)
+                log.warning(
+                    "%s: %d processes beyond process.max_per_device have no series; their energy and time "
+                    "are in the ledger; raise it to export them",
+                    *(uuid, len(processes)),
+                )
 
 
 instance_log = logging.getLogger("gpuledger.node.instances")

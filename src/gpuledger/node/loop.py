@@ -145,6 +145,7 @@ class Node:
         self._post = post
         self._publish = publish
         self._required_quantities = required_quantities
+        self._requested: frozenset[Quantity] = frozenset()
         self._clock = clock
         self._interval = AdaptiveInterval(interval)
         # Seconds that were planned from the last tick to the next one, whatever a reload changes meanwhile.
@@ -330,7 +331,8 @@ class Node:
         # Sources read `elapsed` first: a suspend within the tick belongs to the next interval in both.
         suspended = self._suspended()
         with self._timed(SOURCE, parts):
-            snapshot = self._source.read(self._required_quantities())
+            self._requested = self._required_quantities()
+            snapshot = self._source.read(self._requested)
         if suspended is not None:
             snapshot = replace(snapshot, suspended=suspended, interval=self._planned)
         parts += snapshot.collected
@@ -354,7 +356,7 @@ class Node:
 
     def _publish_state(self, snapshot: Snapshot | None, unix: float, health: Health) -> NodeState:
         source = snapshot.source if snapshot else self._source.info
-        state = NodeState(unix=unix, source=source, snapshot=snapshot, ledger=self._ledger, health=health)
+        state = NodeState(unix, source, snapshot, self._ledger, health, self._requested)
         self._publish(state)
         return state
 

@@ -65,11 +65,14 @@ class Applier:
     # Keys of seeds that other clients created.
     _foreign_seeds: set[ObjectKey] = field(default_factory=set, init=False)
 
-    async def converge(self, owner: str, desired: Sequence[Json], seeds: Sequence[Json] = ()) -> ApplyOutcome:
+    async def converge(
+        self, owner: str, desired: Sequence[Json], seeds: Sequence[Json] = (), kept: Sequence[Json] = ()
+    ) -> ApplyOutcome:
         """Make these the only objects of the monitor with the uid `owner`; they are applied in this order.
 
         `seeds` are created first if they do not exist; existing ones are never changed, even if another
-        client created them. New content is sent as a dry run before anything is changed.
+        client created them. `kept` are not created, but not deleted, either. New content is sent as a dry run
+        before anything is changed.
 
         Raises ObjectRejected if the server would refuse an object; then nothing was changed. Raises
         WriteUnreachable or WriteRefused; then a part may be applied, and the next call completes it.
@@ -86,7 +89,7 @@ class Applier:
         for step in accepted:
             if step is not None:
                 await self._apply_step(step, outcome)
-        keys = {object_key(body) for body in (*desired, *seeds)}
+        keys = {object_key(body) for body in (*desired, *seeds, *kept)}
         for key, body in reversed(list(self.owned.objects_of(owner))):
             if key not in keys and not is_being_deleted(body):
                 await self._delete(body)

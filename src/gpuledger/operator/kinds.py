@@ -48,6 +48,7 @@ KINDS: Final = (
     ObjectKind("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
     ObjectKind("v1", "ConfigMap", "configmaps"),
     ObjectKind("v1", "Service", "services"),
+    ObjectKind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
     ObjectKind("apps/v1", "DaemonSet", "daemonsets"),
     ObjectKind("apps/v1", "StatefulSet", "statefulsets"),
 )

@@ -15,6 +15,7 @@ from gpuledger.operator.monitor_parser import ParsedMonitor, parse_monitor
 from gpuledger.operator.node_overlap import NodeClaim, find_overlaps
 from gpuledger.operator.render.objects import Rendered
 from gpuledger.operator.rollout import ProgressDeadline
+from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.spec import GpuMonitor
 from gpuledger.operator.status import ReconcileProblem, TargetCounts
 
@@ -106,10 +107,16 @@ class Monitor:
         return self.rendered[1]
 
     @property
-    def claim(self) -> NodeClaim:
-        """The nodes of the newest spec, unless it has problems, and those of the last applied spec."""
+    def problems(self) -> tuple[Problem, ...]:
+        """The known problems of the newest spec. If it is not refused, only their targets are left out."""
         rendered = self.current_rendering
-        possible = rendered is None or not rendered.problems
+        return (*self.parsed.problems, *(rendered.problems if rendered is not None else ()))
+
+    @property
+    def claim(self) -> NodeClaim:
+        """The nodes of the newest spec, unless it is refused, and those of the last applied spec."""
+        rendered = self.current_rendering
+        possible = rendered is None or not rendered.refused
         return NodeClaim(
             self.parsed.monitor if possible else None,
             self.applied_spec.monitor if self.applied_spec is not None else None,
@@ -197,7 +204,7 @@ class Monitors:
                 generation = monitor.generation
                 rendered = await asyncio.to_thread(self.render, monitor.body, requested)
                 monitor.rendered = (generation, rendered)
-                if rendered.problems:
+                if rendered.refused:
                     # An invalid spec claims no nodes.
                     self._wake_all()
             elif applied is not None and applied.rendered is None:
@@ -214,10 +221,10 @@ class Monitors:
         overlaps = find_overlaps(other.claim for other in self)
         displaced = monitor.key in overlaps.displaced
         requested, rendered = monitor.parsed.monitor, monitor.current_rendering
-        problems = monitor.parsed.problems if rendered is None else rendered.problems
         notes = (_DISPLACED,) if displaced else ()
-        if requested is None or rendered is None or problems:
-            return Decision(None, ReconcileProblem("InvalidSpec", (*map(str, problems), *notes)), displaced)
+        if requested is None or rendered is None or rendered.refused:
+            lines = (*map(str, monitor.problems), *notes)
+            return Decision(None, ReconcileProblem("InvalidSpec", lines), displaced)
         if (message := overlaps.rejected.get(monitor.key)) is not None:
             return Decision(None, ReconcileProblem("Overlap", (message, *notes)), displaced)
         return Decision(AppliedSpec(spec_text(monitor.body), requested, rendered), None, displaced)

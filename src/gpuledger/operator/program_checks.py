@@ -14,6 +14,8 @@ Part = Literal["arguments", "environment", "configuration", "dialect", "collecto
 class ProgramRun:
     """The input of a program in a pod: arguments after the command's name, environment, configuration file.
 
+    `command` is that of an exporter: serve or collect.
+
     `files` are the files that these name, by their paths in the pod. Unknown content, as of a Secret, is
     replaced by a placeholder.
     """
@@ -22,6 +24,7 @@ class ProgramRun:
     environment: Mapping[str, str]
     configuration: Mapping[str, Any]
     files: Mapping[str, str] = field(default_factory=dict)
+    command: str = "serve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,9 @@ class ProgramProblem:
     text: str
 
 
-ProgramCheck = Callable[[ProgramRun], ProgramProblem | None]
+ProgramCheck = Callable[[ProgramRun], Sequence[ProgramProblem]]
 
 
-def accept_every_run(_run: ProgramRun) -> None:
+def accept_every_run(_run: ProgramRun) -> Sequence[ProgramProblem]:
     """Check nothing."""
+    return ()

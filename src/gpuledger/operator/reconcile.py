@@ -166,7 +166,7 @@ class Reconciler:
     async def _keep_applied(self, monitor: Monitor, displaced: bool) -> float | None:
         """Keep the objects of the last applied spec, and restore them after changes by other clients."""
         rendered = None if monitor.applied_spec is None else monitor.applied_spec.rendered
-        if rendered is None or rendered.problems:
+        if rendered is None or rendered.refused:
             return None
         try:
             return await self._converge(monitor, rendered.without_exporters() if displaced else rendered)
@@ -179,7 +179,12 @@ class Reconciler:
         desired = [dict(body) for body in rendered.objects]
         if (pause := self._repair_pause(monitor, desired)) > 0:
             return pause
-        outcome = await self.applier.converge(monitor.uid, desired, [dict(body) for body in rendered.seeds])
+        outcome = await self.applier.converge(
+            monitor.uid,
+            desired,
+            [dict(body) for body in rendered.seeds],
+            [dict(body) for body in rendered.kept],
+        )
         await self._post_events(monitor, outcome)
         return None
 
@@ -255,10 +260,8 @@ class Reconciler:
             await self.api.merge(f"{object_path(monitor.body)}/status", {"status": changed})
         )
         self.counts.status_writes += 1
-        if conditions.problem is not None:
-            await self.events.post_event(
-                monitor.body, "Warning", conditions.problem.reason, str(conditions.problem)
-            )
+        for problem in conditions.problems:
+            await self.events.post_event(monitor.body, "Warning", problem.reason, str(problem))
         return stalled_in
 
     def _conditions(self, monitor: Monitor, now: float) -> tuple[MonitorConditions, float | None]:
@@ -274,6 +277,8 @@ class Reconciler:
             monitor.generation,
             monitor.problem,
             tuple(map(str, monitor.parsed.ignored)),
+            # The lines of a refused spec are those of its problem.
+            () if rendered is None or rendered.refused else tuple(map(str, monitor.problems)),
             rendered.receiver_missing if rendered is not None else None,
             exporters,
             agents,

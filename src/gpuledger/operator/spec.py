@@ -35,8 +35,10 @@ from gpuledger.operator.spec_sections import (
     ExtraPort,
     FollowGpuOperator,
     GpuAccess,
+    NodeTextfile,
     Persistence,
     Plain,
+    PodFirewall,
     PodSettings,
     UpdateStrategy,
     WebConfigSecret,
@@ -55,12 +57,22 @@ class ExporterSpec(PodSettings):
     enabled: bool = spec_field(BooleanNode("Run the exporter on GPU nodes; true by default."), True)
     node_selector: Mapping[str, str] = spec_field(
         labels_node(
-            "Labels of the nodes to run on; by default nodes with nvidia.com/gpu.present=true, "
-            "nvidia.com/gpu=true or a label accelerator."
+            "Labels of the nodes to run on; by default nodes with one of the labels of GPU nodes that GPU "
+            "feature discovery, NFD, GKE, EKS, AKS and Karpenter set, nvidia.com/gpu=true or a label "
+            "accelerator."
         ),
         {},
     )
     affinity: Plain = spec_field(affinity_node("Replaces the affinity to GPU nodes."), {})
+    mode: str = text_field(
+        "daemonset",
+        "daemonset: serve metrics over HTTP. collect: open no port, and write a file for node_exporter "
+        "repeatedly, as mode collect of the chart does, and as mode cronjob of the chart does once a minute.",
+        choices=("daemonset", "collect"),
+    )
+    textfile: NodeTextfile = spec_field(
+        section(NodeTextfile, "The file that mode collect writes."), NodeTextfile()
+    )
     source: str = text_field(
         "auto",
         "Where readings come from: auto, nvml, smi, or simulator, to try it without a GPU.",
@@ -174,6 +186,11 @@ class ExporterSpec(PodSettings):
         return self.gpu_access.mode == "host" and not self.simulated
 
     @property
+    def collects(self) -> bool:
+        """It writes a file for node_exporter, and serves nothing."""
+        return self.mode == "collect"
+
+    @property
     def stores_ledger(self) -> bool:
         """The ledger is on the node's disk."""
         return bool(self.state_dir) and not self.simulated
@@ -202,7 +219,7 @@ class AgentSpec(PodSettings):
     global_path: str = text_field(
         "",
         "Path of endpoints without one; /metrics by default.",
-        pattern=r"^[^?#\s]+$",
+        pattern=r"^[^?#\s]+$|^$",
         expected="a path such as /metrics",
     )
     extra_scrape_metrics: bool | None = spec_field(
@@ -215,7 +232,8 @@ class AgentSpec(PodSettings):
         ),
         None,
     )
-    targets: tuple[Plain, ...] | None = spec_field(targets_node(), None)
+    # None in place of a target, and of an endpoint in it: it is left out, because it has a problem.
+    targets: tuple[Plain | None, ...] | None = spec_field(targets_node(), None)
     external_labels: Mapping[str, str] = spec_field(EXTERNAL_LABELS, {})
     remote_write: tuple[Plain, ...] = spec_field(REMOTE_WRITE, ())
     port: int = spec_field(
@@ -244,6 +262,9 @@ class GpuMonitor:
     exporter: ExporterSpec = spec_field(EXPORTER, ExporterSpec())
     agent: AgentSpec = spec_field(AGENT, AgentSpec())
     image_pull_secrets: tuple[Plain, ...] = spec_field(PULL_SECRETS, ())
+    network_policy: PodFirewall = spec_field(
+        section(PodFirewall, "NetworkPolicies for the pods."), PodFirewall()
+    )
     agent_path: str = "spec.agent"
     exporter_path: str = "spec.exporter"
 

@@ -17,10 +17,13 @@ from gpuledger.operator.schema.pods import (
     ENVIRONMENT,
     LABEL_NAME,
     NAME,
+    PEERS,
     PLAIN,
     PULL_POLICY,
     SECRET_KEY,
     TOLERATIONS,
+    VOLUME_MOUNTS,
+    VOLUMES,
     affinity_node,
     annotations_node,
     image_node,
@@ -28,6 +31,7 @@ from gpuledger.operator.schema.pods import (
     name_node,
     resources_node,
 )
+from gpuledger.operator.schema.scraping import duration_node
 from gpuledger.operator.schema.sections import spec_field, text_field
 
 _PORT_NAME: Final = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
@@ -119,6 +123,23 @@ class ExtraPort:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeTextfile:
+    """The file that collectors write for node_exporter, on each node."""
+
+    directory: str = spec_field(
+        host_path("node_exporter's --collector.textfile.directory on the node."),
+        "/var/lib/node_exporter/textfile_collector",
+    )
+    file: str = text_field(
+        "gpu_processes.prom",
+        "Name of the file; gpu_processes.prom by default.",
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,200}[.]prom$",
+        expected="a name that ends in .prom",
+    )
+    every: str = spec_field(duration_node("Interval between writes; 60s by default."), "60s")
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateStrategy:
     """How pods are replaced."""
 
@@ -173,6 +194,26 @@ class PodSettings:
     pod_labels: Mapping[str, str] = spec_field(labels_node("Labels of the pods."), {})
     pod_annotations: Mapping[str, str] = spec_field(annotations_node("Annotations of the pods."), {})
     priority_class_name: str = spec_field(PRIORITY_CLASS, "")
+    extra_volumes: tuple[Plain, ...] = spec_field(VOLUMES, ())
+    extra_volume_mounts: tuple[Plain, ...] = spec_field(VOLUME_MOUNTS, ())
+
+
+@dataclass(frozen=True, slots=True)
+class PodFirewall:
+    """NetworkPolicies for the pods of exporters and agents."""
+
+    enabled: bool = spec_field(
+        BooleanNode(
+            "Create NetworkPolicies: ingress only to the metrics ports; egress of exporters only to DNS and "
+            "the API server. They have no effect on pods with hostNetwork."
+        ),
+        False,
+    )
+    peers: tuple[Plain, ...] = spec_field(PEERS, (), key="from")
+    api_server_ports: tuple[int, ...] = spec_field(
+        ListNode(IntegerNode(minimum=1, maximum=65535), "Ports of the API server; 443 and 6443 by default."),
+        (443, 6443),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,12 @@ Status = Literal["True", "False", "Unknown"]
 # The API allows 32 KiB for a message; shorter ones remain readable.
 _MAX_MESSAGE_LENGTH: Final = 1000
 _MAX_LINES: Final = 10
+_MOST_FIELDS: Final = 200
+_NO_NODE: Final = (
+    "no exporter runs, because no node matches the exporter's nodeSelector and affinity. By default, a node "
+    "needs a label of GPU nodes, which GPU feature discovery or the cloud sets, such as "
+    "nvidia.com/gpu.present=true"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +34,11 @@ class Condition:
     message: str = ""
 
 
-def join_messages(lines: Iterable[str]) -> str:
+def join_messages(lines: Iterable[str], most: int = _MAX_LINES, length: int = _MAX_MESSAGE_LENGTH) -> str:
     """The messages as one text, limited in number and length."""
     listed = list(lines)
-    more = f"; and {len(listed) - _MAX_LINES} more" if len(listed) > _MAX_LINES else ""
-    return clean_name("; ".join(listed[:_MAX_LINES]) + more, _MAX_MESSAGE_LENGTH)
+    more = f"; and {len(listed) - most} more" if len(listed) > most else ""
+    return clean_name("; ".join(listed[:most]) + more, length)
 
 
 def build_conditions(
@@ -90,6 +96,8 @@ class MonitorConditions:
     generation: int
     problem: ReconcileProblem | None = None
     ignored: tuple[str, ...] = ()
+    # A line for each problem of a target or endpoint, which is left out.
+    left_out: tuple[str, ...] = ()
     receiver_missing: bool | None = None
     exporters: Rollout | None = None
     agents: Rollout | None = None
@@ -99,11 +107,18 @@ class MonitorConditions:
     # The last completely applied specification, as JSON.
     applied_spec: str | None = None
 
+    @property
+    def problems(self) -> list[ReconcileProblem]:
+        """The problems of the spec."""
+        left_out = ReconcileProblem("TargetsInvalid", self.left_out) if self.left_out else None
+        return [problem for problem in (self.problem, left_out) if problem is not None]
+
 
 def build_status(state: MonitorConditions, before: Mapping[str, object], unix: float) -> Json:
     """The status as JSON; absent keys have the value None."""
     exporters, targets = state.exporters, state.targets
-    error = str(state.problem) if state.problem else join_messages((targets.error,)) if targets else ""
+    lines = [line for problem in state.problems for line in problem.lines]
+    error = join_messages(lines or ([targets.error] if targets else []))
     return {
         "observedGeneration": state.generation,
         "conditions": build_conditions(_conditions(state), state.generation, before, unix),
@@ -150,7 +165,8 @@ def _conditions(state: MonitorConditions) -> Iterator[Condition]:
     else:
         yield Condition("ReceiverMissing", "False", "ReceiverNamed")
     if state.ignored:
-        yield Condition("FieldsIgnored", "True", "NotServed", join_messages(state.ignored))
+        # Each of them: after a move from another operator, users must see what has no effect here.
+        yield Condition("FieldsIgnored", "True", "NotServed", _list_all(state.ignored))
     else:
         yield Condition("FieldsIgnored", "False", "AllServed")
 
@@ -161,7 +177,9 @@ def _available(state: MonitorConditions) -> Condition:
         return Condition("Available", "False", "NothingMade", "neither exporters nor agents are deployed")
     if not all(pods.observed for pods in _rollouts(state)):
         return Condition("Available", "False", "Starting", "Kubernetes has not started to create the pods")
-    if exporters and exporters.desired and not exporters.ready:
+    if exporters and not exporters.desired:
+        return Condition("Available", "False", "NoNodeMatches", _NO_NODE)
+    if exporters and not exporters.ready:
         return Condition("Available", "False", "NoExporterReady", _progress_message(state))
     if agents and agents.desired and not agents.ready:
         return Condition("Available", "False", "NoAgentReady", _progress_message(state))
@@ -180,17 +198,21 @@ def _progressing(state: MonitorConditions) -> Condition:
 
 
 def _degraded(state: MonitorConditions) -> Condition:
+    found = [(problem.reason, line) for problem in state.problems for line in problem.lines]
+    if state.stalled and not state.problem:
+        found.insert(0, ("PodsNotReady", _progress_message(state)))
     targets = state.targets
-    if state.problem:
-        return Condition("Degraded", "True", state.problem.reason, str(state.problem))
-    if state.stalled:
-        return Condition("Degraded", "True", "PodsNotReady", _progress_message(state))
-    if targets and targets.down:
+    if targets and targets.down and not state.problem:
         suffix = f": {targets.error}" if targets.error else ""
-        return Condition(
-            "Degraded", "True", "TargetsDown", f"{targets.down} of {targets.found} targets are down{suffix}"
-        )
-    return Condition("Degraded", "False", "AsWanted")
+        found.append(("TargetsDown", f"{targets.down} of {targets.found} targets are down{suffix}"))
+    if not found:
+        return Condition("Degraded", "False", "AsWanted")
+    return Condition("Degraded", "True", found[0][0], _list_all(line for _, line in found))
+
+
+def _list_all(lines: Iterable[str]) -> str:
+    """Each of the lines, unless they are more than a user can read."""
+    return join_messages(lines, _MOST_FIELDS, _MOST_FIELDS * _MAX_MESSAGE_LENGTH // _MAX_LINES)
 
 
 def _rollouts(state: MonitorConditions) -> list[Rollout]:

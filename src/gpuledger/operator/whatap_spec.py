@@ -56,13 +56,15 @@ _SHARED: Final = (
     "externalLabels",
     "remoteWrite",
 )
+TARGETS: Final = targets_node(
+    ObjectNode({**AUTHORIZATION.keys, **INLINE_CREDENTIALS}, AUTHORIZATION.description),
+    {"adaptiveTimeout": IgnoredNode("a timeout never grows; set timeout")},
+)
 _OPEN_AGENT: Final = ObjectNode(
     {
         "enabled": BooleanNode("Run an agent that scrapes targets and sends the samples."),
         **{key: AGENT.keys[key] for key in _SHARED},
-        "targets": targets_node(
-            ObjectNode({**AUTHORIZATION.keys, **INLINE_CREDENTIALS}, AUTHORIZATION.description)
-        ),
+        "targets": TARGETS,
         "resources": resources_node("Requests and limits of the agent."),
         **{key: AGENT.keys[key] for key in ("podLabels", "podAnnotations")},
         "imagePullSecrets": PULL_SECRETS,

@@ -15,6 +15,7 @@ from dataclasses import replace
 from gpuledger.exposition.negotiation import Format, accepts_gzip, choose_format
 from gpuledger.http.routes import HEALTH, HEALTHY, READY, Handler, Request, Response, text_response
 from gpuledger.model.family import Family
+from gpuledger.model.gpu_problems import find_problems
 from gpuledger.model.node_state import NodeState, ReloadHealth
 
 
@@ -49,14 +50,33 @@ def health_routes(current: Callable[[], NodeState]) -> dict[str, Handler]:
 
 
 def describe_health(state: NodeState) -> str:
-    """Returns the text of `/health`: verdict, ticks, failing owner indexes and problems of settings."""
+    """Returns the text of `/health`: verdict, ticks, failing owner indexes, settings, problems of GPUs."""
     health = state.health
     interval = f"one every {health.interval:g} s"
     if health.interval != health.configured_interval:
         interval += f" (configured: {health.configured_interval:g} s)"
     ticks = "1 tick" if health.ticks == 1 else f"{health.ticks} ticks"
     failing = [f"\n{index.name}: {index.error}" for index in health.owner_indexes if not index.success]
-    return f"{health_verdict(state)}\n{ticks}, {interval}" + "".join(failing) + _settings(health.reload)
+    return (
+        f"{health_verdict(state)}\n{ticks}, {interval}"
+        + "".join(failing)
+        + _settings(health.reload)
+        + _gpu_problems(state)
+    )
+
+
+def _gpu_problems(state: NodeState) -> str:
+    """One line per problem of each GPU, and the number of rejected values."""
+    ledger = state.ledger
+    lines = ""
+    for reading in state.snapshot.readings if state.snapshot is not None else ():
+        gpu = reading.device.gpu
+        rows = ledger.throttling.get(gpu.uuid, ())
+        for problem in find_problems(reading, rows, ledger.xid_log, state.unix):
+            lines += f"\nGPU {gpu.index} ({gpu.uuid}) {problem}; {problem.remedy}"
+    if ledger.invalid:
+        lines += f"\nrejected values since the start: {ledger.invalid} (the log has the first of each kind)"
+    return lines
 
 
 def _settings(reload: ReloadHealth | None) -> str:

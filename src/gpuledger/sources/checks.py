@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gpuledger.model.checks import Check, Subject, works
+from gpuledger.host.clock import SystemClock
+from gpuledger.model.checks import Check, Finding, Subject, warning, works
+from gpuledger.sources.device_selection import REMEDY
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
+from gpuledger.sources.source_factory import open_made_up_source
 
 _SOURCE: Final = Subject("source", "source")
 
@@ -31,8 +34,7 @@ def source_checks(
     """
     kind = settings.source.partition(":")[0]
     if kind not in ("auto", "nvml", "smi"):
-        reason = f"{settings.source}: simulated or recorded data, no driver to check"
-        return (Check(*_SOURCE, lambda: [works(*_SOURCE, reason)]),)
+        return (Check(*_SOURCE, lambda: _check_made_up_data(settings)),)
     from gpuledger.sources.nvml import checks, kernel_facts, probe
     from gpuledger.sources.smi.checks import smi_check
     from gpuledger.sources.source_factory import prefers_smi
@@ -46,3 +48,12 @@ def source_checks(
         settings.devices, environment, read_kernel, partial(probe.probe_driver, limit)
     )
     return (driver, command)
+
+
+def _check_made_up_data(settings: SourceSettings) -> Iterator[Finding]:
+    yield works(*_SOURCE, f"{settings.source}: simulated or recorded data, no driver to check")
+    if settings.devices:
+        source = open_made_up_source(settings, SystemClock())
+        source.close()
+        if source.selection.omission:
+            yield warning(*_SOURCE, source.selection.omission, REMEDY)

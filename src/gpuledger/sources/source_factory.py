@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import RemoteHost
@@ -12,6 +13,10 @@ from gpuledger.model.source import Clock, Host, Source
 from gpuledger.sources.nvml.library import load_library
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.smi.settings import SmiSettings
+
+if TYPE_CHECKING:
+    from gpuledger.sources.replay.source import ReplaySource
+    from gpuledger.sources.simulator.simulator import Simulator
 
 KINDS = ("auto", "nvml", "smi", "simulator", "replay")
 _DEFAULT_SCENARIO = "k8s-node"
@@ -28,24 +33,30 @@ def open_source(
     kind, colon, rest = settings.source.partition(":")
     if kind not in KINDS:
         raise unknown_name_error("source", kind, KINDS)
+    if kind in ("simulator", "replay"):
+        return open_made_up_source(settings, clock)
+    if colon:
+        raise UsageError(f"--source {kind} has no argument; remove ':{rest}'")
+    if kind == "smi" or (kind == "auto" and prefers_smi(smi)):
+        return _open_smi(settings, smi, host, clock, pci)
+    from gpuledger.sources.nvml.source import NvmlSource
+
+    return NvmlSource(settings, host, clock, pci=pci)
+
+
+def open_made_up_source(settings: SourceSettings, clock: Clock) -> Simulator | ReplaySource:
+    """Create the simulator or the replay that `settings.source` names. Raises UsageError."""
+    kind, _, rest = settings.source.partition(":")
     if kind == "simulator":
         from gpuledger.sources.simulator.scenario_parser import load_scenario
         from gpuledger.sources.simulator.simulator import Simulator
 
         return Simulator(load_scenario(rest or _DEFAULT_SCENARIO), settings, clock)
-    if kind == "replay":
-        if not rest:
-            raise UsageError("--source replay: expected a recording, such as --source replay:FILE")
-        from gpuledger.sources.replay.source import ReplaySource
+    if not rest:
+        raise UsageError("--source replay: expected a recording, such as --source replay:FILE")
+    from gpuledger.sources.replay.source import ReplaySource
 
-        return ReplaySource(Path(rest), settings, clock)
-    if colon:
-        raise UsageError(f"--source {kind} has no argument; remove ':{rest}'")
-    if kind == "smi" or (kind == "auto" and prefers_smi(smi)):
-        return _open_smi(settings, smi, host, clock)
-    from gpuledger.sources.nvml.source import NvmlSource
-
-    return NvmlSource(settings, host, clock, pci=pci)
+    return ReplaySource(Path(rest), settings, clock)
 
 
 def prefers_smi(smi: SmiSettings, load: Callable[[], object] = load_library) -> bool:
@@ -66,11 +77,15 @@ def prefers_smi(smi: SmiSettings, load: Callable[[], object] = load_library) -> 
     return False
 
 
-def _open_smi(settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock) -> Source:
+def _open_smi(
+    settings: SourceSettings, smi: SmiSettings, host: Host, clock: Clock, pci: PciBus | None
+) -> Source:
     from gpuledger.sources.smi.command import Command
     from gpuledger.sources.smi.loop_mode import LoopProcess
     from gpuledger.sources.smi.source import SmiSource
 
-    # Pids of a remote machine must not be looked up on this one.
-    smi_host = RemoteHost() if Command(smi.command).is_remote else host
-    return SmiSource(smi, settings.devices, smi_host, clock, start_loop=LoopProcess)
+    # Pids and slots of a remote machine must not be looked up on this one.
+    if Command(smi.command).is_remote:
+        return SmiSource(smi, settings.devices, RemoteHost(), clock, start_loop=LoopProcess)
+    slot_width = (lambda _: None) if pci is None else pci.slot_width
+    return SmiSource(smi, settings.devices, host, clock, None, LoopProcess, slot_width)

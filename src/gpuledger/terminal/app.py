@@ -189,7 +189,7 @@ class TopApp(App[None]):
         stale = bool(self._stale())
         devices, processes = self._view.devices(snapshot), self._view.processes(snapshot)
         self._share_height(len(devices), height or self.size.height)
-        self.devices.show(devices, device_columns(self._glyphs), faded=stale)
+        self.devices.show(devices, device_columns(self._glyphs, devices), faded=stale)
         columns = process_columns(self._glyphs, self._view.order, snapshot.unix)
         self.processes.show(processes, columns, by=self._view.order.by, faded=stale)
         caption = (

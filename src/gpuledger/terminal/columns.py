@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpuledger.terminal import number_format as numbers
-from gpuledger.terminal.layout import Glyphs, Line, TableColumn, ratio, text_cell
+from gpuledger.terminal.layout import Glyphs, Line, TableColumn, ratio, text_cell, width_of
 from gpuledger.terminal.snapshot import DeviceRow, ProcessRow
 from gpuledger.terminal.sort_order import SortOrder
 
 R = TypeVar("R")
 _BAR = 6
+# The widest problem that is not truncated for other columns.
+_PROBLEM = 20
 _KNOWN = ("active", "idle", "unknown")
 
 
@@ -28,8 +30,8 @@ def _number(
     return _text(key, heading, least, rank, text, right=True, extra=extra)
 
 
-def device_columns(glyphs: Glyphs) -> Sequence[TableColumn[DeviceRow]]:
-    """The columns of the table of GPUs, from left to right."""
+def device_columns(glyphs: Glyphs, rows: Iterable[DeviceRow]) -> Sequence[TableColumn[DeviceRow]]:
+    """The columns of the table of GPUs, from left to right. Without problems there is no column for them."""
 
     def bar(key: str, rank: int, part: Callable[[DeviceRow], float | None]) -> TableColumn[DeviceRow]:
         def drawn(row: DeviceRow) -> Line:
@@ -43,10 +45,20 @@ def device_columns(glyphs: Glyphs) -> Sequence[TableColumn[DeviceRow]]:
             return f"in {row.memory_shared_with}"
         return numbers.sizes(row.memory_used_bytes, row.memory_total_bytes)
 
+    longest = max((width_of(problem_cell(row, glyphs)) for row in rows), default=0)
+    problem: TableColumn[DeviceRow] = TableColumn(
+        "problem",
+        "PROBLEM",
+        max(len("PROBLEM"), min(_PROBLEM, longest)),
+        1,
+        lambda row: problem_cell(row, glyphs),
+        flexible=True,
+    )
     return (
         TableColumn("gpu", "GPU", 5, 0, lambda row: _place(row, glyphs), flexible=True),
         TableColumn("name", "NAME", 12, 9, _name, flexible=True, extra=True),
         TableColumn("state", "STATE", 9, 1, lambda row: state_cell(row, glyphs)),
+        *((problem,) if longest else ()),
         _number("util", "UTIL", 4, 2, lambda row: numbers.share(row.utilization_ratio)),
         bar("bar", 6, lambda row: row.utilization_ratio),
         _number("memory", "MEMORY", 10, 3, memory),
@@ -62,13 +74,23 @@ def device_columns(glyphs: Glyphs) -> Sequence[TableColumn[DeviceRow]]:
 def state_cell(row: DeviceRow, glyphs: Glyphs) -> Line:
     """A symbol and a word; a GPU that is partitioned into MIG instances has no state."""
     if not row.up:
-        return ((f"{glyphs.lost} LOST", "lost"),)
+        return ((f"{glyphs.down} DOWN", "down"),)
     if not row.state:
         return text_cell("") if row.holds_processes else (("MIG", "dim"),)
     if row.state == "held":
         return ((f"{glyphs.held} HELD", "held"),)
     known = row.state if row.state in _KNOWN else "unknown"
     return ((getattr(glyphs, known), known), (f" {row.state}", ""))
+
+
+def problem_cell(row: DeviceRow, glyphs: Glyphs) -> Line:
+    """The worst problem in a few words, and how many more there are. The state says that a GPU is down."""
+    found = [problem for problem in row.serious if problem.kind != "down"]
+    if not found:
+        return ()
+    worst = found[0]
+    more = f" +{len(found) - 1}" if len(found) > 1 else ""
+    return ((f"{glyphs.degraded} {worst.label}", "down" if worst.level == "failure" else "held"), (more, ""))
 
 
 def owner_cell(row: DeviceRow) -> Line:

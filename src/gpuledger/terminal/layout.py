@@ -30,10 +30,11 @@ class Glyphs:
     held: str = "\N{CIRCLE WITH LEFT HALF BLACK}"
     idle: str = "\N{WHITE CIRCLE}"
     unknown: str = "?"
-    lost: str = "\N{MULTIPLICATION SIGN}"
+    down: str = "\N{MULTIPLICATION SIGN}"
     falling: str = "\N{BLACK DOWN-POINTING SMALL TRIANGLE}"
     rising: str = "\N{BLACK UP-POINTING SMALL TRIANGLE}"
     dot: str = "\N{MIDDLE DOT}"
+    degraded: str = "!"
 
 
 UNICODE = Glyphs()

@@ -31,7 +31,7 @@ _COLORED = {
     "idle": "blue",
     "unknown": "magenta",
     "held": "bold black on yellow",
-    "lost": "bold white on red",
+    "down": "bold white on red",
     "bar": "green",
     "cursor": "reverse",
     "key": "bold",
@@ -39,7 +39,7 @@ _COLORED = {
 _PLAIN = {
     **_COLORED,
     **dict.fromkeys(("active", "idle", "unknown", "bar"), ""),
-    **dict.fromkeys(("chosen", "banner", "stale", "held", "lost"), "reverse"),
+    **dict.fromkeys(("chosen", "banner", "stale", "held", "down"), "reverse"),
 }
 
 

@@ -71,7 +71,7 @@ def render_lines(
     devices, processes = view.devices(snapshot), view.processes(snapshot)
     lines = [title_line(snapshot, origin, clock, glyphs), *banner_lines(snapshot)]
     if devices:
-        placed = place_columns(device_columns(glyphs), devices, width, gap)
+        placed = place_columns(device_columns(glyphs, devices), devices, width, gap)
         lines += [totals_line(devices, glyphs), (), heading_line(placed, glyphs, gap)]
         lines += [row_line(placed, row, glyphs, gap) for row in devices]
     if processes:

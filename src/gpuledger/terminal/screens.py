@@ -97,7 +97,7 @@ HELP: Sequence[Fact] = (
     ("i", "hide or show MIG instances"),
     ("space", "stop updating, and continue"),
     ("r", "read now, without waiting for the next interval"),
-    ("n", "notes: what the numbers are based on, and what is missing"),
+    ("n", "notes: problems of GPUs and what to do, what the numbers are based on, and what is missing"),
     ("?", "this help"),
     ("q, ctrl-c", "quit"),
 )
@@ -105,6 +105,8 @@ GLOSSARY: Sequence[Fact] = (
     ("active", "an engine was active in the last interval"),
     ("HELD", "allocated, or with processes on it, but no engine is active"),
     ("idle", "neither allocated nor used by a process"),
+    ("DOWN", "does not answer, is lost, or requires a reset; OWNER says why"),
+    ("PROBLEM", "the worst problem of the GPU: its last Xid, throttling, a slow link, memory; n: all"),
     ("unknown", "the driver does not report whether an engine is active"),
     ("-", "not reported by the driver; not zero"),
     ("watts, joules", "of a process: its share of the GPU's energy counter, as booked in the ledger"),

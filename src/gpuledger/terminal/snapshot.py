@@ -81,6 +81,35 @@ class DeviceOwner:
 
 
 @dataclass(frozen=True, slots=True)
+class ProblemRow:
+    """What is wrong with a GPU, and what to do about it.
+
+    `level` is `failure`, `warning`, or `info`, which needs nobody. `since` is when it began or happened, in
+    unix seconds; `ratio` is its share of the last `observed_seconds`.
+    """
+
+    kind: str = ""
+    level: str = ""
+    label: str = ""
+    summary: str = ""
+    remedy: str = ""
+    since: float | None = None
+    count: int | None = None
+    ratio: float | None = None
+    observed_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceXid:
+    """An Xid of a GPU, and the only process that was on it then; no pid if there was none or several."""
+
+    xid: int | None = None
+    unix: float = 0.0
+    pid: int | None = None
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class _Row:
     """A row for a device. `gpu` is the index as text, `instance` is `GI_CI` or empty."""
 
@@ -119,6 +148,13 @@ class DeviceRow(_Row):
     energy_joules: float | None = None
     owners: tuple[DeviceOwner, ...] = ()
     down_reason: str = ""
+    problems: tuple[ProblemRow, ...] = ()
+    xids: tuple[DeviceXid, ...] = ()
+
+    @property
+    def serious(self) -> tuple[ProblemRow, ...]:
+        """The problems that need somebody, the worst first."""
+        return tuple(problem for problem in self.problems if problem.level != "info")
 
     @property
     def present(self) -> tuple[DeviceOwner, ...]:
@@ -202,7 +238,9 @@ def parse_snapshot(body: object) -> NodeSnapshot:
 
 def _device(item: Mapping[str, Any]) -> DeviceRow:
     owners = (_parse(DeviceOwner, one, owner=_parse(Owner, one)) for one in _list(item, "owners"))
-    return _parse(DeviceRow, item, owners=tuple(owners))
+    problems = (_parse(ProblemRow, one) for one in _list(item, "problems"))
+    xids = (_parse(DeviceXid, one) for one in _list(item, "xids"))
+    return _parse(DeviceRow, item, owners=tuple(owners), problems=tuple(problems), xids=tuple(xids))
 
 
 def _process(item: Mapping[str, Any]) -> ProcessRow:

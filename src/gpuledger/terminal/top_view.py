@@ -11,7 +11,7 @@ from gpuledger.terminal import number_format
 from gpuledger.terminal.columns import sort_arrow
 from gpuledger.terminal.filters import ProcessFilter, select_devices, select_processes
 from gpuledger.terminal.layout import Glyphs, Line, Span
-from gpuledger.terminal.snapshot import DeviceRow, NodeSnapshot, ProcessRow
+from gpuledger.terminal.snapshot import DeviceRow, DeviceXid, NodeSnapshot, ProblemRow, ProcessRow
 from gpuledger.terminal.sort_order import SortOrder, sort_processes
 from gpuledger.workloads.checks import REASONS
 
@@ -90,20 +90,24 @@ def banner_lines(snapshot: NodeSnapshot) -> list[Line]:
 
 
 def totals_line(devices: Iterable[DeviceRow], glyphs: Glyphs) -> Line:
-    """The number of GPUs by state, and their power and memory. A quantity that a GPU lacks has no total."""
+    """The number of GPUs by state, how many of those that are up are degraded, and their power and memory.
+
+    A quantity that a GPU lacks has no total.
+    """
     rows = list(devices)
     gpus = [row for row in rows if not row.instance]
     places = [row for row in rows if row.holds_processes]
-    states = Counter("lost" if not row.up else row.state or "unknown" for row in places)
+    states = Counter("down" if not row.up else row.state or "unknown" for row in places)
+    states["degraded"] = sum(row.up and bool(row.serious) for row in rows)
     parts = len(rows) - len(gpus)
     heading = _many(len(gpus), "GPU") + (f", {_many(parts, 'instance')}" if parts else "")
     spans: list[Span] = [(f"{heading}:", "bold")]
-    for state in ("active", "held", "idle", "unknown", "lost"):
+    for state in ("active", "held", "idle", "unknown", "degraded", "down"):
         if states[state]:
             symbol, number = getattr(glyphs, state), states[state]
-            loud = state in ("held", "lost")
+            role = {"held": "held", "degraded": "held", "down": "down"}.get(state)
             quiet: Line = ((symbol, state), (f" {number} {state}", ""))
-            spans += [(" ", ""), *(((f"{symbol} {number} {state.upper()}", state),) if loud else quiet)]
+            spans += [(" ", ""), *(((f"{symbol} {number} {state.upper()}", role),) if role else quiet)]
     spans += _sums(gpus, glyphs)
     return tuple(spans)
 
@@ -164,9 +168,39 @@ def missing_owner_text(reason: str) -> str:
     return f"{why} ({reason}): {remedy}"
 
 
+def describe_problem(problem: ProblemRow, xids: Iterable[DeviceXid], now: float) -> str:
+    """The end of a sentence about a GPU: what, when and how much of the last hour; then what to do."""
+    is_xid = problem.kind == "xid"
+    parts = [problem.summary]
+    if problem.since is not None:
+        times = f"{problem.count} times, last " if is_xid and (problem.count or 1) > 1 else ""
+        parts.append(f"{times}{'at' if is_xid else 'since'} {_moment(problem.since, now)}")
+    parts += [
+        f"while {row.command or 'a process'} (pid {row.pid}) was on it"
+        for row in xids
+        if is_xid and (row.unix, f"Xid {row.xid}") == (problem.since, problem.label) and row.pid is not None
+    ]
+    if problem.ratio is not None:
+        part = number_format.share(problem.ratio)
+        parts.append(f"{part} of the last {number_format.lasting(problem.observed_seconds)}")
+    remedy = f" {problem.remedy[0].upper()}{problem.remedy[1:]}." if problem.remedy else ""
+    return f"{', '.join(parts)}.{remedy}"
+
+
+def _moment(unix: float, now: float) -> str:
+    """A time of day, with the date if it is another day."""
+    day = datetime.fromtimestamp(unix).astimezone().date()
+    today = datetime.fromtimestamp(now).astimezone().date()
+    return format_clock(unix) if day == today else f"{day} {format_clock(unix)}"
+
+
 def data_notes(snapshot: NodeSnapshot, origin: SnapshotOrigin) -> list[str]:
-    """Notes about the data: what the numbers are based on, and what is missing."""
-    lines = []
+    """Problems of GPUs, then notes about the data: what the numbers are based on, and what is missing."""
+    lines = [
+        f"GPU {row.place} {describe_problem(problem, row.xids, snapshot.unix)}"
+        for row in snapshot.devices
+        for problem in row.problems
+    ]
     if origin.began:
         lines.append(
             f"Joules and held times count from {origin.began}, when this top started; gpuledger serve keeps "

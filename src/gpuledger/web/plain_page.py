@@ -15,6 +15,7 @@ from gpuledger import __version__
 from gpuledger.http.routes import Response
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.down_reasons import describe_down
+from gpuledger.model.gpu_problems import find_problems
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import (
     MEMORY_TOTAL,
@@ -244,7 +245,25 @@ def _devices(state: NodeState) -> str:
         failed = state.snapshot.devices_failed
         return "<p>The GPUs could not be listed.</p>" if failed else "<p>This machine has no GPU.</p>"
     partly = "<p>Not all GPUs could be listed.</p>\n" if state.snapshot.devices_failed else ""
-    return partly + gpu_table(state.snapshot)
+    return partly + gpu_table(state.snapshot) + _problems(state, state.snapshot)
+
+
+def _problems(state: NodeState, snapshot: Snapshot) -> str:
+    """What is wrong with the GPUs and what to do; nothing if all is well."""
+    ledger = state.ledger
+    items = [
+        f"<li>GPU {reading.device.gpu.index} {escape(f'{problem.summary}. {_sentence(problem.remedy)}')}</li>"
+        for reading in snapshot.readings
+        for problem in find_problems(
+            reading, ledger.throttling.get(reading.device.uuid, ()), ledger.xid_log, state.unix
+        )
+        if problem.level != "info"
+    ]
+    return "\n<h2>Problems</h2>\n<ul>\n{}\n</ul>".format("\n".join(items)) if items else ""
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _href(path: str) -> str:

@@ -1,4 +1,7 @@
-"""Registers the owner indexes: their groups of settings, the functions that open them, and their checks."""
+"""Registers the owner indexes: their groups of settings, the functions that open them, and their checks.
+
+The modules of an index are imported lazily: machines without its scheduler or runtime do not load them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from gpuledger.host.owner_index import BackgroundIndex, PolledIndex
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers
 from gpuledger.kubernetes.settings import KubernetesSettings, is_kubernetes_enabled
-from gpuledger.model.checks import Check
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError
 from gpuledger.model.settings import build_settings
@@ -21,12 +23,6 @@ from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.containers.container_reader import list_runtime, open_container_indexes
 from gpuledger.workloads.containers.settings import ContainerSettings
 from gpuledger.workloads.device_index import IdentityCache
-from gpuledger.workloads.job_map.job_map_reader import (
-    EMPTY_JOB_MAP,
-    JobMap,
-    JobMapReader,
-    job_map_allocations,
-)
 from gpuledger.workloads.job_map.settings import JobMapSettings
 from gpuledger.workloads.owner_indexes import (
     AllocatingIndex,
@@ -36,17 +32,15 @@ from gpuledger.workloads.owner_indexes import (
     StandingAllocations,
 )
 from gpuledger.workloads.owner_resolution import OwnerFacts
-from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher, claim_uses
-from gpuledger.workloads.pod_resources.kubelet_index import open_kubelet_index
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
-from gpuledger.workloads.pods.claims import NO_CLAIMS, ClaimUse
 from gpuledger.workloads.pods.pod import NO_PODS, NO_SLICES, Pods, ResourceSlices
-from gpuledger.workloads.pods.pod_cgroups import PodCgroups
-from gpuledger.workloads.slurm.job_reader import SlurmReader
 from gpuledger.workloads.slurm.jobs import NO_JOBS, SlurmJobs, slurm_allocations
 from gpuledger.workloads.slurm.settings import SlurmSettings, is_slurm_enabled
 
 if TYPE_CHECKING:
+    from gpuledger.model.checks import Check
+    from gpuledger.workloads.job_map.job_map_reader import JobMap
+    from gpuledger.workloads.pods.claims import ClaimUse
     from gpuledger.workloads.pods.pod_logs import PodIndexes
     from gpuledger.workloads.pods.resource_claims import ClaimIndex
 
@@ -140,6 +134,8 @@ def _open_job_map(
     index = open_job_map_index(settings, clock)
     if index is None:
         return
+    from gpuledger.workloads.job_map.job_map_reader import job_map_allocations
+
     allocations = IdentityCache(partial(job_map_allocations, kind=settings.kind))
     opened.indexes.append(index)
     opened.allocating.append(AllocatingIndex(index, is_named=True))
@@ -155,8 +151,7 @@ def open_kubernetes_indexes(
 ) -> tuple[PodIndexes, PolledIndex[ResourceSlices] | None]:
     """Indexes of the pods on the Kubernetes node `node`, and of its ResourceSlices.
 
-    The second is None without an API server. Call it only if `is_kubernetes_enabled`. The modules of the
-    indexes are imported lazily: machines without Kubernetes do not load them. Raises UsageError if
+    The second is None without an API server. Call it only if `is_kubernetes_enabled`. Raises UsageError if
     `kubernetes.names` is `api` without an API server, GpuledgerError for an unusable kubeconfig.
     """
     from gpuledger.kubernetes.api_client import ApiClient
@@ -211,6 +206,11 @@ def _open_kubernetes(
     clock: Clock,
 ) -> Callable[[], Pods]:
     """Returns a function that returns the known pods."""
+    from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher, claim_uses
+    from gpuledger.workloads.pod_resources.kubelet_index import open_kubelet_index
+    from gpuledger.workloads.pods.claims import NO_CLAIMS
+    from gpuledger.workloads.pods.pod_cgroups import PodCgroups
+
     kubernetes = build_settings(KubernetesSettings, values)
     pods, slices = open_kubernetes_indexes(kubernetes, node, environment, clock)
     settings = build_settings(PodResourcesSettings, values)
@@ -260,6 +260,8 @@ def open_job_map_index(settings: JobMapSettings, clock: Clock) -> PolledIndex[Jo
     """The index of the job-mapping directory, not started; None if no directory is set."""
     if not settings.directory:
         return None
+    from gpuledger.workloads.job_map.job_map_reader import EMPTY_JOB_MAP, JobMapReader
+
     reader = JobMapReader(Path(settings.directory), clock=clock)
     return PolledIndex("job_map", reader.read, EMPTY_JOB_MAP, period=_JOB_MAP_PERIOD, clock=clock)
 
@@ -270,6 +272,8 @@ def open_slurm_index(
     """The index of Slurm jobs, not started; None if Slurm is neither enabled nor detected."""
     if not is_slurm_enabled(settings, host.sysfs):
         return None
+    from gpuledger.workloads.slurm.job_reader import SlurmReader
+
     users = users or PasswdUsers("/dev/null")
     reader = SlurmReader(
         settings.root(host.sysfs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart
@@ -104,6 +104,33 @@ class _Allocated:
         self.lacks_users = any(item.workload.job and not item.workload.user for item in allocations)
 
 
+Value = TypeVar("Value")
+
+
+class _ChangedAllocations(Generic[Value]):
+    """Applies `change` to Allocations and one value for each; the same object while both stay the same."""
+
+    def __init__(self, change: Callable[[Allocation, Value], Allocation]) -> None:
+        self._change = change
+        self._before: Sequence[Allocation] = ()
+        self._values: list[Value] = []
+        self._result: tuple[Allocation, ...] = ()
+
+    def __call__(self, allocations: Sequence[Allocation], values: list[Value]) -> tuple[Allocation, ...]:
+        if allocations is not self._before or values != self._values:
+            self._before, self._values = allocations, values
+            self._result = tuple([self._change(*pair) for pair in zip(allocations, values, strict=True)])
+        return self._result
+
+
+def _with_release(item: Allocation, is_released: bool) -> Allocation:
+    return replace(item, fraction=Fraction(0)) if is_released else item
+
+
+def _with_user(item: Allocation, user: str) -> Allocation:
+    return replace(item, workload=replace(item.workload, user=user))
+
+
 class OwnerLookup:
     """Assigns owners to the processes of one Snapshot per tick.
 
@@ -136,14 +163,10 @@ class OwnerLookup:
         self._without_name: set[ProcessKey] = set()
         self._memory = MemoryFractions()
         self._allocated = _Allocated(())
-        # The allocations, which of them hold nothing, and the result.
-        self._released: tuple[Sequence[Allocation], list[bool], tuple[Allocation, ...]] = ((), [], ())
+        self._released = _ChangedAllocations(_with_release)
+        self._named = _ChangedAllocations(_with_user)
         # Users of allocated jobs, by kind and job.
         self._users: dict[tuple[str, str], str] = {}
-        # The allocations that were last given users, the users, and the result.
-        self._unnamed: Sequence[Allocation] = ()
-        self._allocation_users: list[str] = []
-        self._named: tuple[Allocation, ...] = ()
 
     @property
     def cached_processes(self) -> int:
@@ -217,16 +240,10 @@ class OwnerLookup:
             for process in reading.processes or ()
             if process.workload.kind == "pod" and not is_placeholder(process.workload)
         }
-        released = [item.device.uuid in served and is_placeholder(item.workload) for item in allocations]
-        if allocations is not self._released[0] or released != self._released[1]:
-            result = tuple(
-                [
-                    replace(item, fraction=Fraction(0)) if free else item
-                    for item, free in zip(allocations, released, strict=True)
-                ]
-            )
-            self._released = (allocations, released, result)
-        return self._released[2]
+        return self._released(
+            allocations,
+            [item.device.uuid in served and is_placeholder(item.workload) for item in allocations],
+        )
 
     def _add_users(
         self, allocations: Sequence[Allocation], readings: Sequence[Reading]
@@ -238,18 +255,10 @@ class OwnerLookup:
         } | self._users
         jobs = [(item.workload.kind, item.workload.job) for item in allocations]
         self._users = {job: found[job] for job in jobs if job in found}
-        users = [
-            item.workload.user or found.get(job, "") for item, job in zip(allocations, jobs, strict=True)
-        ]
-        if allocations is not self._unnamed or users != self._allocation_users:
-            self._unnamed, self._allocation_users = allocations, users
-            self._named = tuple(
-                [
-                    replace(item, workload=replace(item.workload, user=user))
-                    for item, user in zip(allocations, users, strict=True)
-                ]
-            )
-        return self._named
+        return self._named(
+            allocations,
+            [item.workload.user or found.get(job, "") for item, job in zip(allocations, jobs, strict=True)],
+        )
 
     def _devices_of(self, snapshot: Snapshot) -> tuple[Device, ...]:
         devices = tuple([reading.device for reading in snapshot.readings])

@@ -42,6 +42,9 @@ class OwnerFacts(NamedTuple):
         return self.names_pods and not len(self.pods)
 
 
+# Owners that a pod caches. Only a pod with a container runtime inside has more: its containers come and go.
+_MOST_NAMED = 64
+
 # UID of a pod (of the outermost one if pods are nested), else its container id; then that container id.
 PodAtWork = tuple[str, str]
 
@@ -117,15 +120,16 @@ def resolve_owner(
     innermost = found[0]
     in_login = len(found) > 1 and found[-1].kind == "user"
     found = found[:-1] if in_login else found
-    device = device.identified(facts.pods)
     known = [(one, named) for one in found if (named := _by_index(one, facts, in_login=in_login)) is not None]
     if known:
         kind = known[0][1].kind
         one, named = next(item for item in reversed(known) if item[1].kind == kind)
         # Until pods are listed, the name of a pod in a container or job can still arrive.
         if not (innermost.kind == "pod" != one.kind and facts.awaits_pods):
-            named = _with_container(named, device)
+            if named.kind == "pod" and not named.container:
+                named = _with_container(named, device.identified(facts.pods))
             return named if one is innermost else _outside(named, innermost)
+    device = device.identified(facts.pods)
     if innermost.kind == "pod" and (facts.names_pods or found[-1].kind == "pod"):
         return _unknown_pod(found, device)
     if _is_unnamed_container(found[-1]):
@@ -168,6 +172,16 @@ def _by_index(found: Workload, facts: OwnerFacts, *, in_login: bool) -> Workload
 
 
 def _with_pod(found: Workload, pod: Pod) -> Workload:
+    """The owner with the names of the pod: computed once for all processes and all changes of other pods."""
+    named = pod.named.get(found)
+    if named is None:
+        if len(pod.named) >= _MOST_NAMED:
+            pod.named.clear()
+        named = pod.named[found] = _name_from_pod(found, pod)
+    return named
+
+
+def _name_from_pod(found: Workload, pod: Pod) -> Workload:
     container = pod.containers.get(found.container_id, "")
     return replace(
         found,
@@ -184,7 +198,7 @@ def _with_pod(found: Workload, pod: Pod) -> Workload:
 
 def _with_container(owner: Workload, device: DeviceEvidence) -> Workload:
     """The pod with the container that alone has the Device, if the pod list has no name for its id."""
-    if owner.kind != "pod" or owner.container or not device.has_one_container(owner.pod_uid):
+    if not device.has_one_container(owner.pod_uid):
         return owner
     mine = (
         item

@@ -68,7 +68,7 @@ def test_dates_are_those_of_the_time_zone_of_the_ledger() -> None:
 
 def test_the_native_dialect_exports_the_prices_of_the_settings() -> None:
     native: Any = build_dialects(settings("2.40"))["native"]
-    assert native._price(CARD, NOON) == 2.4
+    assert native.created._price(CARD, NOON) == 2.4
 
 
 def test_a_date_within_an_hour_of_the_zone_is_refused_at_the_start() -> None:

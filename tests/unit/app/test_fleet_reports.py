@@ -28,6 +28,7 @@ class ScriptedClient:
     ticks: list[float] = []  # noqa: RUF012  (replaced by each test)
     hours: list[float] = []  # noqa: RUF012
     gpus: tuple[str, ...] = ()
+    hold = 30.0
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -35,6 +36,8 @@ class ScriptedClient:
     def query_vector(self, query: str, _at: float) -> list[tuple[dict[str, str], float]]:
         if query.startswith("count by (basis)"):
             return [({"basis": basis}, 1.0) for basis in self.bases]
+        if "gpuledger_zero_hold_seconds" in query:
+            return [({"node": "node-1"}, self.hold)]
         is_info = query.startswith("last_over_time(gpuledger_device_info")
         return [({"uuid": uuid}, 1.0) for uuid in self.gpus] if is_info else []
 
@@ -88,6 +91,18 @@ def test_a_fleet_of_idle_gpus_without_energy_is_a_report(monkeypatch: pytest.Mon
     monkeypatch.setattr(ScriptedClient, "gpus", ("GPU-1",))
     monkeypatch.setattr(fleet_reports, "PrometheusClient", ScriptedClient)
     assert report().lines == []
+
+
+@pytest.mark.parametrize(("hold", "noted"), [(30.0, True), (59.5, False), (70.0, False)])
+def test_a_hold_shorter_than_the_scrape_interval_is_noted(
+    monkeypatch: pytest.MonkeyPatch, hold: float, noted: bool
+) -> None:
+    monkeypatch.setattr(ScriptedClient, "ticks", [NOW - 3760, NOW - 3700])
+    monkeypatch.setattr(ScriptedClient, "gpus", ("GPU-1",))
+    monkeypatch.setattr(ScriptedClient, "hold", hold)
+    monkeypatch.setattr(fleet_reports, "PrometheusClient", ScriptedClient)
+    line = "node-1: new counters are 0 for 30 s, but the scrape interval is 60 s, so what short jobs used is"
+    assert [note.startswith(line) for note in report().notes if "new counters" in note] == [True] * noted
 
 
 def test_parts_of_the_range_without_data_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.app.logs import configure_logging
+from gpuledger.model.settings import duration
 
 HOSTILE = [
     "two\nlines",
@@ -33,6 +34,22 @@ def root() -> Iterator[None]:
     yield
     logging.getLogger().handlers[:] = before[0]
     logging.getLogger().setLevel(before[1])
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"),
+    [
+        ("500", "500 has no unit and means 8m20s; write 500ms"),
+        ("500s", ""),
+        ("60", ""),
+        ("0.5", ""),
+        ("2m", ""),
+    ],
+)
+def test_a_long_duration_without_a_unit_is_warned_about(text: str, warned: str) -> None:
+    stream = io.StringIO()
+    configure_logging({"interval": duration("s")(text), "other": duration("ms")("90000")}, stream)
+    assert (warned in stream.getvalue()) and bool(warned) == ("has no unit" in stream.getvalue())
 
 
 def log_line(form: str, text: str) -> str:

@@ -13,7 +13,12 @@ import pytest
 from gpuledger.app.reload import OWNER_GROUPS, SOURCE_GROUPS, compare_settings, files_named_in
 from gpuledger.config.node import HELP_PAGES, NODE_GROUPS, HelpPage
 from gpuledger.config.settings import LogSettings
-from gpuledger.dialects.settings import DcgmSettings, DialectSettings, SmiDialectSettings
+from gpuledger.dialects.settings import (
+    DcgmSettings,
+    DialectSettings,
+    EnergyDialectSettings,
+    SmiDialectSettings,
+)
 from gpuledger.host.files import FileWatch, file_states
 from gpuledger.http.limits import HttpLimits
 from gpuledger.ledger.report.settings import Prices, TeamSettings
@@ -102,6 +107,7 @@ CREATED_AGAIN = {
     *OWNER_GROUPS,
     DialectSettings,
     DcgmSettings,
+    EnergyDialectSettings,
     SmiDialectSettings,
     Prices,
     TeamSettings,
@@ -160,6 +166,7 @@ def test_only_these_keys_need_a_restart() -> None:
         "host.pids",
         "control.socket",
         "web.config.file",
+        "systemd_socket",
         "profiling.dcgm_exporter_url",
         "profiling.dcgm_exporter_period",
     }

@@ -6,8 +6,11 @@ import ctypes
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from gpuledger.cli.main import configure_malloc
 
 BODIES = 64
 BODY = 512 << 10
@@ -66,3 +69,24 @@ def test_freed_bodies_of_serve_do_not_fragment_the_heap() -> None:
 )
 def test_a_threshold_from_the_environment_is_kept(env: dict[str, str]) -> None:
     assert free_in_the_heap(**env) > BODIES * BODY // 2
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("OTHER", "", {-3: 128 << 10, -8: 1}),
+        ("MALLOC_ARENA_MAX", "4", {-3: 128 << 10}),
+        ("GLIBC_TUNABLES", "glibc.malloc.arena_max=4", {-3: 128 << 10}),
+        ("MALLOC_MMAP_THRESHOLD_", "65536", {-8: 1}),
+    ],
+)
+def test_options_of_malloc_in_the_environment_are_kept(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, expected: dict[int, int]
+) -> None:
+    calls: dict[int, int] = {}
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=calls.__setitem__))
+    for name in ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value)
+    configure_malloc()
+    assert calls == expected

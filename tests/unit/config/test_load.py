@@ -8,9 +8,29 @@ from pathlib import Path
 import pytest
 
 from gpuledger.config.load import load_values
+from gpuledger.config.node import NODE_GROUPS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.errors import UsageError
-from gpuledger.model.settings import build_settings
+from gpuledger.model.settings import SecondsWithoutUnit, build_settings
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "marked"),
+    [
+        ({"interval": ["500"]}, {}, {"interval"}),
+        ({}, {"GPULEDGER_INTERVAL": "500", "GPULEDGER_SLOW_INTERVAL": "61"}, {"interval", "slow_interval"}),
+        ({"interval": ["500s"], "slow_interval": ["60"]}, {}, set()),
+        # The flags and variables of other exporters keep their units: milliseconds, and seconds.
+        ({}, {"DCGM_EXPORTER_INTERVAL": "120000"}, set()),
+        ({"nvidia_gpu_exporter.interval": ["500"]}, {}, set()),
+    ],
+)
+def test_long_durations_without_a_unit_are_marked(
+    flags: dict[str, list[str]], environment: dict[str, str], marked: set[str]
+) -> None:
+    values = load_values(NODE_GROUPS.values(), flags, environment, None)
+    assert {key for key, value in values.items() if isinstance(value, SecondsWithoutUnit)} == marked
+    assert values.keys() & {"interval", "slow_interval"}
 
 
 def load(tmp_path: Path, text: str, environment: dict[str, str] | None = None, **flags: str) -> Prices:

@@ -10,7 +10,8 @@ from chart import MATRIX, NEWEST, files, main_container, notes, of_kind, pod_spe
 
 PROCESS = "gpu-process-metrics-collector"
 SESSION = "gpu-session-metrics-collector"
-CRONJOB = {"mode": "cronjob"}
+# Without a cluster, the API server lists no nodes.
+CRONJOB = {"mode": "cronjob", "cronjob": {"nodeCount": 1}}
 
 
 def named(kind: str, values: Any) -> list[str]:
@@ -22,10 +23,13 @@ def named(kind: str, values: Any) -> list[str]:
     [
         ({}, ["gpuledger"], []),
         ({"mode": "daemonset", "gpu-process-exporter": {"enabled": True}}, ["gpuledger"], []),
-        (MATRIX["process exporter"], [], [PROCESS]),
-        (MATRIX["session monitoring"], [], [SESSION]),
-        (MATRIX["both"], [], [PROCESS, SESSION]),
+        # One pod per node takes a DaemonSet if the nodes are not known; the CronJobs are suspended.
+        (MATRIX["process exporter"], [PROCESS], [PROCESS]),
+        (MATRIX["session monitoring"], [SESSION], [SESSION]),
+        (MATRIX["both"], [PROCESS], [PROCESS, SESSION]),
         (CRONJOB, [], [PROCESS]),
+        (MATRIX["nodes named"], [], [PROCESS]),
+        ({**MATRIX["session monitoring"], "cronjob": {"nodeCount": 2}}, [], [SESSION]),
         ({"mode": "collect"}, [PROCESS], []),
         ({"mode": "collect", **MATRIX["session monitoring"]}, [SESSION], []),
         ({"mode": "collect", **MATRIX["both"]}, [PROCESS], []),
@@ -77,11 +81,26 @@ def test_without_known_nodes_the_configured_number_of_pods_runs_on_labeled_nodes
     made = job({"mode": "cronjob", "cronjob": {"nodeCount": 4}})
     assert (made["parallelism"], made["completions"]) == (4, 4)
     affinity = made["template"]["spec"]["affinity"]
-    assert (
-        len(affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"])
-        == 3
-    )
+    assert affinity["nodeAffinity"] == pod_spec()["affinity"]["nodeAffinity"]
     assert "podAntiAffinity" in affinity
+
+
+def test_without_known_nodes_a_daemonset_covers_all_and_jobs_can_be_created() -> None:
+    values = MATRIX["both"]
+    (daemonset,) = of_kind("DaemonSet", values)
+    assert daemonset["spec"]["template"]["spec"]["affinity"] == pod_spec()["affinity"]
+    process, session = of_kind("CronJob", values)
+    assert process["spec"]["suspend"] is session["spec"]["suspend"] is True
+    spec = process["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert "--every" not in " ".join(container["args"])
+    assert "state" not in {volume["name"] for volume in spec["volumes"]}
+    # Pods of the DaemonSet do not keep those of a Job away from their node.
+    (apart,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    labels = daemonset["spec"]["template"]["metadata"]["labels"]
+    assert not apart["labelSelector"]["matchLabels"].items() <= labels.items()
+    with pytest.raises(Exception, match="a CronJob supports only process and session"):
+        render({**values, "dialect": ["native"]})
 
 
 def test_twenty_nodes_still_use_a_cronjob() -> None:
@@ -90,7 +109,7 @@ def test_twenty_nodes_still_use_a_cronjob() -> None:
 
 
 def test_with_both_collectors_enabled_one_writes_and_the_other_is_suspended() -> None:
-    process, session = of_kind("CronJob", MATRIX["both"])
+    process, session = of_kind("CronJob", {**MATRIX["both"], "cronjob": {"nodeCount": 1}})
     assert (process["spec"]["suspend"], session["spec"]["suspend"]) == (False, True)
     files = {
         word
@@ -103,9 +122,10 @@ def test_with_both_collectors_enabled_one_writes_and_the_other_is_suspended() ->
 
 
 def test_pods_of_a_cronjob_are_found_by_the_name_prefix_of_its_jobs() -> None:
-    made = job(MATRIX["process exporter"])
+    values = {**MATRIX["process exporter"], "cronjob": {"nodeCount": 1}}
+    made = job(values)
     assert made["template"]["metadata"]["labels"]["job-name-prefix"] == PROCESS
-    assert f"logs -l job-name-prefix={PROCESS}" in notes(MATRIX["process exporter"])
+    assert f"logs -l job-name-prefix={PROCESS}" in notes(values)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +140,8 @@ def test_pods_of_a_cronjob_are_found_by_the_name_prefix_of_its_jobs() -> None:
 def test_the_api_version_of_the_cronjob_depends_on_the_server(
     kube: str, configured: str, version: str
 ) -> None:
-    (cronjob,) = of_kind("CronJob", {**CRONJOB, "cronjob": {"apiVersion": configured}}, kube=kube)
+    given = {"nodeCount": 1, "apiVersion": configured}
+    (cronjob,) = of_kind("CronJob", {"mode": "cronjob", "cronjob": given}, kube=kube)
     assert cronjob["apiVersion"] == version
 
 
@@ -131,9 +152,9 @@ def test_the_collecting_daemonset_writes_at_the_configured_interval() -> None:
     assert settings(MATRIX["collect"])["dialect"] == ["native", "process"]
 
 
-@pytest.mark.parametrize("mode", ["cronjob", "collect"])
-def test_collecting_modes_have_no_ports_probes_or_service(mode: str) -> None:
-    values = {"mode": mode, "web": {"config": {"rate_limit": {"interval": "1s"}}, "tlsSecret": "x"}}
+@pytest.mark.parametrize("values", [CRONJOB, {"mode": "collect"}], ids=["cronjob", "collect"])
+def test_collecting_modes_have_no_ports_probes_or_service(values: Any) -> None:
+    values = {**values, "web": {"config": {"rate_limit": {"interval": "1s"}}, "tlsSecret": "x"}}
     container = main_container(values)
     assert {"ports", "livenessProbe", "readinessProbe", "startupProbe"} & set(container) == set()
     assert {one["kind"] for one in render(values)} & {"Service", "Secret"} == set()
@@ -181,7 +202,14 @@ WARNINGS: list[tuple[str, Any, str]] = [
     ),
     ("too many nodes", MATRIX["too many nodes"], "21 GPU nodes exceed cronjob.maxNodes (20)"),
     ("nodes", MATRIX["nodes named"], "run helm upgrade after you add GPU nodes"),
-    ("no nodes", CRONJOB, "Set cronjob.nodes to the nodes' names"),
+    ("nodes of a number", CRONJOB, "each Job has 1 pod(s), each on a different GPU node"),
+    ("no nodes", {"mode": "cronjob"}, "For a CronJob that runs, set cronjob.nodes to the nodes' names"),
+    ("devices", MATRIX["devices"], "only the GPUs 0,3,GPU-5c1b8e8e are monitored"),
+    (
+        "no interval",
+        {"podMonitor": {"enabled": True, "interval": ""}},
+        "an interval below podMonitor.scrapeTimeout (10s), Prometheus Operator ignores the monitor",
+    ),
     ("both", MATRIX["both"], f"{PROCESS} writes one file for both; {SESSION} is suspended"),
     ("simulated", MATRIX["simulator"], "all metrics are simulated or replayed, not measured"),
     ("host", MATRIX["host"], "gpuAccess.mode host: the container is privileged"),
@@ -231,7 +259,7 @@ def test_the_notes_print_commands_to_delete_the_remaining_files() -> None:
     assert "rm -rf /host/var/lib/gpuledger" in notes()
     assert "rm -rf /host/books" in notes({"state": {"dir": "/books"}})
     left = "rm -f /host/var/lib/node_exporter/textfile_collector/gpu_sessions.prom"
-    assert left in notes(MATRIX["session monitoring"])
+    assert left in notes({**MATRIX["session monitoring"], "cronjob": {"nodeCount": 1}})
     assert "rm -f " not in notes({"mode": "collect"})
     for values in (CRONJOB, {"state": {"dir": ""}}, MATRIX["simulator"]):
         assert "rm -rf" not in notes(values)
@@ -249,7 +277,7 @@ def test_exporter_and_collector_on_a_node_have_separate_ledgers() -> None:
     kept = {
         mode: [
             volume["hostPath"]["path"]
-            for volume in pod_spec({"mode": mode})["volumes"]
+            for volume in pod_spec({**CRONJOB, "mode": mode})["volumes"]
             if volume["name"] == "state"
         ]
         for mode in ("daemonset", "collect", "cronjob")

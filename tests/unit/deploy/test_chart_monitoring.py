@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from chart import MATRIX, ROOT, main_container, of_kind, render
+from chart import MATRIX, ROOT, main_container, notes, of_kind, render
 
-RULES = sorted((ROOT / "deploy/prometheus/rules").glob("*.yml"))
+PROMETHEUS = ROOT / "deploy/prometheus"
+AGENT = PROMETHEUS / "rules/agent.yml"
+RULES = [file for file in sorted((PROMETHEUS / "rules").glob("*.yml")) if file != AGENT]
 DASHBOARDS = sorted((ROOT / "deploy/grafana/dashboards").glob("*.json"))
 MONITORED = MATRIX["monitoring"]
 
@@ -30,10 +33,79 @@ def test_the_rules_equal_those_of_the_compose_stack() -> None:
     assert groups({"rules": {"enabled": True}}) == groups_of_files(RULES)
 
 
-def test_an_alert_can_be_disabled_by_name() -> None:
-    def alerts(made: list[dict[str, Any]]) -> set[str]:
-        return {rule["alert"] for group in made for rule in group["rules"] if "alert" in rule}
+def alerts(made: list[dict[str, Any]]) -> set[str]:
+    return {rule["alert"] for group in made for rule in group["rules"] if "alert" in rule}
 
+
+def warnings(values: dict[str, Any]) -> list[str]:
+    return [
+        line.removeprefix("WARNING: ") for line in notes(values).splitlines() if line.startswith("WARNING")
+    ]
+
+
+EVERYTHING = groups_of_files(RULES)
+SESSIONS = [*groups_of_files([PROMETHEUS / "activity.yml"]), *EVERYTHING]
+NATIVE_PORT = {"name": "native", "port": 9401, "dialects": ["native"]}
+# Values, and the groups of rules that can be evaluated with the dialects that they scrape.
+SCRAPED: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
+    "default": ({}, EVERYTHING),
+    "dcgm too": ({"dialect": ["dcgm", "native"]}, EVERYTHING),
+    "in config": ({"dialect": ["dcgm"], "config": {"dialect": "native,dcgm"}}, EVERYTHING),
+    "another port": ({"dialect": ["dcgm"], "extraPorts": [NATIVE_PORT]}, EVERYTHING),
+    "collector": ({"mode": "collect", "dialect": ["native", "process"]}, EVERYTHING),
+    "renamed": ({"config": {"metric_prefix": "gpu"}}, EVERYTHING),
+    "sessions": ({"gpu-session-monitoring": {"enabled": True}, "mode": "daemonset"}, SESSIONS),
+    "agent": ({**MATRIX["agent"]}, [groups_of_files([AGENT])[0], *EVERYTHING]),
+    "operator": ({"operator": {"enabled": True}}, [*groups_of_files([AGENT]), *EVERYTHING]),
+    "dcgm": ({"dialect": ["dcgm"]}, []),
+    "dcgm and a count": ({"dialect": ["dcgm"], "gpu": {"count": 8}}, []),
+    "smi": ({"image": {"variant": "smi"}}, []),
+    "port without a scrape": ({"dialect": ["dcgm"], "extraPorts": [{**NATIVE_PORT, "scrape": False}]}, []),
+    "collector of sessions": ({"mode": "collect"}, []),
+    "CronJob": ({"gpu-session-monitoring": {"enabled": True}, "cronjob": {"nodes": ["a"]}}, []),
+}
+
+
+@pytest.mark.parametrize(("values", "expected"), SCRAPED.values(), ids=SCRAPED)
+def test_only_rules_with_scraped_families_are_rendered(
+    values: dict[str, Any], expected: list[dict[str, Any]]
+) -> None:
+    enabled = {**values, "rules": {"enabled": True}, "dashboards": {"enabled": True}}
+    assert groups(enabled) == expected
+    found = [line for line in warnings(enabled) if line.startswith("rules:")]
+    if expected:
+        assert not found
+        return
+    # The notes name each alert that is missing.
+    (line,) = found
+    count = {"GPUCountUnexpected"} if values.get("gpu") else set()
+    missing = SESSIONS if values.get("gpu-session-monitoring") else EVERYTHING
+    assert set(re.findall(r"\w*GPU\w+", line)) == alerts(missing) | count
+    assert "without native the panels are empty" in "".join(warnings(enabled))
+
+
+def test_agent_and_operator_are_scraped_with_the_exporters() -> None:
+    values = {**MATRIX["agent"], "operator": {"enabled": True}, "mode": "daemonset"}
+    assert not of_kind("PodMonitor", values)
+    (monitor,) = of_kind(
+        "PodMonitor", {**values, "serviceMonitor": {"enabled": True, "labels": {"release": "p"}}}
+    )
+    assert monitor["metadata"]["labels"]["release"] == "p"
+    pods = [
+        item["spec"]["template"] for kind in ("StatefulSet", "Deployment") for item in of_kind(kind, values)
+    ]
+    assert len(pods) == 2
+    selected = {each["key"]: each["values"] for each in monitor["spec"]["selector"]["matchExpressions"]}
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    for pod in pods:
+        assert all(pod["metadata"]["labels"][key] in allowed for key, allowed in selected.items())
+        assert endpoint["port"] in [port["name"] for port in pod["spec"]["containers"][0]["ports"]]
+    (exporter,) = of_kind("DaemonSet", values)
+    labels = exporter["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/component"] not in selected["app.kubernetes.io/component"]
+
+
+def test_an_alert_can_be_disabled_by_name() -> None:
     less = alerts(groups({"rules": {"enabled": True, "disabled": ["GPUXidFatal", "GPULost"]}}))
     assert alerts(groups_of_files(RULES)) - less == {"GPUXidFatal", "GPULost"}
 

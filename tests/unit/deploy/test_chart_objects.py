@@ -26,6 +26,7 @@ from chart import (
     pod_specs,
     render,
 )
+from gpuledger.operator.render.exporter import GPU_NODES, TOLERATIONS
 
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 CUSTOM_SCHEMAS = {
@@ -103,7 +104,7 @@ def test_custom_resources_fit_the_schemas_of_their_operators(objects: list[Manif
         ("ServiceMonitor", MATRIX["monitoring"], ("spec", "endpoints", 0, "honorLabel"), True),
         ("ServiceMonitor", MATRIX["monitoring"], ("spec", "endpoints", 0, "interval"), "often"),
         ("PodMonitor", MATRIX["pod monitor"], ("spec", "endpoints"), []),
-        ("PrometheusRule", MATRIX["monitoring"], ("spec", "groups", 0, "rules", 0, "record"), "x"),
+        ("PrometheusRule", MATRIX["monitoring"], ("spec", "groups", 0, "rules", 1, "record"), "x"),
         ("SecurityContextConstraints", MATRIX["OpenShift"], ("spec",), {}),
     ],
 )
@@ -141,7 +142,7 @@ NUMBERS = {
     "agent": {
         "enabled": True,
         "config": {"remote_write": [{"url": "http://store/write"}]},
-        "persistence": {"size": "13", "storageClass": "14"},
+        "persistence": {"size": "13000000", "storageClass": "14"},
     },
     "mode": "daemonset",
     "operator": {"enabled": True, "prometheusImage": "15:16"},
@@ -264,7 +265,10 @@ def check_mounts(spec: Manifest, claims: list[str]) -> None:
 
 
 def test_only_directories_that_the_program_writes_are_writable() -> None:
-    for values, written in (({}, {"run", "tmp", "state"}), ({"mode": "cronjob"}, {"run", "tmp", "textfile"})):
+    for values, written in (
+        ({}, {"run", "tmp", "state"}),
+        (MATRIX["nodes named"], {"run", "tmp", "textfile"}),
+    ):
         (container,) = pod_spec(values)["containers"]
         assert {mount["name"] for mount in container["volumeMounts"] if not mount.get("readOnly")} == written
 
@@ -316,12 +320,23 @@ def test_the_openshift_constraints_allow_exactly_what_the_pod_needs(values: Any)
 
 def test_pods_run_on_nodes_with_any_of_the_common_gpu_labels() -> None:
     terms = pod_spec()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    found = [term["matchExpressions"] for term in terms["nodeSelectorTerms"]]
-    assert found == [
-        [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}],
-        [{"key": "nvidia.com/gpu", "operator": "In", "values": ["true"]}],
-        [{"key": "accelerator", "operator": "Exists"}],
+    found = [expression for term in terms["nodeSelectorTerms"] for expression in term["matchExpressions"]]
+    assert [f"{one['key']}={','.join(one.get('values', ['*']))}" for one in found] == [
+        "nvidia.com/gpu.present=true",
+        "nvidia.com/gpu=true",
+        "accelerator=*",
+        "feature.node.kubernetes.io/pci-10de.present=true",
+        "feature.node.kubernetes.io/pci-0300_10de.present=true",
+        "feature.node.kubernetes.io/pci-0302_10de.present=true",
+        "cloud.google.com/gke-accelerator=*",
+        "k8s.amazonaws.com/accelerator=*",
+        "eks.amazonaws.com/instance-gpu-manufacturer=nvidia",
+        "karpenter.k8s.aws/instance-gpu-manufacturer=nvidia",
+        "kubernetes.azure.com/accelerator=nvidia",
     ]
+    assert {one["operator"] for one in found if "values" in one} == {"In"}
+    # The operator runs exporters on the same nodes.
+    assert (pod_spec()["affinity"], pod_spec()["tolerations"]) == (GPU_NODES, [*TOLERATIONS])
     chosen = pod_spec({"nodeSelector": {"accelerator": "nvidia"}})
     assert (chosen["nodeSelector"], "affinity" in chosen) == ({"accelerator": "nvidia"}, False)
 

@@ -17,6 +17,7 @@ from chart import CHART, MATRIX, Manifest, notes, of_kind, render
 from gpuledger import __version__
 from gpuledger.model.errors import UsageError
 from gpuledger.operator.crd_definitions import gpu_monitor_crd, whatap_agent_crd
+from gpuledger.operator.kinds import kind_of
 from gpuledger.operator.monitor_parser import parse_monitor
 from gpuledger.operator.render.objects import render_objects as objects_of
 from gpuledger.operator.render_context import MonitorReference, RenderContext, read_operator_file
@@ -146,7 +147,11 @@ def test_an_invalid_configuration_is_rejected_in_one_line(
 def rendered_of_each_kind(values: Any, folder: Path) -> Iterator[Any]:
     """Objects that the operator renders for a minimal resource of each kind."""
     features = {"openAgent": {"enabled": True}, "k8sAgent": {"gpuMonitoring": {"enabled": True}}}
-    for kind, name, spec in (("GpuMonitor", "gpus", {}), ("WhatapAgent", "whatap", {"features": features})):
+    policies = {"networkPolicy": {"enabled": True}}
+    for kind, name, spec in (
+        ("GpuMonitor", "gpus", policies),
+        ("WhatapAgent", "whatap", {"features": features}),
+    ):
         monitor = parse_monitor({"kind": kind, "metadata": {"name": name}, "spec": spec}).monitor
         assert monitor is not None
         owner = MonitorReference("v1", kind, name, "1")
@@ -172,7 +177,7 @@ def test_it_creates_only_kinds_and_namespaces_that_it_may(tmp_path: Path) -> Non
     }
     for made in rendered_of_each_kind(WHATAP, tmp_path):
         for one in (*made.objects, *made.seeds):
-            assert (one["metadata"].get("namespace"), f"{one['kind'].lower()}s") in allowed, one["kind"]
+            assert (one["metadata"].get("namespace"), kind_of(one).plural) in allowed, one["kind"]
 
 
 def test_it_may_not_read_secrets_or_escalate_permissions() -> None:

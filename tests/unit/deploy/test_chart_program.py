@@ -174,12 +174,11 @@ def test_the_default_web_page_is_valid(tmp_path: Path) -> None:
 
 
 def test_the_ledger_is_kept_on_the_node_except_by_the_cronjob(tmp_path: Path) -> None:
-    where = {
-        mode: load_container_settings(
-            main_container({"mode": mode}), config_of(render({"mode": mode})), tmp_path
-        )["state_dir"]
-        for mode in ("daemonset", "collect", "cronjob")
-    }
+    where = {}
+    for mode in ("daemonset", "collect", "cronjob"):
+        values = {"mode": mode, "cronjob": {"nodeCount": 1}}
+        config = config_of(render(values))
+        where[mode] = load_container_settings(main_container(values), config, tmp_path)["state_dir"]
     assert where == {"daemonset": "/var/lib/gpuledger", "collect": "/var/lib/gpuledger", "cronjob": "none"}
 
 

@@ -375,6 +375,12 @@ def test_the_web_page_shows_no_names_by_default(page: object, setting: str) -> N
     assert settings({"web": {"page": page}})["web"] == {"page": setting}
 
 
+def agent_with_interval(interval: str) -> dict[str, Any]:
+    receiver = {"url": "http://receiver/api/v1/write"}
+    config = {"remote_write": [receiver], "features": {"openAgent": {"globalInterval": interval}}}
+    return {"agent": {"enabled": True, "config": config}}
+
+
 @pytest.mark.parametrize(
     ("values", "hold"),
     [
@@ -386,6 +392,8 @@ def test_the_web_page_shows_no_names_by_default(page: object, setting: str) -> N
         ({"podMonitor": {"enabled": True, "interval": "1m30s", "scrapeTimeout": "45s"}}, "135s"),
         ({"podMonitor": {"enabled": True, "interval": "59s500ms", "scrapeTimeout": ""}}, "70s"),
         ({"podMonitor": {"enabled": True, "interval": ""}}, None),
+        (agent_with_interval("15s"), None),
+        (agent_with_interval("1m"), "70s"),
         ({"mode": "collect"}, "90s"),
         ({"mode": "collect", "textfile": {"every": "15s"}}, "45s"),
         ({"mode": "collect", "textfile": {"every": "1.5m"}}, None),

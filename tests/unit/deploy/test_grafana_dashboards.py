@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuledger.agent import families as agent_families
 from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
+from gpuledger.operator import families as operator_families
 
 GRAFANA = Path(__file__).parents[3] / "deploy" / "grafana"
 FILES = sorted((GRAFANA / "dashboards").glob("*.json"))
@@ -43,6 +45,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 }
 COLLECTED = re.findall(r"^DCGM_\w+", (GRAFANA / "dcgm-collectors.csv").read_text("utf-8"), re.MULTILINE)
 SPECS = [spec for dialect in create_dialects(DialectSettings(), "0").values() for spec in dialect.specs]
+SPECS += [*agent_families.SPECS, *operator_families.SPECS]
 EXPORTED = {spec.name for spec in SPECS} | {f"{spec.name}_bucket" for spec in SPECS} | set(COLLECTED)
 BUILT_IN = {"__range", "__range_s", "__rate_interval", "__interval"}
 # Panels that show totals of counters.
@@ -153,7 +156,7 @@ def test_the_schema_rejects_what_grafana_does_not_accept(path: tuple[Any, ...], 
 
 
 def test_dashboards_have_unique_uids_and_titles() -> None:
-    assert len(DASHBOARDS) == 4
+    assert len(DASHBOARDS) == 5
     for what in ("uid", "title"):
         assert max(Counter(made[what] for made in DASHBOARDS).values()) == 1
     assert [file.stem for file in FILES] == [made["uid"] for made in DASHBOARDS]

@@ -8,7 +8,7 @@ import pytest
 
 from builders import GIB, gpu, instance, node_state, process, reading, snapshot
 from gpuledger.dialects.energy import EnergyDialect
-from gpuledger.dialects.settings import DialectSettings
+from gpuledger.dialects.settings import DialectSettings, EnergyDialectSettings
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.session import EnergyRow, EnergyState, LedgerState
 from gpuledger.model.snapshot import Snapshot
@@ -82,3 +82,10 @@ def test_an_instance_has_the_same_label_as_in_other_dialects(form: str, label: s
     )
     ((_, gpu_label, *_),) = families["energy_joules"]
     assert gpu_label == label
+
+
+def test_the_suffix_of_the_code_of_my_gpu_exporter_is_that_of_counters_alone():
+    dialect = EnergyDialect(DialectSettings(), EnergyDialectSettings(total_suffix=True))
+    names = {spec.name.removeprefix("my_gpu_process_") for spec in dialect.specs}
+    assert {"energy_joules_total", "energy_measured_joules_total", "active"} <= names
+    assert not {"energy_joules", "active_total"} & names

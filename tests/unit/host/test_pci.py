@@ -1,5 +1,7 @@
 """The GPUs on the PCI bus, and whether this process may use all of them."""
 
+from pathlib import Path
+
 import pytest
 
 from gpuledger.host.pci import PciBus
@@ -161,3 +163,31 @@ def test_gpus_of_other_drivers_do_not_count_as_unusable(tree):
 def test_the_path_of_sysfs_is_a_setting():
     (item,) = [item for _, item, _ in declared_settings(HostSettings) if item.key == "sysfs"]
     assert item.flags == ("--sysfs",)
+
+
+def connect(tree, name, lanes):
+    """Move a device below the port to which it is connected, as in the kernel's tree."""
+    port = Path(tree.sysfs, "devices", "port")
+    port.mkdir(parents=True)
+    (port / name).mkdir()
+    if lanes is not None:
+        (port / "max_link_width").write_text(f"{lanes}\n")
+    entry = Path(tree.sysfs, "bus/pci/devices", name)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    entry.symlink_to(port / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "address"),
+    [("0000:3b:00.0", "00000000:3B:00.0"), ("10000:af:00.0", "00010000:AF:00.0")],
+)
+@pytest.mark.parametrize(
+    ("lanes", "width"), [(8, 8), (16, 16), (0, None), (255, None), ("?", None), (None, None)]
+)
+def test_the_lanes_of_a_slot_are_those_of_its_port(tree, name, address, lanes, width):
+    connect(tree, name, lanes)
+    assert bus_of(tree).slot_width(address) == width
+
+
+def test_the_slot_of_an_unknown_address_is_unknown(tree):
+    assert bus_of(tree).slot_width("00000000:01:00.0") is bus_of(tree).slot_width("") is None

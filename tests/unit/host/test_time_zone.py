@@ -36,8 +36,19 @@ def set_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]
 @pytest.mark.parametrize("name", ["UTC", "Europe/Berlin", "Asia/Kolkata", "America/Argentina/Ushuaia"])
 def test_a_name_is_accepted(name: str) -> None:
     assert parse_time_zone(f" {name} ") == name
-    assert find_time_zone(name) is ZoneInfo(name)
+    assert find_time_zone(name) is find_time_zone(name)
     assert time_zone_name(find_time_zone(name)) == name
+
+
+@pytest.mark.parametrize("name", ["UTC", "Etc/UTC", "Europe/Berlin"])
+def test_a_named_zone_is_that_of_the_database(name: str) -> None:
+    for unix in (SUMMER, WINTER):
+        ours, theirs = (datetime.fromtimestamp(unix, zone) for zone in (find_time_zone(name), ZoneInfo(name)))
+        assert ours == theirs and ours.replace(tzinfo=None) == theirs.replace(tzinfo=None)
+        assert (ours.utcoffset(), ours.dst(), ours.tzname(), ours.timestamp()) == (
+            *(theirs.utcoffset(), theirs.dst(), theirs.tzname()),
+            unix,
+        )
 
 
 @pytest.mark.parametrize("value", ["", "  ", None])

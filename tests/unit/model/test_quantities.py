@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpuledger.dialects.native.quantity_metrics import QUANTITY_METRICS
-from gpuledger.model.quantities import PROFILING, QUANTITIES
+from gpuledger.model.quantities import PCIE_LINK_BUSY, PROFILING, QUANTITIES
 from gpuledger.sources.nvml import queries
 from gpuledger.sources.nvml.queries import GPM_QUERIES
 
@@ -20,6 +20,8 @@ SOURCES = {
     **{field.quantity: f"NVML field {field.field_id}" for field in queries.FIELD_QUERIES},
     **{metric.quantity: queries.GPM_METRICS_CALL for metric in GPM_QUERIES},
     queries.NVLINK_RATE: "NVML fields 138 and 139",
+    **dict.fromkeys(queries.LINK_QUANTITIES, "NVML field 165"),
+    PCIE_LINK_BUSY: "nvmlDeviceGetPerformanceState",
 }
 
 

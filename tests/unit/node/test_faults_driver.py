@@ -28,6 +28,9 @@ INSTEAD = {
     "nvmlDeviceGetTotalEccErrors": ("nvmlDeviceGetFieldValues", 3),
     "nvmlDeviceGetPowerManagementLimit": ("nvmlDeviceGetFieldValues", 3),
     "nvmlDeviceGetPowerManagementDefaultLimit": ("nvmlDeviceGetFieldValues", 3),
+    "nvmlDeviceGetPowerManagementLimitConstraints": ("nvmlDeviceGetFieldValues", 3),
+    "nvmlDeviceGetPcieReplayCounter": ("nvmlDeviceGetFieldValues", 3),
+    "nvmlDeviceGetNvLinkState": ("nvmlDeviceGetFieldValues", 3),
 }
 
 

@@ -69,6 +69,7 @@ def test_a_tick_publishes_the_snapshot_with_the_ledger_after_it() -> None:
     assert shown.ledger.compute_sessions == {"GPU-0": 1}
     assert shown.health.healthy
     assert source.wanted == [frozenset({POWER})]
+    assert shown.requested == frozenset({POWER})
 
 
 def test_a_failed_source_publishes_no_device_data_and_says_why() -> None:

@@ -79,6 +79,7 @@ _BY_NAME = {
     "fieldPath": "metadata.uid",
     "address": "host:1",
     "topologyKey": "kubernetes.io/hostname",
+    "file": "seventeen.prom",
 }
 
 

@@ -215,22 +215,21 @@ def agent_file(resource: Json | str, **more: Any) -> Json:
     return dict(yaml.safe_load(text))
 
 
-def agent_error(config: Mapping[str, Any]) -> str:
-    """The error of the agent's parser for a configuration; empty if it is valid."""
+def agent_errors(config: Mapping[str, Any]) -> list[str]:
+    """The errors of the agent's parser for a configuration."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "agent.yaml"
         file.write_text(yaml.safe_dump(config), encoding="utf-8")
         try:
             read_agent_config(file, {})
         except UsageError as error:
-            return str(error).removeprefix(f"{file}: ")
-    return ""
+            return [str(one).removeprefix(f"{file}: ") for one in error.errors]
+    return []
 
 
-def check_agent_config(run: ProgramRun) -> ProgramProblem | None:
+def check_agent_config(run: ProgramRun) -> list[ProgramProblem]:
     """The same as a ProgramCheck for rendering."""
-    error = agent_error(run.configuration)
-    return ProgramProblem("configuration", error) if error else None
+    return [ProgramProblem("configuration", error) for error in agent_errors(run.configuration)]
 
 
 def pods(objects: Mapping[str, Json]) -> Iterator[Json]:

@@ -107,6 +107,7 @@ def test_only_necessary_keys_are_required() -> None:
         "username",
         "password",
         "fieldRef",
+        "resourceFieldRef",
         "webConfig",
         "Execution",
         "Term",
@@ -176,7 +177,29 @@ WRONG: list[tuple[Json, str]] = [
         {"agent": {"remoteWrite": [{"url": "store"}]}},
         "spec.agent.remoteWrite[0].url: expected a URL such as https://host/api/v1/write, not 'store'",
     ),
-    ({"exporters": {}}, "spec.exporters: is unknown; known keys are exporter, agent, imagePullSecrets"),
+    (
+        {"exporters": {}},
+        "spec.exporters: is unknown; known keys are exporter, agent, imagePullSecrets, networkPolicy",
+    ),
+    (
+        {"exporter": {"resources": {"limits": {"memory": 128}}}},
+        "spec.exporter.resources.limits.memory: 128 is 128 bytes, with which no container starts; "
+        "add a unit, as in 128Mi",
+    ),
+    (
+        {"agent": {"resources": {"requests": {"memory": "128m"}}}},
+        "spec.agent.resources.requests.memory: 128m is 0.128 bytes, with which no container starts; "
+        "add a unit, as in 128Mi",
+    ),
+    (
+        {"exporter": {"resources": {"requests": {"cpu": 100}}}},
+        "spec.exporter.resources.requests.cpu: 100 is 100 cores, more than the program can use; "
+        "add a unit, as in 100m",
+    ),
+    (
+        {"exporter": {"resources": {"requests": {"memory": "1e9"}, "limits": {"memory": "512M"}}}},
+        "spec.exporter.resources.requests.memory: 1e9 is above the limit of 512M",
+    ),
     ({"exporter": 3}, "spec.exporter: expected a mapping, not 3"),
 ]
 
@@ -191,7 +214,9 @@ def test_a_problem_names_the_path_and_the_expected_value(spec: Json, problem: st
 @pytest.mark.parametrize(("spec", "problem"), WRONG, ids=[case[1].partition(":")[0] for case in WRONG])
 def test_the_crd_rejects_everything_but_invalid_keys(spec: Json, problem: str) -> None:
     validator = jsonschema.Draft7Validator(schema_of(CRDS["GpuMonitor"]))
-    key_is_wrong = "the name of a label" in problem or "is unknown" in problem
+    # OpenAPI expresses neither names of keys nor the number that a quantity is.
+    texts = ("the name of a label", "is unknown", "add a unit", "above the limit")
+    key_is_wrong = any(text in problem for text in texts)
     assert (list(validator.iter_errors({"spec": spec})) == []) is key_is_wrong
 
 

@@ -21,7 +21,7 @@ from gpuledger.operator.whatap_spec import WHATAP_SPEC
 from unit.operator.schemas import values
 from unit.operator.support import (
     Json,
-    agent_error,
+    agent_errors,
     agent_file,
     context_of,
     gpu_monitor,
@@ -267,7 +267,7 @@ sensible = st.builds(
 @given(sensible)
 def test_the_agent_accepts_its_rendered_configuration(resource: Json) -> None:
     config = agent_file(resource)
-    assert agent_error(config) == ""
+    assert agent_errors(config) == []
     # The configuration contains no references to Secrets, only paths of mounted files.
     assert "Secret" not in json.dumps(config)
 

@@ -52,7 +52,7 @@ def summaries(state: MonitorConditions) -> dict[str, tuple[str, str]]:
         ),
         (replace(WELL, exporters=Rollout(8, 8, 0)), "Available", "False", "NoExporterReady"),
         (replace(WELL, exporters=Rollout(8, 8, 1)), "Available", "True", "Running"),
-        (replace(WELL, exporters=Rollout(0, 0, 0)), "Available", "True", "Running"),
+        (replace(WELL, exporters=Rollout(0, 0, 0)), "Available", "False", "NoNodeMatches"),
         (replace(WELL, agents=Rollout(2, 2, 0)), "Available", "False", "NoAgentReady"),
         (replace(WELL, exporters=Rollout(8, 8, 7)), "Progressing", "True", "RollingOut"),
         (replace(WELL, exporters=Rollout(8, 7, 8)), "Progressing", "True", "RollingOut"),

@@ -14,7 +14,7 @@ from unit.operator.support import (
     SCRAPED_BY_NAME,
     SIMPLE,
     TOLERATIONS,
-    agent_error,
+    agent_errors,
     agent_file,
     container,
     only_object,
@@ -216,35 +216,125 @@ def test_without_a_receiver_the_agent_is_omitted_and_reported() -> None:
 @each
 def test_the_agent_accepts_the_configuration_of_every_example(example: str) -> None:
     if "openAgent" in example:
-        assert agent_error(agent_file(example)) == ""
+        assert agent_errors(agent_file(example)) == []
 
 
 GPU: dict[str, Any] = {"gpuMonitoring": {"enabled": True}}
+LINUX = {"kubernetes.io/os": "linux"}
 
 
 @pytest.mark.parametrize(
     ("k8s", "selector", "affine"),
     [
         (GPU, None, True),
-        ({"gpuMonitoring": {"enabled": True, "nodeSelector": {"pool": "a"}}}, {"pool": "a"}, False),
-        ({**GPU, "nodeAgent": {"nodeSelector": {"pool": "b"}}}, {"pool": "b"}, False),
+        ({"gpuMonitoring": {"enabled": True, "nodeSelector": {"pool": "a"}}}, {"pool": "a"}, True),
+        (
+            {**GPU, "nodeAgent": {"nodeSelector": {"kubernetes.io/os": "linux"}}},
+            {"kubernetes.io/os": "linux"},
+            True,
+        ),
         (
             {
                 "gpuMonitoring": {"enabled": True, "nodeSelector": {"pool": "a"}},
                 "nodeAgent": {"nodeSelector": {"pool": "b"}},
             },
             {"pool": "a"},
-            False,
+            True,
         ),
+        ({**GPU, "nodeAgent": {"nodeSelector": {"our/gpu-nodes": "yes"}}}, {"our/gpu-nodes": "yes"}, False),
+        ({**GPU, "nodeAgent": {"nodeSelector": {"pool": "nvidia-l4"}}}, {"pool": "nvidia-l4"}, False),
     ],
-    ids=["defaults", "of the exporter", "of the node agent", "of both"],
+    ids=["defaults", "of the exporter", "of the node agent", "of both", "a label of GPUs", "a value of GPUs"],
 )
-def test_node_selectors_of_exporter_and_node_agent_select_the_nodes(
+def test_node_selectors_narrow_the_gpu_nodes_unless_they_choose_gpus_themselves(
     k8s: Any, selector: Any, affine: bool
 ) -> None:
     spec = only_object("DaemonSet", whatap(k8sAgent=k8s))["spec"]["template"]["spec"]
     assert spec.get("nodeSelector") == selector
     assert ("affinity" in spec) is affine
+
+
+def affinity_terms(node_agent: Any) -> list[list[str]]:
+    """The keys of each alternative of the required node affinity."""
+    pod = only_object("DaemonSet", whatap(k8sAgent={**GPU, "nodeAgent": {"affinity": node_agent}}))
+    node = pod["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return [[expression["key"] for expression in term["matchExpressions"]] for term in terms]
+
+
+def required(*terms: Any) -> Any:
+    return {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
+    }
+
+
+def test_an_affinity_narrows_the_gpu_nodes_in_each_of_its_alternatives() -> None:
+    zones = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [name]}]} for name in "ab"]
+    assert len(affinity_terms(required(*zones))) == 2 * len(affinity_terms({"podAffinity": {}}))
+    assert all(keys[0] == "zone" and len(keys) == 2 for keys in affinity_terms(required(*zones)))
+    own = {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "Exists"}]}
+    assert affinity_terms(required(own)) == [["nvidia.com/gpu.product"]]
+
+
+def test_variables_may_have_every_source_that_a_pod_allows() -> None:
+    sources = [
+        {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}},
+        {"resourceFieldRef": {"containerName": "agent", "resource": "limits.memory", "divisor": "1Mi"}},
+        {"resourceFieldRef": {"resource": "limits.cpu", "divisor": 1}},
+    ]
+    envs = [{"name": f"V{number}", "valueFrom": source} for number, source in enumerate(sources)]
+    found = container(whatap(k8sAgent={"gpuMonitoring": {"enabled": True, "envs": envs}}))["env"]
+    assert [one["valueFrom"] for one in found if one["name"].startswith("V")] == sources
+
+
+@pytest.mark.parametrize(
+    "image", ["nvcr.io/nvidia/k8s/dcgm-exporter:4.2.3-4.1.3-ubuntu22.04", "r/dcgm-exporter"]
+)
+def test_dcgm_exporter_itself_gets_the_capability_of_its_manual(image: str) -> None:
+    one = container(whatap(k8sAgent={"gpuMonitoring": {"enabled": True, "customImageFullName": image}}))
+    assert one["securityContext"]["capabilities"] == {"add": ["SYS_ADMIN"]}
+
+
+def test_an_empty_or_null_value_is_an_unset_one() -> None:
+    endpoint = {
+        "port": "9400",
+        "interval": "",
+        "path": "",
+        "timeout": "",
+        "adaptiveTimeout": {"enabled": True},
+    }
+    target = {"targetName": "a", "type": "PodMonitor", "selector": {}, "endpoints": [endpoint]}
+    agent = {"enabled": True, "globalInterval": "", "globalPath": "", "targets": [target]}
+    gpu = {"enabled": True, "interval": "", "groupLabel": "", "clusterName": ""}
+    resource = whatap(openAgent=agent, k8sAgent={"gpuMonitoring": gpu})
+    first, _ = agent_file(resource)["features"]["openAgent"]["targets"]
+    assert first["endpoints"] == [{"port": "9400"}]
+    assert [one.path.rpartition(".")[2] for one in parse_resource(resource).ignored] == ["adaptiveTimeout"]
+    without = whatap(openAgent={"enabled": True, "targets": None}, k8sAgent=GPU)
+    assert agent_file(without)["features"]["openAgent"] == {}
+
+
+def test_the_group_label_gets_the_name_that_whatap_gives_it() -> None:
+    gpu = {"enabled": True, "groupLabel": "my.org/team", "clusterName": "west"}
+    (target,) = agent_file(whatap(openAgent={"enabled": True}, k8sAgent={"gpuMonitoring": gpu}))["features"][
+        "openAgent"
+    ]["targets"]
+    assert target["endpoints"][0]["metricRelabelConfigs"] == [
+        {"target_label": "cluster", "replacement": "west"},
+        {
+            "source_labels": ["my_org_team"],
+            "regex": "(.+)",
+            "target_label": "whatap_kube_label_gpu_group",
+        },
+    ]
+
+
+def test_an_edited_collectors_file_survives_a_while_without_exporters() -> None:
+    (seed,) = rendered(SIMPLE).seeds
+    off = rendered(whatap(k8sAgent={"gpuMonitoring": {"enabled": False}}))
+    assert (off.seeds, off.kept) == ((), (seed,))
+    displaced = rendered(SIMPLE).without_exporters()
+    assert (displaced.seeds, displaced.kept) == ((), (seed,))
 
 
 def test_another_image_gets_no_arguments() -> None:
@@ -291,7 +381,7 @@ def test_relabeling_and_interval_of_the_exporters_become_a_target() -> None:
         {"target_label": "cluster", "replacement": "a$$b"},
         {"action": "drop", "source_labels": ["__name__"], "regex": "y"},
     ]
-    assert agent_error(agent_file(resource)) == ""
+    assert agent_errors(agent_file(resource)) == []
 
 
 @pytest.mark.parametrize("name", ["whatap2", "", "Whatap"])

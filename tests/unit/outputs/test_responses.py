@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from builders import gpu, node_state, reading, snapshot
 from gpuledger.http.routes import HEALTH, HEALTHY, READY, Request, Routes
-from gpuledger.outputs.responses import health_routes
+from gpuledger.model.quantities import PCIE_WIDTH, PCIE_WIDTH_MAX
+from gpuledger.model.session import LedgerState, ThrottleRow, XidRow
+from gpuledger.outputs.responses import describe_health, health_routes
 from unit.http.support import a_page
 
 STARTING = {"status": "starting", "healthy": False, "attempted": False}
@@ -64,3 +67,30 @@ def test_health_is_that_of_the_current_state():
     routes = Routes(health_routes(lambda: states.pop()))
     assert routes.respond(Request("GET", HEALTH)).body.startswith(b"STALE")
     assert routes.respond(Request("GET", HEALTH)).body.startswith(b"OK")
+
+
+CARD = gpu(0, pci_bus_id="00000000:18:00.0")
+
+
+def health_text(values, ledger=None):
+    return describe_health(node_state(snapshot(reading(CARD, values=values)), ledger))
+
+
+def test_a_healthy_gpu_has_no_line():
+    assert health_text({PCIE_WIDTH: 16, PCIE_WIDTH_MAX: 16}) == "OK\n0 ticks, one every 1 s"
+
+
+def test_health_names_each_problem_of_a_gpu_with_its_remedy():
+    rows = (ThrottleRow("thermal", 1_700_000_000.0, 30, 120, 0.5),)
+    xids = (XidRow(1, CARD.uuid, "", 79, 1_699_999_000.0, 1_699_999_000.0),)
+    ledger = LedgerState(throttling={CARD.uuid: rows}, xid_log=xids, invalid=3)
+    text = health_text({PCIE_WIDTH: 4, PCIE_WIDTH_MAX: 16}, ledger)
+    verdict, _, xid, link, heat, rejected = text.splitlines()
+    # Nothing is missing in the data: the verdict is about gpuledger.
+    assert verdict == "OK"
+    assert xid.startswith("GPU 0 (GPU-0) reported Xid 79: ") and "power-cycle" in xid
+    assert link.startswith("GPU 0 (GPU-0) uses 4 of the 16 PCIe lanes") and "reseat" in link
+    assert heat.startswith(
+        "GPU 0 (GPU-0) slows down because it is hot since 2023-11-14T22:13:20Z, for 25% of"
+    )
+    assert rejected.startswith("rejected values since the start: 3")

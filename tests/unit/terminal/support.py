@@ -49,6 +49,21 @@ def holder(processes=1, held=0.0, present=True, **owner):
     }
 
 
+def problem(kind, level="warning", label="", **changes):
+    return {
+        "kind": kind,
+        "level": level,
+        "label": label,
+        "summary": "",
+        "remedy": "",
+        "since": None,
+        "count": 1,
+        "ratio": None,
+        "observed_seconds": None,
+        **changes,
+    }
+
+
 def process(pid=1, gpu="0", **changes):
     return {
         "uuid": uuid(gpu),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.terminal.columns import device_columns, owner_cell, process_columns, state_cell
+from gpuledger.terminal.columns import device_columns, owner_cell, problem_cell, process_columns, state_cell
 from gpuledger.terminal.layout import (
     ASCII,
     UNICODE,
@@ -20,7 +20,7 @@ from gpuledger.terminal.layout import (
 )
 from gpuledger.terminal.plain_output import column_gap
 from gpuledger.terminal.sort_order import SortOrder
-from unit.terminal.support import GIB, NOW, device, holder, parsed, process, rows
+from unit.terminal.support import GIB, NOW, device, holder, parsed, problem, process, rows
 
 LONG = process(
     1234567, namespace="ml-research", pod="llama-pretrain-worker-0", container="trainer", command="python3.11"
@@ -36,7 +36,7 @@ def process_keys(room, *processes):
 
 def device_keys(room):
     shown = parsed().devices
-    return [item.column.key for item in place_columns(device_columns(UNICODE), shown, room)]
+    return [item.column.key for item in place_columns(device_columns(UNICODE, shown), shown, room)]
 
 
 def test_eighty_columns_show_the_most_important_columns():
@@ -58,7 +58,7 @@ def test_eighty_columns_show_the_most_important_columns():
 def test_two_hundred_columns_show_every_column():
     every = [column.key for column in process_columns(UNICODE, SortOrder(), NOW)]
     assert process_keys(200, LONG) == every
-    assert device_keys(200) == [column.key for column in device_columns(UNICODE)]
+    assert device_keys(200) == [column.key for column in device_columns(UNICODE, ())]
 
 
 def test_an_extra_column_appears_only_when_no_name_is_truncated_for_it():
@@ -131,13 +131,46 @@ STATES = [
     ({"state": "dreaming"}, "? dreaming"),
     ({"state": None}, "-"),
     ({"state": None, "holds_processes": False}, "MIG"),
-    ({"state": "active", "up": False}, "\N{MULTIPLICATION SIGN} LOST"),
+    ({"state": "active", "up": False}, "\N{MULTIPLICATION SIGN} DOWN"),
 ]
 
 
 @pytest.mark.parametrize(("changes", "text"), STATES)
 def test_a_state_is_shown_as_symbol_and_word(changes, text):
     assert plain_text(state_cell(parsed(devices=[device(**changes)]).devices[0], UNICODE)) == text
+
+
+HOT = problem("thermal_throttling", "warning", "too hot")
+XID = problem("xid", "failure", "Xid 79")
+DOWN = problem("down", "failure", "down")
+CAP = problem("power_throttling", "info", "power cap")
+PROBLEMS = [
+    ([HOT], True, "! too hot", "held"),
+    ([XID, HOT, CAP], True, "! Xid 79 +1", "down"),
+    ([DOWN, XID], False, "! Xid 79", "down"),
+    ([DOWN], False, "", ""),
+    ([CAP], True, "", ""),
+    ([], True, "", ""),
+]
+
+
+@pytest.mark.parametrize(("problems", "up", "text", "role"), PROBLEMS)
+def test_a_row_has_the_worst_problem_and_the_number_of_others(problems, up, text, role):
+    row = parsed(devices=[device(problems=problems, up=up)]).devices[0]
+    line = problem_cell(row, UNICODE)
+    assert (plain_text(line), line[0][1] if line else "") == (text, role)
+
+
+def test_a_node_with_a_problem_has_a_column_for_it_at_eighty_columns():
+    healthy = parsed(devices=[device("0"), device("1", problems=[CAP])]).devices
+    faulty = parsed(devices=[device("0"), device("1", problems=[HOT])]).devices
+    for shown, expected in ((healthy, False), (faulty, True)):
+        placed = place_columns(device_columns(UNICODE, shown), shown, 80)
+        keys = [item.column.key for item in placed]
+        assert ("problem" in keys) is expected
+        assert {"gpu", "state", "util", "memory", "power", "owner"} <= set(keys)
+        lines = [plain_text(row_line(placed, row, UNICODE)) for row in shown]
+        assert ("! too hot" in lines[1]) is expected
 
 
 ANN, BOB = holder(user="ann"), holder(user="bob")

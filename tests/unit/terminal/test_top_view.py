@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpuledger.terminal.filters import ProcessFilter
@@ -14,10 +16,12 @@ from gpuledger.terminal.top_view import (
     banner_lines,
     caption_line,
     data_notes,
+    describe_problem,
+    format_clock,
     no_process_text,
     totals_line,
 )
-from unit.terminal.support import GIB, NOW, device, holder, parsed, process
+from unit.terminal.support import GIB, NOW, device, holder, parsed, problem, process
 
 HERE = SnapshotOrigin("this machine", began="10:00:00")
 THERE = SnapshotOrigin("http://node-1:9400", remote=True)
@@ -33,8 +37,13 @@ SUMS = [
     ([device("0"), device("1", state="held")], "2 GPUs: ◐ 1 HELD ○ 1 idle · 0.1/1.4 kW · 0/160G"),
     (
         [device("0"), device("1", up=False)],
-        "2 GPUs: ○ 1 idle \N{MULTIPLICATION SIGN} 1 LOST · 0.1/0.7 kW · 0/80.0G",
+        "2 GPUs: ○ 1 idle \N{MULTIPLICATION SIGN} 1 DOWN · 0.1/0.7 kW · 0/80.0G",
     ),
+    (
+        [device("0", problems=[problem("xid")]), device("1", up=False, problems=[problem("down")])],
+        "2 GPUs: ○ 1 idle ! 1 DEGRADED \N{MULTIPLICATION SIGN} 1 DOWN · 0.1/0.7 kW · 0/80.0G",
+    ),
+    ([device("0", problems=[problem("power_throttling", "info")])], "1 GPU: ○ 1 idle · 0.1/0.7 kW · 0/80.0G"),
     ([device("0"), device("1", power_watts=None)], "2 GPUs: ○ 2 idle · 0/160G"),
     ([device("0", power_limit_watts=None)], "1 GPU: ○ 1 idle · 0.1 kW · 0/80.0G"),
     ([device("0", power_watts=12.0)], "1 GPU: ○ 1 idle · <0.1/0.7 kW · 0/80.0G"),
@@ -113,6 +122,65 @@ def test_a_note_names_what_is_missing_and_the_remedy_of_doctor():
         "CAP_SYS_PTRACE.",
         "The processes of GPU 0 could not be listed.",
     ]
+
+
+CLOCK, DAY = format_clock(NOW - 60), 86_400
+ON_IT = {"xid": 79, "unix": NOW - 60, "pid": 7, "command": "train"}
+DESCRIBED = [
+    (problem("down", summary="is lost", remedy="reboot; replace it"), [], "is lost. Reboot; replace it."),
+    (problem("ecc_uncorrected", summary="had 2 errors"), [], "had 2 errors."),
+    (
+        problem("thermal_throttling", summary="is hot", since=NOW - 60, ratio=0.42, observed_seconds=3600.0),
+        [],
+        f"is hot, since {CLOCK}, 42% of the last 1h00m.",
+    ),
+    (
+        problem("thermal_throttling", summary="is hot", ratio=0.004, observed_seconds=90.0),
+        [ON_IT],
+        "is hot, <1% of the last 1m30s.",
+    ),
+    (
+        problem("xid", label="Xid 79", summary="reported Xid 79: a", since=NOW - 60, count=3),
+        [{**ON_IT, "unix": NOW - 90}, {**ON_IT, "xid": 13}, {**ON_IT, "pid": None}],
+        f"reported Xid 79: a, 3 times, last at {CLOCK}.",
+    ),
+    (
+        problem("xid", label="Xid 79", summary="reported Xid 79: a", since=NOW - 60),
+        [ON_IT],
+        f"reported Xid 79: a, at {CLOCK}, while train (pid 7) was on it.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("found", "xids", "text"), DESCRIBED)
+def test_a_problem_is_described_with_its_time_its_share_its_process_and_the_remedy(found, xids, text):
+    (row,) = parsed(devices=[device(problems=[found], xids=xids)]).devices
+    assert describe_problem(row.problems[0], row.xids, NOW) == text
+
+
+def test_a_problem_of_another_day_has_its_date():
+    found = problem("xid", label="Xid 8", summary="reported Xid 8", since=NOW - 2 * DAY)
+    (row,) = parsed(devices=[device(problems=[found])]).devices
+    text = describe_problem(row.problems[0], (), NOW)
+    assert re.fullmatch(r"reported Xid 8, at 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\.", text)
+
+
+def test_problems_are_the_first_notes():
+    notes = data_notes(
+        parsed(
+            devices=[device("0"), device("3", problems=[problem("xid", summary="failed")], processes=None)]
+        ),
+        HERE,
+    )
+    assert [note.partition(",")[0][:20] for note in notes] == [
+        "GPU 3 failed.",
+        "Joules and held time",
+        "The processes of GPU",
+    ]
+
+
+def test_a_node_of_an_older_version_reports_no_problems():
+    assert parsed(devices=[device()]).devices[0].problems == ()
 
 
 def test_a_note_names_the_start_of_counting_on_this_machine():

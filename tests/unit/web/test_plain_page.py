@@ -16,6 +16,8 @@ from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.quantities import (
     MEMORY_TOTAL,
     MEMORY_USED,
+    PCIE_WIDTH,
+    PCIE_WIDTH_MAX,
     POWER,
     POWER_LIMIT,
     TEMPERATURE,
@@ -127,6 +129,19 @@ def test_a_lost_device_is_not_answering_and_the_others_are_shown():
 def test_a_device_that_is_down_shows_the_reason():
     lost = Reading(GPU, up=False, processes=None, down_reason="RESET_REQUIRED")
     assert show(lost).rows[1] == ["0", "NVIDIA H100 80GB HBM3", "requires a reset"]
+
+
+def test_problems_are_listed_with_what_to_do():
+    lost = Reading(GPU, up=False, processes=None, down_reason="RESET_REQUIRED")
+    narrow = Reading(Gpu("GPU-2", 1, "T4"), values={**FULL, PCIE_WIDTH: 4, PCIE_WIDTH_MAX: 16})
+    text = show(lost, narrow).text
+    assert "Problems GPU 0 requires a reset. Stop its processes and run `nvidia-smi" in text
+    assert "GPU 1 uses 4 of the 16 PCIe lanes that card and slot have. Reseat the card" in text
+
+
+def test_a_node_without_problems_lists_none():
+    healthy = Reading(GPU, values={**FULL, PCIE_WIDTH: 16, PCIE_WIDTH_MAX: 16})
+    assert "Problems" not in show(healthy).text
 
 
 def test_instances_are_listed_below_their_gpu():

@@ -88,6 +88,20 @@ def test_a_pod_is_found_by_uid_with_labels_and_controller() -> None:
     assert (known.user, known.container_id) == ("root", ID)
 
 
+def test_a_changed_pod_names_its_processes_again_and_others_keep_theirs() -> None:
+    known = owner(FOUND, KNOWN)
+    assert owner(FOUND, Pods([TRAINER, replace(TRAINER, uid="other", name="other")])) is known
+    assert owner(FOUND, Pods([replace(TRAINER, labels=())])).labels == ()
+
+
+def test_a_pod_in_which_containers_come_and_go_needs_no_more_memory() -> None:
+    pod = replace(TRAINER)
+    for number in range(1000):
+        nested = owner(replace(FOUND, inner_container_id=f"{number:064x}"), Pods([pod]))
+        assert nested.inner_container_id == f"{number:064x}"
+    assert len(pod.named) <= 64
+
+
 @pytest.mark.parametrize(
     ("pods", "allocations", "expected"),
     [

@@ -10,7 +10,7 @@
 {{- if not (has .requestedMode (list "daemonset" "none")) -}}
 {{- include "gpuledger.checkSchedule" . -}}
 {{- end -}}
-{{- if and (eq .mode "cronjob") $v.dialect (without $v.dialect "process" "session") -}}
+{{- if and .jobs $v.dialect (without $v.dialect "process" "session") -}}
 {{- fail (printf "dialect: a CronJob supports only process and session, because the counters of %s need a program that keeps running; set mode to collect or daemonset" (join ", " (without $v.dialect "process" "session"))) -}}
 {{- end -}}
 {{- if and (ne .requestedMode "daemonset") (or $v.serviceMonitor.enabled $v.podMonitor.enabled) -}}
@@ -23,6 +23,9 @@
 {{- fail "serviceMonitor.enabled: a ServiceMonitor needs service.enabled; set it to true, or set podMonitor.enabled instead" -}}
 {{- end -}}
 {{- include "gpuledger.checkTimeouts" . -}}
+{{- if regexMatch "(^|/)(dcgm-exporter|nvidia_gpu_exporter|busybox|prometheus|cuda)$" $v.image.repository -}}
+{{- fail (printf "image.repository: %s is the image of another program, which does not know the flags of gpuledger; remove it, or set the repository of your copy of gpuledger" $v.image.repository) -}}
+{{- end -}}
 {{- if and $v.web.config $v.web.existingSecret -}}
 {{- fail "web.config, web.existingSecret: both contain the web config file; set only one" -}}
 {{- end -}}
@@ -39,21 +42,6 @@
 {{- include "gpuledger.checkPorts" . -}}
 {{- include "gpuledger.checkLabels" . -}}
 {{- include "gpuledger.checkConfig" . -}}
-{{- end -}}
-
-{{/* Rejects requests for GPUs and other extended resources (names with a domain): they would be unavailable to workloads. */}}
-{{- define "gpuledger.checkResources" -}}
-{{- $all := dict "resources" .v.resources "collection.resources" .v.collection.resources -}}
-{{- $all = merge $all (dict "agent.resources" .v.agent.resources "operator.resources" .v.operator.resources) -}}
-{{- range $value, $resources := $all -}}
-{{- range $part, $amounts := $resources -}}
-{{- range $name, $amount := $amounts -}}
-{{- if and (contains "/" $name) (ne (toString $amount) "0") -}}
-{{- fail (printf "%s.%s: %s would make a device unavailable to workloads; gpuledger sees every GPU without requesting one: remove it" $value $part $name) -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
-{{- end -}}
 {{- end -}}
 
 {{/* Rejects labels that override the selectors': the API server refuses a workload if its selector does not match its pods. */}}

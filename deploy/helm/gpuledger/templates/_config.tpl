@@ -30,6 +30,7 @@ textfile.every: textfile.every
 - simulator.seed
 - simulator.speed
 - sysfs
+- systemd_socket
 - web.limits.answer_timeout
 - web.limits.body_size
 - web.limits.connections
@@ -95,6 +96,9 @@ textfile.every: textfile.every
 {{- $timeout := int (include "gpuledger.milliseconds" (default "10s" $monitor.scrapeTimeout)) -}}
 {{- $longest = max $longest (add (int (include "gpuledger.milliseconds" $monitor.interval)) $timeout) -}}
 {{- end -}}
+{{- end -}}
+{{- with and .v.agent.enabled (dig "features" "openAgent" "globalInterval" "" .v.agent.config) -}}
+{{- $longest = max $longest (add (int (include "gpuledger.milliseconds" .)) 10000) -}}
 {{- end -}}
 {{- else if and (eq .mode "collect") (not (contains "." .v.textfile.every)) -}}
 {{/* A file that has a new series as 0 must be there when node_exporter is scraped. The program does the same. */}}

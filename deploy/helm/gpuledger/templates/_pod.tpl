@@ -68,6 +68,38 @@ initContainers:
 {{- with $selector -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
+{{/* Labels of nodes with an NVIDIA GPU, and their value; none: any value. The operator has the same: operator/render/gpu_nodes.py. */}}
+{{- define "gpuledger.gpuNodeLabels" -}}
+{{/* GPU feature discovery, and manually set ones. */ -}}
+- {key: nvidia.com/gpu.present, values: ["true"]}
+- {key: nvidia.com/gpu, values: ["true"]}
+- {key: accelerator}
+{{/* NFD: PCI devices of NVIDIA, by its default labels of class and vendor, and by those of the GPU Operator. */ -}}
+- {key: feature.node.kubernetes.io/pci-10de.present, values: ["true"]}
+- {key: feature.node.kubernetes.io/pci-0300_10de.present, values: ["true"]}
+- {key: feature.node.kubernetes.io/pci-0302_10de.present, values: ["true"]}
+- {key: cloud.google.com/gke-accelerator}
+- {key: k8s.amazonaws.com/accelerator}
+- {key: eks.amazonaws.com/instance-gpu-manufacturer, values: [nvidia]}
+- {key: karpenter.k8s.aws/instance-gpu-manufacturer, values: [nvidia]}
+- {key: kubernetes.azure.com/accelerator, values: [nvidia]}
+{{- end -}}
+
+{{/* true if pods may run on a node with these labels, by nodeSelector or else as a GPU node: (dict "root" $ "labels" labels). */}}
+{{- define "gpuledger.selectsNode" -}}
+{{- $labels := .labels -}}
+{{- $found := or (not (empty .root.v.nodeSelector)) .root.simulated -}}
+{{- range $key, $value := .root.v.nodeSelector -}}
+{{- if ne (toString (get $labels $key)) $value -}}{{- $found = false -}}{{- end -}}
+{{- end -}}
+{{- if not (or .root.v.nodeSelector .root.simulated) -}}
+{{- range include "gpuledger.gpuNodeLabels" .root | fromYamlArray -}}
+{{- if and (hasKey $labels .key) (has (get $labels .key) (default (list (get $labels .key)) .values)) -}}{{- $found = true -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $found -}}true{{- end -}}
+{{- end -}}
+
 {{/* Affinity for the nodes with a GPU: any of the labels in common use. */}}
 {{- define "gpuledger.affinity" -}}
 {{- if .v.affinity -}}
@@ -76,9 +108,9 @@ initContainers:
 nodeAffinity:
   requiredDuringSchedulingIgnoredDuringExecution:
     nodeSelectorTerms:
-      - matchExpressions: [{key: nvidia.com/gpu.present, operator: In, values: ["true"]}]
-      - matchExpressions: [{key: nvidia.com/gpu, operator: In, values: ["true"]}]
-      - matchExpressions: [{key: accelerator, operator: Exists}]
+      {{- range include "gpuledger.gpuNodeLabels" . | fromYamlArray }}
+      - matchExpressions: [{{ merge (dict "operator" (ternary "In" "Exists" (hasKey . "values"))) . | toJson }}]
+      {{- end }}
 {{- end -}}
 {{- end -}}
 

@@ -9,15 +9,23 @@
 {{- $warnings = append $warnings (printf "collection.schedule: '%s' means every %s minutes: cron has no seconds. For intervals in seconds set mode=daemonset, or mode=collect with textfile.every=%ss." $v.collection.schedule $step $step) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (eq .requestedMode "cronjob") (eq .mode "collect") -}}
+{{- if and .jobs (eq .mode "collect") -}}
+{{- $warnings = append $warnings (printf "cronjob.nodes: no GPU nodes are known, so a DaemonSet that runs collect --every %s covers all of them, and the CronJob is suspended. For a CronJob that runs, set cronjob.nodes to the nodes' names, or cronjob.nodeCount to their number." $v.textfile.every) -}}
+{{- else if and (eq .requestedMode "cronjob") (eq .mode "collect") -}}
 {{- $warnings = append $warnings (printf "%d GPU nodes exceed cronjob.maxNodes (%d): the chart created a DaemonSet that runs collect --every %s instead of the CronJob." (len .nodes) (int $v.cronjob.maxNodes) $v.textfile.every) -}}
 {{- else if and (eq .mode "cronjob") .nodes -}}
 {{- $warnings = append $warnings (printf "the CronJob covers the %d current GPU nodes; run helm upgrade after you add GPU nodes." (len .nodes)) -}}
 {{- else if eq .mode "cronjob" -}}
-{{- $warnings = append $warnings (printf "no GPU nodes were found, so each Job has %d pod(s), each on a different node. Set cronjob.nodes to the nodes' names, or cronjob.nodeCount to their number." (int $v.cronjob.nodeCount)) -}}
+{{- $warnings = append $warnings (printf "cronjob.nodeCount: each Job has %d pod(s), each on a different GPU node; change the value when you add GPU nodes." (int $v.cronjob.nodeCount)) -}}
 {{- end -}}
 {{- if gt (len .writers) 1 -}}
 {{- $warnings = append $warnings (printf "gpu-process-exporter and gpu-session-monitoring are both enabled: %s writes one file for both; %s is suspended, but you can create Jobs from it." (first .writers).name (last .writers).name) -}}
+{{- end -}}
+{{- with $v.gpu.devices -}}
+{{- $warnings = append $warnings (printf "gpu.devices: only the GPUs %s are monitored; on nodes with others, those are left out. Former charts ignored this key: remove it to monitor all GPUs." (include "gpuledger.joined" .)) -}}
+{{- end -}}
+{{- with include "gpuledger.nodesWithoutMatch" . -}}
+{{- $warnings = append $warnings . -}}
 {{- end -}}
 {{- if .simulated -}}
 {{- $warnings = append $warnings (printf "source %s: all metrics are simulated or replayed, not measured." $v.source) -}}
@@ -39,6 +47,16 @@
 {{- end -}}
 {{- range $key := list "serviceMonitor" "podMonitor" -}}
 {{- $monitor := get $v $key -}}
+{{- if and $monitor.enabled $monitor.scrapeTimeout (not $monitor.interval) -}}
+{{- $warnings = append $warnings (printf "%s.interval is empty: if your Prometheus has an interval below %s.scrapeTimeout (%s), Prometheus Operator ignores the monitor." $key $key $monitor.scrapeTimeout) -}}
+{{- end -}}
+{{- if and $monitor.enabled (not $monitor.interval) (not (hasKey (include "gpuledger.flatConfig" $ | fromYaml) "energy.zero_hold")) -}}
+{{- $warnings = append $warnings (printf "%s.interval is empty: if your Prometheus has an interval above 20s, set config.energy.zero_hold to it plus its timeout, or the first scrapes of a new node miss short jobs." $key) -}}
+{{- end -}}
+{{- if and $monitor.enabled (or $v.rules.enabled $v.dashboards.enabled) (or (not $monitor.honorLabels) $v.openshift.enabled) -}}
+{{- $why := ternary "is off" "has no effect in OpenShift's monitoring of user workloads" (not $monitor.honorLabels) -}}
+{{- $warnings = append $warnings (printf "%s.honorLabels %s: rules and dashboards then book what owners used to the exporter's pod. Use a Prometheus that honors labels." $key $why) -}}
+{{- end -}}
 {{- if and $monitor.enabled (eq (include "gpuledger.scheme" $) "https") (not $monitor.tlsConfig) -}}
 {{- $warnings = append $warnings (printf "%s.tlsConfig is empty: Prometheus scrapes pods by IP address, so it cannot verify their certificate; set ca and serverName." $key) -}}
 {{- end -}}
@@ -48,6 +66,15 @@
 {{- end -}}
 {{- if and $v.dashboards.enabled (not $v.rules.enabled) -}}
 {{- $warnings = append $warnings "rules.enabled is off: the dashboards need the recording rules for energy, GPU-hours and cost. Set rules.enabled=true, or load deploy/prometheus/rules/recording.yml into Prometheus." -}}
+{{- end -}}
+{{- with and (or $v.rules.enabled $v.dashboards.enabled) (include "gpuledger.omittedAlerts" .) -}}
+{{- $dialects := default "process or session" (include "gpuledger.scrapedDialects" $) -}}
+{{- if $v.rules.enabled -}}
+{{- $warnings = append $warnings (printf "rules: only the dialects %s are scraped. Add native to `dialect` for the recording rules and these alerts: %s." $dialects .) -}}
+{{- end -}}
+{{- if $v.dashboards.enabled -}}
+{{- $warnings = append $warnings (printf "dashboards: only the dialects %s are scraped; without native the panels are empty." $dialects) -}}
+{{- end -}}
 {{- end -}}
 {{- if $v.collection.image -}}
 {{- $warnings = append $warnings "collection.image is ignored; set image.repository and image.tag." -}}
@@ -72,4 +99,18 @@
 {{- $warnings = append $warnings (printf "the values are from another chart version (%s); new keys of %s have their defaults." (default "unknown" .Values.valuesVersion) .Chart.Version) -}}
 {{- end -}}
 {{- toYaml $warnings -}}
+{{- end -}}
+
+{{/* Why no node of the cluster gets a pod; empty if one does, or without an API server (helm template). */}}
+{{- define "gpuledger.nodesWithoutMatch" -}}
+{{- $nodes := (lookup "v1" "Node" "" "").items -}}
+{{- if and $nodes (ne .mode "none") (not .v.affinity) -}}
+{{- $matching := "" -}}
+{{- range $nodes -}}
+{{- if not $matching -}}{{- $matching = include "gpuledger.selectsNode" (dict "root" $ "labels" (default dict .metadata.labels)) -}}{{- end -}}
+{{- end -}}
+{{- if not $matching -}}
+no node gets a pod: none of the {{ len $nodes }} nodes has {{ with .v.nodeSelector }}all labels of nodeSelector ({{ toJson . }}).{{ else }}a label of GPU nodes, which GPU feature discovery or the cloud sets. Label them with nvidia.com/gpu.present=true, or set nodeSelector.{{ end }}
+{{- end -}}
+{{- end -}}
 {{- end -}}

@@ -19,7 +19,9 @@ tcpSocket: {port: metrics}
 {{- else -}}
 httpGet: {path: {{ .path }}, port: metrics, scheme: {{ include "gpuledger.scheme" .root | upper }}}
 {{- end }}
-{{ toYaml .timing }}
+{{- with .timing }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "gpuledger.webConfigSecret" -}}
@@ -30,9 +32,9 @@ httpGet: {path: {{ .path }}, port: metrics, scheme: {{ include "gpuledger.scheme
 {{- end -}}
 {{- end -}}
 
-{{/* Endpoint of a ServiceMonitor or PodMonitor: (dict "root" $ "monitor" values). */}}
+{{/* Endpoint of a ServiceMonitor or PodMonitor: (dict "root" $ "monitor" values "port" name). */}}
 {{- define "gpuledger.endpoint" -}}
-port: metrics
+port: {{ .port }}
 path: {{ .root.v.metricsPath }}
 scheme: {{ include "gpuledger.scheme" .root }}
 honorLabels: {{ .monitor.honorLabels }}

@@ -16,6 +16,7 @@ from gpuledger.agent.relabel.rules import LABEL_NAME, RelabelRules
 from gpuledger.agent.scrape.loop import ReceiverRouting
 from gpuledger.agent.scrape.series_labels import WriteRelabeling
 from gpuledger.host.yaml_nodes import YamlNode, read_yaml_root
+from gpuledger.model.errors import UsageError, collect_errors, raise_errors
 
 
 @dataclass(kw_only=True)
@@ -31,16 +32,26 @@ def read_agent_config(
 ) -> AgentConfig:
     """Parse the file. Paths in it are relative to its folder; the files at them are not read yet.
 
-    Raises UsageError with one line that names the file, the key path and what is expected.
+    Raises UsageError with one line that names the file, and of each error the key path and what is expected.
     """
     sections = read_yaml_root(file, "configuration").section(("features", "global", "remote_write"))
-    features = sections["features"].section(("openAgent",))
-    external = _external_labels(sections["global"].section(("external_labels",))["external_labels"])
-    found = read_open_agent(features["openAgent"], ClientAuthReader(file.parent, environment, secrets))
-    receivers = read_receivers(sections["remote_write"], file.parent)
-    if not receivers:
-        raise sections["remote_write"].error("is empty: expected at least one receiver with a url")
-    return AgentConfig(receivers=receivers, routing=route_receivers(receivers, external), **vars(found))
+    errors: list[UsageError] = []
+    external: tuple[tuple[str, str], ...] = ()
+    found = OpenAgentConfig()
+    receivers: tuple[ReceiverSettings, ...] = ()
+    with collect_errors(errors):
+        external = _external_labels(sections["global"].section(("external_labels",))["external_labels"])
+    with collect_errors(errors):
+        open_agent = sections["features"].section(("openAgent",))["openAgent"]
+        found = read_open_agent(open_agent, ClientAuthReader(file.parent, environment, secrets))
+    with collect_errors(errors):
+        receivers = read_receivers(sections["remote_write"], file.parent)
+        if not receivers:
+            raise sections["remote_write"].error("is empty: expected at least one receiver with a url")
+    with collect_errors(errors):
+        routing = route_receivers(receivers, external)
+    raise_errors(errors, f"{file}: ")
+    return AgentConfig(receivers=receivers, routing=routing, **vars(found))
 
 
 def route_receivers(

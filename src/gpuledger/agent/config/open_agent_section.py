@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from gpuledger.agent.config.client_auth import ClientAuthReader
 from gpuledger.agent.discovery.addresses import ADDRESS, PATH, SCHEME, build_target, parse_address
@@ -16,8 +15,10 @@ from gpuledger.agent.scrape.series_labels import LabelLimits
 from gpuledger.agent.scrape.settings import AHEAD_LIMIT, BODY_LIMIT, ScrapeSettings, Target
 from gpuledger.host.yaml_nodes import YamlNode
 from gpuledger.kubernetes.objects import LabelExpression, LabelSelector, NamespaceSelector
-from gpuledger.model.errors import unknown_name_error
+from gpuledger.model.errors import UsageError, collect_errors, raise_errors, unknown_name_error
 from gpuledger.model.settings import binary_size, boolean, choice, duration, integer
+
+T = TypeVar("T")
 
 _SELECTOR_KEYS: Final = ("matchLabels", "matchExpressions")
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -110,6 +111,8 @@ _ENDPOINT_KEYS: Final = (
     *("honorLabels", "honorTimestamps", "timestampAheadLimit", "metricRelabelConfigs"),
     *("bodySizeLimit", "sampleLimit", "labelLimit", "labelNameLengthLimit", "labelValueLengthLimit"),
 )
+_EVERYWHERE: Final = NamespaceSelector()
+_EVERY_LABEL: Final = LabelSelector()
 _count: Final = integer(0, 10**9)
 _interval: Final = duration(lowest=0.1)
 _ahead_limit: Final = duration()
@@ -124,6 +127,8 @@ class _Common:
     path: str
     extra_metrics: bool
     access: ClientAuthReader
+    # Names of selections, which are unique.
+    names: set[str] = field(default_factory=set)
 
 
 @dataclass(kw_only=True)
@@ -140,7 +145,7 @@ class OpenAgentConfig:
 
 
 def read_open_agent(node: YamlNode, access: ClientAuthReader) -> OpenAgentConfig:
-    """Parse the section. Raises UsageError naming the key and the remedy."""
+    """Parse the section. Raises UsageError naming each wrong key and the remedy."""
     found = OpenAgentConfig()
     if node.absent:
         return found
@@ -155,77 +160,143 @@ def read_open_agent(node: YamlNode, access: ClientAuthReader) -> OpenAgentConfig
         keys["extraScrapeMetrics"].parse(boolean, False),
         access,
     )
+    automatic = keys["autoTargets"].parse(boolean, keys["targets"].absent)
+    if automatic:
+        common.names.update(name for name, *_ in KNOWN_EXPORTERS)
+    errors: list[UsageError] = []
     for element in keys["targets"].elements():
-        _read_target(element, common, found)
-    if keys["autoTargets"].parse(boolean, keys["targets"].absent):
+        with collect_errors(errors):
+            _read_target(element, common, found)
+    if automatic:
         timeout = min(_DEFAULT_TIMEOUT, common.interval)
         settings = ScrapeSettings(interval=common.interval, timeout=timeout, honor_labels=True)
         found.selections += known_exporter_selections(settings, common.path)
         found.automatic = keys["autoTargets"].absent
-    for name, number in Counter(selection.name for selection in found.selections).items():
-        if number > 1:
-            raise keys["targets"].error(f"duplicate targetName {name}; each must be unique")
+    raise_errors(errors)
     return found
 
 
+# An endpoint as written, its keys, and its settings.
+_ReadEndpoint = tuple[YamlNode, Mapping[str, YamlNode], EndpointSettings]
+
+
 def _read_target(node: YamlNode, common: _Common, found: OpenAgentConfig) -> None:
+    """Add a target to `found`. Raises UsageError naming each wrong key; then nothing is added."""
     keys = node.section(_TARGET_KEYS)
-    name = keys["targetName"].text()
-    if not name:
-        raise keys["targetName"].error("is missing: it becomes the job label")
-    kind = keys["type"].text()
-    if kind not in (STATIC, *_DISCOVERED_TYPES):
-        raise keys["type"].error(str(unknown_name_error("type", kind, (STATIC, *_DISCOVERED_TYPES))))
-    rules = read_relabel_rules(keys["relabelConfigs"])
-    below = read_relabel_rules(keys["metricRelabelConfigs"])
-    sections = [element.section(_ENDPOINT_KEYS) for element in keys["endpoints"].elements()]
-    endpoints = [_endpoint(section, common, below) for section in sections]
-    if not keys["enabled"].parse(boolean, True):
-        return
-    if not endpoints:
-        expected = "address" if kind == STATIC else "port"
-        raise keys["endpoints"].error(f"is empty: expected at least one {expected}")
-    if kind != STATIC:
-        found.selections.append(_selection(name, kind, keys, rules, endpoints))
-        for section in sections:
-            _check_discovered(section)
-        return
-    for selector in ("namespaceSelector", "selector", "jobLabel"):
-        if not keys[selector].absent:
-            raise keys[selector].error(f"has no effect for {STATIC}; remove it")
-    for element, section, endpoint in zip(keys["endpoints"].elements(), sections, endpoints, strict=True):
+    errors: list[UsageError] = []
+    name = _attempt(errors, lambda: _target_name(keys["targetName"]), "")
+    kind = _attempt(errors, lambda: _target_type(keys["type"]), "")
+    enabled = _attempt(errors, lambda: keys["enabled"].parse(boolean, True), True)
+    rules = _relabel_rules(errors, keys["relabelConfigs"])
+    below = _relabel_rules(errors, keys["metricRelabelConfigs"])
+    elements: list[YamlNode] = _attempt(errors, keys["endpoints"].elements, [])
+    endpoints: list[_ReadEndpoint] = []
+    for element in elements:
+        with collect_errors(errors):
+            section = element.section(_ENDPOINT_KEYS)
+            own = _relabel_rules(errors, section["metricRelabelConfigs"])
+            both = RelabelRules((*below.rules, *own.rules))
+            endpoints.append((element, section, _endpoint(section, common, both)))
+    targets: list[Target | None] = []
+    selections: list[Selection] = []
+    if enabled and kind:
+        with collect_errors(errors):
+            if not elements:
+                expected = "address" if kind == STATIC else "port"
+                raise keys["endpoints"].error(f"is empty: expected at least one {expected}")
+        with collect_errors(errors):
+            if kind == STATIC:
+                targets = _static_targets(name, rules, keys, endpoints)
+            else:
+                selections = [_selection(name, kind, keys, rules, endpoints, common.names)]
+    raise_errors(errors)
+    common.names.update(selection.name for selection in selections)
+    found.selections += selections
+    found.targets += [target for target in targets if target is not None]
+    found.dropped += targets.count(None)
+
+
+def _attempt(errors: list[UsageError], read: Callable[[], T], default: T) -> T:
+    """The value that `read` returns; `default` if it raises an error, which is collected."""
+    try:
+        return read()
+    except UsageError as error:
+        errors += error.errors
+        return default
+
+
+def _relabel_rules(errors: list[UsageError], node: YamlNode) -> RelabelRules:
+    return _attempt(errors, lambda: read_relabel_rules(node), RelabelRules())
+
+
+def _target_name(node: YamlNode) -> str:
+    if not (name := node.text()):
+        raise node.error("is missing: it becomes the job label")
+    return name
+
+
+def _target_type(node: YamlNode) -> str:
+    if (kind := node.text()) not in (STATIC, *_DISCOVERED_TYPES):
+        raise node.error(str(unknown_name_error("type", kind, (STATIC, *_DISCOVERED_TYPES))))
+    return kind
+
+
+def _static_targets(
+    name: str, rules: RelabelRules, keys: Mapping[str, YamlNode], endpoints: Iterable[_ReadEndpoint]
+) -> list[Target | None]:
+    """The targets of fixed addresses; None for each that relabeling drops."""
+    found: list[Target | None] = []
+    errors = [
+        keys[selector].error(f"has no effect for {STATIC}; remove it")
+        for selector in ("namespaceSelector", "selector", "jobLabel")
+        if not keys[selector].absent
+    ]
+    for element, section, endpoint in endpoints:
         if endpoint.add_node_label:
-            raise section["addNodeLabel"].error("the node of a static address is unknown; remove it")
+            errors.append(section["addNodeLabel"].error("the node of a static address is unknown; remove it"))
         try:
             address = _static_address(section, endpoint)
             labels = {"job": name, ADDRESS: address, SCHEME: endpoint.scheme, PATH: endpoint.path}
-            target = build_target(name, labels, endpoint.params, rules, endpoint.settings)
+            found.append(build_target(name, labels, endpoint.params, rules, endpoint.settings))
+        except UsageError as error:
+            errors.append(error)
         except ValueError as error:
-            raise element.error(str(error)) from None
-        if target is None:
-            found.dropped += 1
-        else:
-            found.targets.append(target)
+            errors.append(element.error(str(error)))
+    raise_errors(errors)
+    return found
 
 
 def _selection(
-    name: str, kind: str, keys: Mapping[str, YamlNode], rules: RelabelRules, endpoints: list[EndpointSettings]
+    name: str,
+    kind: str,
+    keys: Mapping[str, YamlNode],
+    rules: RelabelRules,
+    endpoints: Sequence[_ReadEndpoint],
+    taken: Container[str],
 ) -> Selection:
-    if not keys["selector"].mapping:
-        raise keys["selector"].error("is missing: set matchLabels or matchExpressions; {} selects everything")
-    return Selection(
-        name,
-        kind,
-        read_namespace_selector(keys["namespaceSelector"]),
-        read_selector(keys["selector"]),
-        tuple(endpoints),
-        rules,
-        keys["jobLabel"].text(),
-    )
+    """What a PodMonitor or ServiceMonitor selects. `taken` are the names of other selections."""
+    errors: list[UsageError] = []
+    for _, section, _ in endpoints:
+        with collect_errors(errors):
+            _check_discovered(section)
+    with collect_errors(errors):
+        if name in taken:
+            raise keys["targetName"].error(f"duplicate targetName {name}; each must be unique")
+    with collect_errors(errors):
+        if not keys["selector"].mapping:
+            raise keys["selector"].error(
+                "is missing: set matchLabels or matchExpressions; {} selects everything"
+            )
+    namespaces = _attempt(errors, lambda: read_namespace_selector(keys["namespaceSelector"]), _EVERYWHERE)
+    selector = _attempt(errors, lambda: read_selector(keys["selector"]), _EVERY_LABEL)
+    label = _attempt(errors, keys["jobLabel"].text, "")
+    raise_errors(errors)
+    settings = tuple(endpoint for _, _, endpoint in endpoints)
+    return Selection(name, kind, namespaces, selector, settings, rules, label)
 
 
 def _endpoint(keys: Mapping[str, YamlNode], common: _Common, rules: RelabelRules) -> EndpointSettings:
-    """Parse one entry of `endpoints`, except for its address."""
+    """Parse one entry of `endpoints`, except for its address and relabeling, which is `rules`."""
     tls = common.access.tls(keys["tlsConfig"])
     login = common.access.login(keys["basicAuth"], keys["authorization"])
     interval = keys["interval"].parse(_interval, common.interval)
@@ -234,7 +305,6 @@ def _endpoint(keys: Mapping[str, YamlNode], common: _Common, rules: RelabelRules
         raise keys["timeout"].error(f"is longer than the interval of {interval:g} s")
     encrypted = keys["port"].text() == "https" or not keys["tlsConfig"].absent
     scheme = keys["scheme"].parse(choice("http", "https"), "https" if encrypted else "http")
-    own = read_relabel_rules(keys["metricRelabelConfigs"])
     settings = ScrapeSettings(
         interval=interval,
         timeout=timeout,
@@ -248,7 +318,7 @@ def _endpoint(keys: Mapping[str, YamlNode], common: _Common, rules: RelabelRules
             keys["labelNameLengthLimit"].parse(_count, 0),
             keys["labelValueLengthLimit"].parse(_count, 0),
         ),
-        metric_relabeling=RelabelRules((*rules.rules, *own.rules)),
+        metric_relabeling=rules,
         tls=tls,
         login=login,
         follow_redirects=keys["followRedirects"].parse(boolean, True),

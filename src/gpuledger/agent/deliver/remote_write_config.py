@@ -21,7 +21,7 @@ from gpuledger.agent.deliver.settings import (
 )
 from gpuledger.host.yaml_nodes import YamlNode, exclusive_key, parse_tls_versions, resolve_path
 from gpuledger.http.hosts import host_field, parse_server_name
-from gpuledger.model.errors import UsageError
+from gpuledger.model.errors import UsageError, collect_errors, raise_errors
 from gpuledger.model.settings import binary_size, boolean, choice, duration, integer
 
 _KEYS: Final = (
@@ -86,16 +86,20 @@ _QUEUE: Final[dict[str, Callable[[object], Any]]] = {
 def read_receivers(node: YamlNode, folder: Path) -> tuple[ReceiverSettings, ...]:
     """Parse a `remote_write` list. Paths are relative to `folder`; their files are not read yet.
 
-    Raises UsageError with one line that names the file, the key path and what is expected, without secrets.
+    Raises UsageError with one line that names the file, and of each bad receiver the key path and what is
+    expected, without secrets.
     """
     found: dict[str, ReceiverSettings] = {}
+    errors: list[UsageError] = []
     for element in node.elements():
-        receiver = _parse_receiver(element, folder)
-        if receiver.name in found:
-            raise element.error(
-                f"duplicate receiver name {receiver.name!r}; each receiver needs a unique name for its queue"
-            )
-        found[receiver.name] = receiver
+        with collect_errors(errors):
+            receiver = _parse_receiver(element, folder)
+            if receiver.name in found:
+                raise element.error(
+                    f"duplicate receiver name {receiver.name!r}; each needs a unique name for its queue"
+                )
+            found[receiver.name] = receiver
+    raise_errors(errors)
     return tuple(found.values())
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from gpuledger.agent.relabel.rules import ACTIONS, LABEL_NAME, RelabelRule, RelabelRules, compile_re2
 from gpuledger.host.yaml_nodes import YamlNode
-from gpuledger.model.errors import unknown_name_error
+from gpuledger.model.errors import UsageError, collect_errors, raise_errors, unknown_name_error
 from gpuledger.model.settings import integer
 
 _USUAL: Final = RelabelRule()
@@ -23,8 +23,14 @@ _TEMPLATE: Final = r"(?:(?:[a-zA-Z_]|\$(?:\{\w+\}|\w+))+\w*)+"
 
 
 def read_relabel_rules(node: YamlNode) -> RelabelRules:
-    """Parse a list of rules; empty if it is absent. Raises UsageError naming the key and the problem."""
-    return RelabelRules(_rule(element) for element in node.elements())
+    """Parse a list of rules; empty if it is absent. Raises UsageError naming the keys and the problems."""
+    rules: list[RelabelRule] = []
+    errors: list[UsageError] = []
+    for element in node.elements():
+        with collect_errors(errors):
+            rules.append(_rule(element))
+    raise_errors(errors)
+    return RelabelRules(rules)
 
 
 def _rule(node: YamlNode) -> RelabelRule:

@@ -20,7 +20,7 @@ from gpuledger.model import quantities as q
 from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.node_state import NodeState
-from gpuledger.model.quantities import Level
+from gpuledger.model.quantities import Level, Quantity
 from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.xids import XID_MEANINGS
 
@@ -73,6 +73,11 @@ def _can_read_events(snapshot: Snapshot, uuid: str) -> bool:
 
 
 _NO_LABELS: Mapping[str, str] = {}
+_LONGEST_START = 15.0
+
+
+def _quantities_of(columns: Iterable[Column]) -> frozenset[Quantity]:
+    return frozenset(quantity for column in columns for quantity in column.field.quantities)
 
 
 class _Metric:
@@ -101,15 +106,14 @@ class DcgmDialect:
         self._metrics = [_Metric(column, settings.schema) for column in metrics]
         self._layout = LabelLayout(settings, labels, hostname)
         self.specs = self._specs(self._layout.full_shape(holder_label_names(settings)))
-        self.required_quantities = frozenset(
-            quantity for column in collectors.columns for quantity in column.field.quantities
-        )
+        self.required_quantities = _quantities_of(collectors.columns)
+        self._label_quantities = _quantities_of(labels)
         # Cached: the set of labels rarely changes (new MIG instances, the first pod).
         self._last: tuple[LabelShape, tuple[FamilySpec, ...]] | None = None
 
     def families(self, state: NodeState) -> Iterable[Family]:
-        """Returns the families of one NodeState; none without a Snapshot."""
-        if state.snapshot is None:
+        """Returns the families of one NodeState; none without a Snapshot, or before all labels are known."""
+        if state.snapshot is None or not self._knows_labels(state, state.snapshot):
             return ()
         shape, devices = self._layout.lay_out(
             state.snapshot, holder_labels(state, state.snapshot, self._settings)
@@ -121,6 +125,15 @@ class DcgmDialect:
         for device in devices:
             self._add_device(state, state.snapshot, device, shape, families)
         return families
+
+    def _knows_labels(self, state: NodeState, snapshot: Snapshot) -> bool:
+        """Whether the labels are those of later pages: a label that appears later makes each series new.
+
+        The first answer about Allocations is not awaited for longer than a scrape interval.
+        """
+        is_starting = state.unix - state.health.started < _LONGEST_START
+        awaits_pods = not snapshot.allocations_complete and is_starting
+        return state.has_read(self._label_quantities) and not awaits_pods
 
     def _specs(self, shape: LabelShape) -> tuple[FamilySpec, ...]:
         return tuple(self._spec(metric, shape) for metric in self._metrics)

@@ -221,6 +221,8 @@ HEALTH: Final = Field(
 
 ERRORS: Final = (
     XID,
+    scaled(237, "PCIE_LINK_GEN", "", q.PCIE_GENERATION, "Generation of the PCIe link now"),
+    scaled(238, "PCIE_LINK_WIDTH", "", q.PCIE_WIDTH, "Lanes of the PCIe link now", scale=s.COUNT),
     _errors(202, "PCIE_REPLAY_COUNTER", "PCIE_REPLAY_TOTAL", q.PCIE_REPLAYS, "PCIe replays"),
     _errors(310, "ECC_SBE_VOL_TOTAL", "", q.ECC_CORRECTED_VOLATILE, "Corrected ECC errors since driver load"),
     _errors(

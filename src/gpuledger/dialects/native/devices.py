@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpuledger.model.devices import Device, Instance
 from gpuledger.model.family import Family, declare_family
+from gpuledger.model.gpu_problems import judge_gpu
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import PROFILING
+from gpuledger.model.session import ThrottleRow
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.xids import XID_MEANINGS
 
@@ -40,6 +42,13 @@ UP = declare_family(
     DEVICE_LABELS,
     "every NVML call of the tick",
 )
+DOWN = declare_family(
+    "gpuledger_device_down",
+    "1 for each device that is down, with the reason as the driver names it: GPU_IS_LOST, RESET_REQUIRED, "
+    "NO_PERMISSION; empty if it gives none.",
+    (*DEVICE_LABELS, "reason"),
+    "the error that made it down",
+)
 MIG_ENABLED = declare_family(
     "gpuledger_device_mig_enabled",
     "1 if MIG mode is enabled, else 0.",
@@ -66,6 +75,13 @@ FIELD_SUPPORTED = declare_family(
     (*DEVICE_LABELS, "field", "reason"),
     "NVML_ERROR_NOT_SUPPORTED",
 )
+DEGRADED = declare_family(
+    "gpuledger_device_degraded",
+    "1 if something is wrong with the GPU, by reason, 0 if not; absent where the driver does not report it. "
+    "/health and the page say what to do.",
+    ("uuid", "reason"),
+    "recovery action, remapped rows, retired pages, ECC, PCIe link, NVLink, throttling",
+)
 XIDS = declare_family(
     "gpuledger_device_xid_errors_total",
     "Xid errors since the program started, by Xid; 0 for the first Xid of a number until energy.zero_hold "
@@ -89,10 +105,12 @@ XID_INFO = declare_family(
 SPECS = (
     INFO,
     UP,
+    DOWN,
     MIG_ENABLED,
     MODULE_ENERGY,
     SM_RATIO,
     FIELD_SUPPORTED,
+    DEGRADED,
     XIDS,
     XID_TIME,
     XID_INFO,
@@ -114,6 +132,7 @@ def device_families(state: NodeState) -> Iterator[Family]:
         yield _infos(state.snapshot)
         yield from _states(state.snapshot)
         yield Family(SM_RATIO, dict(state.ledger.sm_ratios.items()))
+        yield _degraded(state.snapshot, state.ledger.throttling)
     yield from _xids(state)
 
 
@@ -141,17 +160,29 @@ def _infos(snapshot: Snapshot) -> Family:
 
 
 def _states(snapshot: Snapshot) -> Iterable[Family]:
-    up, mig, supported, module = (Family(spec) for spec in (UP, MIG_ENABLED, FIELD_SUPPORTED, MODULE_ENERGY))
+    up, down, mig, supported, module = (
+        Family(spec) for spec in (UP, DOWN, MIG_ENABLED, FIELD_SUPPORTED, MODULE_ENERGY)
+    )
     for reading in snapshot.readings:
         where = device_labels(reading.device)
         up.add(int(reading.up), *where)
+        down.add(None if reading.up else 1, *where, reading.down_reason)
         if reading.up and not isinstance(reading.device, Instance):
             mig.add(int(reading.mig_enabled), reading.device.uuid)
             module.add(1 if reading.counts_module_energy else None, reading.device.uuid)
         for key, is_supported in reading.supported.items():
             reason = "" if is_supported else _REASONS.get(key, "driver")
             supported.add(int(is_supported), *where, key, reason)
-    return up, mig, module, supported
+    return up, down, mig, module, supported
+
+
+def _degraded(snapshot: Snapshot, throttling: Mapping[str, tuple[ThrottleRow, ...]]) -> Family:
+    family = Family(DEGRADED)
+    for reading in snapshot.readings:
+        uuid = reading.device.uuid
+        for reason, problem in judge_gpu(reading, throttling.get(uuid, ())).items():
+            family.add(int(problem is not None), uuid, reason)
+    return family
 
 
 def _xids(state: NodeState) -> Iterable[Family]:

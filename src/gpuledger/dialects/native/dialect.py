@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from gpuledger.dialects.native import devices, gpu_time, node, owners, processes, quantity_metrics
 from gpuledger.dialects.native import ledger as sessions
 from gpuledger.model.family import Family, declare_family, single_sample_family
+from gpuledger.model.gpu_problems import PROBLEM_QUANTITIES
 from gpuledger.model.node_state import NodeState
 
 PAUSED = declare_family(
@@ -48,7 +49,7 @@ class NativeDialect:
     """Families of devices, processes and the node, which join on `uuid` and `mig_instance`."""
 
     name = "native"
-    required_quantities = quantity_metrics.REQUIRED_QUANTITIES
+    required_quantities = quantity_metrics.REQUIRED_QUANTITIES | PROBLEM_QUANTITIES
     specs = (
         *devices.SPECS,
         *quantity_metrics.SPECS,
@@ -61,8 +62,8 @@ class NativeDialect:
         *SPECS,
     )
 
-    def __init__(self, version: str, price: gpu_time.PriceOf = gpu_time.no_price) -> None:
-        """`price` returns the price of an hour of the whole GPU for a device."""
+    def __init__(self, version: str, price: gpu_time.PriceOf | None = None) -> None:
+        """`price` returns the price of an hour of the whole GPU for a device; None without prices."""
         self._version = version
         self._price = price
 

@@ -59,11 +59,7 @@ SPECS = (GPU_SECONDS, WATCHED, GPU_PENDING, GPU_CLOSED, BOOKS, PRICE)
 PriceOf = Callable[[Device, float], float | None]
 
 
-def no_price(_device: Device, _unix: float) -> None:
-    """Without a price list, nothing has a price."""
-
-
-def time_families(state: NodeState, price: PriceOf) -> Iterator[Family]:
+def time_families(state: NodeState, price: PriceOf | None) -> Iterator[Family]:
     """Yields the families of GPU time; all but the price have samples even without a Snapshot."""
     time = state.ledger.time
     yield Family(GPU_SECONDS, {row.labels: row.microseconds / 1e6 for row in time.rows})
@@ -72,7 +68,7 @@ def time_families(state: NodeState, price: PriceOf) -> Iterator[Family]:
     yield amounts_by_gpu(GPU_CLOSED, time.closed, 1_000_000)
     yield Family(BOOKS, {(time.basis,): 1})
     prices, snapshot = Family(PRICE), state.snapshot
-    if snapshot is not None:
+    if snapshot is not None and price is not None:
         for reading in snapshot.readings:
             prices.add(price(reading.device, snapshot.unix), *device_labels(reading.device))
     yield prices

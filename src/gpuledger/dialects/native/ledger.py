@@ -43,7 +43,15 @@ STATE_SECONDS = declare_family(
     "ledger",
 )
 
-SPECS = (OPEN, CLOSED, DURATION, STATE, STATE_SECONDS)
+ZERO_HOLD = declare_family(
+    "gpuledger_zero_hold_seconds",
+    "New counters are exported as 0 for this long, so that increase() counts their first value: "
+    "energy.zero_hold, or longer if a client scrapes less often.",
+    (),
+    "ledger",
+)
+
+SPECS = (OPEN, CLOSED, DURATION, STATE, STATE_SECONDS, ZERO_HOLD)
 STATES = ("active", "held", "idle", "unknown")
 
 
@@ -66,6 +74,7 @@ def session_families(state: NodeState) -> Iterator[Family]:
         STATE_SECONDS,
         {key: 0.0 if key[:2] in ledger.new_devices else found for key, found in ledger.state_seconds.items()},
     )
+    yield Family(ZERO_HOLD, {} if ledger.zero_hold is None else {(): ledger.zero_hold})
 
 
 _COUNTER = "the GPU's energy counter (NVML field 83), or integrated power if there is none"

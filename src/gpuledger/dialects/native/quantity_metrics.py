@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from gpuledger.dialects.native.devices import DEVICE_LABELS, device_labels
 from gpuledger.model import quantities as q
+from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec, declare_family
 from gpuledger.model.quantities import Level, Quantity
-from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.snapshot import Snapshot, nvlinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,29 @@ _REMAPPED = declare_family(
 _THROTTLED = declare_family(
     "gpuledger_device_throttled_seconds_total",
     "Time for which the clocks were reduced since driver load, by reason: power, thermal, sync_boost, "
-    "board_limit, low_utilization (the GPU has little to do) or reliability.",
+    "board_limit, low_utilization (the GPU has little to do) or reliability; software_thermal, "
+    "hardware_thermal and power_brake overlap with these.",
     ("uuid", "reason"),
-    "NVML fields 74, 75, 76, 77, 78 and 79",
+    "NVML fields 74, 75, 76, 77, 78, 79, 269, 270 and 271",
 )
 _REPLAYS = declare_family(
     "gpuledger_device_pcie_replays_total",
     "PCIe replays of the GPU.",
     ("uuid",),
-    "nvmlDeviceGetPcieReplayCounter",
+    "NVML field 94, else nvmlDeviceGetPcieReplayCounter",
+)
+
+_NVLINK = declare_family(
+    "gpuledger_device_nvlink_bytes_total",
+    "Bytes of payload that the GPU sent and received over all its NVLinks since driver load.",
+    ("uuid", "direction"),
+    "NVML fields 138 and 139",
+)
+_NVLINK_ERRORS = declare_family(
+    "gpuledger_device_nvlink_errors_total",
+    "Errors of all NVLinks of the GPU by type: crc_flit, crc_data, replay or recovery.",
+    ("uuid", "type"),
+    "NVML fields 38, 45, 52 and 59",
 )
 
 QUANTITY_METRICS = (
@@ -137,7 +152,7 @@ QUANTITY_METRICS = (
         "power_limit_max_watts",
         q.POWER_LIMIT_MAX,
         "Highest power limit that can be set.",
-        "nvmlDeviceGetPowerManagementLimitConstraints",
+        "NVML field 188, else nvmlDeviceGetPowerManagementLimitConstraints",
     ),
     _gauge("temperature_celsius", q.TEMPERATURE, "Temperature of the GPU.", "nvmlDeviceGetTemperature"),
     _gauge(
@@ -165,6 +180,48 @@ QUANTITY_METRICS = (
     QuantityMetric(_PCIE, q.PCIE_TX, "transmit"),
     QuantityMetric(_PCIE, q.PCIE_RX, "receive"),
     QuantityMetric(_REPLAYS, q.PCIE_REPLAYS),
+    _gauge(
+        "pcie_link_generation",
+        q.PCIE_GENERATION,
+        "Current generation of the PCIe link; an idle GPU lowers it to save power.",
+        "nvmlDeviceGetCurrPcieLinkGeneration",
+    ),
+    _gauge(
+        "pcie_link_generation_max",
+        q.PCIE_GENERATION_MAX,
+        "Highest PCIe generation that the GPU and its slot can use together.",
+        "nvmlDeviceGetMaxPcieLinkGeneration",
+    ),
+    _gauge(
+        "pcie_link_generation_gpu_max",
+        q.PCIE_GENERATION_GPU_MAX,
+        "Highest PCIe generation of the GPU itself, in any slot.",
+        "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+    ),
+    _gauge(
+        "pcie_link_width",
+        q.PCIE_WIDTH,
+        "Current number of PCIe lanes.",
+        "nvmlDeviceGetCurrPcieLinkWidth",
+    ),
+    _gauge(
+        "pcie_link_width_max",
+        q.PCIE_WIDTH_MAX,
+        "Highest number of PCIe lanes that the GPU and its slot can use together.",
+        "nvmlDeviceGetMaxPcieLinkWidth",
+    ),
+    _gauge(
+        "nvlink_speed_bytes_per_second",
+        q.NVLINK_SPEED,
+        "Data rate of which one NVLink is capable, in each direction.",
+        "NVML field 90",
+    ),
+    QuantityMetric(_NVLINK, q.NVLINK_TX, "transmit"),
+    QuantityMetric(_NVLINK, q.NVLINK_RX, "receive"),
+    QuantityMetric(_NVLINK_ERRORS, q.NVLINK_CRC_FLIT_ERRORS, "crc_flit"),
+    QuantityMetric(_NVLINK_ERRORS, q.NVLINK_CRC_DATA_ERRORS, "crc_data"),
+    QuantityMetric(_NVLINK_ERRORS, q.NVLINK_REPLAY_ERRORS, "replay"),
+    QuantityMetric(_NVLINK_ERRORS, q.NVLINK_RECOVERY_ERRORS, "recovery"),
     QuantityMetric(_ECC, q.ECC_CORRECTED, "corrected"),
     QuantityMetric(_ECC, q.ECC_UNCORRECTED, "uncorrected"),
     QuantityMetric(_VOLATILE_ECC, q.ECC_CORRECTED_VOLATILE, "corrected"),
@@ -189,6 +246,9 @@ QUANTITY_METRICS = (
     QuantityMetric(_THROTTLED, q.BOARD_LIMIT_VIOLATION, "board_limit", _NANOSECONDS),
     QuantityMetric(_THROTTLED, q.LOW_UTILIZATION_VIOLATION, "low_utilization", _NANOSECONDS),
     QuantityMetric(_THROTTLED, q.RELIABILITY_VIOLATION, "reliability", _NANOSECONDS),
+    QuantityMetric(_THROTTLED, q.SOFTWARE_THERMAL_TIME, "software_thermal", _NANOSECONDS),
+    QuantityMetric(_THROTTLED, q.HARDWARE_THERMAL_TIME, "hardware_thermal", _NANOSECONDS),
+    QuantityMetric(_THROTTLED, q.POWER_BRAKE_TIME, "power_brake", _NANOSECONDS),
     _gauge(
         "recovery_action",
         q.RECOVERY_ACTION,
@@ -198,8 +258,17 @@ QUANTITY_METRICS = (
     ),
 )
 
-REQUIRED_QUANTITIES = frozenset(metric.quantity for metric in QUANTITY_METRICS)
-SPECS = tuple(dict.fromkeys(metric.spec for metric in QUANTITY_METRICS))
+_NVLINK_UP = declare_family(
+    "gpuledger_device_nvlink_up",
+    "1 for each NVLink of the GPU that is up, 0 if it is down; absent if its state is unknown.",
+    ("uuid", "link"),
+    "NVML field 165, else nvmlDeviceGetNvLinkState",
+)
+
+REQUIRED_QUANTITIES = frozenset(
+    {metric.quantity for metric in QUANTITY_METRICS} | {q.NVLINKS_UP, q.NVLINKS_DOWN}
+)
+SPECS = (*dict.fromkeys(metric.spec for metric in QUANTITY_METRICS), _NVLINK_UP)
 
 
 def quantity_families(snapshot: Snapshot) -> Iterable[Family]:
@@ -216,4 +285,14 @@ def quantity_families(snapshot: Snapshot) -> Iterable[Family]:
             if value is not None:
                 on = where if metric.quantity.level is Level.INSTANCE else where[:1]
                 family.add(value if metric.per_unit == 1 else value / metric.per_unit, *on, *label)
-    return families.values()
+    return (*families.values(), _links(snapshot))
+
+
+def _links(snapshot: Snapshot) -> Family:
+    family = Family(_NVLINK_UP)
+    for reading in snapshot.readings:
+        if not isinstance(reading.device, Instance):
+            up = nvlinks(reading, q.NVLINKS_UP) or ()
+            for link in sorted({*up, *(nvlinks(reading, q.NVLINKS_DOWN) or ())}):
+                family.add(int(link in up), reading.device.uuid, str(link))
+    return family

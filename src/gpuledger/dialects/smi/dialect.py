@@ -80,6 +80,9 @@ def _last_success(collectors: list[CollectorHealth]) -> float | None:
 _OWN = (GPU_INFO, *processes.SPECS, *hardware.SPECS, *SPECS)
 
 
+_COLUMNS_ONLY = frozenset({COLUMNS})
+
+
 class SmiDialect:
     """Exports nvidia-smi's columns if the source has them, else the same fields computed from quantities."""
 
@@ -100,7 +103,8 @@ class SmiDialect:
         return list(self._families(state))
 
     def _families(self, state: NodeState) -> Iterator[Family]:
-        if state.snapshot is not None:
+        # Before columns are read, a page would have the labels of computed fields.
+        if state.snapshot is not None and state.has_read(_COLUMNS_ONLY):
             yield from self._columns.families(state.snapshot)
             if self._settings.compute_apps:
                 yield from processes.process_families(state, state.snapshot)

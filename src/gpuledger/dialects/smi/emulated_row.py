@@ -72,6 +72,12 @@ def _recovery_action(value: float) -> str:
 _FIELDS: Final[tuple[tuple[str, Quantity, Formatter], ...]] = (
     ("persistence_mode", q.PERSISTENCE_MODE, _enabled),
     ("gpu_recovery_action", q.RECOVERY_ACTION, _recovery_action),
+    ("pcie.link.gen.current", q.PCIE_GENERATION, _count),
+    ("pcie.link.gen.gpucurrent", q.PCIE_GENERATION, _count),
+    ("pcie.link.gen.max", q.PCIE_GENERATION_MAX, _count),
+    ("pcie.link.gen.gpumax", q.PCIE_GENERATION_GPU_MAX, _count),
+    ("pcie.link.width.current", q.PCIE_WIDTH, _count),
+    ("pcie.link.width.max", q.PCIE_WIDTH_MAX, _count),
     ("fan.speed [%]", q.FAN_SPEED, _percent),
     ("pstate", q.PERFORMANCE_STATE, lambda value: f"P{int(value)}"),
     ("memory.total [MiB]", q.MEMORY_TOTAL, _mebibytes),

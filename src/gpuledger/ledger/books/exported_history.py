@@ -30,7 +30,7 @@ from gpuledger.ledger.books.layout import (
 from gpuledger.ledger.books.manifest import Manifest, file_name, verify_tables
 from gpuledger.ledger.books.table_files import Row, read_table
 from gpuledger.ledger.ownership import owner_from_fields
-from gpuledger.ledger.report.grouping import Party, party_text
+from gpuledger.ledger.report.party import Party, party_text
 from gpuledger.ledger.store.cuts import Cuts
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.schema import ACTIVITY_FROM, BEGUN, TIME_FROM, ZONE, migrate_schema

@@ -37,7 +37,8 @@ from gpuledger.ledger.books.manifest import (
 from gpuledger.ledger.books.range_copy import LedgerCells, copy_range
 from gpuledger.ledger.books.table_files import Row, write_table
 from gpuledger.ledger.energy.booking import MEASURED
-from gpuledger.ledger.report.grouping import find_grouping, party_from_text, party_text
+from gpuledger.ledger.report.grouping import find_grouping
+from gpuledger.ledger.report.party import party_from_text, party_text
 from gpuledger.ledger.report.ranges import ReportRange
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.schema import BEGUN, BOOKS_ID, MIGRATIONS, meta_value

@@ -24,6 +24,10 @@ class Rate(NamedTuple):
     price: Fraction | None = None
     pue: Fraction = Fraction(1)
 
+    def __hash__(self) -> int:
+        # Fractions are slow to hash, and reports hash rates once per share of energy.
+        return hash((self.gpu, self.entry))
+
 
 # Microseconds or millijoules by rate.
 Charges = Mapping[Rate, int]

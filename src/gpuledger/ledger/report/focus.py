@@ -23,8 +23,9 @@ from gpuledger.ledger.report.focus_rows import (
     FocusUsage,
     RoundedUsage,
 )
-from gpuledger.ledger.report.grouping import NODE, OWNER_TAGS, TEAM
+from gpuledger.ledger.report.grouping import OWNER_TAGS
 from gpuledger.ledger.report.money import FILE_DIGITS, split_decimals
+from gpuledger.ledger.report.report_keys import NODE, TEAM
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import PROCESS

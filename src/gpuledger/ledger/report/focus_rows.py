@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.formats import escape_cell, format_time
-from gpuledger.ledger.report.grouping import NODE, OWNER_TAGS, gpuledger_tag
-from gpuledger.ledger.report.moments import MONTHLY, next_period, period_begin
+from gpuledger.ledger.report.grouping import OWNER_TAGS, gpuledger_tag
+from gpuledger.ledger.report.moments import next_period, period_begin
 from gpuledger.ledger.report.money import FILE_DIGITS, exact_text
+from gpuledger.ledger.report.report_keys import MONTHLY, NODE
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UsageReport
 from gpuledger.ledger.watched_time import QUARTER

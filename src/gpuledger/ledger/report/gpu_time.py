@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gpuledger.ledger.report.grouping import Party
 from gpuledger.model.session import ALLOCATION
+
+if TYPE_CHECKING:
+    from gpuledger.ledger.report.party import Party
 
 # The command of an owner's row without a process.
 NONE_RUNNING = "(none running)"
@@ -24,6 +26,10 @@ class GpuPart(NamedTuple):
     instance: str = ""
     profile: str = ""
     share: Fraction = Fraction(1)
+
+    def __hash__(self) -> int:
+        # Fractions are slow to hash.
+        return hash((self.gpu, self.instance))
 
 
 class GpuTime(NamedTuple):

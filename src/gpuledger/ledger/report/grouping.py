@@ -4,63 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from gpuledger.ledger.owners import kubernetes_job, user_of
-from gpuledger.ledger.ownership import owner_fields, owner_from_fields
+from gpuledger.ledger.report.party import Party
+from gpuledger.ledger.report.report_keys import GROUPINGS, LABEL, NODE, TEAM
 from gpuledger.ledger.report.teams import Team, find_team
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError, unknown_name_error
-from gpuledger.model.workload import FACTS, KEY_FACTS, Workload
-
-
-@dataclass(frozen=True, slots=True)
-class Party:
-    """The Device, owner and command of Sessions or allocations. Unknown text is empty.
-
-    `owner` omits what differs between starts of the same workload (ids of pod and container, step) and how it
-    was found.
-    """
-
-    device: str
-    owner: Workload
-    command: str = ""
-    # Cached: it is used for each hour of a report, up to a year.
-    _hash: int = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.device, self.owner, self.command)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
-def party_of(device: str, owner: Workload, command: str = "") -> Party:
-    """The party of a Session (its Device's uuid, owner and command) or, without command, of an allocation."""
-    lasting = replace(owner, pod_uid="", container_id="", step="", found_by="", missing="")
-    if lasting.inner_pod_uid or lasting.inner_container_id:
-        lasting = replace(lasting, inner_pod_uid="", inner_container_id="")
-    return Party(device, lasting, command)
-
-
-def party_text(party: Party) -> str:
-    """The party as text; equal parties have equal texts."""
-    values = [party.device, party.command, owner_fields(party.owner)]
-    # No ASCII escapes: parties are searched by substrings of their names.
-    return json.dumps(values, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
-
-
-def party_from_text(text: str) -> Party:
-    """The inverse of `party_text`."""
-    device, command, words = json.loads(text)
-    return Party(device, owner_from_fields(words), command)
-
+from gpuledger.model.workload import FACTS, KEY_FACTS
 
 Key = tuple[str, ...]
-LABEL = "label:"
-TEAM = "team"
-# The name of a Gpu's node, for which the caller must know it.
-NODE = "node"
 # A key of files: JSON of the labels of a pod, and of what else is known of an owner, by `gpuledger_tag`.
 OWNER_TAGS = "tags"
 # Kinds of owners that have one user.
@@ -295,7 +249,5 @@ _BY_OWNER: dict[str, tuple[_Column, ...]] = {
     "unit": (_Column("unit", lambda party: party.owner.unit),),
     "command": (_Column("command", lambda party: party.command),),
 }
-# The keys that every ledger has. `team` needs the setting `teams`, and `node` the name of the node.
-GROUPINGS = (*(kind for kind in _BY_OWNER if kind != "command"), "gpu", "model", "command")
 # Columns of the files of reports beside those of the key.
 _REPORT_COLUMNS = frozenset(("account", "period"))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gpuledger.ledger.energy.shares import round_shares
 from gpuledger.ledger.report.charges import Rate
-from gpuledger.ledger.report.grouping import Party, party_text
+from gpuledger.ledger.report.party import Party, party_text
 
 _text = lru_cache(50_000)(party_text)
 

@@ -9,6 +9,7 @@ import re
 from datetime import date, datetime, time, timedelta, tzinfo
 from typing import Final
 
+from gpuledger.ledger.report.report_keys import DAILY, HOURLY, MONTHLY, WEEKLY, YEARLY
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.ledger.zone_hours import hour_begins, hour_ends
 from gpuledger.model.errors import UsageError
@@ -26,7 +27,6 @@ _EXPECTED_PERIOD = (
     "expected a month (2026-11), a day (2026-11-30), a week (2026-W48), a year (2026), today, yesterday, or "
     "this or last hour, day, week, month or year, such as 'last month' (for an age such as 7d use --since)"
 )
-HOURLY, DAILY, WEEKLY, MONTHLY, YEARLY = "hour", "day", "week", "month", "year"
 _UNITS: Final = (HOURLY, DAILY, WEEKLY, MONTHLY, YEARLY)
 _WORDS: Final = {"today": (DAILY, 0), "yesterday": (DAILY, -1)}
 _WORDS.update({unit: (unit, 0) for unit in _UNITS})

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gpuledger.ledger.energy.shares import round_parts
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING, GpuPart, GpuTime
-from gpuledger.ledger.report.grouping import Party, party_text
+from gpuledger.ledger.report.party import Party, party_text
 from gpuledger.ledger.time.account import OWNER, UNCUT, OwnerKey, container_of, owner_key
 from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.session import IDLE

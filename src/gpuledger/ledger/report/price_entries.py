@@ -142,6 +142,9 @@ CO2: Final = RateKind(
 )
 
 
+RATE_KINDS: Final = {"gpu_hour": GPU_HOUR, "kwh": KWH, "pue": PUE, "co2": CO2}
+
+
 def price_parser(kind: RateKind) -> Callable[[object], PriceValue]:
     """Returns the parser of a price setting: a number, a list of entries, or a JSON text of one.
 

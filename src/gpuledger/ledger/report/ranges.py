@@ -12,10 +12,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gpuledger.ledger.report.moments import (
-    DAILY,
-    HOURLY,
-    MONTHLY,
-    WEEKLY,
     first_instant,
     format_local_time,
     is_age,
@@ -24,11 +20,11 @@ from gpuledger.ledger.report.moments import (
     parse_whole_period,
     period_begin,
 )
+from gpuledger.ledger.report.report_keys import DAILY, HOURLY, MONTHLY, WEEKLY
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.ledger.zone_hours import hour_begins, hour_ends, local_time, nearest_hour
 from gpuledger.model.errors import UsageError
 
-EVERY = (HOURLY, DAILY, WEEKLY, MONTHLY)
 # Days of UTC, for files that require them: each begins at the full hour of the zone nearest to its midnight.
 UTC_DAY = "UTC day"
 # Quarters in a day of UTC.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from gpuledger.ledger.report.price_entries import CO2, GPU_HOUR, KWH, PUE, PriceValue, price_parser
 from gpuledger.ledger.report.teams import Team, parse_teams
 from gpuledger.model.session import ALLOCATION, BASES
 from gpuledger.model.settings import ReloadPolicy, choice, duration, setting, text
+
+if TYPE_CHECKING:
+    from gpuledger.ledger.report.price_entries import PriceValue
 
 MILLIJOULES_PER_KWH = 3_600_000_000
 SECONDS_PER_HOUR = 3600
@@ -24,6 +27,17 @@ def _currency(value: object) -> str:
     return code
 
 
+def _parse_price(kind: str) -> Callable[[object], PriceValue]:
+    """The parser of a kind of price. Its module is imported lazily: most nodes have no prices."""
+
+    def parse(value: object) -> PriceValue:
+        from gpuledger.ledger.report.price_entries import RATE_KINDS, price_parser
+
+        return price_parser(RATE_KINDS[kind])(value)
+
+    return parse
+
+
 @dataclass(frozen=True, slots=True)
 class Prices:
     """Settings for money and carbon; None is not set, and columns that need it are omitted.
@@ -36,7 +50,7 @@ class Prices:
 
     kwh: PriceValue = setting(
         "price.kwh",
-        price_parser(KWH),
+        _parse_price("kwh"),
         None,
         "price of a kWh, or a list by node and date",
         metavar="PRICE",
@@ -44,7 +58,7 @@ class Prices:
     )
     gpu_hour: PriceValue = setting(
         "price.gpu_hour",
-        price_parser(GPU_HOUR),
+        _parse_price("gpu_hour"),
         None,
         "price of one hour of a whole GPU, or a list by GPU, MIG profile, node and date",
         metavar="PRICE",
@@ -70,7 +84,7 @@ class Prices:
     )
     pue: PriceValue = setting(
         "pue",
-        price_parser(PUE),
+        _parse_price("pue"),
         None,
         "energy of the building per energy of its machines; multiplies cost and CO2; or a list by node and "
         "date (default: 1)",
@@ -79,7 +93,7 @@ class Prices:
     )
     co2: PriceValue = setting(
         "co2.g_per_kwh",
-        price_parser(CO2),
+        _parse_price("co2"),
         None,
         "grams of CO2 per kilowatt-hour, or a list by node and date",
         metavar="GRAMS",

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from gpuledger.ledger.energy.booking import MEASURED
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING, GpuPart, GpuTime
-from gpuledger.ledger.report.grouping import Grouping, Key, Party
+from gpuledger.ledger.report.grouping import Grouping, Key
 from gpuledger.ledger.report.idle_spread import IdleSpread
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH
 from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT

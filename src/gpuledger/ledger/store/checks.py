@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
+from math import inf
 from pathlib import Path
 from typing import Final
 
 from gpuledger.ledger.settings import MEMORY_ONLY, StoreSettings
+from gpuledger.ledger.store.schema import ZERO_HOLD, meta_value
 from gpuledger.ledger.store.state_directory import SYSTEM_DIR, candidate_dirs
 from gpuledger.model.checks import Check, Finding, Subject, fails, skipped, warning, works
+from gpuledger.model.gpu_problems import health_findings, worst_first, xid_problems
 from gpuledger.model.snapshot import LONGEST_INTERVAL
 
 LEDGER_DIRECTORY: Final = Subject("books.directory", "ledger")
 LEDGER_INTERVAL: Final = Subject("books.interval", "interval of reads")
+LEDGER_HOLD: Final = Subject("books.zero_hold", "hold of new counters")
 
 
 def ledger_checks(
@@ -24,15 +30,17 @@ def ledger_checks(
     made_up: bool,
     interval: float = 1.0,
     speed: float = 1.0,
+    hold: float = inf,
     system: Path = SYSTEM_DIR,
 ) -> tuple[Check, ...]:
     """The checks of the state directory, and of an `interval` between ticks (seconds) that is too long.
 
     `made_up`: simulated data, stored only in a configured directory. `speed` is how many seconds of it pass
-    in a second.
+    in a second. `hold` is the configured `energy.zero_hold`, which can be too short for a client of the last
+    run.
     """
     given = settings.state_dir
-    directory = Check(*LEDGER_DIRECTORY, lambda: _check_directory(given, environment, made_up, system))
+    directory = Check(*LEDGER_DIRECTORY, lambda: _check_directory(given, environment, made_up, system, hold))
     if interval * speed < LONGEST_INTERVAL:
         return (directory,)
     fast = f" and --speed {speed:g}" if speed != 1 else ""
@@ -47,7 +55,7 @@ def ledger_checks(
 
 
 def _check_directory(
-    given: str, environment: Mapping[str, str], made_up: bool, system: Path
+    given: str, environment: Mapping[str, str], made_up: bool, system: Path, hold: float
 ) -> Iterator[Finding]:
     if given == MEMORY_ONLY:
         yield skipped(*LEDGER_DIRECTORY, "--state-dir none: kept in memory, lost when the program ends")
@@ -67,6 +75,8 @@ def _check_directory(
         )
     else:
         yield _check_permissions(found)
+        yield from _check_hold(found / "gpuledger.db", hold)
+        yield from _check_xids(found / "gpuledger.db", time.time())
 
 
 def _check_permissions(folder: Path) -> Finding:
@@ -83,6 +93,45 @@ def _check_permissions(folder: Path) -> Finding:
         why = f"{folder} belongs to uid {found.st_uid}, which can falsify the ledger"
         return warning(*LEDGER_DIRECTORY, why, f"`chown {os.geteuid()} {folder}`")
     return works(*LEDGER_DIRECTORY, f"{folder} is writable")
+
+
+def _check_hold(file: Path, hold: float) -> Iterator[Finding]:
+    """Compare the configured hold with that of the last run, which follows the clients' scrape intervals."""
+    if not file.exists():
+        return
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            stored = float(meta_value(connection, ZERO_HOLD) or 0.0)
+    except sqlite3.Error:
+        # `gpuledger report` names what is wrong with the file.
+        return
+    if stored > hold + 1:
+        why = (
+            f"energy.zero_hold is {hold:g} s, but a client has an interval and timeout of {stored:.0f} s: "
+            "on a new node, it misses short jobs until its sixth scrape"
+        )
+        yield warning(*LEDGER_HOLD, why, f"set energy.zero_hold to {stored:.0f}s")
+
+
+def _check_xids(file: Path, unix: float) -> Iterator[Finding]:
+    """The Xids of the last day in the ledger of the last run, with NVIDIA's recommended action."""
+    if not file.exists():
+        return
+    import sqlite3
+
+    from gpuledger.ledger.store.tables import load_xids
+
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            rows = [row for row, _ in load_xids(connection)]
+            places = connection.execute("SELECT uuid, gpu_index, pci_bus_id FROM devices").fetchall()
+    except sqlite3.Error:
+        # An older ledger, or one that `gpuledger report` explains.
+        return
+    for uuid, index, bus in places:
+        yield from health_findings(index, worst_first(xid_problems(uuid, bus, rows, unix)))
 
 
 def _remedy(folder: Path) -> str:

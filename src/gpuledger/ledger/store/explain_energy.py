@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from gpuledger.ledger.report.explain_intervals import Interval, OtherShare
-from gpuledger.ledger.report.grouping import Party
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.watched_time import QUARTER

@@ -33,8 +33,9 @@ from gpuledger.ledger.report.explain_intervals import (
 )
 from gpuledger.ledger.report.explain_lists import EnergySums, SpreadSums, StoredList, StreamedList, TimeSums
 from gpuledger.ledger.report.formats import rounded_row
-from gpuledger.ledger.report.grouping import Grouping, Party, find_grouping
+from gpuledger.ledger.report.grouping import Grouping, find_grouping
 from gpuledger.ledger.report.moments import format_local_time
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import ReportRange
 from gpuledger.ledger.report.report_columns import report_columns

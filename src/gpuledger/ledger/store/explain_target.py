@@ -16,17 +16,9 @@ from typing import Any
 
 from gpuledger.ledger.ownership import owner_from_fields
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING
-from gpuledger.ledger.report.grouping import (
-    GROUPINGS,
-    LABEL,
-    NODE,
-    TEAM,
-    Grouping,
-    Key,
-    Party,
-    party_from_text,
-    party_of,
-)
+from gpuledger.ledger.report.grouping import Grouping, Key
+from gpuledger.ledger.report.party import Party, party_from_text, party_of
+from gpuledger.ledger.report.report_keys import GROUPINGS, LABEL, NODE, TEAM
 from gpuledger.ledger.store.history import History
 from gpuledger.ledger.store.presence import UNKNOWN_PARTY
 from gpuledger.ledger.store.rows import FACT_COLUMNS, facts_from_columns, workload_from_text

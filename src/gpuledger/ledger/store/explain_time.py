@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.explain_intervals import OtherTime, TimeInterval
 from gpuledger.ledger.report.gpu_time import GpuPart
-from gpuledger.ledger.report.grouping import Party
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.segments import PriceSegment, SegmentPrices
 from gpuledger.ledger.store.explain_energy import device_place, party_name
 from gpuledger.ledger.store.history import History

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from gpuledger.ledger.report.grouping import Party, party_text
+from gpuledger.ledger.report.party import Party, party_text
 from gpuledger.ledger.store.hour_cells import CellBounds
 from gpuledger.ledger.store.presence import (
     LIVED_BETWEEN,

@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuledger.ledger.report.grouping import Party, party_from_text
+from gpuledger.ledger.report.party import Party, party_from_text
 from gpuledger.ledger.report.tally import EnergyEntry, TimeEntry
 from gpuledger.ledger.store.cuts import Cuts
 from gpuledger.ledger.store.folding import microseconds, times_from
@@ -254,7 +254,7 @@ class History:
         unobserved, and the shares by number of session.
         """
         found = self.connection.execute(_SPANS, (since, until))
-        for (_, *span), rows in groupby(found, key=lambda row: row[:8]):
+        for (_, *span), rows in groupby(found, key=itemgetter(slice(8))):
             yield (*span, {session: share for *_, session, share in rows if session is not None})
 
     def _folded_energy(self, since: int, until: int) -> Iterator[EnergyEntry]:

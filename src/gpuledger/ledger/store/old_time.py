@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
-from gpuledger.ledger.report.grouping import Party
 from gpuledger.ledger.report.old_hours import OldDevice, PresentParty, old_hour_time
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.store.folding import microseconds, times_from
 from gpuledger.ledger.watched_time import HOUR, MICRO, QUARTER, QUARTERS_PER_HOUR, unpack_seconds
 from gpuledger.model.devices import Instance

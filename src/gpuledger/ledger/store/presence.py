@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuledger.ledger.report.grouping import Party, party_of
+from gpuledger.ledger.report.party import Party, party_of
 from gpuledger.ledger.service_processes import is_service
 from gpuledger.ledger.store.rows import SESSION_COLUMNS, owner_from_row, workload_from_text
 from gpuledger.ledger.store.schema import ACTIVITY_FROM, meta_value

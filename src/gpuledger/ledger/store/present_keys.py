@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpuledger.ledger.owners import kubernetes_job, user_of
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING
-from gpuledger.ledger.report.grouping import LABEL, TEAM, Party
+from gpuledger.ledger.report.party import Party
+from gpuledger.ledger.report.report_keys import LABEL, TEAM
 from gpuledger.ledger.report.teams import Team, find_team
 
 if TYPE_CHECKING:

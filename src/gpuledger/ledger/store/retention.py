@@ -77,6 +77,7 @@ def prune_history(connection: Connection, unix: float, limits: RetentionLimits) 
         if isfinite(limits.hours):
             oldest = int(unix // _DAY) - _QUIET_DAYS
             connection.execute("DELETE FROM floors WHERE day < ?", (oldest,))
+            connection.execute("DELETE FROM xids WHERE last < ?", (unix - limits.hours,))
     if deleted or folded:
         connection.execute(f"PRAGMA incremental_vacuum({_STEP})").fetchall()
     more = folded or deleted >= _STEP or (for_size and deleted > 0)
@@ -161,6 +162,7 @@ def _delete_gpu_time(connection: Connection, before: int) -> int:
 def _delete_sessions(connection: Connection, before: float) -> int:
     which = (before, _STEP)
     connection.execute(f"DELETE FROM stays WHERE session IN ({_OLD_SESSIONS})", which)
+    connection.execute(f"UPDATE xids SET session = NULL WHERE session IN ({_OLD_SESSIONS})", which)
     connection.execute(f"DELETE FROM sessions WHERE number IN ({_OLD_SESSIONS})", which)
     return int(connection.execute(f"DELETE FROM usage WHERE number IN ({_OLD_SESSIONS})", which).rowcount)
 

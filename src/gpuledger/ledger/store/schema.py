@@ -25,6 +25,8 @@ ACTIVITY_FROM = "activity_from"
 BOOKS_ID = "books_id"
 # The node's name when `serve` last opened the ledger.
 NODE_NAME = "node"
+# Seconds for which new series are exported as 0.
+ZERO_HOLD = "zero_hold"
 
 _FIRST = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -270,7 +272,15 @@ _FACTS = """
 ALTER TABLE sessions ADD COLUMN facts TEXT NOT NULL DEFAULT '{}';
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS, _TIME, _FACTS)
+_XIDS = """
+-- Equal Xids of a Gpu (and instance) in quick succession; session is that of the only process there.
+CREATE TABLE xids (
+    number INTEGER PRIMARY KEY, gpu TEXT NOT NULL, instance TEXT NOT NULL, xid INTEGER NOT NULL,
+    first REAL NOT NULL, last REAL NOT NULL, times INTEGER NOT NULL, session INTEGER
+);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS, _TIME, _FACTS, _XIDS)
 
 
 class NotALedger(Exception):

@@ -21,6 +21,7 @@ from gpuledger.ledger.store.schema import (
     BOOKS_ID,
     CREATED,
     NODE_NAME,
+    ZERO_HOLD,
     NotALedger,
     SchemaTooNew,
     migrate_schema,
@@ -74,6 +75,7 @@ class Store:
         self.limits = limits
         # The name of the node, and the one that the file has.
         self.node, self._written_node = node, ""
+        self._written_hold = 0.0
         self._connection: sqlite3.Connection | None = None
         self._opened: os.stat_result | None = None
         # The time zone of which the file has the name; None before the first write.
@@ -155,7 +157,7 @@ class Store:
             raise
         self._connection = connection
         self._opened = self.file.stat()
-        self._zone, self._written_node = None, ""
+        self._zone, self._written_node, self._written_hold = None, "", 0.0
         self._is_first_write = True
         same_boot = bool(self._boot_id) and meta.get("boot_id") == self._boot_id
         ahead = self._lock is not None and self._lock.was_ahead
@@ -260,11 +262,13 @@ class Store:
                 update_zone(connection, name, int(journal.unix // QUARTER))
             if self._written_node != self.node:
                 connection.execute("REPLACE INTO meta VALUES (?, ?)", (NODE_NAME, self.node))
+            if self._written_hold != journal.hold:
+                connection.execute("REPLACE INTO meta VALUES (?, ?)", (ZERO_HOLD, journal.hold))
             write_journal(connection, journal)
         if self._is_first_write:
             connection.execute("PRAGMA synchronous=NORMAL")
             self._is_first_write = False
-        self._zone, self._written_node = self.limits.zone, self.node
+        self._zone, self._written_node, self._written_hold = self.limits.zone, self.node, journal.hold
         journal.mark_stored()
         self.was_replaced = False
 

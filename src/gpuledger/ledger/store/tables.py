@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
@@ -31,17 +31,23 @@ from gpuledger.ledger.store.rows import (
     session_from_row,
     workload_from_text,
 )
-from gpuledger.ledger.store.schema import ACTIVITY_FROM, TIME_FROM
+from gpuledger.ledger.store.schema import ACTIVITY_FROM, TIME_FROM, ZERO_HOLD
 from gpuledger.ledger.time.account import is_named
 from gpuledger.ledger.time.stored import time_from_fields
 from gpuledger.ledger.watched_time import MarkedSeconds
+from gpuledger.ledger.xid_log import KEPT_ROWS
 from gpuledger.model.devices import Device
+from gpuledger.model.session import XidRow
 from gpuledger.model.workload import UNKNOWN
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
 
+_DROP_XIDS = """
+DELETE FROM xids WHERE gpu = ? AND xid = ? AND number NOT IN
+    (SELECT number FROM xids WHERE gpu = ? AND xid = ? ORDER BY last DESC, number DESC LIMIT ?)
+"""
 _UPDATE_USAGE = """
 UPDATE usage SET last_seen = ?, peak_memory = ?, sm_seconds = ?, sm_known = ?, sm_most = ?, held_seconds = ?,
     measured = ?, apportioned = ?, high = ?, begun = ?, latest = ?, stay = ?, stays = ?
@@ -97,6 +103,8 @@ def write_journal(connection: Connection, journal: Journal) -> None:
     _write_spans(connection, journal)
     _write_times(connection, journal)
     _write_series(connection, journal)
+    if journal.xids:
+        _write_xids(connection, journal)
 
 
 def _execute(connection: Connection, statement: str, values: Sequence[Row]) -> None:
@@ -188,6 +196,13 @@ def _write_series(connection: Connection, journal: Journal) -> None:
     _replace(connection, "owners", [rows.owner_row(key, owner) for key, owner in journal.owners.items()])
 
 
+def _write_xids(connection: Connection, journal: Journal) -> None:
+    """Write the rows; keep only the newest of each Gpu and Xid."""
+    _replace(connection, "xids", [(*row[:7], session) for row, session in journal.xids.values()])
+    for key in sorted({(row.uuid, row.xid) for row, _ in journal.xids.values()}):
+        connection.execute(_DROP_XIDS, (*key, *key, KEPT_ROWS))
+
+
 def load_ledger(connection: Connection) -> StoredLedger:
     """Load everything that continues.
 
@@ -220,7 +235,21 @@ def load_ledger(connection: Connection) -> StoredLedger:
         _next_number(connection, "spans"),
         _next_number(connection, "series"),
         _next_number(connection, "handovers"),
+        tuple(load_xids(connection)),
+        _next_number(connection, "xids"),
+        float(meta.get(ZERO_HOLD, 0.0)),
     )
+
+
+def load_xids(connection: Connection) -> Iterator[tuple[XidRow, int | None]]:
+    """Load the kept Xids, oldest first, each with the number of the Session of its process."""
+    query = """
+        SELECT xids.number, xids.gpu, xids.instance, xid, first, last, times, pid, coalesce(command, ''),
+            session
+        FROM xids LEFT JOIN sessions ON sessions.number = session ORDER BY last, xids.number
+    """
+    for *row, session in connection.execute(query):
+        yield XidRow(*row), session
 
 
 def _floors(connection: Connection) -> dict[str, dict[str, tuple[QuietPower, QuietPower]]]:

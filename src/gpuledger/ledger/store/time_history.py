@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuledger.ledger.report.gpu_time import GpuPart
-from gpuledger.ledger.report.grouping import Party, party_of
+from gpuledger.ledger.report.party import Party, party_of
 from gpuledger.ledger.store.presence import UNKNOWN_PARTY
 from gpuledger.ledger.store.rows import workload_from_text
 from gpuledger.ledger.time.split import largest_remainder

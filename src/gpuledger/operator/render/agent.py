@@ -119,6 +119,7 @@ def _prometheus_duration(value: Any) -> str:
 
 
 _NOBODY: Final = 65534
+_ID_FIELDS: Final = ("runAsUser", "runAsGroup", "fsGroup")
 _RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 
 
@@ -184,12 +185,13 @@ def stateful_set(naming: Naming, config: Plain, secrets: SecretFiles) -> Manifes
         "serviceAccountName": naming.names.agent_account,
         "securityContext": {
             "runAsNonRoot": True,
-            **dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), _NOBODY),
+            # OpenShift chooses the ids from the range of the namespace, and refuses others.
+            **({} if naming.context.scc_role else dict.fromkeys(_ID_FIELDS, _NOBODY)),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         **pod_placement(naming.monitor, naming.context, agent),
         **_containers(naming, [mounted for mounted, _ in mounts]),
-        "volumes": volumes,
+        "volumes": [*volumes, *to_plain(agent.extra_volumes)],
     }
     return naming.object(
         "apps/v1",
@@ -226,7 +228,7 @@ def _containers(naming: Naming, mounts: list[Manifest]) -> Manifest:
         **probes(),
         "resources": to_plain(agent.resources) or _RESOURCES,
         "securityContext": RESTRICTED_SECURITY,
-        "volumeMounts": [*mounts, queue],
+        "volumeMounts": [*mounts, queue, *to_plain(agent.extra_volume_mounts)],
     }
     if agent.engine == "prometheus":
         image = image_of(agent, context)

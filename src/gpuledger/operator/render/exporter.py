@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpuledger.operator.render.exporter_pod import (
@@ -33,19 +34,41 @@ from gpuledger.operator.render.pods import (
 from gpuledger.operator.render.program import program_config, restart_annotation, restart_settings, to_yaml
 from gpuledger.operator.spec import ExporterSpec
 
-_GPU_NODE_LABELS: Final[tuple[Manifest, ...]] = (
-    {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]},
-    {"key": "nvidia.com/gpu", "operator": "In", "values": ["true"]},
-    {"key": "accelerator", "operator": "Exists"},
-)
+# The labels and values that the chart has in templates/_pod.tpl; without values, any value counts.
+_GPU_NODE_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    "nvidia.com/gpu.present": ("true",),
+    "nvidia.com/gpu": ("true",),
+    "accelerator": (),
+    "feature.node.kubernetes.io/pci-10de.present": ("true",),
+    "feature.node.kubernetes.io/pci-0300_10de.present": ("true",),
+    "feature.node.kubernetes.io/pci-0302_10de.present": ("true",),
+    "cloud.google.com/gke-accelerator": (),
+    "k8s.amazonaws.com/accelerator": (),
+    "eks.amazonaws.com/instance-gpu-manufacturer": ("nvidia",),
+    "karpenter.k8s.aws/instance-gpu-manufacturer": ("nvidia",),
+    "kubernetes.azure.com/accelerator": ("nvidia",),
+}
+
+
+def _expression(label: str, values: tuple[str, ...]) -> Manifest:
+    stated = {"operator": "In", "values": [*values]} if values else {"operator": "Exists"}
+    return {"key": label, **stated}
+
+
 GPU_NODES: Final[Manifest] = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {
-            "nodeSelectorTerms": [{"matchExpressions": [label]} for label in _GPU_NODE_LABELS]
+            "nodeSelectorTerms": [
+                {"matchExpressions": [_expression(*label)]} for label in _GPU_NODE_LABELS.items()
+            ]
         }
     }
 }
-TOLERATIONS: Final = ({"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},)
+TOLERATIONS: Final[tuple[Manifest, ...]] = (
+    {"key": "nvidia.com/gpu", "operator": "Exists"},
+    {"key": "sku", "operator": "Equal", "value": "gpu"},
+    {"key": "kubernetes.azure.com/scalesetpriority", "operator": "Equal", "value": "spot"},
+)
 _RESOURCES: Final = {"requests": {"cpu": "25m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
@@ -67,7 +90,7 @@ def exporter_config(naming: Naming) -> list[Manifest]:
     exporter = naming.monitor.exporter
     if naming.whatap:
         return [csv_config(naming)] if exporter.collectors else []
-    data = {"gpuledger.yaml": to_yaml(program_config(exporter))}
+    data = {"gpuledger.yaml": to_yaml(program_config(naming))}
     if exporter.collectors:
         data["collectors.csv"] = exporter.collectors
     return [naming.object("v1", "ConfigMap", naming.names.exporter, "exporter", data=data)]
@@ -83,7 +106,7 @@ def exporter_service(naming: Naming) -> list[Manifest]:
     """The Service of the exporters, if enabled."""
     exporter = naming.monitor.exporter
     service = exporter.service
-    if service is None:
+    if service is None or exporter.collects:
         return []
     metrics = service_port("metrics", service.port or exporter.port)
     if service.node_port and service.type != "ClusterIP":
@@ -102,15 +125,10 @@ def daemon_set(naming: Naming) -> Manifest:
         **image_of(exporter, context),
         **({} if naming.whatap else {"args": _args(exporter)}),
         "env": merge_environment([*_own_env(naming), *gpu_env(exporter)], exporter.env),
-        "ports": [
-            container_port("metrics", exporter.port),
-            *(container_port(port.name, port.port) for port in exporter.extra_ports),
-        ],
-        # dcgm-exporter, a possible image of a WhatapAgent, serves only this path.
-        **(probes("/health", "/health") if naming.whatap else probes(kind=_probe_kind(exporter))),
+        **({} if exporter.collects else _served(naming)),
         "resources": to_plain(exporter.resources) or _RESOURCES,
         "securityContext": _container_security(naming),
-        "volumeMounts": [mounted for mounted, _ in mounts],
+        "volumeMounts": [*(mounted for mounted, _ in mounts), *to_plain(exporter.extra_volume_mounts)],
     }
     spec: Manifest = {
         "serviceAccountName": naming.names.exporter,
@@ -125,11 +143,17 @@ def daemon_set(naming: Naming) -> Manifest:
         **({"tolerations": [*TOLERATIONS]} if exporter.tolerations is None else {}),
         **({"initContainers": inits} if (inits := init_containers(exporter, context)) else {}),
         "containers": [container],
-        "volumes": [volume for _, volume in [*mounts, *init_volumes(exporter)]],
+        "volumes": [
+            *(volume for _, volume in [*mounts, *init_volumes(exporter)]),
+            *to_plain(exporter.extra_volumes),
+        ],
     }
     annotations = {}
-    if not naming.whatap:
-        annotations = restart_annotation(restart_settings(exporter, context.exporter_restarts))
+    if exporter.collects:
+        # `collect` reads its configuration once.
+        annotations = restart_annotation(program_config(naming))
+    elif not naming.whatap:
+        annotations = restart_annotation(restart_settings(naming, context.exporter_restarts))
     strategy: Manifest = {"type": exporter.update_strategy.type}
     if exporter.update_strategy.type == "RollingUpdate":
         strategy["rollingUpdate"] = {"maxUnavailable": exporter.update_strategy.max_unavailable}
@@ -144,6 +168,18 @@ def daemon_set(naming: Naming) -> Manifest:
             "template": pod_template(naming.labels("exporter"), exporter, annotations, spec),
         },
     )
+
+
+def _served(naming: Naming) -> Manifest:
+    exporter = naming.monitor.exporter
+    return {
+        "ports": [
+            container_port("metrics", exporter.port),
+            *(container_port(port.name, port.port) for port in exporter.extra_ports),
+        ],
+        # dcgm-exporter, a possible image of a WhatapAgent, serves only this path.
+        **(probes("/health", "/health") if naming.whatap else probes(kind=_probe_kind(exporter))),
+    }
 
 
 def _runtime_class(exporter: ExporterSpec) -> str:
@@ -175,21 +211,40 @@ def _own_env(naming: Naming) -> list[Manifest]:
 
 
 def _args(exporter: ExporterSpec) -> list[str]:
+    return _collect_args(exporter) if exporter.collects else _serve_args(exporter)
+
+
+def _serve_args(exporter: ExporterSpec) -> list[str]:
     web = exporter.web_config
-    has_passwd = exporter.passwd_file and not exporter.simulated
     flags = [
+        ("listen-address", f":{exporter.port}"),
+        *(("listen-address", f":{port.port}={','.join(port.dialects)}") for port in exporter.extra_ports),
+        ("metrics-path", "" if exporter.metrics_path == "/metrics" else exporter.metrics_path),
+        ("web.config.file", f"{WEB_CONFIG}/{web.key}" if web is not None else ""),
+    ]
+    return ["serve", *_joined([*_common_flags(exporter), *flags]), *exporter.args]
+
+
+def _collect_args(exporter: ExporterSpec) -> list[str]:
+    file = exporter.textfile
+    flags = [("every", file.every), ("textfile-dir", file.directory), ("file", file.file)]
+    return ["collect", *_joined([*_common_flags(exporter), *flags]), *exporter.args]
+
+
+def _common_flags(exporter: ExporterSpec) -> list[tuple[str, object]]:
+    has_passwd = exporter.passwd_file and not exporter.simulated
+    return [
         ("config", f"{CONFIG}/gpuledger.yaml"),
         ("source", "" if exporter.source == "auto" else exporter.source),
         ("gpu-count", exporter.gpu_count),
         ("devices", ",".join(exporter.devices)),
         ("passwd-file", "/etc/gpuledger/passwd" if has_passwd else "/dev/null"),
         ("state-dir", "/var/lib/gpuledger" if exporter.stores_ledger else "none"),
-        ("listen-address", f":{exporter.port}"),
-        *(("listen-address", f":{port.port}={','.join(port.dialects)}") for port in exporter.extra_ports),
-        ("metrics-path", "" if exporter.metrics_path == "/metrics" else exporter.metrics_path),
-        ("web.config.file", f"{WEB_CONFIG}/{web.key}" if web is not None else ""),
     ]
-    return ["serve", *(f"--{name}={value}" for name, value in flags if value), *exporter.args]
+
+
+def _joined(flags: Iterable[tuple[str, object]]) -> list[str]:
+    return [f"--{name}={value}" for name, value in flags if value]
 
 
 def _container_security(naming: Naming) -> Manifest:
@@ -197,7 +252,9 @@ def _container_security(naming: Naming) -> Manifest:
     if naming.whatap and exporter.image:
         # An image that may not be gpuledger: do not restrict its file system and capabilities.
         security: Manifest = {"runAsUser": 0, "runAsNonRoot": False}
-        return {**security, "capabilities": {"add": ["SYS_ADMIN"]}} if exporter.sys_admin else security
+        # dcgm-exporter itself needs it for its profiling metrics, as in its own manifest.
+        admin = exporter.sys_admin or "dcgm-exporter" in exporter.image
+        return {**security, "capabilities": {"add": ["SYS_ADMIN"]}} if admin else security
     return exporter_security(exporter)
 
 

@@ -61,7 +61,9 @@ def exporter_security(exporter: ExporterSpec) -> Manifest:
     base: Manifest = {"runAsUser": 0, "runAsNonRoot": False, "readOnlyRootFilesystem": True}
     if exporter.mounts_driver:
         return {**base, "privileged": True, "allowPrivilegeEscalation": True}
-    return base | _unprivileged(*exporter.capabilities, *(["SYS_ADMIN"] if exporter.sys_admin else []))
+    # Any user may own the directory of the textfile.
+    more = ["SYS_ADMIN"] * exporter.sys_admin + ["DAC_OVERRIDE"] * exporter.collects
+    return base | _unprivileged(*exporter.capabilities, *more)
 
 
 def _unprivileged(*capabilities: str) -> Manifest:
@@ -151,8 +153,14 @@ def _writable_mounts(exporter: ExporterSpec) -> Mounts:
         mount("tmp", "/tmp", {"emptyDir": {"sizeLimit": "256Mi"}}, writable=True),
     ]
     if exporter.stores_ledger:
-        state = {"hostPath": {"path": exporter.state_dir, "type": "DirectoryOrCreate"}}
+        # One directory per writer: an exporter may run on the same node as a collector.
+        path = exporter.state_dir + "/collector" * exporter.collects
+        state = {"hostPath": {"path": path, "type": "DirectoryOrCreate"}}
         found.append(mount("state", "/var/lib/gpuledger", state, writable=True))
+    if exporter.collects:
+        folder = exporter.textfile.directory
+        textfile = {"hostPath": {"path": folder, "type": "DirectoryOrCreate"}}
+        found.append(mount("textfile", folder, textfile, writable=True))
     return found
 
 

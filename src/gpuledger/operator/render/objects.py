@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from re import fullmatch, sub
 from typing import Any, Final
 
 from gpuledger.operator.program_checks import ProgramProblem
 from gpuledger.operator.render.agent import agent_config, agent_config_map, agent_service, stateful_set
 from gpuledger.operator.render.exporter import csv_config, daemon_set, exporter_config, exporter_service
 from gpuledger.operator.render.naming import COMPONENT, Manifest, Naming
+from gpuledger.operator.render.network_policies import network_policies
 from gpuledger.operator.render.pods import find_env_problems
 from gpuledger.operator.render.program import FLAG_FIELDS, agent_run, exporter_run, find_overridden_keys
 from gpuledger.operator.render.secrets import SecretFiles
-from gpuledger.operator.render.targets import scrapes_its_own
+from gpuledger.operator.render.targets import own_target_name, scrapes_its_own
 from gpuledger.operator.render_context import RenderContext
 from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.spec import GpuMonitor
 from gpuledger.operator.spec_sections import PodSettings
+from gpuledger.operator.target_parts import kept_items, leave_out
 
 _GROUP: Final = "rbac.authorization.k8s.io"
 
@@ -82,7 +85,7 @@ def agent_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
     """The problem with the path of the agent's field, or of the operator's configuration, that causes it.
 
     The agent reports `KEY: message` with keys such as `features.openAgent.targets[0]`, or the name of a
-    target or receiver in location of the key.
+    target or receiver instead of the key.
     """
     path, agent = monitor.agent_path, monitor.agent
     if problem.part == "arguments":
@@ -96,16 +99,35 @@ def agent_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
         "remote_write": receivers,
     }
     location, _, message = problem.text.partition(": ")
+    if found := fullmatch(r"features\.openAgent\.targets\[(\d+)\](.*)", location):
+        return Problem(_target_path(int(found[1]), found[2], monitor), message)
     for prefix, replacement in paths.items():
         if location.startswith(prefix):
             return Problem(replacement + location.removeprefix(prefix), message)
-    for index, target in enumerate(agent.targets or ()):
+    for index, target in kept_items(agent.targets):
         if location == target["targetName"]:
             return Problem(f"{path}.targets[{index}]", message)
     for index, receiver in enumerate(agent.remote_write):
         if location == receiver.get("name"):
             return Problem(f"{receivers}[{index}]", message)
     return Problem(path, problem.text)
+
+
+def _target_path(number: int, below: str, monitor: GpuMonitor) -> str:
+    """The path in the resource of a target in the agent's configuration, which lacks those left out."""
+    path, kept = f"{monitor.agent_path}.targets", kept_items(monitor.agent.targets)
+    if number < len(kept):
+        index, target = kept[number]
+        if found := fullmatch(r"\.endpoints\[(\d+)\](.*)", below):
+            endpoint, _ = kept_items(target["endpoints"])[int(found[1])]
+            below = f".endpoints[{endpoint}]{found[2]}"
+        return f"{path}[{index}]{below}"
+    # The automatic target of the resource's own exporters.
+    if below == ".targetName":
+        own = own_target_name(monitor)
+        return next((f"{path}[{index}]{below}" for index, one in kept if one["targetName"] == own), path)
+    rules = sub(r"\[\d+\].*", "", below.replace(".endpoints[0]", ""))
+    return f"{monitor.exporter_path}{rules}"
 
 
 def _variable_problem(text: str, pods: PodSettings, path: str, monitor: GpuMonitor) -> Problem:
@@ -123,7 +145,8 @@ class Rendered:
     """The result of rendering.
 
     `objects` must exist with this content and are applied in this order. `seeds` are created if they do not
-    exist; then users may edit them. With `problems`, nothing is applied. `receiver_missing`: the agent is
+    exist; then users may edit them. `kept` are seeds that are not needed now: users may have edited them.
+    Targets with `problems` are left out; if `refused`, nothing is applied. `receiver_missing`: the agent is
     enabled, but not deployed, because it has no receiver.
     """
 
@@ -131,13 +154,16 @@ class Rendered:
     problems: tuple[Problem, ...] = ()
     receiver_missing: bool = False
     seeds: tuple[Mapping[str, Any], ...] = ()
+    kept: tuple[Mapping[str, Any], ...] = ()
+    refused: bool = False
 
     def without_exporters(self) -> Rendered:
         """A copy without the objects of the exporters; the agent keeps scraping its other targets."""
         return replace(
             self,
             objects=tuple(body for body in self.objects if not _belongs_to_exporters(body)),
-            seeds=tuple(body for body in self.seeds if not _belongs_to_exporters(body)),
+            seeds=(),
+            kept=(*self.kept, *self.seeds),
         )
 
 
@@ -146,6 +172,11 @@ def render_objects(monitor: GpuMonitor, context: RenderContext) -> Rendered:
     naming = Naming(monitor, context)
     objects = access_objects(naming)
     seeds: list[Manifest] = []
+    missing = monitor.agent.enabled and not (monitor.agent.remote_write or context.default_remote_write)
+    agent = _RenderedAgent(naming)
+    if monitor.agent.enabled and not missing:
+        agent = _render_agent(naming)
+        naming = agent.naming
     problems: list[Problem] = []
     if monitor.exporter.enabled:
         pods = daemon_set(naming)
@@ -153,14 +184,43 @@ def render_objects(monitor: GpuMonitor, context: RenderContext) -> Rendered:
         objects += [*exporter_config(naming), *exporter_service(naming), pods]
         if naming.whatap and not monitor.exporter.collectors:
             seeds.append(csv_config(naming))
-    missing = monitor.agent.enabled and not (monitor.agent.remote_write or context.default_remote_write)
-    if monitor.agent.enabled and not missing:
+    objects += agent.objects
+    objects += network_policies(naming, agent=monitor.agent.enabled and not missing)
+    kept = [csv_config(naming)] if naming.whatap and not monitor.exporter.enabled else []
+    return Rendered(
+        tuple(objects),
+        (*problems, *agent.problems),
+        missing,
+        tuple(seeds),
+        tuple(kept),
+        refused=agent.refused or bool(problems),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _RenderedAgent:
+    """The agent's objects, with a naming for the monitor without the targets that are left out."""
+
+    naming: Naming
+    objects: tuple[Manifest, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    refused: bool = False
+
+
+def _render_agent(naming: Naming) -> _RenderedAgent:
+    problems: dict[Problem, None] = {}
+    while True:
         secrets = SecretFiles(naming.names.namespace)
         config = agent_config(naming, secrets)
         pods = stateful_set(naming, config, secrets)
-        problems += [*secrets.problems, *_agent_problems(naming, config, secrets, pods)]
-        objects += [agent_config_map(naming, config), agent_service(naming), pods]
-    return Rendered(tuple(objects), tuple(problems), missing, tuple(seeds))
+        found = [*secrets.problems, *_agent_problems(naming, config, secrets, pods)]
+        problems.update(dict.fromkeys(found))
+        # What is left without the bad targets is checked again: targets can depend on each other.
+        kept = leave_out(naming.monitor, found)
+        if kept is None:
+            objects = (agent_config_map(naming, config), agent_service(naming), pods)
+            return _RenderedAgent(naming, objects, tuple(problems), refused=bool(found))
+        naming = replace(naming, monitor=kept)
 
 
 def _belongs_to_exporters(body: Mapping[str, Any]) -> bool:
@@ -172,6 +232,8 @@ def _exporter_problems(naming: Naming, pods: Manifest) -> Iterator[Problem]:
     exporter, path = monitor.exporter, monitor.exporter_path
     yield from find_env_problems(exporter.env, f"{path}.{monitor.env_key}")
     yield from find_overridden_keys(exporter, path)
+    if exporter.collects and (exporter.extra_ports or exporter.web_config):
+        yield Problem(f"{path}.mode", "collect serves no page: leave out extraPorts and webConfig")
     names, numbers = {"metrics"}, {exporter.port}
     for index, port in enumerate(exporter.extra_ports):
         if port.name in names or port.port in numbers:
@@ -181,8 +243,7 @@ def _exporter_problems(naming: Naming, pods: Manifest) -> Iterator[Problem]:
     if naming.whatap and exporter.image:
         # The image may not be gpuledger.
         return
-    problem = naming.context.check_exporter(exporter_run(naming, _only_container(pods)))
-    if problem is not None:
+    for problem in naming.context.check_exporter(exporter_run(naming, _only_container(pods))):
         yield exporter_problem(problem, monitor)
 
 
@@ -195,10 +256,8 @@ def _agent_problems(
     unsupported = list(_find_label_selected_namespaces(naming)) if agent.engine == "prometheus" else []
     yield from unsupported
     prints = agent.engine == "prometheus" and not unsupported
-    problem = naming.context.check_agent(
-        agent_run(naming, _only_container(pods), config, secrets, prints=prints)
-    )
-    if problem is not None:
+    run = agent_run(naming, _only_container(pods), config, secrets, prints=prints)
+    for problem in naming.context.check_agent(run):
         yield agent_problem(problem, monitor)
     web = monitor.exporter.web_config
     if web is not None and web.scheme == "https" and scrapes_its_own(naming):
@@ -210,7 +269,7 @@ def _agent_problems(
 
 
 def _find_label_selected_namespaces(naming: Naming) -> Iterator[Problem]:
-    for index, target in enumerate(naming.monitor.agent.targets or ()):
+    for index, target in kept_items(naming.monitor.agent.targets):
         selector = target.get("namespaceSelector") or {}
         if selector.get("matchLabels") or selector.get("matchExpressions"):
             yield Problem(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from math import ceil
 from typing import Any, Final
 
+from gpuledger.ledger.settings import LedgerSettings
 from gpuledger.operator.program_checks import ProgramRun
 from gpuledger.operator.render.exporter_pod import CSV_FILE, collectors_csv
 from gpuledger.operator.render.naming import Manifest, Naming
 from gpuledger.operator.render.pods import to_plain
 from gpuledger.operator.render.secrets import SecretFiles
+from gpuledger.operator.render.targets import longest_scrape
 from gpuledger.operator.schema.nodes import Problem
 from gpuledger.operator.spec import ExporterSpec
 from gpuledger.operator.spec_sections import Plain
@@ -31,20 +34,25 @@ FLAG_FIELDS: Final = {
 }
 
 
-def program_config(exporter: ExporterSpec) -> Manifest:
+def program_config(naming: Naming) -> Manifest:
     """The exporter's configuration: from the resource's fields, overridden by its `config`."""
+    exporter = naming.monitor.exporter
     kubernetes: Manifest = {"names": exporter.pod_names}
     if exporter.pod_label_allowlist:
         kubernetes["pod_label_allowlist"] = list(exporter.pod_label_allowlist)
-    config: Manifest = {
-        "kubernetes": kubernetes,
-        "web": {"page": exporter.web_page},
-        "dialect": list(exporter.dialects),
-    }
+    config: Manifest = {"kubernetes": kubernetes}
+    if not exporter.collects:
+        config["web"] = {"page": exporter.web_page}
+    if not exporter.collects or exporter.dialects != ExporterSpec().dialects:
+        # The default of a page is not that of a file.
+        config["dialect"] = list(exporter.dialects)
     if exporter.collectors:
         config["dcgm"] = {"collectors": COLLECTORS}
     if exporter.mounts_driver and exporter.source == "smi":
         config["nvidia_smi"] = {"command": "/usr/local/nvidia/bin/nvidia-smi"}
+    hold = ceil(longest_scrape(naming))
+    if hold > LedgerSettings().zero_hold and "energy.zero_hold" not in _flatten(exporter.config):
+        config["energy"] = {"zero_hold": f"{hold}s"}
     return _merge(config, to_plain(exporter.config))
 
 
@@ -55,9 +63,9 @@ def find_overridden_keys(exporter: ExporterSpec, path: str) -> Iterator[Problem]
             yield Problem(f"{path}.config.{key}", f"has no effect; set {path}.{FLAG_FIELDS[key]} instead")
 
 
-def restart_settings(exporter: ExporterSpec, restarts: Collection[str]) -> Manifest:
+def restart_settings(naming: Naming, restarts: Collection[str]) -> Manifest:
     """The settings that need a restart: when they change, the pods are replaced."""
-    return {key: value for key, value in _flatten(program_config(exporter)).items() if key in restarts}
+    return {key: value for key, value in _flatten(program_config(naming)).items() if key in restarts}
 
 
 def to_yaml(value: Any) -> str:
@@ -100,7 +108,8 @@ def exporter_run(naming: Naming, container: Plain) -> ProgramRun:
     if naming.whatap:
         return _run(container, (), {}, {CSV_FILE: exporter.collectors or collectors_csv()})
     files = {COLLECTORS: exporter.collectors} if exporter.collectors else {}
-    return _run(container, container["args"][1:], program_config(exporter), files)
+    command, *arguments = container["args"]
+    return _run(container, arguments, program_config(naming), files, command)
 
 
 def agent_run(
@@ -124,6 +133,7 @@ def _run(
     arguments: Sequence[str],
     configuration: Mapping[str, Any],
     files: Mapping[str, str],
+    command: str = "serve",
 ) -> ProgramRun:
     """Omits variables that are known only in the pod; if an argument refers to one, omits all arguments."""
     known = _known_environment(container.get("env") or ())
@@ -131,7 +141,7 @@ def _run(
     if len(expanded) < len(arguments):
         expanded = []
     environment = {name: value for name, value in known.items() if value is not None}
-    return ProgramRun(expanded, environment, configuration, files)
+    return ProgramRun(expanded, environment, configuration, files, command)
 
 
 def _known_environment(env: Iterable[Plain]) -> dict[str, str | None]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from gpuledger.model.settings import duration
 from gpuledger.operator.render.naming import Manifest, Naming
 from gpuledger.operator.render.pods import to_plain
 from gpuledger.operator.render.secrets import SecretFiles
+from gpuledger.operator.spec import WHATAP_AGENT, GpuMonitor
 from gpuledger.operator.spec_sections import Plain
+from gpuledger.operator.target_parts import kept_items
 
 _ACCESS: Final = ("tlsConfig", "basicAuth", "authorization")
+_SECONDS: Final = duration("s")
 
 
 def agent_targets(naming: Naming, secrets: SecretFiles) -> tuple[list[Manifest] | None, bool]:
     """The targets, and whether the agent also discovers the usual exporters. None: no list is written."""
     agent, path = naming.monitor.agent, naming.monitor.agent_path
     listed = [
-        _target(target, secrets, f"{path}.targets[{index}]")
-        for index, target in enumerate(agent.targets or ())
+        _target(target, secrets, f"{path}.targets[{index}]") for index, target in kept_items(agent.targets)
     ]
     if agent.auto_targets is not None:
         return listed, agent.auto_targets
@@ -32,8 +35,14 @@ def agent_targets(naming: Naming, secrets: SecretFiles) -> tuple[list[Manifest] 
 def scrapes_its_own(naming: Naming) -> bool:
     """Whether a target for the resource's own exporters is added automatically."""
     agent, enabled = naming.monitor.agent, naming.monitor.exporter.enabled
-    covered = any(covers_own_exporters(target, naming) for target in agent.targets or ())
-    return enabled and agent.auto_targets is None and not covered
+    covered = any(covers_own_exporters(target, naming) for _, target in kept_items(agent.targets))
+    serves = enabled and not naming.monitor.exporter.collects
+    return serves and agent.auto_targets is None and not covered
+
+
+def own_target_name(monitor: GpuMonitor) -> str:
+    """The targetName of the target for the exporters of the same resource."""
+    return "dcgm-exporter-auto" if monitor.kind == WHATAP_AGENT else monitor.name
 
 
 def own_target(naming: Naming) -> Manifest:
@@ -50,13 +59,31 @@ def own_target(naming: Naming) -> Manifest:
     if auto.metric_relabel:
         endpoint["metricRelabelConfigs"] = to_plain(auto.metric_relabel)
     return {
-        "targetName": "dcgm-exporter-auto" if naming.whatap else monitor.name,
+        "targetName": own_target_name(monitor),
         "type": "PodMonitor",
         "namespaceSelector": {"matchNames": [naming.names.namespace]},
         "selector": {"matchLabels": dict(naming.selector("exporter"))},
         "endpoints": [endpoint],
         **({"relabelConfigs": to_plain(auto.relabel)} if auto.relabel else {}),
     }
+
+
+def longest_scrape(naming: Naming) -> float:
+    """The longest scrape interval of the resource's own exporters with its timeout, in seconds; 0 if the
+    agent does not scrape them.
+    """
+    agent = naming.monitor.agent
+    if not agent.enabled:
+        return 0.0
+    covering = [target for _, target in kept_items(agent.targets) if covers_own_exporters(target, naming)]
+    endpoints = [endpoint for target in covering for _, endpoint in kept_items(target.get("endpoints"))]
+    if scrapes_its_own(naming):
+        endpoints.append({"interval": agent.auto.interval})
+    longest = 0.0
+    for endpoint in endpoints:
+        interval = _SECONDS(endpoint.get("interval") or agent.global_interval or "15s")
+        longest = max(longest, interval + min(interval, _SECONDS(endpoint.get("timeout") or "10s")))
+    return longest
 
 
 def covers_own_exporters(target: Plain, naming: Naming) -> bool:
@@ -95,7 +122,7 @@ def _target(target: Plain, secrets: SecretFiles, path: str) -> Manifest:
     if "endpoints" in config:
         config["endpoints"] = [
             _endpoint(endpoint, secrets, f"{path}.endpoints[{index}]")
-            for index, endpoint in enumerate(target["endpoints"])
+            for index, endpoint in kept_items(target["endpoints"])
         ]
     return config
 

@@ -175,6 +175,30 @@ class ListNode(SchemaNode):
 
 
 @dataclass(frozen=True)
+class JudgedListNode(ListNode):
+    """A list of items that are independent of each other. The API server takes any items; only our own check
+    judges them, so that a bad one does not cost the others.
+    """
+
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode; the schema of the items only describes them."""
+        return {**super().openapi(), "items": _only_descriptions(self.item.described())}
+
+
+def _only_descriptions(schema: OpenApiSchema) -> OpenApiSchema:
+    found: OpenApiSchema = {"x-kubernetes-preserve-unknown-fields": True}
+    if "description" in schema:
+        found["description"] = schema["description"]
+    if "properties" in schema:
+        found["properties"] = {
+            name: _only_descriptions(below) for name, below in schema["properties"].items()
+        }
+    if "items" in schema:
+        found["items"] = _only_descriptions(schema["items"])
+    return found
+
+
+@dataclass(frozen=True)
 class MapNode(SchemaNode):
     """A mapping with any keys, and values of one type.
 
@@ -236,6 +260,31 @@ class ObjectNode(SchemaNode):
             elif node is None and not self.open:
                 yield Problem(f"{path}.{name}", f"is unknown; known keys are {', '.join(self.keys)}")
 
+    def read(self, value: Any) -> Any:
+        """The mapping without keys that are unset or without effect."""
+        if not isinstance(value, Mapping):
+            return value
+        found = ((name, item, self.keys.get(name)) for name, item in value.items())
+        return {
+            name: item if node is None or item is None else node.read(item)
+            for name, item, node in found
+            if not isinstance(node, IgnoredNode) and (item != "" or not _means_unset(node))
+        }
+
+
+@dataclass(frozen=True)
+class PrunedNode(ObjectNode):
+    """A mapping whose unknown keys are stored and reported as ignored."""
+
+    open: bool = True
+
+    def read(self, value: Any) -> Any:
+        """The known keys that are set."""
+        if not isinstance(value, Mapping):
+            return value
+        known = {name: item for name, item in value.items() if name in self.keys and item is not None}
+        return super().read(known)
+
 
 @dataclass(frozen=True)
 class IgnoredNode(SchemaNode):
@@ -268,6 +317,11 @@ def ignored_keys(node: SchemaNode, value: object, path: str) -> Iterator[Problem
         for name, item in value.items():
             below = node.keys.get(name, IgnoredNode("is unknown"))
             yield from ignored_keys(below, item, f"{path}.{name}")
+
+
+def _means_unset(node: SchemaNode | None) -> bool:
+    """Whether an empty text stands for a value that is not set."""
+    return isinstance(node, TextNode) and node.pattern.endswith("|^$")
 
 
 def _without_empty(schema: OpenApiSchema) -> OpenApiSchema:

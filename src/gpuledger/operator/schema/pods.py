@@ -17,12 +17,15 @@ from gpuledger.operator.schema.nodes import (
     SchemaNode,
     TextNode,
 )
+from gpuledger.workloads.pods.capacities import parse_quantity
 
 NAME: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 SECRET_KEY: Final = "^[-._a-zA-Z0-9]+$"
 _LABEL_NAME: Final = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 _LABEL_VALUE: Final = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
-_QUANTITY: Final = "^[0-9]+([.][0-9]*)?(m|k|Ki|[MGTPE]i?)?$"
+_QUANTITY: Final = "^[0-9]+([.][0-9]*)?(m|k|Ki|[MGTPE]i?|[eE][0-9]{1,2})?$"
+_LEAST_BYTES: Final = 4 * 2**20
+_MOST_CORES: Final = 8
 _VARIABLE: Final = "^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 
 LABEL_VALUE: Final = TextNode(pattern=_LABEL_VALUE, expected="the value of a label", max_length=63)
@@ -159,10 +162,36 @@ class _AmountsNode(MapNode):
                     "would allocate a device that workloads need; all GPUs are visible without a request: "
                     "leave it out",
                 )
+            elif problem := _find_wrong_unit(str(name), amount):
+                yield Problem(f"{path}.{name}", problem)
+
+
+def _find_wrong_unit(name: str, amount: object) -> str:
+    """What is wrong with an amount without its unit, which Kubernetes accepts; else empty."""
+    number = parse_quantity(amount)
+    if number is None:
+        return ""
+    if name in ("memory", "ephemeral-storage") and number < _LEAST_BYTES:
+        return f"{amount} is {float(number):g} bytes, with which no container starts; add a unit, as in 128Mi"
+    if name == "cpu" and number > _MOST_CORES:
+        return f"{amount} is {float(number):g} cores, more than the program can use; add a unit, as in 100m"
+    return ""
 
 
 class _ResourcesNode(ObjectNode):
     """Requests and limits. They are read as strings: older API servers refuse numbers in an apply."""
+
+    def check(self, value: object, path: str) -> Iterator[Problem]:
+        """See SchemaNode; also rejects requests above their limits."""
+        problems = [*super().check(value, path)]
+        yield from problems
+        if problems or not isinstance(value, Mapping):
+            return
+        limits = value.get("limits") or {}
+        for name, amount in (value.get("requests") or {}).items():
+            request, limit = parse_quantity(amount), parse_quantity(limits.get(name))
+            if request is not None and limit is not None and request > limit:
+                yield Problem(f"{path}.requests.{name}", f"{amount} is above the limit of {limits[name]}")
 
     def read(self, value: Any) -> dict[str, dict[str, str]]:
         """See SchemaNode."""
@@ -202,7 +231,21 @@ ENVIRONMENT: Final = ListNode(
                     "secretKeyRef": _reference("Secret", "a key", optional=_OPTIONAL),
                     "configMapKeyRef": _reference("ConfigMap", "a key", optional=_OPTIONAL),
                     "fieldRef": ObjectNode(
-                        {"fieldPath": TextNode("A field of the pod.")}, required=("fieldPath",)
+                        {
+                            "fieldPath": TextNode("A field of the pod."),
+                            "apiVersion": TextNode("Version of the field's path; v1 by default."),
+                        },
+                        required=("fieldPath",),
+                    ),
+                    "resourceFieldRef": ObjectNode(
+                        {
+                            "resource": TextNode("A request or limit, such as limits.memory."),
+                            "containerName": TextNode("A container; this one by default."),
+                            "divisor": IntOrStringNode(
+                                "Unit of the value.", _QUANTITY, "an amount such as 1 or 1Mi"
+                            ),
+                        },
+                        required=("resource",),
                     ),
                 },
                 "Source of the value, instead of `value`.",
@@ -211,6 +254,28 @@ ENVIRONMENT: Final = ListNode(
         required=("name",),
     ),
     "Further environment variables; they override those that the operator sets.",
+)
+
+
+VOLUMES: Final = ListNode(
+    ObjectNode(
+        {"name": name_node("Name of the volume.", "the name of a volume")}, required=("name",), open=True
+    ),
+    "Further volumes of the pods, in Kubernetes' form.",
+)
+VOLUME_MOUNTS: Final = ListNode(
+    ObjectNode(
+        {
+            "name": name_node("Name of the volume.", "the name of a volume"),
+            "mountPath": TextNode("Path in the container.", r"^[^:]+$", expected="a path"),
+        },
+        required=("name", "mountPath"),
+        open=True,
+    ),
+    "Further volume mounts of the container, in Kubernetes' form.",
+)
+PEERS: Final = ListNode(
+    ObjectNode(open=True), "Peers that may scrape, as in a NetworkPolicy; all by default."
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from gpuledger.operator.schema.nodes import (
@@ -9,15 +10,18 @@ from gpuledger.operator.schema.nodes import (
     BooleanNode,
     IntegerNode,
     IntOrStringNode,
+    JudgedListNode,
     ListNode,
     MapNode,
     ObjectNode,
+    PrunedNode,
     SchemaNode,
     TextNode,
 )
 from gpuledger.operator.schema.pods import PLAIN, secret_key_node, selector_node
 
-_DURATION: Final = "^([0-9]+([.][0-9]+)?(ms|s|m|h|d))+$|^[0-9]+$"
+# Empty means unset, as a template writes it for a value that is not set.
+_DURATION: Final = "^([0-9]+([.][0-9]+)?(ms|s|m|h|d))+$|^[0-9]+$|^$"
 _RELABEL_RULE: Final = ObjectNode(
     {
         "source_labels": ListNode(PLAIN, "Labels; their values are joined."),
@@ -95,13 +99,15 @@ PORT: Final = IntOrStringNode(
 )
 
 
-def endpoints_node(authorization: SchemaNode) -> SchemaNode:
-    """The endpoints of a target."""
+def endpoints_node(authorization: SchemaNode, more: Mapping[str, SchemaNode]) -> SchemaNode:
+    """The endpoints of a target; `more` are further keys."""
     keys: dict[str, SchemaNode] = {
         "port": PORT,
         "address": TextNode("host:port, for StaticEndpoints."),
         "path": TextNode(
-            "Path of the metrics; globalPath by default.", r"^[^?#\s]+$", expected="a path such as /metrics"
+            "Path of the metrics; globalPath by default.",
+            r"^[^?#\s]+$|^$",
+            expected="a path such as /metrics",
         ),
         "interval": duration_node("Scrape interval; globalInterval by default."),
         "timeout": duration_node("Scrape timeout, at most the interval; 10s by default."),
@@ -117,6 +123,9 @@ def endpoints_node(authorization: SchemaNode) -> SchemaNode:
             "Scraped labels win over target labels; by default only on pages that report owners of GPUs."
         ),
         "honorTimestamps": BooleanNode("Use scraped timestamps; true by default."),
+        "timestampAheadLimit": duration_node(
+            "Drop samples whose timestamps are later than the scrape by more; 10m by default, 0s allows any."
+        ),
         "metricRelabelConfigs": relabel_node("Relabeling after the scrape, after that of the target."),
         "bodySizeLimit": size_node("Fail scrapes with a larger body."),
         "sampleLimit": IntegerNode("Fail scrapes with more samples.", maximum=10**9),
@@ -124,11 +133,13 @@ def endpoints_node(authorization: SchemaNode) -> SchemaNode:
         "labelNameLengthLimit": IntegerNode("Fail scrapes with longer label names.", maximum=10**9),
         "labelValueLengthLimit": IntegerNode("Fail scrapes with longer label values.", maximum=10**9),
     }
-    return ListNode(ObjectNode(keys), "Endpoints of the target and how to scrape them.")
+    return ListNode(PrunedNode({**keys, **more}), "Endpoints of the target and how to scrape them.")
 
 
-def targets_node(authorization: SchemaNode = AUTHORIZATION) -> SchemaNode:
-    """The targets of an agent."""
+def targets_node(
+    authorization: SchemaNode = AUTHORIZATION, of_endpoints: Mapping[str, SchemaNode] | None = None
+) -> SchemaNode:
+    """The targets of an agent; `of_endpoints` are further keys of their endpoints."""
     keys: dict[str, SchemaNode] = {
         "targetName": TextNode("Value of the label job.", r"^.+$", expected="a name"),
         "type": TextNode(
@@ -144,10 +155,10 @@ def targets_node(authorization: SchemaNode = AUTHORIZATION) -> SchemaNode:
         "jobLabel": TextNode("Label of the pod or Service; its value replaces the label job."),
         "relabelConfigs": relabel_node("Relabeling of targets, before the scrape."),
         "metricRelabelConfigs": relabel_node("Relabeling after the scrape, for all endpoints."),
-        "endpoints": endpoints_node(authorization),
+        "endpoints": endpoints_node(authorization, of_endpoints or {}),
     }
-    return ListNode(
-        ObjectNode(keys, required=("targetName", "type")),
+    return JudgedListNode(
+        PrunedNode(keys, required=("targetName", "type")),
         "Targets to scrape; by default the exporters of this resource.",
     )
 

@@ -12,7 +12,7 @@ from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.quantities import Level, Quantity
 from gpuledger.sources.nvml.codes import NOTHING_YET, Code
 from gpuledger.sources.nvml.findings import NvmlFindings
-from gpuledger.sources.nvml.queries import QueryPlan, make_query_plan
+from gpuledger.sources.nvml.queries import MAX_LINKS, Depth, QueryPlan, make_query_plan
 from gpuledger.sources.nvml.static_facts import StaticFacts
 
 _SECOND: Final = 1_000_000
@@ -104,18 +104,20 @@ class DeviceState:
     """State of one Device between ticks.
 
     Support: `support` says per quantity key whether the Device has it, once known; `missing_fields` are field
-    ids that it does not have; at `retry_unsupported_at` both are queried again. `gpm` says whether it
-    supports GPM, None if unknown; `sampled_by` is the call that takes its GPM samples.
+    ids that it does not have; at `retry_unsupported_at` both are queried again. `links` are its NVLinks, all
+    possible ones until they are known, and `reads_links_by_call` is True if it lacks their field. `gpm` says
+    whether it supports GPM, None if unknown; `sampled_by` is the call that takes its GPM samples.
 
     Processes: `listed` maps the pids of the last process lists to type bits and bytes, None if they could not
     be read; `pids` are those of the last lists that could.
 
     This tick: `answered` is True if a call succeeded, `first_error` is the first error code.
 
-    Values: `slow_errors` are codes and calls that failed in the last read of slow quantities. `counters`
+    Values: `slow_errors` are codes and calls that failed in the last read of slow quantities;
+    `lacks_constants` is True if a constant one of them is missing. `counters`
     holds the confirmed value of each counter and a lower reading that awaits confirmation.
     `last_nvlink_total` is the bytes moved by NVLink and the time of that reading, None if no rate can be
-    computed from it.
+    computed from it; `last_counters` is the same of counters from which a rate is computed.
     """
 
     device: Device
@@ -124,14 +126,18 @@ class DeviceState:
     uses_memory_v1: bool = False
     support: dict[str, bool] = field(default_factory=dict)
     missing_fields: set[int] = field(default_factory=set)
-    plans: dict[tuple[frozenset[Quantity], bool], QueryPlan] = field(default_factory=dict)
+    links: tuple[int, ...] = tuple(range(MAX_LINKS))
+    reads_links_by_call: bool = False
+    plans: dict[tuple[frozenset[Quantity], Depth], QueryPlan] = field(default_factory=dict)
     counters: dict[Quantity, tuple[float, float | None]] = field(default_factory=dict)
     last_nvlink_total: tuple[float, float] | None = None
+    last_counters: dict[Quantity, tuple[float, float]] = field(default_factory=dict)
     gpm: bool | None = None
     sampled_by: str = ""
     slow_values: dict[Quantity, float] = field(default_factory=dict)
     slow_errors: list[tuple[int, str]] = field(default_factory=list)
     slow_due_at: float = 0.0
+    lacks_constants: bool = False
     slow_wanted: frozenset[Quantity] | None = None
     retry_unsupported_at: float | None = None
     listed: dict[int, tuple[int, int | None]] | None = None
@@ -140,15 +146,16 @@ class DeviceState:
     answered: bool = False
     first_error: int = Code.SUCCESS
 
-    def plan(self, wanted: frozenset[Quantity], slow: bool) -> QueryPlan:
+    def plan(self, wanted: frozenset[Quantity], depth: Depth) -> QueryPlan:
         """Return the query plan for the wanted quantities and the support known so far."""
-        plan = self.plans.get((wanted, slow))
+        plan = self.plans.get((wanted, depth))
         if plan is None:
             if len(self.plans) > _MAX_CACHED_PLANS:
                 self.plans.clear()
             level = Level.INSTANCE if isinstance(self.device, Instance) else Level.GPU
-            plan = make_query_plan(level, wanted, slow, self.support, self.missing_fields)
-            self.plans[wanted, slow] = plan
+            links = () if self.reads_links_by_call else self.links
+            plan = make_query_plan(level, wanted, depth, self.support, self.missing_fields, links)
+            self.plans[wanted, depth] = plan
         return plan
 
     def set_support(self, quantity: Quantity, has: bool) -> None:
@@ -189,9 +196,19 @@ class DeviceState:
         """Query everything unsupported again: NVLinks may come up late, and other profilers end."""
         self.support = {key: True for key, has in self.support.items() if has}
         self.missing_fields.clear()
+        self._forget_links()
         self.plans.clear()
         self.gpm = self.gpm or None
         self.uses_memory_v1 = False
+
+    def set_links(self, links: tuple[int, ...], *, by_call: bool) -> None:
+        """Remember the NVLinks, and how their state is read; a change discards cached plans."""
+        if (links, by_call) != (self.links, self.reads_links_by_call):
+            self.links, self.reads_links_by_call = links, by_call
+            self.plans.clear()
+
+    def _forget_links(self) -> None:
+        self.links, self.reads_links_by_call = tuple(range(MAX_LINKS)), False
 
     def reset(self) -> None:
         """Query everything again: the GPU returned or its MIG layout changed."""
@@ -199,6 +216,7 @@ class DeviceState:
         self.last_nvlink_total = self.gpm = None
         self.sampled_by = ""
         self.missing_fields.clear()
+        self._forget_links()
         self.plans.clear()
         self.slow_values = {}
         self.slow_errors.clear()

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Final
 
 from gpuledger.host.pci import PciBus
-from gpuledger.model.devices import is_selected
+from gpuledger.model.devices import Gpu, is_selected
 from gpuledger.model.errors import SourceUnavailable
+from gpuledger.sources.device_selection import DeviceSelection
 from gpuledger.sources.nvml.codes import Code
 from gpuledger.sources.nvml.device_state import GpuState
 from gpuledger.sources.nvml.findings import NvmlFindings
@@ -42,6 +43,7 @@ class GpuDiscovery:
     ) -> None:
         self._library = library
         self._selected = selected
+        self._selection = DeviceSelection(selected)
         self._slow_interval = slow_interval
         self._pci = pci
         self.mig_layouts = MigLayouts(library, PART)
@@ -70,7 +72,8 @@ class GpuDiscovery:
         if self.unreachable:
             raise unavailable_error(*next(iter(self.unreachable.values())))
         if skipped:
-            text = f"--devices: {', '.join(self._selected)} not found; available are {', '.join(skipped)}"
+            available = ", ".join(gpu.uuid for gpu in skipped)
+            text = f"--devices: {', '.join(self._selected)} not found; available are {available}"
             raise SourceUnavailable(text, "NO_DEVICES")
         raise SourceUnavailable(
             "NVML: no GPU is visible: in a container set NVIDIA_VISIBLE_DEVICES=all", "NO_DEVICES"
@@ -120,10 +123,10 @@ class GpuDiscovery:
         self._uncounted_addresses = self._find_uncounted()
         return True
 
-    def _relist(self, total: int, before: list[GpuState]) -> list[str]:
-        """List all Gpus again and keep those of `before` that are missing. Return unselected UUIDs."""
+    def _relist(self, total: int, before: list[GpuState]) -> list[Gpu]:
+        """List all Gpus again and keep those of `before` that are missing. Return unselected ones."""
         self._total, self.unreachable, self.changed = total, {}, True
-        skipped: list[str] = []
+        skipped: list[Gpu] = []
         found: dict[str, str] = {}
         for index in range(total):
             found.update([self._query_gpu(index, skipped)])
@@ -132,9 +135,12 @@ class GpuDiscovery:
                 self._mark_missing(state, found)
         self._sort()
         self._forget_unselected()
+        if self.states and not self.unreachable:
+            self._selection.compare([*(state.gpu for state in self.states), *skipped])
+            self._selection.log_omission()
         return skipped
 
-    def _query_gpu(self, index: int, skipped: list[str] | None = None) -> tuple[str, str]:
+    def _query_gpu(self, index: int, skipped: list[Gpu] | None = None) -> tuple[str, str]:
         """Return UUID and PCI bus id of the Gpu at the driver's index; empty if it does not answer."""
         handle = c_void_p()
         call = _BY_INDEX
@@ -151,7 +157,7 @@ class GpuDiscovery:
         self.unreachable[index] = (code or Code.NOT_FOUND, call)
         return "", ""
 
-    def _add_or_update(self, index: int, handle: c_void_p, uuid: str, skipped: list[str] | None) -> GpuState:
+    def _add_or_update(self, index: int, handle: c_void_p, uuid: str, skipped: list[Gpu] | None) -> GpuState:
         """Add or update a Gpu that answers, if it is selected. Raises GpuLost."""
         state = next((each for each in self.states if each.gpu.uuid == uuid), None)
         if state is None:
@@ -166,7 +172,7 @@ class GpuDiscovery:
                     # It may be selected by the PCI bus id, which could not be read.
                     self.unreachable[index] = (facts.pending[PCI_INFO], PCI_INFO)
                 elif skipped is not None:
-                    skipped.append(uuid)
+                    skipped.append(gpu)
                 return state
             self._known_uuids.add(uuid)
             self.states.append(state)

@@ -15,7 +15,7 @@ from gpuledger.sources.nvml.codes import UNSUPPORTED, Code
 from gpuledger.sources.nvml.device_state import DeviceState, GpuState
 from gpuledger.sources.nvml.library import NvmlLibrary, buffer_view
 from gpuledger.sources.nvml.quantity_values import ValueRecorder
-from gpuledger.sources.nvml.queries import GPM_METRICS_CALL, GPM_QUERIES, QueryPlan
+from gpuledger.sources.nvml.queries import GPM_METRICS_CALL, GPM_QUERIES, Depth, QueryPlan
 from gpuledger.sources.nvml.structs import (
     GPM_MAX_METRICS,
     GPM_METRIC,
@@ -125,7 +125,7 @@ class GpmReader:
         if isinstance(state.device, Instance) and call == _SAMPLE:
             for quantity in _OF_GPU_INSTANCE:
                 state.set_support(quantity, False)
-        return state.plan(wanted, False)
+        return state.plan(wanted, Depth.FAST)
 
     def _has_gpm(self, gpu: GpuState, recorder: ValueRecorder, plan: QueryPlan) -> bool:
         """Return whether the Gpu supports GPM; queried until known."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Final
 
 from gpuledger.model.checks import Finding, Subject, caused_by, fails, skipped, unknown, warning, works
 from gpuledger.model.devices import Gpu, is_selected
+from gpuledger.model.gpu_problems import HEALTH_CHECK, health_findings
+from gpuledger.sources.device_selection import REMEDY, format_indexes
 from gpuledger.sources.nvml.kernel_facts import KernelFacts, PciGpu, pci_slot
 from gpuledger.sources.nvml.probe import GpuProbeResult, ProbeResult
 
@@ -18,7 +19,7 @@ _MIG: Final = Subject("gpu.mig", "MIG")
 _PROCESSES: Final = Subject("gpu.processes", "process lists")
 _UTILIZATION: Final = Subject("gpu.utilization", "per-process utilization")
 _PROFILING: Final = Subject("gpu.profiling", "profiling metrics (GPM)")
-_MEMORY: Final = Subject("gpu.memory", "GPU memory")
+_HEALTH: Final = Subject(HEALTH_CHECK, "GPU health")
 _PCI: Final = Subject("gpu.pci", "GPUs on the PCI bus")
 _POWER: Final = Subject("gpu.power", "GPU sleep")
 
@@ -61,7 +62,7 @@ def find_gpu_problems(result: ProbeResult, selected: tuple[str, ...], cause: str
         yield _check_processes(alive)
         yield from _check_utilization(alive)
         yield from _check_profiling(alive)
-        yield from _check_memory(alive)
+        yield from _check_health(alive)
 
 
 def _gpu(result: GpuProbeResult) -> Gpu:
@@ -77,14 +78,7 @@ def _report(
 
 
 def _format_indexes(gpus: Iterable[GpuProbeResult]) -> str:
-    """Format indexes as `GPU 0` or `GPUs 0-3, 5`."""
-    indexes = sorted(gpu.index for gpu in gpus)
-    spans = []
-    # Consecutive indexes have the same distance to their position.
-    for _, group in groupby(enumerate(indexes), key=lambda pair: pair[1] - pair[0]):
-        span = [index for _, index in group]
-        spans.append(f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}")
-    return f"GPU{'s' if len(indexes) > 1 else ''} {', '.join(spans)}"
+    return format_indexes(gpu.index for gpu in gpus)
 
 
 def _join_reasons(reasons: Iterable[str]) -> str:
@@ -104,6 +98,10 @@ def _check_listed(
         if gpu.error:
             remedy = _REMEDIES.get(gpu.error, "check `dmesg | grep -i nvrm`").format(index=gpu.index)
             yield fails(_LISTED.check, f"GPU {gpu.index}", f"does not answer: {gpu.error}", remedy)
+    omitted = [gpu.index for gpu in everything if gpu.uuid and not is_selected(_gpu(gpu), selected)]
+    if omitted:
+        why = f"--devices leaves out {format_indexes(omitted)} of {len(everything)}"
+        yield warning(*_LISTED, why, REMEDY)
     for name in selected:
         if not any(gpu.uuid and is_selected(_gpu(gpu), (name,)) for gpu in everything):
             known = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in everything if gpu.uuid)
@@ -229,23 +227,11 @@ def _check_profiling(gpus: Sequence[GpuProbeResult]) -> Iterator[Finding]:
     yield from _report(_PROFILING, unknown, unread, f"{{gpus}}: {reasons}")
 
 
-def _check_memory(gpus: Sequence[GpuProbeResult]) -> Iterator[Finding]:
-    healthy = [gpu for gpu in gpus if gpu.repair_pending is False and not gpu.repair_failed]
-    yield from _report(_MEMORY, works, healthy, "no repair is pending: {gpus}")
+def _check_health(gpus: Sequence[GpuProbeResult]) -> Iterator[Finding]:
+    healthy = [gpu for gpu in gpus if gpu.judged and not gpu.problems]
+    yield from _report(_HEALTH, works, healthy, "no fault of memory, links, power or cooling: {gpus}")
     for gpu in gpus:
-        subject = _MEMORY._replace(what=f"memory of GPU {gpu.index}")
-        if gpu.repair_failed:
-            yield fails(
-                *subject,
-                "a memory row with errors could not be remapped to a spare row",
-                "drain the node, test the card with NVIDIA's field diagnostic and replace it",
-            )
-        elif gpu.repair_pending:
-            yield warning(
-                *subject,
-                "a memory row or page with errors will be retired at the next reset",
-                f"stop all processes on it and run `nvidia-smi --gpu-reset -i {gpu.index}`, or reboot",
-            )
+        yield from health_findings(gpu.index, gpu.problems)
 
 
 def find_pci_problems(result: ProbeResult, kernel: KernelFacts) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import CDLL
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe
@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from gpuledger.host.clock import SystemClock
+from gpuledger.host.pci import PciBus
 from gpuledger.host.procfs import RemoteHost
 from gpuledger.model.devices import Instance
 from gpuledger.model.errors import SourceUnavailable
+from gpuledger.model.gpu_problems import GpuProblem, judge_gpu
 from gpuledger.model.quantities import (
     PERSISTENCE_MODE,
     QUANTITIES,
-    RETIRED_PAGES_PENDING,
-    ROW_REMAP_FAILURE,
-    ROW_REMAP_PENDING,
-    Quantity,
 )
 from gpuledger.model.snapshot import Failure, Reading, Snapshot
+from gpuledger.model.throttle_reasons import throttling_now
 from gpuledger.sources.nvml import accounting, devices, gpm, processes, quantity_values, utilization
 from gpuledger.sources.nvml.codes import name_of
 from gpuledger.sources.nvml.device_state import GpuState
@@ -57,9 +56,8 @@ class GpuProbeResult:
 
     `error` is the reason if the whole GPU does not answer. `processes` is the number of entries in its lists,
     None with `processes_error`. `utilization_error` is empty if per-process samples are readable. `profiling`
-    says whether GPM is supported. `repair_pending` and `repair_failed` describe repairs of memory with
-    errors. These three are None if unknown; `profiling_error` is then the reason, or empty if GPM was not
-    queried.
+    says whether GPM is supported, None if unknown; `profiling_error` is then the reason, or empty if GPM was
+    not queried. `judged` are the kinds of problems that are known, `problems` those that the GPU has.
     """
 
     index: int
@@ -80,8 +78,8 @@ class GpuProbeResult:
     utilization_error: str = ""
     profiling: bool | None = None
     profiling_error: str = ""
-    repair_pending: bool | None = None
-    repair_failed: bool | None = None
+    judged: tuple[str, ...] = ()
+    problems: tuple[GpuProblem, ...] = ()
 
 
 @dataclass(slots=True)
@@ -179,7 +177,11 @@ class _TracedLibrary:
         return report_and_call
 
 
-def query_driver(send: Callable[[dict[str, Any]], None], load: Callable[[], CDLL] = load_library) -> None:
+def query_driver(
+    send: Callable[[dict[str, Any]], None],
+    load: Callable[[], CDLL] = load_library,
+    pci: PciBus | None = None,
+) -> None:
     """Read one Snapshot of all Gpus and quantities in this process; `send` fields of ProbeResult."""
     send({"call": f"loading {LIBRARY_NAME}"})
     try:
@@ -193,7 +195,7 @@ def query_driver(send: Callable[[dict[str, Any]], None], load: Callable[[], CDLL
         send({"call": call + _describe_handle(handle, source.discovery.states)})
 
     traced = cast(CDLL, _TracedLibrary(loaded, report))
-    source = NvmlSource(SourceSettings(), RemoteHost(), SystemClock(), load=lambda: traced)
+    source = NvmlSource(SourceSettings(), RemoteHost(), SystemClock(), pci=pci, load=lambda: traced)
     try:
         snapshot = source.read(frozenset(QUANTITIES.values()))
         send({"gpus": list(_gpu_results(source.discovery, snapshot))})
@@ -222,18 +224,19 @@ def _gpu_results(found: GpuDiscovery, snapshot: Snapshot) -> Iterator[GpuProbeRe
         result = GpuProbeResult(gpu.index, gpu.uuid, gpu.name, gpu.pci_bus_id, gpu.minor)
         failures = [each for each in snapshot.failures if each.device and each.device.gpu == gpu]
         if state.up:
-            yield _with_facts(result, state, readings[gpu], failures)
+            yield _with_facts(result, state, readings[gpu], failures, snapshot.unix)
         else:
             yield replace(result, error=name_of(state.code))
 
 
 def _with_facts(
-    result: GpuProbeResult, state: GpuState, reading: Reading, failures: list[Failure]
+    result: GpuProbeResult, state: GpuState, reading: Reading, failures: list[Failure], unix: float
 ) -> GpuProbeResult:
     """Return the result of a Gpu that answers, with what the tick read."""
     mig_error = "" if state.mig_layout_read else _last_reason(failures, devices.PART)
     listed = [part.listed for part in state.process_devices]
     error_of = NvmlFindings(failures).error_of
+    found = judge_gpu(reading, throttling_now(reading.values, unix))
     no_samples = error_of(utilization.PART) or mig_error or "NOT_SUPPORTED"
     return replace(
         result,
@@ -249,8 +252,8 @@ def _with_facts(
         utilization_error=no_samples if reading.samples is None else "",
         profiling=state.gpm,
         profiling_error=_last_reason(failures, quantity_values.PART, gpm.SUPPORT_CALL),
-        repair_pending=_any_flag_set(reading.values, ROW_REMAP_PENDING, RETIRED_PAGES_PENDING),
-        repair_failed=_any_flag_set(reading.values, ROW_REMAP_FAILURE),
+        judged=tuple(found),
+        problems=tuple(problem for problem in found.values() if problem is not None),
     )
 
 
@@ -258,12 +261,6 @@ def _last_reason(failures: Sequence[Failure], part: str, name: str = "") -> str:
     """Return the reason of the part's last failure of the quantity or call `name`; empty without one."""
     reasons = [each.reason for each in failures if each.part == part and f"{name}:" in each.detail]
     return reasons[-1] if reasons else ""
-
-
-def _any_flag_set(values: Mapping[Quantity, float], *flags: Quantity) -> bool | None:
-    """Return whether one of the flags is set; None if none was reported."""
-    reported = [values[flag] for flag in flags if flag in values]
-    return any(reported) if reported else None
 
 
 def _find_loaded_library(maps: Path = Path("/proc/self/maps")) -> str:
@@ -281,4 +278,4 @@ def _find_loaded_library(maps: Path = Path("/proc/self/maps")) -> str:
 def main() -> None:
     """Query the driver and send the results through the pipe of the parent process."""
     with Connection(int(sys.argv[-1]), readable=False) as sender:
-        query_driver(sender.send)
+        query_driver(sender.send, pci=PciBus())

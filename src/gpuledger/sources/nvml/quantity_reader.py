@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ctypes import byref, c_uint, c_ulonglong, create_string_buffer, sizeof
 from typing import Final
 
-from gpuledger.model.quantities import Quantity
+from gpuledger.model.quantities import (
+    PCIE_GENERATION,
+    PCIE_LINK_BUSY,
+    PCIE_WIDTH_MAX,
+    Quantity,
+    is_link_busy,
+    limit_link_width,
+    link_busy_needs,
+)
 from gpuledger.sources.nvml.codes import UNSUPPORTED, Code
 from gpuledger.sources.nvml.device_state import DeviceState, GpuState
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.library import NvmlLibrary, buffer_view
+from gpuledger.sources.nvml.link_states import LinkStates
 from gpuledger.sources.nvml.quantity_values import PART, ValueRecorder
 from gpuledger.sources.nvml.queries import (
     FIELD_QUERIES,
+    MAX_LINKS,
     MEMORY_CALL,
     MEMORY_QUANTITIES,
     MOST_OUTPUTS,
     NVLINK_COUNTERS,
     NVLINK_RATE,
+    RATE_COUNTERS,
     STRUCT_QUERIES,
+    Depth,
     FieldQuery,
     NumberQuery,
     QueryPlan,
@@ -51,13 +63,21 @@ _RETRY_UNSUPPORTED_AFTER: Final = 600.0
 class QuantityReader:
     """Reads quantities into reused buffers."""
 
-    def __init__(self, library: NvmlLibrary, slow_interval: float) -> None:
+    def __init__(
+        self,
+        library: NvmlLibrary,
+        slow_interval: float,
+        slot_width: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
+        """`slot_width` returns the lanes of the slot of a PCI bus id, None if unknown."""
+        self._slot_width = slot_width
         self._library = library
         self._slow_interval = slow_interval
         self._narrow = (c_uint * MOST_OUTPUTS)()
         self._wide = c_ulonglong()
         self._outputs = tuple(byref(self._narrow, n * sizeof(c_uint)) for n in range(MOST_OUTPUTS))
-        self._field_buffer = create_string_buffer(FIELD.size * len(FIELD_QUERIES))
+        self._field_buffer = create_string_buffer(FIELD.size * (len(FIELD_QUERIES) + MAX_LINKS))
+        self._links = LinkStates(library)
         self._struct_buffer = create_string_buffer(max(query.layout.size for query in STRUCT_QUERIES))
         self._memory_v1 = create_string_buffer(MEMORY_V1.size)
         self._memory_v2 = create_string_buffer(MEMORY_V2.size)
@@ -68,9 +88,11 @@ class QuantityReader:
         """Return the values of this tick; slow quantities are repeated until they are due. Raises GpuLost."""
         unchanged = wanted is state.slow_wanted or wanted == state.slow_wanted
         slow = now >= state.slow_due_at or not unchanged
+        depth = Depth.CONSTANT if not unchanged or state.lacks_constants else Depth.SLOW
         if slow and (state.retry_unsupported_at is None or now >= state.retry_unsupported_at):
             if state.retry_unsupported_at is not None:
                 state.retry_unsupported()
+            depth = Depth.CONSTANT
             state.retry_unsupported_at = now + _RETRY_UNSUPPORTED_AFTER
         if slow:
             state.slow_errors.clear()
@@ -79,7 +101,7 @@ class QuantityReader:
             findings.add_error(PART, code, call, state.device)
         recorder = ValueRecorder(state, findings)
         values = recorder.values
-        plan = state.plan(wanted, slow)
+        plan = state.plan(wanted, depth if slow else Depth.FAST)
         for query, quantities in plan.structs:
             self._read_struct(recorder, query, quantities)
         if plan.memory:
@@ -88,17 +110,34 @@ class QuantityReader:
             _record_mig_values(recorder, state, plan.mig)
         for number in plan.numbers:
             self._read_number(recorder, number)
-        if plan.fields:
+        if plan.request:
             self._read_fields(recorder, plan)
+        if plan.links is not None:
+            self._links.finish(recorder)
         if plan.nvlink_rate:
             _record_nvlink_rate(recorder, now)
         else:
             state.last_nvlink_total = None
+        for rate in plan.counted_rates:
+            _record_counted_rate(recorder, rate, now)
+        if state.last_counters and wanted.isdisjoint(RATE_COUNTERS):
+            state.last_counters.clear()
+        if plan.link_busy:
+            _record_link_busy(recorder)
+        if PCIE_WIDTH_MAX in values:
+            limit_link_width(values, self._slot_width(state.device.gpu.pci_bus_id))
         state.answered = state.answered or bool(values)
         for quantity in plan.intermediate:
             values.pop(quantity, None)
         if slow:
             state.slow_due_at, state.slow_wanted = now + self._slow_interval, wanted
+            if depth is Depth.CONSTANT:
+                state.lacks_constants = any(
+                    number.quantity.constant and number.quantity not in values for number in plan.numbers
+                )
+            else:
+                constant = {each: value for each, value in state.slow_values.items() if each.constant}
+                values.update(constant)
             state.slow_values = {quantity: value for quantity, value in values.items() if quantity.slow}
         else:
             values.update(state.slow_values)
@@ -106,7 +145,7 @@ class QuantityReader:
 
     def supported(self, state: DeviceState, wanted: frozenset[Quantity]) -> Mapping[str, bool]:
         """Return whether the Device has each wanted quantity, by key, as far as known."""
-        return state.plan(wanted, False).supported
+        return state.plan(wanted, Depth.FAST).supported
 
     def _read_number(self, recorder: ValueRecorder, number: NumberQuery) -> None:
         call = number.call
@@ -126,9 +165,11 @@ class QuantityReader:
         entries = buffer_view(self._field_buffer, len(plan.request))
         entries[:] = plan.request
         batch_code = self._library.call_device(
-            _FIELDS, recorder.state.handle, len(plan.fields), self._field_buffer
+            _FIELDS, recorder.state.handle, len(entries) // FIELD.size, self._field_buffer
         )
-        for field, entry in zip(plan.fields, FIELD.iter_unpack(entries), strict=True):
+        unpacked = tuple(FIELD.iter_unpack(entries))
+        self._links.take_fields(batch_code, plan.links or (), unpacked[len(plan.fields) :])
+        for field, entry in zip(plan.fields, unpacked, strict=False):
             *_, value_type, field_code, raw = entry
             if field.value_type is not None:
                 value_type = field.value_type
@@ -198,6 +239,16 @@ class QuantityReader:
                 recorder.record(quantity, value)
 
 
+def _record_link_busy(recorder: ValueRecorder) -> None:
+    """Record PCIE_LINK_BUSY with the generation of the link."""
+    state, values = recorder.state, recorder.values
+    mig = isinstance(state, GpuState) and state.mig_enabled
+    if any(state.support.get(each.key) is False for each in (PCIE_GENERATION, *link_busy_needs(mig=mig))):
+        state.set_support(PCIE_LINK_BUSY, False)
+    elif PCIE_GENERATION in values and (busy := is_link_busy(values, mig=mig)) is not None:
+        recorder.record(PCIE_LINK_BUSY, int(busy))
+
+
 def _record_nvlink_rate(recorder: ValueRecorder, now: float) -> None:
     """Compute NVLINK_RATE from the counters of this and the last tick.
 
@@ -215,6 +266,22 @@ def _record_nvlink_rate(recorder: ValueRecorder, now: float) -> None:
     state.set_support(NVLINK_RATE, True)
     if before and total >= before[0] and now > before[1]:
         recorder.record(NVLINK_RATE, (total - before[0]) / (now - before[1]))
+
+
+def _record_counted_rate(recorder: ValueRecorder, rate: Quantity, now: float) -> None:
+    """Compute a rate that GPM lacks from the counter of this and the last tick.
+
+    The support of the rate is that of GPM and is not recorded here. No rate follows from a wrapped counter.
+    """
+    state, values, counter = recorder.state, recorder.values, RATE_COUNTERS[rate]
+    before = state.last_counters.pop(counter, None)
+    if counter not in values or state.is_held_back(counter):
+        return
+    state.last_counters[counter] = values[counter], now
+    if before and values[counter] >= before[0] and now > before[1]:
+        value = (values[counter] - before[0]) / (now - before[1])
+        if rate.is_possible(value) and state.support.get(rate.key) is False:
+            values[rate] = value
 
 
 def _record_mig_values(recorder: ValueRecorder, state: GpuState, quantities: tuple[Quantity, ...]) -> None:

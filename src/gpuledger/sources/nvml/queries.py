@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from struct import Struct
 from typing import Any, Final
 
@@ -125,7 +126,6 @@ NUMBER_QUERIES: Final = (
     NumberQuery(q.POWER, "nvmlDeviceGetPowerUsage", divide=1000),
     # The limit in force: the lowest of all requested limits and those of the board.
     NumberQuery(q.POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit", divide=1000),
-    NumberQuery(q.POWER_LIMIT_MAX, _LIMITS, divide=1000, outputs=2, output_index=1),
     # Sensor 0 is the die (NVML_TEMPERATURE_GPU); whole degrees.
     NumberQuery(q.TEMPERATURE, "nvmlDeviceGetTemperature", arguments=(0,)),
     # nvmlTemperatureThresholds_t: 0 shutdown, 1 slowdown.
@@ -154,7 +154,14 @@ NUMBER_QUERIES: Final = (
         is_64_bit=True,
         older_call="nvmlDeviceGetCurrentClocksThrottleReasons",
     ),
-    NumberQuery(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter", cumulative=True),
+    # Generation and lanes of the link; the maxima are those of card and slot together. 0 on chips without
+    # a link.
+    NumberQuery(q.PCIE_GENERATION, "nvmlDeviceGetCurrPcieLinkGeneration", blank=0),
+    NumberQuery(q.PCIE_GENERATION_MAX, "nvmlDeviceGetMaxPcieLinkGeneration", blank=0),
+    # Driver 510 and later.
+    NumberQuery(q.PCIE_GENERATION_GPU_MAX, "nvmlDeviceGetGpuMaxPcieLinkGeneration", blank=0),
+    NumberQuery(q.PCIE_WIDTH, "nvmlDeviceGetCurrPcieLinkWidth", blank=0),
+    NumberQuery(q.PCIE_WIDTH_MAX, "nvmlDeviceGetMaxPcieLinkWidth", blank=0),
     # Under MIG supported only by Instances.
     NumberQuery(q.COMPUTE_MODE, "nvmlDeviceGetComputeMode"),
     NumberQuery(q.PERSISTENCE_MODE, "nvmlDeviceGetPersistenceMode"),
@@ -183,8 +190,9 @@ FIELD_QUERIES: Final = (
     FieldQuery(q.MEMORY_TEMPERATURE, 82, value_type=UNSIGNED_INT),
     # NVML_FI_DEV_POWER_INSTANT, milliwatts; scope 0 is the GPU, 1 its module.
     FieldQuery(q.POWER_INSTANT, 186, divide=1000),
-    # NVML_FI_DEV_POWER_MIN_LIMIT, _DEFAULT_LIMIT and _REQUESTED_LIMIT, milliwatts.
+    # NVML_FI_DEV_POWER_MIN_LIMIT, _MAX_LIMIT, _DEFAULT_LIMIT and _REQUESTED_LIMIT, milliwatts.
     _with_fallback(q.POWER_LIMIT_MIN, 187, _LIMITS, divide=1000, outputs=2),
+    _with_fallback(q.POWER_LIMIT_MAX, 188, _LIMITS, divide=1000, outputs=2, output_index=1),
     _with_fallback(q.POWER_LIMIT_DEFAULT, 189, "nvmlDeviceGetPowerManagementDefaultLimit", divide=1000),
     _with_fallback(q.POWER_LIMIT_MANAGEMENT, 192, "nvmlDeviceGetPowerManagementLimit", divide=1000),
     # NVML_FI_DEV_PERF_POLICY_POWER and the five after it: nanoseconds.
@@ -194,12 +202,20 @@ FIELD_QUERIES: Final = (
     FieldQuery(q.BOARD_LIMIT_VIOLATION, 77, cumulative=True),
     FieldQuery(q.LOW_UTILIZATION_VIOLATION, 78, cumulative=True),
     FieldQuery(q.RELIABILITY_VIOLATION, 79, cumulative=True),
+    # NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, _HW_THERM_SLOWDOWN and _HW_POWER_BRAKE_SLOWDOWN.
+    FieldQuery(q.SOFTWARE_THERMAL_TIME, 269, cumulative=True),
+    FieldQuery(q.HARDWARE_THERMAL_TIME, 270, cumulative=True),
+    FieldQuery(q.POWER_BRAKE_TIME, 271, cumulative=True),
+    # NVML_FI_DEV_PCIE_REPLAY_COUNTER.
+    _with_fallback(q.PCIE_REPLAYS, 94, "nvmlDeviceGetPcieReplayCounter", cumulative=True),
     # NVML_FI_DEV_PCIE_COUNT_TX_BYTES and RX: cumulative, "can be wrapped"; Ampere and later.
     FieldQuery(q.PCIE_TX, 197, cumulative=True),
     FieldQuery(q.PCIE_RX, 198, cumulative=True),
     # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and RX: KiB of payload, driver 450 and later.
     FieldQuery(q.NVLINK_TX, 138, multiply=1024, scope=_ALL_LINKS, cumulative=True),
     FieldQuery(q.NVLINK_RX, 139, multiply=1024, scope=_ALL_LINKS, cumulative=True),
+    # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: megabytes a second of an active link.
+    FieldQuery(q.NVLINK_SPEED, 90, multiply=1_000_000),
     # NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, _CRC_DATA_, _REPLAY_ and _RECOVERY_.
     FieldQuery(q.NVLINK_CRC_FLIT_ERRORS, 38, cumulative=True),
     FieldQuery(q.NVLINK_CRC_DATA_ERRORS, 45, cumulative=True),
@@ -223,9 +239,18 @@ FIELD_QUERIES: Final = (
     FieldQuery(q.RECOVERY_ACTION, 230),
 )
 
+# NVML_FI_DEV_NVLINK_GET_STATE, a field of each link: nvmlNvlinkState_t. Older drivers have only a call.
+LINK_QUANTITIES: Final = (q.NVLINKS_UP, q.NVLINKS_DOWN)
+LINK_STATE_FIELD: Final = 165
+LINK_STATE_CALL: Final = "nvmlDeviceGetNvLinkState"
+MAX_LINKS: Final = 36
+
 # Computed from two readings of NVLINK_COUNTERS.
 NVLINK_RATE: Final = q.NVLINK_RATE
 NVLINK_COUNTERS: Final = (q.NVLINK_TX, q.NVLINK_RX)
+
+# Where GPM has no such rate: computed from two readings of a counter.
+RATE_COUNTERS: Final = {q.PCIE_TX_RATE: q.PCIE_TX, q.PCIE_RX_RATE: q.PCIE_RX}
 
 # GPM, from two samples: Hopper and later, also on Instances. Percent, then MiB a second.
 GPM_METRICS_CALL: Final = "nvmlGpmMetricsGet"
@@ -255,13 +280,30 @@ CUMULATIVE_COUNTERS: Final = frozenset(
 )
 
 
+class Depth(IntEnum):
+    """Which quantities a tick reads: the fast ones, also the slow ones, or also the constant ones."""
+
+    FAST = 0
+    SLOW = 1
+    CONSTANT = 2
+
+    @classmethod
+    def of(cls, quantity: Quantity) -> Depth:
+        """The least depth of a tick that reads this quantity."""
+        if quantity.slow:
+            return cls.CONSTANT if quantity.constant else cls.SLOW
+        return cls.FAST
+
+
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
     """Queries for the wanted quantities that the Device is not known to lack.
 
     `structs` pairs each StructQuery with its wanted quantities. `request` is the batch of fields for
-    nvmlDeviceGetFieldValues, `metrics_request` that of metrics for nvmlGpmMetricsGet. `intermediate` are
-    quantities that are read to compute others and not reported. `supported` says per wanted quantity whether
+    nvmlDeviceGetFieldValues, followed by the state of each of `links` (None: not wanted), `metrics_request`
+    that of metrics for nvmlGpmMetricsGet. `link_busy` requests PCIE_LINK_BUSY. `intermediate` are quantities
+    that are read to compute others and not reported, `counted_rates` are computed from RATE_COUNTERS.
+    `supported` says per wanted quantity whether
     the Device has it, if known.
     """
 
@@ -272,7 +314,10 @@ class QueryPlan:
     fields: tuple[FieldQuery, ...]
     request: bytes
     nvlink_rate: bool
+    links: tuple[int, ...] | None
+    link_busy: bool
     intermediate: tuple[Quantity, ...]
+    counted_rates: tuple[Quantity, ...]
     metrics: tuple[GpmQuery, ...]
     metrics_request: bytes
     supported: Mapping[str, bool]
@@ -281,22 +326,38 @@ class QueryPlan:
 def make_query_plan(
     level: Level,
     wanted: Collection[Quantity],
-    slow: bool,
+    depth: Depth,
     support: Mapping[str, bool],
     missing_fields: Collection[int],
+    links: tuple[int, ...],
 ) -> QueryPlan:
-    """Build the QueryPlan of a Device; without `slow`, for a tick that does not read slow quantities.
+    """Build the QueryPlan of a Device for a tick of this `depth`.
 
-    `support` says what the Device has, `missing_fields` which field ids it lacks.
+    `support` says what the Device has, `missing_fields` which field ids it lacks, `links` the NVLinks to read
+    as fields.
     """
     applicable = [quantity for quantity in wanted if level is Level.GPU or quantity.level is Level.INSTANCE]
     readable = {
         quantity
         for quantity in applicable
-        if support.get(quantity.key) is not False and (slow or not quantity.slow)
+        if support.get(quantity.key) is not False and Depth.of(quantity) <= depth
     }
     nvlink_rate = NVLINK_RATE in readable
-    intermediate = tuple(quantity for quantity in NVLINK_COUNTERS if nvlink_rate and quantity not in readable)
+    rates = tuple(
+        rate
+        for rate, counter in RATE_COUNTERS.items()
+        if level is Level.GPU
+        and rate in applicable
+        and support.get(rate.key) is not True
+        and support.get(counter.key) is not False
+    )
+    busy = q.link_busy_needs(mig=False) if q.PCIE_LINK_BUSY in readable else ()
+    needed = (
+        *(NVLINK_COUNTERS if nvlink_rate else ()),
+        *(RATE_COUNTERS[rate] for rate in rates),
+        *(quantity for quantity in busy if support.get(quantity.key) is not False),
+    )
+    intermediate = tuple(quantity for quantity in needed if quantity not in readable)
     queried = readable.union(intermediate)
     field_queries = [each for each in FIELD_QUERIES if each.quantity in queried]
     fields = tuple(each for each in field_queries if each.field_id not in missing_fields)
@@ -307,6 +368,7 @@ def make_query_plan(
         (query, tuple(each for each in query.quantities if each in queried)) for query in STRUCT_QUERIES
     )
     metrics = tuple(metric for metric in GPM_QUERIES if metric.quantity in queried)
+    read_links = None if queried.isdisjoint(LINK_QUANTITIES) else links
     return QueryPlan(
         structs=tuple((query, quantities) for query, quantities in structs if quantities),
         memory=tuple(quantity for quantity in MEMORY_QUANTITIES if quantity in queried),
@@ -314,13 +376,23 @@ def make_query_plan(
         numbers=tuple(number for number in NUMBER_QUERIES if number.quantity in queried) + fallbacks,
         fields=fields,
         request=b"".join(
-            FIELD.pack(each.field_id, each.scope, 0, 0, 0, Code.NOT_SUPPORTED, b"") for each in fields
+            FIELD.pack(field_id, scope, 0, 0, 0, Code.NOT_SUPPORTED, b"")
+            for field_id, scope in (
+                *((each.field_id, each.scope) for each in fields),
+                *((LINK_STATE_FIELD, link) for link in read_links or ()),
+            )
         ),
         nvlink_rate=nvlink_rate,
+        links=read_links,
+        link_busy=q.PCIE_LINK_BUSY in readable,
         intermediate=intermediate,
+        counted_rates=rates,
         metrics=metrics,
         metrics_request=b"".join(
             GPM_METRIC.pack(metric.metric_id, Code.NOT_SUPPORTED, 0.0, 0, 0, 0) for metric in metrics
         ),
-        supported={quantity.key: support[quantity.key] for quantity in applicable if quantity.key in support},
+        supported={
+            **{quantity.key: support[quantity.key] for quantity in applicable if quantity.key in support},
+            **{rate.key: True for rate in rates if support.get(RATE_COUNTERS[rate].key)},
+        },
     )

@@ -65,7 +65,8 @@ class NvmlSource:
         self._scan_interval = settings.process_scan_interval
         self._library = NvmlLibrary(load)
         self.discovery = GpuDiscovery(self._library, settings.devices, settings.slow_interval, pci)
-        self._readings = QuantityReader(self._library, settings.slow_interval)
+        slot_width = (lambda _: None) if pci is None else pci.slot_width
+        self._readings = QuantityReader(self._library, settings.slow_interval, slot_width)
         self._metrics = GpmReader(self._library, clock)
         self._lists = ProcessListReader(self._library)
         self._names = ProcessNameCache(self._library)

@@ -12,6 +12,7 @@ from gpuledger.model.process import AccountingRecord, GpuProcess, UtilizationSam
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Reading, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.source import Clock
+from gpuledger.sources.device_selection import DeviceSelection
 from gpuledger.sources.replay.recording import Outage, RecordingEntry, RecordingReader
 from gpuledger.sources.settings import SourceSettings
 
@@ -32,6 +33,7 @@ class ReplaySource:
         self._path = path
         self._speed = settings.speed
         self._selected_devices = settings.devices
+        self.selection = DeviceSelection(settings.devices)
         self._clock = clock
         self._reader = RecordingReader(path)
         self._entries: Iterator[RecordingEntry] = iter(self._reader)
@@ -56,6 +58,7 @@ class ReplaySource:
         """
         if self._closed:
             raise SourceUnavailable("the recording is closed", "closed")
+        self.selection.log_omission()
         now = self._clock.elapsed()
         if self._started_at is None:
             self._started_at = now
@@ -111,6 +114,7 @@ class ReplaySource:
             if not any(is_selected(gpu, (wanted,)) for gpu in gpus):
                 self.close()
                 raise unknown_name_error("device", wanted, [str(gpu.index) for gpu in gpus])
+        self.selection.compare(gpus)
 
     def _describe_end(self) -> str:
         minutes, seconds = divmod(round(self._current.elapsed - self._first_elapsed), 60)

@@ -8,6 +8,7 @@ from gpuledger.model.errors import UsageError
 from gpuledger.model.process import ProcessType
 from gpuledger.sources.simulator.scenario import (
     FOREVER,
+    FaultSpec,
     GpuSpec,
     PartitionSpec,
     PlacementSpec,
@@ -39,11 +40,21 @@ def check_consistency(scenario: Scenario) -> None:
                 f"allocations: {_describe(allocation.placement)} does not exist when it is allocated"
             )
     for fault in scenario.faults:
+        _check_link(scenario, fault)
         if fault.gi is not None and not _exists(
             scenario, PlacementSpec(fault.gpu or 0, fault.gi, fault.ci), fault.at
         ):
             raise UsageError(
                 f"faults: GPU {fault.gpu} has no instance {fault.gi}_{fault.ci} when the fault starts"
+            )
+
+
+def _check_link(scenario: Scenario, fault: FaultSpec) -> None:
+    for gpu in scenario.gpus if fault.gpu is None else [scenario.gpus[fault.gpu]]:
+        if fault.width > gpu.pcie_width or fault.generation > gpu.pcie_generation:
+            raise UsageError(
+                "faults: a pcie_link must be at most pcie_width and pcie_generation of its GPU: "
+                f"{gpu.pcie_width} and {gpu.pcie_generation}"
             )
 
 

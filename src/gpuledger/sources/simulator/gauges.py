@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpuledger.model import quantities as q
 from gpuledger.model.process import Usage
 from gpuledger.model.quantities import Quantity
+from gpuledger.sources.simulator.faults import HW_THERMAL, POWER_BRAKE, SW_POWER_CAP, SW_THERMAL, CardFaults
 from gpuledger.sources.simulator.hardware import mix_bits
 from gpuledger.sources.simulator.meter import PowerMeter
 from gpuledger.sources.simulator.power import PowerDraw
@@ -23,8 +24,11 @@ _MOST_INSTANCES = 7
 _LEAST_LIMIT = 0.3
 _SLOWDOWN, _SHUTDOWN = 87, 92
 _POWER_CAPPED = 0.02
-# Bits of nvmlClocksEventReasons.
-_GPU_IDLE, _SW_POWER_CAP = 0x1, 0x4
+# A bit of nvmlClocksEventReasons.
+_GPU_IDLE = 0x1
+# Of an H100, and the bytes per second of each link in one direction.
+_NVLINKS = 18
+_LINK_SPEED = 26_562_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ class GpuConditions:
     memory_used: int
     uncorrected: int
     mig: bool
+    faults: CardFaults
 
 
 Gauge = Callable[[GpuConditions], float | None]
@@ -51,6 +56,10 @@ Gauge = Callable[[GpuConditions], float | None]
 
 def _load(gpu: GpuConditions) -> float:
     return gpu.draw.work / WHOLE
+
+
+def _temperature(gpu: GpuConditions) -> int:
+    return _SLOWDOWN if gpu.faults.is_hot else round(_ROOM_TEMPERATURE + _temperature_rise(gpu))
 
 
 def _temperature_rise(gpu: GpuConditions) -> float:
@@ -62,8 +71,9 @@ def _sm_clock(gpu: GpuConditions) -> float:
     if not gpu.draw.work:
         return spec.sm_clock if gpu.is_used else spec.idle_sm_clock
     headroom = max(0.0, 1 - gpu.draw.power / spec.power_limit)
+    share = min(gpu.faults.clock_share, 1 - 0.12 * (1 - headroom) ** 4)
     # Clocks drop near the power limit, in the driver's steps of 15 MHz.
-    return spec.sm_clock - 15_000_000 * round((0.12 * (1 - headroom) ** 4) * spec.sm_clock / 15_000_000)
+    return spec.sm_clock - 15_000_000 * round((1 - share) * spec.sm_clock / 15_000_000)
 
 
 def _memory_clock(gpu: GpuConditions) -> float:
@@ -79,6 +89,16 @@ def _traffic(gpu: GpuConditions, share: float) -> int:
     return int(moved * share) + (gpu.at - (gpu.meter.loaded_at or 0)) * _IDLE_TRAFFIC // SECOND
 
 
+def _pcie_generation(gpu: GpuConditions) -> int:
+    # An idle card lowers it to save power, if it lowers its performance state.
+    idle = not gpu.is_used and gpu.spec.idle_performance_state > 0
+    return 1 if idle else gpu.faults.pcie_generation or gpu.spec.pcie_generation
+
+
+def _links_up(gpu: GpuConditions) -> int:
+    return (1 << max(0, _NVLINKS - gpu.faults.links_down)) - 1
+
+
 def _link_traffic(gpu: GpuConditions) -> int:
     # Half for each direction, in multiples of the driver's unit of 1 KiB.
     return gpu.meter.busy_time * gpu.spec.nvlink_rate // SECOND // 2 // 1024 * 1024
@@ -90,8 +110,8 @@ def _idle_time(gpu: GpuConditions) -> int:
 
 def _clock_reasons(gpu: GpuConditions) -> int:
     if not gpu.draw.work:
-        return _GPU_IDLE
-    return _SW_POWER_CAP if gpu.draw.power >= gpu.spec.power_limit else 0
+        return _GPU_IDLE | gpu.faults.clock_reasons
+    return gpu.faults.clock_reasons | (SW_POWER_CAP if gpu.draw.power >= gpu.spec.power_limit else 0)
 
 
 def _bar1(gpu: GpuConditions) -> int:
@@ -123,7 +143,7 @@ GAUGES: Mapping[Quantity, Gauge] = {
     q.POWER_LIMIT_DEFAULT: lambda gpu: gpu.spec.power_limit / WATT,
     q.POWER_LIMIT_MANAGEMENT: lambda gpu: gpu.spec.power_limit / WATT,
     q.ENERGY: lambda gpu: gpu.meter.counter,
-    q.TEMPERATURE: lambda gpu: round(_ROOM_TEMPERATURE + _temperature_rise(gpu)),
+    q.TEMPERATURE: _temperature,
     q.MEMORY_TEMPERATURE: lambda gpu: round(_ROOM_TEMPERATURE + _MEMORY_RISE + _temperature_rise(gpu)),
     q.TEMPERATURE_SLOWDOWN: lambda _: _SLOWDOWN,
     q.TEMPERATURE_SHUTDOWN: lambda _: _SHUTDOWN,
@@ -139,8 +159,15 @@ GAUGES: Mapping[Quantity, Gauge] = {
     q.MAX_MEMORY_CLOCK: lambda gpu: gpu.spec.memory_clock,
     q.MAX_VIDEO_CLOCK: lambda gpu: _video_clock(gpu.spec.sm_clock),
     q.CLOCK_EVENT_REASONS: _clock_reasons,
-    q.POWER_VIOLATION: lambda gpu: int(gpu.meter.busy_time * _POWER_CAPPED) * 1000,
-    q.THERMAL_VIOLATION: lambda _: 0,
+    q.POWER_VIOLATION: lambda gpu: (
+        (int(gpu.meter.busy_time * _POWER_CAPPED) + gpu.faults.throttled[SW_POWER_CAP]) * 1000
+    ),
+    q.THERMAL_VIOLATION: lambda gpu: (
+        (gpu.faults.throttled[SW_THERMAL] + gpu.faults.throttled[HW_THERMAL]) * 1000
+    ),
+    q.SOFTWARE_THERMAL_TIME: lambda gpu: gpu.faults.throttled[SW_THERMAL] * 1000,
+    q.HARDWARE_THERMAL_TIME: lambda gpu: gpu.faults.throttled[HW_THERMAL] * 1000,
+    q.POWER_BRAKE_TIME: lambda gpu: gpu.faults.throttled[POWER_BRAKE] * 1000,
     q.SYNC_BOOST_VIOLATION: lambda _: 0,
     q.BOARD_LIMIT_VIOLATION: lambda _: 0,
     q.LOW_UTILIZATION_VIOLATION: lambda gpu: _idle_time(gpu) * 1000,
@@ -151,11 +178,20 @@ GAUGES: Mapping[Quantity, Gauge] = {
     q.PCIE_TX: lambda gpu: _traffic(gpu, 0.4),
     q.PCIE_RX: lambda gpu: _traffic(gpu, 0.6),
     q.PCIE_REPLAYS: lambda _: 0,
+    q.PCIE_GENERATION: _pcie_generation,
+    q.PCIE_GENERATION_MAX: lambda gpu: gpu.spec.pcie_generation,
+    q.PCIE_GENERATION_GPU_MAX: lambda gpu: gpu.spec.pcie_generation,
+    q.PCIE_WIDTH: lambda gpu: gpu.faults.pcie_width or gpu.spec.pcie_width,
+    q.PCIE_WIDTH_MAX: lambda gpu: gpu.spec.pcie_width,
+    q.PCIE_LINK_BUSY: lambda gpu: int(gpu.draw.work > 0),
     q.ECC_CORRECTED: _corrected_errors,
     q.PCIE_TX_RATE: lambda gpu: _load(gpu) * gpu.spec.pcie_rate * 0.4 + _IDLE_TRAFFIC,
     q.PCIE_RX_RATE: lambda gpu: _load(gpu) * gpu.spec.pcie_rate * 0.6 + _IDLE_TRAFFIC,
     q.NVLINK_TX: _link_traffic,
     q.NVLINK_RX: _link_traffic,
+    q.NVLINKS_UP: _links_up,
+    q.NVLINKS_DOWN: lambda gpu: (1 << _NVLINKS) - 1 - _links_up(gpu),
+    q.NVLINK_SPEED: lambda _: _LINK_SPEED,
     q.NVLINK_RATE: lambda gpu: _load(gpu) * gpu.spec.nvlink_rate,
     q.NVLINK_TX_RATE: lambda gpu: _load(gpu) * gpu.spec.nvlink_rate / 2,
     q.NVLINK_RX_RATE: lambda gpu: _load(gpu) * gpu.spec.nvlink_rate / 2,
@@ -180,8 +216,8 @@ GAUGES: Mapping[Quantity, Gauge] = {
     q.RETIRED_PAGES_PENDING: lambda gpu: int(gpu.uncorrected > 0),
     q.REMAPPED_ROWS_CORRECTABLE: lambda _: 0,
     q.REMAPPED_ROWS_UNCORRECTABLE: lambda gpu: gpu.uncorrected,
-    q.ROW_REMAP_PENDING: lambda gpu: int(gpu.uncorrected > 0),
-    q.ROW_REMAP_FAILURE: lambda _: 0,
+    q.ROW_REMAP_PENDING: lambda gpu: int(gpu.uncorrected > 0 or gpu.faults.remap_pending),
+    q.ROW_REMAP_FAILURE: lambda gpu: int(gpu.faults.remap_failed),
 }
 
 MEMORY_QUANTITIES = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)

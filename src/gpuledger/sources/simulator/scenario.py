@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 from gpuledger.model.errors import unknown_name_error
 from gpuledger.model.process import ProcessType
 from gpuledger.model.quantities import QUANTITIES
-from gpuledger.model.settings import boolean, duration, integer, number, size, text
+from gpuledger.model.settings import boolean, choice, duration, integer, number, size, text
 
 T = TypeVar("T")
 
@@ -136,6 +136,8 @@ class GpuSpec:
     memory_clock: int = key(_parse_megahertz, 2_619_000_000, "memory_clock_mhz")
     idle_performance_state: int = key(integer(0, 15), 0)
     pcie_rate: int = key(size, 3_000_000_000)
+    pcie_width: int = key(integer(1, 32), 16)
+    pcie_generation: int = key(integer(1, 7), 5)
     nvlink_rate: int = key(size, 0)
     lacks: frozenset[str] = frozenset()
     replicas: int = key(integer(0, 256), 0)
@@ -247,6 +249,11 @@ class AllocationSpec:
 
 FaultKind = Literal[
     "gpu_lost",
+    "reset_required",
+    "throttle",
+    "row_remap",
+    "pcie_link",
+    "nvlink_down",
     "process_list_fails",
     "utilization_fails",
     "hang",
@@ -257,12 +264,25 @@ FaultKind = Literal[
 ]
 
 
+# By the reason of a throttle: its bits of nvmlClocksEventReasons, and the share of the SM clock that is left.
+THROTTLES: Final = {
+    "sw_power_cap": (0x4, 0.8),
+    "hw_slowdown": (0x8, 0.5),
+    "sw_thermal": (0x20, 0.7),
+    "hw_thermal": (0x40 | 0x8, 0.5),
+    "power_brake": (0x80 | 0x8, 0.5),
+}
+PENDING: Final = "pending"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSpec:
     """A fault that starts at `at`, ends after `duration` and repeats each `every`, if that is not 0.
 
     `gpu` None means every GPU. `quantity` and `value` belong to bad_value (without value the driver returns a
-    sentinel, which is dropped and counted), `xid` to xid, `reason` to source_fails.
+    sentinel, which is dropped and counted), `reason` to source_fails, `by` to throttle, `remap` to row_remap,
+    `width` and `generation` to pcie_link, `links` to nvlink_down. The driver reports `xid` when the fault
+    starts, if that is not 0.
     """
 
     kind: FaultKind
@@ -276,6 +296,11 @@ class FaultSpec:
     quantity: str = key(parse_quantity_key, "")
     value: float | None = key(_parse_number, None)
     reason: str = key(parse_name, "unavailable")
+    by: str = key(choice(*THROTTLES), "hw_thermal")
+    remap: str = key(choice(PENDING, "failed"), PENDING)
+    width: int = key(integer(1, 32), 0)
+    generation: int = key(integer(1, 7), 0)
+    links: int = key(integer(1, 18), 1)
 
 
 @dataclass(frozen=True, slots=True)

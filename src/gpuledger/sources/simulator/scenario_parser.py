@@ -35,7 +35,7 @@ from gpuledger.sources.simulator.scenario import (
 )
 from gpuledger.sources.simulator.scenario_table import ScenarioTable, keys_of
 
-BUILTINS = ("k8s-node", "workstation")
+BUILTINS = ("k8s-node", "workstation", "faulty-node")
 
 _OWNERS: dict[str, type[PodSpec | SlurmSpec | ContainerSpec] | None] = {
     "pod": PodSpec,
@@ -51,7 +51,12 @@ _GPU = (
 _PROCESS = (*keys_of(ProcessSpec), *_OWNERS, "type")
 _ALLOCATION = (*keys_of(AllocationSpec), "gpu", "gi", "ci", "pod")
 _FAULTS: dict[str, tuple[str, ...]] = {
-    "gpu_lost": ("gpu",),
+    "gpu_lost": ("gpu", "xid"),
+    "reset_required": ("gpu", "xid"),
+    "throttle": ("gpu", "by"),
+    "row_remap": ("gpu", "remap", "xid"),
+    "pcie_link": ("gpu", "width", "generation"),
+    "nvlink_down": ("gpu", "links", "xid"),
     "process_list_fails": ("gpu", "gi", "ci"),
     "utilization_fails": ("gpu",),
     "hang": (),
@@ -68,7 +73,7 @@ _FEATURES = {
     "ecc": tuple(
         key for key in QUANTITIES if key.startswith(("ecc_", "retired_", "remapped_", "row_remap_"))
     ),
-    "nvlinks": tuple(key for key in QUANTITIES if key.startswith("nvlink_")),
+    "nvlinks": tuple(key for key in QUANTITIES if key.startswith("nvlink")),
 }
 
 _C, _G, _M = ProcessType.COMPUTE, ProcessType.GRAPHICS, ProcessType.MPS
@@ -227,8 +232,11 @@ def _parse_fault(value: object, path: str, gpu_count: int) -> FaultSpec:
         raise table.error("every", "expected at least the value of for: a fault must end before it repeats")
     if kind == "hang" and spec.duration == FOREVER:
         raise table.error("for", "expected a duration: a hang must end")
-    if spec.gi is not None and spec.gpu is None:
-        raise table.error("gi", "gi requires gpu")
+    for key, is_set in {"gi": spec.gi is not None, "xid": spec.xid}.items():
+        if is_set and spec.gpu is None:
+            raise table.error(key, f"{key} requires gpu")
+    if kind == "pcie_link" and not (spec.width or spec.generation):
+        raise table.error("width", "expected a width or a generation")
     return spec
 
 

@@ -43,6 +43,8 @@ _SINCE_AMPERE = frozenset(
     }
 )
 _MIG = frozenset({q.MIG_MODE, q.MIG_MAX_SLICES})
+# nvmlDeviceGpuRecoveryAction_t.
+_RESET = 1
 _ALL_QUANTITIES = frozenset(QUANTITIES.values())
 
 
@@ -139,9 +141,11 @@ class SimulatedGpu:
         return self._current[0]
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the Gpu has fallen off the bus."""
-        return bool(self._active("gpu_lost"))
+    def down_reason(self) -> str:
+        """Why the Gpu is down, as the driver's name of the error; empty if it is up."""
+        if self._active("gpu_lost"):
+            return "GPU_IS_LOST"
+        return "RESET_REQUIRED" if self._active("reset_required") else ""
 
     def advance(self, at: int) -> None:
         """Advance to `at` microseconds of scenario time."""
@@ -157,7 +161,7 @@ class SimulatedGpu:
     def collect_samples(self, after: int) -> Failure | None:
         """Read the samples that ended after `after`; return the failure if they cannot be read."""
         self._sampling = self._engines = None
-        if self.is_lost:
+        if self.down_reason:
             return None
         self._engines = sample_usage(
             self._meter.history, self._current, self.hardware.spec.samples_per_second, after, self._at
@@ -197,7 +201,7 @@ class SimulatedGpu:
         }
         failures = []
         for device in lists:
-            if self.is_lost:
+            if self.down_reason:
                 lists[device] = None
             elif any(_affects_device(fault, device) for fault in self._active("process_list_fails")):
                 lists[device] = None
@@ -211,8 +215,8 @@ class SimulatedGpu:
         """Return the Readings of the Gpu and its Instances, and how many impossible values were dropped."""
         partition = self.phase.partition
         plan = self._find_plan(wanted, partition.mig_enabled)
-        if self.is_lost:
-            return self._build_lost_readings(plan), 0
+        if self.down_reason:
+            return self._build_down_readings(plan), 0
         conditions = self._conditions()
         values = {
             quantity: value for quantity, gauge in plan.gauges if (value := gauge(conditions)) is not None
@@ -280,6 +284,7 @@ class SimulatedGpu:
             memory_used=min(used, spec.memory - spec.reserved_memory),
             uncorrected=self._uncorrected,
             mig=partition.mig_enabled,
+            faults=self._faults.card_faults(self.gpu.index, self._meter.loaded_at or 0, self._at),
         )
 
     def _add_metrics(self, wanted: list[Quantity], values: dict[Quantity, float], device: Device) -> None:
@@ -318,14 +323,17 @@ class SimulatedGpu:
                 invalid += 1
         return invalid
 
-    def _build_lost_readings(self, plan: QuantityPlan) -> list[Reading]:
+    def _build_down_readings(self, plan: QuantityPlan) -> list[Reading]:
+        # The driver still says how to recover, but reads nothing from the card.
         partition = self.phase.partition
         devices: list[Device] = [self.gpu, *(instance for instance, _ in partition.instances)]
+        reset = self.down_reason == "RESET_REQUIRED" and plan.gpu.get(q.RECOVERY_ACTION.key)
         return [
             Reading(
                 device=device,
                 up=False,
-                down_reason="GPU_IS_LOST",
+                values={q.RECOVERY_ACTION: _RESET} if reset and device == self.gpu else {},
+                down_reason=self.down_reason,
                 processes=None,
                 samples=None,
                 supported=plan.gpu if device == self.gpu else plan.instance,

@@ -9,6 +9,7 @@ from fractions import Fraction
 from threading import Event
 
 from gpuledger.model.devices import Device, is_selected
+from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.errors import SourceUnavailable, unknown_name_error
 from gpuledger.model.process import GpuProcess
 from gpuledger.model.quantities import Quantity
@@ -16,6 +17,7 @@ from gpuledger.model.session import Account
 from gpuledger.model.snapshot import CollectorRun, Failure, Reading, Snapshot, SourceInfo, XidEvent
 from gpuledger.model.source import Clock
 from gpuledger.model.workload import Allocation, Workload
+from gpuledger.sources.device_selection import DeviceSelection
 from gpuledger.sources.settings import SourceSettings
 from gpuledger.sources.simulator.faults import FaultSchedule
 from gpuledger.sources.simulator.gpu_timeline import GpuContext, Phase, RunSchedule
@@ -99,6 +101,7 @@ class Simulator:
         self._faults = FaultSchedule(scenario.faults)
         self._schedule = RunSchedule(scenario.processes, settings.seed)
         self._host = SimulatedHost(settings.seed, scenario.uptime, self._unix)
+        self.selection = DeviceSelection(settings.devices)
         self._simulated_gpus = self._build_selected_gpus(settings)
         self._exact_energies: list[ExactEnergy] = []
         self._allocation_workloads = [
@@ -119,6 +122,7 @@ class Simulator:
     def read(self, wanted: frozenset[Quantity]) -> Snapshot:
         """Read the node. Blocks during a `hang` fault; raises SourceUnavailable during `source_fails`."""
         at = self._wait_for_hang()
+        self.selection.log_omission()
         failing = self._faults.active_faults("source_fails", at)
         if failing:
             raise SourceUnavailable(
@@ -133,10 +137,10 @@ class Simulator:
         with parts.time("devices"):
             for simulated in self._simulated_gpus:
                 simulated.advance(at)
-                if simulated.is_lost:
-                    parts.failures.append(
-                        Failure("devices", "GPU_IS_LOST", simulated.gpu, "fallen off the bus")
-                    )
+                if reason := simulated.down_reason:
+                    gpu = simulated.gpu
+                    detail = f"GPU {gpu.index} ({gpu.uuid}) {describe_down(reason)}"
+                    parts.failures.append(Failure("devices", reason, gpu, detail))
         with parts.time("utilization"):
             sample_failures = [simulated.collect_samples(after) for simulated in self._simulated_gpus]
             parts.failures += [failure for failure in sample_failures if failure is not None]
@@ -196,6 +200,7 @@ class Simulator:
         for wanted in settings.devices:
             if not any(is_selected(hardware.gpu, (wanted,)) for hardware in built):
                 raise unknown_name_error("device", wanted, [str(hardware.gpu.index) for hardware in built])
+        self.selection.compare(hardware.gpu for hardware in built)
         return [
             SimulatedGpu(hardware, self._scenario, self._schedule, self._faults, self._host, settings.seed)
             for hardware in built
@@ -265,5 +270,5 @@ class _PartTimer:
     def time(self, name: str) -> Iterator[None]:
         begun = self._clock.elapsed()
         yield
-        error = next((failure.reason for failure in self.failures if failure.part == name), "")
-        self.collected.append(CollectorRun(name, self._clock.elapsed() - begun, error))
+        errors = [failure.detail for failure in self.failures if failure.part == name]
+        self.collected.append(CollectorRun(name, self._clock.elapsed() - begun, "; ".join(errors)))

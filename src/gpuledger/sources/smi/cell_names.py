@@ -83,6 +83,32 @@ GPU_CELLS: dict[Quantity, tuple[str, ...]] = {
     q.VIDEO_CLOCK: ("clocks/video_clock", "clocks/video", "clocks.current.video", "clocks.video"),
     q.PERFORMANCE_STATE: ("performance_state", "pstate"),
     q.PCIE_REPLAYS: ("pci/replay_counter", "pci/replays_since_reset"),
+    q.PCIE_GENERATION: (
+        "pci/pci_gpu_link_info/pcie_gen/current_link_gen",
+        "pci/gpu_link_info/pcie_generation/current",
+        "pcie.link.gen.current",
+        "pcie.link.gen.gpucurrent",
+    ),
+    q.PCIE_GENERATION_MAX: (
+        "pci/pci_gpu_link_info/pcie_gen/max_link_gen",
+        "pci/gpu_link_info/pcie_generation/max",
+        "pcie.link.gen.max",
+    ),
+    q.PCIE_GENERATION_GPU_MAX: (
+        "pci/pci_gpu_link_info/pcie_gen/max_device_link_gen",
+        "pci/gpu_link_info/pcie_generation/device_max",
+        "pcie.link.gen.gpumax",
+    ),
+    q.PCIE_WIDTH: (
+        "pci/pci_gpu_link_info/link_widths/current_link_width",
+        "pci/gpu_link_info/link_width/current",
+        "pcie.link.width.current",
+    ),
+    q.PCIE_WIDTH_MAX: (
+        "pci/pci_gpu_link_info/link_widths/max_link_width",
+        "pci/gpu_link_info/link_width/max",
+        "pcie.link.width.max",
+    ),
     q.POWER_INSTANT: (
         "gpu_power_readings/instant_power_draw",
         "gpu_power_readings/instantaneous_power_draw",
@@ -139,6 +165,21 @@ GPU_CELLS: dict[Quantity, tuple[str, ...]] = {
         "clocks_event_reasons_counters/clocks_event_reasons_counters_sync_boost",
         "clocks_event_reasons_counters/sync_boost",
         "clocks_event_reasons_counters.sync_boost",
+    ),
+    q.SOFTWARE_THERMAL_TIME: (
+        "clocks_event_reasons_counters/clocks_event_reasons_counters_sw_therm_slowdown",
+        "clocks_event_reasons_counters/sw_thermal_slowdown",
+        "clocks_event_reasons_counters.sw_thermal_slowdown",
+    ),
+    q.HARDWARE_THERMAL_TIME: (
+        "clocks_event_reasons_counters/clocks_event_reasons_counters_hw_therm_slowdown",
+        "clocks_event_reasons_counters/hw_thermal_slowdown",
+        "clocks_event_reasons_counters.hw_thermal_slowdown",
+    ),
+    q.POWER_BRAKE_TIME: (
+        "clocks_event_reasons_counters/clocks_event_reasons_counters_hw_power_brake",
+        "clocks_event_reasons_counters/hw_power_braking",
+        "clocks_event_reasons_counters.hw_power_brake_slowdown",
     ),
     q.RETIRED_PAGES_CORRECTABLE: (
         "retired_pages/multiple_single_bit_retirement/retired_count",
@@ -283,6 +324,10 @@ QUERY_FIELDS = (
     "retired_pages.pending",
     "ecc.errors.corrected.aggregate.total",
     "ecc.errors.uncorrected.aggregate.total",
+    "pcie.link.gen.current",
+    "pcie.link.gen.max",
+    "pcie.link.width.current",
+    "pcie.link.width.max",
     # Newer drivers accept this old name; their header has the new one, `clocks_event_reasons.active`.
     "clocks_throttle_reasons.active",
 )

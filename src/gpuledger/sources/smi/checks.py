@@ -12,9 +12,12 @@ from gpuledger.model.checks import Check, Finding, Subject, fails, split_remedy,
 from gpuledger.model.devices import Gpu
 from gpuledger.model.down_reasons import describe_down, down_remedy
 from gpuledger.model.errors import SourceUnavailable
+from gpuledger.model.gpu_problems import health_findings, judge_gpu
 from gpuledger.model.snapshot import Failure, Reading, Snapshot
 from gpuledger.model.source import Clock
 from gpuledger.model.text import clean_name
+from gpuledger.model.throttle_reasons import throttling_now
+from gpuledger.sources.device_selection import REMEDY
 from gpuledger.sources.smi.columns import PART as COLUMNS_PART
 from gpuledger.sources.smi.command import Command, CommandResult, CommandRunner, RunCommand
 from gpuledger.sources.smi.failures import describe_failure, unavailable_error
@@ -37,16 +40,6 @@ _CALLS: Final = 4
 # Seconds that a reading may take until `serve` cannot keep its default interval.
 _SLOW: Final = 1.0
 _PERSIST: Final = "`systemctl enable --now nvidia-persistenced`, or `nvidia-smi -pm 1` as root"
-# nvmlDeviceGpuRecoveryAction_t.
-_ACTIONS: Final = {
-    1: ("a GPU reset", "stop its processes and run `nvidia-smi --gpu-reset -i {gpu}` as root"),
-    2: ("a reboot of the machine", "drain the machine and reboot it"),
-    3: ("that peer-to-peer traffic ends", "stop its processes that use other GPUs, then reset it"),
-    4: ("that its work ends, and a reset", "let its processes end, start no others, then reset it"),
-    5: ("recovery of the IMEX domain", "restart nvidia-imex on the nodes of the domain"),
-    6: ("a reset of its bus", "drain the machine and reset the PCI bus, or reboot"),
-    7: ("a reboot of the whole system", "drain the machine and reboot it"),
-}
 
 
 def smi_check(
@@ -146,6 +139,8 @@ def _check_reading(
     yield works(*_SMI, f"{command.program} answers in {seconds:.1f} s{where}, {versions or 'no version'}")
     if info.driver_version and (other := _find_other_version(command, info.driver_version, kernel_version)):
         yield other
+    if source.selection.omission:
+        yield warning(*_LISTED, source.selection.omission, REMEDY)
     yield from _check_gpus(snapshot)
     yield from _check_pace(snapshot, seconds)
     yield from _check_parts(snapshot)
@@ -160,22 +155,22 @@ def _check_gpus(snapshot: Snapshot) -> Iterator[Finding]:
     elif not readings and not snapshot.failures:
         yield fails(*_LISTED, "no GPU is selected", "correct --devices, or remove it")
     for reading in readings:
-        yield from _check_gpu(reading)
+        yield from _check_gpu(reading, snapshot.unix)
     down = {reading.device for reading in readings if not reading.up}
     for failure in snapshot.failures:
         if failure.part == "devices" and failure.device not in down:
             yield fails(*_LISTED, failure.detail, down_remedy(failure.reason))
 
 
-def _check_gpu(reading: Reading) -> Iterator[Finding]:
+def _check_gpu(reading: Reading, unix: float) -> Iterator[Finding]:
     gpu = reading.device.gpu
     what, where = f"GPU {gpu.index}", gpu.pci_bus_id or gpu.uuid
     if not reading.up:
         why = f"{describe_down(reading.down_reason)} ({gpu.uuid}, {where})"
         yield fails(_LISTED.check, what, why, down_remedy(reading.down_reason, gpu.pci_bus_id))
-    elif action := _ACTIONS.get(int(reading.get(q.RECOVERY_ACTION) or 0)):
-        remedy = action[1].format(gpu=where)
-        yield warning(_LISTED.check, what, f"the driver requests {action[0]} ({gpu.uuid}, {where})", remedy)
+        return
+    judged = judge_gpu(reading, throttling_now(reading.values, unix))
+    yield from health_findings(gpu.index, [problem for problem in judged.values() if problem])
 
 
 def _check_pace(snapshot: Snapshot, seconds: float) -> Iterator[Finding]:

@@ -8,7 +8,15 @@ from re import IGNORECASE
 from re import compile as pattern
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.model.quantities import CLOCK_EVENT_REASONS, MEMORY_TOTAL, Quantity
+from gpuledger.model.quantities import (
+    CLOCK_EVENT_REASONS,
+    MEMORY_TOTAL,
+    PCIE_GENERATION,
+    PCIE_LINK_BUSY,
+    Quantity,
+    is_link_busy,
+    link_busy_needs,
+)
 from gpuledger.model.text import clean_name
 from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi import cell_names
@@ -175,7 +183,21 @@ def parse_values(
         if value is not None:
             values[quantity] = value
             supported[quantity.key] = True
+    if PCIE_LINK_BUSY in wanted and PCIE_GENERATION in values:
+        busy = _is_link_busy(cells, findings)
+        if busy is not None:
+            values[PCIE_LINK_BUSY] = float(busy)
+            supported[PCIE_LINK_BUSY.key] = True
     return values, supported
+
+
+def _is_link_busy(cells: Cells, findings: SourceFindings) -> bool | None:
+    mig = (first_present(cells, cell_names.MIG_MODE) or "").strip().lower() == "enabled"
+    found = {
+        quantity: parse_quantity(first_present(cells, cell_names.GPU_CELLS[quantity]), quantity, findings)
+        for quantity in link_busy_needs(mig=mig)
+    }
+    return is_link_busy({quantity: value for quantity, value in found.items() if value is not None}, mig=mig)
 
 
 def _parse_sum(cells: Cells, quantity: Quantity, findings: SourceFindings) -> float | None:

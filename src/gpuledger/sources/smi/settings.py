@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpuledger.model.settings import ReloadPolicy, duration, option, setting
-from gpuledger.sources.smi.command import command_line
 from gpuledger.sources.smi.fields import AUTO, field_globs, field_names
+
+
+def _command(value: object) -> str:
+    # Imported lazily: most nodes read the driver's library.
+    from gpuledger.sources.smi.command import command_line
+
+    return command_line(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,7 @@ class SmiSettings:
 
     command: str = setting(
         "nvidia_smi.command",
-        command_line,
+        _command,
         "nvidia-smi",
         "nvidia-smi command, split into words as a shell would but run without a shell; "
         "'ssh user@host nvidia-smi' reads another machine",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuledger.model.devices import Instance, is_selected
 from gpuledger.model.down_reasons import describe_down
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import GpuProcess
-from gpuledger.model.quantities import COLUMNS, Quantity
+from gpuledger.model.quantities import COLUMNS, PCIE_WIDTH_MAX, Quantity, limit_link_width
 from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
+from gpuledger.sources.device_selection import DeviceSelection
 from gpuledger.sources.findings import SourceFindings
 from gpuledger.sources.smi.cell_values import parse_index
 from gpuledger.sources.smi.columns import PART, ColumnReader
@@ -43,7 +44,8 @@ class SmiSource:
     when the topology changes. A slow command is read in its loop mode, if `start_loop` can start one.
     nvidia-smi has no energy counter and no timestamped samples: both are absent, not zero. `host` identifies
     the pids as printed; for a remote command it must not look them up on this machine. `devices` selects GPUs
-    by index, UUID or PCI bus id; empty selects all.
+    by index, UUID or PCI bus id; empty selects all. `slot_width` returns the lanes of the slot of a PCI bus
+    id, None if unknown.
     """
 
     def __init__(
@@ -54,12 +56,15 @@ class SmiSource:
         clock: Clock,
         run: RunCommand | None = None,
         start_loop: StartLoop | None = None,
+        slot_width: Callable[[str], int | None] = lambda _: None,
     ) -> None:
         command = Command(settings.command)
         reports = ReportReader(command, settings.timeout, start_loop)
         self._queries = SmiQueries(command, settings.timeout, clock, run or CommandRunner(), reports)
         self._column_reader = ColumnReader(settings, command, clock, self._queries.run_smi)
         self._devices = devices
+        self._slot_width = slot_width
+        self.selection = DeviceSelection(devices)
         self._host = host
         self._clock = clock
         self._info = SourceInfo("smi", detail="remote" if command.is_remote else "")
@@ -114,7 +119,8 @@ class SmiSource:
                 for device in parsed.devices
                 if device.uuid in lists
             }
-            readings.extend(_build_readings(parsed, processes, wanted, findings))
+            lanes = self._slot_width(parsed.gpu.pci_bus_id) if PCIE_WIDTH_MAX in wanted else None
+            readings.extend(_build_readings(parsed, processes, wanted, findings, lanes))
         seconds = {
             "devices": listed - columns_queried + gpus_queried - began,
             "readings": self._clock.elapsed() - sampled,
@@ -175,6 +181,9 @@ class SmiSource:
                 lost = replace(known, block=GpuBlock(problem.bus), down=problem.reason)
                 parsed_gpus.setdefault(known.gpu.uuid, lost)
         self._known = ({} if self._complete else self._known) | parsed_gpus
+        if self._complete:
+            self.selection.compare(parsed.gpu for parsed in parsed_gpus.values())
+            self.selection.log_omission()
         return [parsed for parsed in parsed_gpus.values() if is_selected(parsed.gpu, self._devices)]
 
     def _parse_gpu(
@@ -240,8 +249,9 @@ def _build_readings(
     processes: dict[str, tuple[GpuProcess, ...] | None],
     wanted: frozenset[Quantity],
     findings: SourceFindings,
+    lanes: int | None,
 ) -> list[Reading]:
-    """Build the Reading of one Gpu, followed by those of its Instances."""
+    """Build the Reading of one Gpu in a slot with so many lanes, followed by those of its Instances."""
     readings = []
     # The reason of a GPU that is down is known: its cells need not repeat it.
     cell_findings = SourceFindings() if parsed.down else findings
@@ -251,6 +261,7 @@ def _build_readings(
             # Those of a GPU that is down are from an earlier reading.
             cells = {} if parsed.down else parsed.instances[device]
         values, supported = parse_values(device, cells, wanted, cell_findings)
+        limit_link_width(values, lanes)
         readings.append(
             Reading(
                 device,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gpuledger.http.limits import HttpLimits
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.teams import Team
-from gpuledger.model.checks import Finding
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
 from gpuledger.web.api.events import EventHub
 from gpuledger.web.api.ledger_access import LedgerAccess, QueryWorker
 from gpuledger.web.api.recent import STEP_SECONDS, RecentHistory
+
+if TYPE_CHECKING:
+    from gpuledger.model.checks import Finding
 
 
 @dataclass(frozen=True, slots=True)

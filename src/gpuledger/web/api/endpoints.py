@@ -98,6 +98,15 @@ ENDPOINTS: Final = (
         computed=True,
     ),
     Endpoint(
+        "xids",
+        "Xids of the GPUs",
+        "The last Xids (errors in the kernel log of the driver) with NVIDIA's recommended action, the newest "
+        "first, also those before a restart. Equal Xids in quick succession are one row, and the newest rows "
+        "of each GPU and Xid are kept.",
+        "Xids",
+        (text_parameter("gpu", "Index or UUID of a GPU.", "0"),),
+    ),
+    Endpoint(
         "health",
         "Health of the node",
         "Collectors, owner indexes, reload, and the findings of `gpuledger doctor`, which runs with the "

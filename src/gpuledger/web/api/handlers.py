@@ -14,6 +14,7 @@ from gpuledger.web.api.api import Api, ApiOptions
 from gpuledger.web.api.endpoints import ENDPOINTS, Endpoint
 from gpuledger.web.api.energy import HELD_SECONDS, EnergyReports
 from gpuledger.web.api.events import EventStream
+from gpuledger.web.api.gpu_health import list_xids
 from gpuledger.web.api.health import HealthHandler
 from gpuledger.web.api.json_values import JsonObject, encode_json
 from gpuledger.web.api.parameters import read_query
@@ -82,6 +83,7 @@ class ApiHandlers:
             "recent": lambda request, _: self._recent.respond(api.recent.now, api.recent.to_json, request),
             "sessions": self._respond_sessions,
             "energy": self._respond_energy,
+            "xids": self._respond_xids,
             "health": lambda request, _: self._health.respond(lambda: api.current[1], request),
             "events": lambda _, parameters: self._respond_events(parameters),
             "openapi.json": lambda request, _: self._describe(request),
@@ -115,6 +117,9 @@ class ApiHandlers:
             return list_sessions(state, ledger_access, parameters, find_time_zone(self._timezone))
 
         return self._compute("sessions", request, build)
+
+    def _respond_xids(self, request: Request, parameters: _Parameters) -> Response:
+        return json_response(list_xids(self._api.current[1], parameters["gpu"]), request)
 
     def _respond_energy(self, request: Request, parameters: _Parameters) -> Response | PendingResponse:
         state = self._api.current[1]

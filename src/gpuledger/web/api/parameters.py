@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final
 
-from gpuledger.ledger.report.grouping import GROUPINGS, LABEL, NODE, TEAM
 from gpuledger.ledger.report.moments import parse_moment, parse_whole_period
-from gpuledger.ledger.report.ranges import EVERY
+from gpuledger.ledger.report.report_keys import EVERY, GROUPINGS, LABEL, NODE, TEAM
 from gpuledger.model.errors import UsageError
 from gpuledger.model.session import ALLOCATION, RESIDENCE
 from gpuledger.web.api.responses import bad_request, cursor_mismatch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -60,6 +59,9 @@ _MAX_CURSOR = 16_384
 
 def encode_cursor(numbers: Sequence[float], parameters: Mapping[str, str] | None = None) -> str:
     """A cursor that contains these numbers and the parameters of the first request."""
+    # Imported lazily, for memory.
+    from base64 import urlsafe_b64encode
+
     values = [*numbers, *([parameters] if parameters else [])]
     text = json.dumps(values, separators=(",", ":")).encode("ascii")
     return urlsafe_b64encode(text).decode("ascii").rstrip("=")
@@ -67,6 +69,8 @@ def encode_cursor(numbers: Sequence[float], parameters: Mapping[str, str] | None
 
 def decode_cursor(cursor: str, count: int) -> tuple[list[float], dict[str, str]]:
     """The `count` numbers and the parameters of a cursor from `encode_cursor`. Raises ApiError."""
+    from base64 import b64decode
+
     try:
         if len(cursor) > _MAX_CURSOR:
             raise ValueError

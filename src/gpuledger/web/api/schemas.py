@@ -84,6 +84,45 @@ _DEVICE_OWNER: Final = _object(
     held_seconds=_POSITIVE,
     allocated_seconds=_POSITIVE,
 )
+_LEVEL: Final = {"enum": ["failure", "warning", "info"]}
+_PROBLEM: Final = _object(
+    "Something that is wrong with a GPU.",
+    kind=_described(_TEXT, "`down`, `recovery_action`, `pcie_width`, `thermal_throttling`, `xid`, ..."),
+    level=_described(_LEVEL, "`failure`: act now; `warning`: slower, or will fail; `info`: can stay."),
+    label=_TEXT,
+    summary=_described(_TEXT, "The end of a sentence about the GPU."),
+    remedy=_TEXT,
+    since=_or_null(_UNIX),
+    count=_COUNT,
+    ratio=_or_null(_described(_RATIO, "The share of `observed_seconds`.")),
+    observed_seconds=_or_null(_described(_POSITIVE, "What is known of the last hour.")),
+)
+_THROTTLING: Final = _object(
+    "Time in the last hour for which the clocks were reduced.",
+    reason=_TEXT,
+    active=_FLAG,
+    since=_or_null(_described(_NUMBER, "Unix seconds; null if the clocks are not reduced now.")),
+    seconds=_POSITIVE,
+    observed_seconds=_described(_POSITIVE, "What is known of the last hour."),
+    ratio=_RATIO,
+    estimated=_described(_FLAG, "The driver does not count this time: reasons at each tick were added up."),
+)
+_XID: Final[dict[str, Schema]] = {
+    "xid": _COUNT,
+    "meaning": _TEXT,
+    "action": _described(_TEXT, "NVIDIA's recommended action (RESET_GPU); empty for an unknown Xid."),
+    "advice": _TEXT,
+    "instance": _described(_TEXT, "`GI_CI` if the driver names a MIG instance, else empty."),
+    "unix": _described(_NUMBER, "Unix seconds of the last of `count` equal Xids in quick succession."),
+    "first_unix": _UNIX,
+    "count": _COUNT,
+    "pid": _or_null(
+        _described(_COUNT, "The only process on the device then; null if there was none or several.")
+    ),
+    "command": _TEXT,
+}
+_COUNT_OR_NULL: Final = _or_null(_COUNT)
+_LINKS: Final = _or_null(_list(_COUNT))
 _DEVICE: Final = _object(
     "A GPU or a MIG instance.",
     **_PLACE,
@@ -112,6 +151,45 @@ _DEVICE: Final = _object(
         _FLAG, "Whether the energy is that of the whole module of a superchip, with its CPU and memory."
     ),
     owners=_list(_ref("DeviceOwner")),
+    problems=_described(_list(_ref("Problem")), "The worst first. Empty for a MIG instance: see its GPU."),
+    throttling=_list(_ref("Throttling")),
+    xids=_described(_list(_ref("DeviceXid")), "The newest five; `/api/v1/xids` has all."),
+    ecc=_object(
+        "ECC errors over the life of the card, and since the driver was loaded.",
+        **dict.fromkeys(
+            ("corrected", "uncorrected", "corrected_volatile", "uncorrected_volatile"), _COUNT_OR_NULL
+        ),
+    ),
+    memory_repair=_object(
+        "Memory that was taken out of use.",
+        remapped_correctable=_COUNT_OR_NULL,
+        remapped_uncorrectable=_COUNT_OR_NULL,
+        retired_correctable=_COUNT_OR_NULL,
+        retired_uncorrectable=_COUNT_OR_NULL,
+        pending=_or_null(_described(_FLAG, "A repair takes effect at the next reset.")),
+        failed=_or_null(_FLAG),
+    ),
+    pcie=_object(
+        "The PCIe link; the maxima are those of card and slot together, `generation_gpu_max` of the card.",
+        **dict.fromkeys(
+            ("generation", "generation_max", "generation_gpu_max", "width", "width_max"), _COUNT_OR_NULL
+        ),
+    ),
+    nvlink=_object(
+        "NVLinks by number; null if the driver does not report their state.",
+        up=_LINKS,
+        down=_LINKS,
+        **dict.fromkeys(
+            (
+                "speed_bytes_per_second",
+                "crc_flit_errors",
+                "crc_data_errors",
+                "replay_errors",
+                "recovery_errors",
+            ),
+            _COUNT_OR_NULL,
+        ),
+    ),
 )
 _PROCESS: Final = _object(
     "A process on a device; a row with pid null stands for `count` processes beyond the process limit.",
@@ -231,6 +309,9 @@ EVENT: Final = {
 SCHEMAS: Final[dict[str, Schema]] = {
     "Status": _STATUS,
     "DeviceOwner": _DEVICE_OWNER,
+    "Problem": _PROBLEM,
+    "Throttling": _THROTTLING,
+    "DeviceXid": _object("An Xid of a device.", **_XID),
     "Device": _DEVICE,
     "Process": _PROCESS,
     "Session": _SESSION,
@@ -243,6 +324,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         tick=_COUNT,
         source=_SOURCE,
         status=_ref("Status"),
+        invalid_values=_described(_COUNT, "Impossible values that were rejected since the start."),
         devices_complete=_described(_FLAG, "False when the list of devices is incomplete."),
         devices=_list(_ref("Device")),
         processes=_list(_ref("Process")),
@@ -350,6 +432,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
         notes=_described(_list(_TEXT), "Notes about the numbers, such as a PUE in the costs."),
         from_books=_FLAG,
         next=_NEXT,
+    ),
+    "Xids": _object(
+        "Xids that the ledger keeps, the newest first.",
+        version=_VERSION,
+        xids=_list(_object("An Xid of a GPU.", uuid=_TEXT, gpu=_or_null(_TEXT), **_XID)),
     ),
     "Health": _object(
         "Health of the node.",

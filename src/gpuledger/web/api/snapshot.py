@@ -23,6 +23,7 @@ from gpuledger.model.quantities import (
 from gpuledger.model.session import EnergyState, LedgerState, OwnerRow, SessionRow
 from gpuledger.model.snapshot import Reading
 from gpuledger.model.workload import UNKNOWN
+from gpuledger.web.api.gpu_health import HEALTH_QUANTITIES, health_fields
 from gpuledger.web.api.json_values import (
     VERSION,
     JsonObject,
@@ -35,9 +36,15 @@ from gpuledger.web.api.json_values import (
 )
 
 # The quantities that the snapshot needs.
-SNAPSHOT_QUANTITIES: Final[frozenset[Quantity]] = frozenset(
-    {ENGINE_ACTIVITY, MEMORY_TOTAL, MEMORY_USED, POWER, POWER_LIMIT, TEMPERATURE, UTILIZATION}
-)
+SNAPSHOT_QUANTITIES: Final[frozenset[Quantity]] = HEALTH_QUANTITIES | {
+    ENGINE_ACTIVITY,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    POWER,
+    POWER_LIMIT,
+    TEMPERATURE,
+    UTILIZATION,
+}
 
 _SOURCE_FIELDS: Final = ("name", "simulated", "detail", "driver_version", "cuda_version")
 _TYPES: Final = (ProcessType.MPS, ProcessType.COMPUTE, ProcessType.GRAPHICS)
@@ -62,11 +69,13 @@ def build_snapshot(state: NodeState, node: str) -> JsonObject:
         "tick": state.health.ticks,
         "source": {name: getattr(state.source, name) for name in _SOURCE_FIELDS},
         "status": status_fields(state.health, readings=snapshot is not None),
+        "invalid_values": state.ledger.invalid,
         "devices_complete": snapshot is not None and not snapshot.devices_failed,
         "devices": [
             {
                 **_device(one, state.ledger, owners.get(one.device.uuid, ()), holds=one.device in held),
                 **_memory(one, shared.get(one.device)),
+                **health_fields(one, state.ledger, state.unix),
             }
             for one in readings
         ],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from gpuledger.model.devices import Device, Gpu
@@ -23,6 +24,7 @@ from gpuledger.workloads.pod_resources.holdings import (
     FOUND_BY_ANNOTATION,
     Holding,
     find_holdings,
+    find_workers,
     held_part,
 )
 from gpuledger.workloads.pod_resources.monitoring_claims import (
@@ -86,11 +88,48 @@ def match_allocations(
     `ended_before` are the allocations that had ended before: the API forgets a pod sooner than the kubelet
     does, and such an allocation must not become active again.
     """
-    names = DeviceNames(devices)
+    candidates = _find_candidates(pod_resources, pods, settings, has_cgroup, ended_before)
+    return _match(candidates, pod_resources, devices, slices, claims)
+
+
+class _Candidates(NamedTuple):
+    """What the pods alone decide: the allocations of pods that have not ended, and the other fields of
+    MatchResult. `workers` are those of `find_workers`.
+    """
+
+    live: Sequence[LiveAllocation]
+    workers: Mapping[str, Sequence[Pod]]
+    skipped: Counter[str]
+    ended: Counter[KubeletAllocation]
+
+    @property
+    def objects(self) -> tuple[object, ...]:
+        """All objects that the result depends on."""
+        return (*chain.from_iterable(self.live), *chain.from_iterable(self.workers.values()))
+
+
+def _find_candidates(
+    pod_resources: PodResources,
+    pods: Pods,
+    settings: PodResourcesSettings,
+    has_cgroup: HasCgroup,
+    ended_before: Collection[KubeletAllocation],
+) -> _Candidates:
     gpus, skipped = _of_gpus(pod_resources, settings)
     live, ended = _split_ended(gpus, pods, has_cgroup, ended_before)
-    held = without_monitoring(live, devices, claims, names, slices)
-    holdings = tuple(find_holdings(held.kept, pods))
+    return _Candidates(live, find_workers(pods), skipped, ended)
+
+
+def _match(
+    candidates: _Candidates,
+    pod_resources: PodResources,
+    devices: tuple[Device, ...],
+    slices: ResourceSlices,
+    claims: ResourceClaims,
+) -> MatchResult:
+    names = DeviceNames(devices)
+    held = without_monitoring(candidates.live, devices, claims, names, slices)
+    holdings = tuple(find_holdings(held.kept, candidates.workers))
     placed = [(one, *_find_device(one, names, slices, pod_resources.found_by)) for one in holdings]
     matched = [_Matched(one, device, by) for one, device, by in placed if not isinstance(device, NoMatch)]
     allocations = _with_parts(matched, pod_resources.replicas, claims, slices)
@@ -99,8 +138,8 @@ def match_allocations(
         tuple(sorted(allocations, key=_position(devices))),
         tuple((one.item, device) for one, device, _ in placed if isinstance(device, NoMatch)),
         len(matched) - len(allocations),
-        skipped,
-        ended,
+        candidates.skipped,
+        candidates.ended,
         held.monitoring,
         held.is_pending,
         tuple(sorted(problems)),
@@ -138,19 +177,20 @@ def _with_parts(
     matched: Iterable[_Matched], replicas: ReplicaCounts, claims: ResourceClaims, slices: ResourceSlices
 ) -> list[Allocation]:
     """The Allocations of each container, each once, with the part of the device that its pod has."""
-    found: dict[tuple[str, str, str, str], Allocation] = {}
+    found: dict[tuple[str, str, str, str], tuple[Device, Workload]] = {}
     # By device, pod and resource: all containers of a pod share what it has of a device.
     shared: dict[tuple[str, str, str], list[Holding]] = {}
     for holding, device, found_by in matched:
-        allocation = _allocation(holding.item, holding.pod, device, found_by)
-        owner, resource = allocation.workload, allocation.resource
+        item = holding.item
+        owner = _owner(item, holding.pod, found_by)
+        resource = item.claimed_device.claim if item.claimed_device else item.resource
         pod = owner.pod_uid or f"{owner.namespace}/{owner.pod}"
-        found.setdefault((device.uuid, pod, owner.container, resource), allocation)
+        found.setdefault((device.uuid, pod, owner.container, resource), (device, owner))
         shared.setdefault((device.uuid, pod, resource), []).append(holding)
     parts = {key: held_part(holdings, replicas, claims, slices) for key, holdings in shared.items()}
     return [
-        replace(allocation, fraction=part.fraction, memory=part.memory)
-        for (uuid, pod, _, resource), allocation in found.items()
+        Allocation(device, owner, owner.found_by, resource, part.fraction, part.memory)
+        for (uuid, pod, _, resource), (device, owner) in found.items()
         for part in (parts[uuid, pod, resource],)
     ]
 
@@ -170,14 +210,16 @@ def _of_gpus(
     pod_resources: PodResources, settings: PodResourcesSettings
 ) -> tuple[list[KubeletAllocation], Counter[str]]:
     """The allocations of GPUs, and the number of others by resource or driver."""
-    kinds = [
-        (item, item.claimed_device.driver, settings.drivers)
-        if item.claimed_device is not None
-        else (item, item.resource, settings.resources)
-        for item in pod_resources
-    ]
-    gpus = [item for item, kind, patterns in kinds if matches_any(kind, patterns)]
-    return gpus, Counter(kind for _, kind, patterns in kinds if not matches_any(kind, patterns))
+    gpus: list[KubeletAllocation] = []
+    others: Counter[str] = Counter()
+    for item in pod_resources:
+        claimed = item.claimed_device
+        kind = item.resource if claimed is None else claimed.driver
+        if matches_any(kind, settings.resources if claimed is None else settings.drivers):
+            gpus.append(item)
+        else:
+            others[kind] += 1
+    return gpus, others
 
 
 def _find_device(
@@ -221,7 +263,8 @@ def claim_uses(
 class AllocationMatcher:
     """`match_allocations` with a cache.
 
-    Nothing is computed while all inputs are the same objects, and an equal result is the same tuple.
+    Nothing is computed while all inputs are the same objects, and little if only pods without a GPU changed.
+    An equal result is the same tuple.
     """
 
     def __init__(self, settings: PodResourcesSettings, has_cgroup: HasCgroup = lambda _: None) -> None:
@@ -229,6 +272,8 @@ class AllocationMatcher:
         self._has_cgroup = has_cgroup
         self._last = MatchResult()
         self._inputs: tuple[object, ...] = ()
+        self._pods: Pods | None = None
+        self._candidates: tuple[object, ...] = ()
         self._logged: frozenset[str] = frozenset()
 
     @property
@@ -250,39 +295,52 @@ class AllocationMatcher:
         claims: ResourceClaims = NO_CLAIMS,
     ) -> tuple[Allocation, ...]:
         """The Allocations of this tick. `has_cgroup` is called only if an input has changed."""
-        inputs = (pod_resources, devices, pods, slices, claims)
-        if same_objects(inputs, self._inputs):
+        inputs = (pod_resources, devices, slices, claims)
+        is_same = same_objects(inputs, self._inputs)
+        if is_same and pods is self._pods:
             return self._last.allocations
-        new = match_allocations(
-            *inputs,
-            settings=self._settings,
-            has_cgroup=self._has_cgroup,
-            ended_before=self._last.ended,
+        candidates = _find_candidates(
+            pod_resources, pods, self._settings, self._has_cgroup, ended_before=self._last.ended
         )
+        objects, before = candidates.objects, self._candidates
+        self._inputs, self._pods, self._candidates = inputs, pods, objects
+        if is_same and same_objects(objects, before):
+            return self._last.allocations
+        self._replace(_match(candidates, *inputs), has_devices=bool(devices))
+        return self._last.allocations
+
+    def _replace(self, new: MatchResult, *, has_devices: bool) -> None:
         previous = self._last.allocations
         # Devices compare equal by UUID alone; another object can have another index.
         before, now = ([item.device for item in items] for items in (previous, new.allocations))
         if new.allocations == previous and same_objects(before, now):
             new = replace(new, allocations=previous)
-        self._last, self._inputs = new, inputs
-        self._log_problems(
-            frozenset((*new.problems, *map(_unmatched_text, new.unmatched))) if devices else frozenset()
-        )
-        return new.allocations
+        self._last = new
+        problems = {problem: problem for problem in new.problems} | _unmatched_texts(new.unmatched)
+        self._log_problems(problems if has_devices else {})
 
-    def _log_problems(self, problems: frozenset[str]) -> None:
+    def _log_problems(self, problems: Mapping[str, str]) -> None:
         """Log each problem once, and again only after it was gone."""
-        for problem in sorted(problems - self._logged):
-            log.warning("%s", problem)
-        self._logged = problems
+        for text in sorted(problems[problem] for problem in problems.keys() - self._logged):
+            log.warning("%s", text)
+        self._logged = frozenset(problems)
 
 
-def _unmatched_text(unmatched: tuple[KubeletAllocation, NoMatch]) -> str:
-    item, reason = unmatched
+def _unmatched_texts(unmatched: Iterable[tuple[KubeletAllocation, NoMatch]]) -> dict[str, str]:
+    """One line for each reason, not for each pod: if a GPU is lost, all its pods have the same."""
+    by_reason: dict[str, list[KubeletAllocation]] = {}
+    for item, reason in unmatched:
+        by_reason.setdefault(reason.why, []).append(item)
+    return {why: _unmatched_text(why, items) for why, items in by_reason.items()}
+
+
+def _unmatched_text(why: str, items: Sequence[KubeletAllocation]) -> str:
+    item = items[0]
     pod = f"{item.namespace}/{item.pod}" if item.pod else item.pod_uid
     claimed = item.claimed_device
     device = claimed.device if claimed else item.device_id
-    return f"pod {pod}: its device {device or '(no name)'} is not known here: {reason.why}"
+    more = f" (and {len(items) - 1} more allocations)" if len(items) > 1 else ""
+    return f"pod {pod}: its device {device or '(no name)'} is not known here: {why}{more}"
 
 
 def _has_ended(item: KubeletAllocation, pod: Pod | None, pods: Pods, has_cgroup: HasCgroup) -> bool:
@@ -299,14 +357,13 @@ def _has_ended(item: KubeletAllocation, pod: Pod | None, pods: Pods, has_cgroup:
     return bool(uid) and has_cgroup(uid) is False
 
 
-def _allocation(item: KubeletAllocation, pod: Pod | None, device: Device, found_by: str) -> Allocation:
-    claimed = item.claimed_device
+def _owner(item: KubeletAllocation, pod: Pod | None, found_by: str) -> Workload:
     known = pod or Pod("", "", "")
     names = {*known.containers.values()}
     container = item.container or (names.pop() if len(names) == 1 else "")
     # The current id of the container, and the one from before its last restart.
     ids = [container_id for container_id, name in known.containers.items() if name == container]
-    owner = Workload(
+    return Workload(
         kind="pod",
         namespace=item.namespace or known.namespace,
         pod=item.pod or known.name,
@@ -318,4 +375,3 @@ def _allocation(item: KubeletAllocation, pod: Pod | None, device: Device, found_
         found_by=found_by,
         missing="" if item.pod or pod else "pod_name",
     )
-    return Allocation(device, owner, found_by, claimed.claim if claimed else item.resource)

@@ -180,14 +180,14 @@ class DeviceNames(DeviceTables):
             return self._find_mig_index(int(gpu), int(place))
         if name == "all":
             return NoMatch("cdi", "`all` names no single device")
-        return self._find_name(name)
+        return self._find_name(without_replica(name))
 
     def _find_name(self, name: str) -> Device | NoMatch:
         if _OLD_MIG.fullmatch(name):
             no_match = NoMatch("mig-gpu", "no instance of that Gpu with these ids here")
             return self._uuids.get(name) or no_match
         if name.startswith(("gpu-", "mig-")):
-            return self.by_uuid(without_replica(name))
+            return self.by_uuid(name)
         if match := _NODE.fullmatch(name):
             return self._find_device_node(int(match[1]), match[2])
         if name.isdecimal():

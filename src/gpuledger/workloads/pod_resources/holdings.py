@@ -8,9 +8,10 @@ pods nor make it smaller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from gpuledger.workloads.pod_resources.device_names import (
     KubeletAllocation,
@@ -28,8 +29,7 @@ from gpuledger.workloads.pods.pod import Pod, Pods, ResourceSlices
 FOUND_BY_ANNOTATION = "annotation"
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(NamedTuple):
     """One device, or a part of it, that a pod has. `share` is the part that an annotation states."""
 
     item: KubeletAllocation
@@ -37,9 +37,10 @@ class Holding:
     share: DeviceShare | None = None
 
 
-def find_holdings(live: Iterable[tuple[KubeletAllocation, Pod | None]], pods: Pods) -> Iterator[Holding]:
-    """What the pods have, from the kubelet's allocations and the pods that have them."""
-    workers = _workers(pods)
+def find_holdings(
+    live: Iterable[tuple[KubeletAllocation, Pod | None]], workers: Mapping[str, Sequence[Pod]]
+) -> Iterator[Holding]:
+    """What the pods have, from the kubelet's allocations, the pods that have them, and `find_workers`."""
     # By pod and resource: a container's ids and the annotation have the same order of containers.
     stated: dict[tuple[str, str], tuple[Pod, list[KubeletAllocation]]] = {}
     for item, pod in live:
@@ -57,7 +58,7 @@ def find_holdings(live: Iterable[tuple[KubeletAllocation, Pod | None]], pods: Po
         yield from _stated_holdings(pod, items)
 
 
-def _workers(pods: Pods) -> dict[str, list[Pod]]:
+def find_workers(pods: Pods) -> dict[str, list[Pod]]:
     """The pods that have a part of the GPU of a group, by group."""
     found: dict[str, list[Pod]] = {}
     for pod in pods:
@@ -93,8 +94,7 @@ def _stated_holdings(pod: Pod, items: Sequence[KubeletAllocation]) -> Iterator[H
             yield Holding(replace(items[0], container=container, device_id=share.uuid), pod, share)
 
 
-@dataclass(frozen=True, slots=True)
-class PartOfDevice:
+class PartOfDevice(NamedTuple):
     """`fraction` of a Device, or `memory` (bytes) of it if no fraction is stated; None if not known."""
 
     fraction: Fraction | None = None
@@ -102,12 +102,15 @@ class PartOfDevice:
 
 
 def held_part(
-    holdings: Iterable[Holding], replicas: ReplicaCounts, claims: ResourceClaims, slices: ResourceSlices
+    holdings: Sequence[Holding], replicas: ReplicaCounts, claims: ResourceClaims, slices: ResourceSlices
 ) -> PartOfDevice:
     """The part of one device that these holdings of one resource by one pod are together, at most 1.
 
     What several containers share counts once: an id of the device plugin, a device of a claim.
     """
+    if len(holdings) == 1 and holdings[0].share is None:
+        # Nearly all are so, and the sum of fractions is slow.
+        return PartOfDevice(_fraction(holdings[0].item, replicas, claims, slices))
     shared = {(one.item.device_id, one.item.claimed_device): one for one in holdings if one.share is None}
     parts = [PartOfDevice(_fraction(one.item, replicas, claims, slices)) for one in shared.values()]
     parts += [PartOfDevice(one.share.fraction, one.share.memory) for one in holdings if one.share is not None]

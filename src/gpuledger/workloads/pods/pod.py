@@ -12,7 +12,7 @@ from typing import Any, Final
 from gpuledger.kubernetes import fields
 from gpuledger.kubernetes.fields import mapping_at, mappings_at
 from gpuledger.model.text import clean_name, matches_any
-from gpuledger.model.workload import POD_FACTS
+from gpuledger.model.workload import POD_FACTS, Workload
 from gpuledger.workloads.pods.capacities import Capacities
 from gpuledger.workloads.pods.controller import find_origin
 from gpuledger.workloads.pods.gpu_shares import NO_SHARES, PodShares, parse_pod_shares
@@ -33,7 +33,8 @@ class Pod:
     containers and the previous id of a restarted container. `labels` are the allowed ones, sorted.
     `controller_kind`, `controller` and `queue` are those of PodOrigin. `hash` is the UID
     in the cgroup of a static pod. `finished` pods run and hold nothing. `created` is in Unix seconds, None if
-    unknown. `shares` are the parts of GPUs that its annotations state.
+    unknown. `shares` are the parts of GPUs that its annotations state. `named` caches the owners of its
+    processes, with the names of the pod, by what their cgroups say.
     """
 
     uid: str
@@ -49,6 +50,7 @@ class Pod:
     created: float | None = None
     shares: PodShares = NO_SHARES
     queue: str = ""
+    named: dict[Workload, Workload] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from random import Random
 from typing import Final
 
+from gpuledger.host.owner_index import Jitter
 from gpuledger.kubernetes.api_client import ApiClient, node_selector_query
 from gpuledger.kubernetes.list_watch import ListWatch
 from gpuledger.model.source import Clock
@@ -28,7 +28,7 @@ class PodWatch(ListWatch[Pod]):
         *,
         clock: Clock,
         allowed_labels: tuple[str, ...] = (),
-        random: Random | None = None,
+        random: Jitter | None = None,
         jitter: float = 3.0,
         watch_seconds: float = 300.0,
         grace: float = 15.0,

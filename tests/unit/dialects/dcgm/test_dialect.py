@@ -482,3 +482,22 @@ def test_hostile_text_is_escaped() -> None:
     dcgm = dialect("150, gauge, a\\b\n")
     (family,) = read_text(body(dcgm, posted(snapshot(reading(odd, values={q.TEMPERATURE: 1.0})))))
     assert family.samples[0].labels["modelName"] == odd.name
+
+
+def test_a_page_is_empty_until_the_quantities_of_its_labels_are_read() -> None:
+    csv = "DCGM_FI_DEV_GPU_TEMP, gauge, t\nDCGM_FI_DEV_COMPUTE_MODE, label, m\n"
+    state = posted(snapshot(reading(CARD, values={q.TEMPERATURE: 61.0, q.COMPUTE_MODE: 0.0})))
+    for requested, pages in ((frozenset({q.TEMPERATURE}), 0), (frozenset({q.COMPUTE_MODE}), 1), (None, 1)):
+        assert len(list(dialect(csv).families(replace(state, requested=requested)))) == pages
+    # A label that the driver does not answer does not hold the page.
+    unread = posted(snapshot(reading(CARD, values={q.TEMPERATURE: 61.0})))
+    assert len(list(dialect(csv).families(replace(unread, requested=frozenset({q.COMPUTE_MODE}))))) == 1
+
+
+@pytest.mark.parametrize(("age", "complete", "pages"), [(1.0, False, 0), (1.0, True, 1), (15.0, False, 1)])
+def test_the_first_page_waits_a_moment_for_the_first_allocations(
+    age: float, complete: bool, pages: int
+) -> None:
+    state = posted(replace(one_gpu(), allocations_complete=complete))
+    state = replace(state, health=replace(state.health, started=state.unix - age))
+    assert len(list(dialect("DCGM_FI_DEV_GPU_TEMP, gauge, t\n").families(state))) == pages

@@ -25,6 +25,7 @@ READINGS = {
     "celsius": 61.0,
     "nanoseconds": 5_000_000_001,
     "bytes per second": 20_480_000_000.0,
+    "lanes": 16,
 }
 
 # Id, type, quantity, name and value in schema 4.8; new id, name and value in 4.9 if they differ.
@@ -42,6 +43,8 @@ TABLE = """
 113 gauge max_sm_clock DEV_MAX_SM_CLOCK 1980
 114 gauge max_memory_clock DEV_MAX_MEM_CLOCK 1980
 115 gauge max_video_clock DEV_MAX_VIDEO_CLOCK 1980
+237 gauge pcie_generation DEV_PCIE_LINK_GEN 1
+238 gauge pcie_width DEV_PCIE_LINK_WIDTH 16
 190 gauge performance_state DEV_PSTATE 1 - DEV_GPU_PSTATE
 155 gauge power DEV_POWER_USAGE 512.345 - DEV_BOARD_POWER_WATTS
 157 gauge power_instant DEV_POWER_USAGE_INSTANT 512.345 - DEV_BOARD_POWER_RAW_WATTS
@@ -164,9 +167,8 @@ def test_fb_used_percent_is_a_ratio_of_unreserved_memory(
     assert field.value(values, field.scale("4.8")) == field.value(values, field.scale("4.9")) == expected
 
 
-@pytest.mark.parametrize("percent", range(101))
-def test_every_whole_percent_is_exported_exactly(percent: int) -> None:
-    assert scales.PERCENT.convert(percent / 100) == percent
+def test_every_whole_percent_is_exported_exactly() -> None:
+    assert [scales.PERCENT.convert(percent / 100) for percent in range(101)] == [*range(101)]
 
 
 def test_counters_of_schema_48_are_exact() -> None:
@@ -207,6 +209,10 @@ def test_every_field_is_computed_from_quantities_of_nvml() -> None:
     # DCGM has rates instead of the four counters, no graphics clock, and no field for the last two.
     others = {q.PCIE_TX, q.PCIE_RX, q.NVLINK_TX, q.NVLINK_RX, q.GRAPHICS_CLOCK, q.MAX_GRAPHICS_CLOCK}
     others |= {q.RECOVERY_ACTION, q.FABRIC_STATE}
+    # Computed, or without a field that gpuledger exports.
+    others |= {q.PCIE_LINK_BUSY, q.PCIE_GENERATION_MAX, q.PCIE_GENERATION_GPU_MAX, q.PCIE_WIDTH_MAX}
+    others |= {q.SOFTWARE_THERMAL_TIME, q.HARDWARE_THERMAL_TIME, q.POWER_BRAKE_TIME}
+    others |= {q.NVLINKS_UP, q.NVLINKS_DOWN, q.NVLINK_SPEED}
     assert set(QUANTITIES.values()) - used == others
 
 

@@ -117,7 +117,14 @@ def test_a_longer_scrape_interval_holds_new_series_longer() -> None:
     for seen in changing(400):
         if seen.elapsed == 590.0:
             known[0] = 70.0
-        for series, value in counters(node_state(seen, ledger.post(seen))):
+        state = node_state(seen, ledger.post(seen))
+        for series, value in counters(state):
             if value and series[0] == "gpuledger_device_state_seconds_total":
                 first.setdefault(series[1:3], seen.elapsed - 500.0)
+        (hold,) = (
+            family.samples[()]
+            for family in NativeDialect("9.9").families(state)
+            if family.spec.name == "gpuledger_zero_hold_seconds"
+        )
+        assert hold == max(HOLD, known[0])
     assert first == {("GPU-0", ""): 30.0, ("GPU-1", ""): 170.0, ("GPU-0", "1_0"): 220.0}

@@ -141,8 +141,14 @@ def test_a_lost_gpu_is_down_and_others_are_unaffected() -> None:
         )
     )
     assert families["device_up"] == {("GPU-0", ""): 0, ("GPU-1", ""): 1}
+    assert families["device_down"] == {("GPU-0", "", ""): 1}
     assert families["device_power_watts"] == {("GPU-1",): 99.0}
     assert {row[0] for row in families["processes"]} == {"GPU-1"}
+
+
+def test_a_gpu_that_is_down_is_exported_with_the_reason_of_the_driver() -> None:
+    down = reading(gpu(0), up=False, down_reason="RESET_REQUIRED", failed=True, values={})
+    assert samples_by_family(snapshot(down))["device_down"] == {("GPU-0", "", "RESET_REQUIRED"): 1}
 
 
 def test_unsupported_quantities_are_exported_with_a_reason() -> None:

@@ -23,8 +23,9 @@ from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.formats import as_csv, as_json, escape_cell
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
-from gpuledger.ledger.report.grouping import Grouping, find_grouping, party_of
+from gpuledger.ledger.report.grouping import Grouping, find_grouping
 from gpuledger.ledger.report.money import round_decimal
+from gpuledger.ledger.report.party import party_of
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report

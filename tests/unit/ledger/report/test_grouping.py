@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuledger.ledger.report.grouping import GROUPINGS, NODE, TEAM, Grouping, find_grouping, party_of
+from gpuledger.ledger.report.grouping import Grouping, find_grouping
+from gpuledger.ledger.report.party import party_of
+from gpuledger.ledger.report.report_keys import GROUPINGS, NODE, TEAM
 from gpuledger.ledger.report.teams import parse_teams
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.errors import UsageError

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.ledger.report.gpu_time import GpuPart
-from gpuledger.ledger.report.grouping import GROUPINGS
 from gpuledger.ledger.report.ranges import ReportPart, ReportRange
+from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.segments import PriceSegment, cut_segments, full_hour_range
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import UsageReport

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING, GpuPart, GpuTime
-from gpuledger.ledger.report.grouping import Party, party_of
 from gpuledger.ledger.report.old_hours import OldDevice, PresentParty, old_hour_time
+from gpuledger.ledger.report.party import Party, party_of
 from gpuledger.model.workload import Workload
 
 GPU = GpuPart("GPU-0", "NVIDIA H100")

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from gpuledger.ledger.report.moments import parse_moment, parse_whole_period
 from gpuledger.ledger.report.ranges import (
-    EVERY,
     RequestedRange,
     choose_period,
     parse_range,
     resolve_range,
     split_range,
 )
+from gpuledger.ledger.report.report_keys import EVERY
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.ledger.zone_hours import hour_begins, hour_ends, is_full_hour
 from gpuledger.model.errors import UsageError

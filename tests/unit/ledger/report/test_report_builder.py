@@ -10,7 +10,8 @@ import pytest
 from builders import gpu
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
-from gpuledger.ledger.report.grouping import Party, find_grouping
+from gpuledger.ledger.report.grouping import find_grouping
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.price_entries import GPU_HOUR, KWH, price_parser
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import ReportPart

@@ -15,9 +15,10 @@ import pytest
 from builders import gpu
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.formats import as_csv, as_json
-from gpuledger.ledger.report.grouping import GROUPINGS, Party
 from gpuledger.ledger.report.money import round_decimal
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.ranges import ReportPart
+from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.model.devices import Gpu
 from money_helpers import KWH_MJ, SECOND, Entries, pod, prices

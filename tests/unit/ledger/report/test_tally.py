@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 from builders import gpu, instance
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.report.gpu_time import NONE_RUNNING
-from gpuledger.ledger.report.grouping import (
-    Key,
-    Party,
-    find_grouping,
-    party_from_text,
-    party_of,
-    party_text,
-)
+from gpuledger.ledger.report.grouping import Key, find_grouping
+from gpuledger.ledger.report.party import Party, party_from_text, party_of, party_text
 from gpuledger.ledger.report.tally import Amount, EnergyEntry, Tally, TimeEntry
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError

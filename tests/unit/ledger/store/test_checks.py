@@ -8,9 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuledger.ledger.settings import StoreSettings
+from builders import gpu, reading
+from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
 from gpuledger.model.checks import Finding, Verdict
+from gpuledger.model.snapshot import Snapshot, SourceInfo, XidEvent
+from ledger_helpers import UNIX, Run
 
 
 def finding(given: str, system: Path, home: Path, *, made_up: bool = False) -> Finding:
@@ -98,3 +101,43 @@ def test_an_interval_of_simulated_time_that_watches_nothing_is_a_warning() -> No
     assert "--interval 0.5s and --speed 200" in found.why
     assert "--interval to 0.15s or less or a lower --speed" in found.remedy
     assert len(ledger_checks(StoreSettings("none"), {}, made_up=True, interval=0.5, speed=100.0)) == 1
+
+
+@pytest.mark.parametrize(("hold", "warned"), [(30.0, True), (70.0, False)])
+def test_a_hold_that_is_too_short_for_the_last_run_is_a_warning(
+    hold: float, warned: bool, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, settings=LedgerSettings(zero_hold=70.0))
+    run.tick({gpu(0): 0})
+    run.store.close()
+    (check,) = ledger_checks(StoreSettings(state_dir=str(tmp_path)), {}, made_up=False, hold=hold)
+    _, *more = check.run()
+    assert [one.check for one in more] == ["books.zero_hold"] * warned
+    assert [one.remedy for one in more] == ["set energy.zero_hold to 70s"] * warned
+
+
+def test_the_xids_of_the_last_day_are_listed_with_their_action(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    card = gpu(3)
+    events = tuple(XidEvent(card, xid, UNIX) for xid in (31, 79, 43))
+    run.ledger.post(Snapshot(UNIX, run.clock.elapsed(), SourceInfo("nvml"), (reading(card),), xids=events))
+    run.store.close()
+    monkeypatch.setattr("time.time", lambda: UNIX + 600)
+    (check,) = ledger_checks(StoreSettings(state_dir=str(tmp_path)), {}, made_up=False)
+    _, *found = check.run()
+    assert [(one.check, one.what, one.verdict) for one in found] == [
+        ("gpu.health", "GPU 3", Verdict.FAILS),
+        ("gpu.health", "GPU 3", Verdict.WORKS),
+    ]
+    assert "Xid 79" in found[0].why and "power-cycle" in found[0].remedy
+    monkeypatch.setattr("time.time", lambda: UNIX + 90_000)
+    assert len(list(check.run())) == 1
+
+
+def test_a_file_that_is_no_ledger_has_no_hold(tmp_path: Path) -> None:
+    (tmp_path / "gpuledger.db").write_text("not a database, but long enough for its header" * 9)
+    (check,) = ledger_checks(StoreSettings(state_dir=str(tmp_path)), {}, made_up=False, hold=30.0)
+    (found,) = check.run()
+    assert found.verdict is Verdict.WORKS

@@ -14,8 +14,9 @@ import pytest
 from builders import FakeClock, gpu, instance, process
 from gpuledger.ledger.report.explain import Explanation
 from gpuledger.ledger.report.formats import row_as_json
-from gpuledger.ledger.report.grouping import GROUPINGS, find_grouping
+from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.ranges import ReportRange
+from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.teams import parse_teams
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
@@ -27,7 +28,7 @@ from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import Run
 from money_helpers import prices
-from report_helpers import exact_costs, folded
+from report_helpers import build_reports_of_rows_once, exact_energy_cost, exact_time_cost, folded
 
 ZONE = ZoneInfo("Asia/Kolkata")
 # 2023-11-14 10:00 UTC, 15:30 in the zone: a full hour there begins half an hour later.
@@ -129,8 +130,8 @@ def assert_sums_to_row(found: Explanation, line: ReportLine, values: object) -> 
     assert found.millijoules == line.millijoules
     if found.unbilled is None:
         assert found.microseconds == line.gpu_microseconds
-    assert exact_costs(found, is_time=True) == (line.time_cost or 0)
-    assert exact_costs(found, is_time=False) == (line.energy_cost or 0)
+    assert exact_time_cost(found) == (line.time_cost or 0)
+    assert exact_energy_cost(found) == (line.energy_cost or 0)
     assert not any("SUM" in note for note in found.notes)
 
 
@@ -138,7 +139,10 @@ CASES = [*((by, "numbers") for by in KINDS), *((by, name) for by in MANY_ROWS fo
 
 
 @pytest.mark.parametrize(("by", "name"), dict.fromkeys(CASES))
-def test_every_row_is_the_sum_of_its_intervals(files: dict[str, Path], by: str, name: str) -> None:
+def test_every_row_is_the_sum_of_its_intervals(
+    files: dict[str, Path], by: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_reports_of_rows_once(monkeypatch)
     for file in files.values():
         with closing(History(file)) as history:
             report, scope = report_and_scope(history, by, name)

@@ -13,7 +13,7 @@ import pytest
 from builders import gpu, instance, process
 from gpuledger.ledger.report.explain import Explanation
 from gpuledger.ledger.report.formats import row_as_json
-from gpuledger.ledger.report.grouping import GROUPINGS
+from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import ReportLine
 from gpuledger.ledger.store.explain_query import ExplainLists, ExplainScope, explain_usage
@@ -22,7 +22,16 @@ from gpuledger.ledger.store.history import History
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run, rows
-from report_helpers import EVER, HOUR, exact_costs, folded, quarters, report_of
+from report_helpers import (
+    EVER,
+    HOUR,
+    build_reports_of_rows_once,
+    exact_energy_cost,
+    exact_time_cost,
+    folded,
+    quarters,
+    report_of,
+)
 
 A, B = gpu(0, name="NVIDIA H100", sm_count=132), gpu(1, name="NVIDIA H100", sm_count=132)
 PART = instance(B, 2, 0, profile="3g.40gb", sm_count=60)
@@ -110,9 +119,9 @@ def assert_equals_row(found: Explanation, line: ReportLine, values: object) -> N
         assert found.microseconds == line.gpu_microseconds
         assert sum(one.estimated for one in found.time_intervals) == line.estimated_microseconds
     if line.time_cost is not None:
-        assert exact_costs(found, is_time=True) == line.time_cost
+        assert exact_time_cost(found) == line.time_cost
     if line.energy_cost is not None:
-        assert exact_costs(found, is_time=False) == line.energy_cost
+        assert exact_energy_cost(found) == line.energy_cost
     assert not any("SUM" in note for note in found.notes)
 
 
@@ -120,8 +129,9 @@ def assert_equals_row(found: Explanation, line: ReportLine, values: object) -> N
     ("by", "hours"), [*((by, HOURS) for by in KINDS), ("owner", (HOURS[0] + 1, HOURS[0] + 2))]
 )
 def test_an_explanation_equals_the_row_in_every_exact_amount(
-    files: tuple[Path, ...], by: str, hours: tuple[int, int]
+    files: tuple[Path, ...], by: str, hours: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    build_reports_of_rows_once(monkeypatch)
     for file in files:
         every = list(rows_by_text(file, by, hours))
         assert len(every) > 3
@@ -132,7 +142,10 @@ def test_an_explanation_equals_the_row_in_every_exact_amount(
 
 
 @pytest.mark.parametrize("by", KINDS)
-def test_explanations_of_all_rows_sum_to_the_total(files: tuple[Path, ...], by: str) -> None:
+def test_explanations_of_all_rows_sum_to_the_total(
+    files: tuple[Path, ...], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_reports_of_rows_once(monkeypatch)
     for file in files:
         total = report_of(file, by, prices=PRICES).total
         found = [explain(file, text) for text, *_ in rows_by_text(file, by)]

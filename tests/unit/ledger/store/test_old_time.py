@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
-from gpuledger.ledger.report.grouping import Party, party_text
+from gpuledger.ledger.report.party import Party, party_text
 from gpuledger.ledger.report.price_entries import GPU_HOUR, price_parser
 from gpuledger.ledger.report.ranges import ReportRange
 from gpuledger.ledger.report.settings import ROW, SPREAD, Prices

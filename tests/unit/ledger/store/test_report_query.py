@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builders import gpu, instance, process
-from gpuledger.ledger.report.grouping import GROUPINGS
+from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.model.workload import Allocation, Workload
 from ledger_helpers import UNIX, Run

@@ -10,6 +10,7 @@ import yaml
 
 import chart
 from chart import load_container_settings
+from gpuledger.app.operator_checks import check_exporter
 from gpuledger.operator.monitor_parser import parse_monitor
 from gpuledger.operator.program_checks import ProgramProblem
 from gpuledger.operator.render.objects import render_objects
@@ -201,6 +202,47 @@ def test_pods_are_replaced_only_for_settings_that_need_a_restart(config: Json, r
     assert (template({"config": config}) != template({})) is replaced
 
 
+OWN_POD = {
+    "targetName": "own",
+    "type": "PodMonitor",
+    "selector": {"matchLabels": {"gpuledger.dev/monitor": "gpus"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("agent", "config", "hold"),
+    [
+        ({}, {}, None),
+        ({"globalInterval": "20s"}, {}, None),
+        ({"globalInterval": "1m"}, {}, "70s"),
+        ({"globalInterval": "1m", "enabled": False}, {}, None),
+        ({"globalInterval": "1m"}, {"energy": {"zero_hold": "5s"}}, "5s"),
+        (
+            {
+                "targets": [
+                    {**OWN_POD, "endpoints": [{"port": "metrics", "interval": "45s", "timeout": "40s"}]}
+                ]
+            },
+            {},
+            "85s",
+        ),
+    ],
+)
+def test_new_counters_are_0_for_the_scrape_interval_of_the_agent(
+    agent: Json, config: Json, hold: str | None
+) -> None:
+    spec = {
+        "agent": {"remoteWrite": [{"url": "http://receiver/write"}], **agent},
+        "exporter": {"config": config},
+    }
+    (found,) = (
+        one
+        for one in rendered_objects(gpu_monitor(spec)).values()
+        if one["kind"] == "ConfigMap" and "gpuledger.yaml" in one["data"]
+    )
+    assert yaml.safe_load(found["data"]["gpuledger.yaml"]).get("energy", {}).get("zero_hold") == hold
+
+
 def test_a_setting_that_a_flag_overrides_is_a_problem_that_names_the_field() -> None:
     found = rendered(gpu_monitor({"exporter": {"config": {"listen_address": ":1", "web": {"page": "full"}}}}))
     assert [str(one) for one in found.problems] == [
@@ -212,9 +254,9 @@ def test_an_error_of_the_program_about_its_settings_is_reported() -> None:
     monitor = valid_monitor(gpu_monitor({"exporter": {"config": {"intervall": "2s"}}}))
     context = context_of(
         monitor,
-        check_exporter=lambda run: ProgramProblem(
-            "configuration", f"unknown key {sorted(run.configuration)[1]}"
-        ),
+        check_exporter=lambda run: [
+            ProgramProblem("configuration", f"unknown key {sorted(run.configuration)[1]}")
+        ],
     )
     assert [str(one) for one in render_objects(monitor, context).problems] == [
         "spec.exporter.config: unknown key intervall"
@@ -300,10 +342,10 @@ def test_pod_labels_that_the_operator_overrides_are_reported_as_ignored() -> Non
 
 
 def test_resource_amounts_are_strings_for_all_api_servers() -> None:
-    amounts = {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"nvidia.com/gpu": 0, "memory": 1024}}
+    amounts = {"requests": {"cpu": 1, "memory": "64Mi"}, "limits": {"nvidia.com/gpu": 0, "memory": 2**30}}
     strings = {
         "requests": {"cpu": "1", "memory": "64Mi"},
-        "limits": {"nvidia.com/gpu": "0", "memory": "1024"},
+        "limits": {"nvidia.com/gpu": "0", "memory": "1073741824"},
     }
     resource = gpu_monitor({part: {"resources": amounts} for part in ("exporter", "agent")})
     for kind in ("DaemonSet", "StatefulSet"):
@@ -342,3 +384,65 @@ def test_without_exporters_only_the_agent_is_deployed() -> None:
     }
     assert "DaemonSet" not in kinds
     assert "StatefulSet" in kinds
+
+
+def test_a_collector_writes_files_as_that_of_the_chart_and_serves_nothing() -> None:
+    textfile = {"directory": "/textfiles", "file": "a.prom", "every": "30s"}
+    resource = gpu_monitor({"exporter": {"mode": "collect", "textfile": textfile}})
+    found = container(resource)
+    assert (found["args"][0], found["args"][-3:]) == (
+        "collect",
+        ["--every=30s", "--textfile-dir=/textfiles", "--file=a.prom"],
+    )
+    assert {"ports", "startupProbe", "livenessProbe", "readinessProbe"}.isdisjoint(found)
+    assert found["securityContext"]["capabilities"]["add"] == ["SYS_PTRACE", "DAC_OVERRIDE"]
+    objects = rendered_objects(resource)
+    assert "Service/gpumonitor-gpus-exporter" not in objects
+    spec = objects["DaemonSet/gpumonitor-gpus-exporter"]["spec"]["template"]["spec"]
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+    assert (paths["textfile"], paths["state"]) == ("/textfiles", "/var/lib/gpuledger/collector")
+    # The program's own dialects, and no target for an agent.
+    settings = yaml.safe_load(objects["ConfigMap/gpumonitor-gpus-exporter"]["data"]["gpuledger.yaml"])
+    assert settings == {"kubernetes": {"names": "auto"}}
+    agent = yaml.safe_load(objects["ConfigMap/gpumonitor-gpus-agent"]["data"]["agent.yaml"])
+    assert agent["features"]["openAgent"]["targets"] == []
+
+
+def test_the_arguments_of_a_collector_are_checked_by_its_program() -> None:
+    def problems(**exporter: object) -> list[str]:
+        resource = gpu_monitor({"exporter": {"mode": "collect", **exporter}})
+        return [str(one) for one in rendered(resource, check_exporter=check_exporter).problems]
+
+    assert problems(args=["--log-level=debug"]) == []
+    assert problems(args=["--listen-address=:1"]) != []
+    web = {"secret": "web", "scheme": "http"}
+    refused = "spec.exporter.mode: collect serves no page: leave out extraPorts and webConfig"
+    assert refused in problems(webConfig=web)
+
+
+def test_network_policies_are_those_of_the_chart() -> None:
+    peers = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    spec = {"networkPolicy": {"enabled": True, "from": peers, "apiServerPorts": [6443]}}
+    objects = rendered_objects(gpu_monitor(spec))
+    exporter = objects["NetworkPolicy/gpumonitor-gpus-exporter"]["spec"]
+    labels = objects["DaemonSet/gpumonitor-gpus-exporter"]["spec"]["template"]["metadata"]["labels"]
+    assert exporter["podSelector"]["matchLabels"].items() <= labels.items()
+    assert exporter["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}], "from": peers}]
+    assert [port["port"] for port in exporter["egress"][0]["ports"]] == [53, 53, 6443]
+    agent = objects["NetworkPolicy/gpumonitor-gpus-agent"]["spec"]
+    assert (agent["policyTypes"], "egress" in agent) == (["Ingress"], False)
+    assert agent["ingress"] == exporter["ingress"]
+    on_openshift = rendered_objects(gpu_monitor(spec), scc_role="scc")
+    egress = on_openshift["NetworkPolicy/gpumonitor-gpus-exporter"]["spec"]["egress"]
+    assert [port["port"] for port in egress[0]["ports"]] == [53, 53, 5353, 5353, 6443]
+    assert not any(name.startswith("NetworkPolicy/") for name in rendered_objects(gpu_monitor()))
+
+
+@pytest.mark.parametrize(("part", "kind"), [("exporter", "DaemonSet"), ("agent", "StatefulSet")])
+def test_extra_volumes_are_those_of_the_resource(part: str, kind: str) -> None:
+    volume = {"name": "ca", "secret": {"secretName": "ca", "items": [{"key": "a", "path": "b"}]}}
+    mount = {"name": "ca", "mountPath": "/ca", "subPath": "b", "readOnly": True}
+    resource = gpu_monitor({part: {"extraVolumes": [volume], "extraVolumeMounts": [mount]}})
+    spec = next(one["spec"]["template"]["spec"] for one in rendered(resource).objects if one["kind"] == kind)
+    assert volume in spec["volumes"]
+    assert mount in spec["containers"][0]["volumeMounts"]

@@ -7,7 +7,7 @@ import pytest
 from gpuledger.operator.render.objects import render_objects
 from unit.operator.support import (
     Json,
-    agent_error,
+    agent_errors,
     agent_file,
     check_agent_config,
     context_of,
@@ -137,7 +137,7 @@ def test_a_receiver_is_configured_with_the_keys_of_prometheus() -> None:
             "queue": {"max_bytes": "512MB", "max_age": "1h"},
         }
     ]
-    assert agent_error(config) == ""
+    assert agent_errors(config) == []
 
 
 def test_a_receiver_of_the_resource_replaces_that_of_the_operator() -> None:

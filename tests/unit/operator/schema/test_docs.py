@@ -12,7 +12,7 @@ import yaml
 from documentation import DOCS
 from gpuledger.operator.schema.nodes import ObjectNode
 from gpuledger.operator.spec import AGENT, EXPORTER
-from unit.operator.support import Json, agent_error, agent_file, parse_resource, rendered
+from unit.operator.support import Json, agent_errors, agent_file, parse_resource, rendered
 
 PAGE = DOCS / "operator.md"
 BEGIN = "<!-- keys: begin, written by make goldens -->\n"
@@ -52,7 +52,7 @@ def test_the_table_lists_every_key_with_its_description() -> None:
 def test_every_resource_on_the_page_can_be_applied(resource: Json) -> None:
     assert parse_resource(resource).problems == ()
     assert rendered(resource).problems == ()
-    assert agent_error(agent_file(resource)) == ""
+    assert agent_errors(agent_file(resource)) == []
 
 
 def test_the_page_has_resources_of_both_kinds() -> None:

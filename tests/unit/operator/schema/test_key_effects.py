@@ -28,6 +28,11 @@ BESIDE: dict[str, Json] = {
     "exporter.followGpuOperator.deployLabel": {"exporter": {"followGpuOperator": {"enabled": True}}},
     "exporter.followGpuOperator.validationsDir": {"exporter": {"followGpuOperator": {"enabled": True}}},
     "agent.prometheusImage": {"agent": {"engine": "prometheus"}},
+    "exporter.textfile.directory": {"exporter": {"mode": "collect"}},
+    "exporter.textfile.file": {"exporter": {"mode": "collect"}},
+    "exporter.textfile.every": {"exporter": {"mode": "collect"}},
+    "networkPolicy.from": {"networkPolicy": {"enabled": True}},
+    "networkPolicy.apiServerPorts": {"networkPolicy": {"enabled": True}},
     "exporter.updateStrategy.maxUnavailable": {"exporter": {"updateStrategy": {"type": "RollingUpdate"}}},
 }
 # Keys with the default true.
@@ -110,18 +115,23 @@ def node_at(tree: SchemaNode, path: Path) -> SchemaNode:
     return node
 
 
-@pytest.mark.parametrize("path", [path for path, _ in leaf_fields(SPEC)], ids=dotted)
-def test_every_key_of_a_gpu_monitor_has_an_effect(path: Path) -> None:
+def by_section(tree: SchemaNode) -> dict[str, list[Path]]:
+    """The paths of all keys, by the first two steps of each."""
+    found: dict[str, list[Path]] = {}
+    for path, _ in leaf_fields(tree):
+        found.setdefault(dotted(path[:2]), []).append(path)
+    return found
+
+
+def monitor_key_has_effect(path: Path) -> bool:
     name = dotted(path)
     base = BESIDE.get(name, {})
     value = False if name in FALSE else sample(node_at(SPEC, path), path[-1])
-    changed = with_key(SPEC, base, path, value)
-    without = with_key(SPEC, base, path, None)
-    assert outcome(gpu_monitor(changed)) != outcome(gpu_monitor(without)), changed
+    changed, without = with_key(SPEC, base, path, value), with_key(SPEC, base, path, None)
+    return outcome(gpu_monitor(changed)) != outcome(gpu_monitor(without))
 
 
-@pytest.mark.parametrize("path", [path for path, _ in leaf_fields(WHATAP_SPEC)], ids=dotted)
-def test_every_key_of_a_whatap_agent_has_an_effect(path: Path) -> None:
+def whatap_key_has_effect(path: Path) -> bool:
     name = dotted(path)
     base = laid(ON, WHATAP_BESIDE.get(name, {}))
     node = node_at(WHATAP_SPEC, path)
@@ -129,4 +139,14 @@ def test_every_key_of_a_whatap_agent_has_an_effect(path: Path) -> None:
     value = False if off or name in WHATAP_FALSE else sample(node, path[-1])
     changed = with_key(WHATAP_SPEC, base, path, value)
     without = base if off else with_key(WHATAP_SPEC, base, path, None)
-    assert outcome({**whatap(), "spec": changed}) != outcome({**whatap(), "spec": without}), changed
+    return outcome({**whatap(), "spec": changed}) != outcome({**whatap(), "spec": without})
+
+
+@pytest.mark.parametrize("paths", by_section(SPEC).values(), ids=by_section(SPEC))
+def test_every_key_of_a_gpu_monitor_has_an_effect(paths: list[Path]) -> None:
+    assert [dotted(path) for path in paths if not monitor_key_has_effect(path)] == []
+
+
+@pytest.mark.parametrize("paths", by_section(WHATAP_SPEC).values(), ids=by_section(WHATAP_SPEC))
+def test_every_key_of_a_whatap_agent_has_an_effect(paths: list[Path]) -> None:
+    assert [dotted(path) for path in paths if not whatap_key_has_effect(path)] == []

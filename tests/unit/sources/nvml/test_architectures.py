@@ -21,6 +21,9 @@ ROWS = {
 }
 ECC = {q.ECC_CORRECTED, q.ECC_UNCORRECTED, q.ECC_CORRECTED_VOLATILE, q.ECC_UNCORRECTED_VOLATILE}
 NVLINKS = {
+    q.NVLINKS_UP,
+    q.NVLINKS_DOWN,
+    q.NVLINK_SPEED,
     q.NVLINK_TX,
     q.NVLINK_RX,
     q.NVLINK_RATE,
@@ -39,19 +42,22 @@ LIMITS = {
 MIG = {q.MIG_MODE, q.MIG_MAX_SLICES}
 WHOLE_ONLY = {quantity for quantity in ALL if not quantity.under_mig}
 FAN = {q.FAN_SPEED}
+# Computed from the byte counters of Ampere and later.
+COUNTED = {q.PCIE_TX_RATE, q.PCIE_RX_RATE}
 MEMORY_CLOCKS = {q.MEMORY_CLOCK, q.MAX_MEMORY_CLOCK, q.APP_MEMORY_CLOCK}
 
 LACKS = {
     "volta": FAN | ROWS | MIG | GPM | {q.PCIE_TX, q.PCIE_RX, q.POWER_INSTANT},
-    "ampere": FAN | PAGES | GPM,
-    "ampere-mig": FAN | PAGES | GPM | WHOLE_ONLY,
+    "ampere": (FAN | PAGES | GPM) - COUNTED,
+    "ampere-mig": (FAN | PAGES | GPM | WHOLE_ONLY) - COUNTED,
     "hopper": FAN | PAGES,
     "hopper-mig": FAN | PAGES | WHOLE_ONLY,
-    "ada-consumer": PAGES | ROWS | ECC | NVLINKS | MIG | GPM | {q.MEMORY_TEMPERATURE},
+    "ada-consumer": (PAGES | ROWS | ECC | NVLINKS | MIG | GPM | {q.MEMORY_TEMPERATURE}) - COUNTED,
     "gb10": (
         (FAN | PAGES | ROWS | ECC | NVLINKS | MIG | GPM | MEMORY | BAR1 | LIMITS | MEMORY_CLOCKS)
         | {q.MEMORY_TEMPERATURE}
-    ),
+    )
+    - COUNTED,
 }
 INSTANCES_LACK = {
     "ampere-mig": [GPM, GPM],

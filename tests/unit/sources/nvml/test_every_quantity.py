@@ -12,6 +12,7 @@ import pytest
 from gpuledger.model import quantities as q
 from gpuledger.model.quantities import QUANTITIES, Quantity
 from gpuledger.sources.nvml.codes import name_of
+from gpuledger.sources.nvml.queries import RATE_COUNTERS
 from nvml.library import NvmlGpu
 from nvml.machine import Machine, reading_of
 
@@ -63,7 +64,8 @@ class Row:
     @property
     def lost_alone(self) -> frozenset[Quantity]:
         """Quantities that are lost if only this value is missing."""
-        return frozenset({self.quantity}) | (self.along & {q.NVLINK_RATE})
+        computed = {q.NVLINK_RATE, q.PCIE_LINK_BUSY} if self.quantity is not q.MEMORY_UTILIZATION else set()
+        return frozenset({self.quantity}) | (self.along & computed)
 
 
 RATES = "nvmlDeviceGetUtilizationRates"
@@ -74,6 +76,7 @@ DEFAULT_LIMIT = "nvmlDeviceGetPowerManagementDefaultLimit"
 MANAGEMENT_LIMIT = "nvmlDeviceGetPowerManagementLimit"
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 ECC = "nvmlDeviceGetTotalEccErrors"
+BUSY = q.PCIE_LINK_BUSY
 OF_RATES = (q.UTILIZATION, q.MEMORY_UTILIZATION)
 OF_MEMORY = (q.MEMORY_TOTAL, q.MEMORY_RESERVED, q.MEMORY_FREE, q.MEMORY_USED)
 OF_BAR1 = (q.BAR1_TOTAL, q.BAR1_FREE, q.BAR1_USED)
@@ -92,8 +95,8 @@ def clock(name: str, quantity: Quantity, mhz: int) -> Row:
     return number(name, quantity, mhz, mhz * 1_000_000, impossible=1_000_001)
 
 
-def watts(quantity: Quantity, at: str, *older: str, along: frozenset[Quantity] = frozenset()) -> Row:
-    return Row(quantity, at, 123_456, 123.456, impossible=2**31, fails=(at, *older), along=along)
+def watts(quantity: Quantity, at: str, *older: str) -> Row:
+    return Row(quantity, at, 123_456, 123.456, impossible=2**31, fails=(at, *older))
 
 
 def counter(quantity: Quantity, field_id: int, *older: str, architecture: int = HOPPER) -> Row:
@@ -103,6 +106,11 @@ def counter(quantity: Quantity, field_id: int, *older: str, architecture: int = 
 
 def flag(quantity: Quantity, field_id: int, architecture: int = HOPPER) -> Row:
     return Row(quantity, f"field.{field_id}", 1, 1, impossible=2, architecture=architecture)
+
+
+def link(name: str, quantity: Quantity, raw: int, along: frozenset[Quantity] = frozenset()) -> Row:
+    """A property of the PCIe link: 0 stands for none."""
+    return number(name, quantity, raw, raw, impossible=33, blank=0, along=along)
 
 
 def share(quantity: Quantity, metric_id: int) -> Row:
@@ -115,7 +123,9 @@ def speed(quantity: Quantity, metric_id: int) -> Row:
 
 ROWS = [
     *(
-        share_without_blank(f"{RATES}.{place}", quantity, 29, fails=(RATES,), along=frozenset(OF_RATES))
+        share_without_blank(
+            f"{RATES}.{place}", quantity, 29, fails=(RATES,), along=frozenset({*OF_RATES, BUSY})
+        )
         for place, quantity in enumerate(OF_RATES)
     ),
     share_without_blank("nvmlDeviceGetEncoderUtilization", q.ENCODER_UTILIZATION, 3),
@@ -132,8 +142,8 @@ ROWS = [
     watts(q.POWER, "nvmlDeviceGetPowerUsage"),
     watts(q.POWER_INSTANT, "field.186"),
     watts(q.POWER_LIMIT, "nvmlDeviceGetEnforcedPowerLimit"),
-    watts(q.POWER_LIMIT_MAX, f"{LIMITS}.1", LIMITS),
-    watts(q.POWER_LIMIT_MIN, "field.187", LIMITS, along=frozenset({q.POWER_LIMIT_MAX})),
+    watts(q.POWER_LIMIT_MAX, "field.188", LIMITS),
+    watts(q.POWER_LIMIT_MIN, "field.187", LIMITS),
     watts(q.POWER_LIMIT_DEFAULT, "field.189", DEFAULT_LIMIT),
     watts(q.POWER_LIMIT_MANAGEMENT, "field.192", MANAGEMENT_LIMIT),
     counter(q.ENERGY, 83, ENERGY),
@@ -152,7 +162,7 @@ ROWS = [
     clock("MaxClockInfo.3", q.MAX_VIDEO_CLOCK, 1545),
     clock("ApplicationsClock.1", q.APP_SM_CLOCK, 1410),
     clock("ApplicationsClock.2", q.APP_MEMORY_CLOCK, 1215),
-    number("PerformanceState", q.PERFORMANCE_STATE, 2, 2, impossible=16, blank=32),
+    number("PerformanceState", q.PERFORMANCE_STATE, 2, 2, impossible=16, blank=32, along=frozenset({BUSY})),
     Row(q.CLOCK_EVENT_REASONS, "nvmlDeviceGetCurrentClocksEventReasons", 0x85, 0x85, BLANK_64),
     counter(q.POWER_VIOLATION, 74),
     counter(q.THERMAL_VIOLATION, 75),
@@ -163,7 +173,16 @@ ROWS = [
     number("ComputeMode", q.COMPUTE_MODE, 3, 3, impossible=4),
     number("PersistenceMode", q.PERSISTENCE_MODE, 1, 1, impossible=2),
     number("VirtualizationMode", q.VIRTUALIZATION_MODE, 2, 2, impossible=5),
-    Row(q.PCIE_REPLAYS, "nvmlDeviceGetPcieReplayCounter", 7, 7),
+    counter(q.SOFTWARE_THERMAL_TIME, 269),
+    counter(q.HARDWARE_THERMAL_TIME, 270),
+    counter(q.POWER_BRAKE_TIME, 271),
+    Row(q.PCIE_REPLAYS, "field.94", 7, 7, fails=("field.94", "nvmlDeviceGetPcieReplayCounter")),
+    link("CurrPcieLinkGeneration", q.PCIE_GENERATION, 3, along=frozenset({BUSY})),
+    link("MaxPcieLinkGeneration", q.PCIE_GENERATION_MAX, 4),
+    link("GpuMaxPcieLinkGeneration", q.PCIE_GENERATION_GPU_MAX, 5),
+    link("CurrPcieLinkWidth", q.PCIE_WIDTH, 8),
+    link("MaxPcieLinkWidth", q.PCIE_WIDTH_MAX, 16),
+    Row(q.NVLINK_SPEED, "field.90", 26_562, 26_562_000_000, impossible=2**31),
     counter(q.PCIE_TX, 197),
     counter(q.PCIE_RX, 198),
     Row(q.NVLINK_TX, "field.138", 2**30, 2**40, BLANK_64, along=frozenset({q.NVLINK_RATE})),
@@ -198,8 +217,15 @@ ROWS = [
     speed(q.NVLINK_RX_RATE, 60),
     speed(q.NVLINK_TX_RATE, 61),
 ]
-# MIG quantities and the NVLink rate have separate tests.
-ELSEWHERE = {q.MIG_MODE, q.MIG_MAX_SLICES, q.NVLINK_RATE}
+# MIG quantities, the state of links, and what is computed have separate tests.
+ELSEWHERE = {
+    q.MIG_MODE,
+    q.MIG_MAX_SLICES,
+    q.NVLINK_RATE,
+    q.PCIE_LINK_BUSY,
+    q.NVLINKS_UP,
+    q.NVLINKS_DOWN,
+}
 
 
 @pytest.fixture
@@ -222,6 +248,11 @@ def ready(machine, row, gpus):
     return complete
 
 
+def read_again(machine, row):
+    """The next tick that reads the quantity; those that are constant are read every ten minutes."""
+    return machine.tick(seconds=601 if row.quantity.constant else 1)
+
+
 def test_the_table_has_every_quantity():
     assert {row.quantity for row in ROWS} | ELSEWHERE == set(QUANTITIES.values())
     assert len(ROWS) + len(ELSEWHERE) == len(QUANTITIES)
@@ -231,7 +262,7 @@ def test_the_table_has_every_quantity():
 def test_a_quantity_is_reported_in_its_unit(machine, row):
     complete = ready(machine, row, 1)
     machine.gpus[0].answers[row.at] = row.raw
-    snapshot = machine.tick()
+    snapshot = read_again(machine, row)
     assert reading_of(snapshot).get(row.quantity) == pytest.approx(row.worth, rel=1e-12)
     assert reading_of(snapshot).supported[row.quantity.key] is True
     assert set(reading_of(snapshot).values) == complete and not snapshot.failures and not snapshot.invalid
@@ -241,7 +272,7 @@ def test_a_quantity_is_reported_in_its_unit(machine, row):
 def test_a_sentinel_is_omitted_without_a_failure(machine, row):
     complete = ready(machine, row, 1)
     machine.gpus[0].answers[row.at] = row.blank
-    snapshot = machine.tick()
+    snapshot = read_again(machine, row)
     assert set(reading_of(snapshot).values) == complete - row.lost_alone
     assert not snapshot.failures and not snapshot.invalid
     assert reading_of(snapshot).supported[row.quantity.key] is True
@@ -251,7 +282,7 @@ def test_a_sentinel_is_omitted_without_a_failure(machine, row):
 def test_an_impossible_value_is_omitted_counted_and_logged(machine, row, caplog):
     complete = ready(machine, row, 1)
     machine.gpus[0].answers[row.at] = row.impossible
-    snapshot = machine.tick()
+    snapshot = read_again(machine, row)
     assert set(reading_of(snapshot).values) == complete - row.lost_alone
     assert snapshot.invalid == 1 and not snapshot.failures
     (line,) = [record.message for record in caplog.records if "cannot be true" in record.message]
@@ -263,13 +294,14 @@ def test_every_bound_is_in_the_table():
     assert bounded == {row.quantity for row in ROWS if row.quantity.highest < math.inf}
 
 
-@for_rows(ROWS)
+# Without GPM, the PCIe rates come from counters.
+@for_rows([row for row in ROWS if row.quantity not in RATE_COUNTERS])
 def test_each_error_code_loses_only_its_quantity_and_is_reported(machine, row):
     """Each Gpu returns one error code; the first Gpu is healthy."""
     complete = ready(machine, row, len(CODES) + 1)
     for gpu, code in zip(machine.gpus[1:], CODES, strict=True):
         gpu.errors = dict.fromkeys(row.calls, code)
-    snapshot = machine.tick()
+    snapshot = read_again(machine, row)
     healthy, *readings = snapshot.readings
     assert set(healthy.values) == complete
     for reading, code in zip(readings, CODES, strict=True):

@@ -1,4 +1,4 @@
-"""GPU checks of doctor for profiling metrics and memory repairs, with given results and the test library."""
+"""GPU checks of doctor for profiling metrics and health, with given results and the test library."""
 
 from __future__ import annotations
 
@@ -10,25 +10,28 @@ from typing import Any
 import pytest
 
 from gpuledger.model.checks import Finding, Verdict
+from gpuledger.model.gpu_problems import GpuProblem
 from gpuledger.sources.nvml.gpu_checks import find_gpu_problems
 from gpuledger.sources.nvml.probe import GpuProbeResult, ProbeResult, query_driver
 from nvml.library import NvmlGpu, NvmlState, count, load
 
 WORKS, FAILS, WARNING, UNKNOWN, SKIPPED = Verdict
-GPU = GpuProbeResult(0, "GPU-0", profiling=True, repair_pending=False, repair_failed=False)
+GPU = GpuProbeResult(0, "GPU-0", profiling=True, judged=("row_remap_failure",))
+NARROW = GpuProblem("pcie_width", "warning", "PCIe x4 of x16", "uses 4 of 16 lanes", "reseat the card")
+BROKEN = GpuProblem("row_remap_failure", "failure", "Memory", "has a bad row", "replace the card")
 NOT_SUPPORTED, NO_PERMISSION, TIMEOUT = 3, 4, 10
 
 
 def findings(*gpus: GpuProbeResult) -> list[Finding]:
     result = ProbeResult(gpus=[replace(gpu, index=index) for index, gpu in enumerate(gpus)])
     found = find_gpu_problems(result, (), "")
-    return [each for each in found if each.check in ("gpu.profiling", "gpu.memory")]
+    return [each for each in found if each.check in ("gpu.profiling", "gpu.health")]
 
 
 def test_a_healthy_card_passes() -> None:
     assert [(each.check, each.verdict) for each in findings(GPU, GPU)] == [
         ("gpu.profiling", WORKS),
-        ("gpu.memory", WORKS),
+        ("gpu.health", WORKS),
     ]
 
 
@@ -41,8 +44,8 @@ def test_a_card_with_unknown_results_has_no_findings() -> None:
     [
         (replace(GPU, profiling=False), SKIPPED, ["before Hopper", "GPU 1", "field_supported"]),
         (replace(GPU, profiling=None, profiling_error="NO_PERMISSION"), UNKNOWN, ["GPU 1", "NO_PERMISSION"]),
-        (replace(GPU, repair_pending=True), WARNING, ["next reset", "nvidia-smi --gpu-reset -i 1"]),
-        (replace(GPU, repair_failed=True), FAILS, ["spare", "field diagnostic"]),
+        (replace(GPU, problems=(NARROW,)), WARNING, ["GPU 1", "it uses 4 of 16 lanes", "reseat"]),
+        (replace(GPU, problems=(BROKEN,)), FAILS, ["GPU 1", "it has a bad row", "replace the card"]),
     ],
 )
 def test_a_problem_is_reported_only_for_the_affected_card(
@@ -52,7 +55,7 @@ def test_a_problem_is_reported_only_for_the_affected_card(
     (problem,) = [each for each in found if each.verdict is not WORKS]
     assert problem.verdict is verdict
     assert all(word in f"{problem.what} {problem.why} {problem.remedy}" for word in words)
-    assert [each.check for each in found if each.verdict is WORKS] == ["gpu.profiling", "gpu.memory"]
+    assert [each.check for each in found if each.verdict is WORKS] == ["gpu.profiling", "gpu.health"]
 
 
 def query_gpu(
@@ -71,19 +74,27 @@ def query_gpu(
 @pytest.mark.parametrize(
     ("gpu", "expected"),
     [
-        (NvmlGpu(), (True, False, False)),
-        (NvmlGpu(remap_pending=1), (True, True, False)),
-        (NvmlGpu(remap_failure=1), (True, False, True)),
-        (NvmlGpu(architecture=5), (False, False, None)),
-        (NvmlGpu(architecture=5, retired_pending=1), (False, True, None)),
+        (NvmlGpu(), (True, [])),
+        (NvmlGpu(remap_pending=1), (True, ["row_remap_pending"])),
+        (NvmlGpu(remap_failure=1), (True, ["row_remap_failure"])),
+        (NvmlGpu(architecture=5), (False, [])),
+        (NvmlGpu(architecture=5, retired_pending=1), (False, ["retired_pages_pending"])),
+        (NvmlGpu(pcie_width=4), (True, ["pcie_width"])),
+        (NvmlGpu(pcie_width=8, pcie_width_max=8), (True, [])),
+        (NvmlGpu(pcie_generation=3, utilization=90), (True, ["pcie_generation"])),
+        (NvmlGpu(pcie_generation=1, pstate=8), (True, [])),
+        (NvmlGpu(nvlinks_down=0b10), (True, ["nvlink"])),
+        (NvmlGpu(recovery=2), (True, ["recovery_action"])),
+        (NvmlGpu(ecc_uncorrected_volatile=3), (True, ["ecc_uncorrected"])),
+        (NvmlGpu(clock_event_reasons=0x48), (True, ["thermal_throttling"])),
+        (NvmlGpu(clock_event_reasons=0x88), (True, ["power_brake_throttling"])),
     ],
-    ids=["healthy", "pending", "failed", "before Hopper", "page pending"],
 )
-def test_profiling_and_memory_repairs_are_queried_from_the_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: NvmlGpu, expected: tuple[bool | None, ...]
+def test_profiling_and_health_are_queried_from_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: NvmlGpu, expected: tuple[bool, list[str]]
 ) -> None:
     result = query_gpu(tmp_path, monkeypatch, gpu)
-    assert (result.profiling, result.repair_pending, result.repair_failed) == expected
+    assert (result.profiling, [problem.kind for problem in result.problems]) == expected
 
 
 @pytest.mark.parametrize(
@@ -145,4 +156,4 @@ def test_failed_queries_have_unknown_results(tmp_path: Path, monkeypatch: pytest
     gpu.errors = {"nvmlGpmQueryDeviceSupport": NO_PERMISSION, "nvmlDeviceGetFieldValues": NOT_SUPPORTED}
     result = query_gpu(tmp_path, monkeypatch, gpu)
     assert (result.profiling, result.profiling_error) == (None, "NO_PERMISSION")
-    assert result.repair_pending is result.repair_failed is None
+    assert not {"row_remap_failure", "recovery_action"} & set(result.judged)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuledger.host.pci import PciBus
 from gpuledger.model import quantities as q
 from gpuledger.sources.nvml.queries import FIELD_QUERIES, GPM_QUERIES
 from nvml.library import NvmlGpu
@@ -248,6 +249,38 @@ def test_a_card_without_nvlinks_has_no_nvlink_rate(machine, field):
     assert machine.count("nvmlDeviceGetFieldValues") == 1 + 3
 
 
+def pcie_rates(machine, *sent, wanted=(q.PCIE_TX_RATE,), seconds=1.0):
+    """Rates of sent bytes tick by tick, on a card without GPM, while the counter reads `sent`."""
+    machine.gpus[0].errors["nvmlGpmQueryDeviceSupport"] = NOT_SUPPORTED
+    found = []
+    for number in sent:
+        machine.gpus[0].numbers["pcie_tx"] = number
+        found.append(reading_of(machine.tick(wanted, seconds)).get(q.PCIE_TX_RATE))
+    return found
+
+
+def test_without_gpm_a_pcie_rate_is_that_of_its_counter(machine):
+
+    assert pcie_rates(machine, 5, 10, 14, 14, seconds=2.0) == [None, 2.5, 2.0, 0.0]
+
+
+def test_a_pcie_counter_that_wraps_or_reads_low_once_gives_no_burst(machine):
+    assert pcie_rates(machine, 0, 900, 901, 3, 902, 903) == [None, 900.0, 1.0, None, None, 1.0]
+
+
+def test_a_pcie_rate_excludes_ticks_in_which_it_was_not_wanted(machine):
+    pcie_rates(machine, 1, 2, 3)
+    machine.tick([q.PCIE_TX], seconds=60)
+    assert pcie_rates(machine, 900, 901) == [None, 1.0]
+
+
+def test_the_counters_of_pcie_rates_are_not_reported_unless_wanted(machine):
+    pcie_rates(machine, 1, 2)
+    reading = reading_of(machine.tick([q.PCIE_TX_RATE]))
+    assert set(reading.values) == {q.PCIE_TX_RATE}
+    assert reading.supported == {"pcie_tx_rate": True}
+
+
 COUNTERS = [
     (q.PCIE_TX, "pcie_tx"),
     (q.PCIE_RX, "pcie_rx"),
@@ -369,5 +402,31 @@ def test_an_old_library_reports_what_it_supports(tmp_path, monkeypatch):
     # Fields without a fallback call, GPM, and what this card lacks.
     alone = {field.quantity for field in FIELD_QUERIES if field.fallback is None}
     later = {metric.quantity for metric in GPM_QUERIES} | {q.MEMORY_RESERVED, q.FAN_SPEED, q.NVLINK_RATE}
+    later.add(q.PCIE_GENERATION_GPU_MAX)
     lacks = {key for key, has in reading.supported.items() if not has}
     assert lacks == {quantity.key for quantity in alone | later}
+
+
+@pytest.mark.parametrize(
+    ("lanes", "width", "most"),
+    [
+        (8, 8, 8),
+        (16, 8, 16),
+        (32, 16, 16),
+        (None, 8, 16),
+        # A virtual machine has virtual slots.
+        (1, 16, 16),
+    ],
+    ids=["a narrow slot", "a bad link", "a wide slot", "unknown", "a virtual slot"],
+)
+def test_a_card_in_a_narrow_slot_can_do_no_more_than_the_slot(machine, lanes, width, most):
+    class Slots(PciBus):
+        def slot_width(self, address):
+            assert address == "00000000:01:00.0"
+            return lanes
+
+    machine.new_source(Slots("/nowhere"))
+    machine.state.gpus = [NvmlGpu(pcie_width=width, pcie_width_max=16)]
+    for seconds in (1, 10, 601):
+        reading = reading_of(machine.tick([q.PCIE_WIDTH, q.PCIE_WIDTH_MAX], seconds=seconds))
+        assert reading.values == {q.PCIE_WIDTH: width, q.PCIE_WIDTH_MAX: most}

@@ -7,7 +7,7 @@ import sys
 import pynvml
 import pytest
 
-from gpuledger.model.quantities import QUANTITIES
+from gpuledger.model.quantities import PCIE_LINK_BUSY, QUANTITIES
 from gpuledger.sources.nvml import codes, queries, structs
 
 # Without NVML_FI_DEV_, in the order of FIELD_QUERIES. 74 and 76 had other names before CUDA 13.
@@ -16,6 +16,7 @@ FIELD_NAMES = (
     "MEMORY_TEMP",
     "POWER_INSTANT",
     "POWER_MIN_LIMIT",
+    "POWER_MAX_LIMIT",
     "POWER_DEFAULT_LIMIT",
     "POWER_REQUESTED_LIMIT",
     "CLOCKS_EVENT_REASON_SW_POWER_CAP",
@@ -24,10 +25,15 @@ FIELD_NAMES = (
     "PERF_POLICY_BOARD_LIMIT",
     "PERF_POLICY_LOW_UTILIZATION",
     "PERF_POLICY_RELIABILITY",
+    "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN",
+    "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN",
+    "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN",
+    "PCIE_REPLAY_COUNTER",
     "PCIE_COUNT_TX_BYTES",
     "PCIE_COUNT_RX_BYTES",
     "NVLINK_THROUGHPUT_DATA_TX",
     "NVLINK_THROUGHPUT_DATA_RX",
+    "NVLINK_SPEED_MBPS_COMMON",
     "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
     "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
     "NVLINK_REPLAY_ERROR_COUNT_TOTAL",
@@ -114,6 +120,11 @@ def test_a_field_id_equals_nvidias(field, name):
     assert field.field_id == getattr(pynvml, f"NVML_FI_DEV_{name}")
 
 
+def test_the_field_of_a_links_state_equals_nvidias():
+    assert queries.LINK_STATE_FIELD == pynvml.NVML_FI_DEV_NVLINK_GET_STATE
+    assert queries.MAX_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
+
+
 @pytest.mark.parametrize(
     ("key", "name"),
     [
@@ -161,6 +172,7 @@ def test_an_argument_equals_nvidias(key, argument):
 def test_every_quantity_has_exactly_one_query():
     read = [quantity for group in queries.STRUCT_QUERIES for quantity in group.quantities]
     read += [*queries.MEMORY_QUANTITIES, *queries.MIG_QUANTITIES, queries.NVLINK_RATE]
+    read += [*queries.LINK_QUANTITIES, PCIE_LINK_BUSY]
     read += [
         each.quantity for each in (*queries.NUMBER_QUERIES, *queries.FIELD_QUERIES, *queries.GPM_QUERIES)
     ]

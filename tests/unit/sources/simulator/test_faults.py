@@ -6,6 +6,7 @@ import pytest
 
 from gpuledger.model import quantities as q
 from gpuledger.model.errors import SourceUnavailable
+from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot
 from unit.sources.simulator.support import ALL, UNIX, Node, reading
 
@@ -33,6 +34,98 @@ def test_the_instances_of_a_lost_gpu_are_lost() -> None:
     gpus = "[{instances: [{gi: 1, profile: 1g.10gb, sm_count: 16, memory: 10GB}]}]"
     found = node_with("kind: gpu_lost", gpus).at(12).readings
     assert [(r.up, r.processes) for r in found] == [(False, None), (False, None)]
+
+
+def test_a_gpu_that_requires_a_reset_is_down_and_says_how_to_recover() -> None:
+    node = node_with("kind: reset_required, gpu: 0, for: 5")
+    assert reading(node.at(9), 0).values[q.RECOVERY_ACTION] == 0
+    snapshot = node.at(12)
+    down = reading(snapshot, 0)
+    assert (down.up, down.down_reason, down.values) == (False, "RESET_REQUIRED", {q.RECOVERY_ACTION: 1})
+    assert down.processes is None
+    assert [(f.reason, f.device) for f in snapshot.failures] == [("RESET_REQUIRED", down.device)]
+    assert (reading(node.at(15), 0).up, reading(snapshot, 1).up) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("by", "bits", "temperature", "counter"),
+    [
+        ("hw_thermal", 0x48, 87, q.THERMAL_VIOLATION),
+        ("sw_thermal", 0x20, 87, q.THERMAL_VIOLATION),
+        ("sw_power_cap", 0x4, None, q.POWER_VIOLATION),
+        ("power_brake", 0x88, None, None),
+        ("hw_slowdown", 0x8, None, None),
+    ],
+)
+def test_a_throttled_gpu_has_lower_clocks_and_the_reason(
+    by: str, bits: int, temperature: int | None, counter: Quantity | None
+) -> None:
+    node = node_with(f"kind: throttle, gpu: 0, by: {by}, for: 5, every: 20")
+    healthy = node.at(9)
+    snapshot = node.at(33)
+    before, slow, other = reading(healthy, 0), reading(snapshot, 0), reading(snapshot, 1)
+    assert (before.values[q.CLOCK_EVENT_REASONS], slow.values[q.CLOCK_EVENT_REASONS]) == (0, bits)
+    assert slow.values[q.SM_CLOCK] <= 0.85 * before.values[q.SM_CLOCK]
+    assert temperature is None or slow.values[q.TEMPERATURE] == temperature
+    for kind in (q.THERMAL_VIOLATION, q.POWER_VIOLATION):
+        # The second time began 3 s ago, the first one lasted 5 s.
+        more = slow.values[kind] - other.values[kind]
+        assert more == (8_000_000_000 if kind is counter else 0)
+    assert other.values[q.CLOCK_EVENT_REASONS] == 0
+
+
+def test_an_idle_gpu_can_be_throttled() -> None:
+    node = node_with("kind: throttle, by: power_brake", "1")
+    assert reading(node.at(12)).values[q.CLOCK_EVENT_REASONS] == 0x89
+
+
+def test_a_driver_reload_restarts_the_time_of_throttling() -> None:
+    faults = "{kind: throttle, gpu: 0, at: 10, for: 8}, {kind: counter_reset, gpu: 0, at: 13}"
+    node = Node(f"{{gpus: [{BUSY}], faults: [{faults}]}}")
+    assert [reading(node.at(at)).values[q.THERMAL_VIOLATION] for at in (12, 15, 40)] == [2e9, 2e9, 5e9]
+
+
+@pytest.mark.parametrize(
+    ("remap", "expected"), [("pending", (1, 0)), ("failed", (0, 1))], ids=["pending", "failed"]
+)
+def test_a_row_remap_is_pending_or_failed(remap: str, expected: tuple[int, int]) -> None:
+    snapshot = node_with(f"kind: row_remap, gpu: 0, remap: {remap}, xid: 63").at(12)
+    both = [
+        (found.values[q.ROW_REMAP_PENDING], found.values[q.ROW_REMAP_FAILURE]) for found in snapshot.readings
+    ]
+    assert both == [expected, (0, 0)]
+    assert [(event.xid, event.gpu.index, event.at - UNIX) for event in snapshot.xids] == [(63, 0, 10)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "width", "generation"),
+    [("width: 4", 4, 5), ("generation: 1", 16, 1), ("width: 8, generation: 3", 8, 3)],
+)
+def test_a_pcie_link_is_below_what_card_and_slot_can_do(fault: str, width: int, generation: int) -> None:
+    node = node_with(f"kind: pcie_link, gpu: 0, {fault}, for: 5")
+    link = (q.PCIE_WIDTH, q.PCIE_GENERATION, q.PCIE_WIDTH_MAX, q.PCIE_GENERATION_MAX, q.PCIE_LINK_BUSY)
+    values = [[found.values[key] for key in link] for found in node.at(12).readings]
+    assert values == [[width, generation, 16, 5, 1], [16, 5, 16, 5, 1]]
+    assert reading(node.at(15)).values[q.PCIE_WIDTH] == 16
+
+
+def test_an_idle_gpu_with_a_low_performance_state_lowers_its_pcie_generation() -> None:
+    values = reading(Node("gpus: [{idle_performance_state: 8, pcie_generation: 4}]").at(1)).values
+    link = (q.PCIE_GENERATION, q.PCIE_GENERATION_MAX, q.PCIE_WIDTH, q.PCIE_LINK_BUSY)
+    assert [values[key] for key in link] == [1, 4, 16, 0]
+
+
+def test_some_nvlinks_are_down() -> None:
+    snapshot = node_with("kind: nvlink_down, gpu: 0, links: 2").at(12)
+    links = [(found.values[q.NVLINKS_UP], found.values[q.NVLINKS_DOWN]) for found in snapshot.readings]
+    assert links == [(0xFFFF, 0x30000), (0x3FFFF, 0)]
+
+
+@pytest.mark.parametrize("kind", ["gpu_lost", "reset_required", "nvlink_down"])
+def test_a_fault_reports_its_xid_when_it_starts(kind: str) -> None:
+    node = node_with(f"kind: {kind}, gpu: 1, xid: 79, for: 5, every: 20")
+    events = [event for at in (9, 10, 12, 55) for event in node.at(at).xids]
+    assert [(event.gpu.index, event.at - UNIX) for event in events] == [(1, 10), (1, 30), (1, 50)]
 
 
 def test_a_failed_process_list_is_not_an_empty_list() -> None:

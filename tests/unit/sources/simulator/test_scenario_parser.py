@@ -10,8 +10,12 @@ from gpuledger.sources.simulator.scenario_parser import BUILTINS, load_scenario,
 
 
 def test_built_in_scenarios_load_by_name() -> None:
-    assert [load_scenario(name).name for name in BUILTINS] == ["k8s-node", "workstation"]
-    assert [len(load_scenario(name).gpus) for name in BUILTINS] == [8, 2]
+    assert [load_scenario(name).name for name in BUILTINS] == [
+        "k8s-node",
+        "workstation",
+        "faulty-node",
+    ]
+    assert [len(load_scenario(name).gpus) for name in BUILTINS] == [8, 2, 8]
 
 
 def test_an_unknown_scenario_name_suggests_the_closest_one() -> None:
@@ -98,6 +102,14 @@ ROOT_ERRORS = {
     "{gpus: 1, faults: [{kind: xid, at: 1, xid: 31, gpu: 0, gi: 3}]}": "GPU 0 has no instance 3_0 when the",
     "{gpus: 1, faults: [{kind: gpu_lost, at: 1, gpu: 1}]}": "faults[0].gpu: expected an integer from 0 to 0",
     "{gpus: 1, faults: [{kind: gpu_lost, at: 1, for: 9, every: 5}]}": "faults[0].every: expected at least",
+    "{gpus: 1, faults: [{kind: gpu_lost, at: 1, xid: 79}]}": "faults[0].xid: xid requires gpu",
+    "{gpus: 1, faults: [{kind: throttle, at: 1, by: heat}]}": "faults[0].by: expected one of sw_power_cap",
+    "{gpus: 1, faults: [{kind: row_remap, at: 1, remap: done}]}": "faults[0].remap: expected one of pending",
+    "{gpus: 1, faults: [{kind: pcie_link, at: 1}]}": "faults[0].width: expected a width or a generation",
+    "{gpus: 1, faults: [{kind: pcie_link, at: 1, width: 32}]}": "at most pcie_width and pcie_generation of",
+    "{gpus: 1, faults: [{kind: pcie_link, at: 1, generation: 6}]}": "pcie_generation of its GPU: 16 and 5",
+    "{gpus: 1, faults: [{kind: pcie_link, at: 1, width: 0}]}": "faults[0].width: expected an integer from 1",
+    "{gpus: 1, faults: [{kind: nvlink_down, at: 1, links: 0}]}": "faults[0].links: expected an integer from",
     "{gpus: 1, faults: [{kind: bad_value, at: 1, quantity: watts}]}": "faults[0].quantity: unknown",
     "{gpus: 1, faults: [{kind: bad_value, at: 1, quantity: power, value: x}]}": "faults[0].value: expected a",
 }

@@ -146,6 +146,18 @@ def test_a_row_remap_is_pending_after_an_uncorrectable_error() -> None:
     assert pending == [0, 1]
 
 
+def test_the_faulty_node_has_four_faulty_cards() -> None:
+    node = Node(load_scenario("faulty-node"))
+    xids = [event for at in (60, 180) for event in node.at(at).xids]
+    snapshot = node.at(180)
+    assert [found.down_reason for found in snapshot.readings] == [
+        *("", "GPU_IS_LOST", "", "", "RESET_REQUIRED", "", "", "")
+    ]
+    hot = [found.get(q.CLOCK_EVENT_REASONS) in (0x48, 0x49) for found in snapshot.readings]
+    assert hot == [False, False, False, True, False, False, False, False]
+    assert [(event.gpu.index, event.xid) for event in xids] == [(1, 79), (4, 95), (5, 13)]
+
+
 @pytest.mark.parametrize(
     ("architecture", "has", "lacks"),
     [

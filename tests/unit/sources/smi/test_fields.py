@@ -108,6 +108,7 @@ def test_each_quantity_is_queried_unless_only_the_full_report_has_it() -> None:
         *(q.PCIE_REPLAYS, q.BAR1_TOTAL, q.BAR1_USED, q.BAR1_FREE, q.VIRTUALIZATION_MODE, q.MAX_VIDEO_CLOCK),
         *(q.POWER_INSTANT, q.RECOVERY_ACTION, q.FABRIC_STATE, q.POWER_VIOLATION, q.SYNC_BOOST_VIOLATION),
         *(q.REMAPPED_ROWS_CORRECTABLE, q.REMAPPED_ROWS_UNCORRECTABLE),
+        *(q.PCIE_GENERATION_GPU_MAX, q.SOFTWARE_THERMAL_TIME, q.HARDWARE_THERMAL_TIME, q.POWER_BRAKE_TIME),
         *(q.ROW_REMAP_PENDING, q.ROW_REMAP_FAILURE, q.TEMPERATURE_SLOWDOWN, q.TEMPERATURE_SHUTDOWN),
     }
     assert GPU_CELLS.keys() - queried == only_in_report, "add its field to QUERY_FIELDS in cell_names.py"

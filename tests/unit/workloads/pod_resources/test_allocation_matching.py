@@ -418,6 +418,17 @@ def test_the_matcher_says_whether_the_last_match_is_complete() -> None:
             assert matcher.is_complete is complete
 
 
+def test_pods_that_come_and_go_on_an_unknown_device_log_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    matcher = AllocationMatcher(SETTINGS)
+    for number in range(1000):
+        listed = [allocation(f"GPU-9::{at}", f"pod-{at}") for at in range(number, number + 3)]
+        matcher.match(pod_resources(*listed, allocation(pod="b")), DEVICES)
+    assert caplog.messages == [
+        "pod team/pod-0: its device GPU-9::0 is not known here: no device here has the UUID gpu-9 "
+        "(and 2 more allocations)"
+    ]
+
+
 def test_each_problem_is_logged_once_with_its_pod(caplog: pytest.LogCaptureFixture) -> None:
     matcher, pods = (
         AllocationMatcher(SETTINGS),

@@ -68,9 +68,9 @@ FULL = Gpu(f"GPU-{UUID}", 0)
 PART = Instance(f"MIG-{UUID}", FULL, 7, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "tail", ["-17", "-0", "_-_-3", "-core-99", "-vgpu-1", "::replica-2", ":1", "[0-1]", ".x", "vgpu", "-\n"]
-)
+TAILS = ("-17", "-0", "_-_-3", "-core-99", "-vgpu-1", "::replica-2", ":1", "[0-1]", ".x", "vgpu", "-\n")
+
+
 @pytest.mark.parametrize(
     ("name", "device"),
     [
@@ -82,9 +82,10 @@ PART = Instance(f"MIG-{UUID}", FULL, 7, 0, 0)
 )
 @pytest.mark.parametrize("change", [str, str.upper, str.lower])
 def test_what_follows_a_full_uuid_does_not_count(
-    name: str, device: object, tail: str, change: Callable[[str], str]
+    name: str, device: object, change: Callable[[str], str]
 ) -> None:
-    assert DeviceNames([FULL, PART]).find(change(name + tail)) is device
+    names = DeviceNames([FULL, PART])
+    assert [tail for tail in TAILS if names.find(change(name + tail)) is not device] == []
 
 
 @pytest.mark.parametrize("tail", ["", "-17", "-core-1"])

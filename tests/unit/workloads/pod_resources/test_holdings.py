@@ -7,11 +7,11 @@ from fractions import Fraction
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.workloads.pod_resources.allocation_matching import MatchResult
+from gpuledger.workloads.pod_resources.allocation_matching import AllocationMatcher, MatchResult
 from gpuledger.workloads.pod_resources.allocation_matching import match_allocations as match_with_settings
 from gpuledger.workloads.pod_resources.device_names import KubeletAllocation, PodResources
 from gpuledger.workloads.pod_resources.settings import PodResourcesSettings
@@ -172,3 +172,37 @@ def test_whatever_a_pod_states_changes_nothing_for_another(
     assert [one.device for one in found if one.workload.pod == "b"] == [FULL]
     assert [one.device for one in found if one.workload.pod == "c"] == [OTHER]
     assert all(one.fraction is None or 0 < one.fraction <= 1 for one in found)
+
+
+RESERVATION = reserving("g1")
+MEMBER = a_pod("w", "worker", shares=PodShares(groups=frozenset({"g1"}), part=DeviceShare(memory=1 << 30)))
+HELD = pod_resources(reserved(FULL, RESERVATION), allocation(OTHER.uuid, "a"), allocation(OTHER.uuid, "b"))
+# The same object at each tick.
+DEVICES = (FULL, OTHER)
+# Pods of which some have a GPU here, and states in which they can be.
+STATES = (
+    *(None, RESERVATION, MEMBER, replace(MEMBER, finished=True), a_pod("u9", "without a GPU")),
+    *(a_pod(), replace(a_pod(), labels=(("team", "b"),)), replace(a_pod(), finished=True), a_pod("u1b")),
+    *(replace(a_pod(), phase=""), a_pod("u2", "b")),
+)
+
+
+@example([[RESERVATION], [RESERVATION, MEMBER], [RESERVATION]], True)
+@given(st.lists(st.lists(st.sampled_from(STATES), max_size=5), max_size=6), st.booleans())
+def test_changes_of_pods_give_the_same_as_matching_from_the_start(
+    indexes: list[list[Pod | None]], alive: bool
+) -> None:
+    matcher, ended = AllocationMatcher(PodResourcesSettings(), lambda _: alive), MatchResult().ended
+    for index in indexes:
+        pods = Pods(pod for pod in index if pod is not None)
+        fresh = match_allocations(HELD, DEVICES, pods, has_cgroup=lambda _: alive, ended_before=ended)
+        ended = fresh.ended
+        assert matcher.match(HELD, DEVICES, pods) == fresh.allocations
+
+
+def test_a_change_of_a_pod_without_a_gpu_keeps_the_allocations() -> None:
+    matcher, pods = AllocationMatcher(PodResourcesSettings()), [a_pod(), a_pod("u2", "b")]
+    first = matcher.match(HELD, DEVICES, Pods(pods))
+    assert matcher.match(HELD, DEVICES, Pods([*pods, a_pod("u9", "without a GPU")])) is first
+    pods[0] = replace(pods[0], labels=(("team", "b"),))
+    assert matcher.match(HELD, DEVICES, Pods(pods)) is not first

@@ -68,8 +68,10 @@ unknown owner
 {{- define "gpuledger.operatorPod" -}}
 securityContext:
   runAsNonRoot: true
+  {{- if not .v.openshift.enabled }}
   runAsUser: 65534
   runAsGroup: 65534
+  {{- end }}
   seccompProfile: {type: RuntimeDefault}
 {{- with .v.operator.nodeSelector }}
 nodeSelector:

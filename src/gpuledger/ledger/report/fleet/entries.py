@@ -13,7 +13,7 @@ from gpuledger.ledger.report.fleet.fleet import Fleet
 from gpuledger.ledger.report.fleet.inventory import Inventory, ScrapedPod
 from gpuledger.ledger.report.fleet.scraped import Name
 from gpuledger.ledger.report.gpu_time import GpuPart, GpuTime
-from gpuledger.ledger.report.grouping import Party
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.tally import EnergyEntry
 from gpuledger.ledger.time.account import DOWN, OWNER, UNCUT
 from gpuledger.ledger.time.split import largest_remainder

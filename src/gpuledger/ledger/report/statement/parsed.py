@@ -8,7 +8,8 @@ from fractions import Fraction
 from typing import Any, Final, NoReturn
 
 from gpuledger.ledger.report.charges import Charges, Rate
-from gpuledger.ledger.report.grouping import Grouping, Key, Party
+from gpuledger.ledger.report.grouping import Grouping, Key
+from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.statement.content import (
     PreviousStatement,

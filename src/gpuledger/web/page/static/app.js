@@ -6,6 +6,7 @@ import { Header } from "./header.js";
 import { HealthPanel } from "./health.js";
 import { LiveConnection, fetchJson } from "./live.js";
 import { ProcessGrid } from "./processes.js";
+import { ProblemSummary } from "./problems.js";
 import { PERIOD_NAMES, fetchReport, refreshSeconds } from "./report.js";
 import { SessionStore } from "./sessions.js";
 import { energyTiles, noEnergyTiles, snapshotTiles } from "./summary.js";
@@ -29,12 +30,14 @@ const energy = new EnergyTable(byId("energy"), (by) => {
   expectReport();
 });
 const health = new HealthPanel(byId("health"));
+const problems = new ProblemSummary();
 
 const live = new LiveConnection({
   snapshot(data) {
     const now = live.now();
     header.snapshot(data);
     snapshotTiles(data);
+    problems.snapshot(data, announce);
     cards.snapshot(data);
     processes.snapshot(data, now);
     timeline.snapshot(data, now);

@@ -2,10 +2,11 @@
 import { byId, icon, syncChildren, createNode, setAttribute, setIcon, setText, setVisible } from "./dom.js";
 import { NOT_REPORTED, bytesOf, celsius, count, duration, percent, plural, wattsOf } from "./format.js";
 import { ownerParts, place, setName } from "./names.js";
+import { createProblems, fillProblems } from "./problems.js";
 import { createSparkline, updateSparkline } from "./spark.js";
 import { stateOf } from "./summary.js";
 
-const STATE_TEXTS = { active: "active", held: "held", idle: "idle", unknown: "unknown", down: "not answering" };
+const STATE_TEXTS = { active: "active", held: "held", idle: "idle", unknown: "unknown", down: "down" };
 const HOUR = "unused in the last hour";
 const OWNERS_SHOWN = 2;
 
@@ -54,6 +55,7 @@ export class GpuCards {
       name: createNode("span", { class: "name" }),
       title: createNode("span"),
       body: body(METERS),
+      problems: createProblems(),
       instances: createNode("ul", { class: "instances" }),
     };
     parts.state = parts.body.state;
@@ -61,6 +63,7 @@ export class GpuCards {
       "li",
       { class: "card" },
       createNode("div", { class: "head" }, createNode("h3", {}, parts.title, " ", parts.name), parts.state),
+      parts.problems,
       ...parts.body.nodes,
       parts.instances,
     );
@@ -74,6 +77,7 @@ export class GpuCards {
     setName(parts.name, gpu.name.replace(/^NVIDIA /, "") || gpu.uuid);
     setAttribute(node, "data-mig", instances.length ? "" : undefined);
     setAttribute(node, "data-uuid", gpu.uuid);
+    fillProblems(node, parts.problems, gpu, this.data.unix);
     this.fillBody(node, parts.body, gpu, METERS, instances.length > 0);
     setVisible(parts.instances, instances.length > 0);
     syncChildren(parts.instances, instances, (one) => one.uuid + one.instance, instanceNode, (item, one) => {
@@ -91,7 +95,8 @@ export class GpuCards {
       setIcon(parts.state.firstChild, state);
       setText(parts.state.lastChild, STATE_TEXTS[state]);
     }
-    setVisible(parts.who, !partitioned);
+    // The problems of a GPU that is down say why.
+    setVisible(parts.who, !partitioned && (device.up || device.instance !== ""));
     if (!partitioned) this.fillWho(parts, device, state);
     setVisible(parts.meters, device.up);
     meters.forEach(([, write, ratio], place) => fillMeter(parts.each[place], write(device), ratio(device)));
@@ -120,7 +125,7 @@ export class GpuCards {
   }
 
   note(device, state, owners) {
-    if (state === "down") return `The GPU ${device.down_reason || "does not answer"}.`;
+    if (state === "down") return "The GPU is down.";
     if (state === "idle") return "Free: neither allocated nor used by a process.";
     if (device.processes === null) return "Its processes could not be listed.";
     if (!owners.length) return state === "held" ? "Held by an unknown owner." : state === "active" ? "Active for an unknown owner." : "";

@@ -1,6 +1,6 @@
 // The header, which is always visible: node, freshness and health.
 import { byId, setAttribute, setIcon, setText, setVisible } from "./dom.js";
-import { duration, moment } from "./format.js";
+import { duration, moment, plural } from "./format.js";
 import { plain, setName } from "./names.js";
 
 const ICONS = { connecting: "wait", live: "live", stale: "stale", lost: "lost", refused: "lost", paused: "pause" };
@@ -19,6 +19,7 @@ export class Header {
       source.cuda_version && `CUDA ${source.cuda_version}`,
       `source ${source.name}`,
       `every ${status.interval_seconds}\u00a0s`,
+      data.invalid_values > 0 && `${plural(data.invalid_values, "impossible value")} rejected since the start`,
     ];
     setName(byId("facts"), facts.filter(Boolean).join(" \u00b7 "));
     setVisible(byId("banner"), source.simulated);

@@ -1,6 +1,6 @@
 // The tiles at the top: free, held and active devices, power, energy and cost of today.
 import { byId, setAttribute, setText, setVisible } from "./dom.js";
-import { DASH, clock, cost, energy, percent, plural, watts } from "./format.js";
+import { DASH, clock, cost, energy, percent, watts } from "./format.js";
 import { place } from "./names.js";
 
 const SHOWN = 8;
@@ -31,10 +31,8 @@ export function snapshotTiles(data) {
     tile(name, reported ? String(found.length) : DASH, reported ? list(found) : "not reported");
     setAttribute(byId(`tile-${name}`).closest(".tile"), "data-none", !reported || found.length === 0 ? "" : undefined);
   }
-  const other = [...places.down, ...places.unknown];
-  setVisible(byId("tile-other").closest(".tile"), data.status.readings && other.length > 0);
-  const words = [places.down.length && `${plural(places.down.length, "device")} not answering`, places.unknown.length && `state of ${list(places.unknown)} unknown`];
-  tile("other", String(other.length), words.filter(Boolean).join(", "));
+  setVisible(byId("tile-other").closest(".tile"), data.status.readings && places.unknown.length > 0);
+  tile("other", String(places.unknown.length), `state of ${list(places.unknown)} unknown`);
   power(data);
 }
 

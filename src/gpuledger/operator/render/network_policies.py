@@ -1,0 +1,50 @@
+"""Renders the NetworkPolicies of exporters and agents, equivalent to those of the chart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuledger.operator.render.naming import Manifest, Naming
+from gpuledger.operator.render.pods import to_plain
+
+
+def network_policies(naming: Naming, *, agent: bool) -> list[Manifest]:
+    """The NetworkPolicies, if enabled. `agent`: the agent is deployed.
+
+    Targets and receivers of an agent may be anywhere, so only its ingress is restricted.
+    """
+    monitor, names = naming.monitor, naming.names
+    found: list[Manifest] = []
+    if not monitor.network_policy.enabled:
+        return found
+    if monitor.exporter.enabled:
+        ports = ["metrics", *(port.name for port in monitor.exporter.extra_ports)]
+        if monitor.exporter.collects:
+            ports = []
+        found.append(_policy(naming, names.exporter, "exporter", ports, egress=[{"ports": _egress(naming)}]))
+    if agent:
+        found.append(_policy(naming, names.agent, "agent", ["metrics"]))
+    return found
+
+
+def _policy(naming: Naming, name: str, component: str, ports: list[str], **egress: Any) -> Manifest:
+    peers = to_plain(naming.monitor.network_policy.peers)
+    ingress = {"ports": [_port(port) for port in ports], **({"from": peers} if peers else {})}
+    spec = {
+        "podSelector": {"matchLabels": naming.selector(component)},
+        "policyTypes": ["Ingress", *(["Egress"] if egress else [])],
+        "ingress": [ingress] if ports else [],
+        **egress,
+    }
+    return naming.object("networking.k8s.io/v1", "NetworkPolicy", name, component, spec=spec)
+
+
+def _egress(naming: Naming) -> list[Manifest]:
+    # On OpenShift, a policy applies to the port behind the DNS Service.
+    dns = [53, 5353] if naming.context.scc_role else [53]
+    found = [_port(number, protocol) for number in dns for protocol in ("UDP", "TCP")]
+    return [*found, *(_port(number) for number in naming.monitor.network_policy.api_server_ports)]
+
+
+def _port(port: int | str, protocol: str = "TCP") -> Manifest:
+    return {"port": port, "protocol": protocol}

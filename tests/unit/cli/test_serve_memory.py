@@ -1,0 +1,79 @@
+"""The modules that a serving node does not load before it needs them: its memory is mostly code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from nvml.library import NvmlGpu, NvmlProcess, NvmlState, load
+
+# A node with the default dialects, without prices, Kubernetes, Slurm and containers, after two ticks and one
+# page. Prints the loaded modules.
+SCRIPT = """
+import sys
+from gpuledger.cli.main import load_asyncio_without_tls
+load_asyncio_without_tls()
+from gpuledger.app.flags import parse_command
+from gpuledger.cli import serve
+from gpuledger.config.node import NODE_GROUPS
+from gpuledger.http.routes import Request
+_, read = parse_command("serve", "", "", NODE_GROUPS, sys.argv[1:])
+node = serve.assemble_node(read())
+for _ in range(2):
+    node.parts.node.tick()
+routes = node.listeners[0][1]
+page = routes.respond(Request("GET", "/metrics", "", {"accept-encoding": "gzip"}))
+assert page.status == 200 and len(page.body) > 1000
+node.parts.stop()
+print(*sys.modules)
+"""
+FLAGS = ("--source", "nvml", "--kubernetes-enabled", "false", "--slurm", "false")
+NOT_LOADED = (
+    # Python's: TLS, archives, databases of time zones, text processing.
+    *("ssl", "_hashlib", "shutil", "bz2", "lzma", "zoneinfo", "sysconfig", "random", "base64", "difflib"),
+    *("tempfile", "email", "html", "csv", "urllib.request", "http.client", "multiprocessing", "unittest"),
+    *("yaml", "psutil", "h2", "google", "cramjam", "re2", "textual"),
+    # Commands, and reports.
+    *("gpuledger.agent", "gpuledger.operator", "gpuledger.terminal.app", "gpuledger.cli.report"),
+    *("gpuledger.app.statement", "gpuledger.app.fleet", "gpuledger.app.export", "gpuledger.app.diagnosis"),
+    *("gpuledger.ledger.books", "gpuledger.ledger.store.history"),
+    *(
+        f"gpuledger.ledger.report.{name}"
+        for name in ("grouping", "moments", "ranges", "prices", "price_rules")
+    ),
+    # Clients, and pages and responses before their first request.
+    *("gpuledger.http.async_client", "gpuledger.http.blocking_client", "gpuledger.http.web_config"),
+    *("gpuledger.web.page", "gpuledger.web.plain", "gpuledger.web.api.handlers", "gpuledger.web.api.energy"),
+    # Dialects, sources and schedulers that this node does not have.
+    *("gpuledger.dialects.dcgm", "gpuledger.dialects.smi"),
+    *(
+        "gpuledger.sources.simulator",
+        "gpuledger.sources.replay",
+        "gpuledger.sources.smi.source",
+        "gpuledger.sources.smi.command",
+    ),
+    *(
+        "gpuledger.sources.dcgm_exporter.profiling",
+        "gpuledger.kubernetes.api_client",
+        "gpuledger.host.yaml_nodes",
+    ),
+    *("gpuledger.workloads.pods.pod_watch", "gpuledger.workloads.pod_resources.device_names"),
+    *("gpuledger.workloads.slurm.job_reader", "gpuledger.workloads.job_map.job_map_reader"),
+)
+
+
+def loaded(folder: Path, *flags: str) -> set[str]:
+    """The modules, and the packages that they are in."""
+    state = NvmlState(folder / "nvml", [NvmlGpu(NvmlProcess(11))]).write()
+    env = {"TEST_NVML_STATE": str(state.path), "LD_LIBRARY_PATH": str(Path(load()._name).parent), "TZ": "UTC"}
+    command = [sys.executable, "-c", SCRIPT, *FLAGS, "--state-dir", str(folder / "ledger"), *flags]
+    done = subprocess.run(command, env=env, check=True, stdout=subprocess.PIPE, text=True)
+    return set(done.stdout.split())
+
+
+def test_a_node_loads_only_what_it_serves(tmp_path: Path) -> None:
+    modules = loaded(tmp_path)
+    assert {"gpuledger.dialects.native.dialect", "gpuledger.sources.nvml.source"} <= modules
+    found = {name for name in modules if any(f"{name}.".startswith(f"{one}.") for one in NOT_LOADED)}
+    assert found == set()

@@ -16,7 +16,7 @@ from gpuledger.operator.schema.nodes import BooleanNode, ListNode, ObjectNode, S
 from gpuledger.operator.spec import SPEC
 from gpuledger.operator.whatap_spec import WHATAP_SPEC
 from unit.operator.schemas import Path, leaf_fields, sample
-from unit.operator.support import Json, check_agent_config, context_of, gpu_monitor, whatap
+from unit.operator.support import Json, context_of, gpu_monitor, whatap
 
 # Other keys that must be set for a key to have an effect.
 HOST = {"exporter": {"gpuAccess": {"mode": "host"}, "source": "smi"}}
@@ -99,8 +99,9 @@ def _outcome(resource: str) -> object:
     found = parse_monitor(json.loads(resource))
     if found.monitor is None:
         return found.problems
-    made = render_objects(found.monitor, context_of(found.monitor, check_agent=check_agent_config))
-    return found.ignored, made
+    # Without the agent's own check: it would leave out the incomplete target that holds the key.
+    made = render_objects(found.monitor, context_of(found.monitor))
+    return found.problems, found.ignored, made
 
 
 def node_at(tree: SchemaNode, path: Path) -> SchemaNode:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from cluster.control_plane import ControlPlane, Json
 from cluster.document_002 import EXAMPLES, HYBRID
@@ -296,10 +298,15 @@ def test_the_schema_rejects_invalid_specs(wrong: str, cluster: OperatorRelease) 
 
 # Invalid specs that pass the schema: only the operator or the API server finds them.
 INVALID_SPECS: dict[str, tuple[Json, str, str]] = {
+    "a toleration of any value with a value": (
+        {"exporter": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}},
+        "Rejected",
+        "value must be empty when `operator` is 'Exists'",
+    ),
     "a request above its limit": (
         {"exporter": {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}},
-        "Rejected",
-        "must be less than or equal to cpu limit",
+        "InvalidSpec",
+        "spec.exporter.resources.requests.cpu: 2 is above the limit of 1",
     ),
     "an unknown flag": (
         {"exporter": {"args": ["--intervall=5s"]}},
@@ -316,20 +323,10 @@ INVALID_SPECS: dict[str, tuple[Json, str, str]] = {
         "InvalidSpec",
         "spec.agent.remoteWrite[0].url",
     ),
-    "an invalid relabeling": (
-        {
-            "agent": {
-                "targets": [
-                    {
-                        "targetName": "t",
-                        "type": "StaticEndpoints",
-                        "endpoints": [{"address": "a:1", "metricRelabelConfigs": [{"regex": "("}]}],
-                    }
-                ]
-            }
-        },
+    "an invalid label": (
+        {"agent": {"externalLabels": {"a-b": "c"}}},
         "InvalidSpec",
-        "spec.agent.targets[0].endpoints[0].metricRelabelConfigs[0].regex",
+        "spec.agent.externalLabels.a-b",
     ),
 }
 
@@ -360,6 +357,51 @@ def _versions(cluster: OperatorRelease, made: list[str]) -> dict[str, str]:
         namespace, _, name = place.partition("/")
         found[line] = cluster.get(kind, name, namespace.strip("-"))["metadata"]["resourceVersion"]
     return found
+
+
+def _static(name: str, *endpoints: Any, **more: Any) -> Json:
+    return {"targetName": name, "type": "StaticEndpoints", "endpoints": list(endpoints), **more}
+
+
+def test_bad_targets_of_a_first_apply_cost_no_other(cluster: OperatorRelease) -> None:
+    good = [_static(f"good{number}", {"address": f"good:{number}"}) for number in range(1, 21)]
+    bad = [
+        _static("scheme", {"address": "http://bad:1"}),
+        _static("interval", {"address": "bad:1", "interval": "often"}),
+        _static("regex", {"address": "bad:1", "metricRelabelConfigs": [{"regex": "("}]}),
+        {"targetName": "operator", "type": "PodMonitor", "selector": {"matchExpressions": "a"}},
+        "no mapping",
+    ]
+    spec: Json = {"exporter": {"enabled": False}, "agent": {"targets": [*good[:10], *bad, *good[10:]]}}
+    cluster.apply("GpuMonitor", "main", spec)
+    degraded = cluster.wait_condition("GpuMonitor", "main", "Degraded", "True", "TargetsInvalid")
+    for index in range(10, 15):
+        assert f"spec.agent.targets[{index}]" in degraded["message"]
+    config = cluster.get("ConfigMap", AGENT)["data"]["agent.yaml"]
+    assert yaml.safe_load(config)["features"]["openAgent"]["targets"] == good
+    cluster.apply("GpuMonitor", "main", {**spec, "agent": {"targets": good}})
+    cluster.wait_condition("GpuMonitor", "main", "Degraded", "False", "AsWanted")
+
+
+def test_the_status_says_why_pods_are_not_created(cluster: OperatorRelease) -> None:
+    cluster.apply("GpuMonitor", "main", {"agent": {"enabled": False}})
+    cluster.wait_applied("GpuMonitor", "main")
+    metadata = cluster.get("DaemonSet", EXPORTER)["metadata"]
+    message = f'Error creating: pods "{EXPORTER}-x1" is forbidden: exceeded quota: few'
+    event = {
+        "metadata": {"name": f"{EXPORTER}.failed", "namespace": NAMESPACE},
+        "involvedObject": {"kind": "DaemonSet", "name": EXPORTER, "uid": metadata["uid"]},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": message,
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+    event["involvedObject"]["namespace"] = NAMESPACE
+    cluster.api.call("POST", f"api/v1/namespaces/{NAMESPACE}/events", event)
+    numbers = {"desiredNumberScheduled": 8, "updatedNumberScheduled": 0, "numberReady": 0}
+    cluster.set_daemon_set_status(EXPORTER, currentNumberScheduled=0, **numbers)
+    degraded = cluster.wait_condition("GpuMonitor", "main", "Degraded", "True", "PodsNotCreated")
+    assert degraded["message"].endswith("Error creating: pods are forbidden: exceeded quota: few")
 
 
 def test_of_two_monitors_for_the_same_nodes_the_newer_is_rejected(cluster: OperatorRelease) -> None:
@@ -485,7 +527,7 @@ def test_an_unchanged_spec_causes_no_requests(cluster: OperatorRelease, shared: 
 def test_events_report_applied_objects_and_errors(cluster: OperatorRelease) -> None:
     cluster.apply("GpuMonitor", "main", {})
     cluster.wait_applied("GpuMonitor", "main")
-    cluster.apply("GpuMonitor", "main", INVALID_SPECS["a request above its limit"][0])
+    cluster.apply("GpuMonitor", "main", INVALID_SPECS["a toleration of any value with a value"][0])
     cluster.wait_condition("GpuMonitor", "main", "Degraded", "True", "Rejected")
 
     def events() -> list[tuple[str, str]]:

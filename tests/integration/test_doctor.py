@@ -104,9 +104,10 @@ def test_a_driver_error_is_reported_with_a_remedy(nvml: NvmlState, code: int, wo
     assert words in done.stdout
 
 
-def test_the_simulator_has_no_checks_of_a_driver() -> None:
-    done = doctor("--source", "simulator")
+def test_the_simulator_has_faults_of_gpus_but_no_checks_of_a_driver() -> None:
+    done = doctor("--source", "simulator:faulty-node")
     assert done.returncode == 0, done.stdout
+    assert "it uses 4 of the 16 PCIe lanes" in done.stdout
     assert "no driver to check" in done.stdout
     assert "NVML" not in done.stdout
 

@@ -122,7 +122,7 @@ _OF_RECEIVERS: Final[tuple[tuple[str, str, Callable[[ReceiverState], float | Non
         lambda state: state.queued_samples,
     ),
     (
-        "refused_series",
+        "receiver_refused_series",
         "Series of which the receiver refused the last sample; the log names one of them.",
         lambda state: state.refused_series,
     ),

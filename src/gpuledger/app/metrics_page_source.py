@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from urllib.parse import urlsplit
 
 from gpuledger.app.node_api import NodeApiClient
 from gpuledger.host.files import read_at_most
 from gpuledger.migrate.page import LONGEST_PAGE, Page, parse_page
 from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.outputs.metrics_pages import VALUES_FOLLOW
 from gpuledger.terminal.settings import NodeAccessSettings
 
+# Seconds that a dialect may need to be read for the first time: longer intervals are rare.
+_MOST_WAITS = 60
 # Not protobuf, in which Prometheus sends native histograms.
 _ACCEPT = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 
@@ -27,8 +32,13 @@ class MetricsPageClient(NodeApiClient):
         parts = urlsplit(url)
         self.page = ("" if parts.path.strip("/") else "/metrics") + (f"?{parts.query}" if parts.query else "")
 
-    def read(self) -> bytes:
+    def read(self, pause: Callable[[float], None] = sleep) -> bytes:
         """The content of the page. Raises GpuledgerError with one line that names the remedy."""
+        for _ in range(_MOST_WAITS if "/metrics/" in self.url else 0):
+            # The first request of a dialect that gpuledger does not list starts its reading.
+            if not self._get(self.page, {"Accept": "text/plain"}).body.endswith(VALUES_FOLLOW):
+                break
+            pause(1.0)
         answer = self._get(self.page, {"Accept": _ACCEPT})
         if answer.status == 404:
             raise GpuledgerError(
@@ -50,5 +60,7 @@ def read_metrics_page(place: str, flag: str, access: NodeAccessSettings) -> Page
     try:
         content = read_at_most(Path(place), LONGEST_PAGE)
     except OSError as error:
-        raise UsageError(f"{flag}: cannot read {place}: {error.strerror}") from None
+        raise UsageError(
+            f"{flag}: cannot read {place}: {error.strerror}; a URL begins with http://"
+        ) from None
     return parse_page(content, place)

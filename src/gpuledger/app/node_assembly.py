@@ -311,12 +311,14 @@ def no_reading_error(source: SourceInfo, seconds: float) -> SourceUnavailable:
     )
 
 
-def read_snapshot(values: Mapping[str, Any]) -> Snapshot | None:
-    """The Snapshot of one tick, with owners; None when there are no readings.
+def read_snapshot(
+    values: Mapping[str, Any], extra_quantities: frozenset[Quantity] = frozenset()
+) -> Snapshot | None:
+    """The Snapshot of one tick, with owners and these quantities; None when there are no readings.
 
     Raises as `assemble_parts` does.
     """
-    parts = assemble_parts(values, {}, (), keep_ledger=False)
+    parts = assemble_parts(values, {}, (), extra_quantities=extra_quantities, keep_ledger=False)
     parts.owner_indexes.read_once()
     try:
         return parts.node.tick().snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from os import environ
@@ -26,10 +26,18 @@ from gpuledger.host.users import PASSWD_KEY
 from gpuledger.http.settings import HttpSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
-from gpuledger.model.checks import Check
+from gpuledger.model.checks import Check, Finding
 from gpuledger.model.devices import Device
+from gpuledger.model.gpu_problems import (
+    HEALTH_CHECK,
+    PROBLEM_QUANTITIES,
+    find_problems,
+    health_findings,
+)
+from gpuledger.model.quantities import CLOCK_EVENT_REASONS
 from gpuledger.model.settings import build_settings, choice, setting
 from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.throttle_reasons import throttling_now
 from gpuledger.node.settings import NodeSettings
 from gpuledger.outputs.checks import output_checks
 from gpuledger.outputs.settings import TextfileSettings
@@ -70,6 +78,10 @@ examples:
 _OWNER_NEEDS = ("driver.library", "driver.kernel", "driver.nodes", "driver.answers")
 
 
+# A single reading shows throttling by its reasons, not by counters.
+_JUDGED = PROBLEM_QUANTITIES | {CLOCK_EVENT_REASONS}
+
+
 @dataclass(frozen=True, slots=True)
 class DoctorSettings:
     """The output format of the findings."""
@@ -103,7 +115,7 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
     simulated = opened.info.simulated
     opened.close()
     # The first check that needs the snapshot reads it; the others reuse it.
-    once = cache(lambda: read_snapshot(values))
+    once = cache(lambda: read_snapshot(values, _JUDGED if simulated else frozenset()))
     node = configured_node_name(values, environment)
     owner_indexes: tuple[Check, ...] = ()
     if not simulated:
@@ -119,6 +131,7 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
             has_passwd_file=PASSWD_KEY in values,
             encoding=sys.stdout.encoding,
         ),
+        *((Check(HEALTH_CHECK, "GPU health", lambda: _check_health(once())),) if simulated else ()),
         *owner_indexes,
         *owner_checks(once, _OWNER_NEEDS),
         *ledger_checks(
@@ -131,6 +144,16 @@ def _checks(values: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[
         ),
         *output_checks(http, textfile, lambda: _textfile_neighbours(values), procfs=procfs),
     )
+
+
+def _check_health(snapshot: Snapshot | None) -> Iterator[Finding]:
+    """What is wrong with simulated or recorded GPUs. Sources that read a driver check theirs."""
+    if snapshot is None:
+        return
+    for reading in snapshot.readings:
+        now = throttling_now(reading.values, snapshot.unix)
+        found = find_problems(reading, now, (), snapshot.unix)
+        yield from health_findings(reading.device.gpu.index, found)
 
 
 def _textfile_neighbours(values: Mapping[str, Any]) -> NeighbourFiles:

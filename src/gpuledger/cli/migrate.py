@@ -18,7 +18,7 @@ from gpuledger.migrate.page import Page, with_target_labels
 from gpuledger.migrate.promql import promql_parser
 from gpuledger.migrate.report import KINDS
 from gpuledger.migrate.user_queries import read_user_queries
-from gpuledger.model.errors import UsageError, unknown_name_error
+from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
 from gpuledger.model.settings import boolean, build_settings, choice, comma_separated, option, text
 from gpuledger.terminal.settings import NodeAccessSettings
 
@@ -31,8 +31,8 @@ query to use instead.
 A finding is one of:
 {_KINDS}
 
-Exit codes: 0 nothing changes, 1 something does, 2 a flag or a file is wrong. With rules or dashboards only
-what they use counts, without them every metric of the old page.
+Exit codes: 0 nothing changes, 1 something does, 2 a flag, a file or a URL is wrong. With rules or
+dashboards only what they use counts, without them every metric of the old page.
 """
 _EXAMPLES = """\
 examples:
@@ -154,8 +154,12 @@ def _read_pages(settings: MigrateSettings, values: dict[str, Any]) -> tuple[Page
         cert_file=access_settings.cert_file,
         key_file=access_settings.key_file,
     )
-    old = read_metrics_page(settings.old, "--old", access)
-    new = read_metrics_page(settings.new, "--new", access)
+    try:
+        old = read_metrics_page(settings.old, "--old", access)
+        new = read_metrics_page(settings.new, "--new", access)
+    except GpuledgerError as error:
+        # Exit code 1 means that something changes.
+        raise UsageError(str(error)) from None
     return (
         with_target_labels(old, dict(settings.old_target), honor_labels=settings.old_honor_labels),
         with_target_labels(new, dict(settings.new_target), honor_labels=settings.new_honor_labels),

@@ -54,7 +54,8 @@ class XidLog:
         session = _only_session(event.gpu.uuid, instance, sessions)
         number = None if session is None else session.number
         key = (event.gpu.uuid, event.xid)
-        equal = [row for row in self.rows if (row.uuid, row.xid) == key]
+        # By number, not time: the clock can be set back.
+        equal = sorted(row for row in self.rows if (row.uuid, row.xid) == key)
         last = equal[-1] if equal else None
         if (
             last is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
@@ -13,7 +13,9 @@ from gpuledger.dialects.dcgm.collectors import BY_NAME, DEFAULT_COLLECTORS, UNSU
 from gpuledger.dialects.dcgm.field_definition import Field, Schema
 from gpuledger.dialects.native.quantity_metrics import QUANTITY_METRICS
 from gpuledger.dialects.settings import DialectSettings
+from gpuledger.migrate.comparison import MetricChange
 from gpuledger.migrate.page import Page
+from gpuledger.migrate.report import MigrationFinding
 
 # Size of a unit of the DCGM fields in base units; all others are base units.
 _SIZES: Final[Mapping[str, float]] = {
@@ -114,11 +116,16 @@ def _dialects_by_metric() -> dict[str, str]:
     return {spec.name: name for name, dialect in reversed(dialects.items()) for spec in dialect.specs}
 
 
+def dialect_of(name: str) -> str:
+    """Returns the dialect that has a metric, or would have it; empty for metrics of others."""
+    prefixes = {"DCGM_": "dcgm", "nvidia_smi_": "smi"}
+    found = (dialect for prefix, dialect in prefixes.items() if name.startswith(prefix))
+    return _dialects_by_metric().get(name) or next(found, "")
+
+
 def dialects_of(page: Page) -> list[str]:
     """Returns the dialects of which a page has metrics, in the order of the default page."""
-    found = {_dialects_by_metric().get(name, "") for name in page.series}
-    found |= {"dcgm" for name in page.series if name.startswith("DCGM_")}
-    found |= {"smi" for name in page.series if name.startswith("nvidia_smi_")}
+    found = set(map(dialect_of, page.series))
     return [name for name in create_dialects(DialectSettings(), "") if name in found]
 
 
@@ -225,3 +232,47 @@ def advise_values(label: str, form: str) -> Advice:
     elif label == "gpu" and "_" in before:
         advice.settings.append("--process.mig-label device")
     return advice
+
+
+def combined_settings(found: Iterable[str], new: Page) -> list[str]:
+    """Returns all settings once; dialects together with those that the new page has."""
+    settings = dict.fromkeys(found)
+    dialects = [text.split()[1] for text in settings if text.startswith("--dialect ")]
+    others = [text for text in settings if not text.startswith("--dialect ")]
+    if not dialects:
+        return others
+    names = dict.fromkeys([*dialects_of(new), *dialects])
+    return [f"--dialect {','.join(names)}", *others]
+
+
+def page_findings(changes: Mapping[str, MetricChange], old: Page, new: Page) -> list[MigrationFinding]:
+    """Returns findings by metric; a label that many metrics lose is one finding."""
+    found: list[MigrationFinding] = []
+    labels: dict[tuple[str, str], list[str]] = {}
+    for name, change in changes.items():
+        if change.gone:
+            advice = advise_metric(name, old, new)
+            matchers = ", ".join(f'{label}="{text}"' for label, text in advice.matchers.items())
+            metric = f"{advice.metric}{{{matchers}}}" if matchers else advice.metric
+            instead = advice.query or " ".join(filter(None, (metric, advice.factor)))
+            found.append(MigrationFinding("empty", "page", name, advice.reason, advice.settings, instead))
+        if change.types:
+            found.append(MigrationFinding("type", "page", name, "{} becomes {}".format(*change.types)))
+        if change.unit:
+            found.append(MigrationFinding("unit", "page", name, change.unit))
+        for label, renamed in change.lost.items():
+            labels.setdefault((label, renamed), []).append(name)
+        for label, form in change.values.items():
+            labels.setdefault((label, f"values: {form}"), []).append(name)
+    for (label, renamed), names in labels.items():
+        is_form = renamed.startswith("values: ")
+        advice = (
+            advise_values(label, renamed.removeprefix("values: "))
+            if is_form
+            else advise_label(label, renamed, names[0])
+        )
+        of = names[0] if len(names) == 1 else f"{len(names)} metrics such as {names[0]}"
+        new_name = renamed if is_form else f"its values have the label {renamed}" if renamed else ""
+        why = "; ".join(filter(None, (new_name, advice.reason)))
+        found.append(MigrationFinding("labels", "page", f"label {label} of {of}", why, advice.settings))
+    return found

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from gpuledger.migrate.advice import Advice, advise_label, advise_metric, advise_values, dialects_of
+from gpuledger.migrate.advice import (
+    Advice,
+    advise_label,
+    advise_metric,
+    advise_values,
+    combined_settings,
+    dialect_of,
+    dialects_of,
+    page_findings,
+)
 from gpuledger.migrate.comparison import MetricChange, compare_pages
-from gpuledger.migrate.evaluation import ANY, Evaluation, Row, Rows, SeriesStore
+from gpuledger.migrate.evaluation import ANY, Evaluation, Row, Rows, SeriesStore, lost_metrics, number_of
 from gpuledger.migrate.page import Page
 from gpuledger.migrate.promql import (
     NAME,
@@ -22,6 +31,7 @@ from gpuledger.migrate.promql import (
     made_labels,
     named_metrics,
     parse_query,
+    reacts_to_absence,
     used_labels,
     write_query,
 )
@@ -38,6 +48,7 @@ from gpuledger.migrate.variables import (
 
 _RATES: Final = frozenset({"rate", "irate", "increase", "resets"})
 _DIFFERENCES: Final = frozenset({"delta", "idelta", "deriv", "predict_linear"})
+_AMBIGUOUS: Final = "several series of the new page match one, and Prometheus refuses that"
 # Recording rules that use each other: deeper chains do not occur.
 _PASSES: Final = 10
 
@@ -47,12 +58,16 @@ class _Side:
     """One page with everything that evaluating on it needs."""
 
     store: SeriesStore
+    # The side with the old page, for the new one.
+    before: _Side | None = None
     variables: dict[tuple[Variable, ...], Values] = field(default_factory=dict)
 
     def values(self, variables: tuple[Variable, ...]) -> Values:
+        """The values of the variables: not known if the old page has none, because other pages have them."""
         if variables not in self.variables:
+            known = self.before.values(variables) if self.before is not None else None
             try:
-                self.variables[variables] = variable_values(variables, self.store)
+                self.variables[variables] = variable_values(variables, self.store, known)
             except UnreadableQuery:
                 self.variables[variables] = dict.fromkeys((item.name for item in variables), None)
         return self.variables[variables]
@@ -61,56 +76,13 @@ class _Side:
 def check_migration(old: Page, new: Page, user: UserQueries | None) -> MigrationReport:
     """Returns what would change for the queries of `user`, or only between the pages if it is None."""
     changes = compare_pages(old, new)
-    report = MigrationReport(metrics=_page_findings(changes, old, new), notes=[*old.notes, *new.notes])
+    report = MigrationReport(metrics=page_findings(changes, old, new), notes=[*old.notes, *new.notes])
     if user is not None:
         report.notes += user.notes
         _Check(old, new, changes, user, report).run()
-    report.settings = _combined(report.queries if report.checked else report.metrics, new)
+    findings = report.queries if report.checked else report.metrics
+    report.settings = combined_settings((text for one in findings for text in one.settings), new)
     return report
-
-
-def _page_findings(changes: Mapping[str, MetricChange], old: Page, new: Page) -> list[MigrationFinding]:
-    """Findings by metric; a label that many metrics lose is one finding."""
-    found: list[MigrationFinding] = []
-    labels: dict[tuple[str, str], list[str]] = {}
-    for name, change in changes.items():
-        if change.gone:
-            advice = advise_metric(name, old, new)
-            matchers = ", ".join(f'{label}="{text}"' for label, text in advice.matchers.items())
-            metric = f"{advice.metric}{{{matchers}}}" if matchers else advice.metric
-            instead = advice.query or " ".join(filter(None, (metric, advice.factor)))
-            found.append(MigrationFinding("empty", "page", name, advice.reason, advice.settings, instead))
-        if change.types:
-            found.append(MigrationFinding("type", "page", name, "{} becomes {}".format(*change.types)))
-        if change.unit:
-            found.append(MigrationFinding("unit", "page", name, change.unit))
-        for label, renamed in change.lost.items():
-            labels.setdefault((label, renamed), []).append(name)
-        for label, form in change.values.items():
-            labels.setdefault((label, f"values: {form}"), []).append(name)
-    for (label, renamed), names in labels.items():
-        is_form = renamed.startswith("values: ")
-        advice = (
-            advise_values(label, renamed.removeprefix("values: "))
-            if is_form
-            else advise_label(label, renamed, names[0])
-        )
-        of = names[0] if len(names) == 1 else f"{len(names)} metrics such as {names[0]}"
-        new_name = renamed if is_form else f"its values have the label {renamed}" if renamed else ""
-        why = "; ".join(filter(None, (new_name, advice.reason)))
-        found.append(MigrationFinding("labels", "page", f"label {label} of {of}", why, advice.settings))
-    return found
-
-
-def _combined(findings: Iterable[MigrationFinding], new: Page) -> list[str]:
-    """All settings once; dialects together with those that the new page has."""
-    settings = dict.fromkeys(setting for finding in findings for setting in finding.settings)
-    dialects = [text.split()[1] for text in settings if text.startswith("--dialect ")]
-    others = [text for text in settings if not text.startswith("--dialect ")]
-    if not dialects:
-        return others
-    names = dict.fromkeys([*dialects_of(new), *dialects])
-    return [f"--dialect {','.join(names)}", *others]
 
 
 class _Check:
@@ -142,7 +114,7 @@ class _Check:
         self._report.checked = len(self._queries)
         added, copied = self._labels_of_scrapes()
         self._old = _Side(SeriesStore.of_page(self._old_page, added, copied))
-        self._new = _Side(SeriesStore.of_page(self._new_page, added, copied))
+        self._new = _Side(SeriesStore.of_page(self._new_page, added, copied), self._old)
         for side in (self._old, self._new):
             self._record(side)
         for index, query in enumerate(self._queries):
@@ -150,12 +122,12 @@ class _Check:
                 self._check(query, self._parsed[index])
 
     def _parse(self, query: UserQuery) -> ParsedQuery | None:
-        if _is_variable(query):
+        if query.is_variable:
             return variable_query(query.expression, query.variables)
         return parse_query(query.expression, numeric_values(query.variables))
 
     def _labels_of_scrapes(self) -> tuple[list[str], list[str]]:
-        """Labels of the queries that neither page has: unknown ones, and exported ones of known labels."""
+        """Labels of the queries that the old page lacks: unknown ones, and exported ones of known labels."""
         pages = self._old_page.all_labels | self._new_page.all_labels
         used: set[str] = set()
         made = {label for query in self._queries for label in query.added}
@@ -164,14 +136,15 @@ class _Check:
                 used |= used_labels(parsed)
                 made |= made_labels(parsed)
             used |= {listed_label(self._queries[index].expression)} - {""}
-        missing = sorted(
-            label for label in used - pages - made - {NAME, "le"} if not PLACEHOLDER.search(label)
-        )
-        copied = [name for name in missing if name.removeprefix("exported_") in pages]
+        lacking = used - self._old_page.all_labels - made - {NAME, "le"}
+        missing = sorted(label for label in lacking if not PLACEHOLDER.search(label))
+        copied = [
+            name for name in missing if name[:9] == "exported_" and name.removeprefix("exported_") in pages
+        ]
         added = [name for name in missing if name not in copied]
         if added:
             self._report.notes.append(
-                f"neither page has the labels {', '.join(added)}: the scrape adds them; keep them there, or "
+                f"the old page has no labels {', '.join(added)}: the scrape adds them; keep them there, or "
                 "give them with --old-target and --new-target"
             )
         if copied:
@@ -204,34 +177,40 @@ class _Check:
         return Evaluation(side.store, parsed, side.values(query.variables)).result()
 
     def _check(self, query: UserQuery, parsed: ParsedQuery | None) -> None:
-        if _is_variable(query):
+        if query.is_variable:
             self._check_variable(query, parsed)
             return
         assert parsed is not None
-        before = self._result(query, parsed, self._old)
-        after = self._result(query, parsed, self._new)
-        lost = self._lost_selectors(query, parsed)
-        if not before:
-            if after and has_absent(parsed) and lost:
-                self._report_query("fires", query, parsed, lost, set())
-            else:
-                self._report.empty_before.append(query.where)
-            return
+        old, new = self._evaluations(query, parsed)
+        before, after = old.result(), new.result()
+        lost = [*lost_metrics(parsed.node, old, new), *self._dormant(parsed)]
         changed = [change for name in named_metrics(parsed) if (change := self._changes.get(name))]
         gone = self._lost_labels(query, parsed, before, after)
         units = [change for change in changed if change.unit and not is_counted(parsed)]
-        if not after:
+        if new.ambiguous and not old.ambiguous:
+            self._report_query("empty", query, parsed, lost, gone, _AMBIGUOUS)
+        elif not before and not lost and not gone:
+            self._report.empty_before.append(query.where)
+        elif not after:
             # An alert about something absent ends when it is there.
             if lost or gone or not has_absent(parsed):
                 self._report_query("empty", query, parsed, lost, gone)
-        elif lost and _number_of(after) < _number_of(before):
-            self._report_query("part", query, parsed, lost, gone)
+        elif lost:
+            fires = reacts_to_absence(parsed) and number_of(after) > number_of(before)
+            kind = "fires" if fires else "part"
+            self._report_query(kind, query, parsed, lost, gone)
         elif gone:
             self._report_query("labels", query, parsed, lost, gone)
         elif units:
             self._report_unit(query, parsed, units)
         elif wrong := self._wrong_types(parsed):
             self._report_query("type", query, parsed, wrong, set())
+
+    def _dormant(self, parsed: ParsedQuery) -> list[str]:
+        """Metrics of a dialect that the new page lacks, without a series now: an Xid that did not occur."""
+        gone = set(dialects_of(self._old_page)) - set(dialects_of(self._new_page))
+        names = (name for name in named_metrics(parsed) if name not in self._old_page.series)
+        return [name for name in names if dialect_of(name) in gone]
 
     def _check_variable(self, query: UserQuery, parsed: ParsedQuery | None) -> None:
         sides = [
@@ -241,7 +220,7 @@ class _Check:
         if sides[0] is not None and not sides[0]:
             self._report.empty_before.append(query.where)
         elif sides[1] is not None and not sides[1]:
-            lost = [] if parsed is None else self._lost_selectors(query, parsed)
+            lost = [] if parsed is None else lost_metrics(parsed.node, *self._evaluations(query, parsed))
             label = listed_label(query.expression)
             gone = {label} - {""} if not lost else set()
             if parsed is not None:
@@ -253,12 +232,12 @@ class _Check:
                     )
                 )
 
-    def _lost_selectors(self, query: UserQuery, parsed: ParsedQuery) -> list[Any]:
-        """The selectors that match series of the old page and none of the new one."""
-        before, after = (
-            Evaluation(side.store, parsed, side.values(query.variables)) for side in (self._old, self._new)
+    def _evaluations(self, query: UserQuery, parsed: ParsedQuery) -> tuple[Evaluation, Evaluation]:
+        old, new = self._old, self._new
+        return (
+            Evaluation(old.store, parsed, old.values(query.variables)),
+            Evaluation(new.store, parsed, new.values(query.variables)),
         )
-        return [node for node in parsed.selectors() if before.rows_of(node) and not after.rows_of(node)]
 
     def _lost_labels(self, query: UserQuery, parsed: ParsedQuery, before: Rows, after: Rows) -> set[str]:
         """Labels that the query groups or joins by, or that people see, and that the new page lacks."""
@@ -270,8 +249,8 @@ class _Check:
                 seen |= used & set(change.lost)
         return seen
 
-    def _wrong_types(self, parsed: ParsedQuery) -> list[Any]:
-        """Selectors within a function for counters of what is a gauge now, or the reverse."""
+    def _wrong_types(self, parsed: ParsedQuery) -> list[str]:
+        """Metrics within a function for counters of what is a gauge now, or the reverse."""
         found = []
         for node in all_nodes(parsed.node):
             if type(node).__name__ != "Call" or node.func.name not in _RATES | _DIFFERENCES:
@@ -281,7 +260,7 @@ class _Check:
                 change = self._changes.get(selector.name or "") if selector is not None else None
                 wanted = "gauge" if node.func.name in _RATES else "counter"
                 if change is not None and change.types and change.types[1] == wanted:
-                    found.append(selector)
+                    found.append(change.name)
         return found
 
     def _report_unit(self, query: UserQuery, parsed: ParsedQuery, changes: Sequence[MetricChange]) -> None:
@@ -293,14 +272,21 @@ class _Check:
         )
 
     def _report_query(
-        self, kind: str, query: UserQuery, parsed: ParsedQuery, lost: Sequence[Any], gone: Iterable[str]
+        self,
+        kind: str,
+        query: UserQuery,
+        parsed: ParsedQuery,
+        lost: Sequence[str],
+        gone: Iterable[str],
+        reason: str = "",
     ) -> None:
-        """Adds a finding about lost selectors and lost labels, with the advice for each."""
-        reasons: dict[str, None] = {}
+        """Adds a finding about lost metrics and lost labels, with the advice for each."""
+        reasons: dict[str, None] = {reason: None} if reason else {}
         settings: dict[str, None] = {}
         metrics: dict[str, Advice] = {}
+        missing: dict[str, list[str]] = {}
         renamed: dict[str, str] = {}
-        for name in dict.fromkeys(str(node.name or node) for node in lost):
+        for name in dict.fromkeys(lost):
             change = self._changes.get(name)
             if name in self._recorded:
                 reasons[f"{name}: the rule that records it returns nothing"] = None
@@ -310,10 +296,11 @@ class _Check:
                 self._explain_labels(parsed, name, reasons, settings, renamed)
             else:
                 metrics[name] = advice = advise_metric(name, self._old_page, self._new_page)
-                reasons[f"{name} is not on the new page{f': {advice.reason}' if advice.reason else ''}"] = (
-                    None
-                )
+                missing.setdefault(advice.reason, []).append(name)
                 settings |= dict.fromkeys(advice.settings)
+        for why, names in missing.items():
+            absent = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not on the new page"
+            reasons[f"{absent}: {why}" if why else absent] = None
         for label in sorted(set(gone) - set(renamed)):
             name = next((name for name in named_metrics(parsed) if self._is_lost(name, label)), "")
             new_name = self._changes[name].lost[label] if name else ""
@@ -324,8 +311,7 @@ class _Check:
         reasons = reasons or {"its parts no longer match each other": None}
         changes = (self._changes.get(name) for name in named_metrics(parsed))
         reasons |= {f"{change.name}: {change.unit}": None for change in changes if change and change.unit}
-        why = "; ".join(reasons)
-        finding = MigrationFinding(kind, query.where, query.expression, why, list(settings))
+        finding = MigrationFinding(kind, query.where, query.expression, "; ".join(reasons), list(settings))
         finding.instead = self._instead(query, parsed, metrics, renamed)
         self._report.queries.append(finding)
 
@@ -372,7 +358,7 @@ class _Check:
             {name: advice.factor for name, advice in metrics.items() if advice.factor},
             {name: advice.matchers for name, advice in metrics.items() if advice.matchers},
         )
-        if _is_variable(query):
+        if query.is_variable:
             return ""
         if rewriting.metric or rewriting.label:
             written = write_query(parsed, rewriting)
@@ -387,18 +373,9 @@ class _Check:
         return next((advice.query for advice in metrics.values() if advice.query), "")
 
 
-def _is_variable(query: UserQuery) -> bool:
-    return ": variable " in query.where
-
-
 def _back(factor: float) -> str:
     """What converts new values to old ones, in PromQL."""
     return f"/ {factor:.15g}" if factor > 1 else f"* {1 / factor:.15g}"
-
-
-def _number_of(rows: Rows) -> int:
-    """The number of series, whatever their metrics: another name of the same metric is not less."""
-    return len({frozenset(pair for pair in row if pair[0] != NAME) for row in rows})
 
 
 def _label_names(rows: Iterable[Row]) -> set[str]:

@@ -78,7 +78,8 @@ class MetricChange:
 def compare_pages(old: Page, new: Page) -> dict[str, MetricChange]:
     """Returns the changed metrics of the old page by name."""
     found = {}
-    for name in names_of(old):
+    # Alerts select `up` by labels of the scrape.
+    for name in (*names_of(old), *(["up"] if "up" in old.series and "up" in new.series else [])):
         change = MetricChange(name, gone=name not in new.series)
         if not change.gone:
             _compare_metric(change, old, new)

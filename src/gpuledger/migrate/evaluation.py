@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from gpuledger.migrate.page import Labels, Page
-from gpuledger.migrate.promql import NAME, PLACEHOLDER, ParsedQuery
+from gpuledger.migrate.promql import NAME, PLACEHOLDER, ParsedQuery, all_nodes, children
 
 # The value of a label that the scrape adds and that no page shows: it matches everything.
 ANY: Final = "\0any"
@@ -27,6 +27,8 @@ _KEEPS_NAME: Final = frozenset(
     {"last_over_time", "first_over_time", "sort", "sort_desc", "sort_by_label", "sort_by_label_desc", "info"}
 )
 _KEEPS_LABELS: Final = frozenset({"topk", "bottomk", "limitk", "limit_ratio"})
+_COMPARISONS: Final = frozenset({"==", "!=", ">", "<", ">=", "<="})
+_FILTERS: Final = _COMPARISONS | {"and", "unless"}
 _NO_VECTOR: Final = frozenset({"time", "pi", "scalar", "vector", "day_of_week", "hour", "minute", "month"})
 
 # The values of a variable; None if they are not known.
@@ -66,10 +68,12 @@ class Evaluation:
         self._store = store
         self._values = [variables.get(name) for name in query.variables]
         self._node = query.node
+        # Whether Prometheus refuses a join of the result, because several series match one.
+        self.ambiguous = False
 
     def result(self) -> Rows:
         """The series of the whole query."""
-        return self._rows(self._node)
+        return self.rows(self._node)
 
     def rows_of(self, selector: Any) -> Rows:
         """The series that a selector matches."""
@@ -78,7 +82,9 @@ class Evaluation:
         return frozenset().union(*(self._selected(selector.name, group) for group in groups))
 
     def _selected(self, name: str | None, matchers: list[Any]) -> set[Row]:
-        tests = [(matcher.name, self._test(matcher)) for matcher in matchers]
+        # A variable may be the name of any label.
+        known = (matcher for matcher in matchers if not PLACEHOLDER.search(matcher.name))
+        tests = [(matcher.name, self._test(matcher)) for matcher in known]
         if name is not None:
             tests.append((NAME, self._name_test(name)))
         name_tests = [test for label, test in tests if label == NAME]
@@ -118,16 +124,17 @@ class Evaluation:
 
         return _compiled(PLACEHOLDER.sub(alternatives, pattern))
 
-    def _rows(self, node: Any) -> Rows:
+    def rows(self, node: Any) -> Rows:
+        """The series of a part of the query."""
         kind = type(node).__name__
         if kind == "VectorSelector":
             return self.rows_of(node)
         if kind == "MatrixSelector":
             return self.rows_of(node.vector_selector)
         if kind in ("ParenExpr", "SubqueryExpr"):
-            return self._rows(node.expr)
+            return self.rows(node.expr)
         if kind == "UnaryExpr":
-            return _without(self._rows(node.expr), {NAME})
+            return _without(self.rows(node.expr), {NAME})
         if kind == "BinaryExpr":
             return self._binary(node)
         if kind == "AggregateExpr":
@@ -135,7 +142,7 @@ class Evaluation:
         return self._call(node) if kind == "Call" else _SCALAR
 
     def _aggregation(self, node: Any) -> Rows:
-        rows = self._rows(node.expr)
+        rows = self.rows(node.expr)
         operator = str(node.op)
         if operator in _KEEPS_LABELS:
             return rows
@@ -161,10 +168,10 @@ class Evaluation:
     def _call(self, node: Any) -> Rows:
         name = node.func.name
         if name in ("absent", "absent_over_time"):
-            return frozenset() if self._rows(node.args[0]) else _SCALAR
+            return frozenset() if self.rows(node.args[0]) else _SCALAR
         if name in _NO_VECTOR and not (node.args and name not in ("scalar", "vector")):
             return _SCALAR
-        vectors = [self._rows(argument) for argument in node.args if _is_vector(argument)]
+        vectors = [self.rows(argument) for argument in node.args if _is_vector(argument)]
         rows = vectors[0] if vectors else _SCALAR
         if name == "label_replace":
             return _label_replaced(rows, *(str(text.val) for text in node.args[1:5]))
@@ -176,12 +183,12 @@ class Evaluation:
         return rows if name in _KEEPS_NAME else _without(rows, {NAME})
 
     def _binary(self, node: Any) -> Rows:
-        left, right = self._rows(node.lhs), self._rows(node.rhs)
+        left, right = self.rows(node.lhs), self.rows(node.rhs)
         operator = str(node.op)
         if not _is_vector(node.lhs) or not _is_vector(node.rhs):
             rows = left if _is_vector(node.lhs) else right
             gives_numbers = node.modifier is not None and node.modifier.return_bool
-            compares = operator in ("==", "!=", ">", "<", ">=", "<=") and not gives_numbers
+            compares = operator in _COMPARISONS and not gives_numbers
             return rows if compares else _without(rows, {NAME})
         key = _key_of(node.modifier and node.modifier.matching)
         if operator == "or":
@@ -189,9 +196,11 @@ class Evaluation:
             return left | {row for row in right if key(row) not in known}
         others = {key(row): row for row in right}
         if operator == "unless":
-            return frozenset(row for row in left if key(row) not in others)
+            # A filter may leave none of the others.
+            return frozenset(row for row in left if key(row) not in others or _has_filter(node.rhs))
         if operator == "and":
             return frozenset(row for row in left if key(row) in others)
+        self.ambiguous |= _is_ambiguous(node, left, right, key)
         return _joined_sides(node, left, right, key)
 
 
@@ -216,6 +225,24 @@ def _key_of(matching: Any) -> Key:
     if str(matching.type).endswith("Include"):
         return lambda row: frozenset(pair for pair in row if pair[0] in labels)
     return lambda row: frozenset(pair for pair in row if pair[0] not in labels and pair[0] != NAME)
+
+
+def _is_ambiguous(node: Any, left: Rows, right: Rows, key: Key) -> bool:
+    """Whether a side that must have one series for a match has several, and no filter that may leave one."""
+    group = str(node.modifier.card).rpartition(".")[2] if node.modifier is not None else ""
+    matched = set(map(key, left)) & set(map(key, right))
+    sides = [(node.lhs, left, "OneToMany"), (node.rhs, right, "ManyToOne")]
+    for side, rows, when in sides:
+        keys = [found for found in map(key, rows) if found in matched]
+        is_one = group in ("", "OneToOne", when)
+        if is_one and len(set(keys)) < len(keys) and not _has_filter(side):
+            return True
+    return False
+
+
+def _has_filter(node: Any) -> bool:
+    """Whether a part of a query compares, so that values decide which series it returns."""
+    return any(str(getattr(part, "op", "")) in _FILTERS for part in all_nodes(node))
 
 
 def _joined_sides(node: Any, left: Rows, right: Rows, key: Key) -> Rows:
@@ -283,3 +310,34 @@ def _compiled(text: str) -> Callable[[str], bool]:
     """Tests a whole value. A pattern that only Go understands accepts everything."""
     pattern = _pattern(text)
     return lambda value: pattern is None or value == ANY or pattern.fullmatch(value) is not None
+
+
+def lost_metrics(node: Any, old: Evaluation, new: Evaluation) -> list[str]:
+    """Returns the metrics that a part of a query selects on the old page and not on the new one.
+
+    Both sides of an `or` may be names of the same metric: one that only the new page has replaces the other,
+    and the second does not matter where the first always has its series.
+    """
+    if type(node).__name__ == "VectorSelector":
+        before, after = (_metrics_of(side.rows_of(node)) for side in (old, new))
+        is_renamed = not before & after and len(after) >= len(before)
+        return [] if is_renamed else sorted(before - after)
+    parts = [(part, lost_metrics(part, old, new)) for part in children(node)]
+    if str(getattr(node, "op", "")) == "or":
+        (first, first_lost), _ = parts
+        always = 0 if first_lost or _has_filter(first) else number_of(old.rows(first))
+        if always and always == number_of(old.rows(node)):
+            return []
+        replaced = any(not lost and new.rows(part) and not old.rows(part) for part, lost in parts)
+        if replaced and number_of(new.rows(node)) >= number_of(old.rows(node)):
+            return []
+    return [name for _, lost in parts for name in lost]
+
+
+def _metrics_of(rows: Rows) -> set[str]:
+    return {text for row in rows for name, text in row if name == NAME}
+
+
+def number_of(rows: Rows) -> int:
+    """Returns the number of series, whatever their metrics: another name of the same metric is not less."""
+    return len({frozenset(pair for pair in row if pair[0] != NAME) for row in rows})

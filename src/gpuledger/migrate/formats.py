@@ -26,9 +26,15 @@ def write_table(report: MigrationReport) -> str:
             lines += _entry(finding, width)
         lines.append("")
     lines += [f"note: {_clean(note)}" for note in report.notes]
+    lines += [f"not judged, empty on the old page: {_clean(where)}" for where in _not_judged(report)]
     if report.settings:
         lines += ["settings that keep them:", *(f"  {setting}" for setting in report.settings)]
     return "\n".join([*lines, _summary(report)]) + "\n"
+
+
+def _not_judged(report: MigrationReport) -> list[str]:
+    """Where the queries stand that returned nothing on the old page, each place once."""
+    return list(dict.fromkeys(report.empty_before))
 
 
 def _sections(report: MigrationReport) -> Iterator[tuple[str, list[MigrationFinding]]]:
@@ -84,6 +90,9 @@ def write_markdown(report: MigrationReport) -> str:
         lines += ["", "## Settings that keep them", "", *(f"- `{setting}`" for setting in report.settings)]
     if report.notes:
         lines += ["", "## Notes", "", *(f"- {_clean(note)}" for note in report.notes)]
+    if report.empty_before:
+        lines += ["", "## Not judged, empty on the old page", ""]
+        lines += [f"- {_clean(where)}" for where in _not_judged(report)]
     return "\n".join(lines) + "\n"
 
 

@@ -27,6 +27,8 @@ LONGEST_PAGE: Final = 256 << 20
 _GZIP: Final = b"\x1f\x8b"
 # What libraries of Go, Python and Java, and scrapers, add to a page: no fact about GPUs.
 _OWN_PREFIXES: Final = ("go_", "process_", "promhttp_", "python_", "scrape_", "jvm_")
+# What Prometheus adds to each scrape.
+_OF_SCRAPES: Final = ("up", "scrape_duration_seconds", "scrape_samples_scraped")
 
 
 def describes_the_program(name: str) -> bool:
@@ -53,11 +55,10 @@ class Page:
     notes: list[str] = field(default_factory=list)
 
     def type_of(self, name: str) -> str:
-        """Returns the type of a metric; empty if the page does not have it."""
-        for family in (name, name.removesuffix("_total"), name.removesuffix("_info")):
-            if family in self.types:
-                return self.types[family]
-        return ""
+        """Returns the type of a metric; empty if the page does not have it, or calls it unknown."""
+        families = (name, name.removesuffix("_total"), name.removesuffix("_info"))
+        found = next((self.types[family] for family in families if family in self.types), "")
+        return "" if found in ("unknown", "untyped") else found
 
     def label_names(self, name: str) -> frozenset[str]:
         """Returns the labels that series of a metric have with a value."""
@@ -79,7 +80,9 @@ def parse_page(content: bytes, origin: str) -> Page:
     lines = _decompressed(content, origin).split(b"\n")
     page = Page(origin)
     refused: list[str] = []
-    page_format = OPENMETRICS if EOF_LINE in lines[-3:] else TEXT_FORMAT
+    page_format = TEXT_FORMAT
+    if EOF_LINE in lines[-3:]:
+        page_format, lines = OPENMETRICS, lines[: lines.index(EOF_LINE)]
     for number, line in enumerate(lines, 1):
         text = line.removesuffix(b"\r")
         try:
@@ -125,7 +128,7 @@ def _add(page: Page, sample: ParsedSample) -> None:
 
 
 def with_target_labels(page: Page, target: Labels, *, honor_labels: bool) -> Page:
-    """Returns the page as Prometheus stores it: with the labels of the target.
+    """Returns the page as Prometheus stores it: with the labels of the target, and with `up`.
 
     Without honor_labels, a label of the page that the target has too becomes `exported_NAME`.
     """
@@ -142,6 +145,8 @@ def with_target_labels(page: Page, target: Labels, *, honor_labels: bool) -> Pag
     series = {
         name: [Series(stored(row.labels), row.value) for row in rows] for name, rows in page.series.items()
     }
+    for name in _OF_SCRAPES:
+        series.setdefault(name, [Series(target, 1.0)])
     return Page(page.origin, series, page.types, page.helps, page.notes)
 
 

@@ -21,6 +21,9 @@ _VARIABLE: Final = re.compile(
     r"\$\{([A-Za-z_]\w*)(?:[.:][^}]*)?\}|\$([A-Za-z_]\w*)|\[\[([A-Za-z_]\w*)(?::[^\]]*)?\]\]"
 )
 PLACEHOLDER: Final = re.compile(r"gpuledger_variable_(\d+)_")
+_COMMENT: Final = re.compile(r"#[^\n]*")
+# The unit of a variable in brackets that is a number, as in [${__range_s}s].
+_UNIT: Final = re.compile(r"(?:ms|[smhdwy])?")
 # Seconds that stand for the first variable in brackets. Nobody writes such a duration.
 _RANGE_SECONDS: Final = 4261
 # Characters of a query: real ones have some thousand. The parser's time is quadratic.
@@ -109,8 +112,16 @@ def _substituted(query: ParsedQuery, number_of: Callable[[str], str | None]) -> 
         found = _VARIABLE.match(text, position)
         if found:
             name = found[1] or found[2] or found[3]
-            parts.append(_stand_in(query, name, found[0], quote, brackets, number_of))
             position = found.end()
+            if brackets and not quote:
+                unit = _UNIT.match(text, position)
+                position = unit.end() if unit else position
+                parts.append(_duration_stand_in(query, text[found.start() : position]))
+            else:
+                parts.append(_stand_in(query, name, found[0], quote, number_of))
+            continue
+        if not quote and (comment := _COMMENT.match(text, position)):
+            position = comment.end()
             continue
         sign = text[position]
         if quote:
@@ -128,18 +139,15 @@ def _substituted(query: ParsedQuery, number_of: Callable[[str], str | None]) -> 
     return "".join(parts)
 
 
+def _duration_stand_in(query: ParsedQuery, written: str) -> str:
+    duration = _duration(timedelta(seconds=_RANGE_SECONDS + len(query.originals)))
+    query.originals[duration] = written
+    return duration
+
+
 def _stand_in(
-    query: ParsedQuery,
-    name: str,
-    written: str,
-    quote: str,
-    brackets: int,
-    number_of: Callable[[str], str | None],
+    query: ParsedQuery, name: str, written: str, quote: str, number_of: Callable[[str], str | None]
 ) -> str:
-    if brackets and not quote:
-        duration = promql_parser().display_duration(timedelta(seconds=_RANGE_SECONDS + len(query.originals)))
-        query.originals[duration] = written
-        return str(duration)
     number = None if quote else number_of(name) or ("300" if name.startswith("__") else None)
     if number is not None:
         return number
@@ -213,6 +221,13 @@ def has_absent(parsed: ParsedQuery) -> bool:
     """Returns whether a query has absent() or absent_over_time()."""
     calls = (node for node in all_nodes(parsed.node) if type(node).__name__ == "Call")
     return any(node.func.name.startswith("absent") for node in calls)
+
+
+def reacts_to_absence(parsed: ParsedQuery) -> bool:
+    """Returns whether a query may return more because a series is absent."""
+    return has_absent(parsed) or any(
+        str(getattr(node, "op", "")) == "unless" for node in all_nodes(parsed.node)
+    )
 
 
 def is_counted(parsed: ParsedQuery) -> bool:

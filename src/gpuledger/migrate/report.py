@@ -9,7 +9,7 @@ from typing import Final
 # Kinds of findings, and what each means for a person.
 KINDS: Final[Mapping[str, str]] = {
     "empty": "would return nothing",
-    "part": "would return less: a part of it is empty",
+    "part": "would return less, or something else: a part of it is empty",
     "fires": "would begin to return a result: its series is absent",
     "labels": "would lose labels that it uses or shows",
     "unit": "would return another unit",

@@ -17,7 +17,7 @@ _LONGEST: Final = 64 << 20
 _YAML: Final = (".yml", ".yaml", ".rules")
 # Labels that legends of panels and annotations of alerts show.
 _SHOWN: Final = re.compile(r"\{\{\s*\.?(\w+)\s*\}\}|\$labels\.(\w+)")
-_PROMETHEUS: Final = ("prometheus", "victoriametrics", "mimir", "cortex", "thanos", "amazonprometheus")
+_PROMETHEUS: Final = ("prom", "victoria", "mimir", "cortex", "thanos", "-- mixed --")
 _OTHER: Final = (
     *("loki", "influx", "cloudwatch", "elasticsearch", "graphite", "tempo", "mysql", "postgres", "mssql"),
     *("zabbix", "azure", "stackdriver", "opensearch", "jaeger", "testdata", "-- grafana --", "clickhouse"),
@@ -32,12 +32,15 @@ class Variable:
     kind: str
     query: str
     values: tuple[str, ...] = ()
+    # What takes the values from the results of the query.
+    pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class UserQuery:
     """One query: where it stands, what it is, and the labels that people see of its result.
 
+    `is_variable` means that it lists the values of a variable: Grafana's functions around PromQL.
     `record` is the name that a recording rule gives to the result, with the labels that it adds.
     """
 
@@ -47,6 +50,7 @@ class UserQuery:
     record: str = ""
     added: Mapping[str, str] = field(default_factory=dict)
     variables: tuple[Variable, ...] = ()
+    is_variable: bool = False
 
 
 @dataclass(slots=True)
@@ -71,12 +75,15 @@ def _read_all(path: Path, endings: tuple[str, ...], found: UserQueries, read: An
     files = sorted(file for file in path.rglob("*") if file.suffix in endings) if path.is_dir() else [path]
     before = len(found.queries)
     for file in files:
+        so_far = len(found.queries) + len(found.notes)
         try:
             read(_documents(file), str(file), found)
         except (ValueError, RecursionError) as error:
             if not path.is_dir():
                 raise UsageError(f"{file} cannot be read: {error}") from None
             found.notes.append(f"{file} is skipped: {error}")
+        if so_far == len(found.queries) + len(found.notes):
+            found.notes.append(f"{file} has no queries")
     if len(found.queries) == before:
         raise UsageError(f"{path} has no {what} with queries; expected {' or '.join(endings)} files")
 
@@ -110,33 +117,42 @@ def _maps_below(value: Any) -> Iterator[dict[str, Any]]:
             waiting += reversed(current)
 
 
-def _with_embedded(documents: list[Any]) -> Iterator[Any]:
-    """Yields documents, and those in the data of ConfigMaps."""
+def _with_embedded(documents: list[Any], file: str, found: UserQueries) -> Iterator[Any]:
+    """Yields documents, and those that are texts in ConfigMaps and GrafanaDashboards."""
     for document in documents:
         yield document
-        for found in _maps_below(document):
-            if found.get("kind") == "ConfigMap" and isinstance(found.get("data"), dict):
-                for name, text in found["data"].items():
-                    if isinstance(text, str) and Path(str(name)).suffix in (".json", *_YAML):
-                        yield json.loads(text) if str(name).endswith(".json") else parse_yaml(text)
+        for holder in _maps_below(document):
+            # A GrafanaDashboard has its dashboard in spec.json.
+            key = {"ConfigMap": "data", "GrafanaDashboard": "spec"}.get(str(holder.get("kind")), "")
+            texts = holder.get(key)
+            for name, text in texts.items() if isinstance(texts, dict) else ():
+                if not isinstance(text, str) or "expr" not in text:
+                    continue
+                try:
+                    yield json.loads(text) if text.lstrip()[:1] == "{" else parse_yaml(text)
+                except ValueError as error:
+                    found.notes.append(f"{file}: {name} is skipped: {error}")
 
 
 def _read_rules(documents: list[Any], file: str, found: UserQueries) -> None:
-    for document in _with_embedded(documents):
+    for document in _with_embedded(documents, file, found):
         for holder in _maps_below(document):
             for rule in holder["rules"] if isinstance(holder.get("rules"), list) else ():
-                if isinstance(rule, dict) and rule.get("expr") is not None:
-                    found.queries.append(_rule(rule, str(holder.get("name", "")), file))
+                # A rule of Grafana has several queries, in data[].model.
+                for part in _maps_below(rule):
+                    if part.get("expr") is not None:
+                        expression = str(part["expr"])
+                        found.queries.append(_rule(rule, expression, str(holder.get("name", "")), file))
 
 
-def _rule(rule: dict[str, Any], group: str, file: str) -> UserQuery:
+def _rule(rule: dict[str, Any], expression: str, group: str, file: str) -> UserQuery:
     record = str(rule.get("record") or "")
-    name = record or str(rule.get("alert") or "")
+    name = record or str(rule.get("alert") or rule.get("title") or "")
     texts = json.dumps([rule.get("annotations"), rule.get("labels")], default=str)
     labels = rule.get("labels")
     return UserQuery(
         f"{Path(file).name}: {group}: {'record' if record else 'alert'} {name}",
-        str(rule["expr"]),
+        expression,
         _shown(texts),
         record,
         {str(key): str(text) for key, text in labels.items()} if record and isinstance(labels, dict) else {},
@@ -148,8 +164,8 @@ def _shown(text: str) -> frozenset[str]:
 
 
 def _read_dashboard(documents: list[Any], file: str, found: UserQueries) -> None:
-    for document in _with_embedded(documents):
-        if isinstance(document, dict) and document.get("kind") != "ConfigMap":
+    for document in _with_embedded(documents, file, found):
+        if isinstance(document, dict) and document.get("kind") not in ("ConfigMap", "GrafanaDashboard"):
             _Dashboard(document, file, found).read()
 
 
@@ -171,11 +187,12 @@ class _Dashboard:
         for variable in self.variables:
             if variable.kind == "query" and variable.query:
                 where = f"{name}: variable {variable.name}"
-                self.found.queries.append(UserQuery(where, variable.query, variables=self.variables))
+                query = UserQuery(where, variable.query, variables=self.variables, is_variable=True)
+                self.found.queries.append(query)
         self._walk(self.document, name, None)
 
     def _read_variables(self) -> None:
-        found: list[Variable] = []
+        found: list[tuple[Variable, Any]] = []
         for holder in _maps_below(self.document):
             listed = holder.get("list") if "list" in holder else holder.get("variables")
             for entry in listed if isinstance(listed, list) else ():
@@ -185,8 +202,10 @@ class _Dashboard:
                 if variable.kind == "datasource" and _is_foreign(variable.query):
                     self.foreign.add(variable.name)
                 elif variable.kind not in ("datasource", "adhoc"):
-                    found.append(variable)
-        self.variables = tuple({variable.name: variable for variable in found}.values())
+                    spec = entry["spec"] if isinstance(entry.get("spec"), dict) else entry
+                    found.append((variable, spec.get("datasource")))
+        known = {one.name: one for one, source in found if not self._source_is_foreign(source)}
+        self.variables = tuple(known.values())
 
     def _walk(self, value: Any, where: str, source: Any) -> None:
         if isinstance(value, list):
@@ -251,7 +270,7 @@ def _variable(entry: dict[str, Any]) -> Variable | None:
     elif kind in ("constant", "textbox", "interval") and not values:
         values = [query.split(",")[0]] if query else []
     known = tuple(text for text in values if text not in ("$__all", "$__auto_interval_" + name))
-    return Variable(name, kind, query, known)
+    return Variable(name, kind, query, known, str(spec.get("regex") or "") if kind == "query" else "")
 
 
 def _query_text(query: Any) -> str:

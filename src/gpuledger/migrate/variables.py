@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from gpuledger.migrate.evaluation import ANY, Evaluation, SeriesStore
-from gpuledger.migrate.promql import NAME, ParsedQuery, UnreadableQuery, parse_query
+from gpuledger.migrate.promql import NAME, ParsedQuery, parse_query
 from gpuledger.migrate.user_queries import Variable
 
 # Functions of Grafana, not of PromQL: the greedy first group ends at the last comma.
@@ -15,6 +15,7 @@ _LABEL_VALUES: Final = re.compile(
     r"\s*label_values\(\s*(?:(?P<series>.*),)?\s*(?P<label>\w+)\s*\)\s*", re.DOTALL
 )
 _QUERY_RESULT: Final = re.compile(r"\s*query_result\((?P<series>.*)\)\s*", re.DOTALL)
+_LABEL_NAMES: Final = re.compile(r"\s*label_names\(.*\)\s*", re.DOTALL)
 _METRICS: Final = re.compile(r"\s*metrics\((?P<pattern>.*)\)\s*", re.DOTALL)
 
 Values = dict[str, Sequence[str] | None]
@@ -29,15 +30,35 @@ def numeric_values(variables: Sequence[Variable]) -> dict[str, str]:
     }
 
 
-def variable_values(variables: Sequence[Variable], store: SeriesStore) -> Values:
-    """Returns the values by name; None where they are not known. Variables may use earlier ones."""
+def variable_values(variables: Sequence[Variable], store: SeriesStore, before: Values | None) -> Values:
+    """Returns the values by name; None where they are not known. Variables may use earlier ones.
+
+    `before` are those of the old page. What has none there is not known: other exporters have it.
+    """
     found: Values = {}
     for variable in variables:
-        if variable.kind == "query":
-            found[variable.name] = query_values(variable.query, variables, store, found)
-        else:
+        if variable.kind != "query":
             found[variable.name] = variable.values or None
+            continue
+        values = query_values(variable.query, variables, store, found)
+        if values:
+            values = _extracted(values, variable.pattern)
+        is_known = values if before is None else before.get(variable.name) is not None
+        found[variable.name] = values if is_known else None
     return found
+
+
+def _extracted(values: Sequence[str], pattern: str) -> Sequence[str] | None:
+    """The values as the pattern of a variable makes them; None if Python cannot read it."""
+    if not pattern:
+        return values
+    slashes = re.fullmatch(r"/(.*)/\w*", pattern, re.DOTALL)
+    try:
+        test = re.compile((slashes[1] if slashes else pattern).replace("(?<", "(?P<"))
+    except re.error:
+        return None
+    group = "value" if "value" in test.groupindex else min(test.groups, 1)
+    return sorted({match[group] or "" for text in values if (match := test.search(text))})
 
 
 def query_values(
@@ -64,13 +85,12 @@ def query_values(
 
 
 def variable_query(query: str, variables: Sequence[Variable]) -> ParsedQuery | None:
-    """The PromQL in a query of Grafana; None if it has none. Raises UnreadableQuery."""
+    """The PromQL in a query of Grafana, or a plain selector; None if it has none. Raises UnreadableQuery."""
     found = _LABEL_VALUES.fullmatch(query) or _QUERY_RESULT.fullmatch(query)
-    if found is None or not (found["series"] or "").strip():
-        if found is None and not _METRICS.fullmatch(query):
-            raise UnreadableQuery("it is no query of Grafana such as label_values(up, instance)")
+    text = (found["series"] or "").strip() if found else query
+    if not text or _METRICS.fullmatch(query) or _LABEL_NAMES.fullmatch(query):
         return None
-    return parse_query(found["series"].strip(), numeric_values(variables))
+    return parse_query(text, numeric_values(variables))
 
 
 def listed_label(query: str) -> str:

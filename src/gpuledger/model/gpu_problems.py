@@ -59,11 +59,18 @@ _SLOT: Final = (
     "its BIOS setting allows no more, this is all that it can do"
 )
 # nvmlDeviceGpuRecoveryAction_t: what the driver requests, and what to do.
+_DRAIN_AND_RESET: Final = 4
 _RECOVERY: Final = {
     1: ("a GPU reset", "stop its processes and run `nvidia-smi --gpu-reset -i {gpu}` as root"),
     2: ("a reboot of the machine", "drain the machine and reboot it"),
-    3: ("that peer-to-peer traffic ends", "stop its processes that use other GPUs, then reset it"),
-    4: ("that its work ends, and a reset", "let its processes end, start no others, then reset it"),
+    3: (
+        "that peer-to-peer traffic ends",
+        "stop its processes that use other GPUs, then do what the driver requests next (`nvidia-smi -q`)",
+    ),
+    _DRAIN_AND_RESET: (
+        "that its work ends, and a reset",
+        "let its processes end, start no others, then reset it",
+    ),
     5: ("recovery of the IMEX domain", "restart nvidia-imex on the nodes of the domain"),
     6: ("a reset of its bus", "drain the machine and reset the PCI bus, or reboot"),
     7: ("a reboot of the whole system", "drain the machine and reboot it"),
@@ -127,7 +134,9 @@ def _recovery(reading: Reading) -> GpuProblem | None:
         return None
     what, remedy = _RECOVERY.get(action, (f"action {action}", "see the recovery action in `nvidia-smi -q`"))
     summary = f"needs recovery: the driver requests {what}"
-    return GpuProblem("recovery_action", "warning", "Needs recovery", summary, remedy)
+    # After a drain only: the GPU works at reduced capacity until its reset.
+    level: Level = "warning" if action == _DRAIN_AND_RESET else "failure"
+    return GpuProblem("recovery_action", level, "Needs recovery", summary, remedy)
 
 
 def _remap_failure(reading: Reading) -> GpuProblem | None:
@@ -256,10 +265,11 @@ def judge_gpu(reading: Reading, throttling: Iterable[ThrottleRow] = ()) -> dict[
 def _throttled(kind: str, summary: str, remedy: str, row: ThrottleRow) -> GpuProblem | None:
     if row.since is None or row.recent < _LEAST_THROTTLING:
         return None
-    label = kind.replace("_", " ").capitalize()
-    return GpuProblem(
-        kind, "warning", label, summary, remedy, row.since, ratio=row.ratio, observed=row.observed
-    )
+    problem = GpuProblem(kind, "warning", kind.replace("_", " ").capitalize(), summary, remedy)
+    # A single reading does not say since when.
+    if not row.observed:
+        return problem
+    return problem._replace(since=row.since, ratio=row.ratio, observed=row.observed)
 
 
 def find_problems(

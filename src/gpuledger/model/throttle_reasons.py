@@ -50,10 +50,10 @@ THROTTLE_QUANTITIES: Final = frozenset(
 
 
 def throttling_now(values: Mapping[Quantity, float], unix: float) -> tuple[ThrottleRow, ...]:
-    """What reduces the clocks at this moment, for a single reading without an earlier one."""
+    """What reduces the clocks at this moment, for a single reading: no time is observed."""
     bits = int(values.get(q.CLOCK_EVENT_REASONS, 0))
     return tuple(
-        ThrottleRow(reason.name, unix, 1.0, 1.0, 1.0, is_estimate=True)
+        ThrottleRow(reason.name, unix, 0.0, 0.0, 1.0, is_estimate=True)
         for reason in THROTTLE_REASONS
         if reason.is_active(bits)
     )

@@ -56,8 +56,9 @@ XID_ACTIONS: Final[Mapping[str, XidAction]] = {
     "WORKFLOW_NVLINK_ERR": XidAction(
         "failure", f"{_DRAIN}; if it happens again on the same link, check the connection and contact support"
     ),
+    # Some need nothing: the driver says which by Xid 154 and the recovery action.
     "WORKFLOW_NVLINK5_ERR": XidAction(
-        "failure",
+        "warning",
         "look for the unit and the status of the link in the kernel log, and for Xid 154 with the action "
         f"that is needed: {_DRAIN}",
     ),
@@ -165,6 +166,15 @@ XIDS: Final[Mapping[int, Xid]] = {
     159: Xid("the link to the CPU's memory has errors", "CHECK_UVM"),
     160: Xid("a memory channel with errors is taken out of use", "IGNORE"),
     161: Xid("a memory channel with errors could not be taken out of use", "IGNORE"),
+    162: Xid("the power smoothing of the GPU works again", ""),
+    163: Xid("the power smoothing of the GPU was switched off", ""),
+    164: Xid("the circuit for power smoothing is nearly worn out", ""),
+    165: Xid("the circuit for power smoothing is worn out", ""),
+    166: Xid("an NVLink carried data before its encryption was set up", ""),
+    167: Xid("a PCIe transfer did not end in time", ""),
+    168: Xid("the memory that the driver needs for itself has errors", ""),
+    169: Xid("the security processor halted", ""),
+    170: Xid("an NVLink reported an error of confidential computing", ""),
     171: Xid("details of Xid 48: the error was in DRAM", "WORKFLOW_XID_48", "Uncorrectable DRAM Error"),
     172: Xid("details of Xid 48: the error was in SRAM", "WORKFLOW_XID_48", "Uncorrectable SRAM Error"),
 }

@@ -1,6 +1,7 @@
 """The CustomResourceDefinitions, generated from the schema nodes that also parse the resources.
 
-They work with Kubernetes 1.20: no CEL, no defaults, no webhook.
+They work with Kubernetes 1.20: no CEL, no defaults, no webhook. Targets are described but not restricted,
+because one bad target would refuse the others.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _COLUMNS: Final = (
     ("Targets", "integer", ".status.targetsFound", 0),
     ("Up", "integer", ".status.targetsUp", 0),
     ("Available", "string", '.status.conditions[?(@.type=="Available")].status', 0),
-    ("Degraded", "string", '.status.conditions[?(@.type=="Degraded")].reason', 1),
+    ("Degraded", "string", '.status.conditions[?(@.type=="Degraded")].reason', 0),
     ("Error", "string", ".status.lastError", 1),
     ("Age", "date", ".metadata.creationTimestamp", 0),
 )

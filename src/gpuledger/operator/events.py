@@ -1,18 +1,21 @@
-"""Posts Kubernetes events about resources, at most one of the same content per hour."""
+"""Kubernetes events: posts those about resources, and reads why the pods of their sets are not created."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from re import sub
 
 from gpuledger.kubernetes.access import FIELD_MANAGER
 from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.operator.counts import OperatorCounts
-from gpuledger.operator.kinds import EVENT_KIND
+from gpuledger.operator.kinds import EVENT_KIND, uid_of
 from gpuledger.operator.managed_objects import content_digest
+from gpuledger.operator.object_lists import list_objects
 
 log = logging.getLogger("gpuledger.operator")
 
@@ -72,3 +75,28 @@ class EventRecorder:
     def forget_monitor(self, uid: str) -> None:
         """Forget the events of a resource that was deleted."""
         self._last = {key: message for key, message in self._last.items() if key[0] != uid}
+
+
+async def find_creation_failure(api: ObjectClient, sets: Iterable[Json]) -> str:
+    """Why the pods of these sets are not created, such as a policy or a quota; empty if it is not known."""
+    for body in sets:
+        selector = f"involvedObject.uid={uid_of(body)},reason=FailedCreate"
+        try:
+            events, _ = await list_objects(
+                api, EVENT_KIND, body["metadata"]["namespace"], fieldSelector=selector
+            )
+        except GpuledgerError as error:
+            log.debug("%s", error)
+            continue
+        if events:
+            newest = max(events, key=_last_time)
+            # Each attempt has another pod name.
+            message = sub(r'\bpods "[^"]*" is ', "pods are ", str(newest.get("message") or ""))
+            return f"the pods of {body['kind']} {body['metadata']['name']} are not created: {message}"
+    return ""
+
+
+def _last_time(event: Json) -> str:
+    series = event.get("series") or {}
+    times = (event.get("lastTimestamp"), series.get("lastObservedTime"), event.get("eventTime"))
+    return max(str(time or "") for time in times)

@@ -258,7 +258,7 @@ def parse_monitor(resource: Mapping[str, Any]) -> ParsedMonitor:
 
 
 def _without_targets(spec: Plain, keys: Sequence[str], parts: Sequence[TargetPart]) -> Plain:
-    """The specification without these targets and endpoints of the agent, whose section has these keys."""
+    """The specification without these targets and endpoints of the agent; `keys` lead to its section."""
     if not parts:
         return spec
     if not keys:

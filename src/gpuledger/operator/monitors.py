@@ -73,6 +73,8 @@ class Monitor:
     # Why the newest spec is not applied.
     problem: ReconcileProblem | None = None
     targets: TargetCounts | None = None
+    # Why Kubernetes does not create pods; empty if it does, or if the reason is not known.
+    creation_failure: str = ""
     # When the status was last written, by the event loop's clock.
     status_written_at: float = -_DAY
     failures: int = 0

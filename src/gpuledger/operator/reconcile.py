@@ -18,7 +18,7 @@ from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 from gpuledger.operator.apply import Applier, ApplyOutcome, ObjectRejected
 from gpuledger.operator.counts import OperatorCounts
-from gpuledger.operator.events import EventRecorder
+from gpuledger.operator.events import EventRecorder, find_creation_failure
 from gpuledger.operator.kinds import is_being_deleted, object_path
 from gpuledger.operator.managed_objects import ManagedObjects
 from gpuledger.operator.monitors import Monitor, Monitors
@@ -74,6 +74,8 @@ _ROUNDING_MARGIN: Final = 0.2
 # Repairs per minute without delay; further ones are delayed exponentially.
 _FREE_REPAIRS: Final = 5
 _MINUTE: Final = 60.0
+# While pods are missing, the reason is looked up so often: no watch reports it.
+_CREATION_PAUSE: Final = 10.0
 # Consecutive transient failures that the status does not report.
 _FREE_FAILURES: Final = 2
 
@@ -127,12 +129,24 @@ class Reconciler:
             log.exception("%s: internal error", monitor.name)
         if self._is_gone(monitor) or is_being_deleted(monitor.body):
             return after
+        creation_after = await self._look_up_creation_failure(monitor)
         try:
             status_after = await self._write_status(monitor)
         except GpuledgerError as error:
             log.warning("%s: could not write the status: %s", monitor.name, error)
             status_after = _STATUS_PAUSE
-        return min((seconds for seconds in (after, status_after) if seconds is not None), default=None)
+        times = (after, status_after, creation_after)
+        return min((seconds for seconds in times if seconds is not None), default=None)
+
+    async def _look_up_creation_failure(self, monitor: Monitor) -> float | None:
+        """Look up why pods are missing; returns the seconds until the next call is needed, if any."""
+        sets = [
+            body
+            for key, body in self.owned.objects_of(monitor.uid)
+            if key.kind in ("DaemonSet", "StatefulSet") and (found := rollout_of([body])) and found.missing
+        ]
+        monitor.creation_failure = await find_creation_failure(self.api, sets)
+        return _CREATION_PAUSE if sets else None
 
     async def _reconcile_objects(self, monitor: Monitor) -> float | None:
         if not is_being_deleted(monitor.body):
@@ -283,6 +297,7 @@ class Reconciler:
             exporters,
             agents,
             monitor.targets if agents is not None else None,
+            creation_failure=monitor.creation_failure,
             stalled=left == 0.0,
             applied_spec=monitor.applied_spec.status_text if monitor.applied_spec is not None else None,
         )

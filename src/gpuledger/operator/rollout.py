@@ -12,7 +12,7 @@ from gpuledger.kubernetes.object_client import Json
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Numbers of pods: desired, updated to the newest template, and ready.
+    """Numbers of pods: desired, updated to the newest template, ready, and missing: not even created.
 
     `observed_latest` is False while a controller has not observed the newest spec. `observed` is False while
     it has observed none; then the numbers are meaningless.
@@ -23,6 +23,7 @@ class Rollout:
     ready: int
     observed_latest: bool = True
     observed: bool = True
+    missing: int = 0
 
     @property
     def complete(self) -> bool:
@@ -36,6 +37,7 @@ class Rollout:
             self.ready + other.ready,
             self.observed_latest and other.observed_latest,
             self.observed and other.observed,
+            self.missing + other.missing,
         )
 
 
@@ -48,6 +50,7 @@ def rollout_of(bodies: Iterable[Json]) -> Rollout | None:
 def _rollout(body: Json) -> Rollout:
     spec, status = body["spec"], body.get("status") or {}
     observed = int(status.get("observedGeneration") or 0)
+    created = status.get("currentNumberScheduled" if body["kind"] == "DaemonSet" else "replicas")
     if body["kind"] == "DaemonSet":
         desired = int(status.get("desiredNumberScheduled") or 0)
         updated, ready = status.get("updatedNumberScheduled"), status.get("numberReady")
@@ -58,7 +61,8 @@ def _rollout(body: Json) -> Rollout:
         desired = int(spec.get("replicas", 1))
         updated, ready = status.get("updatedReplicas"), status.get("readyReplicas")
     is_latest = observed >= int(body["metadata"].get("generation") or 0)
-    return Rollout(desired, int(updated or 0), int(ready or 0), is_latest, observed > 0)
+    missing = max(0, desired - int(created)) if observed and created is not None else 0
+    return Rollout(desired, int(updated or 0), int(ready or 0), is_latest, observed > 0, missing)
 
 
 @dataclass(slots=True)

@@ -102,6 +102,8 @@ class MonitorConditions:
     exporters: Rollout | None = None
     agents: Rollout | None = None
     targets: TargetCounts | None = None
+    # Why Kubernetes does not create pods; empty if it does, or if the reason is not known.
+    creation_failure: str = ""
     # Pods are missing, and nothing has changed within the progress deadline.
     stalled: bool = False
     # The last completely applied specification, as JSON.
@@ -118,7 +120,8 @@ def build_status(state: MonitorConditions, before: Mapping[str, object], unix: f
     """The status as JSON; absent keys have the value None."""
     exporters, targets = state.exporters, state.targets
     lines = [line for problem in state.problems for line in problem.lines]
-    error = join_messages(lines or ([targets.error] if targets else []))
+    others = [state.creation_failure, targets.error if targets else ""]
+    error = join_messages(lines or [line for line in others if line][:1])
     return {
         "observedGeneration": state.generation,
         "conditions": build_conditions(_conditions(state), state.generation, before, unix),
@@ -199,7 +202,9 @@ def _progressing(state: MonitorConditions) -> Condition:
 
 def _degraded(state: MonitorConditions) -> Condition:
     found = [(problem.reason, line) for problem in state.problems for line in problem.lines]
-    if state.stalled and not state.problem:
+    if state.creation_failure and not state.problem:
+        found.insert(0, ("PodsNotCreated", state.creation_failure))
+    elif state.stalled and not state.problem:
         found.insert(0, ("PodsNotReady", _progress_message(state)))
     targets = state.targets
     if targets and targets.down and not state.problem:
@@ -221,8 +226,9 @@ def _rollouts(state: MonitorConditions) -> list[Rollout]:
 
 
 def _progress_message(state: MonitorConditions) -> str:
-    return ", ".join(
+    ready = ", ".join(
         f"{pods.ready} of {pods.desired} {name} are ready"
         for pods, name in ((state.exporters, "exporters"), (state.agents, "agents"))
         if pods is not None and pods.observed
     )
+    return join_messages(line for line in (ready, state.creation_failure) if line)

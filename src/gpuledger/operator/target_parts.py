@@ -59,9 +59,9 @@ def kept_items(values: Sequence[T | None] | None) -> list[tuple[int, T]]:
 
 def leave_out(monitor: GpuMonitor, problems: Iterable[Problem]) -> GpuMonitor | None:
     """The monitor without the targets and endpoints that the problems of its agent are about; None if they
-    are about others of its fields.
+    are about other fields.
 
-    A problem with all targets, or with the exporter, is about the automatic target of its own exporters.
+    A problem with all targets, or with the exporter, is about the automatic target of these exporters.
     """
     paths = [problem.path for problem in problems]
     parts = {part for path in paths if (part := find_part(path, monitor.agent_path)) is not None}
@@ -69,9 +69,8 @@ def leave_out(monitor: GpuMonitor, problems: Iterable[Problem]) -> GpuMonitor | 
         path == f"{monitor.agent_path}.targets" or path.startswith(f"{monitor.exporter_path}.")
         for path in paths
     )
-    if not parts and not own:
-        return None
     agent = monitor.agent
     targets = None if agent.targets is None else without_parts(agent.targets, parts)
-    automatic = False if own else agent.auto_targets
-    return replace(monitor, agent=replace(agent, targets=targets, auto_targets=automatic))
+    automatic = False if own and agent.auto_targets is None else agent.auto_targets
+    kept = replace(monitor, agent=replace(agent, targets=targets, auto_targets=automatic))
+    return None if kept == monitor else kept

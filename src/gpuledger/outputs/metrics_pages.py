@@ -25,6 +25,9 @@ _LOG = logging.getLogger(__name__)
 # every 15 ticks causes three renders instead of 15.
 _EAGER_STATES = 2
 
+# The end of a text page of dialects whose quantities were not read, because no one requested them before.
+VALUES_FOLLOW = b" follow with the next reading: these are the first requests.\n"
+
 # Quantities that only an unlisted dialect requires are read for this long after its last request.
 _REQUEST_VALID_SECONDS = 600.0
 
@@ -170,9 +173,19 @@ class MetricsPages:
                 self.compressions += 1
             else:
                 body = variant.format.encode(self._families(current.state, variant.names, families))
+                body += self._comment(current.state, variant)
                 self.renders += 1
             current.bodies[variant] = body
         return body
+
+    def _comment(self, state: NodeState, variant: _Variant) -> bytes:
+        """A comment about what is missing. OpenMetrics has no comments."""
+        names = [
+            name for name in variant.names if not state.has_read(self._dialects[name].required_quantities)
+        ]
+        if not names or variant.format is not TEXT:
+            return b""
+        return f"# Values of {', '.join(names)}".encode() + VALUES_FOLLOW
 
     def _families(
         self, state: NodeState, names: tuple[str, ...], cache: dict[str, list[Family]]

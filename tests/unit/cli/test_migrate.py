@@ -135,7 +135,7 @@ def test_a_page_behind_a_password(pages: Path, exporter: str, capsys: pytest.Cap
         ),
         (f"http://ann:secret@{exporter}/other", "has no such page (404)"),
     ):
-        assert main(["migrate", "check", "--old", url, *new]) == 1
+        assert main(["migrate", "check", "--old", url, *new]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
         assert "secret" not in line

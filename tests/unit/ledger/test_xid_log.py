@@ -108,6 +108,21 @@ def test_the_file_keeps_as_many_rows_as_memory(tmp_path: Path) -> None:
     assert len(kept) == KEPT_ROWS
 
 
+def test_xids_after_the_clock_was_set_back_are_kept_instead_of_older_ones(tmp_path: Path) -> None:
+    first = Run(tmp_path)
+    for _ in range(KEPT_ROWS):
+        first.clock.advance(100)
+        post(first, 31)
+    first.clock.now_unix -= 86_400
+    post(first, 31)
+    first.kill()
+    second = Run(tmp_path, clock=first.clock)
+    second.clock.advance(100)
+    kept = sorted(row.number for row in post(second, 31).xid_log)
+    assert kept == list(range(3, KEPT_ROWS + 3))
+    assert rows(second.store.file, "SELECT number FROM xids ORDER BY number") == [(one,) for one in kept]
+
+
 def test_xids_of_a_tick_that_could_not_be_stored_are_stored_later(tmp_path: Path) -> None:
     run = Run(tmp_path)
     post(run)

@@ -81,3 +81,13 @@ def test_metrics_of_the_program_itself_are_no_metrics_of_gpus() -> None:
         "old", {"go_goroutines": [], "gpu_temp": [], "up": [], "promhttp_metric_handler_requests": []}
     )
     assert list(names_of(page)) == ["gpu_temp"]
+
+
+def test_the_end_of_openmetrics_and_unknown_types_are_no_news() -> None:
+    page = parse_page(b"# TYPE a unknown\na 1\n# EOF\n", "x")
+    assert (page.notes, page.type_of("a")) == ([], "")
+
+
+def test_a_scrape_adds_up_with_the_labels_of_its_target() -> None:
+    page = with_target_labels(parse_page(b"a 1\n", "x"), {"job": "j"}, honor_labels=False)
+    assert [row.labels for row in page.series["up"]] == [{"job": "j"}]

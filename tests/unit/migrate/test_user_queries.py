@@ -157,6 +157,57 @@ def test_variables_of_all_kinds(tmp_path: Path, entry: Any, kind: str, query: st
     assert (variable.kind, variable.query, variable.values) == (kind, query, values)
 
 
+def test_rules_of_grafana_have_their_queries_in_models(tmp_path: Path) -> None:
+    text = """
+groups:
+- name: gpu
+  rules:
+  - title: Hot
+    data:
+    - {refId: A, datasourceUid: x, model: {expr: a > 1}}
+    - {refId: B, datasourceUid: __expr__, model: {type: reduce, expression: A}}
+    annotations: {summary: "{{ $labels.gpu }}"}
+"""
+    (query,) = rules(tmp_path, text).queries
+    assert (query.where, query.expression, query.shown) == ("r.yml: gpu: alert Hot", "a > 1", {"gpu"})
+
+
+def test_anchors_and_merged_rules(tmp_path: Path) -> None:
+    text = """
+x: &base {for: 5m, labels: &labels {severity: page}}
+groups: [{name: g, rules: [{<<: *base, alert: A, expr: &e a > 1}, {alert: B, expr: *e, labels: *labels}]}]
+"""
+    assert [query.expression for query in rules(tmp_path, text).queries] == ["a > 1", "a > 1"]
+
+
+def test_texts_in_objects_are_read_whatever_their_names_and_bad_ones_are_noted(tmp_path: Path) -> None:
+    text = json.dumps({"panels": [{"title": "P", **target("a")}]})
+    objects = [
+        {"kind": "ConfigMap", "data": {"bad.json": '{"expr', "gpu": text, "none": "x"}},
+        {"kind": "GrafanaDashboard", "spec": {"json": text}},
+    ]
+    file = tmp_path / "c.yaml"
+    file.write_text(json.dumps({"kind": "List", "items": objects}))
+    found = read_user_queries([], [file])
+    assert [query.expression for query in found.queries] == ["a", "a"]
+    assert [note.partition(" is skipped")[0] for note in found.notes] == [f"{file}: bad.json"]
+
+
+def test_variables_of_other_data_sources_are_no_queries(tmp_path: Path) -> None:
+    entries = [
+        {"name": "l", "type": "query", "query": "label_values(app)", "datasource": {"type": "loki"}},
+        {"name": "v", "type": "query", "query": "label_values(a, gpu)", "regex": "/(.*):/"},
+    ]
+    document = {"panels": [{"title": "P: variable x", **target("a")}], "templating": {"list": entries}}
+    variable, panel = dashboards(tmp_path, document).queries
+    assert (variable.expression, variable.is_variable, panel.is_variable) == (
+        "label_values(a, gpu)",
+        True,
+        False,
+    )
+    assert [(one.name, one.pattern) for one in panel.variables] == [("v", "/(.*):/")]
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "null", '{"panels": []}'])
 def test_a_file_without_queries_is_an_error_and_in_a_directory_a_note(tmp_path: Path, content: str) -> None:
     bad = tmp_path / "bad.json"
@@ -166,3 +217,4 @@ def test_a_file_without_queries_is_an_error_and_in_a_directory_a_note(tmp_path: 
     assert str(bad) in str(caught.value)
     found = dashboards(tmp_path, {"panels": [{"title": "P", **target("a")}]})
     assert [query.expression for query in found.queries] == ["a"]
+    assert [str(bad) in note for note in found.notes] == [True]

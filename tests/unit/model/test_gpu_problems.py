@@ -10,6 +10,7 @@ from gpuledger.model.checks import Verdict
 from gpuledger.model.gpu_problems import find_problems, health_findings, judge_gpu
 from gpuledger.model.quantities import Quantity, is_link_busy
 from gpuledger.model.session import ThrottleRow, XidRow
+from gpuledger.model.throttle_reasons import throttling_now
 
 CARD = gpu(0, pci_bus_id="00000000:18:00.0")
 UNIX = 1_700_000_000.0
@@ -111,6 +112,12 @@ def test_a_gpu_at_its_power_limit_is_not_degraded(reason: str) -> None:
     assert kinds({}, ThrottleRow(reason, UNIX, 600, 600, 1.0)) == {}
 
 
+def test_a_single_reading_does_not_say_for_how_long_a_gpu_throttles() -> None:
+    now = throttling_now({q.CLOCK_EVENT_REASONS: 0x40}, UNIX)
+    (problem,) = find_problems(reading(CARD, values={}), now, [], UNIX)
+    assert str(problem) == "slows down because it is hot"
+
+
 @pytest.mark.parametrize(("observed", "part"), [(3590.0, "hour"), (720.0, "12 min"), (20.0, "1 min")])
 def test_the_share_names_the_observed_time(observed: float, part: str) -> None:
     row = ThrottleRow("thermal", UNIX, observed / 4, observed, 0.5)
@@ -127,6 +134,14 @@ def test_the_worst_problem_is_first() -> None:
     values = {q.PCIE_WIDTH: 4, q.PCIE_WIDTH_MAX: 16, q.ROW_REMAP_FAILURE: 1}
     found = find_problems(reading(CARD, values=values), [], [], UNIX)
     assert [one.kind for one in found] == ["row_remap_failure", "pcie_width"]
+
+
+@pytest.mark.parametrize(
+    ("action", "level"), [(1, "failure"), (2, "failure"), (3, "failure"), (4, "warning"), (200, "failure")]
+)
+def test_only_a_gpu_that_works_until_its_reset_needs_recovery_later(action: int, level: str) -> None:
+    (problem,) = find_problems(reading(CARD, values={q.RECOVERY_ACTION: action}), [], [], UNIX)
+    assert (problem.kind, problem.level) == ("recovery_action", level)
 
 
 def test_a_gpu_that_requires_a_reset_says_so_once() -> None:

@@ -1,9 +1,13 @@
 """The table of Xids: meaning and recommended action."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from gpuledger.model.xids import XID_ACTIONS, XIDS, find_xid, xid_advice
 
+ROOT = Path(__file__).parents[3]
 ACTIONS = {
     "IGNORE": (37, 43, 63, 92, 93, 121, 137, 141, 160),
     "RESTART_APP": (8, 13, 31, 32, 39, 68, 69, 80, 82, 94, 126, 139),
@@ -34,6 +38,20 @@ def test_each_action_has_advice_and_each_xid_a_meaning() -> None:
 def test_an_unknown_xid_says_so() -> None:
     assert find_xid(9999).meaning == "an Xid that gpuledger does not know"
     assert find_xid(9999).action == "" and "Xid catalog" in xid_advice(9999)
+
+
+def test_an_xid_without_an_action_in_the_catalog_is_explained_but_nothing_is_advised() -> None:
+    found = {code: find_xid(code) for code in range(162, 171)}
+    assert {xid.action for xid in found.values()} == {""}
+    assert len({xid.meaning for xid in found.values()} - {find_xid(9999).meaning}) == len(found)
+
+
+def test_the_alert_of_fatal_xids_fires_for_failures() -> None:
+    rules = (ROOT / "deploy" / "prometheus" / "rules" / "hardware.yml").read_text()
+    (fatal,) = re.findall(r"alert: GPUXidFatal\n.*\n.*xid=~\"([0-9|]+)\"", rules)
+    failures = {code for code, xid in XIDS.items() if XID_ACTIONS[xid.action].level == "failure"}
+    # 154 only announces a recovery action; 171 has an alert with contained errors.
+    assert {int(code) for code in fatal.split("|")} == failures - {171} | {154}
 
 
 def test_advice_names_the_gpu_if_it_is_known() -> None:

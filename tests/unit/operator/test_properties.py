@@ -127,7 +127,9 @@ anything = st.recursive(
 )
 def test_parsing_never_raises(resource: Json) -> None:
     found = parse_monitor(resource)
-    assert (found.monitor is None) == bool(found.problems)
+    # Targets are judged one by one; any other problem refuses the resource.
+    others = [problem for problem in found.problems if ".targets[" not in problem.path]
+    assert (found.monitor is None) == bool(others)
 
 
 @property_settings

@@ -6,10 +6,13 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
+from gpuledger.app.operator_checks import check_agent
 from gpuledger.host.clock import SystemClock
 from gpuledger.kubernetes.object_client import ApiRequest, ObjectClient
 from gpuledger.operator.apply import Applier
@@ -77,9 +80,12 @@ class Bench:
         self.server.requests.clear()
         return found
 
-    def exporters(self, ready: int) -> None:
+    def exporters(self, ready: int, created: int = 8) -> None:
         """Write the status of the DaemonSet, as its controller does."""
-        numbers = dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), 8)
+        numbers = {
+            **dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), 8),
+            "currentNumberScheduled": created,
+        }
         there = self.server.objects[EXPORTER]
         status = {"observedGeneration": 1, "numberReady": ready, **numbers}
         self.server.put_object(EXPORTER, {**there, "status": status})
@@ -198,6 +204,90 @@ def test_an_invalid_spec_keeps_existing_objects() -> None:
         degraded = next(one for one in status_of(bench)["conditions"] if one["type"] == "Degraded")
         assert (degraded["status"], degraded["reason"]) == ("True", "InvalidSpec")
         assert "spec.exporter.port" in degraded["message"]
+
+    run(work)
+
+
+def test_bad_targets_are_named_in_the_status_and_the_others_are_scraped() -> None:
+    def static(name: str, *endpoints: Json, **more: Any) -> Json:
+        return {"targetName": name, "type": "StaticEndpoints", "endpoints": list(endpoints), **more}
+
+    good = [static(f"good{number}", {"address": f"good:{number}"}) for number in range(1, 21)]
+    rule = {"action": "hashmod", "source_labels": ["a"], "target_label": "b"}
+    bad = [
+        static("scheme", {"address": "http://bad:1"}),
+        static("empty"),
+        static("timeout", {"address": "bad:1", "interval": "10s", "timeout": "30s"}),
+        static("modulus", {"address": "bad:1"}, relabelConfigs=[rule]),
+        {"targetName": "operator", "type": "PodMonitor", "selector": {"matchLabels": 5}},
+    ]
+
+    async def work(bench: Bench) -> None:
+        bench.render = lambda body, monitor: render_objects(
+            monitor, replace(context_of(body), check_agent=check_agent)
+        )
+        listed = [*good[:10], *bad, *good[10:]]
+        bench.change(spec={"exporter": {"enabled": False}, "agent": {"targets": listed}})
+        await bench.reconcile()
+        config = bench.server.objects["/api/v1/namespaces/n/configmaps/gpumonitor-gpus-agent"]
+        written = yaml.safe_load(config["data"]["agent.yaml"])["features"]["openAgent"]["targets"]
+        assert written == good
+        status = status_of(bench)
+        degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
+        assert (degraded["status"], degraded["reason"]) == ("True", "TargetsInvalid")
+        paths = [line.partition(": ")[0] for line in degraded["message"].split("; spec.")]
+        assert len(paths) == 5
+        assert all(f"agent.targets[{index}]." in degraded["message"] for index in range(10, 15))
+        assert "appliedSpec" in status
+        assert status["lastError"].startswith("spec.agent.targets[14].selector.matchLabels: ")
+
+        # Without them nothing is wrong.
+        bench.change(spec={"exporter": {"enabled": False}, "agent": {"targets": good}})
+        await bench.reconcile()
+        status = status_of(bench)
+        degraded = next(one for one in status["conditions"] if one["type"] == "Degraded")
+        assert (degraded["status"], degraded["reason"]) == ("False", "AsWanted")
+        assert "lastError" not in status
+
+    run(work)
+
+
+def test_the_status_says_why_pods_are_not_created() -> None:
+    def failed(number: int, message: str) -> Json:
+        return {
+            "kind": "Event",
+            "metadata": {"name": f"e{number}", "namespace": "n"},
+            "reason": "FailedCreate",
+            "message": f'Error creating: pods "gpumonitor-gpus-exporter-x{number}" is forbidden: {message}',
+            "lastTimestamp": f"2026-01-01T00:00:0{number}Z",
+        }
+
+    async def work(bench: Bench) -> None:
+        bench.change()
+        await bench.reconcile()
+        events = "/api/v1/namespaces/n/events"
+        bench.server.put_object(f"{events}/e1", failed(1, "exceeded quota: few"))
+        violation = 'violates PodSecurity "baseline:latest"'
+        bench.server.put_object(f"{events}/e2", failed(2, violation))
+        bench.exporters(ready=0, created=0)
+        assert await bench.reconcile() == 10.0
+        (query,) = (one.query for one in bench.server.requests if one.path == events)
+        uid = bench.server.objects[EXPORTER]["metadata"]["uid"]
+        assert query == {"fieldSelector": f"involvedObject.uid={uid},reason=FailedCreate"}
+        reason = (
+            "the pods of DaemonSet gpumonitor-gpus-exporter are not created: "
+            f"Error creating: pods are forbidden: {violation}"
+        )
+        status = status_of(bench)
+        found = {one["type"]: one for one in status["conditions"]}
+        assert (found["Degraded"]["reason"], found["Degraded"]["message"]) == ("PodsNotCreated", reason)
+        assert found["Available"]["message"] == f"0 of 8 exporters are ready; {reason}"
+        assert status["lastError"] == reason
+
+        bench.exporters(ready=8, created=8)
+        await bench.reconcile()
+        found = {one["type"]: one for one in status_of(bench)["conditions"]}
+        assert found["Degraded"]["reason"] == "AsWanted"
 
     run(work)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -186,6 +187,19 @@ def test_quantities_of_an_unlisted_dialect_are_required_until_ten_minutes_after_
     clock.advance(seconds)
     assert (ENERGY in store.required_quantities()) is required
     assert TEMPERATURE not in store.required_quantities()
+
+
+@pytest.mark.parametrize(("headers", "says"), [({}, True), (OPENMETRICS, False)])
+def test_a_page_says_which_dialects_were_not_read_yet(headers, says):
+    late, listed = FakeDialect("a", required_quantities=frozenset({POWER})), FakeDialect("b")
+    store = a_store(late, listed, listed=("b",))
+    store.publish(replace(a_page(2.0), requested=frozenset({TEMPERATURE})))
+    body = get(store.handler(("a", "b")), headers).body
+    assert (
+        body.endswith(b"# Values of a follow with the next reading: these are the first requests.\n") is says
+    )
+    store.publish(replace(a_page(3.0), requested=frozenset({TEMPERATURE, POWER})))
+    assert b"# Values" not in get(store.handler(("a", "b")), headers).body
 
 
 def test_no_body_mixes_two_states_while_another_thread_publishes():

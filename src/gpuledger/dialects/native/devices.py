@@ -8,7 +8,7 @@ from gpuledger.model.devices import Device, Instance
 from gpuledger.model.family import Family, declare_family
 from gpuledger.model.gpu_problems import judge_gpu
 from gpuledger.model.node_state import NodeState
-from gpuledger.model.quantities import PROFILING
+from gpuledger.model.quantities import PCIE_LINK_BUSY, PROFILING
 from gpuledger.model.session import ThrottleRow
 from gpuledger.model.snapshot import Snapshot
 from gpuledger.model.xids import XID_MEANINGS
@@ -171,6 +171,9 @@ def _states(snapshot: Snapshot) -> Iterable[Family]:
             mig.add(int(reading.mig_enabled), reading.device.uuid)
             module.add(1 if reading.counts_module_energy else None, reading.device.uuid)
         for key, is_supported in reading.supported.items():
+            # Computed here from others, and exported nowhere.
+            if key == PCIE_LINK_BUSY.key:
+                continue
             reason = "" if is_supported else _REASONS.get(key, "driver")
             supported.add(int(is_supported), *where, key, reason)
     return up, down, mig, module, supported

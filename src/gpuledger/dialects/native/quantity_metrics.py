@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from gpuledger.dialects.native.devices import DEVICE_LABELS, device_labels
 from gpuledger.model import quantities as q
-from gpuledger.model.devices import Instance
 from gpuledger.model.family import Family, FamilySpec, declare_family
 from gpuledger.model.quantities import Level, Quantity
 from gpuledger.model.snapshot import Snapshot, nvlinks
@@ -193,12 +192,6 @@ QUANTITY_METRICS = (
         "nvmlDeviceGetMaxPcieLinkGeneration",
     ),
     _gauge(
-        "pcie_link_generation_gpu_max",
-        q.PCIE_GENERATION_GPU_MAX,
-        "Highest PCIe generation of the GPU itself, in any slot.",
-        "nvmlDeviceGetGpuMaxPcieLinkGeneration",
-    ),
-    _gauge(
         "pcie_link_width",
         q.PCIE_WIDTH,
         "Current number of PCIe lanes.",
@@ -258,17 +251,17 @@ QUANTITY_METRICS = (
     ),
 )
 
-_NVLINK_UP = declare_family(
-    "gpuledger_device_nvlink_up",
-    "1 for each NVLink of the GPU that is up, 0 if it is down; absent if its state is unknown.",
-    ("uuid", "link"),
+_NVLINKS = declare_family(
+    "gpuledger_device_nvlinks",
+    "Number of NVLinks of the GPU by state, up or down; links of unknown state are in neither. /health names "
+    "the links that are down.",
+    ("uuid", "state"),
     "NVML field 165, else nvmlDeviceGetNvLinkState",
 )
+_LINK_STATES = {"up": q.NVLINKS_UP, "down": q.NVLINKS_DOWN}
 
-REQUIRED_QUANTITIES = frozenset(
-    {metric.quantity for metric in QUANTITY_METRICS} | {q.NVLINKS_UP, q.NVLINKS_DOWN}
-)
-SPECS = (*dict.fromkeys(metric.spec for metric in QUANTITY_METRICS), _NVLINK_UP)
+REQUIRED_QUANTITIES = frozenset({metric.quantity for metric in QUANTITY_METRICS} | {*_LINK_STATES.values()})
+SPECS = (*dict.fromkeys(metric.spec for metric in QUANTITY_METRICS), _NVLINKS)
 
 
 def quantity_families(snapshot: Snapshot) -> Iterable[Family]:
@@ -289,10 +282,9 @@ def quantity_families(snapshot: Snapshot) -> Iterable[Family]:
 
 
 def _links(snapshot: Snapshot) -> Family:
-    family = Family(_NVLINK_UP)
+    family = Family(_NVLINKS)
     for reading in snapshot.readings:
-        if not isinstance(reading.device, Instance):
-            up = nvlinks(reading, q.NVLINKS_UP) or ()
-            for link in sorted({*up, *(nvlinks(reading, q.NVLINKS_DOWN) or ())}):
-                family.add(int(link in up), reading.device.uuid, str(link))
+        for state, mask in _LINK_STATES.items():
+            links = nvlinks(reading, mask)
+            family.add(None if links is None else len(links), reading.device.uuid, state)
     return family

@@ -24,7 +24,7 @@ from gpuledger.ledger.spans import Span
 from gpuledger.ledger.time.span import QUARTER_MICROSECONDS
 from gpuledger.ledger.time.stored import time_fields
 from gpuledger.model.devices import Device, Gpu, Instance
-from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart, ProcessType
+from gpuledger.model.process import GpuProcess, HostFacts, ProcessKey, ProcessStart, ProcessType, program_name
 from gpuledger.model.workload import FACTS, UNKNOWN, Workload
 
 Row = tuple[Any, ...]
@@ -192,7 +192,8 @@ def _unlisted_device(uuid: str, gpu: str, index: int, instance: str) -> Device:
 
 def _name(command: str) -> str:
     """A driver's name that yields the same command; empty if executable and comm yield it."""
-    return "" if "/" in command or any(char.isspace() for char in command) else command
+    # Behind a slash, `A:\b` is no path of Windows.
+    return next((name for name in (command, f"/{command}") if program_name(name) == command), "")
 
 
 def _types(text: str) -> frozenset[ProcessType]:

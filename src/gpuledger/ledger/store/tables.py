@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _DROP_XIDS = """
 DELETE FROM xids WHERE gpu = ? AND xid = ? AND number NOT IN
-    (SELECT number FROM xids WHERE gpu = ? AND xid = ? ORDER BY last DESC, number DESC LIMIT ?)
+    (SELECT number FROM xids WHERE gpu = ? AND xid = ? ORDER BY number DESC LIMIT ?)
 """
 _UPDATE_USAGE = """
 UPDATE usage SET last_seen = ?, peak_memory = ?, sm_seconds = ?, sm_known = ?, sm_most = ?, held_seconds = ?,

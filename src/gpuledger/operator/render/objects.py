@@ -103,7 +103,11 @@ def agent_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
         return Problem(_target_path(int(found[1]), found[2], monitor), message)
     for prefix, replacement in paths.items():
         if location.startswith(prefix):
-            return Problem(replacement + location.removeprefix(prefix), message)
+            below = location.removeprefix(prefix)
+            if prefix == "remote_write":
+                # In the agent's configuration, receivers have the keys of Prometheus.
+                below = sub("_([a-z])", lambda letter: letter[1].upper(), below)
+            return Problem(replacement + below, message)
     for index, target in kept_items(agent.targets):
         if location == target["targetName"]:
             return Problem(f"{path}.targets[{index}]", message)

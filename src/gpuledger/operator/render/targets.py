@@ -81,9 +81,17 @@ def longest_scrape(naming: Naming) -> float:
         endpoints.append({"interval": agent.auto.interval})
     longest = 0.0
     for endpoint in endpoints:
-        interval = _SECONDS(endpoint.get("interval") or agent.global_interval or "15s")
-        longest = max(longest, interval + min(interval, _SECONDS(endpoint.get("timeout") or "10s")))
+        interval = _seconds(endpoint.get("interval") or agent.global_interval or "15s")
+        longest = max(longest, interval + min(interval, _seconds(endpoint.get("timeout") or "10s")))
     return longest
+
+
+def _seconds(value: str) -> float:
+    try:
+        return _SECONDS(value)
+    except ValueError:
+        # Too long: the agent's own check reports it.
+        return 0.0
 
 
 def covers_own_exporters(target: Plain, naming: Naming) -> bool:

@@ -73,7 +73,9 @@ class TextNode(SchemaNode):
         if not isinstance(value, str):
             yield Problem(path, f"expected a string, not {_quote(value)}")
         elif self.choices and value not in self.choices:
-            yield Problem(path, f"expected one of {', '.join(self.choices)}, not {_quote(value)}")
+            yield Problem(
+                path, f"expected one of {', '.join(filter(None, self.choices))}, not {_quote(value)}"
+            )
         elif self.pattern and not fullmatch(self.pattern, value):
             yield Problem(path, f"expected {self.expected or self.pattern}, not {_quote(value)}")
         elif self.max_length and len(value) > self.max_length:
@@ -274,7 +276,7 @@ class ObjectNode(SchemaNode):
 
 @dataclass(frozen=True)
 class PrunedNode(ObjectNode):
-    """A mapping whose unknown keys are stored and reported as ignored."""
+    """A mapping with unknown keys that are stored and reported as ignored."""
 
     open: bool = True
 
@@ -321,7 +323,7 @@ def ignored_keys(node: SchemaNode, value: object, path: str) -> Iterator[Problem
 
 def _means_unset(node: SchemaNode | None) -> bool:
     """Whether an empty text stands for a value that is not set."""
-    return isinstance(node, TextNode) and node.pattern.endswith("|^$")
+    return isinstance(node, TextNode) and (node.pattern.endswith("|^$") or "" in node.choices)
 
 
 def _without_empty(schema: OpenApiSchema) -> OpenApiSchema:

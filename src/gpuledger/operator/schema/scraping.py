@@ -111,7 +111,7 @@ def endpoints_node(authorization: SchemaNode, more: Mapping[str, SchemaNode]) ->
         ),
         "interval": duration_node("Scrape interval; globalInterval by default."),
         "timeout": duration_node("Scrape timeout, at most the interval; 10s by default."),
-        "scheme": TextNode("https by default if tlsConfig is set, else http.", choices=("http", "https")),
+        "scheme": TextNode("https by default if tlsConfig is set, else http.", choices=("", "http", "https")),
         "params": MapNode(ListNode(PLAIN), "Query parameters of the URL."),
         "addNodeLabel": BooleanNode("Add a label node with the name of the node."),
         "tlsConfig": TLS_CONFIG,
@@ -124,7 +124,7 @@ def endpoints_node(authorization: SchemaNode, more: Mapping[str, SchemaNode]) ->
         ),
         "honorTimestamps": BooleanNode("Use scraped timestamps; true by default."),
         "timestampAheadLimit": duration_node(
-            "Drop samples whose timestamps are later than the scrape by more; 10m by default, 0s allows any."
+            "Drop samples with timestamps later than the scrape by more; 10m by default, 0s allows any."
         ),
         "metricRelabelConfigs": relabel_node("Relabeling after the scrape, after that of the target."),
         "bodySizeLimit": size_node("Fail scrapes with a larger body."),

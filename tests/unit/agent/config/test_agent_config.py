@@ -27,6 +27,40 @@ def parse_target(folder: Path, endpoint: dict[str, Any], **target: Any) -> Targe
     return found
 
 
+def test_all_errors_of_a_file_are_named_in_one_line(tmp_path: Path) -> None:
+    rules = [{"regex": "("}, {"action": "retain"}, {"action": "hashmod", "target_label": "a"}]
+    static = {"targetName": "s", "type": "StaticEndpoints"}
+    pods = {"targetName": "p", "type": "PodMonitor", "selector": {}, "endpoints": [{"port": "m"}]}
+    targets = [
+        {**static, "endpoints": [{"address": "a:1"}, {"address": "http://a:1"}, {"address": "a:1", "x": 1}]},
+        {**static, "endpoints": [{"address": "a:1"}], "relabelConfigs": rules, "jobLabel": "l"},
+        {**static, "endpoints": []},
+        pods,
+        {**pods, "selector": {"matchExpressions": [{"key": "a", "operator": "Is"}]}},
+        {"type": "Ingress", "enabled": "perhaps"},
+        {"targetName": "off", "type": "PodMonitor", "enabled": False},
+    ]
+    receivers = [{"url": "a"}, {"url": "http://b/"}]
+    external = {"external_labels": {"a-b": "c"}}
+    with pytest.raises(UsageError) as raised:
+        parse_config(tmp_path, {"targets": targets}, remote_write=receivers, **{"global": external})
+    prefix = f"{tmp_path / 'agent.yaml'}: "
+    found = [str(one).removeprefix(prefix).partition(": ")[0] for one in raised.value.errors]
+    below = "features.openAgent.targets"
+    unknown = f"unknown key '{below}[0].endpoints[2].x'; valid"
+    assert found == [
+        *("global.external_labels.a-b", unknown, f"{below}[0].endpoints[1]"),
+        *(f"{below}[1].relabelConfigs[0].regex", f"{below}[1].relabelConfigs[1].action"),
+        *(f"{below}[1].relabelConfigs[2]", f"{below}[1].jobLabel", f"{below}[2].endpoints"),
+        *(f"{below}[4].targetName", f"{below}[4].selector.matchExpressions[0].operator"),
+        *(f"{below}[5].targetName", f"{below}[5].type", f"{below}[5].enabled", "remote_write[0].url"),
+    ]
+    line = str(raised.value)
+    assert line.startswith(prefix)
+    assert line.count(prefix) == 1
+    assert "\n" not in line
+
+
 URLS: list[tuple[dict[str, Any], str]] = [
     ({"address": "a:1"}, "http://a:1/metrics"),
     ({"address": "a"}, "http://a:80/metrics"),

@@ -9,10 +9,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builders import FakeClock, gpu, instance
+from builders import process as make_process
 from gpuledger.ledger.energy.counter import EnergyCounter, Epoch
 from gpuledger.ledger.exported_counters import ExportedCounter
 from gpuledger.ledger.journal import OWNERS, ROWS, GpuEntry, Journal, StoredLedger
@@ -139,6 +141,15 @@ def test_owners_round_trip_with_their_waiting_energy(drawn: list[Ownership], ela
         assert (after.owner, after.resolved) == (before.owner, before.resolved)
         assert (dict(after.waiting), set(after.methods)) == (dict(before.waiting), before.methods)
         assert math.isclose(after.age, elapsed - before.since, abs_tol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["A:\b", "play, now.exe", "job=a/b", "'a'", "/opt/a:\\b"])
+def test_a_command_that_looks_like_a_path_or_title_is_kept(name: str) -> None:
+    owner = Ownership(make_process(CARD, name=name), 0.0)
+    journal = Journal(elapsed=1.0, devices=dict(DEVICES), owners={owner.process.key: owner})
+    journal.gpus[CARD.uuid] = GpuEntry(CARD.uuid, EnergyCounter(Epoch()), None, 0, 0, 0)
+    (after,) = stored(journal).gpus[CARD.uuid].owners
+    assert after.process.command == owner.process.command != ""
 
 
 @given(st.lists(st.tuples(words, whole, whole, seen, st.booleans(), processes | st.none()), max_size=5))

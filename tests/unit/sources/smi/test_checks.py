@@ -13,6 +13,7 @@ from smi.recorded import Recorded, fixture
 
 XML = fixture("cards/xml")
 REBOOT = "<gpu_recovery_action>Node Reboot</gpu_recovery_action>"
+DRAIN = "<gpu_recovery_action>Drain and Reset</gpu_recovery_action>"
 UNLOADED = "<persistence_mode>Disabled</persistence_mode>"
 FIRST = "GPU-aaaaaaaa-0000-4000-8000-000000000001"
 
@@ -70,7 +71,7 @@ def test_a_gpu_that_only_an_error_names_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what", "expected"),
     [
-        ("<serial>", f"{REBOOT}<serial>", "GPU 0", "requests a reboot"),
+        ("<serial>", f"{DRAIN}<serial>", "GPU 0", "requests that its work ends"),
         ("<serial>", f"{UNLOADED}<serial>", "persistence mode", "off on GPU 0"),
         ("<gpu_temp>57 C", "<gpu_temp>Unknown Error", "GPUs", "Unknown Error"),
         ("550.54.15", "560.10", "nvidia-smi", "the kernel has loaded 550.54.15"),
@@ -82,6 +83,12 @@ def test_a_limitation_is_a_warning(old: str, new: str, what: str, expected: str)
     (one,) = [one for one in found if one.verdict is Verdict.WARNING]
     assert expected in one.why
     assert one.remedy
+
+
+def test_a_gpu_that_needs_a_reboot_is_a_failure() -> None:
+    found = findings(Recorded("cards", xml=XML.replace("<serial>", f"{REBOOT}<serial>", 1)))
+    assert problems(found) == [("GPU 0", "fails")]
+    assert "requests a reboot" in next(one.why for one in found if one.what == "GPU 0")
 
 
 def test_unreadable_parts_are_warnings() -> None:

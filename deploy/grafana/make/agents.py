@@ -60,14 +60,14 @@ def _agents_now() -> list[Panel]:
         stat("Agents", "Agents that answer.", f"count({of_agent('build_info')})", empty=NO_AGENT),
         stat(
             "Targets up",
-            "Targets whose last scrape succeeded.",
+            "Targets that answered the last scrape.",
             total(of_agent("targets", "group", matchers=('state="up"',))),
             decimals=0,
             empty=NO_AGENT,
         ),
         stat(
             "Targets down",
-            "Targets whose last scrape failed. The page of the agent has the error of each.",
+            "Targets that failed the last scrape. The page of the agent has the error of each.",
             total(down),
             decimals=0,
             steps=GOOD_IS_ZERO,

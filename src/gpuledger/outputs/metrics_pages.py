@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 # every 15 ticks causes three renders instead of 15.
 _EAGER_STATES = 2
 
-# The end of a text page of dialects whose quantities were not read, because no one requested them before.
+# The end of a text page of dialects that no one requested before: their quantities were not read.
 VALUES_FOLLOW = b" follow with the next reading: these are the first requests.\n"
 
 # Quantities that only an unlisted dialect requires are read for this long after its last request.

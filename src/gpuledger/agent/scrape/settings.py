@@ -23,7 +23,7 @@ class ScrapeSettings:
     """Settings shared by all targets of an endpoint. Seconds and bytes; 0 is no limit.
 
     `honor_labels` None decides by the page: true for gpuledger and dcgm-exporter, because their pod and
-    namespace labels name the GPU's owner. `ahead_limit`: samples whose timestamps on the page are later than
+    namespace labels name the GPU's owner. `ahead_limit`: samples with timestamps on the page later than
     the scrape by more are dropped. `credentials_over_http` allows credentials over plain http.
     `extra_metrics` adds scrape_timeout_seconds, scrape_sample_limit and scrape_body_size_bytes.
     """

@@ -117,7 +117,8 @@ class DeviceState:
     `lacks_constants` is True if a constant one of them is missing. `counters`
     holds the confirmed value of each counter and a lower reading that awaits confirmation.
     `last_nvlink_total` is the bytes moved by NVLink and the time of that reading, None if no rate can be
-    computed from it; `last_counters` is the same of counters from which a rate is computed.
+    computed from it; `last_counters` is the same of counters from which a rate is computed, with
+    whether it was computed already.
     """
 
     device: Device
@@ -131,7 +132,7 @@ class DeviceState:
     plans: dict[tuple[frozenset[Quantity], Depth], QueryPlan] = field(default_factory=dict)
     counters: dict[Quantity, tuple[float, float | None]] = field(default_factory=dict)
     last_nvlink_total: tuple[float, float] | None = None
-    last_counters: dict[Quantity, tuple[float, float]] = field(default_factory=dict)
+    last_counters: dict[Quantity, tuple[float, float, bool]] = field(default_factory=dict)
     gpm: bool | None = None
     sampled_by: str = ""
     slow_values: dict[Quantity, float] = field(default_factory=dict)

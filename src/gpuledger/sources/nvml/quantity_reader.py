@@ -120,7 +120,7 @@ class QuantityReader:
             state.last_nvlink_total = None
         for rate in plan.counted_rates:
             _record_counted_rate(recorder, rate, now)
-        if state.last_counters and wanted.isdisjoint(RATE_COUNTERS):
+        if state.last_counters and not plan.counted_rates:
             state.last_counters.clear()
         if plan.link_busy:
             _record_link_busy(recorder)
@@ -145,7 +145,11 @@ class QuantityReader:
 
     def supported(self, state: DeviceState, wanted: frozenset[Quantity]) -> Mapping[str, bool]:
         """Return whether the Device has each wanted quantity, by key, as far as known."""
-        return state.plan(wanted, Depth.FAST).supported
+        plan = state.plan(wanted, Depth.FAST)
+        if not state.last_counters:
+            return plan.supported
+        last = {rate: state.last_counters.get(RATE_COUNTERS[rate]) for rate in plan.counted_rates}
+        return {**plan.supported, **{rate.key: True for rate, seen in last.items() if seen and seen[2]}}
 
     def _read_number(self, recorder: ValueRecorder, number: NumberQuery) -> None:
         call = number.call
@@ -277,11 +281,11 @@ def _record_counted_rate(recorder: ValueRecorder, rate: Quantity, now: float) ->
     before = state.last_counters.pop(counter, None)
     if counter not in values or state.is_held_back(counter):
         return
-    state.last_counters[counter] = values[counter], now
     if before and values[counter] >= before[0] and now > before[1]:
         value = (values[counter] - before[0]) / (now - before[1])
         if rate.is_possible(value) and state.support.get(rate.key) is False:
             values[rate] = value
+    state.last_counters[counter] = values[counter], now, rate in values or (before is not None and before[2])
 
 
 def _record_mig_values(recorder: ValueRecorder, state: GpuState, quantities: tuple[Quantity, ...]) -> None:

@@ -391,8 +391,5 @@ def make_query_plan(
         metrics_request=b"".join(
             GPM_METRIC.pack(metric.metric_id, Code.NOT_SUPPORTED, 0.0, 0, 0, 0) for metric in metrics
         ),
-        supported={
-            **{quantity.key: support[quantity.key] for quantity in applicable if quantity.key in support},
-            **{rate.key: True for rate in rates if support.get(RATE_COUNTERS[rate].key)},
-        },
+        supported={quantity.key: support[quantity.key] for quantity in applicable if quantity.key in support},
     )

@@ -281,6 +281,15 @@ def test_the_counters_of_pcie_rates_are_not_reported_unless_wanted(machine):
     assert reading.supported == {"pcie_tx_rate": True}
 
 
+def test_a_pcie_rate_of_counters_is_supported_once_it_was_computed(machine):
+    machine.gpus[0].errors["nvmlGpmQueryDeviceSupport"] = NOT_SUPPORTED
+    found = [reading_of(machine.tick([q.PCIE_TX_RATE])) for _ in range(3)]
+    assert [q.PCIE_TX_RATE in reading.values for reading in found] == [
+        reading.supported.get("pcie_tx_rate") is True for reading in found
+    ]
+    assert found[-1].supported == {"pcie_tx_rate": True}
+
+
 COUNTERS = [
     (q.PCIE_TX, "pcie_tx"),
     (q.PCIE_RX, "pcie_rx"),

@@ -166,8 +166,9 @@ def test_missing_permissions_of_serve_are_reported_by_health_and_doctor(
 @AS_ROOT
 def test_collect_needs_only_a_writable_directory(driver: dict[str, str], home: Path) -> None:
     done = run_unprivileged(driver, "collect", "--textfile-dir", str(home))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (0, 1, "")
     written = home / "gpu_processes.prom"
+    assert f"wrote {written}: 1 GPUs" in done.stderr
     assert f'pid="{os.getpid()}"' in written.read_text()
     assert (written.stat().st_uid, stat.S_IMODE(written.stat().st_mode)) == (UID, 0o644)
 

@@ -77,7 +77,7 @@ FIELD_SUPPORTED = declare_family(
 )
 DEGRADED = declare_family(
     "gpuledger_device_degraded",
-    "1 if something is wrong with the GPU, by reason, 0 if not; absent where the driver does not report it. "
+    "1 for each thing that is wrong with the GPU, by reason; without a series nothing is known to be wrong. "
     "/health and the page say what to do.",
     ("uuid", "reason"),
     "recovery action, remapped rows, retired pages, ECC, PCIe link, NVLink, throttling",
@@ -184,7 +184,8 @@ def _degraded(snapshot: Snapshot, throttling: Mapping[str, tuple[ThrottleRow, ..
     for reading in snapshot.readings:
         uuid = reading.device.uuid
         for reason, problem in judge_gpu(reading, throttling.get(uuid, ())).items():
-            family.add(int(problem is not None), uuid, reason)
+            if problem is not None:
+                family.add(1, uuid, reason)
     return family
 
 

@@ -92,7 +92,7 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 @pytest.mark.parametrize("name", sorted({*pages_with("```promql")} - TESTED_ELSEWHERE))
 def test_queries_return_results_on_the_simulated_node(name: str, scraping: Prometheus) -> None:
     def has_result(query: str) -> None:
-        # The node has run only for seconds, so ranges of hours are shortened, and shares of an hour are small.
+        # The node has run only for seconds: ranges of hours are shortened, and shares of an hour are small.
         short = re.sub(r"\[\d+[mhd]\]", "[10s]", query).replace("ratio1h > 0.9", "ratio1h > 0")
         assert scraping.query(short), "no result"
 

@@ -105,7 +105,8 @@ def test_the_last_valid_spec_survives_a_restart_of_the_operator(
     first = start().wait_leads()
     release.apply("GpuMonitor", "main", {})
     made = release.wait_applied("GpuMonitor", "main")
-    wrong = {"exporter": {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}}
+    # Only the API server refuses it.
+    wrong = {"exporter": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}}
     release.apply("GpuMonitor", "main", wrong)
     release.wait_condition("GpuMonitor", "main", "Degraded", "True", "Rejected")
     first.kill()

@@ -36,13 +36,10 @@ class _ReasonTimes:
 
     def add(self, observed: float, throttled: float, unix: float, elapsed: float) -> None:
         """Add an interval that ends now."""
-        number = int(elapsed // _BUCKET)
+        number, length, slowed = int(elapsed // _BUCKET), 0.0, 0.0
         if self.buckets and self.buckets[-1][0] == number:
-            _, before, slowed = self.buckets.pop()
-            observed, total = observed + before, throttled + slowed
-        else:
-            total = throttled
-        self.buckets.append((number, observed, total))
+            _, length, slowed = self.buckets.pop()
+        self.buckets.append((number, length + observed, slowed + throttled))
         if throttled:
             self.began = unix if self.began is None else self.began
             self.last = elapsed

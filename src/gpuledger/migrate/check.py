@@ -155,8 +155,7 @@ class _Check:
 
     def _record(self, side: _Side) -> None:
         """Adds the series of recording rules, which may use each other in any order."""
-        names = {query.record for query in self._queries if query.record}
-        pages = {name: list(rows) for name, rows in side.store.by_name.items() if name in names}
+        pages = {name: list(rows) for name, rows in side.store.by_name.items() if name in self._recorded}
         before: dict[str, int] = {}
         for _ in range(_PASSES):
             results = [
@@ -164,11 +163,11 @@ class _Check:
                 for index, query in enumerate(self._queries)
                 if query.record and (parsed := self._parsed.get(index)) is not None
             ]
-            for name in names:
+            for name in self._recorded:
                 side.store.by_name[name] = list(pages.get(name, []))
             for query, rows in results:
                 side.store.add(query.record, rows, query.added)
-            after = {name: len(side.store.by_name[name]) for name in names}
+            after = {name: len(side.store.by_name[name]) for name in self._recorded}
             if after == before:
                 return
             before = after
@@ -305,8 +304,7 @@ class _Check:
             name = next((name for name in named_metrics(parsed) if self._is_lost(name, label)), "")
             new_name = self._changes[name].lost[label] if name else ""
             advice = advise_label(label, new_name, name)
-            reasons["; ".join(filter(None, (f"label {label} is gone", advice.reason)))] = None
-            settings |= dict.fromkeys(advice.settings)
+            _add_advice(f"label {label} is gone", advice, reasons, settings)
             renamed |= {label: new_name} if new_name else {}
         reasons = reasons or {"its parts no longer match each other": None}
         changes = (self._changes.get(name) for name in named_metrics(parsed))
@@ -335,8 +333,7 @@ class _Check:
             new_name = change.lost[label]
             advice = advise_label(label, new_name, name)
             text = f"{name} has no label {label}" + (f", but {new_name}" if new_name else "")
-            reasons["; ".join(filter(None, (text, advice.reason)))] = None
-            settings |= dict.fromkeys(advice.settings)
+            _add_advice(text, advice, reasons, settings)
             renamed |= {label: new_name} if new_name else {}
             explained = True
         for label in sorted(used & set(change.values)):
@@ -371,6 +368,11 @@ class _Check:
             if Evaluation(self._new.store, again, values).result():
                 return written
         return next((advice.query for advice in metrics.values() if advice.query), "")
+
+
+def _add_advice(text: str, advice: Advice, reasons: dict[str, None], settings: dict[str, None]) -> None:
+    reasons["; ".join(filter(None, (text, advice.reason)))] = None
+    settings |= dict.fromkeys(advice.settings)
 
 
 def _back(factor: float) -> str:

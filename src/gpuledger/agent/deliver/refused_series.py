@@ -58,11 +58,11 @@ class RefusedSeries:
 
     def is_known(self, sample: SeriesSample) -> bool:
         """Return whether the last sample of the series was refused."""
-        return sample.labels in self._targets.get(sample.item.record.shard, ())
+        return self._find(sample) is not None
 
     def is_left_out(self, sample: SeriesSample) -> bool:
         """Return whether the sample must not be sent."""
-        known = self._targets.get(sample.item.record.shard, {}).get(sample.labels)
+        known = self._find(sample)
         return (
             known is not None
             and known.times >= _LEFT_OUT_AFTER
@@ -71,14 +71,15 @@ class RefusedSeries:
 
     def add(self, sample: SeriesSample) -> None:
         """Remember that the receiver refused this sample."""
-        series = self._targets.setdefault(sample.item.record.shard, {})
-        if sample.labels not in series:
+        known = self._find(sample)
+        if known is None:
             if self.count >= _MOST_SERIES:
                 return
-            series[sample.labels] = _Refusal()
+            known = _Refusal()
+            self._targets.setdefault(sample.item.record.shard, {})[sample.labels] = known
             self.count += 1
-        series[sample.labels].times += 1
-        series[sample.labels].at = self._clock.elapsed()
+        known.times += 1
+        known.at = self._clock.elapsed()
 
     def remove(self, sample: SeriesSample) -> None:
         """Forget a series, because the receiver accepted a sample of it."""
@@ -87,6 +88,9 @@ class RefusedSeries:
             self.count -= 1
             if not series:
                 del self._targets[sample.item.record.shard]
+
+    def _find(self, sample: SeriesSample) -> _Refusal | None:
+        return self._targets.get(sample.item.record.shard, {}).get(sample.labels)
 
     def forget_ended(self) -> None:
         """Forget series of which no sample was tried for long: they have ended."""

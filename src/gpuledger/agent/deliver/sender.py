@@ -217,7 +217,7 @@ class Sender:
             response = None
         is_news = search.finish()
         if refusal is not None:
-            self._log_refusal(search, refusal)
+            self._log_refusal(refusal, search.refused)
         if search.accepted:
             self._counts.refusing = False
         elif is_news:
@@ -283,20 +283,19 @@ class Sender:
         self._remove(shard, part)
 
     def _drop_rejected(self, shard: ShardQueue, part: Sequence[QueuedRecord], response: HttpResponse) -> None:
-        error = self._describe(response)
-        self._set_error(error)
-        self._throttled_log.warn(f"refused {response.status}", f"{error}; the rejected samples are dropped")
+        self._log_refusal(response)
         self._queue.finish(part, state.REJECTED)
         self._remove(shard, part)
 
-    def _log_refusal(self, search: RefusalSearch, response: HttpResponse) -> None:
+    def _log_refusal(self, response: HttpResponse, refused: Sequence[SeriesSample] = ()) -> None:
+        """Log a refusal, with one of the series that are its cause if they are known."""
         error = self._describe(response)
         self._set_error(error)
         what = "the rejected samples are dropped"
-        if search.refused:
-            example = _shown_series(search.refused[0].labels)
+        if refused:
+            example = _shown_series(refused[0].labels)
             what = (
-                f"it refuses {len(search.refused)} series, such as {example}; their samples are dropped, "
+                f"it refuses {len(refused)} series, such as {example}; their samples are dropped, "
                 f"after a second refusal for {LEFT_OUT_SECONDS / 60:g} minutes"
             )
         self._throttled_log.warn(f"refused {response.status}", f"{error}; {what}")

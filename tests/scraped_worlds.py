@@ -185,6 +185,10 @@ def _energy(busy: Labels, spare: Labels) -> Iterator[Series]:
     )
 
 
+def _ended_jobs(at: int, started: int) -> float:
+    return float(max(0, jobs_until(at) - jobs_until(started)))
+
+
 def _health(busy: Labels, spare: Labels) -> Iterator[Series]:
     for gpu in (busy, spare):
         for kind in ("corrected", "uncorrected"):
@@ -194,8 +198,7 @@ def _health(busy: Labels, spare: Labels) -> Iterator[Series]:
             )
         yield Series("gpuledger_device_pcie_replays_total", gpu, lambda at, started: 100.0 + 8 * (at > 2000))
     for le in ("10", "60", "+Inf"):
-        ended: Value = lambda at, started: float(max(0, jobs_until(at) - jobs_until(started)))  # noqa: E731
-        yield Series("gpuledger_session_duration_seconds_bucket", {**spare, "le": le}, ended)
+        yield Series("gpuledger_session_duration_seconds_bucket", {**spare, "le": le}, _ended_jobs)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 30_000
+PATIENCE = 180_000
 # Without a graphics processor, an animation takes a fifth of a core.
 STILL = {"reduced_motion": "reduce"}
 DESKTOP = {"viewport": {"width": 1440, "height": 900}, **STILL}

@@ -118,6 +118,7 @@ def assert_books_balance(file: Path) -> int:
     it.
     """
     with closing(sqlite3.connect(file)) as books:
+        books.execute("BEGIN")  # one state of the file for all queries: the server may be writing
         booked: dict[tuple[str, int], int] = defaultdict(int)
         spans = books.execute(
             "SELECT uuid, life, idle + unattributed + unobserved"

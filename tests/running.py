@@ -18,7 +18,8 @@ import httpx
 from prepared import MODULE, PreparedProcess, is_preparable, run_prepared
 
 T = TypeVar("T")
-PATIENCE = 60.0
+# Long: a machine of CI may be slow, and a test that passes waits no longer for it.
+PATIENCE = 180.0
 
 
 def wait_until(condition: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
@@ -92,7 +93,7 @@ def get(url: str, **options: Any) -> httpx.Response:
     """Send a GET to a program on this machine. Does not load CA certificates, because many tests poll, and
     loading takes ten times as long as the request.
     """
-    return httpx.get(url, trust_env=False, verify=False, **options)
+    return httpx.get(url, trust_env=False, verify=False, **{"timeout": PATIENCE} | options)
 
 
 class Program:
@@ -148,7 +149,7 @@ class Program:
     def stop(self) -> int:
         self.process.terminate()
         try:
-            return self.process.wait(20)
+            return self.process.wait(PATIENCE)
         finally:
             self.process.kill()
             self.process.wait()
@@ -173,7 +174,7 @@ class Server(Program):
 
     def get(self, path: str = "/metrics", port: str = "", **headers: str) -> httpx.Response:
         url = f"http://127.0.0.1:{port or self.port}{path}"
-        return get(url, headers=headers, timeout=20)
+        return get(url, headers=headers)
 
     def wait_ticks(self, number: int = 1) -> str:
         """Wait for this many ticks; returns the page of native metrics."""

@@ -178,7 +178,7 @@ class Agent:
         self.url = url
 
     def page(self) -> str:
-        return get(f"{self.url}/", timeout=30).text
+        return get(f"{self.url}/").text
 
     def targets(self) -> dict[str, dict[str, str]]:
         """Labels of each target on the status page, by URL."""
@@ -188,10 +188,10 @@ class Agent:
         }
 
     def is_ready(self) -> bool:
-        return get(f"{self.url}/-/ready", timeout=30).is_success
+        return get(f"{self.url}/-/ready").is_success
 
     def metrics(self) -> str:
-        return get(f"{self.url}/metrics", timeout=30).text
+        return get(f"{self.url}/metrics").text
 
     def wait_targets(self, *hosts: str, patience: float = 60.0) -> dict[str, dict[str, str]]:
         """Wait until the targets are exactly these `HOST:PORT`s."""

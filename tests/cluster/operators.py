@@ -41,7 +41,7 @@ class RunningOperator:
         return self.program.process.pid
 
     def get(self, path: str) -> httpx.Response:
-        return get(f"{self.url}{path}", timeout=30)
+        return get(f"{self.url}{path}")
 
     def value(self, series: str) -> float:
         """Value of a series; 0 if it is not exported."""

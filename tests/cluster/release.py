@@ -63,7 +63,7 @@ class MetricsClient:
         self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path: str) -> httpx.Response:
-        return get(f"{self.url}{path}", timeout=20)
+        return get(f"{self.url}{path}")
 
     def rows(self, family: str, path: str = "/metrics") -> list[Row]:
         return rows(self.get(path).text, family)

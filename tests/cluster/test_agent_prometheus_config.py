@@ -21,9 +21,7 @@ COPY_META_LABELS = [{"regex": "__meta_kubernetes_(.+)", "action": "labelmap", "r
 
 
 def series(store: str, agent: str) -> set[str]:
-    found = get(f"{store}/api/v1/series", params={"match[]": f'{{agent="{agent}"}}'}, timeout=30).json()[
-        "data"
-    ]
+    found = get(f"{store}/api/v1/series", params={"match[]": f'{{agent="{agent}"}}'}).json()["data"]
     return {
         json.dumps({name: value for name, value in row.items() if name not in IGNORED_LABELS}, sort_keys=True)
         for row in found

@@ -81,7 +81,7 @@ class StablePeriods:
 
 def scrapes(store: str, hosts: list[str]) -> dict[str, Counter[int]]:
     """Number of samples of `up` in the store, by host and index of the scrape."""
-    response = get(f"{store}/api/v1/export", params={"match[]": "up"}, timeout=30)
+    response = get(f"{store}/api/v1/export", params={"match[]": "up"})
     found: dict[str, Counter[int]] = {host: Counter() for host in hosts}
     for line in response.text.splitlines():
         row: Json = json.loads(line)

@@ -71,16 +71,16 @@ class AgentRelease:
         wait_until(ready, f"{replicas} agents to be ready", 180)
 
     def page(self, address: str) -> str:
-        return get(f"http://{address}:{self.port}/", timeout=30).text
+        return get(f"http://{address}:{self.port}/").text
 
     def values(self, query: str) -> list[tuple[Json, str]]:
-        response = get(f"{self.store}/api/v1/query", params={"query": query}, timeout=30)
+        response = get(f"{self.store}/api/v1/query", params={"query": query})
         return [(row["metric"], row["value"][1]) for row in response.json()["data"]["result"]]
 
     def scrape_times(self, since: float) -> dict[str, list[float]]:
         """Sorted times of the scrapes of each target since a time, in Unix seconds."""
         parameters = {"match[]": "up", "start": str(since)}
-        response = get(f"{self.store}/api/v1/export", params=parameters, timeout=30)
+        response = get(f"{self.store}/api/v1/export", params=parameters)
         rows = [json.loads(line) for line in response.text.splitlines()]
         return {row["metric"]["instance"]: sorted(at / 1000 for at in row["timestamps"]) for row in rows}
 

@@ -35,7 +35,7 @@ class Store:
     def series(self) -> set[str]:
         """Current series as JSON. Excludes ended series, since the engines did not start at the same time."""
         query = {"query": '{__name__!=""}'}
-        response = get(f"{self.url}/api/v1/query", params=query, timeout=30)
+        response = get(f"{self.url}/api/v1/query", params=query)
         return {
             json.dumps(
                 {name: value for name, value in row.items() if name not in IGNORED_LABELS}, sort_keys=True

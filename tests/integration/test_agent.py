@@ -164,7 +164,7 @@ def test_a_real_node_exporter_page_is_read_completely_each_time() -> None:
 
     def answer() -> httpx.Response | None:
         try:
-            return get(f"http://127.0.0.1:{port}/metrics", timeout=20)
+            return get(f"http://127.0.0.1:{port}/metrics")
         except httpx.TransportError:
             return None
 

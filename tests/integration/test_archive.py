@@ -70,7 +70,7 @@ def test_version_works_and_leaves_no_file_in_the_working_directory(
 
 def test_the_archive_serves_metrics(served: Program) -> None:
     port = served.wait_line(r"listening on \S+ port (\d+)")[1]
-    page = get(f"http://127.0.0.1:{port}/metrics", timeout=20).text
+    page = get(f"http://127.0.0.1:{port}/metrics").text
     assert "\nmy_gpu_process_energy_joules{" in page
 
 

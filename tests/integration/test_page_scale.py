@@ -88,8 +88,7 @@ def test_updates_keep_the_scroll_position_of_the_table(tab: BrowserTab) -> None:
     scroller = tab("#processes .scroller")
     scroller.evaluate("(node) => { node.scrollTop = 34 * 2000; }")
     expect(tab("#processes [role=row][aria-rowindex='2010']")).to_be_visible()
-    requests = "performance.getEntriesByName(location.origin + '/api/v1/snapshot').length"
-    tab.page.wait_for_function(f"(before) => {requests} > before", arg=tab.page.evaluate(requests))
+    tab.page.wait_for_event("requestfinished", lambda request: request.url.endswith("/api/v1/snapshot"))
     expect(tab("#processes [role=row][aria-rowindex='2010']")).to_be_visible()
     assert scroller.evaluate("(node) => node.scrollTop") == 34 * 2000
 

@@ -42,7 +42,7 @@ def test_serve_listens_only_on_configured_addresses(tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{ports[0]}"
         # Start everything that starts with its first request.
         for path in ("/", "/metrics", "/api/v1/health", "/api/v1/energy", "/api/v1/sessions"):
-            get(url + path, timeout=30)
+            get(url + path)
         assert listening(serve.process.pid) == {f"tcp 127.0.0.1:{ports[0]}", f"tcp 127.0.0.2:{ports[1]}"}
         assert named_sockets(serve.process.pid) == {str(control_socket)}
 
@@ -76,13 +76,13 @@ def test_the_agent_listens_only_on_its_configured_port(tmp_path: Path) -> None:
 def test_the_operator_listens_only_on_its_configured_port() -> None:
     port = free_port()
     with program(*OPERATOR, "--listen-address", f"127.0.0.1:{port}", until="listening on") as operator:
-        assert get(f"http://127.0.0.1:{port}/metrics", timeout=30).status_code == 200
+        assert get(f"http://127.0.0.1:{port}/metrics").status_code == 200
         assert listening(operator.process.pid) == {f"tcp 127.0.0.1:{port}"}
         assert named_sockets(operator.process.pid) == set()
 
 
 def statuses(url: str, *hosts: str) -> list[int]:
-    return [get(url, headers={"Host": host}, timeout=30).status_code for host in hosts]
+    return [get(url, headers={"Host": host}).status_code for host in hosts]
 
 
 def test_a_loopback_server_rejects_the_host_names_of_other_sites(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ def test_the_operator_enforces_the_same_limits_and_host_names() -> None:
         url = f"http://127.0.0.1:{port}"
         assert statuses(f"{url}/metrics", "operator.lab", "other.lab") == [200, 421]
         many = {f"x-{number}": "y" for number in range(9)}
-        assert get(f"{url}/metrics", headers=many, timeout=30).status_code == 431
+        assert get(f"{url}/metrics", headers=many).status_code == 431
         with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
 
             def status(path: str) -> int:
-                return get(url + path, timeout=30).status_code
+                return get(url + path).status_code
 
             wait_until(lambda: status("/metrics") == 503, "the limit of connections")
             assert (status("/-/healthy"), status("/-/ready")) == (200, 200)

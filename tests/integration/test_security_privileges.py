@@ -77,7 +77,7 @@ def run_unprivileged(env: dict[str, str], *words: str) -> subprocess.CompletedPr
 
 
 def page(url: str, path: str) -> str:
-    return get(url + path, timeout=20).text
+    return get(url + path).text
 
 
 def wait_line(url: str, series: str) -> str:

@@ -66,7 +66,7 @@ class Stores:
 
     def result(self, url: str, query: str) -> Result:
         form = {"query": query, "time": f"{self.moment:.3f}"}
-        answer = get(url + "/api/v1/query", params=form, timeout=30).json()
+        answer = get(url + "/api/v1/query", params=form).json()
         assert answer["status"] == "success", answer["error"]
         data = answer["data"]
         if data["resultType"] == "scalar":

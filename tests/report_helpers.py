@@ -6,6 +6,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, tzinfo
 from fractions import Fraction
 from pathlib import Path
@@ -37,6 +38,14 @@ def report_of(
 ) -> UsageReport:
     with closing(History(file)) as history:
         return report_query.build_report(history, by, prices or Prices(), quarters(*between), every=every)
+
+
+def reports_of(file: Path, wanted: Iterable[tuple[str, tuple[int, int]]]) -> list[UsageReport]:
+    """The reports by these keys and ranges. What several of them need is read once."""
+    with closing(History(file)) as history:
+        return [
+            report_query.build_report(history, by, Prices(), quarters(*between)) for by, between in wanted
+        ]
 
 
 def quarters(since: int, until: int) -> ReportRange:
@@ -104,9 +113,9 @@ def folded(file: Path, before: float, target: Path, zone: tzinfo = UTC) -> Path:
 
 
 def same(one: UsageReport, other: UsageReport) -> bool:
-    """Whether two reports are equal to the last digit."""
-    facts = [
-        (found.lines, found.gpu_accounts, found.total, found.gpus, found.occupied, found.period)
-        for found in (one, other)
-    ]
+    """Whether two reports are equal to the last digit. A folded ledger begins with a full hour."""
+    facts = []
+    for found in (one, other):
+        period = replace(found.period, first=found.period.first // HOUR * HOUR)
+        facts.append((found.lines, found.gpu_accounts, found.total, found.gpus, found.occupied, period))
     return facts[0] == facts[1]

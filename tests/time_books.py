@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
@@ -147,11 +147,16 @@ def assert_time_is_conserved(file: Path) -> dict[str, int]:
     return {uuid: total for uuid, (total, _) in posted.items()}
 
 
-def by_cell(file: Path, before: int) -> Counter[tuple[object, ...]]:
-    """Amounts before a quarter by everything but the quarter."""
+def by_cell(file: Path, cuts: Iterable[int]) -> list[Counter[tuple[object, ...]]]:
+    """Amounts before each of these quarters, which are ascending, by everything but the quarter."""
     found: Counter[tuple[object, ...]] = Counter()
-    for one in time_of(file, 0, before):
-        for basis in BASES:
-            key = (basis, one.part, one.account, one.party, one.is_estimate)
-            found[key] += one.microseconds(basis)
-    return +found
+    amounts = []
+    begin = 0
+    for cut in cuts:
+        for one in time_of(file, begin, cut):
+            for basis in BASES:
+                key = (basis, one.part, one.account, one.party, one.is_estimate)
+                found[key] += one.microseconds(basis)
+        amounts.append(+found)
+        begin = cut
+    return amounts

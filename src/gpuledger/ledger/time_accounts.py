@@ -149,16 +149,21 @@ class TimeAccounts:
         return self._now - counter.alive > (0 if is_decided else LONGEST_INTERVAL)
 
     def _expire_waiting(self) -> None:
-        """Export waiting owners as far as known if they left or if their names did not arrive in time."""
+        """Export waiting owners as far as known if their names did not arrive in time.
+
+        An owner may be missing before: time goes to its Allocation until its processes have their names, and
+        after a restart to nobody until both were read.
+        """
         for key, waiting in list(self._waiting.items()):
-            is_gone = self._has_left(key.uuid, waiting)
-            if waiting.amount and (is_gone or self._now - waiting.born >= OWNER_TIMEOUT):
+            if self._now - waiting.born < OWNER_TIMEOUT:
+                continue
+            if waiting.amount:
                 owner = self._best_known.get(key, UNKNOWN)
                 labels = (key.uuid, key.instance, OWNER, *labels_of(owner))
                 unknown = self._counters.open(labels, self._now)
                 unknown.alive = max(unknown.alive, waiting.alive)
                 self._move(waiting, labels)
-            if is_gone:
+            if self._has_left(key.uuid, waiting):
                 del self._waiting[key]
                 self._best_known.pop(key, None)
                 self._counters.drop(waiting)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import gpu, instance
+from gpuledger.ledger.journal import StoredSeries
 from gpuledger.ledger.time.account import OWNER, TimeAccount
 from gpuledger.ledger.time.span import TimeSpan
 from gpuledger.ledger.time.split import Split, Splits
@@ -84,10 +86,40 @@ def test_time_without_a_name_is_unknown_after_30_seconds_and_later_time_the_pods
     assert exporter.values() == {"unknown": 39.0, "ml/A/main": 11.0}
 
 
-def test_time_of_an_owner_that_leaves_without_a_name_is_unknown() -> None:
+def test_time_of_an_owner_that_leaves_without_a_name_is_unknown_after_30_seconds() -> None:
     exporter = Exporter()
-    exporter.play(lambda at: Truth(GPU, [], [Runs(NAMELESS, ends=5)]), range(8))
-    assert exporter.values() == {"unknown": 5.0, "idle": 2.0}
+    exporter.play(Truth(GPU, [], [Runs(NAMELESS, ends=5)]), range(30))
+    assert (exporter.values(), exporter.state.pending) == ({"idle": 24.0}, {"GPU-0": 5_000_000})
+    exporter.play(Truth(GPU, [], []), range(30, 33))
+    assert exporter.values() == {"unknown": 5.0, "idle": 27.0}
+
+
+def test_time_waits_for_a_name_while_the_allocation_has_the_gpu() -> None:
+    """The kubelet's socket answers before the API server, and has no UIDs."""
+    exporter = Exporter(basis="allocation")
+    allocated = [Has(replace(NAMED, pod_uid="", container_id=""), Fraction(1))]
+
+    def truth(at: int) -> Truth:
+        return Truth(GPU, allocated if at >= 3 else [], [Runs(NAMED if at >= 6 else NAMELESS)])
+
+    exporter.play(truth, range(10))
+    assert (exporter.values(), exporter.state.pending) == ({"ml/A/main": 9.0}, {"GPU-0": 0})
+
+
+@pytest.mark.parametrize(("seen_at", "expected"), [(10, "ml/A/main"), (40, "unknown")])
+def test_time_without_a_name_waits_after_a_restart_until_its_owner_is_seen(
+    seen_at: int, expected: str
+) -> None:
+    """The first ticks may have neither process lists nor Allocations: the owner has not left."""
+    exporter = Exporter(retention=100)
+    labels = ("GPU-0", "", "waiting", "uid-A", "c1")
+    waiting = StoredSeries(1, labels, None, age=5.0, lasting=False, amount=7_000_000, measured=7_000_000)
+    exporter.accounts.resume("GPU-0", [waiting], 0, now=0.0)
+    for at in range(seen_at + 3):
+        truth = Truth(GPU, [], [Runs(NAMED, begins=seen_at)])
+        exporter.accounts.post(exporter.books.post(truth.snapshot(at, at - 1)), at)
+    exporter.state = exporter.accounts.state(exporter.books.ledger.watched)
+    assert exporter.values()[expected] >= 7
 
 
 def test_a_new_series_is_0_for_the_hold_and_its_time_pending() -> None:

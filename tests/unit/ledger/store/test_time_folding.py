@@ -194,13 +194,14 @@ def test_time_is_conserved_whatever_happens(
     for name, before in (("partly", middle), ("wholly", node.clock.now_unix + 1e6)):
         copy = folded(node.file, before, folder / f"{name}.db", node.store.limits.zone)
         assert assert_time_is_conserved(copy) == posted
-        assert by_cell(copy, 2**40) == by_cell(node.file, 2**40)
+        cuts = {2**40}
         with closing(History(copy)) as history:
             assert history.gpu_sights == sights
             for quarter in range(int(HOUR) // 900 - 2, history.end_quarter + 3):
                 first, last = history.cuts_around(quarter)
                 assert first <= quarter <= last
-                assert by_cell(copy, first) == by_cell(node.file, first)
+                cuts.add(first)
+        assert by_cell(copy, sorted(cuts)) == by_cell(node.file, sorted(cuts))
 
 
 @pytest.mark.parametrize(("most", "owners"), [(10, 2), (10, 50)], ids=["same splits", "many splits"])

@@ -116,7 +116,7 @@ class Target:
     def close(self) -> None:
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(5)
+        self._thread.join(PATIENCE)
 
 
 @contextmanager

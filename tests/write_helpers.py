@@ -19,7 +19,7 @@ from gpuledger.agent.deliver.settings import DiskQueueLimits, QueueConfig, Recei
 from gpuledger.agent.deliver.state import ReceiverState
 from gpuledger.exposition.remote_write import encode_label_fields, encode_series, encode_value
 from running import PATIENCE
-from write_request import series_of, unpacked
+from write_request import series_of, series_of_version_2, unpacked
 
 NOW = 1_795_000_000.0
 # Sends at once, with almost no backoff.
@@ -51,10 +51,11 @@ def block(target: int, number: int, samples: int = 1, padding: int = 0) -> Block
     return Block(target, payload, samples, moment, moment)
 
 
-def samples_in(payload: bytes) -> list[tuple[int, int]]:
+def samples_in(payload: bytes, version: str = "1.0") -> list[tuple[int, int]]:
     """Return target and number of each sample of a payload."""
     found = []
-    for labels, samples in series_of(payload):
+    series = [one for one, _ in series_of_version_2(payload)] if version == "2.0" else series_of(payload)
+    for labels, samples in series:
         names = dict(labels)
         found += [(int(names["target"]), moment - int(NOW * 1000)) for _, moment in samples]
     return found
@@ -69,8 +70,17 @@ class Post:
     connection: int
 
     @property
+    def version(self) -> str:
+        """The version of remote write, by the headers."""
+        headers = self.headers["content-type"], self.headers["x-prometheus-remote-write-version"]
+        return {
+            ("application/x-protobuf", "0.1.0"): "1.0",
+            ("application/x-protobuf;proto=io.prometheus.write.v2.Request", "2.0.0"): "2.0",
+        }[headers]
+
+    @property
     def samples(self) -> list[tuple[int, int]]:
-        return samples_in(unpacked(self.body))
+        return samples_in(unpacked(self.body), self.version)
 
 
 # Reaction of a scripted receiver to a request: a status line with headers, or a coroutine function.

@@ -18,7 +18,7 @@ from prometheus_client.samples import Sample
 from gpuledger.agent.scrape.line_parser import page_format
 from gpuledger.agent.scrape.page_cache import PageCache
 from gpuledger.agent.scrape.series_labels import SeriesLabeler
-from running import Program, free_port, get, gpuledger, serving, wait_until
+from running import PATIENCE, Program, free_port, get, gpuledger, serving, wait_until
 
 
 def write(file: Path, *addresses: str, key: str = "targetName") -> None:
@@ -143,7 +143,7 @@ def test_a_web_config_protects_the_status_page_with_basic_auth(file: Path, tmp_p
     )
     try:
         port = program.wait_line(r"listening on \S+ port (\d+)")[1]
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE) as client:
             statuses = {
                 path: client.get(path, auth=login).status_code
                 for path, login in (

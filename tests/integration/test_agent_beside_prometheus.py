@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from certificates import Certificates
-from running import Program, free_port, get, victoria_metrics, wait_until
+from running import PATIENCE, Program, free_port, get, victoria_metrics, wait_until
 from scripted_target import OPEN, Answer, scripted
 
 OURS, THEIRS = "gpuledger", "Prometheus"
@@ -216,7 +216,7 @@ class Stored:
         answer = get(
             f"{self._url}/api/v1/export",
             params={"match[]": f'{{agent="{agent}"}}'},
-            timeout=30,
+            timeout=PATIENCE,
         )
         rows: dict[str, list[tuple[int, float | None]]] = defaultdict(list)
         for line in answer.text.splitlines():
@@ -302,7 +302,7 @@ def test_prometheus_and_the_agent_write_the_same_series_and_values(victoria: str
             wait_for_scrapes()
             script.phase = 3
             wait_for_scrapes()
-            settled = time.monotonic() + 20
+            settled = time.monotonic() + PATIENCE
             while set(differences()) - severed() and time.monotonic() < settled:
                 time.sleep(0.2)
             assert {each: both for each, both in differences().items() if each not in severed()} == {}

@@ -28,7 +28,7 @@ from agent_rig import (
     missing,
     wait_for_scrapes,
 )
-from running import free_port
+from running import PATIENCE, free_port
 from scripted_target import Answer, scripted
 from unprivileged import UID, environment, unprivileged_command
 from write_helpers import receiving, until
@@ -125,7 +125,7 @@ def small_disk(place: Path) -> Iterator[tuple[Sequence[str], Path]]:
         yield within, Path(f"/proc/{keeper.pid}/root{place}")
     finally:
         keeper.stdin.close()
-        keeper.wait(20)
+        keeper.wait(PATIENCE)
         keeper.stdout.close()
 
 
@@ -214,7 +214,7 @@ def test_an_unwritable_queue_directory_is_an_error_in_one_line(
     (home / "queue").mkdir()
     (home / "queue").chmod(0o500)
     agents = Agents(home, None, receiver.url, unprivileged_command("agent"), environment(home))
-    assert agents.program.process.wait(60) == 1
+    assert agents.program.process.wait(PATIENCE) == 1
     agents.stop()
     (logged,) = [line for line in agents.program.lines if line.startswith("gpuledger:")]
     assert (

@@ -61,7 +61,7 @@ class Agent:
         self._discovery = discovery
         self._clock = clock
         self._receivers = Receivers(config.receivers, queues, clock)
-        self._pool = ScrapePool(self._receivers.accept, clock, memory)
+        self._pool = ScrapePool(self._receivers.accept, clock, memory, self._receivers.metadata)
         self._configured = clock.unix()
         self.error = ""
 

@@ -166,6 +166,12 @@ _OF_RECEIVERS: Final[tuple[tuple[str, str, Callable[[ReceiverState], float | Non
         lambda state: state.sent_bytes,
     ),
     (
+        "delivered_metadata_total",
+        "Metric families of which the receiver accepted HELP and TYPE, counted at each repetition; remote "
+        "write 1.0.",
+        lambda state: state.sent_metadata,
+    ),
+    (
         "retried_samples_total",
         "Samples of failed requests that are retried, counted at each attempt.",
         lambda state: state.retried_samples,
@@ -179,6 +185,12 @@ _RECEIVER: Final = [
     (declare_family(f"gpuledger_agent_{name}", help_text, ("receiver",), _SENDERS), read)
     for name, help_text, read in _OF_RECEIVERS
 ]
+PROTOCOL = declare_family(
+    "gpuledger_agent_receiver_protocol_info",
+    "1, with the version of remote write that the receiver gets; absent until protocol: auto has found it.",
+    ("receiver", "protocol"),
+    source=_SENDERS,
+)
 DROPPED = declare_family(
     "gpuledger_agent_dropped_samples_total",
     "Queued samples that were lost, by reason.",
@@ -198,7 +210,7 @@ SPECS: Final = (
     *(spec for spec, _ in _GROUP_COUNTERS),
     FAILURES,
     *(spec for spec, _ in _RECEIVER),
-    *(DROPPED, REQUESTS),
+    *(PROTOCOL, DROPPED, REQUESTS),
 )
 
 
@@ -228,6 +240,7 @@ def agent_families(view: AgentView) -> Iterator[Family]:
     )
     for spec, read_state in _RECEIVER:
         yield _family(spec, ((read_state(state), state.name) for state in receivers))
+    yield _family(PROTOCOL, ((1, state.name, state.protocol) for state in receivers if state.protocol))
     yield _family(
         DROPPED,
         ((number, state.name, reason) for state in receivers for reason, number in state.dropped.items()),

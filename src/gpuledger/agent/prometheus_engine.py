@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from gpuledger.agent.config.agent_config import AgentConfig
+from gpuledger.agent.deliver.protocol import VERSION_2
 from gpuledger.agent.deliver.settings import ClientTls, Login, ReceiverSettings, Secret
 from gpuledger.agent.discovery.addresses import RUNNING
 from gpuledger.agent.discovery.meta_labels import (
@@ -102,8 +103,10 @@ def receiver_config(receiver: ReceiverSettings, written: Mapping[str, Any]) -> Y
     if receiver.tls.max_version < 13:
         raise UsageError(f"{receiver.name}: Prometheus 2.42 has no tls_config.max_version; remove it")
     queue = {name: value for name, value in (written.get("queue_config") or {}).items() if name not in _LATER}
+    message = {"protobuf_message": "io.prometheus.write.v2.Request"} if receiver.protocol == VERSION_2 else {}
     return {
         "url": receiver.url,
+        **message,
         **{key: written[key] for key in _SAME if written.get(key) is not None},
         **_without_empty({"headers": _headers(receiver)}),
         **login_config(receiver.login),
@@ -254,7 +257,8 @@ def _scrape_options(endpoint: EndpointSettings) -> Yaml:
     settings, limits = endpoint.settings, endpoint.settings.label_limits
     return {
         "scrape_interval": format_duration(settings.interval),
-        "scrape_timeout": format_duration(settings.timeout),
+        # Prometheus refuses a longer one.
+        "scrape_timeout": format_duration(min(settings.timeout, settings.interval)),
         "scheme": endpoint.scheme,
         "metrics_path": endpoint.path,
         **_without_empty({"params": {key: list(values) for key, values in endpoint.params.items()}}),

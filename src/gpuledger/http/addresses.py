@@ -19,6 +19,8 @@ _EXPECTED = "expected an address such as :9400, 127.0.0.1:9400 or [::1]:9400"
 # Errors of a kernel without IPv6, or with IPv6 disabled, for an IPv6 address.
 _NO_SUCH_FAMILY = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 
+_ALL_INTERFACES = ("", "::", "0.0.0.0")
+
 # Connections that may wait to be accepted: many scrapers can connect in the same second. The kernel caps it.
 BACKLOG = 256
 
@@ -32,6 +34,11 @@ class Address:
 
     def __str__(self) -> str:
         return join_host_port(self.host, self.port)
+
+    @property
+    def means_all(self) -> bool:
+        """Whether it is all interfaces, of one IP version or both."""
+        return self.host in _ALL_INTERFACES
 
 
 def parse_address(written: str) -> Address:
@@ -75,7 +82,7 @@ def with_bound_port(address: Address, listening: socket.socket) -> Address:
 def bound_address(listening: socket.socket) -> Address:
     """The address of a socket that listens on TCP."""
     host, port = listening.getsockname()[:2]
-    return Address("" if host in ("::", "0.0.0.0") else host, port)
+    return Address("" if host in _ALL_INTERFACES else host, port)
 
 
 # sd_listen_fds(3): the first file descriptor that systemd passes.

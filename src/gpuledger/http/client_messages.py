@@ -60,7 +60,9 @@ def encode_request(method: str, target: str, headers: Iterable[tuple[str, str]],
 
 @dataclass(slots=True)
 class HttpResponse:
-    """Status, headers (lower-case names; the last value of a name wins) and body, still encoded."""
+    """Status, headers and body, still encoded. Headers have lower-case names; the last value of a name wins,
+    but all values of `warning` are joined.
+    """
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
@@ -196,7 +198,10 @@ class ResponseParser:
         for header in fields:
             name, colon, value = header.partition(b":")
             if colon:
-                response.headers[name.decode("latin-1").lower()] = value.strip().decode("latin-1")
+                key, text = name.decode("latin-1").lower(), value.strip().decode("latin-1")
+                if key == "warning" and key in response.headers:
+                    text = f"{response.headers[key]}, {text}"
+                response.headers[key] = text
         self.response = response
         connection = response.headers.get("connection", "").lower()
         self.keep_alive = "close" not in connection and (match["minor"] == b"1" or "keep-alive" in connection)

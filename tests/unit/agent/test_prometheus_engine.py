@@ -54,6 +54,21 @@ def test_receivers_are_printed_as_written_without_our_queue_section(tmp_path: Pa
     assert printed(tmp_path, POD)["remote_write"] == [{"url": "http://store/write"}]
 
 
+@pytest.mark.parametrize(
+    ("protocol", "message"), [("auto", None), ("1.0", None), ("2.0", "io.prometheus.write.v2.Request")]
+)
+def test_the_protocol_is_a_protobuf_message(protocol: str, message: str | None, tmp_path: Path) -> None:
+    (found,) = printed(tmp_path, POD, receiver={**RECEIVER, "protocol": protocol})["remote_write"]
+    assert found.get("protobuf_message") == message
+    assert "protocol" not in found
+
+
+def test_a_timeout_is_at_most_the_interval_that_prometheus_allows(tmp_path: Path) -> None:
+    endpoint = {"port": "metrics", "interval": "5s", "timeout": "1m", "adaptiveTimeout": {}}
+    (job,) = printed(tmp_path, {**POD, "endpoints": [endpoint]})["scrape_configs"]
+    assert (job["scrape_interval"], job["scrape_timeout"]) == ("5s", "5s")
+
+
 def test_a_receiver_is_printed_in_prometheus_format(tmp_path: Path) -> None:
     receiver = {
         "url": "https://store/write",

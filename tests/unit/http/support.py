@@ -15,6 +15,7 @@ from gpuledger.http.server import HttpServer
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.snapshot import Snapshot, SourceInfo
+from running import PATIENCE
 
 LOCAL = Address("127.0.0.1", 0)
 SOURCE = SourceInfo("nvml")
@@ -77,7 +78,7 @@ def serve(
         server = HttpServer(pairs, limits or HttpLimits(), grace, protocol_factory)
         await server.start()
         try:
-            return await asyncio.wait_for(scenario(server), 30)
+            return await asyncio.wait_for(scenario(server), PATIENCE)
         finally:
             await server.stop()
 

@@ -9,6 +9,7 @@ import pytest
 from gpuledger.http import addresses
 from gpuledger.http.addresses import Address, open_listening_sockets, parse_address, with_bound_port
 from gpuledger.model.errors import GpuledgerError
+from running import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -70,7 +71,7 @@ def opened():
 
 
 def reaches(host, listening):
-    with socket.create_connection((host, listening.getsockname()[1]), timeout=5):
+    with socket.create_connection((host, listening.getsockname()[1]), timeout=PATIENCE):
         return True
 
 

@@ -19,6 +19,7 @@ from gpuledger.http.client_messages import (
     encode_request,
     request_target,
 )
+from running import PATIENCE
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 GET = encode_request("GET", "/", [("Host", "h")])
@@ -153,7 +154,7 @@ def test_a_connection_is_closed_after_its_tls_has_ended(monkeypatch: pytest.Monk
     async def test() -> None:
         async with serving([OK]) as server:
             await HttpClient("127.0.0.1", server.port).exchange(GET)
-            await asyncio.wait_for(asyncio.gather(*server.tasks), 5)
+            await asyncio.wait_for(asyncio.gather(*server.tasks), PATIENCE)
 
     run(test)
 

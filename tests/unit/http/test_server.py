@@ -14,6 +14,7 @@ from gpuledger.http.routes import Routes
 from gpuledger.http.server import HttpServer
 from gpuledger.model.errors import GpuledgerError, UsageError
 from gpuledger.outputs.metrics_pages import MetricsPages
+from running import PATIENCE
 from unit.http.support import BIG, GET_HELLO, LOCAL, Client, FakeDialect, a_page, serve, some_routes, until
 
 
@@ -143,7 +144,7 @@ def test_fifty_concurrent_clients_get_the_page():
     async def scenario(server):
         address = f"http://{server.addresses[0]}"
         limits = httpx.Limits(max_connections=50)
-        async with httpx.AsyncClient(limits=limits, timeout=20) as client:
+        async with httpx.AsyncClient(limits=limits, timeout=PATIENCE) as client:
             answers = await asyncio.gather(*(client.get(f"{address}/page") for _ in range(150)))
             return {(answer.status_code, answer.text) for answer in answers}, server.connections
 

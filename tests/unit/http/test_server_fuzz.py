@@ -16,6 +16,7 @@ from gpuledger.http.connection import ClientConnection
 from gpuledger.http.routes import Routes, text_response
 from gpuledger.http.web_config.security import WebSecurity
 from raw_http import answers_in, corpus, raw_server, received_from
+from running import PATIENCE
 from unit.http.web_config.support import TLS, certificates, client_hello, issued
 
 __all__ = ["certificates", "issued"]
@@ -35,7 +36,7 @@ class OtherClient:
     """Another client on one connection, with secret requests."""
 
     def __init__(self, port):
-        self._socket = socket.create_connection(("127.0.0.1", port), 30)
+        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
         self.secret = b""
 
     def ask(self):

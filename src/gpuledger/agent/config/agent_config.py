@@ -73,9 +73,12 @@ def route_receivers(
 
 def _external_labels(node: YamlNode) -> tuple[tuple[str, str], ...]:
     found = {}
+    errors: list[UsageError] = []
     for name, value in node.items():
-        if not LABEL_NAME.fullmatch(name):
-            raise value.error("is not a valid label name")
-        if value.text():
-            found[name] = value.text()
+        with collect_errors(errors):
+            if not LABEL_NAME.fullmatch(name):
+                raise value.error("is not a valid label name")
+            if value.text():
+                found[name] = value.text()
+    raise_errors(errors)
     return tuple(sorted(found.items()))

@@ -12,11 +12,11 @@ from gpuledger.agent.discovery.selection import POD_MONITOR, SERVICE_MONITOR, En
 from gpuledger.agent.relabel.rule_parser import read_relabel_rules
 from gpuledger.agent.relabel.rules import RelabelRules
 from gpuledger.agent.scrape.series_labels import LabelLimits
-from gpuledger.agent.scrape.settings import AHEAD_LIMIT, BODY_LIMIT, ScrapeSettings, Target
+from gpuledger.agent.scrape.settings import AHEAD_LIMIT, BODY_LIMIT, AdaptiveTimeout, ScrapeSettings, Target
 from gpuledger.host.yaml_nodes import YamlNode
 from gpuledger.kubernetes.objects import LabelExpression, LabelSelector, NamespaceSelector
 from gpuledger.model.errors import UsageError, collect_errors, raise_errors, unknown_name_error
-from gpuledger.model.settings import binary_size, boolean, choice, duration, integer
+from gpuledger.model.settings import binary_size, boolean, choice, duration, integer, number
 
 T = TypeVar("T")
 
@@ -106,7 +106,8 @@ _TARGET_KEYS: Final = (
     *("relabelConfigs", "metricRelabelConfigs", "endpoints"),
 )
 _ENDPOINT_KEYS: Final = (
-    *("port", "address", "path", "interval", "timeout", "scheme", "params", "addNodeLabel"),
+    *("port", "address", "path", "interval", "timeout", "adaptiveTimeout", "scheme", "params"),
+    "addNodeLabel",
     *("tlsConfig", "basicAuth", "authorization", "credentialsOverHttp", "followRedirects"),
     *("honorLabels", "honorTimestamps", "timestampAheadLimit", "metricRelabelConfigs"),
     *("bodySizeLimit", "sampleLimit", "labelLimit", "labelNameLengthLimit", "labelValueLengthLimit"),
@@ -301,13 +302,12 @@ def _endpoint(keys: Mapping[str, YamlNode], common: _Common, rules: RelabelRules
     login = common.access.login(keys["basicAuth"], keys["authorization"])
     interval = keys["interval"].parse(_interval, common.interval)
     timeout = keys["timeout"].parse(_interval, min(_DEFAULT_TIMEOUT, interval))
-    if timeout > interval:
-        raise keys["timeout"].error(f"is longer than the interval of {interval:g} s")
     encrypted = keys["port"].text() == "https" or not keys["tlsConfig"].absent
     scheme = keys["scheme"].parse(choice("http", "https"), "https" if encrypted else "http")
     settings = ScrapeSettings(
         interval=interval,
         timeout=timeout,
+        adaptive_timeout=_adaptive_timeout(keys["adaptiveTimeout"]),
         honor_labels=_honor(keys["honorLabels"]),
         honor_timestamps=keys["honorTimestamps"].parse(boolean, True),
         ahead_limit=keys["timestampAheadLimit"].parse(_ahead_limit, AHEAD_LIMIT),
@@ -333,6 +333,16 @@ def _endpoint(keys: Mapping[str, YamlNode], common: _Common, rules: RelabelRules
     path, params = keys["path"].parse(_path, common.path), _params(keys["params"])
     add_node_label = keys["addNodeLabel"].parse(boolean, False)
     return EndpointSettings(keys["port"].text(), scheme, path, params, settings, add_node_label)
+
+
+def _adaptive_timeout(node: YamlNode) -> AdaptiveTimeout | None:
+    """Parse `adaptiveTimeout`, which is on if it is written, as in document 002."""
+    keys = node.section(("enabled", "failureThreshold", "multiplier"))
+    usual = AdaptiveTimeout()
+    threshold = keys["failureThreshold"].parse(integer(1, 1000), usual.failure_threshold)
+    multiplier = keys["multiplier"].parse(number(1.0, 1000.0), usual.multiplier)
+    enabled = keys["enabled"].parse(boolean, not node.absent)
+    return AdaptiveTimeout(threshold, multiplier) if enabled else None
 
 
 def _check_discovered(keys: Mapping[str, YamlNode]) -> None:

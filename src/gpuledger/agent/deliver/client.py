@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -11,6 +12,14 @@ from urllib.parse import urlsplit
 
 from gpuledger import __version__
 from gpuledger.agent.deliver.credentials import ReloadedCredentials
+from gpuledger.agent.deliver.protocol import (
+    VERSION_1,
+    VERSION_HEADERS,
+    WriteAnswer,
+    WriteProtocol,
+    unwritten_samples,
+)
+from gpuledger.agent.deliver.requests import WriteRequest
 from gpuledger.agent.deliver.settings import ReceiverSettings
 from gpuledger.http.async_client import HttpClient
 from gpuledger.http.client_messages import (
@@ -31,17 +40,19 @@ _READ: Final = 64 << 10
 _LONGEST: Final = 200
 _FIXED_HEADERS: Final = (
     ("User-Agent", f"gpuledger/{__version__}"),
-    ("Content-Type", "application/x-protobuf"),
     ("Content-Encoding", "snappy"),
-    ("X-Prometheus-Remote-Write-Version", "0.1.0"),
 )
 
 
-class RemoteWriteClient:
-    """Sends write requests to one receiver."""
+_LOG = logging.getLogger(__name__)
 
-    def __init__(self, settings: ReceiverSettings, clock: Clock) -> None:
+
+class RemoteWriteClient:
+    """Sends write requests to one receiver, in the version that `protocol` chooses."""
+
+    def __init__(self, settings: ReceiverSettings, clock: Clock, protocol: WriteProtocol) -> None:
         self._settings = settings
+        self._protocol = protocol
         self._parts = urlsplit(settings.url)
         encrypted = self._parts.scheme == "https"
         self._access = ReloadedCredentials(
@@ -57,13 +68,47 @@ class RemoteWriteClient:
         text = " ".join(body[:_SHOWN].decode("utf-8", "replace").split())
         return clean_name(self._access.redact(text), _LONGEST)
 
-    async def post_write_request(self, body: bytes) -> HttpResponse:
-        """Send one write request. Raises HttpRequestFailed, also on timeout."""
+    def describe(self, response: HttpResponse) -> str:
+        """Return an unsuccessful response as one short line."""
+        text = f"the receiver returned HTTP status {response.status}"
+        if 300 <= response.status < 400 and response.headers.get("location"):
+            return f"{text}; redirects are not followed, set the URL to the redirect's target"
+        body = self.summarize_body(response.body)
+        return f"{text}: {body}" if body else text
+
+    async def send(self, request: WriteRequest) -> WriteAnswer:
+        """Send a request in the version that the receiver understands.
+
+        Raises HttpRequestFailed, also if it understands only 1.0 and 2.0 is configured.
+        """
+        version = self._protocol.version
+        body = request.encode(version)
+        response = await self.post_write_request(body, version)
+        if version == VERSION_1 or (understood := self._protocol.judge(response)):
+            return WriteAnswer(response, len(body), unwritten_samples(response, request.samples, version))
+        reason = self.describe(response)
+        if understood is False and not self._protocol.fall_back():
+            raise HttpRequestFailed(
+                f"{reason}; it does not understand remote write 2.0, set protocol: auto", "protocol"
+            )
+        body = request.encode(VERSION_1)
+        response = await self.post_write_request(body, VERSION_1)
+        if understood is None and response.status < 300:
+            self._protocol.fall_back()
+        if self._protocol.version == VERSION_1:
+            name = self._settings.name
+            _LOG.info(
+                "remote write to %s: using 1.0, because a request of 2.0 had no effect (%s)", name, reason
+            )
+        return WriteAnswer(response, len(body), unwritten_samples(response, request.samples, VERSION_1))
+
+    async def post_write_request(self, body: bytes, version: str = VERSION_1) -> HttpResponse:
+        """Send one write request of a version. Raises HttpRequestFailed, also on timeout."""
         try:
             async with asyncio.timeout(self._settings.remote_timeout):
                 client = self._current_client()
-                request = encode_request("POST", self._target, (*self._fixed, *self._access.headers), body)
-                return await client.exchange(request)
+                headers = (*self._fixed, *VERSION_HEADERS[version], *self._access.headers)
+                return await client.exchange(encode_request("POST", self._target, headers, body))
         except TimeoutError:
             raise HttpRequestFailed(
                 f"no response within the remote_timeout of {self._settings.remote_timeout:g} s", "timeout"

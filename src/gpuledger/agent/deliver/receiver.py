@@ -1,28 +1,82 @@
-"""One receiver: its queue, its sender, and their maintenance every second."""
+"""One receiver: its queue, its sender, its metadata, and their maintenance every second."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from gpuledger.agent.deliver.client import desired_shards
+import cramjam
+
+from gpuledger.agent.deliver.client import RemoteWriteClient, desired_shards
+from gpuledger.agent.deliver.metadata import MetadataStore
+from gpuledger.agent.deliver.protocol import VERSION_1, WriteProtocol
 from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
 from gpuledger.agent.deliver.records import Record
 from gpuledger.agent.deliver.refused_series import RefusedSeries
 from gpuledger.agent.deliver.sender import Sender, Sleep
-from gpuledger.agent.deliver.settings import ReceiverSettings
+from gpuledger.agent.deliver.settings import MetadataConfig, ReceiverSettings
 from gpuledger.agent.deliver.state import STOPPED, ReceiverCounts, ReceiverState, ThrottledLog
+from gpuledger.exposition.remote_write import FamilyMetadata, encode_metadata
+from gpuledger.http.client_messages import HttpRequestFailed
 from gpuledger.http.hosts import is_loopback
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.source import Clock
 
 _MAINTENANCE_SECONDS: Final = 1.0
 _RESIZE_SECONDS: Final = 10.0
+
+
+class MetadataSender:
+    """Sends all metadata to one receiver from time to time, in 1.0 requests without samples.
+
+    They are not queued: the next ones repeat them.
+    """
+
+    def __init__(
+        self, store: MetadataStore, clock: Clock, counts: ReceiverCounts, throttled_log: ThrottledLog
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._counts = counts
+        self._throttled_log = throttled_log
+        self._due = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    def start_if_due(self, config: MetadataConfig, client: RemoteWriteClient) -> None:
+        """Start sending in a task, if there is metadata and the interval is over."""
+        if not config.send or self._clock.elapsed() < self._due or (self._task and not self._task.done()):
+            return
+        if families := self._store.families():
+            self._due = self._clock.elapsed() + config.send_interval
+            self._task = asyncio.create_task(self._send(families, config.max_samples_per_send, client))
+
+    def stop(self) -> None:
+        """Stop sending."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _send(self, families: Sequence[FamilyMetadata], most: int, client: RemoteWriteClient) -> None:
+        for start in range(0, len(families), most):
+            part = families[start : start + most]
+            body = bytes(cramjam.snappy.compress_raw(b"".join(map(encode_metadata, part))))
+            try:
+                response = await client.post_write_request(body)
+            except HttpRequestFailed as error:
+                self._throttled_log.warn("metadata", f"HELP and TYPE were not sent: {error}")
+                return
+            if response.status >= 300:
+                self._throttled_log.warn(
+                    "metadata",
+                    f"HELP and TYPE were not accepted: {client.describe(response)}; to send none, set "
+                    "metadata_config: {send: false}",
+                )
+                return
+            self._counts.sent_metadata += len(part)
 
 
 class Receiver:
@@ -35,7 +89,9 @@ class Receiver:
         clock: Clock,
         chance: Callable[[], float],
         sleep: Sleep,
+        metadata: MetadataStore | None = None,
     ) -> None:
+        metadata = metadata or MetadataStore()
         self.settings = settings
         self._clock = clock
         self._sleep = sleep
@@ -63,8 +119,11 @@ class Receiver:
             throttled_log=self._throttled_log,
             chance=chance,
             sleep=sleep,
+            metadata=metadata,
         )
-        self._sender = self._create_sender(settings, refused=self._refused)
+        self._protocol = WriteProtocol(settings.protocol)
+        self._sender = self._create_sender(settings, refused=self._refused, protocol=self._protocol)
+        self._metadata = MetadataSender(metadata, clock, self._counts, self._throttled_log)
         self._maintenance: asyncio.Task[None] | None = None
         # Only one sender at a time reads the queue.
         self._changing = asyncio.Lock()
@@ -92,6 +151,8 @@ class Receiver:
             return
         async with self._changing:
             await self._sender.stop()
+            # Also of what was started meanwhile: its client is closed.
+            self._metadata.stop()
             self.settings = settings
             self._queue.apply(settings.queue)
             taken = self._sender.in_flight
@@ -99,7 +160,8 @@ class Receiver:
             shards = min(max(self._sender.shards, config.min_shards), config.max_shards)
             # Another URL or limit may accept what was refused.
             self._refused = RefusedSeries(self._clock)
-            self._sender = self._create_sender(settings, refused=self._refused)
+            self._protocol = WriteProtocol(settings.protocol)
+            self._sender = self._create_sender(settings, refused=self._refused, protocol=self._protocol)
             self._sender.start(shards, taken)
 
     async def stop(self, drain_seconds: float) -> None:
@@ -107,6 +169,7 @@ class Receiver:
         if self._maintenance is not None:
             self._maintenance.cancel()
             await asyncio.gather(self._maintenance, return_exceptions=True)
+        self._metadata.stop()
         await self._sender.stop(drain_seconds)
         self._queue.close(self._unwritten_records())
 
@@ -132,6 +195,7 @@ class Receiver:
             torn_tails=queue.segments.torn_tails,
             dropped=dict(queue.dropped),
             refused_series=self._refused.count,
+            protocol=self._protocol.version if self._protocol.known else "",
             **deepcopy(vars(self._counts)),
         )
 
@@ -156,6 +220,8 @@ class Receiver:
                 self._queue.run_maintenance()
                 self._refused.forget_ended()
                 self._sender.fill_shards()
+                if self._protocol.version == VERSION_1:
+                    self._metadata.start_if_due(self.settings.metadata, self._sender.client)
                 await self._sync()
                 await self._resize()
             except Exception as error:  # noqa: BLE001  (out of memory or a defect: retry in a second)

@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from gpuledger.agent.deliver.metadata import MetadataStore
 from gpuledger.agent.deliver.receiver import Receiver
 from gpuledger.agent.deliver.records import Block, compress_block, split_block
 from gpuledger.agent.deliver.sender import Sleep
@@ -90,7 +91,7 @@ _LOG = logging.getLogger(__name__)
 class Receivers:
     """All receivers. Used on the event loop's thread only.
 
-    `chance` returns numbers from 0 to 1; `sleep` waits for seconds.
+    `chance` returns numbers from 0 to 1; `sleep` waits for seconds. `metadata` is that of the targets.
     """
 
     def __init__(
@@ -100,7 +101,9 @@ class Receivers:
         clock: Clock,
         chance: Callable[[], float] = random.random,
         sleep: Sleep = asyncio.sleep,
+        metadata: MetadataStore | None = None,
     ) -> None:
+        self.metadata = MetadataStore() if metadata is None else metadata
         self._settings = tuple(settings)
         self._directory = directory
         self._clock = clock
@@ -175,7 +178,7 @@ class Receivers:
         try:
             for one in settings:
                 folder = receiver_folder(self._directory, one.name)
-                opened.append(Receiver(one, folder, self._clock, self._chance, self._sleep))
+                opened.append(Receiver(one, folder, self._clock, self._chance, self._sleep, self.metadata))
         except GpuledgerError:
             for receiver in opened:
                 receiver.close()

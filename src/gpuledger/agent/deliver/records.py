@@ -101,13 +101,13 @@ def read_series(payload: bytes) -> Iterator[tuple[bytes, bytes, int]]:
     """Return each series of a WriteRequest: the whole field, its encoded labels, its number of samples."""
     start = 0
     while start < len(payload):
-        end = _after_field(payload, start)
-        first = at = _content(payload, start)
+        end = after_field(payload, start)
+        first = at = content_offset(payload, start)
         while at < end and payload[at : at + 1] == _LABELS_TAG:
-            at = _after_field(payload, at)
+            at = after_field(payload, at)
         labels, samples = payload[first:at], 0
         while at < end:
-            at, samples = _after_field(payload, at), samples + 1
+            at, samples = after_field(payload, at), samples + 1
         yield payload[start:end], labels, samples
         start = end
 
@@ -116,10 +116,10 @@ def decode_labels(labels: bytes) -> dict[str, str]:
     """Return encoded labels as names and values."""
     found, at = {}, 0
     while at < len(labels):
-        end = _after_field(labels, at)
-        pair = labels[_content(labels, at) : end]
-        middle = _after_field(pair, 0)
-        found[pair[_content(pair, 0) : middle].decode()] = pair[_content(pair, middle) :].decode()
+        end = after_field(labels, at)
+        pair = labels[content_offset(labels, at) : end]
+        middle = after_field(pair, 0)
+        found[pair[content_offset(pair, 0) : middle].decode()] = pair[content_offset(pair, middle) :].decode()
         at = end
     return found
 
@@ -171,7 +171,7 @@ def split_block(block: Block, most: int) -> Iterator[Block]:
     payload = block.payload
     start, at, fields, left = 0, 0, 0, block.samples
     while at < len(payload):
-        at = _after_field(payload, at)
+        at = after_field(payload, at)
         fields += 1
         if fields == most and at < len(payload):
             samples = min(fields, left)
@@ -184,7 +184,7 @@ def split_block(block: Block, most: int) -> Iterator[Block]:
 _LABELS_TAG: Final = b"\x0a"
 
 
-def _content(payload: bytes, at: int) -> int:
+def content_offset(payload: bytes, at: int) -> int:
     """Return the offset of the content of the length-delimited field that begins at `at`."""
     at += 1
     while payload[at] > 127:
@@ -192,7 +192,7 @@ def _content(payload: bytes, at: int) -> int:
     return at + 1
 
 
-def _after_field(payload: bytes, at: int) -> int:
+def after_field(payload: bytes, at: int) -> int:
     """Return the offset after the length-delimited field that begins at `at`."""
     length = shift = 0
     at += 1

@@ -136,23 +136,36 @@ class RefusalSearch:
         """Return a part that could not be sent; it is the next one again."""
         self._parts.append(list(part))
 
-    def accept(self, part: Sequence[SeriesSample]) -> None:
-        """Continue after the receiver accepted a part."""
+    def accept(self, part: Sequence[SeriesSample], unwritten: int = 0) -> None:
+        """Continue after the receiver accepted a part, but for this number of samples."""
         self.accepted = True
         for sample in part:
             self._series.remove(sample)
+        self._lose(part, unwritten)
 
-    def refuse(self, part: Sequence[SeriesSample], *, divisible: bool) -> None:
-        """Continue after the receiver refused a part; `divisible`: some of its samples may be the cause."""
+    def refuse(self, part: Sequence[SeriesSample], *, divisible: bool, unwritten: int | None = None) -> None:
+        """Continue after the receiver refused a part; `divisible`: some of its samples may be the cause.
+
+        `unwritten`: samples that it did not write; None: all.
+        """
+        samples = sum(sample.samples for sample in part)
+        unwritten = samples if unwritten is None else unwritten
+        self.accepted |= unwritten < samples
         hopeless = not self.accepted and len(self.refused) >= _HOPELESS
         if len(part) > 1 and divisible and not hopeless and self._requests < _MOST_REQUESTS:
             middle = len(part) // 2
             self._parts += [list(part[middle:]), list(part[:middle])]
             return
-        for sample in part:
-            self.lost[sample.item.serial] += sample.samples
+        self._lose(part, unwritten)
         if len(part) == 1:
             self.refused += part
+
+    def _lose(self, part: Sequence[SeriesSample], unwritten: int) -> None:
+        """Count this number of samples as lost: the last ones, if it is not known which."""
+        for sample in reversed(part):
+            missing = min(unwritten, sample.samples)
+            self.lost[sample.item.serial] += missing
+            unwritten -= missing
 
     def finish(self) -> bool:
         """Remember the refused series; return whether one of them is new."""

@@ -10,10 +10,12 @@ from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from gpuledger.agent.deliver.credentials import check_header_value
+from gpuledger.agent.deliver.protocol import PROTOCOLS, VERSION_1, VERSION_2
 from gpuledger.agent.deliver.settings import (
     ClientTls,
     DiskQueueLimits,
     Login,
+    MetadataConfig,
     QueueConfig,
     ReceiverSettings,
     Secret,
@@ -27,7 +29,7 @@ from gpuledger.model.settings import binary_size, boolean, choice, duration, int
 _KEYS: Final = (
     *("url", "name", "remote_timeout", "headers", "http_headers", "write_relabel_configs"),
     *("basic_auth", "authorization", "bearer_token", "bearer_token_file", "tls_config"),
-    *("queue_config", "metadata_config", "queue"),
+    *("queue_config", "metadata_config", "queue", "protocol"),
     *("send_exemplars", "send_native_histograms", "protobuf_message", "round_robin_dns"),
     *("follow_redirects", "enable_http2"),
     *("proxy_url", "no_proxy", "proxy_from_environment", "proxy_connect_header"),
@@ -81,6 +83,13 @@ _QUEUE: Final[dict[str, Callable[[object], Any]]] = {
     "memory_bytes": binary_size,
     "sync_interval": duration(),
 }
+_METADATA: Final[dict[str, Callable[[object], Any]]] = {
+    "send": boolean,
+    "send_interval": duration(lowest=1.0),
+    "max_samples_per_send": _COUNT,
+}
+# Values of Prometheus's key protobuf_message, and the same as a protocol.
+_MESSAGES: Final = {"prometheus.WriteRequest": VERSION_1, "io.prometheus.write.v2.Request": VERSION_2}
 
 
 def read_receivers(node: YamlNode, folder: Path) -> tuple[ReceiverSettings, ...]:
@@ -111,9 +120,7 @@ def _parse_receiver(node: YamlNode, folder: Path) -> ReceiverSettings:
     for key, why in _NOT_TRUE.items():
         if keys[key].parse(boolean, False):
             raise keys[key].error(f"true is not supported: {why}")
-    keys["protobuf_message"].parse(choice("prometheus.WriteRequest"), "")
     keys["enable_http2"].parse(boolean, True)
-    _check_metadata(keys["metadata_config"])
     url, login = _url(keys["url"])
     queue_config, age = _queue_config(keys["queue_config"])
     queue = DiskQueueLimits(**_parse_fields(keys["queue"].section(_QUEUE), _QUEUE, DiskQueueLimits()))
@@ -126,8 +133,22 @@ def _parse_receiver(node: YamlNode, folder: Path) -> ReceiverSettings:
         tls=_tls(keys["tls_config"], folder),
         queue_config=queue_config,
         queue=replace(queue, max_age=min(queue.max_age, age or queue.max_age)),
+        protocol=_protocol(keys),
+        metadata=MetadataConfig(
+            **_parse_fields(keys["metadata_config"].section(_METADATA), _METADATA, MetadataConfig())
+        ),
         write_relabel=None if keys["write_relabel_configs"].absent else keys["write_relabel_configs"],
     )
+
+
+def _protocol(keys: Mapping[str, YamlNode]) -> str:
+    """Return the protocol, which Prometheus's `protobuf_message` sets as well."""
+    node, message = keys["protocol"], keys["protobuf_message"]
+    found = _MESSAGES.get(message.parse(choice(*_MESSAGES), ""), VERSION_1)
+    protocol = node.parse(choice(*PROTOCOLS), found)
+    if protocol != found and not message.absent:
+        raise node.error("contradicts protobuf_message; set only one of them")
+    return protocol
 
 
 def _is_false(node: YamlNode) -> bool:
@@ -242,11 +263,3 @@ def _queue_config(node: YamlNode) -> tuple[QueueConfig, float]:
                 raise keys[high].error(f"is below {low}")
             found[high] = found[low]
     return QueueConfig(**found), keys["sample_age_limit"].parse(duration(), 0.0)
-
-
-def _check_metadata(node: YamlNode) -> None:
-    """Validate and ignore: metadata (HELP, TYPE) is not sent, and no receiver requires it."""
-    keys = node.section(("send", "send_interval", "max_samples_per_send"))
-    keys["send"].parse(boolean, True)
-    keys["send_interval"].parse(duration(lowest=1.0), 60.0)
-    keys["max_samples_per_send"].parse(integer(1, 1_000_000), 1)

@@ -9,18 +9,19 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
-import cramjam
-
 from gpuledger.agent.deliver import state
 from gpuledger.agent.deliver.client import RemoteWriteClient, backoff_delay, must_retry, parse_retry_after
+from gpuledger.agent.deliver.metadata import MetadataStore
+from gpuledger.agent.deliver.protocol import WriteAnswer, WriteProtocol
 from gpuledger.agent.deliver.queue import QueuedRecord, ReceiverQueue
-from gpuledger.agent.deliver.records import decode_labels, join_records
+from gpuledger.agent.deliver.records import decode_labels
 from gpuledger.agent.deliver.refused_series import (
     LEFT_OUT_SECONDS,
     RefusalSearch,
     RefusedSeries,
     SeriesSample,
 )
+from gpuledger.agent.deliver.requests import RecordsRequest, SeriesRequest, WriteRequest
 from gpuledger.agent.deliver.settings import ReceiverSettings
 from gpuledger.agent.deliver.shard_queue import ShardQueue
 from gpuledger.agent.deliver.state import ReceiverCounts, ThrottledLog
@@ -51,6 +52,8 @@ class Sender:
         chance: Callable[[], float],
         sleep: Sleep,
         refused: RefusedSeries,
+        protocol: WriteProtocol | None = None,
+        metadata: MetadataStore | None = None,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -60,7 +63,8 @@ class Sender:
         self._chance = chance
         self._sleep = sleep
         self._refused = refused
-        self._client = RemoteWriteClient(settings, clock)
+        self._metadata = metadata or MetadataStore()
+        self.client = RemoteWriteClient(settings, clock, protocol or WriteProtocol(settings.protocol))
         config = settings.queue_config
         self._most = config.max_samples_per_send
         self._room = max(config.capacity, 2 * self._most)
@@ -126,7 +130,7 @@ class Sender:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        self._client.close()
+        self.client.close()
 
     async def resize(self, shards: int) -> None:
         """Change the number of shards after the current requests end. Cancelled, it keeps the old number."""
@@ -174,84 +178,86 @@ class Sender:
             if any(map(self._refused.concerns, part)):
                 await self._deliver_by_series(shard, part)
                 return
-            body = join_records([item.record for item in part])
-            response = await self._send(body, sum(item.record.samples for item in part))
-            if response is None:
+            request = RecordsRequest([item.record for item in part], self._metadata)
+            answer = await self._send(request)
+            if answer is None:
                 await self._back_off(shard)
                 continue
             shard.failures = 0
-            if response.status in _SPLIT_STATUSES:
-                await self._deliver_by_series(shard, part, response)
-            elif response.status < 300:
+            if answer.status in _SPLIT_STATUSES:
+                await self._deliver_by_series(shard, part, answer)
+            elif answer.status < 300:
                 self._counts.refusing = False
-                self._finish(shard, part, Counter())
+                self._finish(shard, part, _spread(part, answer.unwritten))
             else:
                 self._counts.refusing = True
-                self._drop_rejected(shard, part, response)
+                self._drop_rejected(shard, part, answer.response)
             return
 
     async def _deliver_by_series(
-        self, shard: ShardQueue, items: Sequence[QueuedRecord], response: HttpResponse | None = None
+        self, shard: ShardQueue, items: Sequence[QueuedRecord], answer: WriteAnswer | None = None
     ) -> None:
-        """Deliver all samples but those of refused series. `response`: the refusal of all in one request.
+        """Deliver all samples but those of refused series. `answer`: the refusal of all in one request.
 
         Ends without a result if a record must not be sent any more.
         """
         search = RefusalSearch(items, self._refused)
-        refusal = response
+        refusal = answer
         while part := search.next_part():
-            if response is None:
-                response = await self._send_series(part)
-            if response is None:
+            if answer is None:
+                answer = await self._send(SeriesRequest(part, self._metadata))
+            if answer is None:
                 await self._back_off(shard)
                 if any(map(self._queue.drop_reason, items)):
                     return
                 search.retry(part)
                 continue
             shard.failures = 0
-            if response.status < 300:
-                search.accept(part)
+            if answer.status < 300:
+                search.accept(part, answer.unwritten)
             else:
-                refusal = response
-                search.refuse(part, divisible=response.status in _SPLIT_STATUSES)
-            response = None
+                refusal = answer
+                divisible = answer.status in _SPLIT_STATUSES
+                search.refuse(part, divisible=divisible, unwritten=answer.unwritten)
+            answer = None
         is_news = search.finish()
         if refusal is not None:
-            self._log_refusal(refusal, search.refused)
+            self._log_refusal(refusal.response, search.refused)
         if search.accepted:
             self._counts.refusing = False
         elif is_news:
             self._counts.refusing = True
         self._finish(shard, items, search.lost)
 
-    async def _send_series(self, part: Sequence[SeriesSample]) -> HttpResponse | None:
-        payload = b"".join(sample.field for sample in part)
-        return await self._send(
-            bytes(cramjam.snappy.compress_raw(payload)), sum(sample.samples for sample in part)
-        )
-
-    async def _send(self, body: bytes, samples: int) -> HttpResponse | None:
+    async def _send(self, request: WriteRequest) -> WriteAnswer | None:
         """Send once. Returns a final response (delivered or rejected), or None if it must be retried."""
         await self._wait_for_retry_after()
-        began = self._clock.elapsed()
+        began, samples = self._clock.elapsed(), request.samples
         try:
-            response = await self._client.post_write_request(body)
+            answer = await self.client.send(request)
         except HttpRequestFailed as error:
             self._record_failure(error.kind, str(error), samples)
             return None
-        if must_retry(response.status, retry_429=self._settings.queue_config.retry_on_http_429):
-            self._record_failure(str(response.status), self._describe(response), samples)
+        response = answer.response
+        if must_retry(answer.status, retry_429=self._settings.queue_config.retry_on_http_429):
+            self._record_failure(str(answer.status), self.client.describe(response), samples)
             delay = parse_retry_after(response.headers.get("retry-after", ""), self._clock.unix())
             self._retry_at = max(self._retry_at, self._clock.elapsed() + delay)
             return None
         self._clear_failing()
-        if response.status < 300:
+        if answer.status < 300:
             self._counts.requests["2xx"] += 1
             self._counts.busy_seconds += self._clock.elapsed() - began
-            self._counts.sent_bytes += len(body)
+            self._counts.sent_bytes += answer.size
+            if answer.unwritten:
+                why = (
+                    f"the receiver wrote only {samples - answer.unwritten} of {samples} samples of a request"
+                )
+                self._set_error(why)
+                self._throttled_log.warn("unwritten", f"{why}; the others are dropped")
         else:
-            self._counts.requests[str(response.status)] += 1
-        return response
+            self._counts.requests[str(answer.status)] += 1
+        return answer
 
     async def _wait_for_retry_after(self) -> None:
         """Wait as long as the receiver's last Retry-After requires; it applies to all shards."""
@@ -289,7 +295,7 @@ class Sender:
 
     def _log_refusal(self, response: HttpResponse, refused: Sequence[SeriesSample] = ()) -> None:
         """Log a refusal, with one of the series that are its cause if they are known."""
-        error = self._describe(response)
+        error = self.client.describe(response)
         self._set_error(error)
         what = "the rejected samples are dropped"
         if refused:
@@ -345,13 +351,6 @@ class Sender:
         self._counts.last_error = why
         self._counts.last_error_at = self._clock.unix()
 
-    def _describe(self, response: HttpResponse) -> str:
-        text = f"the receiver returned HTTP status {response.status}"
-        if 300 <= response.status < 400 and response.headers.get("location"):
-            return f"{text}; redirects are not followed, set the URL to the redirect's target"
-        body = self._client.summarize_body(response.body)
-        return f"{text}: {body}" if body else text
-
 
 # Characters of a series in the log.
 _LONGEST_SERIES: Final = 200
@@ -362,6 +361,15 @@ def _shown_series(labels: bytes) -> str:
     name = pairs.pop("__name__", "")
     inside = ", ".join(f'{label}="{value}"' for label, value in pairs.items())
     return clean_name(f"{name}{{{inside}}}", _LONGEST_SERIES)
+
+
+def _spread(items: Sequence[QueuedRecord], unwritten: int) -> Counter[int]:
+    """Assign samples that were not written to the last records, by serial."""
+    lost: Counter[int] = Counter()
+    for item in reversed(items):
+        lost[item.serial] = min(unwritten, item.record.samples)
+        unwritten -= lost[item.serial]
+    return lost
 
 
 def _log_shard_end(task: asyncio.Task[None]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from gpuledger.agent.deliver.protocol import VERSION_1
 from gpuledger.host.files import file_signature
 from gpuledger.host.yaml_nodes import YamlNode
 
@@ -101,11 +102,23 @@ class DiskQueueLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataConfig:
+    """Prometheus's `metadata_config`: how HELP and TYPE are sent with remote write 1.0.
+
+    All are sent every `send_interval` seconds, at most `max_samples_per_send` families in a request.
+    """
+
+    send: bool = True
+    send_interval: float = 60.0
+    max_samples_per_send: int = 2_000
+
+
+@dataclass(frozen=True, slots=True)
 class ReceiverSettings:
     """One entry of `remote_write`. `name` (default: derived from the URL) is also the queue's name.
 
     `url` contains no credentials: they are in `login`. `remote_timeout` is seconds for one whole request.
-    `write_relabel` is the unparsed `write_relabel_configs`.
+    `protocol` is one of `protocol.PROTOCOLS`. `write_relabel` is the unparsed `write_relabel_configs`.
     """
 
     name: str
@@ -116,6 +129,8 @@ class ReceiverSettings:
     tls: ClientTls = ClientTls()
     queue_config: QueueConfig = QueueConfig()
     queue: DiskQueueLimits = DiskQueueLimits()
+    protocol: str = VERSION_1
+    metadata: MetadataConfig = MetadataConfig()
     write_relabel: YamlNode | None = field(default=None, compare=False)
 
     @property

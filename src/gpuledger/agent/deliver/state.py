@@ -24,7 +24,8 @@ REASONS: Final = (BYTES, AGE, DISK, CORRUPT, REJECTED, STOPPED)
 class ReceiverCounts:
     """Results of one receiver, counted since the start of the program. Times are unix seconds.
 
-    `newest_sent`: newest delivered timestamp. `requests`: responses by status (all 2xx as `2xx`) and failures
+    `newest_sent`: newest delivered timestamp. `sent_metadata`: delivered metadata of families, repeatedly.
+    `requests`: responses by status (all 2xx as `2xx`) and failures
     by kind. `retried_samples`: samples of failed attempts, counted at every attempt. `busy_seconds`: send
     time of deliveries. `failing`: the last request failed and is retried. `refusing`: the receiver rejected
     the whole last batch, which was dropped.
@@ -33,6 +34,7 @@ class ReceiverCounts:
     accepted_samples: int = 0
     sent_samples: int = 0
     sent_bytes: int = 0
+    sent_metadata: int = 0
     retried_samples: int = 0
     busy_seconds: float = 0.0
     newest_accepted: float | None = None
@@ -53,7 +55,8 @@ class ReceiverState(ReceiverCounts):
     in memory because the disk is not writable. `disk_bytes`: size of the files. `oldest`: acceptance time of
     the oldest queued block in unix seconds. `dropped`: samples by reason, with an entry for each of REASONS.
     `corrupt_records`: skipped parts of the files. `torn_tails`: writes that a crash interrupted.
-    `refused_series`: series of which the receiver refused the last sample.
+    `refused_series`: series of which the receiver refused the last sample. `protocol`: version of remote
+    write, empty while it is unknown.
     """
 
     name: str
@@ -68,6 +71,7 @@ class ReceiverState(ReceiverCounts):
     corrupt_records: int
     torn_tails: int
     refused_series: int
+    protocol: str = ""
     dropped: Mapping[str, int] = field(default_factory=dict)
 
 

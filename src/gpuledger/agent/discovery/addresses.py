@@ -180,8 +180,6 @@ def build_target(
         raise ValueError(f"the scheme {scheme!r} is neither http nor https")
     address = parse_address(labels.get(ADDRESS, ""), scheme)
     interval, timeout = _seconds(labels.get(INTERVAL, "")), _seconds(labels.get(TIMEOUT, ""))
-    if timeout > interval:
-        raise ValueError(f"the timeout of {timeout:g} s is longer than the interval of {interval:g} s")
     url = f"{scheme}://{address}{_path(labels.get(PATH, ''))}{_query(params, labels)}"
     final = {name: value for name, value in labels.items() if not name.startswith("__")}
     wrong = next((name for name in final if not LABEL_NAME.fullmatch(name)), None)

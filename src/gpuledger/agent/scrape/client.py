@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from gpuledger import __version__
 from gpuledger.agent.deliver.credentials import ReloadedCredentials
-from gpuledger.agent.scrape.settings import Target
+from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.http.async_client import HttpClient
 from gpuledger.http.client_messages import (
     DEFAULT_PORTS,
@@ -35,33 +35,69 @@ _FIXED_HEADERS: Final = (
 )
 
 
+# The adaptive timeout is at most so many times the configured one, and ends so many seconds before the next
+# scrape: the limits of document 002's agent.
+_MOST_TIMEOUTS: Final = 5.0
+_RESERVE: Final = 5.0
+
+
+class ScrapeTimeout:
+    """Timeout of the next scrape of a target, in `seconds`."""
+
+    def __init__(self, settings: ScrapeSettings) -> None:
+        self._adaptive = settings.adaptive_timeout
+        self._usual = self.seconds = settings.timeout
+        spare = settings.interval - _RESERVE
+        highest = _MOST_TIMEOUTS * self._usual
+        self._highest = max(self._usual, min(highest, spare) if spare > 0 else highest)
+        self._timeouts = 0
+
+    def add_timeout(self) -> None:
+        """Count a scrape that timed out; other failures do not count."""
+        self._timeouts += 1
+        if self._adaptive and self._timeouts >= self._adaptive.failure_threshold:
+            self.seconds = min(self.seconds * self._adaptive.multiplier, self._highest)
+            self._timeouts = 0
+
+    def add_success(self) -> None:
+        """Return to the configured timeout."""
+        self.seconds, self._timeouts = self._usual, 0
+
+
 class ScrapeClient:
     """Client of one target. The credentials in `access` are sent only to the origin of the target's URL."""
 
     def __init__(self, target: Target, access: ReloadedCredentials | None) -> None:
         self._url = target.url
         self._settings = target.settings
+        self.timeout = ScrapeTimeout(target.settings)
         self._access = access
         self._split = urlsplit(target.url)
         self._client: HttpClient | None = None
         self._generation = 0
         self._login: tuple[tuple[str, str], ...] = ()
         self._bytes = b""
+        self._encoded_timeout = target.settings.timeout
 
     async def fetch(self) -> HttpResponse:
         """Scrape the target; return a response with status 200. Raises HttpRequestFailed, also on timeout."""
+        seconds = self.timeout.seconds
         try:
-            async with asyncio.timeout(self._settings.timeout):
+            async with asyncio.timeout(seconds):
                 client = self._current_client()
+                if seconds != self._encoded_timeout:
+                    self._encoded_timeout = seconds
+                    self._bytes = self._encode_request(self._split, self._login)
                 response = await self._follow_redirects(await client.exchange(self._bytes))
         except TimeoutError:
+            self.timeout.add_timeout()
             raise HttpRequestFailed(
-                f"the target did not respond within the scrape timeout of {self._settings.timeout:g} s",
-                "timeout",
+                f"the target did not respond within the scrape timeout of {seconds:g} s", "timeout"
             ) from None
         if response.status != 200:
             shown = f"{response.status} {_PHRASES.get(response.status, '')}".strip()
             raise HttpRequestFailed(f"the target returned HTTP status {shown}")
+        self.timeout.add_success()
         return response
 
     def close(self) -> None:
@@ -123,7 +159,7 @@ class ScrapeClient:
         headers = (
             ("Host", _host_field(parts)),
             *_FIXED_HEADERS,
-            ("X-Prometheus-Scrape-Timeout-Seconds", f"{self._settings.timeout:g}"),
+            ("X-Prometheus-Scrape-Timeout-Seconds", f"{self.timeout.seconds:g}"),
             *login,
         )
         return encode_request("GET", request_target(parts), headers)

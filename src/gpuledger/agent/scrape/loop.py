@@ -11,6 +11,7 @@ from math import inf
 from typing import Final
 
 from gpuledger.agent.deliver.credentials import ReloadedCredentials
+from gpuledger.agent.deliver.metadata import MetadataStore
 from gpuledger.agent.deliver.records import Block
 from gpuledger.agent.scrape.client import ScrapeClient
 from gpuledger.agent.scrape.line_parser import page_format
@@ -51,11 +52,13 @@ class ScrapeReport:
         self.prefixes = [prefix for prefix in self._prefixes if prefix is not None]
         self._settings = settings
 
-    def entries(self, *, up: bool, seconds: float, counts: SampleCounts, body_bytes: int) -> list[bytes]:
+    def entries(
+        self, *, up: bool, seconds: float, counts: SampleCounts, body_bytes: int, timeout: float
+    ) -> list[bytes]:
         """Return prefix and value of each report series. `body_bytes` is -1 for a page above the limit."""
         values = [float(up), seconds, counts.scraped, counts.kept, counts.added]
         if self._settings.extra_metrics:
-            values += [self._settings.timeout, self._settings.sample_limit, body_bytes]
+            values += [timeout, self._settings.sample_limit, body_bytes]
         pairs = zip(self._prefixes, values, strict=True)
         return [prefix + encode_value(value) for prefix, value in pairs if prefix is not None]
 
@@ -142,6 +145,7 @@ class ScrapeLoop:
         access: ReloadedCredentials | None = None,
         totals: GroupTotals | None = None,
         memory: PageMemoryBudget | None = None,
+        metadata: MetadataStore | None = None,
     ) -> None:
         settings = target.settings
         self.target = target
@@ -149,6 +153,7 @@ class ScrapeLoop:
         self.totals = totals or GroupTotals()
         self._routing = routing
         self._accept = accept
+        self._metadata = metadata or MetadataStore()
         self._clock = clock
         labeler = SeriesLabeler(
             dict(target.labels),
@@ -203,7 +208,7 @@ class ScrapeLoop:
 
     async def scrape(self, milliseconds: int) -> None:
         """Scrape once and deliver the samples with this timestamp."""
-        began = self._clock.elapsed()
+        began, timeout = self._clock.elapsed(), self._client.timeout.seconds
         self.state.last_scrape = milliseconds / 1000
         samples, reason, error, size, answered = PageSamples(), "", "", 0, False
         try:
@@ -230,13 +235,17 @@ class ScrapeLoop:
             reason, error = "internal", "internal error; see the log of gpuledger agent"
         if reason:
             samples.entries = self._page_cache.end_series()
+        if samples.metadata is not None:
+            self._metadata.set(self._shard, samples.metadata)
         if self._access is not None:
             # The error quotes the invalid line, which may echo our credentials.
             error = self._access.redact(error)
         seconds = self._clock.elapsed() - began
         self.state.answered = answered
         self._record_result(samples, reason, error, size, seconds)
-        report = self._report.entries(up=not reason, seconds=seconds, counts=samples.counts, body_bytes=size)
+        report = self._report.entries(
+            up=not reason, seconds=seconds, counts=samples.counts, body_bytes=size, timeout=timeout
+        )
         ending, self._ending = self._ending, []
         self._route_scrape(samples.entries + ending + report, samples.timed, milliseconds)
         self._prune_routes(samples, report, failed=bool(reason))
@@ -263,8 +272,13 @@ class ScrapeLoop:
             timed = (prefix for prefix, _, _ in samples.timed)
             labeler.prune_routes(chain(prefixes, timed, self._report.prefixes))
 
+    def forget_metadata(self) -> None:
+        """Do not deliver the metadata of this target any more: this agent no longer scrapes it."""
+        self._metadata.remove(self._shard)
+
     def end_series(self, milliseconds: int) -> None:
         """Deliver staleness markers for all series of this target: it is no longer scraped."""
+        self.forget_metadata()
         report = [prefix + STALE for prefix in self._report.prefixes]
         self._route_scrape(self._page_cache.end_series() + self._ending + report, [], milliseconds)
 

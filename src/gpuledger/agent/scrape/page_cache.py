@@ -8,12 +8,16 @@ instead of 290, and a scrape takes a sixth longer.
 from __future__ import annotations
 
 import marshal
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from math import inf
 from typing import Any, Final
 
 from cramjam import snappy
 
+from gpuledger.agent.deliver.metadata import TargetMetadata
 from gpuledger.agent.scrape.line_parser import EOF_LINE, BadLine, PageFormat
 from gpuledger.agent.scrape.page_reader import (
     DuplicateSeries,
@@ -24,7 +28,7 @@ from gpuledger.agent.scrape.page_reader import (
 )
 from gpuledger.agent.scrape.series_labels import SeriesLabeler
 from gpuledger.agent.scrape.state import PageMemoryBudget
-from gpuledger.exposition.remote_write import STALE
+from gpuledger.exposition.remote_write import METRIC_TYPES, STALE, FamilyMetadata
 
 # Version 2 has no object references: faster, and no object occurs twice.
 _MARSHAL: Final = 2
@@ -57,6 +61,7 @@ class PageCache:
         self._packed = b""
         self._unpacked: KnownPage | None = None
         self._held = 0
+        self._metadata_known = False
 
     @property
     def kept_bytes(self) -> int:
@@ -94,6 +99,9 @@ class PageCache:
             self._remember(current, parsed_as)
             counts = replace(samples.counts, added=min(limit, samples.counts.added))
             raise PageError(f"the page has {counts.kept} samples, sample_limit is {limit}", counts)
+        if reader.comments_changed or not self._metadata_known:
+            samples.metadata = parse_metadata(lines, fmt)
+            self._metadata_known = True
         self._keep(current, len(body) + sum(map(len, samples.entries)) + len(lines) * _LINE_BYTES)
         return samples
 
@@ -188,3 +196,62 @@ def _keep_tracked_only(known: KnownPage, parsed_as: tuple[str, bool]) -> KnownPa
         live=known.live,
         parsed_as=parsed_as,
     )
+
+
+_COMMENT: Final = re.compile(rb"[ \t]*#[ \t]+(HELP|TYPE|UNIT)[ \t]+([^ \t]+)(?:[ \t](.*))?", re.DOTALL)
+_ESCAPE: Final = re.compile(r'\\([\\"n])')
+# Metadata of so many different pages is shared; a fleet has one per exporter, version and configuration.
+_MOST_PAGES: Final = 256
+# Longer comments are not shared: the last ones of each page would fill the memory.
+_SHARED_BYTES: Final = 128 << 10
+# Bytes of a page's metadata; the memory of accepted pages is limited, and this is not part of it.
+_MOST_BYTES: Final = 4 << 20
+
+
+def parse_metadata(lines: Iterable[bytes], fmt: PageFormat) -> TargetMetadata:
+    """Return the metadata of an accepted page: HELP, TYPE and UNIT within the first `_MOST_BYTES` of them.
+
+    Of two lines of a kind, the last counts. Targets with equal lines share one result.
+    """
+    comments = tuple(_metadata_lines(lines))
+    parse = _parse_shared if sum(map(len, comments)) <= _SHARED_BYTES else _parse_comments
+    return parse(comments, fmt)
+
+
+def _metadata_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
+    left = _MOST_BYTES
+    for line in lines:
+        is_comment = line[:1] == b"#" or (line[:1] in b" \t" and line.lstrip(b" \t")[:1] == b"#")
+        if is_comment and _COMMENT.fullmatch(line):
+            left -= len(line) + _LINE_BYTES
+            if left < 0:
+                return
+            yield line
+
+
+def _parse_comments(comments: tuple[bytes, ...], fmt: PageFormat) -> TargetMetadata:
+    found: dict[str, dict[str, str]] = {}
+    for comment in comments:
+        if match := _COMMENT.fullmatch(comment):
+            kind, family, text = ((part or b"").decode("utf-8", "replace") for part in match.groups())
+            found.setdefault(family, {})[kind] = text if kind == "HELP" else text.strip(" \t")
+    return TargetMetadata(
+        FamilyMetadata(
+            family,
+            METRIC_TYPES.get(texts.get("TYPE", ""), 0),
+            _unescape(texts.get("HELP", ""), quotes=fmt.requires_eof),
+            texts.get("UNIT", ""),
+        )
+        for family, texts in found.items()
+    )
+
+
+_parse_shared: Final = lru_cache(maxsize=_MOST_PAGES)(_parse_comments)
+
+
+def _unescape(text: str, *, quotes: bool) -> str:
+    """Resolve escapes of a HELP text; only OpenMetrics escapes quotes."""
+    if "\\" not in text:
+        return text
+    resolved = {"n": "\n", "\\": "\\", '"': '"' if quotes else '\\"'}
+    return _ESCAPE.sub(lambda match: resolved[match[1]], text)

@@ -8,6 +8,7 @@ from itertools import compress, count, filterfalse, repeat
 from operator import ne
 from typing import Final, cast
 
+from gpuledger.agent.deliver.metadata import TargetMetadata
 from gpuledger.agent.scrape.line_parser import BadLine, BadSeries, PageFormat, ParsedSample, parse_labels
 from gpuledger.agent.scrape.series_labels import (
     DROPPED,
@@ -54,7 +55,7 @@ class PageSamples:
     `entries`: prefix and value of samples with the scrape's timestamp, including staleness markers. `timed`:
     prefix, value and milliseconds of samples with an explicit timestamp. `duplicates`: number of repeated
     samples of a series, and of samples of the scrape report's series. `ahead`: number of samples that were
-    dropped because their timestamp is too far in the future.
+    dropped because their timestamp is too far in the future. `metadata`: HELP and TYPE; None: as before.
     """
 
     counts: SampleCounts = field(default_factory=SampleCounts)
@@ -62,6 +63,7 @@ class PageSamples:
     timed: list[tuple[bytes, bytes, int]] = field(default_factory=list)
     duplicates: int = 0
     ahead: int = 0
+    metadata: TargetMetadata | None = None
 
 
 @dataclass(slots=True)
@@ -97,7 +99,8 @@ class KnownPage:
 class PageReader:
     """Reads one page. After BadLine, `counts` and `partial` describe the lines before the bad one.
 
-    `newest`: samples with a later explicit timestamp (unix ms) are dropped.
+    `newest`: samples with a later explicit timestamp (unix ms) are dropped. `comments_changed`: lines without
+    a sample, such as HELP and TYPE, may differ from those of the previous page.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class PageReader:
         self._seen_before: Collection[bytes] = ()
         self.counts = SampleCounts()
         self.partial = KnownPage()
+        self.comments_changed = False
 
     def read_in_place(self, lines: list[bytes]) -> tuple[PageSamples, KnownPage] | None:
         """Return the page's samples and its KnownPage, if only values differ from the previous page.
@@ -158,6 +162,7 @@ class PageReader:
             line.rpartition(b" ")[0]: entry for line, entry in rest.items() if entry is not COMMENT
         }
         missing = [at for at, entry in enumerate(entries) if entry is None]
+        self.comments_changed = COMMENT in rest.values()
         irregular_lines: list[bytes] = []
         for at in missing:
             line = lines[at]
@@ -173,7 +178,9 @@ class PageReader:
             except BadLine as error:
                 self._save_partial(lines[:at], entries[:at], irregular_lines, error)
                 raise BadLine(f"line {at + 1}: {error}") from None
-            if sample is not None and not sample.plain:
+            if sample is None:
+                self.comments_changed = True
+            elif not sample.plain:
                 irregular_lines.append(line)
         current = KnownPage(*_without(irregular_lines, lines, entries), self._irregular, live=True)
         sent = self._set_counts(entries)
@@ -188,6 +195,7 @@ class PageReader:
     def read_line_by_line(self, lines: Sequence[bytes]) -> tuple[PageSamples, KnownPage]:
         """As `read_by_lookup`, but the first of several lines of one series is used. Raises BadLine."""
         known, current = self._known, KnownPage(live=True)
+        self.comments_changed = True
         lines_kept, entries_kept = list[bytes](), list[LineEntry]()
         current.lines, current.entries = lines_kept, entries_kept
         self._seen_before = {line.rpartition(b" ")[0] for line in known.lines}

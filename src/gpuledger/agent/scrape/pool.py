@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from gpuledger.agent.deliver.credentials import ReloadedCredentials
+from gpuledger.agent.deliver.metadata import MetadataStore
 from gpuledger.agent.deliver.settings import ClientTls, Login
 from gpuledger.agent.scrape.loop import AcceptBlock, ReceiverRouting, ScrapeLoop
 from gpuledger.agent.scrape.settings import Target
@@ -26,8 +27,15 @@ _INTERVALS_TO_END: Final = 2.1
 class ScrapePool:
     """Runs the scrape loops. Used on the event loop's thread only."""
 
-    def __init__(self, accept: AcceptBlock, clock: Clock, memory: PageMemoryBudget | None = None) -> None:
+    def __init__(
+        self,
+        accept: AcceptBlock,
+        clock: Clock,
+        memory: PageMemoryBudget | None = None,
+        metadata: MetadataStore | None = None,
+    ) -> None:
         self._accept = accept
+        self._metadata = metadata or MetadataStore()
         self._clock = clock
         self._memory = PageMemoryBudget() if memory is None else memory
         self._running: dict[TargetKey, ScrapeLoop] = {}
@@ -63,10 +71,13 @@ class ScrapePool:
                 predecessor.task.cancel()
             self._running[key] = self._start_loop(target, routing, predecessor)
         for key in self._retired.keys() & set(elsewhere):
-            self._retired.pop(key).task.cancel()
+            retired = self._retired.pop(key)
+            retired.task.cancel()
+            retired.forget_metadata()
         for key, old in before.items():
             old.task.cancel()
             if key in elsewhere:
+                old.forget_metadata()
                 continue
             old.task = asyncio.create_task(self._end_later(key, old))
             self._retired[key] = old
@@ -98,7 +109,9 @@ class ScrapePool:
     def _start_loop(self, target: Target, routing: ReceiverRouting, old: ScrapeLoop | None) -> ScrapeLoop:
         totals = self.totals.setdefault(target.group, GroupTotals())
         access = self._shared_credentials(target)
-        loop = ScrapeLoop(target, routing, self._accept, self._clock, access, totals, self._memory)
+        loop = ScrapeLoop(
+            target, routing, self._accept, self._clock, access, totals, self._memory, self._metadata
+        )
         if old is not None:
             loop.inherit(old)
         loop.task = asyncio.create_task(loop.run(), name=target.url)

@@ -19,17 +19,27 @@ AHEAD_LIMIT: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
+class AdaptiveTimeout:
+    """Multiplies the timeout after this number of timeouts in succession, until a scrape succeeds."""
+
+    failure_threshold: int = 2
+    multiplier: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
 class ScrapeSettings:
     """Settings shared by all targets of an endpoint. Seconds and bytes; 0 is no limit.
 
     `honor_labels` None decides by the page: true for gpuledger and dcgm-exporter, because their pod and
     namespace labels name the GPU's owner. `ahead_limit`: samples with timestamps on the page later than
-    the scrape by more are dropped. `credentials_over_http` allows credentials over plain http.
+    the scrape by more are dropped. A `timeout` above the interval skips intervals while a scrape runs;
+    without `adaptive_timeout` it never changes. `credentials_over_http` allows credentials over plain http.
     `extra_metrics` adds scrape_timeout_seconds, scrape_sample_limit and scrape_body_size_bytes.
     """
 
     interval: float = 15.0
     timeout: float = 10.0
+    adaptive_timeout: AdaptiveTimeout | None = None
     honor_labels: bool | None = None
     honor_timestamps: bool = True
     body_limit: int = BODY_LIMIT

@@ -11,6 +11,7 @@ from gpuledger.http.routes import Routes
 from gpuledger.http.server import ProtocolFactory
 from gpuledger.http.web_config.current_config import CurrentWebConfig
 from gpuledger.http.web_config.gate import WebGate
+from gpuledger.http.web_config.model import ClientAuth
 from gpuledger.http.web_config.passwords import PasswordChecker
 from gpuledger.model.source import Clock
 
@@ -27,6 +28,13 @@ class WebSecurity:
         self._current = CurrentWebConfig(file, clock, every)
         self._gate = WebGate(self._current, clock, passwords)
         self.protocol_factory: ProtocolFactory = self._encrypted() if self._current.tls else self._plain
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether clients need a password or a certificate."""
+        tls = self._current.config.tls
+        needs_certificate = tls is not None and tls.client_auth is ClientAuth.REQUIRE_AND_VERIFY
+        return bool(self._current.config.users) or needs_certificate
 
     @property
     def scheme(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpuledger.agent.config.agent_config import AgentConfig, read_agent_config
-from gpuledger.agent.scrape.settings import Target
+from gpuledger.agent.scrape.settings import AdaptiveTimeout, Target
 from gpuledger.model.errors import UsageError
 
 WRITE = [{"url": "http://127.0.0.1:1/write"}]
@@ -85,6 +85,25 @@ def test_the_body_size_limit_has_a_default_and_can_be_changed(tmp_path: Path) ->
     limits = [{}, {"bodySizeLimit": "1MB"}, {"bodySizeLimit": "0"}]
     found = [parse_target(tmp_path, {"address": "a:1", **limit}).settings.body_limit for limit in limits]
     assert found == [256 << 20, 1 << 20, 0]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ({"interval": "5s"}, (5.0, None)),
+        ({"interval": "5s", "timeout": "1m"}, (60.0, None)),
+        ({"adaptiveTimeout": {}}, (10.0, AdaptiveTimeout(2, 2.0))),
+        ({"adaptiveTimeout": {"enabled": True}}, (10.0, AdaptiveTimeout(2, 2.0))),
+        ({"adaptiveTimeout": {"failureThreshold": 3, "multiplier": 1.5}}, (10.0, AdaptiveTimeout(3, 1.5))),
+        ({"adaptiveTimeout": {"enabled": False, "multiplier": 3}}, (10.0, None)),
+        ({"adaptiveTimeout": None}, (10.0, None)),
+    ],
+)
+def test_timeouts(
+    endpoint: dict[str, Any], expected: tuple[float, AdaptiveTimeout | None], tmp_path: Path
+) -> None:
+    found = parse_target(tmp_path, {"address": "a:1", **endpoint}).settings
+    assert (found.timeout, found.adaptive_timeout) == expected
 
 
 def test_a_target_gets_job_and_instance_and_no_hidden_labels(tmp_path: Path) -> None:
@@ -176,7 +195,9 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ),
     ({"address": "a:1", "port": "2"}, {}, "has port 2 and address a:1; set the port only once"),
     ({"address": "a:1", "intervall": "1s"}, {}, r"endpoints\[0\].intervall'; did you mean"),
-    ({"address": "a:1", "interval": "5s", "timeout": "6s"}, {}, "longer than the interval of 5 s"),
+    ({"address": "a:1", "timeout": "6ms"}, {}, "timeout: expected a duration of at least"),
+    ({"address": "a:1", "adaptiveTimeout": {"multiplier": 0.5}}, {}, "multiplier: expected"),
+    ({"address": "a:1", "adaptiveTimeout": {"failureThreshold": 0}}, {}, "failureThreshold: expected"),
     ({"address": "a:1", "path": "/m?x=1"}, {}, "set query parameters in params"),
     ({"address": "a:1", "basicAuth": {"username": "u"}}, {}, "basicAuth: is not sent over plain http"),
     (

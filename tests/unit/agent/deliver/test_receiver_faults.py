@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuledger.agent.deliver import sender
+from gpuledger.agent.deliver import requests
 from gpuledger.agent.deliver.queue import ReceiverQueue
 from gpuledger.agent.deliver.queue_reader import QueueReader
 from gpuledger.agent.deliver.receivers import Receivers
@@ -351,7 +351,7 @@ def test_out_of_memory_delays_sending_and_ends_no_shard(
     async def test() -> None:
         there = ScriptedReceiver()
         async with receiving(there), sending(tmp_path, settings(there.url)) as here:
-            monkeypatch.setattr(sender, "join_records", failing_first(3, sender.join_records))
+            monkeypatch.setattr(requests, "join_records", failing_first(3, requests.join_records))
             monkeypatch.setattr(QueueReader, "next_record", failing_first(2, QueueReader.next_record))
             monkeypatch.setattr(
                 ReceiverQueue, "run_maintenance", failing_first(1, ReceiverQueue.run_maintenance)

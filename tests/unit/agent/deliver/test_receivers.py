@@ -13,7 +13,7 @@ from gpuledger.agent.deliver.receivers import Receivers
 from gpuledger.agent.deliver.settings import DiskQueueLimits, QueueConfig, ReceiverSettings
 from gpuledger.host.clock import SystemClock
 from gpuledger.model.errors import GpuledgerError
-from running import free_port
+from running import PATIENCE, free_port
 from write_helpers import (
     EAGER,
     HandClock,
@@ -67,8 +67,8 @@ def test_a_receiver_may_have_a_unicode_host_name(tmp_path: Path) -> None:
     run(test)
 
 
-def test_blocks_are_batched_until_full_or_the_deadline(tmp_path: Path) -> None:
-    config = QueueConfig(max_samples_per_send=40, batch_send_deadline=0.2)
+def test_blocks_are_batched_until_full(tmp_path: Path) -> None:
+    config = QueueConfig(max_samples_per_send=40, batch_send_deadline=3600.0)
 
     async def test() -> None:
         async with (
@@ -79,8 +79,23 @@ def test_blocks_are_batched_until_full_or_the_deadline(tmp_path: Path) -> None:
                 here.accept(block(1, number, samples=10))
             await until(lambda: only_state(here).sent_samples == 80, "two full requests")
             assert only_state(here).queued_samples == 20
+        assert [len(post.samples) for post in there.posts] == [40, 40]
+
+    run(test)
+
+
+def test_a_batch_that_is_not_full_is_sent_at_the_deadline(tmp_path: Path) -> None:
+    config = QueueConfig(max_samples_per_send=40, batch_send_deadline=0.1)
+
+    async def test() -> None:
+        async with (
+            receiving(ScriptedReceiver()) as there,
+            sending(tmp_path, settings(there.url, queue_config=config)) as here,
+        ):
+            here.accept(block(1, 1, samples=10))
+            here.accept(block(1, 2, samples=10))
             await emptied(here)
-        assert [len(post.samples) for post in there.posts] == [40, 40, 20]
+        assert [len(post.samples) for post in there.posts] == [20]
 
     run(test)
 
@@ -170,7 +185,7 @@ def test_stopping_does_not_wait_for_a_dead_receiver_and_the_next_start_sends_the
         here = Receivers([settings(there.url)], tmp_path, SystemClock())
         here.start()
         feed(here, 3, range(20))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             await here.stop(drain_seconds=3600.0)
         async with receiving(there), sending(tmp_path, settings(there.url)) as again:
             assert only_state(again).queued_samples == 60

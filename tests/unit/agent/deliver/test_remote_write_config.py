@@ -12,6 +12,7 @@ from gpuledger.agent.deliver.settings import (
     ClientTls,
     DiskQueueLimits,
     Login,
+    MetadataConfig,
     QueueConfig,
     ReceiverSettings,
     Secret,
@@ -91,6 +92,7 @@ write_relabel_configs: [{action: drop}]
         ),
         queue_config=QueueConfig(5, 2, 3, 4, 60.0, 0.01, 1.0, False),
         queue=DiskQueueLimits(512 << 20, 3600.0, 1 << 20, 0.0),
+        metadata=MetadataConfig(False, 120.0, 7),
     )
     assert found.write_relabel is not None
     assert found.write_relabel.place == f"{tmp_path}/agent.yaml: remote_write[0].write_relabel_configs"
@@ -107,6 +109,20 @@ write_relabel_configs: [{action: drop}]
 )
 def test_each_authentication_method(tmp_path: Path, text: str, login: Login) -> None:
     assert parse_receiver(tmp_path, text).login == login
+
+
+@pytest.mark.parametrize(
+    ("text", "protocol"),
+    [
+        ("", "1.0"),
+        ("protocol: auto", "auto"),
+        ("protocol: 2.0", "2.0"),
+        ("protobuf_message: io.prometheus.write.v2.Request", "2.0"),
+        ("protocol: '1.0'\nprotobuf_message: prometheus.WriteRequest", "1.0"),
+    ],
+)
+def test_each_protocol(tmp_path: Path, text: str, protocol: str) -> None:
+    assert parse_receiver(tmp_path, text).protocol == protocol
 
 
 def test_credentials_in_the_url_become_basic_auth_and_are_removed_from_it(tmp_path: Path) -> None:
@@ -138,7 +154,13 @@ def test_credentials_in_the_url_become_basic_auth_and_are_removed_from_it(tmp_pa
         ("oauth2: {client_id: x}", r"oauth2: not supported"),
         ("send_exemplars: true", r"send_exemplars: true is not supported: exemplars are not sent"),
         ("follow_redirects: true", r"follow_redirects: true is not supported: redirects could"),
-        ("protobuf_message: io.prometheus.write.v2.Request", r"expected one of prometheus.WriteRequest"),
+        ("protobuf_message: other", r"protobuf_message: expected one of prometheus.WriteRequest"),
+        ("protocol: 3.0", r"protocol: expected one of auto, 1.0, 2.0"),
+        (
+            "protobuf_message: io.prometheus.write.v2.Request\nprotocol: auto",
+            r"protocol: contradicts protobuf_message; set only one of them",
+        ),
+        ("metadata_config: {send_interval: 1ms}", r"metadata_config.send_interval: expected a duration"),
         ("headers: {Content-Type: x}", r"headers.Content-Type: this header cannot be set"),
         ("headers: {Authorization: secret}", r"cannot be set; use basic_auth or authorization"),
         ("headers: {'a b': x}", r"not a valid header name"),

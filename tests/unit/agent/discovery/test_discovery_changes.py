@@ -24,6 +24,7 @@ from gpuledger.host.clock import SystemClock
 from gpuledger.http.routes import READY, Request, Response
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.kubernetes.objects import LabelSelector, NamespaceSelector
+from running import PATIENCE
 from scripted_api import Json, ScriptedApi, scripted_api
 from scripted_target import Answer, scripted
 
@@ -75,7 +76,7 @@ class Found:
         self._changed = asyncio.Event()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 await self._changed.wait()
                 self._changed.clear()
@@ -203,7 +204,7 @@ def agent_of(api: ScriptedApi, folder: Path, *targets: Target, ordinal: int = 0,
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -271,7 +272,7 @@ def test_a_stopping_shard_scrapes_until_the_others_can_have_taken_over(
 
 def test_a_single_agent_stops_at_once(tmp_path: Path) -> None:
     async def end() -> None:
-        async with asyncio.timeout(60), started(agent_of(api, tmp_path, arrival_seconds=1e9)) as agent:
+        async with asyncio.timeout(PATIENCE), started(agent_of(api, tmp_path, arrival_seconds=1e9)) as agent:
             await until(lambda: is_ready(agent))
 
     with scripted_api({PODS: [], SETS: [stateful_set(1, 1)]}) as api:

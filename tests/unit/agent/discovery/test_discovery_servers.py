@@ -15,6 +15,7 @@ from gpuledger.agent.scrape.settings import ScrapeSettings, Target
 from gpuledger.host.clock import SystemClock
 from gpuledger.kubernetes.access import ApiServerAccess
 from gpuledger.kubernetes.objects import LabelSelector, NamespaceSelector
+from running import PATIENCE
 from scripted_api import scripted_api
 
 Json = dict[str, Any]
@@ -54,7 +55,7 @@ def discover_targets(answers: Mapping[str, int | list[Json]], *selections: Selec
         discovery.start(changed.set)
         try:
             discovery.set_selections(selections)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while not discovery.targets:
                     await changed.wait()
                     changed.clear()

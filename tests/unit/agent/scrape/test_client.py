@@ -14,8 +14,8 @@ import pytest
 from certificates import Certificates
 from gpuledger.agent.deliver.credentials import ReloadedCredentials
 from gpuledger.agent.deliver.settings import ClientTls, Login, Secret
-from gpuledger.agent.scrape.client import ScrapeClient
-from gpuledger.agent.scrape.settings import ScrapeSettings, Target
+from gpuledger.agent.scrape.client import ScrapeClient, ScrapeTimeout
+from gpuledger.agent.scrape.settings import AdaptiveTimeout, ScrapeSettings, Target
 from gpuledger.host.clock import SystemClock
 from gpuledger.http.client_messages import HttpRequestFailed, HttpResponse
 from scripted_target import Answer, scripted
@@ -242,3 +242,74 @@ def test_a_token_is_reloaded_when_its_file_changes(tmp_path: Path) -> None:
     with scripted(lambda path: Answer("a")) as target:
         asyncio.run(run(target.port))
         assert target.seen["/m"]["authorization"] == "Bearer second, and longer"
+
+
+# `-`: a timeout; `+`: a success.
+@pytest.mark.parametrize(
+    ("interval", "timeout", "adaptive", "scrapes", "seconds"),
+    [
+        (60, 10, AdaptiveTimeout(), "-", 10),
+        (60, 10, AdaptiveTimeout(), "--", 20),
+        (60, 10, AdaptiveTimeout(), "---", 20),
+        (60, 10, AdaptiveTimeout(), "----", 40),
+        (60, 10, AdaptiveTimeout(), "------", 50),
+        (60, 10, AdaptiveTimeout(), "-+-", 10),
+        (60, 10, AdaptiveTimeout(), "----+", 10),
+        (60, 10, AdaptiveTimeout(1, 1.5), "--", 22.5),
+        (60, 20, AdaptiveTimeout(), "------", 55),
+        (15, 10, AdaptiveTimeout(), "----", 10),
+        (15, 30, AdaptiveTimeout(), "----", 30),
+        (5, 2, AdaptiveTimeout(), "------", 10),
+        (60, 10, None, "------", 10),
+    ],
+)
+def test_an_adaptive_timeout_grows_with_timeouts_until_a_success(
+    interval: float, timeout: float, adaptive: AdaptiveTimeout | None, scrapes: str, seconds: float
+) -> None:
+    settings = ScrapeSettings(interval=interval, timeout=timeout, adaptive_timeout=adaptive)
+    found = ScrapeTimeout(settings)
+    for result in scrapes:
+        if result == "-":
+            found.add_timeout()
+        else:
+            found.add_success()
+    assert found.seconds == seconds
+
+
+def test_the_target_learns_the_adapted_timeout() -> None:
+    settings = ScrapeSettings(timeout=5.0, adaptive_timeout=AdaptiveTimeout(1))
+
+    async def run(url: str) -> None:
+        client = ScrapeClient(Target("gpu-nodes", url, (), settings), None)
+        await client.fetch()
+        client.timeout.add_timeout()
+        await client.fetch()
+        assert target.seen["/m"]["x-prometheus-scrape-timeout-seconds"] == "10"
+        await client.fetch()
+        assert target.seen["/m"]["x-prometheus-scrape-timeout-seconds"] == "5"
+        client.close()
+        await asyncio.sleep(0)
+
+    with scripted(lambda path: Answer("a")) as target:
+        asyncio.run(run(f"http://127.0.0.1:{target.port}/m"))
+
+
+def test_only_timeouts_count_for_the_adaptive_timeout() -> None:
+    settings = ScrapeSettings(timeout=0.2, adaptive_timeout=AdaptiveTimeout(1))
+
+    async def run() -> list[float]:
+        # The operating system accepts the connection, and nothing answers.
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            client = ScrapeClient(
+                Target("gpu-nodes", f"http://127.0.0.1:{silent.getsockname()[1]}/", (), settings), None
+            )
+            found = []
+            with pytest.raises(HttpRequestFailed, match=r"scrape timeout of 0\.2 s"):
+                await client.fetch()
+            found.append(client.timeout.seconds)
+        with pytest.raises(HttpRequestFailed, match="connect"):
+            await client.fetch()
+        client.close()
+        return [*found, client.timeout.seconds]
+
+    assert asyncio.run(run()) == [0.4, 0.4]

@@ -27,7 +27,7 @@ from gpuledger.host.clock import SystemClock
 from gpuledger.http.routes import Request, Response
 from gpuledger.operator.status import TargetCounts
 from gpuledger.operator.targets import parse_prometheus_targets
-from running import promtool_check
+from running import PATIENCE, promtool_check
 from scraped_blocks import ALL, Accepted, scraped, target
 from scripted_target import Answer, scripted
 from write_request import series_of
@@ -180,7 +180,7 @@ def test_a_removed_target_is_marked_stale_later_and_a_changed_one_continues() ->
     accepted = Accepted()
 
     async def until(condition: str, wanted: float | None) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not any(
                 accepted.values(at).get(condition, 7.0) == wanted for at in range(len(accepted.blocks))
             ):
@@ -250,7 +250,7 @@ def test_a_failure_to_queue_samples_is_logged_once_and_scraping_continues(
     async def run(port: int) -> None:
         pool = ScrapePool(accept, SystemClock())
         pool.set_targets([target(port, ScrapeSettings(interval=0.1, timeout=0.1))], ALL)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not accepted.blocks:
                 await asyncio.sleep(0.01)
         await pool.stop()

@@ -14,6 +14,7 @@ from gpuledger.http.limits import HttpLimits
 from gpuledger.http.routes import Routes
 from gpuledger.http.web_config.gate import parse_basic_auth
 from gpuledger.http.web_config.passwords import PasswordChecker
+from running import PATIENCE
 from unit.http.streams import GET_STREAM, Station, chunk, head_of
 from unit.http.support import GET_HELLO, Client, some_routes, until
 from unit.http.web_config.support import CountingCheck, hash_of, serve_under
@@ -95,7 +96,7 @@ def test_a_password_check_does_not_block_other_clients(file):
     go_on = Event()
 
     def slow(password, stored):
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
         return True
 
     async def scenario(server):
@@ -125,7 +126,7 @@ def test_a_client_that_closes_during_its_password_check_leaves_nothing_behind(fi
     go_on = Event()
 
     def slow(password, stored):
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
         return True
 
     async def scenario(server):
@@ -146,7 +147,7 @@ def test_a_password_check_that_hangs_closes_its_connection(file):
     go_on = Event()
 
     def stuck(password, stored):
-        return go_on.wait(30)
+        return go_on.wait(PATIENCE)
 
     async def scenario(server):
         async with Client(server) as client:
@@ -163,7 +164,7 @@ def test_too_many_waiting_passwords_get_503(file):
     go_on = Event()
 
     def slow(password, stored):
-        go_on.wait(30)
+        go_on.wait(PATIENCE)
         return False
 
     async def scenario(server):

@@ -10,6 +10,7 @@ import bcrypt
 import pytest
 
 from gpuledger.http.web_config.passwords import CheckerBusy, PasswordChecker
+from running import PATIENCE
 from unit.http.support import until
 from unit.http.web_config.support import CountingCheck, hash_of
 
@@ -17,7 +18,7 @@ USERS = {"alice": hash_of("secret", 10), "bob": hash_of("other", 12)}
 
 
 def run(scenario):
-    return asyncio.run(asyncio.wait_for(scenario(), 30))
+    return asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 async def answer(passwords, name, password, users=USERS):
@@ -158,7 +159,7 @@ def test_too_many_concurrent_checks_are_rejected_but_cached_results_are_not():
 
     def slow(password, stored):
         if password != b"secret":
-            go_on.wait(30)
+            go_on.wait(PATIENCE)
         return check(password, stored)
 
     async def scenario():

@@ -16,9 +16,10 @@ from builders import FakeClock
 from certificates import RSA
 from gpuledger.http.limits import RESERVE_CONNECTIONS, HttpLimits
 from gpuledger.http.routes import Response, Routes
+from gpuledger.http.web_config.security import WebSecurity
 from unit.http.streams import GET_STREAM, Station, chunk, head_of
 from unit.http.support import BIG, GET_HELLO, Client, some_routes, until
-from unit.http.web_config.support import TLS, TlsClient, certificates, file, issued, serve_under
+from unit.http.web_config.support import TLS, TlsClient, certificates, file, hash_of, issued, serve_under
 
 __all__ = ["certificates", "file", "issued"]
 
@@ -541,3 +542,20 @@ def test_a_rotated_client_ca_rejects_clients_of_the_old_one(file, certificates):
         return before, await try_once(server, context)
 
     assert serve_under(file, scenario, clock=clock) == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "authenticates"),
+    [
+        ("", False),
+        ("rate_limit: {interval: 1s, burst: 5}", False),
+        (f"basic_auth_users: {{alice: {hash_of('secret').decode()}}}", True),
+        (TLS.format(more=""), False),
+        (TLS.format(more=", client_auth_type: RequestClientCert"), False),
+        (TLS.format(more=", client_auth_type: VerifyClientCertIfGiven, client_ca_file: ca.crt"), False),
+        (TLS.format(more=", client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt"), True),
+    ],
+)
+def test_only_a_password_or_a_required_certificate_authenticates(file, content, authenticates):
+    file.write_text(content)
+    assert WebSecurity(file, FakeClock()).authenticates is authenticates

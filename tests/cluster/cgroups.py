@@ -54,7 +54,7 @@ class CgroupSubtree:
     def remove(self) -> None:
         """Remove the subtree once its last process has exited."""
         for top in self._tops:
-            wait_until(partial(_remove_tree, top), f"{top} to be empty", patience=20)
+            wait_until(partial(_remove_tree, top), f"{top} to be empty")
 
 
 def _is_unified() -> bool:

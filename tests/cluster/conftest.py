@@ -28,13 +28,14 @@ DEPLOY = HERE.parent.parent / "deploy"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Split the tests between two processes with a cluster each: tests that need a node, and tests that need
-    only a control plane.
+    """Split the tests between three processes with a cluster each: tests that need a node, and those that
+    need only a control plane, of which the operator's take longest.
     """
     for item in items:
         if HERE in item.path.parents:
             needs_node = "node" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("node" if needs_node else "control-plane"))
+            control_plane = "operator" if item.path.name == "test_operator.py" else "control-plane"
+            item.add_marker(pytest.mark.group("node" if needs_node else control_plane))
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import httpx
 import yaml
 
 from cluster.daemon import Daemon
-from running import free_port
+from running import PATIENCE, free_port
 
 Json = dict[str, Any]
 # The accounts of deploy/rbac.yaml and deploy/agent-rbac.yaml.
@@ -66,7 +66,7 @@ class Client:
             base_url=url,
             verify=tls,
             headers={"Authorization": f"Bearer {token}"},
-            timeout=30,
+            timeout=PATIENCE,
             trust_env=False,
         )
 

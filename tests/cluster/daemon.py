@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from running import wait_until
+from running import PATIENCE, wait_until
 
 
 class Daemon:
@@ -61,10 +61,10 @@ class Daemon:
         if self._process.poll() is None:
             os.kill(self.pid, self._stop_signal)
         try:
-            self._process.wait(30)
+            self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             os.kill(self.pid, signal.SIGKILL)
-            self._process.wait(30)
+            self._process.wait(PATIENCE)
         self._process = None
 
     def restart(self) -> None:

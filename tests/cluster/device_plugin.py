@@ -98,7 +98,7 @@ def serve_until_kubelet_restart(folder: Path, resource: str, variable: str, ids:
     with grpc.insecure_channel(f"unix://{kubelet}") as channel:
         register = channel.unary_unary("/v1beta1.Registration/Register")
         register(
-            field(1, "v1beta1") + field(2, own.name) + field(3, resource), timeout=10, wait_for_ready=True
+            field(1, "v1beta1") + field(2, own.name) + field(3, resource), timeout=60, wait_for_ready=True
         )
     sys.stderr.write(f"registered {len(ids)} devices\n")
     # The kubelet does not notify plugins of a restart: its socket is removed or replaced.

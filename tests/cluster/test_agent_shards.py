@@ -14,7 +14,7 @@ from cluster.agents import CUSTOM, Agent, Agents, FakeExporters, Objects, endpoi
 from cluster.control_plane import Json
 from gpuledger.agent.scrape.loop import ScrapeSchedule
 from gpuledger.agent.scrape.settings import ScrapeSettings, Target
-from running import get, wait_until
+from running import PATIENCE, get, wait_until
 
 PATH = "apis/apps/v1/namespaces/gpuledger/statefulsets"
 NAME = "gpuledger-agent"
@@ -129,7 +129,7 @@ def test_no_scrape_is_missed_when_scaling_from_two_agents_to_three_and_to_one(
     for agent in started[1:]:
         agent.program.process.send_signal(SIGTERM)
     scale.set_ready(1)
-    assert [agent.program.process.wait(60) for agent in started[1:]] == [0, 0]
+    assert [agent.program.process.wait(PATIENCE) for agent in started[1:]] == [0, 0]
     for agent in started[1:]:
         agent.program.stop()
     stable.record(started[:1])

@@ -6,18 +6,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cluster.control_plane import ControlPlane, Json
-from cluster.helm import CHART, Helm, rendered
+from cluster.helm import CHART, Helm
 from cluster.node import GPUS, Node
 from cluster.pods import NAMESPACE, Pods, container, pod, process_of
 from cluster.release import Driver, MetricsClient, node_values
-from running import prometheus, wait_until
+from running import wait_until
 
 # The names in document 001.
 RELEASE_NAMESPACE = "monitoring"
@@ -144,91 +142,6 @@ def test_the_script_of_helm_test_succeeds(release: ChartRelease) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def scrape_config(release: ChartRelease, monitor: Json) -> str:
-    """Prometheus configuration for a ServiceMonitor, as Prometheus Operator writes it, with static targets.
-
-    Debian's Prometheus has no service discovery for Kubernetes, so the targets come from the API server here.
-    """
-    (endpoint,) = monitor["spec"]["endpoints"]
-    selector = monitor["spec"]["selector"]["matchLabels"]
-    keep_selected = [
-        {"source_labels": [f"__meta_kubernetes_service_label_{_name(key)}"], "regex": value, "action": "keep"}
-        for key, value in selector.items()
-    ]
-    meta = {
-        "namespace": "__meta_kubernetes_namespace",
-        "service": "__meta_kubernetes_service_name",
-        "pod": "__meta_kubernetes_pod_name",
-        "container": "__meta_kubernetes_pod_container_name",
-    }
-    port = {"source_labels": ["__meta_kubernetes_endpoint_port_name"], "regex": endpoint["port"]}
-    config = {
-        "job_name": "serviceMonitor",
-        "honor_labels": endpoint["honorLabels"],
-        # Shorter than the default interval, to save time.
-        "scrape_interval": "1s",
-        "scrape_timeout": "1s",
-        "metrics_path": endpoint["path"],
-        "scheme": endpoint["scheme"],
-        "static_configs": list(_targets(release, monitor["spec"]["namespaceSelector"]["matchNames"])),
-        "relabel_configs": [
-            *keep_selected,
-            {**port, "action": "keep"},
-            *[{"source_labels": [source], "target_label": label} for label, source in meta.items()],
-            *[_relabel_config(item) for item in endpoint.get("relabelings", ())],
-        ],
-        "metric_relabel_configs": [_relabel_config(item) for item in endpoint.get("metricRelabelings", ())],
-    }
-    return yaml.safe_dump({"scrape_configs": [config]})
-
-
-def _targets(release: ChartRelease, namespaces: list[str]) -> Iterator[Json]:
-    """All endpoints in these namespaces, with the labels of Prometheus' service discovery."""
-    admin = release.plane.admin
-    for namespace in namespaces:
-        for found in admin.call("GET", f"api/v1/namespaces/{namespace}/endpoints")["items"]:
-            name = found["metadata"]["name"]
-            service = admin.call("GET", f"api/v1/namespaces/{namespace}/services/{name}")
-            labels = {
-                f"__meta_kubernetes_service_label_{_name(key)}": value
-                for key, value in service["metadata"]["labels"].items()
-            }
-            for subset in found.get("subsets", ()):
-                for address, port in product(subset["addresses"], subset["ports"]):
-                    discovered = {
-                        "__meta_kubernetes_namespace": namespace,
-                        "__meta_kubernetes_service_name": name,
-                        "__meta_kubernetes_endpoint_port_name": port["name"],
-                        "__meta_kubernetes_pod_name": address["targetRef"]["name"],
-                        "__meta_kubernetes_pod_node_name": address["nodeName"],
-                        "__meta_kubernetes_pod_container_name": "exporter",
-                    }
-                    yield {"targets": [f"{address['ip']}:{port['port']}"], "labels": {**labels, **discovered}}
-
-
-def _name(label: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in label)
-
-
-def _relabel_config(relabeling: Json) -> Json:
-    names = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
-    return {names.get(key, key): value for key, value in relabeling.items()}
-
-
-def test_prometheus_keeps_the_labels_of_the_workload(release: ChartRelease, pod_gpu: str) -> None:
-    values = {**release.values, "serviceMonitor": {"enabled": True}}
-    (monitor,) = [
-        one for one in rendered(values, RELEASE, RELEASE_NAMESPACE) if one["kind"] == "ServiceMonitor"
-    ]
-    release.exporter.wait_row("gpu_process_info", "/metrics/process", pod="train")
-    with prometheus(scrape_config(release, monitor)) as server:
-        (owner,) = server.wait_query('gpuledger_device_owner_info{pod="train"}')
-        (up,) = server.query("up")
-    assert owner["metric"]["namespace"] == NAMESPACE  # type: ignore[index]  # JSON
-    assert owner["metric"]["node"] == "node-1"  # type: ignore[index]  # JSON
-    assert up["metric"]["namespace"] == RELEASE_NAMESPACE  # type: ignore[index]  # JSON
 
 
 def test_an_upgrade_with_reused_values_keeps_them_and_a_rollback_reverts_it(release: ChartRelease) -> None:

@@ -68,7 +68,7 @@ class AgentRelease:
                 and status["currentRevision"] == status["updateRevision"]
             )
 
-        wait_until(ready, f"{replicas} agents to be ready", 180)
+        wait_until(ready, f"{replicas} agents to be ready")
 
     def page(self, address: str) -> str:
         return get(f"http://{address}:{self.port}/").text
@@ -150,7 +150,7 @@ def separate_addresses(release: AgentRelease) -> None:
 
 def test_the_agent_scrapes_the_exporter_scales_without_gaps_and_uninstalls(release: AgentRelease) -> None:
     release.wait_ready(1)
-    found = wait_until(lambda: release.values('up{job="gpuledger"} == 1'), "the exporter's series", 120)
+    found = wait_until(lambda: release.values('up{job="gpuledger"} == 1'), "the exporter's series")
     ((labels, _),) = found
     assert labels["instance"].endswith(f":{release.exporter}")
     assert labels["node"] == "node-1"
@@ -184,4 +184,4 @@ def test_the_agent_scrapes_the_exporter_scales_without_gaps_and_uninstalls(relea
     assert not {host: gap for host, gap in gaps.items() if gap > 1.9 * INTERVAL}
 
     release.helm.uninstall()
-    wait_until(lambda: not release.helm.remaining_objects(), "everything of the release to be gone", 120)
+    wait_until(lambda: not release.helm.remaining_objects(), "everything of the release to be gone")

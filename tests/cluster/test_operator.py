@@ -214,7 +214,7 @@ def test_a_manual_edit_is_reverted(edit: str, cluster: OperatorRelease) -> None:
     def repaired() -> bool:
         return _content(cluster.get(kind, name, NAMESPACE)) == _content(before)
 
-    wait_until(repaired, f"{kind} {name} to be repaired", 30)
+    wait_until(repaired, f"{kind} {name} to be repaired")
 
 
 def _content(body: Json) -> Json:
@@ -239,7 +239,7 @@ def test_a_manually_deleted_object_is_recreated(line: str, cluster: OperatorRele
         answer = cluster.api.request("GET", path)
         return answer.is_success and answer.json()["metadata"]["uid"] != uid
 
-    wait_until(is_back, f"{line} to come back", 30)
+    wait_until(is_back, f"{line} to come back")
 
 
 def test_fields_of_other_managers_are_kept(cluster: OperatorRelease, shared: RunningOperator) -> None:
@@ -265,7 +265,7 @@ def test_repairs_of_repeated_edits_cause_one_event(cluster: OperatorRelease, sha
     began = shared.value("gpuledger_operator_objects_repaired_total")
     for _ in range(5):
         cluster.api.call("PATCH", path, {"data": {"agent.yaml": "mine"}})
-        wait_until(lambda: cluster.api.call("GET", path)["data"]["agent.yaml"] != "mine", "a repair", 30)
+        wait_until(lambda: cluster.api.call("GET", path)["data"]["agent.yaml"] != "mine", "a repair")
     cluster.api.call("PATCH", path, {"data": {"agent.yaml": "mine"}})
     note = {"metadata": {"labels": {"seen": "yes"}}}
     cluster.api.call("PATCH", f"{PATHS['GpuMonitor']}/main", note)
@@ -489,7 +489,7 @@ def test_changing_an_immutable_field_recreates_the_object_and_keeps_its_pods(
             found if response.is_success and found["metadata"]["uid"] != before["metadata"]["uid"] else None
         )
 
-    after = wait_until(recreated, "the new StatefulSet", 30)
+    after = wait_until(recreated, "the new StatefulSet")
     assert after["spec"]["selector"] == before["spec"]["selector"]
     assert [one["metadata"]["name"] for one in after["spec"]["volumeClaimTemplates"]] == ["queue"]
     cluster.wait_condition("GpuMonitor", "main", "Degraded", "False", "AsWanted")

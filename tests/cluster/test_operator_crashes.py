@@ -16,7 +16,7 @@ from cluster.control_plane import ControlPlane
 from cluster.operators import NAMESPACE, OperatorRelease, RunningOperator, operator_release
 from gpuledger.operator.kinds import VOLUME_CLAIM_KIND
 from integration.sigterm_in_phase import PHASES
-from running import wait_until
+from running import PATIENCE, wait_until
 
 Start = Callable[..., RunningOperator]
 SIGTERM_IN_PHASE = Path(__file__).parent.parent / "integration" / "sigterm_in_phase.py"
@@ -65,7 +65,7 @@ def test_an_operator_killed_after_each_write_completes_all_work(
     assert container["ports"][0]["containerPort"] == 9500
 
     release.api.call("DELETE", "apis/gpuledger.dev/v1alpha1/gpumonitors/main")
-    wait_until(lambda: release.read("GpuMonitor", "main") is None, "the monitor to be gone", 120)
+    wait_until(lambda: release.read("GpuMonitor", "main") is None, "the monitor to be gone")
     deletions = [one for one in killed_after(operator) if one.startswith("DELETE")]
     assert len(deletions) >= len(made)
 
@@ -113,13 +113,13 @@ def test_the_last_valid_spec_survives_a_restart_of_the_operator(
     release.api.call("DELETE", release.path("Service", EXPORTER))
     start("--status-interval=100ms").wait_leads()
     # The new operator knows the last applied spec.
-    wait_until(lambda: release.managed_objects() == made, "the deleted Service", 30)
+    wait_until(lambda: release.managed_objects() == made, "the deleted Service")
     release.set_ready("DaemonSet", EXPORTER, 5)
 
     def counted() -> bool:
         return (release.read("GpuMonitor", "main") or {})["status"].get("exportersReady") == 5
 
-    wait_until(counted, "the new operator to count", 30)
+    wait_until(counted, "the new operator to count")
     assert release.managed_objects() == made
     assert release.conditions("GpuMonitor", "main")["Degraded"] == ("True", "Rejected")
 
@@ -173,7 +173,7 @@ def test_a_leader_stops_cleanly_on_sigterm_in_every_phase(
     # For phases that repeat: at the second occurrence.
     times = "2" if phase in ("applying-an-object", "renewing-the-lease") else "1"
     operator = start(program=(str(SIGTERM_IN_PHASE), f"operator-that-acts/{phase}", times))
-    assert operator.program.process.wait(60) == 0
+    assert operator.program.process.wait(PATIENCE) == 0
     operator.program.stop()
     assert not [line for line in operator.program.lines if "Traceback" in line]
     second = start("--lease-duration=10m").wait_leads()
@@ -187,7 +187,7 @@ def test_an_operator_without_the_lease_stops_acting(release: OperatorRelease, st
     taken = release.api.call("GET", f"{LEASE}/{name}")
     taken["spec"] |= {"holderIdentity": "another-operator", "leaseDurationSeconds": 3600}
     wait_until(lambda: _replace_lease(release, name, taken), "the Lease to be taken")
-    wait_until(lambda: not operator.leads(), "the operator to notice", 30)
+    wait_until(lambda: not operator.leads(), "the operator to notice")
     release.apply("GpuMonitor", "main", {})
     release.api.call("DELETE", f"{LEASE}/{name}")
     operator.wait_leads()
@@ -207,7 +207,7 @@ def test_an_operator_continues_after_an_outage_of_the_api_server(
     release.apply("GpuMonitor", "main", {})
     release.wait_applied("GpuMonitor", "main")
     with control_plane.server_stopped():
-        wait_until(lambda: not operator.leads(), "the Lease to be given up", 30)
+        wait_until(lambda: not operator.leads(), "the Lease to be given up")
     operator.wait_leads()
     release.api.call("DELETE", release.path("ConfigMap", AGENT))
     wait_until(

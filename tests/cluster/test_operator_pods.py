@@ -1,4 +1,4 @@
-"""From `kubectl apply` to series in a store: controllers, scheduler and kubelet run the operator's objects.
+"""From `kubectl apply` to series in a store: operator, controllers, scheduler and kubelet run as on a node.
 
 Debian's Prometheus has no Kubernetes support, and no Prometheus image is available here. For the engine
 `prometheus`, vmagent therefore runs the configuration that the init container of that engine prints.
@@ -16,7 +16,7 @@ import pytest
 from cluster.agents import IGNORED_LABELS
 from cluster.control_plane import ControlPlane, Json
 from cluster.node import Node
-from cluster.operators import WHATAP, OperatorRelease, operator_release
+from cluster.operators import NAMESPACE, WHATAP, OperatorRelease, operator_release
 from running import Program, free_port, get, gpuledger, victoria_metrics, wait_until
 from unit.operator.support import SIMPLE
 
@@ -65,54 +65,57 @@ def release(
     receiver = {"url": stores[0].write, "queueConfig": {"batchSendDeadline": "200ms"}}
     values = {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
-        "operator": {"defaultRemoteWrite": [receiver]},
+        "operator": {
+            "defaultRemoteWrite": [receiver],
+            "extraArgs": ["--status-interval=500ms", "--agent-interval=1s"],
+        },
     }
     with operator_release(control_plane, folder / "pods", **values) as made:
-        # The operator runs on this machine with the same permissions, because there is no pod network.
-        made.api.call("PATCH", f"{_deployment(made)}/scale", {"spec": {"replicas": 0}})
+        patch_template(made, "deployment", made.name, NAMESPACE, HOST_NETWORK)
+        wait_until(lambda: replaced(made, NAMESPACE, 1), "a pod of the operator that this machine can run")
         yield made
 
 
-def _deployment(release: OperatorRelease) -> str:
-    metadata = release.deployment["metadata"]
-    return f"apis/apps/v1/namespaces/{metadata['namespace']}/deployments/{metadata['name']}"
+# There is no pod network.
+HOST_NETWORK: Json = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+
+
+def patch_template(release: OperatorRelease, kind: str, name: str, namespace: str, spec: Json) -> None:
+    patch = json.dumps({"spec": {"template": {"spec": spec}}})
+    release.plane.kubectl("-n", namespace, "patch", kind, name, "--type=strategic", "-p", patch)
 
 
 def adapt_pods(release: OperatorRelease) -> None:
     """Patch workloads for this machine: host network, simulated GPUs. The operator keeps such fields."""
-    network = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
     simulated = [{"name": "GPULEDGER_SOURCE", "value": "simulator"}]
     parts: dict[str, tuple[str, str, Json]] = {
         "DaemonSet": (EXPORTER, "dcgm-exporter", {"env": simulated}),
         "StatefulSet": (AGENT, "agent", {}),
     }
     for kind, (name, container, more) in parts.items():
-        spec = {**network, "containers": [{"name": container, **more}]}
-        patch = json.dumps({"spec": {"template": {"spec": spec}}})
-        release.plane.kubectl("-n", WHATAP, "patch", kind.lower(), name, "--type=strategic", "-p", patch)
+        spec = {**HOST_NETWORK, "containers": [{"name": container, **more}]}
+        patch_template(release, kind.lower(), name, WHATAP, spec)
 
 
-def replaced(release: OperatorRelease) -> bool:
+def replaced(release: OperatorRelease, namespace: str, number: int) -> bool:
     """True if all pods use the host's network. Deletes the original pods, which could not start."""
-    pods = release.api.call("GET", f"api/v1/namespaces/{WHATAP}/pods")["items"]
+    pods = release.api.call("GET", f"api/v1/namespaces/{namespace}/pods")["items"]
     first = [one["metadata"]["name"] for one in pods if not one["spec"].get("hostNetwork")]
     for name in first:
-        release.api.request("DELETE", f"api/v1/namespaces/{WHATAP}/pods/{name}", gracePeriodSeconds="0")
-    return len(pods) == 2 and not first
+        release.api.request("DELETE", f"api/v1/namespaces/{namespace}/pods/{name}", gracePeriodSeconds="0")
+    return len(pods) == number and not first
 
 
 @pytest.fixture(scope="module")
 def applied(release: OperatorRelease, folder: Path) -> Iterator[OperatorRelease]:
     file = folder / "pods" / "simple.yaml"
     file.write_text(SIMPLE)
-    with release.operators() as start:
-        start("--status-interval=500ms", "--agent-interval=1s").wait_leads()
-        release.plane.kubectl("apply", f"--filename={file}")
-        release.wait_condition("WhatapAgent", "whatap", "Degraded", "False", "AsWanted")
-        adapt_pods(release)
-        wait_until(lambda: replaced(release), "pods that this machine can run")
-        yield release
-        release.delete_all()
+    release.plane.kubectl("apply", f"--filename={file}")
+    release.wait_condition("WhatapAgent", "whatap", "Degraded", "False", "AsWanted", 180.0)
+    adapt_pods(release)
+    wait_until(lambda: replaced(release, WHATAP, 2), "pods that this machine can run")
+    yield release
+    release.delete_all()
 
 
 def counts(release: OperatorRelease) -> tuple[object, ...]:
@@ -157,14 +160,17 @@ def test_both_engines_deliver_the_same_series_for_the_simple_example(
     assert conditions["Available"] == ("True", "Running")
     assert conditions["Progressing"] == ("False", "Complete")
     assert conditions["Degraded"] == ("False", "AsWanted")
+    (node,) = (applied.read("WhatapAgent", "whatap") or {})["status"]["nodes"]
+    assert (node["ready"], node["gpus"]) == (True, 8)
+    assert node["driver"]
     ours, theirs = stores
-    wait_until(lambda: any(f'"{FAMILY}"' in one for one in ours.series()), f"{FAMILY} in the store", 90)
+    wait_until(lambda: any(f'"{FAMILY}"' in one for one in ours.series()), f"{FAMILY} in the store")
     config = tmp_path / "scrape_config.yaml"
     data = applied.get("ConfigMap", "whatap-open-agent-config", WHATAP)["data"]
     config.write_text(data["scrape_config.yaml"])
     with other_engine(applied, config, theirs, tmp_path):
         try:
-            wait_until(lambda: ours.series() == theirs.series() != set(), "the same series", 90)
+            wait_until(lambda: ours.series() == theirs.series() != set(), "the same series")
         except AssertionError:
             mine, other = ours.series(), theirs.series()
             assert sorted(mine - other)[:10] == sorted(other - mine)[:10]
@@ -182,4 +188,4 @@ def test_deleting_the_resource_leaves_nothing(applied: OperatorRelease) -> None:
         pods = applied.api.call("GET", f"api/v1/namespaces/{WHATAP}/pods")["items"]
         return not pods
 
-    wait_until(gone, "the pods to be gone", 90)
+    wait_until(gone, "the pods to be gone")

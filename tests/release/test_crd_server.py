@@ -25,23 +25,24 @@ from gpuledger.operator.apply import Applier
 from gpuledger.operator.counts import OperatorCounts
 from gpuledger.operator.crd_definitions import foreign_definition
 from gpuledger.operator.events import EventRecorder
+from gpuledger.operator.judged_spec import AppliedSpec, last_applied_spec, spec_text
 from gpuledger.operator.kinds import GPU_MONITOR_KIND, owner_reference_of
 from gpuledger.operator.managed_objects import ManagedObjects
 from gpuledger.operator.monitor_parser import parse_monitor
-from gpuledger.operator.monitors import AppliedSpec, Monitors, last_applied_spec, spec_text
+from gpuledger.operator.monitors import Monitors
 from gpuledger.operator.object_lists import list_objects
 from gpuledger.operator.reconcile import FINALIZER, DelayQueue, Reconciler
 from gpuledger.operator.render.objects import render_objects
 from gpuledger.operator.render_context import RenderContext
-from gpuledger.operator.schema.nodes import ListNode, ObjectNode, SchemaNode
+from gpuledger.operator.schema.nodes import CEL_RULES, ListNode, ObjectNode, SchemaNode
 from gpuledger.operator.spec import SPEC
 from gpuledger.operator.watches import KindWatch
 from gpuledger.operator.whatap_spec import WHATAP_SPEC
 from release.crd_server import CrdServer, Json, build_crd_server
 from running import wait_until
-from unit.operator.schemas import leaf_fields, sample, values
+from unit.operator.schemas import leaf_fields, sample, values, without_cel_rules
 from unit.operator.support import EXAMPLES, gpu_monitor, whatap
-from unit.operator.test_crd_definitions import WRONG
+from unit.operator.test_crd_definitions import WRONG, schemas
 
 CRDS = "apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 GPU_MONITORS = "gpumonitors.gpuledger.dev"
@@ -52,7 +53,7 @@ PATHS = {
 }
 GPUS = f"/{PATHS['GpuMonitor']}/gpus"
 KEPT = ROOT / "deploy/helm/gpuledger/files/crds" / f"{GPU_MONITORS}.yaml"
-pytestmark = pytest.mark.xdist_group("crd-server")
+pytestmark = pytest.mark.group("crd-server")
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +213,13 @@ _properties = settings(
     [values(SPEC).map(gpu_monitor), values(WHATAP_SPEC).map(lambda spec: {**whatap(), "spec": spec})],
     ids=PATHS,
 )
-def test_the_server_accepts_what_the_schema_allows_and_prunes_nothing(api: Client, resources: Any) -> None:
+def test_the_server_accepts_what_the_schema_allows_and_prunes_nothing(
+    api: Client, crds: Mapping[str, Json], resources: Any
+) -> None:
+    # Arbitrary values break rules.
+    for crd in crds.values():
+        apply_crd(api, without_cel_rules(crd))
+
     @_properties
     @given(resources)
     def check(resource: Json) -> None:
@@ -240,15 +247,173 @@ def test_other_fields_of_a_whatap_agent_are_stored(api: Client) -> None:
 @pytest.mark.parametrize(("spec", "problem"), WRONG, ids=[case[1].partition(":")[0] for case in WRONG])
 def test_a_wrong_value_is_refused_with_its_path(api: Client, spec: Json, problem: str) -> None:
     response = try_create(api, gpu_monitor(spec))
-    if any(text in problem for text in ("expected the name of a label", "add a unit", "above the limit")):
-        # A schema restricts neither the keys of a mapping nor the number that a quantity is: the operator
-        # reports it in the status.
-        assert response.is_success
-        return
     message = response.json()["message"]
     assert response.status_code in (400, 422)
-    assert problem.partition(": ")[0] in message
+    path = problem.partition(":")[0]
+    # A rule names the mapping of a wrong key or amount, or the section of two that contradict each other.
+    parts = (path.rpartition(".")[0], path.partition(".req")[0])
+    assert path in message or any(f"{part}: " in message for part in parts)
     assert "\n" not in message
+
+
+def exporter(**spec: Any) -> Json:
+    return {"exporter": spec}
+
+
+def variable(**more: Any) -> Json:
+    return exporter(env=[{"name": "A", **more}])
+
+
+def node_term(**expression: Any) -> Json:
+    term = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", **expression}]}]}
+    return exporter(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}})
+
+
+def ports(*found: tuple[str, int]) -> Json:
+    return exporter(extraPorts=[{"name": name, "port": port, "dialects": ["dcgm"]} for name, port in found])
+
+
+def receivers(*found: Json) -> Json:
+    return {"agent": {"remoteWrite": [{"url": "https://store/write", **one} for one in found]}}
+
+
+def relabeling(**rule: Any) -> Json:
+    return receivers({"writeRelabelConfigs": [rule]})
+
+
+FIELD = {"fieldRef": {"fieldPath": "metadata.name"}}
+SECRET = {"name": "store", "key": "password"}
+# What types and patterns allow: the path that the server names, and a part of its message.
+BROKEN: list[tuple[Json, str, str]] = [
+    (
+        exporter(tolerations=[{"operator": "Exists", "value": "a"}]),
+        "exporter.tolerations[0]",
+        "takes no value",
+    ),
+    (exporter(tolerations=[{"value": "a"}]), "exporter.tolerations[0]", "without a key"),
+    (exporter(tolerations=[{"key": "a", "tolerationSeconds": 3}]), "exporter.tolerations[0]", "NoExecute"),
+    (exporter(podLabels={"a b": "c"}), "exporter.podLabels", "expected names of labels"),
+    (exporter(podAnnotations={"-": "c"}), "exporter.podAnnotations", "expected names of labels"),
+    (variable(value="a", valueFrom=FIELD), "exporter.env[0]", "conflicts with valueFrom"),
+    (variable(valueFrom={}), "exporter.env[0].valueFrom", "exactly one source"),
+    (
+        variable(valueFrom={**FIELD, "secretKeyRef": SECRET}),
+        "exporter.env[0].valueFrom",
+        "exactly one source",
+    ),
+    (node_term(operator="In"), "nodeSelectorTerms[0].matchExpressions[0]", "In and NotIn need values"),
+    (node_term(operator="Gt", values=["1", "2"]), "nodeSelectorTerms[0].matchExpressions[0]", "exactly one"),
+    (node_term(operator="Exists", values=["1"]), "nodeSelectorTerms[0].matchExpressions[0]", "none"),
+    (exporter(resources={"limits": {"nvidia.com/gpu": 1}}), "exporter.resources.limits", "leave it out"),
+    (exporter(resources={"limits": {"memory": 4194303}}), "exporter.resources.limits", "memory has too few"),
+    (exporter(resources={"limits": {"ephemeral-storage": "1k"}}), "exporter.resources.limits", "ephemeral-"),
+    (exporter(resources={"requests": {"cpu": "8001m"}}), "exporter.resources.requests", "cpu has more cores"),
+    *(
+        (exporter(resources={"requests": {name: "5M"}, "limits": {name: "4.2M"}}), "exporter.resources", name)
+        for name in ("memory", "ephemeral-storage")
+    ),
+    (
+        exporter(resources={"requests": {"cpu": 1}, "limits": {"cpu": "999m"}}),
+        "exporter.resources",
+        "the request for cpu is above the limit",
+    ),
+    ({**exporter(mode="collect", webConfig={"secret": "a", "scheme": "http"})}, "exporter", "serves no page"),
+    ({"exporter": {"mode": "collect", **ports(("a", 1))["exporter"]}}, "exporter", "serves no page"),
+    (ports(("a", 9400)), "exporter", "is that of the metrics page"),
+    (ports(("metrics", 1)), "exporter.extraPorts[0]", "the name metrics"),
+    (ports(("a", 1), ("a", 2)), "exporter.extraPorts", "another name and number"),
+    (ports(("a", 1), ("b", 1)), "exporter.extraPorts", "another name and number"),
+    ({"agent": {"externalLabels": {"a-b": "c"}}}, "agent.externalLabels", "expected names of labels"),
+    (receivers({}, {}), "agent.remoteWrite", "each receiver needs another name"),
+    (receivers({"name": "a"}, {"name": "a", "url": "http://b/"}), "agent.remoteWrite", "another name"),
+    (receivers({"url": "https://ann:hunter2@store/write"}), "agent.remoteWrite[0]", "contains credentials"),
+    (receivers({"url": "https://ann@store/write"}), "agent.remoteWrite[0]", "contains credentials"),
+    (
+        receivers({"basicAuth": {"username": SECRET}, "authorization": {"credentialsSecret": SECRET}}),
+        "agent.remoteWrite[0]",
+        "give only one",
+    ),
+    (receivers({"basicAuth": {"password": SECRET}}), "agent.remoteWrite[0].basicAuth", "username is missing"),
+    (receivers({"authorization": {}}), "agent.remoteWrite[0].authorization", "expected one of"),
+    (
+        receivers({"authorization": {"type": "basic", "credentialsFile": "/a"}}),
+        "agent.remoteWrite[0].authorization",
+        "must not be Basic",
+    ),
+    *(
+        (
+            receivers({"tlsConfig": {f"{name}File": "/a", f"{name}Secret": SECRET}}),
+            "agent.remoteWrite[0].tlsConfig",
+            f"{name}Secret conflicts",
+        )
+        for name in ("ca", "cert", "key")
+    ),
+    (
+        receivers({"tlsConfig": {"certFile": "/a"}}),
+        "agent.remoteWrite[0].tlsConfig",
+        "both certificate and key",
+    ),
+    (receivers({"headers": {"a b": "c"}}), "agent.remoteWrite[0].headers", "names of headers"),
+    (receivers({"headers": {"AUTHORIZATION": "c"}}), "agent.remoteWrite[0].headers", "use basicAuth"),
+    (
+        receivers({"queueConfig": {"minShards": 3, "maxShards": 2}}),
+        "agent.remoteWrite[0].queueConfig",
+        "below",
+    ),
+    (relabeling(action="retain"), "writeRelabelConfigs[0]", "expected an action"),
+    (relabeling(action="HashMod", target_label="a"), "writeRelabelConfigs[0]", "modulus"),
+    (relabeling(regex="a"), "writeRelabelConfigs[0]", "needs a target_label"),
+    (relabeling(target_label="a", targetLabel="a"), "writeRelabelConfigs[0]", "both spellings"),
+    (relabeling(action="drop", regex="a("), "writeRelabelConfigs[0].regex", "missing closing )"),
+    (relabeling(action="drop", regex="(?=a)"), "writeRelabelConfigs[0].regex", "is not a valid RE2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "text"), BROKEN, ids=[f"{path}: {text}" for _, path, text in BROKEN]
+)
+def test_a_value_that_breaks_a_rule_is_refused_before_it_is_stored(
+    api: Client, spec: Json, path: str, text: str
+) -> None:
+    response = try_create(api, gpu_monitor(spec))
+    assert response.status_code == 422
+    message = response.json()["message"]
+    assert f"{path}: " in message
+    assert text in message
+    # A password must not be repeated.
+    assert "hunter2" not in message
+
+
+def test_each_rule_has_a_value_that_breaks_it(api: Client) -> None:
+    found = "\n".join(try_create(api, gpu_monitor(spec)).json()["message"] for spec, _, _ in BROKEN)
+    (version,) = api.call("GET", f"{CRDS}/{GPU_MONITORS}")["spec"]["versions"]
+    rules = [
+        rule["message"]
+        for _, schema in schemas(version["schema"]["openAPIV3Schema"])
+        for rule in schema.get(CEL_RULES, ())
+    ]
+    assert [message for message in rules if message not in found] == []
+
+
+def test_all_errors_are_named_at_once(api: Client) -> None:
+    spec = {**exporter(port=0, tolerations=[{"value": "a"}]), **relabeling(action="drop", regex="(")}
+    message = try_create(api, gpu_monitor(spec)).json()["message"]
+    for path in ("exporter.port", "exporter.tolerations[0]", "remoteWrite[0].writeRelabelConfigs[0].regex"):
+        assert f"{path}: " in message
+
+
+def test_the_rules_do_not_refuse_the_other_fields_of_an_older_resource(
+    server: CrdServer, api: Client, crds: Mapping[str, Json]
+) -> None:
+    """It was stored before the CRD had the rules. Its status is written, and other fields can be changed."""
+    apply_crd(api, without_cel_rules(crds[GPU_MONITORS]))
+    broken = exporter(tolerations=[{"operator": "Exists", "value": "a"}])
+    api.call("POST", PATHS["GpuMonitor"], gpu_monitor(broken))
+    apply_crd(api, crds[GPU_MONITORS])
+    server.as_operator(lambda client: client.merge(f"{GPUS}/status", {"status": {"gpuNodes": 12}}))
+    changed = api.call("PATCH", GPUS, {"spec": {"exporter": {"port": 9500}}})
+    assert changed["status"] == {"gpuNodes": 12}
+    assert changed["spec"]["exporter"]["port"] == 9500
 
 
 @pytest.mark.parametrize("name", ["x" * 33, "a.b", "9-"])
@@ -399,17 +564,19 @@ def reconcile(server: CrdServer) -> Json:
     return server.as_operator(once)
 
 
-DEVICE = {"exporter": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}
+# Only the operator finds that it is too long.
+LONG_NAME = f"{'a' * 320}.example.com/team"
+LONG_LABEL = {"exporter": {"podLabels": {LONG_NAME: "c"}}}
 
 
 def test_the_operator_writes_the_status_of_a_resource_that_only_it_refuses(
     server: CrdServer, api: Client
 ) -> None:
-    before = api.call("POST", PATHS["GpuMonitor"], gpu_monitor(DEVICE))
+    before = api.call("POST", PATHS["GpuMonitor"], gpu_monitor(LONG_LABEL))
     after = reconcile(server)
     (degraded,) = (one for one in after["status"]["conditions"] if one["type"] == "Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "InvalidSpec")
-    assert degraded["message"].startswith("spec.exporter.resources.limits.nvidia.com/gpu: ")
+    assert degraded["message"].startswith(f"spec.exporter.podLabels.{LONG_NAME}: ")
     assert after["status"]["observedGeneration"] == after["metadata"]["generation"]
     assert (after["spec"], after["metadata"]["generation"]) == (before["spec"], 1)
     assert managers(after)[FIELD_MANAGER] == ("Update", "status")
@@ -417,7 +584,7 @@ def test_the_operator_writes_the_status_of_a_resource_that_only_it_refuses(
 
 def test_a_second_reconciliation_writes_nothing(server: CrdServer, api: Client) -> None:
     """The server stores the status exactly as the operator wrote it."""
-    api.call("POST", PATHS["GpuMonitor"], gpu_monitor(DEVICE))
+    api.call("POST", PATHS["GpuMonitor"], gpu_monitor(LONG_LABEL))
     first = reconcile(server)
     assert reconcile(server)["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
@@ -572,7 +739,8 @@ def test_a_resource_of_an_earlier_crd_remains_valid(
     api: Client, crds: Mapping[str, Json], commit: str, earlier: Json
 ) -> None:
     delete_crd(api, GPU_MONITORS)
-    apply_crd(api, earlier)
+    # The samples break rules.
+    apply_crd(api, without_cel_rules(earlier))
     (version,) = earlier["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     full = {}
@@ -580,6 +748,9 @@ def test_a_resource_of_an_earlier_crd_remains_valid(
         section = SPEC.keys[name]
         assert isinstance(section, ObjectNode)
         full[name] = {key: sample(section.keys[key], key) for key in schema["properties"][name]["properties"]}
+    # The sample of extraPorts has the sample of port, and contradicts that of mode.
+    full["exporter"]["port"] = 9500
+    full["exporter"].pop("mode", None)
     stored = api.call("POST", PATHS["GpuMonitor"], gpu_monitor(full), fieldValidation="Strict")
     status = apply_crd(api, crds[GPU_MONITORS])["status"]
     assert status["storedVersions"] == [version["name"]], commit
@@ -595,7 +766,7 @@ def test_a_rollback_drops_only_the_fields_that_the_earlier_crd_lacks(
 ) -> None:
     exporter = {"port": 9500, "webConfig": {"secret": "web", "scheme": "https"}}
     api.call("POST", PATHS["GpuMonitor"], gpu_monitor({"exporter": exporter}))
-    earlier = deepcopy(crds[GPU_MONITORS])
+    earlier = without_cel_rules(deepcopy(crds[GPU_MONITORS]))
     (version,) = earlier["spec"]["versions"]
     sections = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
     del sections["exporter"]["properties"]["webConfig"]

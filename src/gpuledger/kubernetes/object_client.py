@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -84,11 +85,15 @@ class ApiRequest:
         return self.method != "GET" and "dryRun" not in self.query
 
 
+# Status, body, and the text of each warning, if any.
+ApiReply = tuple[int, bytes] | tuple[int, bytes, tuple[str, ...]]
+
+
 class ApiTransport(Protocol):
     """Sends requests to one API server."""
 
-    async def send(self, request: ApiRequest) -> tuple[int, bytes]:
-        """Status and body of the response. Raises WriteUnreachable; GpuledgerError for bad credentials."""
+    async def send(self, request: ApiRequest) -> ApiReply:
+        """The response. Raises WriteUnreachable; GpuledgerError for bad credentials."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -102,7 +107,7 @@ class HttpApiTransport:
         self._timeout = timeout
         self._client: HttpClient | None = None
 
-    async def send(self, request: ApiRequest) -> tuple[int, bytes]:
+    async def send(self, request: ApiRequest) -> ApiReply:
         """See ApiTransport."""
         headers = (*_FIXED_HEADERS, ("Content-Type", request.content_type))
         access = self._access
@@ -121,7 +126,11 @@ class HttpApiTransport:
         try:
             async with asyncio.timeout(self._timeout):
                 response = await self._client.exchange(encoded, retry=request.method not in _NOT_IDEMPOTENT)
-            return response.status, response.decoded_body()
+            return (
+                response.status,
+                response.decoded_body(),
+                parse_warnings(response.headers.get("warning", "")),
+            )
         except (HttpRequestFailed, TimeoutError) as error:
             # The CA may have changed: read it again.
             await self.close()
@@ -133,6 +142,12 @@ class HttpApiTransport:
         if self._client is not None:
             self._client.close()
             self._client = None
+
+
+def parse_warnings(header: str) -> tuple[str, ...]:
+    """The texts in a Warning header of an API server: `299 - "text"`, several of them separated by commas."""
+    found = re.findall(r'\b299 \S+ "((?:[^"\\]|\\.)*)"', header)
+    return tuple(clean_name(re.sub(r"\\(.)", r"\1", text), _MAX_MESSAGE_LENGTH) for text in found)
 
 
 # Called with method and status for every response.
@@ -148,6 +163,8 @@ class ObjectClient:
     def __init__(self, transport: ApiTransport, on_response: OnResponse = lambda *_: None) -> None:
         self._transport = transport
         self._on_response = on_response
+        # By path: the warnings of the API server about the last write, if it had any.
+        self.warnings: dict[str, tuple[str, ...]] = {}
 
     async def get(self, path: str, **query: str) -> Json:
         """Get an object or a list of objects."""
@@ -200,8 +217,13 @@ class ObjectClient:
         content_type: str = JSON_TYPE,
     ) -> Json:
         body = b"" if content is None else json.dumps(content, separators=(",", ":")).encode()
-        status, response = await self._transport.send(ApiRequest(method, path, query, body, content_type))
+        request = ApiRequest(method, path, query, body, content_type)
+        status, response, *warnings = await self._transport.send(request)
         self._on_response(method, status)
+        if request.writes:
+            self.warnings.pop(path, None)
+            if warnings and warnings[0]:
+                self.warnings[path] = warnings[0]
         try:
             found = json.loads(response) if response else {}
         except ValueError:

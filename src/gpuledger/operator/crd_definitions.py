@@ -1,7 +1,7 @@
 """The CustomResourceDefinitions, generated from the schema nodes that also parse the resources.
 
-They work with Kubernetes 1.20: no CEL, no defaults, no webhook. Targets are described but not restricted,
-because one bad target would refuse the others.
+They work with Kubernetes 1.20: no defaults, no webhook. The chart leaves their CEL rules out below Kubernetes
+1.30. Targets are described but not restricted, because one bad target would refuse the others.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Final
 from gpuledger.operator.kinds import GPU_MONITOR_KIND, WHATAP_AGENT_KIND, ObjectKind
 from gpuledger.operator.schema.nodes import (
     INT64,
+    BooleanNode,
     IntegerNode,
     ListNode,
     ObjectNode,
@@ -27,7 +28,9 @@ OURS: Final = "gpuledger"
 
 _CONDITION: Final = ObjectNode(
     {
-        "type": TextNode("Available, Progressing, Degraded, ReceiverMissing or FieldsIgnored."),
+        "type": TextNode(
+            "Available, Progressing, Degraded, ReceiverMissing, ServerWarnings or FieldsIgnored."
+        ),
         "status": TextNode("Whether the condition holds.", choices=("True", "False", "Unknown")),
         "reason": TextNode("The reason for the status, in one word."),
         "message": TextNode("The reason for people; names the path of the field, if any."),
@@ -43,6 +46,20 @@ _STATUS: Final[Mapping[str, SchemaNode]] = {
     "exportersReady": IntegerNode("Number of exporters that are ready."),
     "targetsFound": IntegerNode("Number of targets of the agent."),
     "targetsUp": IntegerNode("Number of targets that are up: the last scrape succeeded."),
+    "nodes": ListNode(
+        ObjectNode(
+            {
+                "name": TextNode("Name of the node."),
+                "ready": BooleanNode("Whether the exporter is ready."),
+                "gpus": IntegerNode("Number of GPUs; absent while it is not known."),
+                "driver": TextNode("Version of the driver; absent while it is not known."),
+                "error": TextNode("What is wrong with the exporter or a GPU; absent if nothing is."),
+            },
+            required=("name", "ready"),
+        ),
+        "The first hundred nodes with an exporter, those with errors first.",
+    ),
+    "nodesOmitted": IntegerNode("Number of nodes that are not in nodes; absent if all are."),
     "lastError": TextNode("The current error; absent if there is none."),
     "appliedSpec": TextNode(
         "The last applied specification, as JSON. It keeps running while a newer one is refused."

@@ -14,9 +14,11 @@ from gpuledger.model.source import Clock
 from gpuledger.operator.apply import Applier
 from gpuledger.operator.counts import OperatorCounts
 from gpuledger.operator.events import EventRecorder
+from gpuledger.operator.exporter_nodes import NodeObserver
+from gpuledger.operator.judged_spec import RenderObjects
 from gpuledger.operator.kinds import KINDS, ObjectKind
 from gpuledger.operator.managed_objects import ManagedObjects
-from gpuledger.operator.monitors import Monitors, RenderObjects
+from gpuledger.operator.monitors import Monitors
 from gpuledger.operator.object_lists import list_managed_objects, list_objects
 from gpuledger.operator.reconcile import DelayQueue, Reconciler
 from gpuledger.operator.render_context import OperatorIdentity
@@ -74,7 +76,12 @@ class LeaderTerm:
     ) -> None:
         """Reconcile until `stop` is set or `keep_lease` returns. Raises the error of the task that failed."""
         await run_until_first_ends(
-            stop.wait(), keep_lease(), self._reconcile_all(), self._count_targets(fetch), self.watch.run()
+            stop.wait(),
+            keep_lease(),
+            self._reconcile_all(),
+            self._count_targets(fetch),
+            self._observe_nodes(fetch),
+            self.watch.run(),
         )
 
     async def _reconcile_all(self) -> None:
@@ -106,8 +113,23 @@ class LeaderTerm:
                 objects = self.owned.objects_of(monitor.uid)
                 agents = [agent_pods(body) for key, body in objects if key.kind == "StatefulSet"]
                 targets = await counter.count_targets(agents)
-                if targets != monitor.targets:
-                    monitor.targets = targets
+                if (targets, counter.silence) != (monitor.targets, monitor.silence):
+                    monitor.targets, monitor.silence = targets, counter.silence
+                    self._wake(monitor.uid)
+
+    async def _observe_nodes(self, fetch: FetchPage) -> None:
+        observers: dict[str, NodeObserver] = {}
+        while True:
+            await asyncio.sleep(self.settings.agent_interval)
+            observers = {
+                one.uid: observers.get(one.uid) or NodeObserver(self.api, fetch) for one in self.monitors
+            }
+            for monitor in self.monitors:
+                objects = self.owned.objects_of(monitor.uid)
+                daemon_set = next((body for key, body in objects if key.kind == "DaemonSet"), None)
+                nodes = await observers[monitor.uid].observe(daemon_set)
+                if nodes != monitor.nodes:
+                    monitor.nodes = nodes
                     self._wake(monitor.uid)
 
     def _on_monitor_change(self, body: Json, deleted: bool) -> None:

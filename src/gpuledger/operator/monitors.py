@@ -3,57 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from gpuledger.kubernetes.object_client import Json
+from gpuledger.operator.judged_spec import (
+    AppliedSpec,
+    JudgedSpec,
+    RenderObjects,
+    judge_spec,
+    last_applied_spec,
+)
 from gpuledger.operator.kinds import is_being_deleted, resource_version, uid_of
 from gpuledger.operator.monitor_parser import ParsedMonitor, parse_monitor
 from gpuledger.operator.node_overlap import NodeClaim, find_overlaps
-from gpuledger.operator.render.objects import Rendered
 from gpuledger.operator.rollout import ProgressDeadline
-from gpuledger.operator.schema.nodes import Problem
-from gpuledger.operator.spec import GpuMonitor
-from gpuledger.operator.status import ReconcileProblem, TargetCounts
-
-# The API server limits the whole resource to 1.5 MiB.
-_MAX_STATUS_SPEC_BYTES: Final = 256 << 10
-
-
-@dataclass(slots=True)
-class AppliedSpec:
-    """A specification as text, as a monitor and as objects (None until they are rendered)."""
-
-    text: str
-    monitor: GpuMonitor
-    rendered: Rendered | None = None
-
-    @property
-    def status_text(self) -> str | None:
-        """The text for `status.appliedSpec`; None if it is too long."""
-        return self.text if len(self.text.encode()) <= _MAX_STATUS_SPEC_BYTES else None
-
-
-def spec_text(body: Json) -> str:
-    """The specification as canonical JSON."""
-    return json.dumps(body.get("spec") or {}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-
-
-def last_applied_spec(body: Json) -> AppliedSpec | None:
-    """The applied specification in the resource's status; None if it is absent or no longer valid."""
-    text = str((body.get("status") or {}).get("appliedSpec") or "")
-    try:
-        found = parse_monitor({**body, "spec": json.loads(text)})
-    except ValueError:
-        return None
-    return None if found.monitor is None else AppliedSpec(text, found.monitor)
-
-
-# Renders the objects of a resource, which is given as received and as parsed.
-RenderObjects = Callable[[Json, GpuMonitor], Rendered]
+from gpuledger.operator.status import ExporterNode, ReconcileProblem, TargetCounts
 
 _DAY = 86_400.0
 _DISPLACED = "its exporters were deleted, because an older resource now runs exporters on the same nodes"
@@ -68,11 +34,16 @@ class Monitor:
     deadline: ProgressDeadline
     # The last spec that was completely applied, by this process or an earlier one.
     applied_spec: AppliedSpec | None
-    # The last rendering, with the generation of the spec. Rendering is pure.
-    rendered: tuple[int, Rendered] | None = None
+    # The last judgement, with the generation of the spec.
+    judgement: tuple[int, JudgedSpec] | None = None
     # Why the newest spec is not applied.
     problem: ReconcileProblem | None = None
     targets: TargetCounts | None = None
+    # Why no agent answers.
+    silence: str = ""
+    nodes: tuple[ExporterNode, ...] | None = None
+    # What the API server warned about when it stored the objects.
+    warnings: tuple[str, ...] = ()
     # Why Kubernetes does not create pods; empty if it does, or if the reason is not known.
     creation_failure: str = ""
     # When the status was last written, by the event loop's clock.
@@ -102,25 +73,18 @@ class Monitor:
         return _generation(self.body)
 
     @property
-    def current_rendering(self) -> Rendered | None:
-        """The rendering of the newest spec; None if it is not rendered yet or invalid."""
-        if self.rendered is None or self.rendered[0] != self.generation:
+    def judged(self) -> JudgedSpec | None:
+        """The judgement of the newest spec; None if it is not judged yet."""
+        if self.judgement is None or self.judgement[0] != self.generation:
             return None
-        return self.rendered[1]
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """The known problems of the newest spec. If it is not refused, only their targets are left out."""
-        rendered = self.current_rendering
-        return (*self.parsed.problems, *(rendered.problems if rendered is not None else ()))
+        return self.judgement[1]
 
     @property
     def claim(self) -> NodeClaim:
-        """The nodes of the newest spec, unless it is refused, and those of the last applied spec."""
-        rendered = self.current_rendering
-        possible = rendered is None or not rendered.refused
+        """The nodes of what can be applied of the newest spec, and those of the last applied spec."""
+        spec = self.parsed if self.judged is None else self.judged.spec
         return NodeClaim(
-            self.parsed.monitor if possible else None,
+            spec.monitor if spec is not None else None,
             self.applied_spec.monitor if self.applied_spec is not None else None,
         )
 
@@ -128,6 +92,8 @@ class Monitor:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do for a resource: apply `desired`, or keep the running objects because of `problem`.
+
+    With both, `desired` lacks the sections that have problems.
 
     `displaced`: the running exporters overlap with those of an older resource and must be deleted.
     """
@@ -201,18 +167,18 @@ class Monitors:
         Thousands of targets take seconds, in which the event loop must renew the Lease.
         """
         while True:
-            requested, applied = monitor.parsed.monitor, monitor.applied_spec
-            if requested is not None and monitor.current_rendering is None:
-                generation = monitor.generation
-                rendered = await asyncio.to_thread(self.render, monitor.body, requested)
-                monitor.rendered = (generation, rendered)
-                if rendered.refused:
-                    # An invalid spec claims no nodes.
+            applied, judged = monitor.applied_spec, monitor.judged
+            if judged is None:
+                generation, body = monitor.generation, monitor.body
+                judged = await asyncio.to_thread(judge_spec, body, monitor.parsed, applied, self.render)
+                monitor.judgement = (generation, judged)
+                if judged.spec is None or judged.kept:
+                    # It claims other nodes than it specifies.
                     self._wake_all()
             elif applied is not None and applied.rendered is None:
-                same = applied.text == spec_text(monitor.body)
-                applied.rendered = (monitor.current_rendering if same else None) or await asyncio.to_thread(
-                    self.render, monitor.body, applied.monitor
+                same = judged.spec is not None and applied.text == judged.spec.text
+                applied.rendered = (judged.spec.rendered if same and judged.spec else None) or (
+                    await asyncio.to_thread(self.render, monitor.body, applied.monitor)
                 )
             else:
                 # Nothing was awaited since the last check, so both are current.
@@ -222,14 +188,17 @@ class Monitors:
         """Decide what to do for a resource that was prepared."""
         overlaps = find_overlaps(other.claim for other in self)
         displaced = monitor.key in overlaps.displaced
-        requested, rendered = monitor.parsed.monitor, monitor.current_rendering
+        judged = monitor.judged
         notes = (_DISPLACED,) if displaced else ()
-        if requested is None or rendered is None or rendered.refused:
-            lines = (*map(str, monitor.problems), *notes)
-            return Decision(None, ReconcileProblem("InvalidSpec", lines), displaced)
+        if judged is None or judged.spec is None:
+            lines = tuple(map(str, (monitor.parsed if judged is None else judged).problems))
+            return Decision(None, ReconcileProblem("InvalidSpec", (*lines, *notes)), displaced)
         if (message := overlaps.rejected.get(monitor.key)) is not None:
             return Decision(None, ReconcileProblem("Overlap", (message, *notes)), displaced)
-        return Decision(AppliedSpec(spec_text(monitor.body), requested, rendered), None, displaced)
+        if not judged.kept:
+            return Decision(judged.spec, None, displaced)
+        lines = (*map(str, judged.problems), *judged.kept)
+        return Decision(judged.spec, ReconcileProblem("InvalidSpec", lines, halts=False), displaced)
 
     def record_applied(self, monitor: Monitor, applied: AppliedSpec) -> None:
         """Record that a spec was completely applied."""

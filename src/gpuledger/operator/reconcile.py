@@ -19,7 +19,7 @@ from gpuledger.model.source import Clock
 from gpuledger.operator.apply import Applier, ApplyOutcome, ObjectRejected
 from gpuledger.operator.counts import OperatorCounts
 from gpuledger.operator.events import EventRecorder, find_creation_failure
-from gpuledger.operator.kinds import is_being_deleted, object_path
+from gpuledger.operator.kinds import is_being_deleted, object_key, object_path
 from gpuledger.operator.managed_objects import ManagedObjects
 from gpuledger.operator.monitors import Monitor, Monitors
 from gpuledger.operator.render.objects import Rendered
@@ -166,11 +166,12 @@ class Reconciler:
         try:
             pause = await self._converge(monitor, decision.desired.rendered)
         except ObjectRejected as error:
-            after = self._record_failure(monitor, "Rejected", str(error))
+            lines = decision.problem.lines if decision.problem is not None else ()
+            after = self._record_failure(monitor, "Rejected", str(error), *lines)
             keep_after = await self._keep_applied(monitor, decision.displaced)
             return after if keep_after is None else min(after, keep_after)
         if pause is None:
-            monitor.problem, monitor.failures = None, 0
+            monitor.problem, monitor.failures = decision.problem, 0
             self.monitors.record_applied(monitor, decision.desired)
         return pause
 
@@ -198,6 +199,11 @@ class Reconciler:
             desired,
             [dict(body) for body in rendered.seeds],
             [dict(body) for body in rendered.kept],
+        )
+        monitor.warnings = tuple(
+            f"{object_key(body)}: {text}"
+            for body in desired
+            for text in self.api.warnings.get(object_path(body), ())
         )
         await self._post_events(monitor, outcome)
         return None
@@ -249,9 +255,9 @@ class Reconciler:
             return 0.0
         return monitor.repairs[-1] + min(_MAX_PAUSE, 2.0**excess) - now
 
-    def _record_failure(self, monitor: Monitor, reason: str, message: str) -> float:
+    def _record_failure(self, monitor: Monitor, reason: str, *lines: str) -> float:
         """Record a failure; returns the seconds until the next try."""
-        monitor.problem = ReconcileProblem(reason, (message,))
+        monitor.problem = ReconcileProblem(reason, lines)
         monitor.failures += 1
         return min(2.0 ** (monitor.failures - 1), _MAX_PAUSE)
 
@@ -286,18 +292,22 @@ class Reconciler:
             for kind in ("DaemonSet", "StatefulSet")
         )
         left = monitor.deadline.seconds_left((exporters, agents), monitor.generation, now)
-        rendered = monitor.current_rendering
+        judged = monitor.judged
+        rendered = judged.spec.rendered if judged is not None and judged.spec is not None else None
         conditions = MonitorConditions(
             monitor.generation,
             monitor.problem,
             tuple(map(str, monitor.parsed.ignored)),
-            # The lines of a refused spec are those of its problem.
-            () if rendered is None or rendered.refused else tuple(map(str, monitor.problems)),
+            # Those of a spec that is not applied as a whole are lines of its problem.
+            () if judged is None or rendered is None or judged.kept else tuple(map(str, judged.problems)),
             rendered.receiver_missing if rendered is not None else None,
             exporters,
             agents,
             monitor.targets if agents is not None else None,
             creation_failure=monitor.creation_failure,
+            silence=monitor.silence if agents is not None else "",
+            warnings=monitor.warnings,
+            nodes=monitor.nodes,
             stalled=left == 0.0,
             applied_spec=monitor.applied_spec.status_text if monitor.applied_spec is not None else None,
         )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from gpuledger.operator.schema import cel_rules
 from gpuledger.operator.schema.nodes import (
     BooleanNode,
     IntegerNode,
@@ -113,7 +114,13 @@ class ExporterSpec(PodSettings):
         expected="a path such as /metrics",
     )
     extra_ports: tuple[ExtraPort, ...] = spec_field(
-        ListNode(section(ExtraPort), "Further ports, each with its own dialects."), ()
+        ListNode(
+            section(ExtraPort, rules=(cel_rules.EXTRA_PORT,)),
+            "Further ports, each with its own dialects.",
+            max_items=16,
+            rules=(cel_rules.EXTRA_PORTS,),
+        ),
+        (),
     )
     web_page: str = text_field(
         "landing",
@@ -246,7 +253,7 @@ class AgentSpec(PodSettings):
     auto: AutoTarget = field(default_factory=AutoTarget)
 
 
-EXPORTER: Final = section(ExporterSpec, "The exporter on GPU nodes.")
+EXPORTER: Final = section(ExporterSpec, "The exporter on GPU nodes.", cel_rules.EXPORTER)
 AGENT: Final = section(AgentSpec, "The agent that scrapes exporters and sends the samples.")
 
 

@@ -117,7 +117,7 @@ class WebConfigSecret:
 class ExtraPort:
     """A further port with its own dialects."""
 
-    name: str = spec_field(TextNode("Name of the port.", _PORT_NAME, expected="the name of a port"))
+    name: str = spec_field(TextNode("Name of the port.", _PORT_NAME, (), "the name of a port", 15))
     port: int = spec_field(IntegerNode("Number of the port.", 1, 65535))
     dialects: tuple[str, ...] = spec_field(ListNode(DIALECT, "Dialects of the metrics page.", min_items=1))
 
@@ -222,7 +222,7 @@ class Persistence:
 
     size: str = spec_field(
         IntOrStringNode(
-            "Size of the volume of each replica; 2Gi by default.",
+            "Size of the volume of each replica; 2Gi by default. Existing volumes keep their size.",
             "^[0-9]+([.][0-9]*)?([KMGT]i?)?$",
             "a size such as 2Gi",
         ),

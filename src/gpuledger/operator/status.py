@@ -16,6 +16,9 @@ Status = Literal["True", "False", "Unknown"]
 # The API allows 32 KiB for a message; shorter ones remain readable.
 _MAX_MESSAGE_LENGTH: Final = 1000
 _MAX_LINES: Final = 10
+# Entries of the status: with these, a fleet of any size has a status of at most 40 KB for its nodes.
+_MOST_NODES: Final = 100
+_MAX_NODE_ERROR: Final = 250
 _MOST_FIELDS: Final = 200
 _NO_NODE: Final = (
     "no exporter runs, because no node matches the exporter's nodeSelector and affinity. By default, a node "
@@ -79,11 +82,30 @@ class TargetCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class ExporterNode:
+    """The exporter of one node. `gpus` is None and `driver` empty while they are not known."""
+
+    name: str
+    ready: bool
+    gpus: int | None = None
+    driver: str = ""
+    error: str = ""
+
+    def as_json(self) -> Json:
+        """The entry in the status."""
+        found = {"name": self.name, "ready": self.ready, "gpus": self.gpus, "driver": self.driver}
+        stated = {key: value for key, value in found.items() if value not in (None, "")}
+        return {**stated, **({"error": clean_name(self.error, _MAX_NODE_ERROR)} if self.error else {})}
+
+
+@dataclass(frozen=True, slots=True)
 class ReconcileProblem:
-    """Why the spec is not applied: `reason` is one word, `lines` say what to change."""
+    """Why the spec, or a part of it, is not applied: `reason` is one word, `lines` say what to change."""
 
     reason: str
     lines: tuple[str, ...]
+    # False: the rest of the spec is applied.
+    halts: bool = True
 
     def __str__(self) -> str:
         return join_messages(self.lines)
@@ -102,8 +124,14 @@ class MonitorConditions:
     exporters: Rollout | None = None
     agents: Rollout | None = None
     targets: TargetCounts | None = None
+    # Why no agent answers.
+    silence: str = ""
     # Why Kubernetes does not create pods; empty if it does, or if the reason is not known.
     creation_failure: str = ""
+    # What the API server warned about when it stored the objects.
+    warnings: tuple[str, ...] = ()
+    # The exporters by node, those with problems first.
+    nodes: tuple[ExporterNode, ...] | None = None
     # Pods are missing, and nothing has changed within the progress deadline.
     stalled: bool = False
     # The last completely applied specification, as JSON.
@@ -115,12 +143,18 @@ class MonitorConditions:
         left_out = ReconcileProblem("TargetsInvalid", self.left_out) if self.left_out else None
         return [problem for problem in (self.problem, left_out) if problem is not None]
 
+    @property
+    def halted(self) -> bool:
+        """Whether nothing of the newest spec is applied."""
+        return self.problem is not None and self.problem.halts
+
 
 def build_status(state: MonitorConditions, before: Mapping[str, object], unix: float) -> Json:
     """The status as JSON; absent keys have the value None."""
     exporters, targets = state.exporters, state.targets
     lines = [line for problem in state.problems for line in problem.lines]
-    others = [state.creation_failure, targets.error if targets else ""]
+    node_errors = (f"node {one.name}: {one.error}" for one in state.nodes or () if one.error)
+    others = [state.creation_failure, *node_errors, targets.error if targets else state.silence]
     error = join_messages(lines or [line for line in others if line][:1])
     return {
         "observedGeneration": state.generation,
@@ -129,6 +163,8 @@ def build_status(state: MonitorConditions, before: Mapping[str, object], unix: f
         "exportersReady": exporters.ready if exporters and exporters.observed else None,
         "targetsFound": targets.found if targets else None,
         "targetsUp": targets.up if targets else None,
+        "nodes": None if state.nodes is None else [one.as_json() for one in state.nodes[:_MOST_NODES]],
+        "nodesOmitted": max(0, len(state.nodes or ()) - _MOST_NODES) or None,
         "lastError": error or None,
         "appliedSpec": state.applied_spec,
     }
@@ -167,6 +203,8 @@ def _conditions(state: MonitorConditions) -> Iterator[Condition]:
         )
     else:
         yield Condition("ReceiverMissing", "False", "ReceiverNamed")
+    if state.warnings:
+        yield Condition("ServerWarnings", "True", "Warned", _list_all(state.warnings))
     if state.ignored:
         # Each of them: after a move from another operator, users must see what has no effect here.
         yield Condition("FieldsIgnored", "True", "NotServed", _list_all(state.ignored))
@@ -190,7 +228,7 @@ def _available(state: MonitorConditions) -> Condition:
 
 
 def _progressing(state: MonitorConditions) -> Condition:
-    if state.problem:
+    if state.halted:
         running = "the last applied spec keeps running" if _rollouts(state) else "nothing runs"
         return Condition("Progressing", "False", "Halted", running)
     if all(pods.complete for pods in _rollouts(state)):
@@ -202,14 +240,18 @@ def _progressing(state: MonitorConditions) -> Condition:
 
 def _degraded(state: MonitorConditions) -> Condition:
     found = [(problem.reason, line) for problem in state.problems for line in problem.lines]
-    if state.creation_failure and not state.problem:
+    if state.creation_failure and not state.halted:
         found.insert(0, ("PodsNotCreated", state.creation_failure))
-    elif state.stalled and not state.problem:
+    elif state.stalled and not state.halted:
         found.insert(0, ("PodsNotReady", _progress_message(state)))
     targets = state.targets
-    if targets and targets.down and not state.problem:
+    if targets and targets.down and not state.halted:
         suffix = f": {targets.error}" if targets.error else ""
         found.append(("TargetsDown", f"{targets.down} of {targets.found} targets are down{suffix}"))
+    failing = [node for node in state.nodes or () if node.ready and node.error]
+    if failing and not state.halted:
+        first = f"{failing[0].name}: {failing[0].error}"
+        found.append(("NodeErrors", f"{len(failing)} of {len(state.nodes or ())} nodes have errors: {first}"))
     if not found:
         return Condition("Degraded", "False", "AsWanted")
     return Condition("Degraded", "True", found[0][0], _list_all(line for _, line in found))
@@ -231,4 +273,5 @@ def _progress_message(state: MonitorConditions) -> str:
         for pods, name in ((state.exporters, "exporters"), (state.agents, "agents"))
         if pods is not None and pods.observed
     )
-    return join_messages(line for line in (ready, state.creation_failure) if line)
+    unknown = f"no agent reports its targets: {state.silence}" if state.silence else ""
+    return join_messages(line for line in (ready, state.creation_failure, unknown) if line)

@@ -76,12 +76,14 @@ class TargetCounter:
 
     api: ObjectClient
     fetch: FetchPage
+    # Why none of the agents of the last call answers.
+    silence: str = field(default="", init=False)
     # By namespace and pod: the version of the StatefulSet at the lookup, and the address.
     _addresses: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict, init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONCURRENCY), init=False)
 
     async def count_targets(self, agents: Iterable[AgentPods]) -> TargetCounts | None:
-        """The sum over all agents; None if none of them answers."""
+        """The sum over all agents; None if none of them answers, with the reason in `silence`."""
         queries = [
             self._query_agent(agent, f"{agent.name}-{ordinal}")
             for agent in agents
@@ -89,10 +91,11 @@ class TargetCounter:
         ]
         results = await asyncio.gather(*queries)
         counts = [result for result in results if isinstance(result, TargetCounts)]
-        if not counts:
-            return None
         failures = [result for result in results if isinstance(result, str)]
         errors = [*failures, *(count.error for count in counts if count.error)]
+        self.silence = "" if counts or not failures else failures[0]
+        if not counts:
+            return None
         return TargetCounts(
             sum(count.found for count in counts),
             sum(count.up for count in counts),

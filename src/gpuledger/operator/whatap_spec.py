@@ -57,8 +57,7 @@ _SHARED: Final = (
     "remoteWrite",
 )
 TARGETS: Final = targets_node(
-    ObjectNode({**AUTHORIZATION.keys, **INLINE_CREDENTIALS}, AUTHORIZATION.description),
-    {"adaptiveTimeout": IgnoredNode("a timeout never grows; set timeout")},
+    ObjectNode({**AUTHORIZATION.keys, **INLINE_CREDENTIALS}, AUTHORIZATION.description)
 )
 _OPEN_AGENT: Final = ObjectNode(
     {

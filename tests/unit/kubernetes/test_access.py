@@ -27,6 +27,7 @@ from gpuledger.kubernetes.api_client import (
 from gpuledger.kubernetes.cluster_access import find_access, read_kubeconfig
 from gpuledger.kubernetes.settings import KubernetesSettings
 from gpuledger.model.errors import GpuledgerError, UsageError
+from running import PATIENCE
 
 CLUSTER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
 
@@ -382,7 +383,7 @@ def test_abort_ends_an_unanswered_tls_handshake(authority: Authority) -> None:
         accepted = listening.accept()[0]
         assert accepted.recv(1)
         client.abort()
-        thread.join(10)
+        thread.join(PATIENCE)
         accepted.close()
     assert len(ended) == 1
 
@@ -404,9 +405,9 @@ def test_abort_ends_the_reading_of_an_encrypted_response(authority: Authority) -
 
         thread = Thread(target=get, daemon=True)
         thread.start()
-        assert reading.wait(10)
+        assert reading.wait(PATIENCE)
         client.abort()
-        thread.join(10)
+        thread.join(PATIENCE)
         hanging.set()
     assert len(ended) == 1
 

@@ -90,3 +90,43 @@ def test_an_unreachable_server_is_a_one_line_error() -> None:
             await client.get("/api")
 
     asyncio.run(test())
+
+
+WARNINGS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "none": ("", ()),
+    "one": ('Warning: 299 - "v1 X is deprecated"\r\n', ("v1 X is deprecated",)),
+    "several headers": ('Warning: 299 - "a"\r\nwarning: 299 - "b, c"\r\n', ("a", "b, c")),
+    "several in one header": ('Warning: 299 - "a", 299 - "b"\r\n', ("a", "b")),
+    "quotes": (
+        'Warning: 299 - "would violate PodSecurity \\"baseline:latest\\": hostPID"\r\n',
+        ('would violate PodSecurity "baseline:latest": hostPID',),
+    ),
+    "another code": ('Warning: 199 - "a"\r\n', ()),
+    "nonsense": ('Warning: 299 - "a\r\n', ()),
+}
+
+
+@pytest.mark.parametrize("case", WARNINGS)
+def test_the_warnings_about_the_last_write_are_kept_by_path(case: str) -> None:
+    header, expected = WARNINGS[case]
+
+    async def run(url: str) -> None:
+        api = ObjectClient(HttpApiTransport(ApiServerAccess(url)))
+        api.warnings = {"/api/v1/a": ("earlier",), "/api/v1/b": ("other",)}
+        await api.apply("/api/v1/a", {})
+        assert api.warnings.get("/api/v1/a", ()) == expected
+        assert api.warnings["/api/v1/b"] == ("other",)
+        await api.close()
+
+    with_server(lambda _: response(b"{}", more=header), run)
+
+
+def test_a_read_or_a_dry_run_has_no_warnings() -> None:
+    async def run(url: str) -> None:
+        api = ObjectClient(HttpApiTransport(ApiServerAccess(url)))
+        await api.get("/api/v1/a")
+        await api.apply("/api/v1/a", {}, dry=True)
+        assert api.warnings == {}
+        await api.close()
+
+    with_server(lambda _: response(b"{}", more='Warning: 299 - "a"\r\n'), run)

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpuledger.operator.schema.nodes import (
+    CEL_RULES,
     BooleanNode,
     IgnoredNode,
     IntegerNode,
@@ -20,6 +21,14 @@ from gpuledger.operator.schema.nodes import (
 )
 
 Path = tuple[str, ...]
+
+
+def without_cel_rules(schema: Any) -> Any:
+    """A copy of a schema, or of a part of a CRD, as the chart renders it for servers before 1.30."""
+    if isinstance(schema, dict):
+        return {key: without_cel_rules(below) for key, below in schema.items() if key != CEL_RULES}
+    return [without_cel_rules(below) for below in schema] if isinstance(schema, list) else schema
+
 
 # Valid as label names, as variables and as configuration keys.
 _NAMES = st.sampled_from(["a", "team", "example.com/pool", "x-1", "nvidia.com/gpu"])

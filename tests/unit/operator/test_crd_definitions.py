@@ -9,9 +9,12 @@ import jsonschema
 import kubernetes_validate
 import pytest
 
+from gpuledger.agent.relabel.rules import ACTIONS
 from gpuledger.dialects.catalogue import create_dialects
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.operator.crd_definitions import foreign_definition, gpu_monitor_crd, whatap_agent_crd
+from gpuledger.operator.schema import cel_rules
+from gpuledger.operator.schema.nodes import CEL_RULES
 from gpuledger.operator.spec_sections import DIALECTS
 from unit.operator.support import EXAMPLES, Json, gpu_monitor, parse_resource, whatap
 
@@ -56,13 +59,13 @@ def test_the_schema_is_structural(crd: Json) -> None:
 def test_it_uses_no_feature_newer_than_kubernetes_1_20(crd: Json) -> None:
     known = {
         *("type", "format", "description", "properties", "additionalProperties", "items", "required", "enum"),
-        *("pattern", "maxLength", "minItems", "minimum", "maximum", "anyOf"),
+        *("pattern", "maxLength", "minItems", "maxItems", "maxProperties", "minimum", "maximum", "anyOf"),
         *("x-kubernetes-int-or-string", "x-kubernetes-preserve-unknown-fields"),
         *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
     }
     for path, schema in schemas(schema_of(crd)):
-        # Kubernetes 1.20 drops x-kubernetes-validations (CEL); defaults would persist after our upgrades.
-        assert schema.keys() <= known, path
+        # The chart leaves CEL rules out for older servers; defaults would persist after our upgrades.
+        assert schema.keys() - {CEL_RULES} <= known, path
 
 
 @each
@@ -85,7 +88,7 @@ def test_it_is_cluster_scoped_with_status_and_columns(crd: Json) -> None:
     status = schema_of(crd)["properties"]["status"]["properties"]
     assert set(status) == {
         *("conditions", "observedGeneration", "lastError", "appliedSpec"),
-        *("gpuNodes", "exportersReady", "targetsFound", "targetsUp"),
+        *("gpuNodes", "exportersReady", "targetsFound", "targetsUp", "nodes", "nodesOmitted"),
     }
     assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
     assert [column["name"] for column in version["additionalPrinterColumns"]] == [
@@ -115,6 +118,18 @@ def test_only_necessary_keys_are_required() -> None:
     )
     assert [path for path in required if not path.endswith(allowed)] == []
     assert "required" not in schema_of(CRDS["WhatapAgent"])["properties"]["spec"]["properties"]["features"]
+
+
+def test_targets_have_no_rules() -> None:
+    """The API server would refuse the whole resource because of one target."""
+    for crd in CRDS.values():
+        ruled = [path for path, schema in schemas(schema_of(crd)) if CEL_RULES in schema]
+        assert ruled
+        assert [path for path in ruled if ".targets" in path] == []
+
+
+def test_the_rules_of_relabeling_know_all_actions() -> None:
+    assert set(cel_rules.ACTIONS) == set(ACTIONS)
 
 
 def test_the_schema_lists_all_dialects() -> None:

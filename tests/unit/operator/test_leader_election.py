@@ -8,6 +8,7 @@ from typing import Any
 from gpuledger.kubernetes.object_client import ObjectClient, WriteUnreachable
 from gpuledger.operator.leader_election import LeaderElection
 from operator_api import MemoryApi
+from running import PATIENCE
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/n/leases/operator"
 SECONDS = 30.0
@@ -211,7 +212,7 @@ def test_a_leader_with_a_slow_start_steps_down_if_the_lease_has_expired() -> Non
         clock.now += SECONDS
         assert not await acquires(second, 1)
         assert await acquires(second, 40)
-        await asyncio.wait_for(first.keep_renewing(), 5)
+        await asyncio.wait_for(first.keep_renewing(), PATIENCE)
         assert not first.is_leader
 
     asyncio.run(run())
@@ -252,7 +253,7 @@ def test_a_cancellation_during_a_renewal_ends_the_renewing() -> None:
         first = LeaderElection(ObjectClient(Cancelling()), "n", "operator", "first", 0.25, StoppedClock())
         await first.acquire()
         keeping = asyncio.create_task(first.keep_renewing())
-        await asyncio.wait((keeping,), timeout=60)
+        await asyncio.wait((keeping,), timeout=PATIENCE)
         assert keeping.cancelled()
 
     asyncio.run(run())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -13,107 +12,13 @@ import pytest
 import yaml
 
 from gpuledger.app.operator_checks import check_agent
-from gpuledger.host.clock import SystemClock
-from gpuledger.kubernetes.object_client import ApiRequest, ObjectClient
-from gpuledger.operator.apply import Applier
-from gpuledger.operator.counts import OperatorCounts
-from gpuledger.operator.events import EventRecorder
-from gpuledger.operator.kinds import KINDS, owner_reference_of
-from gpuledger.operator.managed_objects import ManagedObjects
-from gpuledger.operator.monitors import Monitors, RenderObjects
-from gpuledger.operator.object_lists import list_managed_objects
-from gpuledger.operator.reconcile import FINALIZER, DelayQueue, Reconciler
+from gpuledger.kubernetes.object_client import ApiReply, ApiRequest
+from gpuledger.operator.reconcile import FINALIZER
 from gpuledger.operator.render.objects import Rendered, render_objects
-from gpuledger.operator.render_context import RenderContext
 from gpuledger.operator.spec import GpuMonitor
-from operator_api import MemoryApi
+from running import PATIENCE
+from unit.operator.bench import ALONE, EXPORTER, OLDER, PATH, Bench, Statuses, context_of, run, status_of
 from unit.operator.support import Json, gpu_monitor
-
-PATH = "/apis/gpuledger.dev/v1alpha1/gpumonitors/gpus"
-EXPORTER = "/apis/apps/v1/namespaces/n/daemonsets/gpumonitor-gpus-exporter"
-OLDER = PATH.replace("gpus", "older")
-ALONE: Json = {"agent": {"enabled": False}}
-
-
-def context_of(body: Json) -> RenderContext:
-    return RenderContext(owner_reference_of(body), "n", default_remote_write=({"url": "http://store/"},))
-
-
-class Bench:
-    """A reconciler and its server; changed numbers in a status are written once an hour."""
-
-    def __init__(self, server: MemoryApi | None = None) -> None:
-        self.server = server or MemoryApi()
-        self.counts = counts = OperatorCounts()
-        self.api = api = ObjectClient(self.server)
-        clock = SystemClock()
-        self.owned = ManagedObjects()
-        self.render: RenderObjects = lambda body, monitor: render_objects(monitor, context_of(body))
-        self.monitors = Monitors(lambda body, monitor: self.render(body, monitor), 600.0, lambda _: None)
-        applier = Applier(api, self.owned, ["n"], counts)
-        events = EventRecorder(api, "me", clock, counts)
-        self.reconciler = Reconciler(
-            api, self.monitors, self.owned, applier, events, DelayQueue(), clock, counts, 3600.0
-        )
-
-    def change(self, **content: Any) -> None:
-        """Write the resource as a user."""
-        there = self.server.objects.get(PATH) or gpu_monitor(ALONE)
-        metadata = {**there["metadata"], **content.pop("metadata", {})}
-        generation = there["metadata"].get("generation", 0) + (
-            "spec" in content or "generation" not in metadata
-        )
-        self.server.put_object(PATH, {**there, **content, "metadata": {**metadata, "generation": generation}})
-        self.monitors.record_monitor(self.server.objects[PATH])
-
-    async def reconcile(self) -> float | None:
-        (monitor,) = self.monitors
-        return await self.reconciler.reconcile(monitor)
-
-    async def list_objects(self) -> None:
-        """List the existing objects, as at the start of a term."""
-        for kind in KINDS:
-            self.owned.apply_listing(kind.kind, *await list_managed_objects(self.api, kind, ["n"]))
-
-    def writes(self) -> list[str]:
-        found = [one for one in self.server.writes if "/events" not in one]
-        self.server.requests.clear()
-        return found
-
-    def exporters(self, ready: int, created: int = 8) -> None:
-        """Write the status of the DaemonSet, as its controller does."""
-        numbers = {
-            **dict.fromkeys(("desiredNumberScheduled", "updatedNumberScheduled"), 8),
-            "currentNumberScheduled": created,
-        }
-        there = self.server.objects[EXPORTER]
-        status = {"observedGeneration": 1, "numberReady": ready, **numbers}
-        self.server.put_object(EXPORTER, {**there, "status": status})
-        self.owned.record_object(self.server.objects[EXPORTER])
-
-
-class Statuses(MemoryApi):
-    """A server that stores writes of the subresource `status` in the resource."""
-
-    def _patch(self, request: ApiRequest, body: Json) -> tuple[int, Json]:
-        if not request.path.endswith("/status"):
-            return super()._patch(request, body)
-        path = request.path.removesuffix("/status")
-        return super()._patch(
-            ApiRequest("PATCH", path, request.query, request.body, request.content_type), body
-        )
-
-
-def run(work: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
-    async def within() -> None:
-        await work(Bench(Statuses()))
-
-    asyncio.run(within())
-
-
-def status_of(bench: Bench) -> Json:
-    found: Json = bench.server.objects[PATH].get("status") or {}
-    return found
 
 
 def test_the_finalizer_is_written_first_and_the_status_last() -> None:
@@ -197,7 +102,7 @@ def test_an_invalid_spec_keeps_existing_objects() -> None:
         await bench.reconcile()
         made = {path for path in bench.server.objects if path != PATH and "/events" not in path}
         bench.writes()
-        bench.change(spec={"exporter": {"port": "many"}})
+        bench.change(spec={"exporter": {"port": "many"}, **ALONE})
         await bench.reconcile()
         assert bench.writes() == [f"PATCH {PATH}/status"]
         assert made <= bench.server.objects.keys()
@@ -217,7 +122,7 @@ def test_bad_targets_are_named_in_the_status_and_the_others_are_scraped() -> Non
     bad = [
         static("scheme", {"address": "http://bad:1"}),
         static("empty"),
-        static("timeout", {"address": "bad:1", "interval": "10s", "timeout": "30s"}),
+        static("timeout", {"address": "bad:1", "interval": "10s", "timeout": "30ms"}),
         static("modulus", {"address": "bad:1"}, relabelConfigs=[rule]),
         {"targetName": "operator", "type": "PodMonitor", "selector": {"matchLabels": 5}},
     ]
@@ -431,13 +336,13 @@ def test_rendering_a_large_resource_does_not_block_the_event_loop() -> None:
 
         def render_slowly(body: Json, monitor: GpuMonitor) -> Rendered:
             loop.call_soon_threadsafe(started.set)
-            assert may_finish.wait(60)
+            assert may_finish.wait(PATIENCE)
             return render_now(body, monitor)
 
         bench.render = render_slowly
         bench.change()
         reconciling = asyncio.create_task(bench.reconcile())
-        await asyncio.wait_for(started.wait(), 60)
+        await asyncio.wait_for(started.wait(), PATIENCE)
         # Meanwhile the resource is changed and then deleted.
         bench.change(spec={**ALONE, "exporter": {"image": "other"}})
         bench.monitors.remove_monitor(bench.server.objects[PATH])
@@ -470,3 +375,50 @@ def test_a_transient_error_is_reported_after_three_failures() -> None:
         assert "lastError" not in status_of(bench)
 
     asyncio.run(work())
+
+
+class Cautious(Statuses):
+    """A server that warns about each DaemonSet that it stores."""
+
+    async def send(self, request: ApiRequest) -> ApiReply:
+        status, body = await super().send(request)
+        return status, body, ("would violate PodSecurity",) if request.path == EXPORTER else ()
+
+
+def test_the_status_has_the_warnings_of_the_server() -> None:
+    async def work() -> None:
+        bench = Bench(Cautious())
+        bench.change()
+        await bench.reconcile()
+        found = {one["type"]: one for one in status_of(bench)["conditions"]}["ServerWarnings"]
+        assert found["message"] == "DaemonSet n/gpumonitor-gpus-exporter: would violate PodSecurity"
+
+    asyncio.run(work())
+
+
+def test_a_wrong_section_costs_no_other() -> None:
+    async def work(bench: Bench) -> None:
+        bench.change()
+        await bench.reconcile()
+        exporter = bench.server.objects[EXPORTER]["spec"]
+        bench.change(spec={"exporter": {"port": "many"}, "agent": {"replicas": 2}})
+        await bench.reconcile()
+        assert bench.server.objects[EXPORTER]["spec"] == exporter
+        (agent,) = (one for one in bench.server.objects.values() if one["kind"] == "StatefulSet")
+        assert agent["spec"]["replicas"] == 2
+        status = status_of(bench)
+        (degraded,) = (one for one in status["conditions"] if one["type"] == "Degraded")
+        assert degraded["reason"] == "InvalidSpec"
+        assert degraded["message"] == (
+            "spec.exporter.port: expected a whole number from 1 to 65535, not 'many'; "
+            "spec.exporter is kept as it was applied last"
+        )
+        assert json.loads(status["appliedSpec"]) == {"agent": {"replicas": 2}}
+        # A new operator judges it the same.
+        after = Bench(bench.server)
+        after.monitors.record_monitor(bench.server.objects[PATH])
+        await after.reconcile()
+        assert bench.server.objects[EXPORTER]["spec"] == exporter
+        assert json.loads(status_of(after)["appliedSpec"]) == {"agent": {"replicas": 2}}
+
+    run(work)

@@ -10,6 +10,7 @@ import pytest
 from gpuledger.operator.rollout import ProgressDeadline, Rollout, rollout_of
 from gpuledger.operator.status import (
     Condition,
+    ExporterNode,
     MonitorConditions,
     ReconcileProblem,
     TargetCounts,
@@ -73,6 +74,12 @@ def summaries(state: MonitorConditions) -> dict[str, tuple[str, str]]:
         (replace(WELL, targets=TargetCounts(10, 8, 0)), "Degraded", "False", "AsWanted"),
         (replace(WELL, receiver_missing=True), "ReceiverMissing", "True", "NoRemoteWrite"),
         (replace(WELL, receiver_missing=None), "ReceiverMissing", "Unknown", "SpecRefused"),
+        (replace(WELL, problem=replace(WRONG, halts=False)), "Progressing", "False", "Complete"),
+        (replace(WELL, problem=replace(WRONG, halts=False)), "Degraded", "True", "InvalidSpec"),
+        (replace(WELL, nodes=(ExporterNode("a", True, error="STALE"),)), "Degraded", "True", "NodeErrors"),
+        # The rollout reports exporters that are not ready.
+        (replace(WELL, nodes=(ExporterNode("a", False, error="x"),)), "Degraded", "False", "AsWanted"),
+        (replace(WELL, warnings=("deprecated",)), "ServerWarnings", "True", "Warned"),
         (replace(WELL, ignored=("spec.license: not needed",)), "FieldsIgnored", "True", "NotServed"),
     ],
 )
@@ -92,6 +99,13 @@ def test_every_abnormal_condition_has_a_message(state: MonitorConditions) -> Non
     well = {("ReceiverMissing", "False"), ("FieldsIgnored", "False"), ("Degraded", "False")}
     silent = {(one["type"], one["status"]) for one in conditions if "message" not in one}
     assert silent <= well
+
+
+def test_the_message_says_why_the_numbers_of_targets_are_absent() -> None:
+    status = build_status(replace(WELL, targets=None, silence="agent-0 does not answer"), {}, NOW)
+    (available,) = (one for one in status["conditions"] if one["type"] == "Available")
+    assert available["message"].endswith("no agent reports its targets: agent-0 does not answer")
+    assert status["lastError"] == "agent-0 does not answer"
 
 
 def test_unknown_numbers_are_absent() -> None:

@@ -133,6 +133,20 @@ def test_without_a_response_the_targets_are_unknown() -> None:
     assert count(Pods({"agent-0": "", "agent-1": ""}), {}) is None
 
 
+def test_why_no_agent_answers_is_known_until_one_does() -> None:
+    async def work() -> None:
+        responses = {"http://10.0.0.1:9401/metrics": PAGE}
+        pods = Pods({"agent-0": ""})
+        counter = TargetCounter(ObjectClient(pods), fetch_from(responses))
+        assert await counter.count_targets([AGENTS]) is None
+        assert counter.silence == "agent-0 has no address yet"
+        pods.addresses = {"agent-0": "10.0.0.1"}
+        assert await counter.count_targets([AGENTS]) is not None
+        assert counter.silence == ""
+
+    asyncio.run(work())
+
+
 def test_without_agents_the_targets_are_unknown() -> None:
     assert count(Pods({}), {}, AgentPods("n", "agent", 0, 9401)) is None
 

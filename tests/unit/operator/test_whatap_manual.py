@@ -301,15 +301,15 @@ def test_an_empty_or_null_value_is_an_unset_one() -> None:
         "interval": "",
         "path": "",
         "timeout": "",
-        "adaptiveTimeout": {"enabled": True},
+        "adaptiveTimeout": {"enabled": True, "failureThreshold": None},
     }
     target = {"targetName": "a", "type": "PodMonitor", "selector": {}, "endpoints": [endpoint]}
     agent = {"enabled": True, "globalInterval": "", "globalPath": "", "targets": [target]}
     gpu = {"enabled": True, "interval": "", "groupLabel": "", "clusterName": ""}
     resource = whatap(openAgent=agent, k8sAgent={"gpuMonitoring": gpu})
     first, _ = agent_file(resource)["features"]["openAgent"]["targets"]
-    assert first["endpoints"] == [{"port": "9400"}]
-    assert [one.path.rpartition(".")[2] for one in parse_resource(resource).ignored] == ["adaptiveTimeout"]
+    assert first["endpoints"] == [{"port": "9400", "adaptiveTimeout": {"enabled": True}}]
+    assert not parse_resource(resource).ignored
     without = whatap(openAgent={"enabled": True, "targets": None}, k8sAgent=GPU)
     assert agent_file(without)["features"]["openAgent"] == {}
 

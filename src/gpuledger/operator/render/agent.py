@@ -96,6 +96,7 @@ def _receiver_config(receiver: Plain, secrets: SecretFiles, path: str) -> Manife
         "url": receiver["url"],
         "name": receiver.get("name"),
         "remote_timeout": _prometheus_duration(receiver.get("remoteTimeout") or ""),
+        "protocol": receiver.get("protocol"),
         "headers": to_plain(receiver.get("headers")),
         "write_relabel_configs": _relabel_rules(receiver.get("writeRelabelConfigs") or ()),
         "queue_config": {

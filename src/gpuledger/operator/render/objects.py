@@ -150,8 +150,8 @@ class Rendered:
 
     `objects` must exist with this content and are applied in this order. `seeds` are created if they do not
     exist; then users may edit them. `kept` are seeds that are not needed now: users may have edited them.
-    Targets with `problems` are left out; if `refused`, nothing is applied. `receiver_missing`: the agent is
-    enabled, but not deployed, because it has no receiver.
+    Targets with `problems` are left out; because of `refusing` ones, nothing is applied. `receiver_missing`:
+    the agent is enabled, but not deployed, because it has no receiver.
     """
 
     objects: tuple[Mapping[str, Any], ...]
@@ -159,7 +159,12 @@ class Rendered:
     receiver_missing: bool = False
     seeds: tuple[Mapping[str, Any], ...] = ()
     kept: tuple[Mapping[str, Any], ...] = ()
-    refused: bool = False
+    refusing: tuple[Problem, ...] = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether nothing is applied."""
+        return bool(self.refusing)
 
     def without_exporters(self) -> Rendered:
         """A copy without the objects of the exporters; the agent keeps scraping its other targets."""
@@ -197,7 +202,7 @@ def render_objects(monitor: GpuMonitor, context: RenderContext) -> Rendered:
         missing,
         tuple(seeds),
         tuple(kept),
-        refused=agent.refused or bool(problems),
+        refusing=(*problems, *agent.refusing),
     )
 
 
@@ -208,7 +213,7 @@ class _RenderedAgent:
     naming: Naming
     objects: tuple[Manifest, ...] = ()
     problems: tuple[Problem, ...] = ()
-    refused: bool = False
+    refusing: tuple[Problem, ...] = ()
 
 
 def _render_agent(naming: Naming) -> _RenderedAgent:
@@ -223,7 +228,7 @@ def _render_agent(naming: Naming) -> _RenderedAgent:
         kept = leave_out(naming.monitor, found)
         if kept is None:
             objects = (agent_config_map(naming, config), agent_service(naming), pods)
-            return _RenderedAgent(naming, objects, tuple(problems), refused=bool(found))
+            return _RenderedAgent(naming, objects, tuple(problems), tuple(found))
         naming = replace(naming, monitor=kept)
 
 

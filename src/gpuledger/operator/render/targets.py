@@ -82,8 +82,17 @@ def longest_scrape(naming: Naming) -> float:
     longest = 0.0
     for endpoint in endpoints:
         interval = _seconds(endpoint.get("interval") or agent.global_interval or "15s")
-        longest = max(longest, interval + min(interval, _seconds(endpoint.get("timeout") or "10s")))
+        longest = max(longest, interval + _longest_timeout(endpoint, interval))
     return longest
+
+
+def _longest_timeout(endpoint: Plain, interval: float) -> float:
+    given = endpoint.get("timeout")
+    timeout = _seconds(given) if given else min(interval, _seconds("10s"))
+    # An adaptive timeout can grow until shortly before the next scrape.
+    adaptive = endpoint.get("adaptiveTimeout")
+    grows = adaptive is not None and adaptive.get("enabled") is not False
+    return max(timeout, interval) if grows else timeout
 
 
 def _seconds(value: str) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import nan
 from re import fullmatch
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ OpenApiSchema = dict[str, Any]
 
 # Kubernetes has no larger integers: this bound means "no bound".
 INT64: Final = 2**63 - 1
+# The keyword of CEL rules in a schema.
+CEL_RULES: Final = "x-kubernetes-validations"
 # A wrong value is quoted in a status up to this length.
 _QUOTED_LENGTH: Final = 60
 
@@ -31,10 +34,27 @@ class Problem:
         return f"{self.path}: {self.message}" if self.path else self.message
 
 
+@dataclass(frozen=True, slots=True)
+class CelRule:
+    """A condition that types and patterns cannot express, in CEL.
+
+    API servers since 1.30 check it before they store a resource. An expression that fails refuses the value,
+    too. The operator finds the same problems itself, for the resources of older servers.
+    """
+
+    expression: str
+    message: str
+
+
 class SchemaNode:
-    """The type of one field. `description` is what `kubectl explain` shows."""
+    """The type of one field. `description` is what `kubectl explain` shows.
+
+    The API server estimates what `rules` cost at most, so lists and mappings around them must be bounded, and
+    the texts in them.
+    """
 
     description: str = ""
+    rules: tuple[CelRule, ...] = ()
 
     def openapi(self) -> OpenApiSchema:
         """The structural OpenAPI v3 schema, without the description."""
@@ -49,8 +69,11 @@ class SchemaNode:
         return value
 
     def described(self) -> OpenApiSchema:
-        """The schema with its description."""
-        return {"description": self.description, **self.openapi()} if self.description else self.openapi()
+        """The schema with its description and its rules."""
+        schema = {"description": self.description, **self.openapi()} if self.description else self.openapi()
+        if self.rules:
+            schema[CEL_RULES] = [{"rule": rule.expression, "message": rule.message} for rule in self.rules]
+        return schema
 
 
 @dataclass(frozen=True)
@@ -62,6 +85,7 @@ class TextNode(SchemaNode):
     choices: tuple[str, ...] = ()
     expected: str = ""
     max_length: int = 0
+    rules: tuple[CelRule, ...] = ()
 
     def openapi(self) -> OpenApiSchema:
         """See SchemaNode."""
@@ -122,6 +146,21 @@ class IntegerNode(SchemaNode):
             yield Problem(path, f"expected a whole number from {bounds}, not {_quote(value)}")
 
 
+class NumberNode(IntegerNode):
+    """A number, with or without decimals; both bounds are included."""
+
+    def openapi(self) -> OpenApiSchema:
+        """See SchemaNode."""
+        return {"type": "number", "minimum": self.minimum, "maximum": self.maximum}
+
+    def check(self, value: object, path: str) -> Iterator[Problem]:
+        """See SchemaNode."""
+        number = value if isinstance(value, int | float) and not isinstance(value, bool) else nan
+        if not self.minimum <= number <= self.maximum:
+            bounds = f"{self.minimum} to {self.maximum}"
+            yield Problem(path, f"expected a number from {bounds}, not {_quote(value)}")
+
+
 @dataclass(frozen=True)
 class IntOrStringNode(SchemaNode):
     """A number that people write with or without quotes: a port, a size, a percentage."""
@@ -156,10 +195,13 @@ class ListNode(SchemaNode):
     item: SchemaNode
     description: str = ""
     min_items: int = 0
+    max_items: int = 0
+    rules: tuple[CelRule, ...] = ()
 
     def openapi(self) -> OpenApiSchema:
         """See SchemaNode."""
-        return _without_empty({"type": "array", "items": self.item.described(), "minItems": self.min_items})
+        bounds = {"minItems": self.min_items, "maxItems": self.max_items}
+        return _without_empty({"type": "array", "items": self.item.described(), **bounds})
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """See SchemaNode."""
@@ -168,6 +210,8 @@ class ListNode(SchemaNode):
             return
         if len(value) < self.min_items:
             yield Problem(path, f"expected at least {self.min_items} items")
+        if self.max_items and len(value) > self.max_items:
+            yield Problem(path, f"expected at most {self.max_items} items")
         for index, item in enumerate(value):
             yield from self.item.check(item, f"{path}[{index}]")
 
@@ -210,16 +254,21 @@ class MapNode(SchemaNode):
     value: SchemaNode
     description: str = ""
     name: SchemaNode | None = None
+    max_items: int = 0
+    rules: tuple[CelRule, ...] = ()
 
     def openapi(self) -> OpenApiSchema:
         """See SchemaNode."""
-        return {"type": "object", "additionalProperties": self.value.described()}
+        schema = {"type": "object", "additionalProperties": self.value.described()}
+        return _without_empty({**schema, "maxProperties": self.max_items})
 
     def check(self, value: object, path: str) -> Iterator[Problem]:
         """See SchemaNode."""
         if not isinstance(value, Mapping):
             yield Problem(path, f"expected a mapping, not {_quote(value)}")
             return
+        if self.max_items and len(value) > self.max_items:
+            yield Problem(path, f"expected at most {self.max_items} entries")
         for name, item in value.items():
             if self.name is not None:
                 yield from self.name.check(name, f"{path}.{name}")
@@ -234,6 +283,7 @@ class ObjectNode(SchemaNode):
     description: str = ""
     required: tuple[str, ...] = ()
     open: bool = False
+    rules: tuple[CelRule, ...] = ()
 
     def openapi(self) -> OpenApiSchema:
         """See SchemaNode."""

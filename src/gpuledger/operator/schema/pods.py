@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from gpuledger.operator.schema import cel_rules
 from gpuledger.operator.schema.nodes import (
     INT64,
     BooleanNode,
@@ -26,6 +27,8 @@ _LABEL_VALUE: Final = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _QUANTITY: Final = "^[0-9]+([.][0-9]*)?(m|k|Ki|[MGTPE]i?|[eE][0-9]{1,2})?$"
 _LEAST_BYTES: Final = 4 * 2**20
 _MOST_CORES: Final = 8
+_MOST_LABELS: Final = 64
+_MOST_TERMS: Final = 64
 _VARIABLE: Final = "^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 
 LABEL_VALUE: Final = TextNode(pattern=_LABEL_VALUE, expected="the value of a label", max_length=63)
@@ -35,12 +38,12 @@ PLAIN: Final = TextNode()
 
 def labels_node(description: str) -> SchemaNode:
     """Labels by name."""
-    return MapNode(LABEL_VALUE, description, LABEL_NAME)
+    return MapNode(LABEL_VALUE, description, LABEL_NAME, _MOST_LABELS, (cel_rules.LABEL_NAMES,))
 
 
 def annotations_node(description: str) -> SchemaNode:
     """Annotations by name."""
-    return MapNode(PLAIN, description, LABEL_NAME)
+    return MapNode(PLAIN, description, LABEL_NAME, _MOST_LABELS, (cel_rules.LABEL_NAMES,))
 
 
 def image_node(description: str) -> SchemaNode:
@@ -71,9 +74,11 @@ TOLERATIONS: Final = ListNode(
                 "Empty: all effects.", choices=("", "NoSchedule", "PreferNoSchedule", "NoExecute")
             ),
             "tolerationSeconds": IntegerNode("How long NoExecute is tolerated.", -INT64, INT64),
-        }
+        },
+        rules=cel_rules.TOLERATION,
     ),
     "Taints of nodes that the pods tolerate.",
+    max_items=128,
 )
 
 
@@ -83,12 +88,13 @@ def _expressions(key: str, operators: tuple[str, ...], values: str, description:
         "operator": TextNode("How the value is compared.", choices=operators),
         "values": ListNode(PLAIN, values),
     }
-    return ListNode(ObjectNode(keys, required=("key", "operator")), description)
+    item = ObjectNode(keys, required=("key", "operator"), rules=(cel_rules.LABEL_EXPRESSION,))
+    return ListNode(item, description, max_items=_MOST_TERMS)
 
 
 def _preferred(key: str, term: ObjectNode) -> ListNode:
     keys: dict[str, SchemaNode] = {"weight": IntegerNode("1 to 100.", 1, 100), key: term}
-    return ListNode(ObjectNode(keys, required=tuple(keys)))
+    return ListNode(ObjectNode(keys, required=tuple(keys)), max_items=_MOST_TERMS)
 
 
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
@@ -99,7 +105,11 @@ _NODE_TERM: Final = ObjectNode({"matchExpressions": _NODE_EXPRESSIONS, "matchFie
 _NODE_AFFINITY: Final = ObjectNode(
     {
         "requiredDuringSchedulingIgnoredDuringExecution": ObjectNode(
-            {"nodeSelectorTerms": ListNode(_NODE_TERM, "At least one term must hold.", min_items=1)},
+            {
+                "nodeSelectorTerms": ListNode(
+                    _NODE_TERM, "At least one term must hold.", min_items=1, max_items=_MOST_TERMS
+                )
+            },
             required=("nodeSelectorTerms",),
         ),
         "preferredDuringSchedulingIgnoredDuringExecution": _preferred("preference", _NODE_TERM),
@@ -135,7 +145,7 @@ _POD_TERM: Final = ObjectNode(
 )
 _POD_AFFINITY: Final = ObjectNode(
     {
-        "requiredDuringSchedulingIgnoredDuringExecution": ListNode(_POD_TERM),
+        "requiredDuringSchedulingIgnoredDuringExecution": ListNode(_POD_TERM, max_items=_MOST_TERMS),
         "preferredDuringSchedulingIgnoredDuringExecution": _preferred("podAffinityTerm", _POD_TERM),
     }
 )
@@ -202,12 +212,17 @@ class _ResourcesNode(ObjectNode):
         }
 
 
-_AMOUNTS: Final = _AmountsNode(IntOrStringNode(pattern=_QUANTITY, expected="an amount such as 100m or 64Mi"))
+_AMOUNTS: Final = _AmountsNode(
+    IntOrStringNode(pattern=_QUANTITY, expected="an amount such as 100m or 64Mi"),
+    max_items=16,
+    rules=cel_rules.AMOUNTS,
+)
 
 
 def resources_node(description: str) -> SchemaNode:
     """Requests and limits of a container."""
-    return _ResourcesNode({"requests": _AMOUNTS, "limits": _AMOUNTS}, description)
+    keys = {"requests": _AMOUNTS, "limits": _AMOUNTS}
+    return _ResourcesNode(keys, description, rules=cel_rules.RESOURCES)
 
 
 def _reference(kind: str, expected: str, description: str = "", **more: SchemaNode) -> SchemaNode:
@@ -249,11 +264,14 @@ ENVIRONMENT: Final = ListNode(
                     ),
                 },
                 "Source of the value, instead of `value`.",
+                rules=(cel_rules.VARIABLE_SOURCE,),
             ),
         },
         required=("name",),
+        rules=(cel_rules.VARIABLE,),
     ),
     "Further environment variables; they override those that the operator sets.",
+    max_items=1000,
 )
 
 

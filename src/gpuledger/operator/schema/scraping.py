@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
+from gpuledger.operator.schema import cel_rules
 from gpuledger.operator.schema.nodes import (
     INT64,
     BooleanNode,
@@ -13,6 +14,7 @@ from gpuledger.operator.schema.nodes import (
     JudgedListNode,
     ListNode,
     MapNode,
+    NumberNode,
     ObjectNode,
     PrunedNode,
     SchemaNode,
@@ -22,18 +24,29 @@ from gpuledger.operator.schema.pods import PLAIN, secret_key_node, selector_node
 
 # Empty means unset, as a template writes it for a value that is not set.
 _DURATION: Final = "^([0-9]+([.][0-9]+)?(ms|s|m|h|d))+$|^[0-9]+$|^$"
+_REGEX: Final = TextNode("RE2, anchored; default (.*).")
+_ACTION: Final = TextNode("Action of Prometheus relabeling; default replace.")
 _RELABEL_RULE: Final = ObjectNode(
     {
         "source_labels": ListNode(PLAIN, "Labels; their values are joined."),
         "sourceLabels": ListNode(PLAIN, "The same, spelled as in Prometheus Operator."),
         "separator": TextNode("Separator of the joined values; default ;"),
-        "regex": TextNode("RE2, anchored; default (.*)."),
+        "regex": _REGEX,
         "modulus": IntegerNode("Modulus for action hashmod.", 0, INT64),
         "target_label": TextNode("The label to set."),
         "targetLabel": TextNode("The same, spelled as in Prometheus Operator."),
         "replacement": TextNode("The new value; default $1."),
-        "action": TextNode("Action of Prometheus relabeling; default replace."),
+        "action": _ACTION,
     }
+)
+# Bounded, because the API server estimates the cost of CEL rules.
+_CHECKED_RELABEL_RULE: Final = ObjectNode(
+    {
+        **_RELABEL_RULE.keys,
+        "regex": replace(_REGEX, max_length=8192, rules=(cel_rules.RE2,)),
+        "action": replace(_ACTION, max_length=32),
+    },
+    rules=cel_rules.RELABELING,
 )
 _SIZE: Final = "^[0-9]+([KMGT]?i?B?)?$"
 
@@ -44,7 +57,11 @@ def duration_node(description: str) -> SchemaNode:
 
 
 def relabel_node(description: str) -> SchemaNode:
-    """A list of relabeling rules."""
+    """A list of relabeling rules outside of targets."""
+    return ListNode(_CHECKED_RELABEL_RULE, description, max_items=64)
+
+
+def _target_relabel_node(description: str) -> SchemaNode:
     return ListNode(_RELABEL_RULE, description)
 
 
@@ -66,6 +83,7 @@ TLS_CONFIG: Final = ObjectNode(
         **{f"{name}File": TextNode(f"{pem}, in a file in the agent's pod.") for name, pem in _PEM.items()},
     },
     "TLS: trusted certificates and client certificate.",
+    rules=cel_rules.TLS,
 )
 
 BASIC_AUTH: Final = ObjectNode(
@@ -74,14 +92,16 @@ BASIC_AUTH: Final = ObjectNode(
         "password": secret_key_node("The password."),
     },
     "HTTP basic authentication.",
+    rules=(cel_rules.BASIC_AUTH,),
 )
 AUTHORIZATION: Final = ObjectNode(
     {
-        "type": TextNode("Bearer by default.", "^[A-Za-z0-9]+$", expected="one word such as Bearer"),
+        "type": TextNode("Bearer by default.", "^[A-Za-z0-9]+$", (), "one word such as Bearer", 64),
         "credentialsSecret": secret_key_node("The token, in a Secret."),
         "credentialsFile": TextNode("The token, in a file in the agent's pod."),
     },
     "The Authorization header.",
+    rules=cel_rules.AUTHORIZATION,
 )
 
 # Refused keys of a WhatapAgent: they expose the token in the resource, or need a variable that is not set.
@@ -99,8 +119,8 @@ PORT: Final = IntOrStringNode(
 )
 
 
-def endpoints_node(authorization: SchemaNode, more: Mapping[str, SchemaNode]) -> SchemaNode:
-    """The endpoints of a target; `more` are further keys."""
+def endpoints_node(authorization: SchemaNode) -> SchemaNode:
+    """The endpoints of a target."""
     keys: dict[str, SchemaNode] = {
         "port": PORT,
         "address": TextNode("host:port, for StaticEndpoints."),
@@ -110,7 +130,18 @@ def endpoints_node(authorization: SchemaNode, more: Mapping[str, SchemaNode]) ->
             expected="a path such as /metrics",
         ),
         "interval": duration_node("Scrape interval; globalInterval by default."),
-        "timeout": duration_node("Scrape timeout, at most the interval; 10s by default."),
+        "timeout": duration_node(
+            "Scrape timeout; 10s by default. One above the interval skips intervals while a scrape runs."
+        ),
+        "adaptiveTimeout": ObjectNode(
+            {
+                "enabled": BooleanNode("true by default."),
+                "failureThreshold": IntegerNode("2 by default.", 1, 1000),
+                "multiplier": NumberNode("2 by default.", 1, 1000),
+            },
+            "Multiplies the timeout after so many timeouts in succession, until a scrape succeeds; at most "
+            "five times the timeout and the interval minus 5s. Engine builtin.",
+        ),
         "scheme": TextNode("https by default if tlsConfig is set, else http.", choices=("", "http", "https")),
         "params": MapNode(ListNode(PLAIN), "Query parameters of the URL."),
         "addNodeLabel": BooleanNode("Add a label node with the name of the node."),
@@ -126,20 +157,20 @@ def endpoints_node(authorization: SchemaNode, more: Mapping[str, SchemaNode]) ->
         "timestampAheadLimit": duration_node(
             "Drop samples with timestamps later than the scrape by more; 10m by default, 0s allows any."
         ),
-        "metricRelabelConfigs": relabel_node("Relabeling after the scrape, after that of the target."),
+        "metricRelabelConfigs": _target_relabel_node(
+            "Relabeling after the scrape, after that of the target."
+        ),
         "bodySizeLimit": size_node("Fail scrapes with a larger body."),
         "sampleLimit": IntegerNode("Fail scrapes with more samples.", maximum=10**9),
         "labelLimit": IntegerNode("Fail scrapes with more labels on a series.", maximum=10**9),
         "labelNameLengthLimit": IntegerNode("Fail scrapes with longer label names.", maximum=10**9),
         "labelValueLengthLimit": IntegerNode("Fail scrapes with longer label values.", maximum=10**9),
     }
-    return ListNode(PrunedNode({**keys, **more}), "Endpoints of the target and how to scrape them.")
+    return ListNode(PrunedNode(keys), "Endpoints of the target and how to scrape them.")
 
 
-def targets_node(
-    authorization: SchemaNode = AUTHORIZATION, of_endpoints: Mapping[str, SchemaNode] | None = None
-) -> SchemaNode:
-    """The targets of an agent; `of_endpoints` are further keys of their endpoints."""
+def targets_node(authorization: SchemaNode = AUTHORIZATION) -> SchemaNode:
+    """The targets of an agent."""
     keys: dict[str, SchemaNode] = {
         "targetName": TextNode("Value of the label job.", r"^.+$", expected="a name"),
         "type": TextNode(
@@ -153,9 +184,9 @@ def targets_node(
         ),
         "selector": selector_node("Selects pods or Services; {} selects all."),
         "jobLabel": TextNode("Label of the pod or Service; its value replaces the label job."),
-        "relabelConfigs": relabel_node("Relabeling of targets, before the scrape."),
-        "metricRelabelConfigs": relabel_node("Relabeling after the scrape, for all endpoints."),
-        "endpoints": endpoints_node(authorization, of_endpoints or {}),
+        "relabelConfigs": _target_relabel_node("Relabeling of targets, before the scrape."),
+        "metricRelabelConfigs": _target_relabel_node("Relabeling after the scrape, for all endpoints."),
+        "endpoints": endpoints_node(authorization),
     }
     return JudgedListNode(
         PrunedNode(keys, required=("targetName", "type")),
@@ -170,10 +201,20 @@ REMOTE_WRITE: Final = ListNode(
                 "URL of the receiver.",
                 r"^https?://[^\s]+$",
                 expected="a URL such as https://host/api/v1/write",
+                max_length=2048,
             ),
-            "name": TextNode("Name of the receiver in metrics and on disk."),
+            "name": TextNode("Name of the receiver in metrics and on disk.", max_length=256),
             "remoteTimeout": duration_node("Timeout of a request; 30s by default."),
-            "headers": MapNode(PLAIN, "Further HTTP headers; they must not contain secrets."),
+            "protocol": TextNode(
+                "Version of remote write: 1.0 by default; auto uses 2.0 if the receiver understands it.",
+                choices=("", "auto", "1.0", "2.0"),
+            ),
+            "headers": MapNode(
+                PLAIN,
+                "Further HTTP headers; they must not contain secrets.",
+                max_items=32,
+                rules=cel_rules.HEADERS,
+            ),
             "basicAuth": BASIC_AUTH,
             "authorization": AUTHORIZATION,
             "tlsConfig": TLS_CONFIG,
@@ -191,6 +232,7 @@ REMOTE_WRITE: Final = ListNode(
                     "sampleAgeLimit": duration_node("Drop older samples."),
                 },
                 "Queue settings of Prometheus (queue_config).",
+                rules=(cel_rules.QUEUE,),
             ),
             "queue": ObjectNode(
                 {
@@ -201,7 +243,12 @@ REMOTE_WRITE: Final = ListNode(
             ),
         },
         required=("url",),
+        rules=cel_rules.RECEIVER,
     ),
     "Prometheus remote-write receivers; by default those of the operator's configuration.",
+    max_items=8,
+    rules=(cel_rules.RECEIVERS,),
 )
-EXTERNAL_LABELS: Final = MapNode(PLAIN, "Labels that are added to all sent series.")
+EXTERNAL_LABELS: Final = MapNode(
+    PLAIN, "Labels that are added to all sent series.", max_items=64, rules=(cel_rules.LABELS_OF_SERIES,)
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, TypeVar
 
-from gpuledger.operator.schema.nodes import ObjectNode, SchemaNode, TextNode
+from gpuledger.operator.schema.nodes import CelRule, ObjectNode, SchemaNode, TextNode
 
 T = TypeVar("T")
 
@@ -41,12 +41,12 @@ class SectionNode(ObjectNode):
         return read_section(self.kind, value)
 
 
-def section(kind: type, description: str = "") -> SectionNode:
+def section(kind: type, description: str = "", rules: tuple[CelRule, ...] = ()) -> SectionNode:
     """The schema of a section, from the declarations of its fields. Those without a default are required."""
     declared = dict(_declared(kind))
     keys = {key: item.metadata["node"] for key, item in declared.items()}
     required = (key for key, item in declared.items() if item.default is item.default_factory is MISSING)
-    return SectionNode(keys, description, tuple(required), kind=kind)
+    return SectionNode(keys, description, tuple(required), rules=rules, kind=kind)
 
 
 def read_section(kind: type[T], value: Mapping[str, Any]) -> T:

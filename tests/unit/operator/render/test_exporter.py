@@ -226,6 +226,24 @@ OWN_POD = {
             {},
             "85s",
         ),
+        (
+            {
+                "targets": [
+                    {**OWN_POD, "endpoints": [{"port": "metrics", "interval": "30s", "timeout": "1m"}]}
+                ]
+            },
+            {},
+            "90s",
+        ),
+        (
+            {
+                "targets": [
+                    {**OWN_POD, "endpoints": [{"port": "m", "interval": "40s", "adaptiveTimeout": {}}]}
+                ]
+            },
+            {},
+            "80s",
+        ),
     ],
 )
 def test_new_counters_are_0_for_the_scrape_interval_of_the_agent(

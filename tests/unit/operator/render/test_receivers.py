@@ -80,6 +80,7 @@ RECEIVER = {
     "url": "https://store/write",
     "name": "store",
     "remoteTimeout": "90",
+    "protocol": "auto",
     "headers": {"X-Scope-OrgID": "a"},
     "authorization": TOKEN,
     "tlsConfig": {"caSecret": {"name": "ca", "key": "c"}, "insecureSkipVerify": False, "serverName": "s"},
@@ -112,6 +113,7 @@ def test_a_receiver_is_configured_with_the_keys_of_prometheus() -> None:
             "url": "https://store/write",
             "name": "store",
             "remote_timeout": "1m30s",
+            "protocol": "auto",
             "headers": {"X-Scope-OrgID": "a"},
             "authorization": {"credentials_file": "/etc/gpuledger-secrets/token/t"},
             "tls_config": {
@@ -166,14 +168,14 @@ PROBLEMS: list[tuple[str, Json, str]] = [
         "set only one of them",
     ),
     (
-        "a timeout longer than the interval",
+        "a timeout that is too short",
         {
             "targets": [
                 target(),
-                target(targetName="b", endpoints=[{"port": "m"}, {"port": "n", "timeout": "20s"}]),
+                target(targetName="b", endpoints=[{"port": "m"}, {"port": "n", "timeout": "20ms"}]),
             ]
         },
-        "spec.agent.targets[1].endpoints[1].timeout: is longer than the interval of 15 s",
+        "spec.agent.targets[1].endpoints[1].timeout: expected a duration of at least 0.1 s, not '20ms'",
     ),
     (
         "an invalid regular expression",
@@ -244,7 +246,7 @@ def test_a_problem_of_the_operators_receiver_has_the_path_of_the_operator() -> N
 
 def test_problems_of_a_whatap_agent_have_its_paths() -> None:
     resource = whatap(
-        openAgent={"enabled": True, "targets": [target(endpoints=[{"port": "m", "timeout": "1h"}])]}
+        openAgent={"enabled": True, "targets": [target(endpoints=[{"port": "m", "timeout": "1ms"}])]}
     )
     monitor = valid_monitor(resource)
     (problem,) = render_objects(monitor, context_of(monitor, check_agent=check_agent_config)).problems

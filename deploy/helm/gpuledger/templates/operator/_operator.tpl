@@ -8,6 +8,16 @@
 {{ include "gpuledger.labels" (dict "root" . "name" (include "gpuledger.operatorName" .) "component" "operator") }}
 {{- end -}}
 
+{{/* Deletes the CEL rules of a CRD's spec, in place. */}}
+{{- define "gpuledger.unsetCelRules" -}}
+{{- $_ := unset . "x-kubernetes-validations" -}}
+{{- range $below := values . -}}
+{{- range $item := ternary $below (list $below) (kindIs "slice" $below) -}}
+{{- if kindIs "map" $item -}}{{- include "gpuledger.unsetCelRules" $item -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Namespaces in which the operator creates objects, as a YAML list. */}}
 {{- define "gpuledger.operatorNamespaces" -}}
 {{- $found := list .Release.Namespace -}}

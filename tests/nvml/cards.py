@@ -13,8 +13,14 @@ from nvml.library import NvmlGpu, NvmlInstance, NvmlProcess
 NOT_SUPPORTED = 3
 _MIB = 1 << 20
 _NVLINKS = ("field.38", "field.45", "field.52", "field.59", "field.90", "field.138", "field.139")
-_ECC = ("field.3", "field.4", "field.5", "field.6", "nvmlDeviceGetTotalEccErrors")
-_REPAIRS = ("field.142", "field.143", "field.144", "field.145")
+_ECC = (
+    *("field.3", "field.4", "field.5", "field.6", "nvmlDeviceGetTotalEccErrors"),
+    *("nvmlDeviceGetEccMode", "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetSramEccErrorStatus"),
+)
+_REPAIRS = (
+    *("field.142", "field.143", "field.144", "field.145", "field.301", "field.302"),
+    "nvmlDeviceGetRowRemapperHistogram",
+)
 _LIMITS = (
     "nvmlDeviceGetEnforcedPowerLimit",
     "nvmlDeviceGetPowerManagementLimitConstraints",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "libnvidia_ml.c"
-VARIANTS = {"": [], "old": ["-DOLD"], "r535": ["-DR535"]}
+VARIANTS = {"": [], "old": ["-DOLD"], "r535": ["-DR535"], "newer": ["-DNEWER"]}
 FLAGS = [
     "-std=gnu11",
     "-O2",
@@ -166,7 +166,8 @@ class NvmlState:
 
     `errors` maps a call's name (or `*`, `field.83`, `mig.CALL`, `mig.*`) to its return code for every GPU.
     `events` are `(gpu, xid)` or `(gpu, xid, gi, ci)`, delivered once and in order. `time` is the driver's
-    clock in seconds, None for the machine's clock; energy counters follow power over it. Another `reload`
+    clock in seconds, None for the machine's clock; energy counters follow power over it, from `energy_since`
+    of that clock on, or from the library's start. Another `reload`
     number is another load of the driver: the library must be initialized again. `r535` forces the longer
     process structure on or off.
     """
@@ -179,6 +180,7 @@ class NvmlState:
     hang: tuple[str, ...] = ()
     no_samples: str = "not_found"
     time: float | None = None
+    energy_since: float | None = None
     reload: int = 0
     r535: bool | None = None
     sample_period: int = 166_667
@@ -192,6 +194,7 @@ class NvmlState:
             f"sample_period={self.sample_period}",
             f"hang={','.join(self.hang)}",
         ]
+        lines += [] if self.energy_since is None else [f"energy_since={self.energy_since}"]
         lines += [] if self.r535 is None else [f"r535={int(self.r535)}"]
         lines += [f"error.{call}={code}" for call, code in self.errors.items()]
         lines += [f"event.{n}={','.join(map(str, event))}" for n, event in enumerate(self.events, start=1)]

@@ -186,3 +186,10 @@ class SmiDialectSettings:
         True,
         "export every compute process with pid and name",
     )
+    pcie_throughput: bool = setting(
+        "smi.pcie_throughput",
+        boolean,
+        False,
+        "measure the PCIe rates of GPUs before Ampere, which have no counter of bytes: a sample of 20 ms in "
+        "each direction every --slow-interval, for which the reading waits",
+    )

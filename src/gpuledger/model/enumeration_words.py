@@ -1,4 +1,4 @@
-"""nvidia-smi's words for the values of NVML enumerations, in lower case."""
+"""nvidia-smi's words: for values of NVML enumerations (in lower case), and for cells without a value."""
 
 from __future__ import annotations
 
@@ -19,3 +19,16 @@ RECOVERY_ACTIONS: Final = {
 }
 # nvmlGpuFabricState_t.
 FABRIC_STATES: Final = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
+
+# The words of a cell without a value say why it has none.
+ABSENT: Final = "[N/A]"
+NO_PERMISSION: Final = "[Insufficient Permissions]"
+UNKNOWN_TO_DRIVER: Final = "[Function Not Found]"
+DEPRECATED: Final = "[Requested functionality has been deprecated]"
+UNKNOWN_ERROR: Final = "[Unknown Error]"
+# In nvml.h's words; other cells are absent because the card lacks the column.
+REASONS_OF_ABSENCE: Final = {
+    NO_PERMISSION: "no_permission",
+    UNKNOWN_TO_DRIVER: "function_not_found",
+    DEPRECATED: "deprecated",
+}

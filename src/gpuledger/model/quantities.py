@@ -220,3 +220,6 @@ PROFILING = frozenset(value for value in QUANTITIES.values() if value.profiling)
 # A pseudo quantity that requests every column of the local nvidia-smi in `Reading.raw`. The collector that
 # queries the columns has the same name.
 COLUMNS = Quantity("columns", "")
+# A pseudo quantity that requests PCIE_TX_RATE and PCIE_RX_RATE by a call that takes 20 ms each, of a GPU that
+# has no counter of bytes (before Ampere).
+PCIE_SAMPLES = Quantity("pcie_samples", "")

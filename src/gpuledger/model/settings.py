@@ -23,10 +23,11 @@ class InvalidElement(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class NamedParser(Generic[T]):
-    """A parser with the default metavar of its settings."""
+    """A parser with the default metavar of its settings, and the words that it accepts if it is a choice."""
 
     _parse: Callable[[object], T]
     metavar: str
+    words: tuple[str, ...] = ()
 
     def __call__(self, value: object) -> T:
         """Parses a text or a YAML value. Raises ValueError."""
@@ -203,7 +204,7 @@ def choice(*valid: str) -> Callable[[object], str]:
             raise ValueError(f"expected one of {', '.join(valid)}")
         return word
 
-    return NamedParser(parse, "|".join(valid))
+    return NamedParser(parse, "|".join(valid), valid)
 
 
 def comma_separated(item: Callable[[object], T]) -> Callable[[object], tuple[T, ...]]:

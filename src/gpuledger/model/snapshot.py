@@ -56,6 +56,20 @@ class CollectorRun:
 
 
 @dataclass(frozen=True, slots=True)
+class VgpuInstance:
+    """A virtual GPU that a virtual machine of this host has.
+
+    `vm` is the id of the virtual machine, `profile` the name of the vGPU's type (`GRID A100-10C`); each is
+    empty if unknown. `memory` is what it uses of the GPU's memory in bytes, None if unknown.
+    """
+
+    uuid: str
+    vm: str = ""
+    profile: str = ""
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What one Device reported at one moment, in base units.
 
@@ -66,7 +80,7 @@ class Reading:
     last tick, if accounting mode is on. `raw` holds the columns of nvidia-smi's CSV: header with unit to
     cell, both as printed. `down_reason` is why the Gpu is not up, as the driver's name of an error
     (`RESET_REQUIRED`); empty if it is up, or if the reason is not known. A Device that is down may still have
-    values.
+    values. `vgpus` is None if the Device has no virtual GPUs, or if they were not requested.
     """
 
     device: Device
@@ -79,6 +93,7 @@ class Reading:
     accounting: tuple[AccountingRecord, ...] = ()
     raw: Mapping[str, str] = field(default_factory=dict)
     down_reason: str = ""
+    vgpus: tuple[VgpuInstance, ...] | None = None
 
     def get(self, quantity: Quantity) -> float | None:
         """Returns the value in the quantity's unit, or None if the Device did not report it."""
@@ -101,7 +116,8 @@ class SourceInfo:
     """The name and versions of a source. `simulated` is true for anything but hardware.
 
     `exit_code` is that of the last command, -1 if the command gave no output; None for sources that run no
-    commands.
+    commands. `return_code` is NVML's code for the last start of the driver, None for other sources, and if
+    the start failed without one.
     """
 
     name: str
@@ -111,6 +127,7 @@ class SourceInfo:
     cuda_version: str = ""
     detail: str = ""
     exit_code: int | None = None
+    return_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

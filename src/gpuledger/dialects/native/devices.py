@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuledger.model.devices import Device, Instance
+from gpuledger.model.enumeration_words import REASONS_OF_ABSENCE
 from gpuledger.model.family import Family, declare_family
 from gpuledger.model.gpu_problems import judge_gpu
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.quantities import PCIE_LINK_BUSY, PROFILING
 from gpuledger.model.session import ThrottleRow
-from gpuledger.model.snapshot import Snapshot
+from gpuledger.model.snapshot import Reading, Snapshot
 from gpuledger.model.xids import XID_MEANINGS
 
 # Named `mig_instance` and `slurm_job`, because with honor_labels the names `instance` and `job` would
@@ -70,8 +71,9 @@ SM_RATIO = declare_family(
 )
 FIELD_SUPPORTED = declare_family(
     "gpuledger_field_supported",
-    "1 if the device supports this quantity, 0 if not; reason is driver, or profiling if NVML has it only on "
-    "Hopper and newer (see --dcgm-exporter-url).",
+    "1 if the device supports this quantity or column of nvidia-smi, 0 if not; reason is driver, profiling "
+    "if NVML has it only on Hopper and newer (see --dcgm-exporter-url), function_not_found if the driver is "
+    "too old, no_permission or deprecated.",
     (*DEVICE_LABELS, "field", "reason"),
     "NVML_ERROR_NOT_SUPPORTED",
 )
@@ -170,13 +172,23 @@ def _states(snapshot: Snapshot) -> Iterable[Family]:
         if reading.up and not isinstance(reading.device, Instance):
             mig.add(int(reading.mig_enabled), reading.device.uuid)
             module.add(1 if reading.counts_module_energy else None, reading.device.uuid)
+        absent = _reasons_of_absence(reading)
         for key, is_supported in reading.supported.items():
             # Computed here from others, and exported nowhere.
             if key == PCIE_LINK_BUSY.key:
                 continue
-            reason = "" if is_supported else _REASONS.get(key, "driver")
+            reason = "" if is_supported else _REASONS.get(key) or absent.get(key, "driver")
             supported.add(int(is_supported), *where, key, reason)
     return up, down, mig, module, supported
+
+
+def _reasons_of_absence(reading: Reading) -> Mapping[str, str]:
+    """Returns why a column of nvidia-smi has no value, by the field without unit, if its cell says so."""
+    return {
+        header.partition(" ")[0]: REASONS_OF_ABSENCE[cell]
+        for header, cell in reading.raw.items()
+        if cell in REASONS_OF_ABSENCE
+    }
 
 
 def _degraded(snapshot: Snapshot, throttling: Mapping[str, tuple[ThrottleRow, ...]]) -> Family:

@@ -10,7 +10,7 @@ from re import compile as pattern
 from typing import Final
 
 from gpuledger.dialects.smi.emulated_row import emulate_row
-from gpuledger.dialects.smi.fields import column_family, declare_smi_family
+from gpuledger.dialects.smi.fields import ONLY_NVML, column_family, declare_smi_family
 from gpuledger.model.devices import Gpu
 from gpuledger.model.enumeration_words import FABRIC_STATES, RECOVERY_ACTIONS
 from gpuledger.model.family import Family, FamilySpec
@@ -118,7 +118,8 @@ def uuid_label(uuid: str) -> str:
 def column_spec(header: str) -> FamilySpec:
     """Returns the declaration of the family of one column; its help is the header as printed."""
     column = column_family(header)
-    return FamilySpec(column.name, "gauge", header, ("uuid",), source=f"{_QUERY}={column.field}")
+    source = "NVML" if column.field.startswith(ONLY_NVML) else f"{_QUERY}={column.field}"
+    return FamilySpec(column.name, "gauge", header, ("uuid",), source=source)
 
 
 class ColumnFamilies:
@@ -131,7 +132,7 @@ class ColumnFamilies:
         self._exportable: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def families(self, snapshot: Snapshot) -> list[Family]:
-        """Returns `gpu_info`, then the columns in nvidia-smi's order."""
+        """Returns `gpu_info`, then the columns in the order of their rows."""
         info = Family(GPU_INFO)
         families: dict[str, Family] = {}
         for gpu, cells in _rows(snapshot):
@@ -194,12 +195,14 @@ class ColumnFamilies:
 def _rows(snapshot: Snapshot) -> Iterator[tuple[Gpu, Mapping[str, str]]]:
     """Yields the row of each Gpu: printed by nvidia-smi or, if it was not queried, emulated.
 
-    A row that nvidia-smi was queried for but did not return is not emulated.
+    A source that is not nvidia-smi can have read further columns than quantities. A row that nvidia-smi was
+    queried for but did not return is not emulated.
     """
     was_queried = any(run.name == COLUMNS.key for run in snapshot.collected)
     gpus = [reading for reading in snapshot.readings if isinstance(reading.device, Gpu)]
     for reading in gpus:
-        if reading.raw:
+        if was_queried and reading.raw:
             yield reading.device.gpu, reading.raw
         elif reading.up and not was_queried:
-            yield reading.device.gpu, emulate_row(reading, snapshot.source, len(gpus))
+            row = emulate_row(reading, snapshot.source, len(gpus))
+            yield reading.device.gpu, {**row, **reading.raw}

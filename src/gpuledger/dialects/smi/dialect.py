@@ -16,7 +16,7 @@ from gpuledger.dialects.smi.columns import GPU_INFO, ColumnFamilies, column_spec
 from gpuledger.dialects.smi.fields import HEADERS, declare_smi_family
 from gpuledger.model.family import Family, FamilySpec, single_sample_family
 from gpuledger.model.node_state import CollectorHealth, NodeState
-from gpuledger.model.quantities import COLUMNS, Quantity
+from gpuledger.model.quantities import COLUMNS, PCIE_SAMPLES, Quantity
 
 _FAILED = declare_smi_family(
     "failed_scrapes_total",
@@ -28,6 +28,11 @@ _EXIT_CODE = declare_smi_family(
     "Exit code of nvidia-smi at the last reading; -1 if it did not exit or its output could not be parsed, 0 "
     "if NVML was read successfully.",
     source="the command",
+)
+_RETURN_CODE = declare_smi_family(
+    "nvml_return_code",
+    "NVML's code of the last reading, 0 if it succeeded; -1 if it failed without one. Only with NVML.",
+    source="nvmlReturn_t",
 )
 _SUCCESS = declare_smi_family(
     "last_collect_success", "1 if the last reading succeeded, else 0.", source="the tick"
@@ -45,7 +50,7 @@ _BUILD = FamilySpec(
     ("version",),
     source="the program",
 )
-SPECS: Final = (_FAILED, _EXIT_CODE, _SUCCESS, _LAST, _SECONDS, _BUILD)
+SPECS: Final = (_FAILED, _EXIT_CODE, _RETURN_CODE, _SUCCESS, _LAST, _SECONDS, _BUILD)
 
 # The collectors that columns depend on.
 _NEEDED: Final = ("source", COLUMNS.key)
@@ -59,6 +64,7 @@ def health_families(state: NodeState, version: str) -> Iterator[Family]:
     yield single_sample_family(_FAILED, failures)
     if state.health.attempted and not state.health.paused:
         yield single_sample_family(_EXIT_CODE, _exit_code(state))
+        yield single_sample_family(_RETURN_CODE, _return_code(state))
         yield single_sample_family(_SUCCESS, int(success))
     yield single_sample_family(_LAST, _last_success(collectors))
     seconds = (collector.seconds for collector in collectors if collector.name == "source")
@@ -70,6 +76,12 @@ def _exit_code(state: NodeState) -> int:
     code = state.source.exit_code or 0
     # The command exited with 0 but without usable output, or it has not exited.
     return -1 if code == 0 and state.snapshot is None else code
+
+
+def _return_code(state: NodeState) -> int | None:
+    if state.source.name != "nvml":
+        return None
+    return 0 if state.snapshot is not None else state.source.return_code or -1
 
 
 def _last_success(collectors: list[CollectorHealth]) -> float | None:
@@ -95,6 +107,8 @@ class SmiDialect:
 
     def __init__(self, settings: SmiDialectSettings, version: str) -> None:
         self._settings = settings
+        if settings.pcie_throughput:
+            self.required_quantities = self.required_quantities | {PCIE_SAMPLES}
         self._version = version
         self._columns = ColumnFamilies(spec.name for spec in _OWN)
 

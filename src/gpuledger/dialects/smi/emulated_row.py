@@ -12,11 +12,11 @@ from typing import Final
 
 from gpuledger.model import quantities as q
 from gpuledger.model.devices import Gpu
+from gpuledger.model.enumeration_words import ABSENT
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Reading, SourceInfo
 
 _MIB: Final = 1024 * 1024
-_ABSENT: Final = "[N/A]"
 # nvidia-smi prints clocks_event_reasons since driver 535, clocks_throttle_reasons before.
 _RENAMED: Final = 535
 _RECOVERY_ACTIONS: Final = (
@@ -52,6 +52,10 @@ def _megahertz(value: float) -> str:
     return f"{round(value / 1e6)} MHz"
 
 
+def _microseconds(value: float) -> str:
+    return f"{int(value) // 1000} us"
+
+
 def _mebibytes(value: float) -> str:
     return f"{-(-int(value) // _MIB)} MiB"
 
@@ -80,6 +84,11 @@ _FIELDS: Final[tuple[tuple[str, Quantity, Formatter], ...]] = (
     ("pcie.link.width.max", q.PCIE_WIDTH_MAX, _count),
     ("fan.speed [%]", q.FAN_SPEED, _percent),
     ("pstate", q.PERFORMANCE_STATE, lambda value: f"P{int(value)}"),
+    ("clocks_event_reasons_counters.sw_power_cap [us]", q.POWER_VIOLATION, _microseconds),
+    ("clocks_event_reasons_counters.sync_boost [us]", q.SYNC_BOOST_VIOLATION, _microseconds),
+    ("clocks_event_reasons_counters.sw_thermal_slowdown [us]", q.SOFTWARE_THERMAL_TIME, _microseconds),
+    ("clocks_event_reasons_counters.hw_thermal_slowdown [us]", q.HARDWARE_THERMAL_TIME, _microseconds),
+    ("clocks_event_reasons_counters.hw_power_brake_slowdown [us]", q.POWER_BRAKE_TIME, _microseconds),
     ("memory.total [MiB]", q.MEMORY_TOTAL, _mebibytes),
     ("memory.reserved [MiB]", q.MEMORY_RESERVED, _mebibytes),
     ("memory.used [MiB]", q.MEMORY_USED, _mebibytes),
@@ -152,18 +161,18 @@ def emulate_row(reading: Reading, source: SourceInfo, count: int) -> Mapping[str
 
 def _identity(gpu: Gpu, source: SourceInfo, count: int) -> dict[str, str]:
     return {
-        "driver_version": source.driver_version or _ABSENT,
+        "driver_version": source.driver_version or ABSENT,
         "count": str(count),
-        "name": gpu.name or _ABSENT,
-        "serial": gpu.serial or _ABSENT,
+        "name": gpu.name or ABSENT,
+        "serial": gpu.serial or ABSENT,
         "uuid": gpu.uuid,
         "pci.bus_id": gpu.pci_bus_id,
         "index": str(gpu.index),
         # Always N/A on Linux according to `--help-query-gpu`.
-        "driver_model.current": _ABSENT,
-        "driver_model.pending": _ABSENT,
-        "vbios_version": gpu.vbios or _ABSENT,
-        "compute_cap": gpu.compute_capability or _ABSENT,
+        "driver_model.current": ABSENT,
+        "driver_model.pending": ABSENT,
+        "vbios_version": gpu.vbios or ABSENT,
+        "compute_cap": gpu.compute_capability or ABSENT,
     }
 
 

@@ -1,4 +1,4 @@
-"""Known headers of `nvidia-smi --query-gpu`, and the family name and unit of any header.
+"""Known headers of `nvidia-smi --query-gpu` and like them, and the family name and unit of any header.
 
 The known headers are for documentation: a page has every column that the local nvidia-smi prints.
 """
@@ -49,6 +49,7 @@ HEADERS: Final = (
     "compute_cap",
     *_group("utilization.", "gpu memory encoder decoder jpeg ofa", "%"),
     *_group("encoder.stats.", "sessionCount averageFps averageLatency"),
+    *_group("fbc.stats.", "sessionCount averageFps averageLatency"),
     *_group("dramEncryption.mode.", "current pending"),
     *_group("ecc.mode.", "current pending"),
     *(
@@ -84,10 +85,14 @@ HEADERS: Final = (
     *_group("gsp.mode.", "current default"),
     "c2c.mode",
     *_group("protected_memory.", "total used free", "MiB"),
+    *_group("conf_compute.", "environment feature devtools_mode"),
     *_group("fabric.", "state cliqueId"),
-    *_group("platform.", "slot_number tray_index host_id module_id gpu_fabric_guid"),
+    *_group("platform.", "chassis_serial_number slot_number tray_index host_id module_id gpu_fabric_guid"),
+    "vgpu.active_instances",
 )
 
+# Beginnings of fields that are named like nvidia-smi's, but which `--query-gpu` does not have.
+ONLY_NVML: Final = ("fbc.", "conf_compute.", "vgpu.")
 
 PREFIX: Final = "nvidia_smi_"
 

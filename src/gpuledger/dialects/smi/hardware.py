@@ -1,4 +1,4 @@
-"""Families of nvidia_gpu_exporter that are not nvidia-smi columns: energy, PCIe, MIG and Xid errors."""
+"""Families that are no columns of nvidia-smi: energy, PCIe, MIG, virtual GPUs and Xid errors."""
 
 from __future__ import annotations
 
@@ -81,20 +81,36 @@ _MIG: Final = (
     ),
 )
 
+_VGPU_INFO: Final = declare_smi_family(
+    "vgpu_info",
+    "1 for each virtual GPU of a virtual machine on this host.",
+    ("uuid", "vgpu_type", "vgpu_uuid", "vm_id"),
+    "nvmlDeviceGetActiveVgpus",
+)
+_VGPU_MEMORY: Final = declare_smi_family(
+    "vgpu_used_memory_bytes",
+    "GPU memory that the virtual GPU uses; absent if the driver does not report it.",
+    ("uuid", "vgpu_uuid"),
+    "nvmlVgpuInstanceGetFbUsage",
+)
+
 REQUIRED_QUANTITIES: Final = frozenset({q.ENERGY, *(quantity for _, quantity in (*_PCIE, *_MIG))})
 SPECS: Final = (
     _ENERGY,
     *(spec for spec, _ in _PCIE),
     _MIG_INFO,
     *(spec for spec, _ in _MIG),
+    _VGPU_INFO,
+    _VGPU_MEMORY,
     _XIDS,
     _XID_TIME,
 )
 
 
 def hardware_families(snapshot: Snapshot) -> Iterator[Family]:
-    """Yields the families of energy, PCIe and MIG of one Snapshot."""
+    """Yields the families of energy, PCIe, MIG and virtual GPUs of one Snapshot."""
     energy, info = Family(_ENERGY), Family(_MIG_INFO)
+    vgpus, vgpu_memory = Family(_VGPU_INFO), Family(_VGPU_MEMORY)
     pcie = [(Family(spec), quantity) for spec, quantity in _PCIE]
     mig = [(Family(spec), quantity) for spec, quantity in _MIG]
     for reading in snapshot.readings:
@@ -111,10 +127,14 @@ def hardware_families(snapshot: Snapshot) -> Iterator[Family]:
         energy.add(None if joules is None else joules / 1000, uuid)
         for family, quantity in pcie:
             family.add(reading.get(quantity), uuid)
+        for vgpu in reading.vgpus or ():
+            vgpus.add(1, uuid, vgpu.profile, uuid_label(vgpu.uuid), vgpu.vm)
+            vgpu_memory.add(vgpu.memory, uuid, uuid_label(vgpu.uuid))
     yield energy
     yield from (family for family, _ in pcie)
     yield info
     yield from (family for family, _ in mig)
+    yield from (vgpus, vgpu_memory)
 
 
 def xid_families(state: NodeState) -> Iterator[Family]:

@@ -36,12 +36,19 @@ _WITHOUT_MIG: Final = tuple(replace(spec, labels=_PROCESS_LABELS) for spec in _W
 COUNT: Final = declare_smi_family(
     "compute_apps", "Processes with a compute context on the GPU.", ("uuid",), _LISTS
 )
+# nvidia_gpu_exporter lacks it. Of a GPU with unified memory, the driver reports no other memory.
+MEMORY: Final = declare_smi_family(
+    "compute_apps_used_memory_bytes",
+    "GPU memory of all processes with a compute context on the GPU; absent if that of one is not known.",
+    ("uuid",),
+    _LISTS,
+)
 SUCCESS: Final = declare_smi_family(
     "compute_apps_last_collect_success",
     "1 if the processes of all GPUs could be listed, else 0.",
     source=_LISTS,
 )
-SPECS: Final = (*_WITH_MIG, COUNT, SUCCESS)
+SPECS: Final = (*_WITH_MIG, COUNT, MEMORY, SUCCESS)
 
 
 def process_families(state: NodeState, snapshot: Snapshot) -> Iterator[Family]:
@@ -49,11 +56,15 @@ def process_families(state: NodeState, snapshot: Snapshot) -> Iterator[Family]:
     has_mig = any(isinstance(reading.device, Instance) for reading in snapshot.readings)
     info, memory = (Family(spec) for spec in (_WITH_MIG if has_mig else _WITHOUT_MIG))
     counts: dict[Gpu, int | None] = {}
+    sums: dict[Gpu, int | None] = {}
     for reading in snapshot.process_readings:
         device = reading.device
         listed = [process for process in reading.processes or () if process.computes]
         before = counts.get(device.gpu, 0)
         counts[device.gpu] = None if before is None or reading.processes is None else before + len(listed)
+        parts = [sums.get(device.gpu, 0), *(process.memory for process in listed)]
+        known = [part for part in parts if part is not None]
+        sums[device.gpu] = sum(known) if reading.processes is not None and len(known) == len(parts) else None
         omitted = state.ledger.omitted.get(device.uuid, frozenset())
         where: tuple[str, ...] = ("", "") if has_mig else ()
         if isinstance(device, Instance):
@@ -64,8 +75,9 @@ def process_families(state: NodeState, snapshot: Snapshot) -> Iterator[Family]:
                 labels = (*where, str(process.pid), name, uuid_label(device.gpu.uuid))
                 info.add(1, *labels)
                 memory.add(process.memory, *labels)
-    count = Family(COUNT)
+    count, used = Family(COUNT), Family(MEMORY)
     for gpu, number in counts.items():
         count.add(number, uuid_label(gpu.uuid))
+        used.add(sums[gpu], uuid_label(gpu.uuid))
     success = int(not snapshot.devices_failed and None not in counts.values())
-    yield from (info, memory, count, single_sample_family(SUCCESS, success))
+    yield from (info, memory, count, used, single_sample_family(SUCCESS, success))

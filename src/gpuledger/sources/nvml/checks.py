@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,9 @@ _ANSWERS: Final = Subject("driver.answers", "driver")
 _IN_A_CONTAINER: Final = (
     "in a container: run it with the NVIDIA container toolkit (`docker run --gpus all`, in Kubernetes "
     "`runtimeClassName: nvidia`), NVIDIA_VISIBLE_DEVICES=all and NVIDIA_DRIVER_CAPABILITIES=utility"
+)
+_WHY_NOT_STARTED: Final = (
+    "" if getattr(sys, "frozen", False) else "; `python -c 'import gpuledger.sources.nvml.probe'` shows why"
 )
 _KERNEL_LOG: Final = "`dmesg | grep -iE 'nvrm|xid'`"
 _REMEDIES: Final = {
@@ -146,7 +150,7 @@ def _check_library(result: ProbeResult, kernel: KernelFacts, cause: str) -> Find
         return fails(
             *_LIBRARY,
             f"the probe process did not start ({result.crashed})",
-            "reinstall gpuledger; `python -c 'import gpuledger.sources.nvml.probe'` shows why",
+            f"reinstall gpuledger{_WHY_NOT_STARTED}",
         )
     how = f"no answer within {result.limit:g} s" if result.hung else result.crashed
     return fails(

@@ -71,3 +71,12 @@ def name_of(code: int) -> str:
         return Code(code).name
     except ValueError:
         return f"NVML_{code}"
+
+
+def code_of(name: str) -> int | None:
+    """Return the code with a name of `name_of`, None if there is none."""
+    try:
+        return int(Code[name])
+    except KeyError:
+        number = name.removeprefix("NVML_")
+        return int(number) if number.isdecimal() else None

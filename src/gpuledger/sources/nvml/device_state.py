@@ -10,6 +10,7 @@ from typing import Final
 
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.quantities import Level, Quantity
+from gpuledger.model.snapshot import VgpuInstance
 from gpuledger.sources.nvml.codes import NOTHING_YET, Code
 from gpuledger.sources.nvml.findings import NvmlFindings
 from gpuledger.sources.nvml.queries import MAX_LINKS, Depth, QueryPlan, make_query_plan
@@ -92,6 +93,26 @@ class AccountingState:
     def stop(self) -> None:
         """Accounting mode is off: clear the lists, so that nothing is compared across the gap."""
         self.on, self.pids, self.listed, self.pending_reads = False, None, frozenset(), {}
+
+
+@dataclass(slots=True, eq=False)
+class ColumnState:
+    """Columns of nvidia-smi that are no quantities, of one Gpu.
+
+    `cells` maps the header of each column to its cell, also to the reason of its absence. `supported` says
+    per field whether the Gpu has it, once known. `lacking` are the queries that it does not support until
+    `all_due_at`, `failed` the code and name of each query that failed. `vgpus` is None if there are none, or
+    if they are unknown. `pcie_rates` are the last measured ones.
+    """
+
+    cells: dict[str, str] = field(default_factory=dict)
+    supported: dict[str, bool] = field(default_factory=dict)
+    lacking: set[object] = field(default_factory=set)
+    failed: dict[object, tuple[int, str]] = field(default_factory=dict)
+    vgpus: tuple[VgpuInstance, ...] | None = None
+    pcie_rates: dict[Quantity, float] = field(default_factory=dict)
+    slow_due_at: float = 0.0
+    all_due_at: float = 0.0
 
 
 _MAX_CACHED_PLANS = 8
@@ -241,7 +262,7 @@ class GpuState(DeviceState):
     `last_sample` is the timestamp of the newest utilization sample, in the driver's microseconds. `code` is
     the error of a Gpu that is not `up`. An `uncounted` Gpu is no longer in the driver's count.
     `needs_event_registration` is True if the Gpu must be registered for events again, `receives_events` if it
-    is registered.
+    is registered. `columns` is None until columns are read.
     """
 
     gpu: Gpu = field(kw_only=True)
@@ -261,6 +282,7 @@ class GpuState(DeviceState):
     code: int = Code.SUCCESS
     uncounted: bool = False
     needs_event_registration: bool = True
+    columns: ColumnState | None = None
 
     def retry_unsupported(self) -> None:
         """Also query MIG, utilization samples and events again."""
@@ -295,6 +317,7 @@ class GpuState(DeviceState):
         self.last_sample = None
         self.utilization_call = ""
         self.accounting = AccountingState()
+        self.columns = None
         for state in (self, *self.instances):
             state.listed = None
             state.reset()

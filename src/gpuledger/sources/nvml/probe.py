@@ -37,11 +37,16 @@ from gpuledger.sources.nvml.library import LIBRARY_NAME, load_library
 from gpuledger.sources.nvml.source import NvmlSource
 from gpuledger.sources.settings import SourceSettings
 
-# Uses the import path of this process, without the working directory. The last argument is the pipe's number.
+# The last argument is the pipe's number. Uses the import path of this process, without the working directory.
+# An executable without an interpreter calls itself: cli/probe_driver.py.
 COMMAND: Final = (
-    *(sys.executable, "-P", "-c"),
-    "import sys; sys.path[:] = sys.argv[1:-1]; from gpuledger.sources.nvml.probe import main; main()",
-    *(str(Path(folder).absolute()) for folder in sys.path if folder),
+    (sys.executable, "probe_driver")
+    if getattr(sys, "frozen", False)
+    else (
+        *(sys.executable, "-P", "-c"),
+        "import sys; sys.path[:] = sys.argv[1:-1]; from gpuledger.sources.nvml.probe import main; main()",
+        *(str(Path(folder).absolute()) for folder in sys.path if folder),
+    )
 )
 # Limit for the start of the interpreter, before the first message; the machine may be busy.
 _START_LIMIT: Final = 30.0

@@ -43,11 +43,11 @@ ListedProcesses = dict[int, tuple[int, int | None]]
 
 
 class ProcessListReader:
-    """Reads the lists of a Device, with one call each, into a growing buffer."""
+    """Reads the lists of a Device, with one call each, into a growing buffer of first `capacity` entries."""
 
-    def __init__(self, library: NvmlLibrary) -> None:
+    def __init__(self, library: NvmlLibrary, capacity: int = 128) -> None:
         self._library = library
-        self._buffer = ListBuffer(128, PROCESS_R535.size, _MAX_ENTRIES)
+        self._buffer = ListBuffer(capacity, PROCESS_R535.size, _MAX_ENTRIES)
         self._calls: list[tuple[str, Struct]] = []
         self._layout_v3 = PROCESS_V2
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from ctypes import CDLL, byref, c_int
-from typing import Final, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from gpuledger.host.pci import PciBus
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.process import AccountingRecord, GpuProcess, HostFacts
-from gpuledger.model.quantities import Quantity
+from gpuledger.model.quantities import COLUMNS, PCIE_SAMPLES, Quantity
 from gpuledger.model.snapshot import CollectorRun, Reading, Snapshot, SourceInfo
 from gpuledger.model.source import Clock, Host
 from gpuledger.sources.nvml import accounting, devices, events, processes, quantity_values, utilization
 from gpuledger.sources.nvml.accounting import AccountingReader
-from gpuledger.sources.nvml.codes import RELOADED, Code
+from gpuledger.sources.nvml.codes import RELOADED, Code, code_of
 from gpuledger.sources.nvml.codes import name_of as code_name
 from gpuledger.sources.nvml.device_state import DeviceState, GpuState
 from gpuledger.sources.nvml.devices import GpuDiscovery
@@ -27,6 +28,9 @@ from gpuledger.sources.nvml.processes import TYPES_BY_BITS, ProcessListReader, P
 from gpuledger.sources.nvml.quantity_reader import QuantityReader
 from gpuledger.sources.nvml.utilization import NOT_READABLE, Utilization, UtilizationReader
 from gpuledger.sources.settings import SourceSettings
+
+if TYPE_CHECKING:
+    from gpuledger.sources.nvml.columns import NvmlColumnReader
 
 T = TypeVar("T")
 
@@ -65,8 +69,11 @@ class NvmlSource:
         self._scan_interval = settings.process_scan_interval
         self._library = NvmlLibrary(load)
         self.discovery = GpuDiscovery(self._library, settings.devices, settings.slow_interval, pci)
+        self._pci = pci
         slot_width = (lambda _: None) if pci is None else pci.slot_width
         self._readings = QuantityReader(self._library, settings.slow_interval, slot_width)
+        self._columns: NvmlColumnReader | None = None
+        self._slow_interval = settings.slow_interval
         self._metrics = GpmReader(self._library, clock)
         self._lists = ProcessListReader(self._library)
         self._names = ProcessNameCache(self._library)
@@ -179,6 +186,7 @@ class NvmlSource:
 
     def _fail_start(self, error: SourceUnavailable, now: float) -> None:
         self.close()
+        self.info = replace(self.info, return_code=code_of(error.reason))
         self._unavailable = error
         self._schedule_retry(now)
 
@@ -195,6 +203,7 @@ class NvmlSource:
             driver_version=self._library.query_text("nvmlSystemGetDriverVersion")[1],
             library_version=self._library.query_text("nvmlSystemGetNVMLVersion")[1],
             cuda_version=f"{version.value // 1000}.{version.value % 1000 // 10}" if known else "",
+            return_code=0,
         )
 
     def _handle_clock_step(self, offset: float) -> None:
@@ -233,7 +242,21 @@ class NvmlSource:
             recorder = self._readings.read(device_state, wanted, now, findings)
             values[device_state.device.uuid] = recorder.values
             self._metrics.read(state, recorder, wanted)
+        if COLUMNS in wanted:
+            self._column_reader().read(state, now, findings, measures_pcie=PCIE_SAMPLES in wanted)
+            if state.columns and state.columns.pcie_rates:
+                uuid = state.gpu.uuid
+                values[uuid] = {**values[uuid], **state.columns.pcie_rates}
         return values
+
+    def _column_reader(self) -> NvmlColumnReader:
+        """Return the reader of columns. Imported lazily: only the smi dialect needs it."""
+        if self._columns is None:
+            from gpuledger.sources.nvml.columns import NvmlColumnReader
+
+            slot_generation = (lambda _: None) if self._pci is None else self._pci.slot_generation
+            self._columns = NvmlColumnReader(self._library, self._slow_interval, slot_generation)
+        return self._columns
 
     def _read_processes(self, unix: float, now: float, findings: NvmlFindings) -> bool:
         """Read process lists if they are due; return whether they were read."""
@@ -313,15 +336,19 @@ class NvmlSource:
             rows: tuple[GpuProcess, ...] | None = ()
             if device_state is not state or not state.instances:
                 rows = self._build_processes(device_state, used, state.mig_layout_known)
+            columns = state.columns if device_state is state and COLUMNS in wanted else None
+            supported = self._readings.supported(device_state, wanted)
             readings.append(
                 Reading(
                     device_state.device,
                     values=values[device_state.device.uuid],
                     processes=rows,
                     samples=used.samples if device_state is state else None,
-                    supported=self._readings.supported(device_state, wanted),
+                    supported={**supported, **columns.supported} if columns else supported,
                     mig_enabled=state.mig_enabled,
                     accounting=records if device_state is state else (),
+                    raw=dict(columns.cells) if columns else {},
+                    vgpus=columns.vgpus if columns else None,
                 )
             )
         return readings

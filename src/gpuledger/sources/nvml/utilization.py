@@ -87,6 +87,20 @@ class UtilizationReader:
         timestamps = {row[0] for mine in by_pid.values() for row in mine}
         return _compute_usages(by_pid, state.periods.count(timestamps, now), _IDLE[call], findings)
 
+    def read_kept(self, state: GpuState) -> tuple[str, int, list[_Row]]:
+        """Return the call, its code, and all samples that the driver keeps, whether read before or not.
+
+        What later calls of `read` return is not affected. Raises GpuLost.
+        """
+        if state.mig_enabled or state.utilization_call is None:
+            return _NEWER, Code.NOT_SUPPORTED, []
+        call, last = state.utilization_call or _NEWER, state.last_sample
+        state.last_sample = None
+        try:
+            return call, *self._query(call, state)
+        finally:
+            state.last_sample = last
+
     def _query(self, call: str, state: GpuState) -> tuple[int, list[_Row]]:
         query = self._query_newer if call == _NEWER else self._query_older
         code, count = self._buffer.fill(lambda: query(state))

@@ -161,6 +161,24 @@ def test_unsupported_quantities_are_exported_with_a_reason() -> None:
     }
 
 
+def test_an_unsupported_column_is_exported_with_the_reason_in_its_cell() -> None:
+    cells = {
+        "c2c.mode": "[Function Not Found]",
+        "power.draw.average [W]": "[Insufficient Permissions]",
+        "display_mode": "[Requested functionality has been deprecated]",
+        "ecc.mode.current": "[N/A]",
+    }
+    supported = {**dict.fromkeys((header.partition(" ")[0] for header in cells), False), "pci.bus": True}
+    families = samples_by_family(snapshot(reading(gpu(0), supported=supported, raw=cells)))
+    assert families["field_supported"] == {
+        ("GPU-0", "", "c2c.mode", "function_not_found"): 0,
+        ("GPU-0", "", "power.draw.average", "no_permission"): 0,
+        ("GPU-0", "", "display_mode", "deprecated"): 0,
+        ("GPU-0", "", "ecc.mode.current", "driver"): 0,
+        ("GPU-0", "", "pci.bus", ""): 1,
+    }
+
+
 def test_only_the_info_series_of_a_process_has_its_owner() -> None:
     card = gpu(0)
     owner = Workload("pod", namespace="ml", pod="train-0", container="c", pod_uid="u", container_id="i")

@@ -17,7 +17,7 @@ from gpuledger.model import quantities as q
 from gpuledger.model.node_state import CollectorHealth, Health, NodeState, PauseHealth
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
-from gpuledger.model.snapshot import CollectorRun, Reading, SourceInfo
+from gpuledger.model.snapshot import CollectorRun, Reading, SourceInfo, VgpuInstance
 
 CARD = gpu(0, name="NVIDIA H100 PCIe", pci_bus_id="00000000:C1:00.0", vbios="96.00", compute_capability="9.0")
 OK = Health(
@@ -33,7 +33,10 @@ def lines(state: NodeState, dialect: SmiDialect | None = None, **settings: bool)
 
 
 def of(*readings: Reading, source: SourceInfo | None = None, ledger: LedgerState | None = None) -> NodeState:
-    made = node_state(snapshot(*readings), ledger, OK)
+    seen = snapshot(*readings)
+    if any(reading.raw for reading in readings):
+        seen = replace(seen, collected=(CollectorRun("columns", 0.1),))
+    made = node_state(seen, ledger, OK)
     if source is None or made.snapshot is None:
         return made
     return replace(made, source=source, snapshot=replace(made.snapshot, source=source))
@@ -190,6 +193,43 @@ def test_columns_take_precedence_over_quantities() -> None:
     assert 'nvidia_smi_temperature_gpu{uuid="0"}' not in series
 
 
+def test_columns_of_another_source_complete_the_emulated_row() -> None:
+    seen = replace(
+        columns(ecc__mode__current="Enabled", pci__sub_device_id="0x18BE10DE", c2c__mode="[N/A]"),
+        values={q.TEMPERATURE: 50},
+    )
+    series = lines(node_state(snapshot(seen), health=OK))
+    assert series['nvidia_smi_ecc_mode_current{uuid="0"}'] == "1"
+    assert series['nvidia_smi_temperature_gpu{uuid="0"}'] == "50"
+    assert 'nvidia_smi_c2c_mode{uuid="0"}' not in series
+    assert [key for key in series if 'pci_sub_device_id="0x18BE10DE"' in key] != []
+
+
+def test_virtual_gpus_are_exported_with_their_virtual_machine() -> None:
+    vgpus = (VgpuInstance("AB-1", "vm-7", "NVIDIA A100-10C", GIB), VgpuInstance("AB-2"))
+    series = lines(of(replace(reading(CARD), vgpus=vgpus), reading(gpu(1))))
+    assert {key: value for key, value in series.items() if "vgpu" in key} == {
+        'nvidia_smi_vgpu_info{uuid="0",vgpu_type="NVIDIA A100-10C",vgpu_uuid="ab-1",vm_id="vm-7"}': "1",
+        'nvidia_smi_vgpu_info{uuid="0",vgpu_type="",vgpu_uuid="ab-2",vm_id=""}': "1",
+        'nvidia_smi_vgpu_used_memory_bytes{uuid="0",vgpu_uuid="ab-1"}': str(GIB),
+    }
+
+
+@pytest.mark.parametrize(
+    ("quantity", "name"),
+    [
+        (q.POWER_VIOLATION, "sw_power_cap"),
+        (q.SYNC_BOOST_VIOLATION, "sync_boost"),
+        (q.SOFTWARE_THERMAL_TIME, "sw_thermal_slowdown"),
+        (q.HARDWARE_THERMAL_TIME, "hw_thermal_slowdown"),
+        (q.POWER_BRAKE_TIME, "hw_power_brake_slowdown"),
+    ],
+)
+def test_a_time_of_reduced_clocks_has_whole_microseconds(quantity: Quantity, name: str) -> None:
+    series = lines(of(reading(CARD, values={quantity: 212_000_000_999})))
+    assert series[f'nvidia_smi_clocks_event_reasons_counters_{name}_seconds{{uuid="0"}}'] == "212"
+
+
 def test_a_queried_row_that_is_missing_is_not_emulated() -> None:
     seen = snapshot(reading(CARD, values={q.TEMPERATURE: 50}), replace(columns(pstate="P8"), device=gpu(1)))
     series = lines(
@@ -278,7 +318,33 @@ def test_compute_processes_have_name_and_memory_and_their_number() -> None:
         ),
         'nvidia_smi_compute_apps{uuid="0"}': "2",
         'nvidia_smi_compute_apps{uuid="1"}': "0",
+        # The memory of one process on the first GPU is not known.
+        'nvidia_smi_compute_apps_used_memory_bytes{uuid="1"}': "0",
         "nvidia_smi_compute_apps_last_collect_success": "1",
+    }
+
+
+def test_the_memory_of_all_compute_processes_of_a_gpu_is_their_exact_sum() -> None:
+    card = gpu(2, unified_memory=True)
+    large = 2**60
+    parts = [instance(gpu(1), gi, 0) for gi in (1, 2)]
+    series = lines(
+        of(
+            reading(
+                card,
+                process(card, 1, memory=large + 1),
+                process(card, 2, memory=large),
+                process(card, 3, types="G", memory=5),
+            ),
+            reading(gpu(1)),
+            *(reading(part, process(part, 4, memory=GIB)) for part in parts),
+            reading(gpu(3), failed=True),
+        )
+    )
+    name = "nvidia_smi_compute_apps_used_memory_bytes"
+    assert {key: value for key, value in series.items() if key.startswith(name)} == {
+        f'{name}{{uuid="2"}}': str(2 * large + 1),
+        f'{name}{{uuid="1"}}': str(2 * GIB),
     }
 
 
@@ -297,6 +363,12 @@ def test_processes_beyond_the_cap_are_only_in_the_count() -> None:
         'nvidia_smi_compute_app_info{pid="1",process_name="python3",uuid="0"}'
     ]
     assert series['nvidia_smi_compute_apps{uuid="0"}'] == "2"
+
+
+@pytest.mark.parametrize("requested", [False, True])
+def test_pcie_rates_are_measured_only_on_request(requested: bool) -> None:
+    dialect = SmiDialect(SmiDialectSettings(pcie_throughput=requested), "1.2.3")
+    assert (q.PCIE_SAMPLES in dialect.required_quantities) is requested
 
 
 def test_processes_can_be_disabled() -> None:
@@ -365,6 +437,17 @@ def test_a_successful_reading_is_exported() -> None:
         "last_collect_duration_seconds": "0.25",
     }
     assert series['nvidia_gpu_exporter_build_info{version="1.2.3"}'] == "1"
+
+
+@pytest.mark.parametrize(("code", "exported"), [(9, "9"), (None, "-1"), (0, "-1")])
+def test_the_code_of_nvml_is_exported_only_with_nvml(code: int | None, exported: str) -> None:
+    source = SourceInfo("nvml", return_code=code)
+    dead = NodeState(1.0, source, None, health=Health(attempted=True))
+    assert lines(dead)["nvidia_smi_nvml_return_code"] == exported
+    assert lines(of(reading(CARD), source=source))["nvidia_smi_nvml_return_code"] == "0"
+    assert "nvidia_smi_nvml_return_code" not in lines(
+        of(reading(CARD), source=SourceInfo("smi", exit_code=0))
+    )
 
 
 @pytest.mark.parametrize(("code", "exported"), [(None, "-1"), (9, "9"), (-1, "-1"), (0, "-1")])

@@ -13,6 +13,7 @@ import urllib.request
 import pytest
 
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
+from running import PATIENCE
 
 SCRIPT = """
 import json, pynvml
@@ -81,15 +82,16 @@ def test_nvitop_exporter_reports_its_gpus_and_processes(environment):
     )
     try:
         page = ""
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE
         while "process_gpu_memory_MiB{" not in page and time.monotonic() < until:
             assert exporter.poll() is None
             try:
-                page = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+                url = f"http://127.0.0.1:{port}/metrics"
+                page = urllib.request.urlopen(url, timeout=PATIENCE).read().decode()
             except urllib.error.URLError:
                 time.sleep(0.05)
     finally:
         exporter.terminate()
-        exporter.wait(10)
+        exporter.wait(PATIENCE)
     assert re.search(r'gpu_memory_total_MiB\{[^}]*index="1"[^}]*\} 81920.0', page)
     assert re.search(rf'process_gpu_memory_MiB\{{[^}}]*pid="{os.getpid()}"[^}}]*\}} 2048.0', page)

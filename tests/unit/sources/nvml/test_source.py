@@ -9,6 +9,7 @@ from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import POWER
 from nvml.library import NvmlProcess
 from nvml.machine import Machine, reading_of
+from running import PATIENCE
 
 UNINITIALIZED, NOT_LOADED, MISMATCH, LOST, UNKNOWN = 1, 9, 18, 15, 999
 INIT = "nvmlInitWithFlags"
@@ -36,7 +37,7 @@ def test_the_error_for_a_missing_library_names_the_remedy(machine, monkeypatch):
     source = machine.new_source()
     monkeypatch.setattr(source._library, "_load", missing)
     error = refused(machine)
-    assert error.reason == "LIBRARY_NOT_FOUND"
+    assert (error.reason, source.info.return_code) == ("LIBRARY_NOT_FOUND", 12)
     assert "libnvidia-ml.so.1" in str(error) and "NVIDIA_DRIVER_CAPABILITIES=utility" in str(error)
     assert "\n" not in str(error)
 
@@ -67,6 +68,9 @@ def test_the_error_for_a_failed_start_names_reason_and_remedy(machine, code, rea
     machine.state.errors[INIT] = code
     error = refused(machine)
     assert error.reason == reason and remedy in str(error) and "\n" not in str(error)
+    assert machine.source.info.return_code == code
+    machine.state.errors.clear()
+    assert machine.tick(seconds=2).source.return_code == 0
 
 
 def test_the_start_of_the_driver_is_retried_with_growing_delays(machine):
@@ -216,5 +220,5 @@ def test_a_hanging_call_continues_when_the_driver_does(machine):
     assert not snapshots
     machine.state.hang = ()
     machine.state.write()
-    reader.join(10)
+    reader.join(PATIENCE)
     assert reading_of(snapshots[0]).up

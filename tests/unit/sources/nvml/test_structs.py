@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from gpuledger.model.quantities import PCIE_LINK_BUSY, QUANTITIES
-from gpuledger.sources.nvml import codes, queries, structs
+from gpuledger.sources.nvml import codes, column_queries, queries, structs
 
 # Without NVML_FI_DEV_, in the order of FIELD_QUERIES. 74 and 76 had other names before CUDA 13.
 FIELD_NAMES = (
@@ -87,6 +87,120 @@ def test_the_fabric_layout_matches_nvidias():
     )
     theirs = pynvml.c_nvmlGpuFabricInfo_t(status=7, cliqueId=8, state=3)
     assert layout.unpack(bytes(theirs)) == (3,)
+
+
+COLUMN_CALLS = {call.call: call for call in column_queries.COLUMN_CALLS}
+
+
+@pytest.mark.parametrize(
+    ("call", "theirs", "versions"),
+    [
+        ("nvmlDeviceGetPciInfo_v3", pynvml.nvmlPciInfo_t, ()),
+        ("nvmlDeviceGetPciInfoExt", pynvml.nvmlPciInfoExt_v1_t, (pynvml.nvmlPciInfoExt_v1,)),
+        ("nvmlDeviceGetFBCStats", pynvml.c_nvmlFBCStats_t, ()),
+        (
+            "nvmlDeviceGetSramEccErrorStatus",
+            pynvml.c_nvmlEccSramErrorStatus_v1_t,
+            (pynvml.nvmlEccSramErrorStatus_v1,),
+        ),
+        ("nvmlDeviceGetRowRemapperHistogram", pynvml.c_nvmlRowRemapperHistogramValues, ()),
+        (
+            "nvmlDeviceGetMarginTemperature",
+            pynvml.c_nvmlMarginTemperature_v1_t,
+            (pynvml.nvmlMarginTemperature_v1,),
+        ),
+        ("nvmlDeviceGetC2cModeInfoV", pynvml.c_nvmlC2cModeInfo_v1_t, ()),
+        ("nvmlDeviceGetConfComputeProtectedMemoryUsage", pynvml.c_nvmlMemory_t, ()),
+        ("nvmlSystemGetConfComputeState", pynvml.c_nvmlConfComputeSystemState_t, ()),
+        (
+            "nvmlDeviceGetGpuFabricInfoV",
+            pynvml.c_nvmlGpuFabricInfo_v3_t,
+            (pynvml.nvmlGpuFabricInfo_v3, pynvml.nvmlGpuFabricInfo_v2),
+        ),
+        ("nvmlDeviceGetGpuFabricInfo", pynvml.c_nvmlGpuFabricInfo_t, ()),
+        (
+            "nvmlDeviceGetPlatformInfo",
+            pynvml.c_nvmlPlatformInfo_v2_t,
+            (pynvml.nvmlPlatformInfo_v2, pynvml.nvmlPlatformInfo_v1),
+        ),
+    ],
+)
+def test_the_structure_of_a_column_equals_nvidias(call, theirs, versions):
+    ours = COLUMN_CALLS[call]
+    assert (ours.layout.size, ours.versions) == (ctypes.sizeof(theirs), versions)
+
+
+def test_two_structures_of_encryption_have_nvidias_offsets_and_version():
+    ours, theirs = COLUMN_CALLS["nvmlDeviceGetDramEncryptionMode"], pynvml.c_nvmlDramEncryptionInfo_t
+    assert ours.outputs == (0, ctypes.sizeof(theirs))
+    assert ours.versions == (pynvml.nvmlDramEncryptionInfo_v1,)
+
+
+@pytest.mark.parametrize(
+    ("call", "theirs", "header", "cell"),
+    [
+        (
+            "nvmlDeviceGetPciInfoExt",
+            pynvml.nvmlPciInfoExt_v1_t(baseClass=3, subClass=2),
+            "pci.subClass",
+            "0x2",
+        ),
+        (
+            "nvmlDeviceGetSramEccErrorStatus",
+            pynvml.c_nvmlEccSramErrorStatus_v1_t(),
+            "ecc.errors.uncorrected.aggregate.sram.mcu",
+            "77",
+        ),
+        (
+            "nvmlDeviceGetGpuFabricInfoV",
+            pynvml.c_nvmlGpuFabricInfo_v3_t(),
+            "fabric.cliqueId",
+            "9",
+        ),
+        (
+            "nvmlDeviceGetGpuFabricInfo",
+            pynvml.c_nvmlGpuFabricInfo_t(cliqueId=9, state=3),
+            "fabric.cliqueId",
+            "9",
+        ),
+    ],
+)
+def test_a_column_is_the_member_of_nvidias_structure(call, theirs, header, cell):
+    given = {"aggregateUncBucketMcu": 77, "cliqueId": 9, "state": 3}
+    for name, value in given.items():
+        if hasattr(theirs, name):
+            setattr(theirs, name, value)
+    ours = COLUMN_CALLS[call]
+    cells = {column.header: column.write(ours.layout.unpack(bytes(theirs))) for column in ours.columns}
+    assert cells[header] == cell
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    list(
+        zip(
+            column_queries.COLUMN_FIELDS,
+            ("POWER_AVERAGE", "EDPP_MULTIPLIER", "REMAPPED_ROWS_COR_INACTIVE", "REMAPPED_ROWS_UNC_INACTIVE"),
+            strict=True,
+        )
+    ),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_field_id_of_a_column_equals_nvidias(field, name):
+    assert field.field_id == getattr(pynvml, f"NVML_FI_DEV_{name}")
+
+
+@pytest.mark.parametrize(
+    "place", ["L1_CACHE", "L2_CACHE", "DRAM", "REGISTER_FILE", "TEXTURE_MEMORY", "CBU", "SRAM"]
+)
+def test_a_place_of_errors_equals_nvidias(place):
+    number = getattr(pynvml, f"NVML_MEMORY_LOCATION_{place}")
+    name = f"ecc.errors.uncorrected.aggregate.{place.lower()}"
+    (call,) = (
+        call for call in column_queries.COLUMN_CALLS if name in [column.header for column in call.columns]
+    )
+    uncorrected, aggregate = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC
+    assert call.arguments == (uncorrected, aggregate, number)
 
 
 def test_the_metrics_array_starts_at_nvidias_offset_with_room_for_growth():

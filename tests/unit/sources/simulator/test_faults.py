@@ -8,6 +8,7 @@ from gpuledger.model import quantities as q
 from gpuledger.model.errors import SourceUnavailable
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.snapshot import Snapshot
+from running import PATIENCE
 from unit.sources.simulator.support import ALL, UNIX, Node, reading
 
 BUSY = "{processes: [{name: a, load: 0.5}]}"
@@ -209,7 +210,7 @@ def test_a_hang_blocks_the_read_until_it_ends() -> None:
     reader.join(0.15)
     assert reader.is_alive()
     node.clock.now = 15
-    reader.join(10)
+    reader.join(PATIENCE)
     assert [snapshot.elapsed for snapshot in snapshots] == [15]
 
 
@@ -228,5 +229,5 @@ def test_close_interrupts_a_blocked_read() -> None:
     reader.start()
     node.source.close()
     node.source.close()
-    reader.join(10)
+    reader.join(PATIENCE)
     assert [error.reason for error in raised] == ["closed"]

@@ -26,7 +26,7 @@ from gpuledger.host.users import PASSWD_KEY
 from gpuledger.http.settings import HttpSettings
 from gpuledger.ledger.settings import LedgerSettings, StoreSettings
 from gpuledger.ledger.store.checks import ledger_checks
-from gpuledger.model.checks import Check, Finding
+from gpuledger.model.checks import Check, Finding, Verdict
 from gpuledger.model.devices import Device
 from gpuledger.model.gpu_problems import (
     HEALTH_CHECK,
@@ -63,6 +63,8 @@ verdicts:
   skipped    does not apply here, or another line names the cause
 
 exit code: 1 when anything fails, else 0; 2 when a flag or the configuration is wrong
+
+next: `gpuledger selftest` tests on this machine's GPUs whether the numbers are right
 
 examples:
   gpuledger doctor
@@ -101,6 +103,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.write(findings_json(findings, __version__))
     else:
         sys.stdout.write(findings_table(findings, sys.stdout, environ))
+        if any(one.check == "driver.answers" and one.verdict is Verdict.WORKS for one in findings):
+            sys.stdout.write("Whether the numbers are right: gpuledger selftest\n")
     return exit_code(findings)
 
 

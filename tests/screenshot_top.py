@@ -1,6 +1,6 @@
 """Takes a screenshot of `gpuledger top` for the documentation: `python tests/screenshot_top.py FILE.png`.
 
-A second argument is the scenario, a third one `COLUMNSxLINES`.
+A second argument is the scenario, a third one `COLUMNSxLINES`. The scenario `tree` is the process tree.
 
 Textual and Chromium draw the real view of a simulated node in a terminal of a hundred columns.
 """
@@ -10,16 +10,24 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from browser import chromium
 from gpuledger.app.top_feeds import RemoteFeed
+from gpuledger.host.process_tree import ProcessTree
 from gpuledger.terminal.app import TopApp
 from gpuledger.terminal.layout import UNICODE
+from gpuledger.terminal.local_processes import LocalProcesses
+from gpuledger.terminal.process_screens import TreeScreen
 from gpuledger.terminal.settings import NodeAccessSettings
 from gpuledger.terminal.sort_order import SortOrder
 from gpuledger.terminal.top_view import SnapshotOrigin, TopView
+from procfs_tree import ProcfsTree
 from running import serving
+from unit.terminal.support import GIB, NOW, device, process, snapshot
 
 SIZE = (104, 36)
 NODE = {"GPULEDGER_NODE_NAME": "gpu-node-17", "GPULEDGER_CONTROL_SOCKET": "none"}
@@ -48,11 +56,69 @@ async def _draw_top(url: str, size: tuple[int, int]) -> str:
     return picture
 
 
+class _TreeFeed:
+    """This machine, with the processes of a training and of a server."""
+
+    origin = SnapshotOrigin("this machine", began="09:00:00")
+
+    def snapshot(self) -> Mapping[str, Any]:
+        watts = {4711: ("0", 612.0), 4712: ("1", 598.0), 4713: ("2", 604.0), 5020: ("3", 188.0)}
+        rows = (
+            process(pid, gpu, user="ann", power_watts=power, memory_bytes=61 * GIB, start_unix=NOW - 11_000)
+            for pid, (gpu, power) in watts.items()
+        )
+        return snapshot([device(str(gpu), state="active") for gpu in range(4)], rows)
+
+    def remarks(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def _write_processes(procfs: ProcfsTree) -> None:
+    train = ("train.py", "--api-key", "0123456789abcdef", "--config", "llama-8b.yaml")
+    procfs.process(3011, ticks=1, name="tmux: server", arguments=("tmux", "new", "-s", "train"))
+    procfs.process(3012, 3011, ticks=2, name="bash", arguments=("-bash",))
+    procfs.process(
+        4700, 3012, ticks=3, name="torchrun", arguments=("torchrun", "--nproc-per-node", "3", *train)
+    )
+    for rank in range(3):
+        procfs.process(4711 + rank, 4700, arguments=("/opt/conda/bin/python", *train))
+    procfs.process(5020, 3012, arguments=("vllm", "serve", "Qwen/Qwen3-8B", "--port", "8000"))
+
+
+async def _draw_tree(size: tuple[int, int]) -> str:
+    with TemporaryDirectory() as folder:
+        _write_processes(ProcfsTree(Path(folder)))
+        local = LocalProcesses(ProcessTree(folder), lambda _pid, _unix: 5000, lambda _uid: "ann", "own", 1000)
+        app = TopApp(_TreeFeed(), TopView(), 0.5, UNICODE, local=local)
+        async with app.run_test(size=size) as pilot:
+            while not app.processes.rows:
+                await pilot.pause(0.05)
+            await pilot.press("t", "end")
+            while not isinstance(app.screen, TreeScreen) or "torchrun --" not in _text_of(app.screen):
+                await pilot.pause(0.05)
+            return app.export_screenshot(title="gpuledger top")
+
+
+def _text_of(screen: TreeScreen) -> str:
+    table = screen.tree_table
+    return "\n".join(table.render_line(y).text for y in range(table.size.height))
+
+
 def write_screenshot(file: Path, scenario: str = "k8s-node", size: tuple[int, int] = SIZE) -> None:
     """Write the screenshot as PNG."""
+    if scenario == "tree":
+        _write_picture(asyncio.run(_draw_tree(size)), file)
+        return
     with serving("--source", f"simulator:{scenario}", *PACE, env=NODE) as server:
         server.wait_ticks(40)
         drawing = asyncio.run(_draw_top(server.url, size))
+    _write_picture(drawing, file)
+
+
+def _write_picture(drawing: str, file: Path) -> None:
     # Use the fonts of this machine; download none.
     drawing = re.sub(r"@font-face\s*\{[^}]*\}", "", drawing)
     with chromium() as browser:

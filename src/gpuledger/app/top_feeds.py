@@ -16,8 +16,10 @@ from gpuledger.app.node_assembly import (
     assemble_parts,
     no_reading_error,
 )
+from gpuledger.host.process_tree import ProcessTree
 from gpuledger.kubernetes.settings import node_name
 from gpuledger.model.errors import SourceUnavailable
+from gpuledger.terminal.local_processes import LocalProcesses
 from gpuledger.terminal.top_view import SnapshotOrigin, format_clock
 from gpuledger.web.api.snapshot import SNAPSHOT_QUANTITIES, build_snapshot
 
@@ -42,6 +44,8 @@ class LocalFeed:
         )
         self._node = node_name("", environ, gethostname())
         self.origin = SnapshotOrigin("this machine", began=format_clock(self._parts.clock.unix()))
+        # The starts of the processes of the newest snapshot, in clock ticks, by pid and unix time.
+        self._starts: Mapping[tuple[int, float], int] = {}
         self._closed = False
 
     def start(self) -> None:
@@ -60,7 +64,29 @@ class LocalFeed:
 
     def snapshot(self) -> Mapping[str, Any]:
         """The snapshot of the last reading."""
-        return build_snapshot(self._parts.pages.state, self._node)
+        state = self._parts.pages.state
+        readings = () if state.snapshot is None else state.snapshot.process_readings
+        self._starts = {
+            (process.pid, process.host.start.unix): process.host.start.ticks
+            for reading in readings
+            for process in reading.processes or ()
+            if process.host.start.ticks is not None and process.host.missing != "exited"
+        }
+        return build_snapshot(state, self._node)
+
+    def local_processes(self, command_lines: str) -> LocalProcesses | None:
+        """The processes of the snapshots; None if they are not of this machine, as those of a simulator.
+
+        `command_lines` is the value of the setting.
+        """
+        if not self._parts.source.has_local_pids:
+            return None
+        context = self._parts.host_context
+        tree = ProcessTree(context.procfs.root)
+        return LocalProcesses(tree, self._start_ticks, context.users.name, command_lines)
+
+    def _start_ticks(self, pid: int, start_unix: float | None) -> int | None:
+        return None if start_unix is None else self._starts.get((pid, start_unix))
 
     def remarks(self) -> list[str]:
         """The errors of the owner indexes, each with its remedy."""

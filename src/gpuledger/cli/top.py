@@ -50,6 +50,7 @@ with a password, and your own certificate authority:
 
 keys: arrows move, enter shows details, a column's letter sorts (again: reverses), < and > sort by the next
 column, / filters, 0-9 or tab and enter choose a GPU, space pauses and resumes the display, q quits.
+Without --url: t shows the process tree; k, K and I send SIGTERM, SIGKILL and SIGINT after a confirmation.
 
 For this machine, energy is counted from the start of top; `serve` keeps a ledger, and --url shows it.
 '-' means not available, which is not zero. More: docs/top.md
@@ -70,7 +71,7 @@ def run(arguments: Sequence[str]) -> int:
     view = TopView(settings.sort, ProcessFilter.of(settings.filter), settings.gpu)
     interval = build_settings(NodeSettings, values).interval
     if not settings.once and not settings.json and _can_draw():
-        return _live(values, access, view, interval)
+        return _live(values, settings, access, view, interval)
     # Only the flag repeats the output: an interval in the configuration is for `serve`.
     repeated = interval if "interval" in given.flags and not settings.once else None
     with silence_node_log(), closing(_feed(values, access)) as feed, StopRequest() as stop:
@@ -93,13 +94,20 @@ def _feed(values: Mapping[str, Any], access: NodeAccessSettings) -> Feed:
     return RemoteFeed(access.url, access)
 
 
-def _live(values: Mapping[str, Any], access: NodeAccessSettings, view: TopView, interval: float) -> int:
+def _live(
+    values: Mapping[str, Any],
+    settings: TopSettings,
+    access: NodeAccessSettings,
+    view: TopView,
+    interval: float,
+) -> int:
     # Imported lazily: the live display takes some 30 MiB.
     from gpuledger.terminal.app import TopApp
 
     with _buffered_log() as lines, closing(_feed(values, access)) as feed:
         _check(view, parse_snapshot(feed.snapshot()))
-        app = TopApp(feed, view, interval, glyphs_for(sys.stdout.encoding))
+        local = feed.local_processes(settings.command_lines) if isinstance(feed, LocalFeed) else None
+        app = TopApp(feed, view, interval, glyphs_for(sys.stdout.encoding), local=local)
         app.run()
     for line in lines:
         sys.stderr.write(f"{line}\n")

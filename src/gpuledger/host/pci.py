@@ -14,6 +14,8 @@ _DISPLAY: Final = b"0x03"
 _DRIVER: Final = "nvidia"
 # 255 stands for an unknown width.
 _MOST_LANES: Final = 32
+# PCIe generation by speed in GT/s.
+_GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _NODE: Final = re.compile(r"nvidia\d+")
 _MINOR: Final = re.compile(rb"^Device Minor:\s*(\d+)", re.MULTILINE)
 
@@ -85,14 +87,26 @@ class PciBus:
 
     def slot_width(self, address: str) -> int | None:
         """The lanes of the port to which the GPU at this PCI bus id is connected; None if unknown."""
-        domain, _, rest = address.lower().partition(":")
         try:
-            name = f"{int(domain, 16):04x}:{rest}"
-            # The entry is a link into the tree of devices, where the port is the parent.
-            lanes = int(self._read(f"{self._devices}/{name}/../max_link_width"))
+            lanes = int(self._of_slot(address, "max_link_width"))
         except (OSError, ValueError):
             return None
         return lanes if 0 < lanes <= _MOST_LANES else None
+
+    def slot_generation(self, address: str) -> int | None:
+        """The highest PCIe generation of that port; None if unknown."""
+        try:
+            # "32.0 GT/s PCIe", older kernels "8 GT/s".
+            speed = float(self._of_slot(address, "max_link_speed").split()[0])
+        except (OSError, ValueError, IndexError):
+            return None
+        return _GENERATIONS.get(speed)
+
+    def _of_slot(self, address: str, file: str) -> bytes:
+        """Reads a file of the port. Raises OSError and ValueError."""
+        domain, _, rest = address.lower().partition(":")
+        # The entry is a link into the tree of devices, where the port is the parent.
+        return self._read(f"{self._devices}/{int(domain, 16):04x}:{rest}/../{file}")
 
     def all_usable(self) -> bool:
         """Whether there are as many `/dev/nvidiaN` as GPUs, and this process may use all of them."""

@@ -117,6 +117,11 @@ class ProcFs:
         self._boot_time: tuple[float, float] | None = None
 
     @property
+    def root(self) -> str:
+        """The path of the procfs."""
+        return self._root
+
+    @property
     def boot_id(self) -> str:
         """The boot id of the machine; empty where it cannot be read. Read once."""
         if self._boot_id is None:

@@ -19,7 +19,11 @@ from gpuledger.terminal.feed import Feed
 from gpuledger.terminal.filters import ProcessFilter
 from gpuledger.terminal.header import Freshness, TextLines, head_lines, key_line, note_line
 from gpuledger.terminal.layout import Glyphs, Line
-from gpuledger.terminal.screens import GLOSSARY, HELP, FactScreen, ProcessScreen
+from gpuledger.terminal.local_processes import LocalProcesses
+from gpuledger.terminal.process_actions import ProcessActions
+from gpuledger.terminal.process_forest import TreeRow
+from gpuledger.terminal.process_screens import TreeScreen
+from gpuledger.terminal.screens import GLOSSARY, HELP, SIGNAL_KEYS, FactScreen, ProcessScreen
 from gpuledger.terminal.snapshot import DeviceRow, NodeSnapshot, ProcessRow, parse_snapshot
 from gpuledger.terminal.sort_order import SORT_KEYS
 from gpuledger.terminal.table import Table
@@ -87,12 +91,13 @@ class TopApp(App[None]):
     #devices { height: 4; }
     #processes { height: 1fr; }
     #filter { height: 1; border: none; padding: 0; background: ansi_default; display: none; }
+    Toast { background: ansi_default; color: ansi_default; border: round ansi_default; padding: 0 1; }
     """
     ENABLE_COMMAND_PALETTE = False
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "quit", show=False, priority=True),
-        Binding("q", "quit", show=False),
+        Binding("q,f10", "quit", show=False),
         Binding("space", "pause", show=False),
         # With priority, so that keys typed immediately after it are received by the filter box.
         Binding("slash", "filter", show=False, priority=True),
@@ -100,7 +105,9 @@ class TopApp(App[None]):
         Binding("question_mark,h,f1", "help", show=False),
         Binding("n", "notes", show=False),
         Binding("i", "fold", show=False),
-        Binding("r", "read", show=False),
+        Binding("r,f5,ctrl+r", "read", show=False),
+        Binding("t", "tree", show=False),
+        *(Binding(keys, f"signal('{name}')", show=False) for keys, name in SIGNAL_KEYS),
         Binding("less_than_sign", "neighbour(-1)", show=False),
         Binding("greater_than_sign", "neighbour(1)", show=False),
         *(Binding(key.letter, f"sort('{name}')", show=False) for name, key in SORT_KEYS.items()),
@@ -114,8 +121,11 @@ class TopApp(App[None]):
         interval: float,
         glyphs: Glyphs,
         clock: Callable[[], float] = time.monotonic,
+        local: LocalProcesses | None = None,
     ) -> None:
-        """`interval` is the seconds between two requests; `clock` returns monotonic seconds."""
+        """`interval` is the seconds between two requests; `clock` returns monotonic seconds; `local` has the
+        processes of the feed if it shows this machine, None for another one.
+        """
         super().__init__()
         self.theme = "ansi-dark"
         self._feed, self._view, self._glyphs, self._clock = feed, view, glyphs, clock
@@ -126,6 +136,7 @@ class TopApp(App[None]):
             lambda snapshot: self.call_later(self._show_snapshot, snapshot),
             lambda error: self.call_later(self._show_error, error),
         )
+        self._local = ProcessActions(self, local, glyphs, lambda: self.call_later(self._draw))
         # Kept here: a timer may still fire after the screen has removed them.
         self.head, self.caption, self.note, self.keys = (
             TextLines(name, glyphs, colored=colored) for name in ("head", "caption", "note", "keys")
@@ -186,6 +197,7 @@ class TopApp(App[None]):
         self.refresh_head()
         if snapshot is None:
             return
+        snapshot = self._local.with_command_lines(snapshot)
         stale = bool(self._stale())
         devices, processes = self._view.devices(snapshot), self._view.processes(snapshot)
         self._share_height(len(devices), height or self.size.height)
@@ -199,8 +211,9 @@ class TopApp(App[None]):
         )
         gap: list[Line] = [()] if (height or self.size.height) >= ROOMY_HEIGHT else []
         self.caption.show([*gap, caption])
-        if isinstance(self.screen, ProcessScreen):
-            self.screen.update_from(snapshot)
+        for screen in self.screen_stack:
+            if isinstance(screen, ProcessScreen | TreeScreen):
+                screen.update_from(snapshot)
 
     def _share_height(self, devices: int, height: int) -> None:
         """Show all GPUs in up to three fifths of the free lines; the processes get the rest."""
@@ -223,7 +236,7 @@ class TopApp(App[None]):
         if self.size.height >= ROOMY_HEIGHT:
             lines.append(())
         self.head.show(lines)
-        self.keys.show([key_line(self.size.width)])
+        self.keys.show([key_line(self.size.width, local=self._local.possible)])
         self.note.show(note_line(self._all_notes()))
 
     def _all_notes(self) -> list[str]:
@@ -304,13 +317,25 @@ class TopApp(App[None]):
         shown = self._all_notes() or ["Nothing is missing."]
         self.push_screen(FactScreen("notes", [(f"{number}.", note) for number, note in enumerate(shown, 1)]))
 
+    def action_tree(self) -> None:
+        """Show the processes below those that started them."""
+        if self._snapshot is not None:
+            self._local.open_tree(self._view.processes)
+            self._draw()
+
+    def action_signal(self, name: str) -> None:
+        """Ask whether to send this signal to the chosen process."""
+        self._local.ask_for_signal(name, self.processes.chosen if self.processes.has_focus else None)
+
     def on_table_chosen(self, message: Table.Chosen) -> None:
         """Show only the chosen GPU, or the details of the chosen process."""
         row = message.row
         if isinstance(row, DeviceRow):
             self._change_view(self._view.on_gpu(row.place))
         elif isinstance(row, ProcessRow) and self._snapshot is not None:
-            self.push_screen(ProcessScreen(row, self._snapshot))
+            self.push_screen(ProcessScreen(row, self._snapshot, self._local.facts_of))
+        elif isinstance(row, TreeRow) and self._snapshot is not None:
+            self._local.open_details(row, self._snapshot)
 
     def on_table_heading_clicked(self, message: Table.HeadingClicked) -> None:
         """Sort by the clicked column."""

@@ -148,7 +148,7 @@ def process_columns(glyphs: Glyphs, order: SortOrder, now: float) -> Sequence[Ta
         _text("user", "USER", 8, 11, lambda row: row.owner.user, flexible=True, extra=True),
         TableColumn("owner", "OWNER", 12, 2, _owner, flexible=True, most=80),
         _text("container", "CONTAINER", 9, 12, lambda row: row.owner.container, flexible=True, extra=True),
-        TableColumn("command", "COMMAND", 9, 3, _command, flexible=True),
+        TableColumn("command", "COMMAND", 9, 3, _command_line, flexible=True, short=_command),
         _text("types", "TYPE", 4, 13, lambda row: row.types, flexible=True, extra=True),
         _number("memory", "MEM", 5, 4, lambda row: numbers.size(row.memory_bytes)),
         _number("sm", "SM", 4, 6, lambda row: numbers.share(row.sm_ratio)),
@@ -174,6 +174,10 @@ def _owner(row: ProcessRow) -> Line:
     if row.owner.text:
         return ((row.owner.text, "owner"),)
     return ((f"({row.unresolved})" if row.unresolved else numbers.ABSENT, "dim"),)
+
+
+def _command_line(row: ProcessRow) -> Line:
+    return text_cell(row.command_line) if row.command_line else _command(row)
 
 
 def _command(row: ProcessRow) -> Line:

@@ -16,8 +16,8 @@ _FIELDS: dict[str, Callable[[ProcessRow], str]] = {
     "pod": lambda row: row.owner.pod,
     "container": lambda row: row.owner.container,
     "job": lambda row: row.owner.job,
-    "command": lambda row: row.command,
-    "cmd": lambda row: row.command,
+    "command": lambda row: f"{row.command} {row.command_line}",
+    "cmd": lambda row: f"{row.command} {row.command_line}",
 }
 
 
@@ -40,8 +40,8 @@ class FilterWord:
         if self.field:
             return self.text in _FIELDS[self.field](row).casefold()
         owner = row.owner
-        names = (owner.text, owner.user, owner.container, owner.job, row.command, row.unresolved)
-        return any(self.text in name.casefold() for name in names) or (
+        names = (owner.text, owner.user, owner.container, owner.job, row.command, row.command_line)
+        return any(self.text in name.casefold() for name in (*names, row.unresolved)) or (
             row.pid is not None and str(row.pid).startswith(self.text)
         )
 

@@ -74,16 +74,21 @@ def note_line(notes: list[str]) -> list[Line]:
     return [(*more, (notes[0], "dim"))] if notes else []
 
 
-def key_line(width: int) -> Line:
-    """What the keys do, as much as fits into `width` cells."""
+def key_line(width: int, *, local: bool = False) -> Line:
+    """What the keys do, as much as fits into `width` cells. `local`: with keys for local processes."""
     pairs = [("q", "quit"), ("?", "help"), ("/", "filter"), ("enter", "details"), ("space", "stop")]
+    pairs += [("t", "tree"), ("k", "end a process")] if local else []
     if width >= 110:
         pairs += [("0-9", "GPU"), ("tab", "table"), ("i", "MIG")]
     spans: list[Span] = [part for key, word in pairs for part in ((key, "key"), (f" {word}  ", ""))]
+    if local and width < 110:
+        # The headings show the letters, too.
+        return tuple(spans)
     spans.append(("sort: ", "dim"))
+    whole = 180 if local else 150
     for name, key in SORT_KEYS.items():
         spans.append((key.letter, "letter"))
-        spans.append((f"{name.removeprefix(key.letter) if width >= 150 else ''} ", ""))
+        spans.append((f"{name.removeprefix(key.letter) if width >= whole else ''} ", ""))
     spans.append(("< >", "key"))
     return tuple(spans)
 

@@ -35,10 +35,15 @@ class Glyphs:
     rising: str = "\N{BLACK UP-POINTING SMALL TRIANGLE}"
     dot: str = "\N{MIDDLE DOT}"
     degraded: str = "!"
+    fork: str = "\N{BOX DRAWINGS LIGHT VERTICAL AND RIGHT}"
+    trunk: str = "\N{BOX DRAWINGS LIGHT VERTICAL}"
 
+
+# The cells of a long text that are shown before further columns are.
+_BEGINNING = 28
 
 UNICODE = Glyphs()
-ASCII = Glyphs("#", ".", "~", "`", "*", "!", "o", "?", "x", "v", "^", "|")
+ASCII = Glyphs("#", ".", "~", "`", "*", "!", "o", "?", "x", "v", "^", "|", fork="|", trunk="|")
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
@@ -52,7 +57,8 @@ class TableColumn(Generic[R]):
 
     `least` is its width in cells; a `flexible` column grows to its longest text, up to `most` cells. Columns
     with a high `rank` are dropped first in a narrow terminal; `extra` columns appear only in a wide one.
-    `cell` returns the spans of a cell.
+    `cell` returns the spans of a cell; with `short`, a cell grows to that text or 28 cells like others, and
+    to its whole text only with room that no other column needs.
     """
 
     key: str
@@ -64,6 +70,7 @@ class TableColumn(Generic[R]):
     flexible: bool = False
     most: int = 60
     extra: bool = False
+    short: Callable[[R], Line] | None = None
 
 
 def text_cell(text: str) -> Line:
@@ -115,6 +122,9 @@ def place_columns(
         if least + gap <= spare:
             widths[column.key] = least
             spare = _grow([column], widths, preferred, spare - least - gap)
+    for column in (item for item in growing if item.short and item.key in widths):
+        longest = max((width_of(column.cell(row)) for row in rows), default=0)
+        spare = _grow([column], widths, {column.key: longest}, spare)
     return [PlacedColumn(column, widths[column.key]) for column in columns if column.key in widths]
 
 
@@ -134,6 +144,9 @@ def _grow(
 
 def _preferred_width(column: TableColumn[R], rows: Sequence[R], most: int | None) -> int:
     longest = max((width_of(column.cell(row)) for row in rows), default=0)
+    if column.short is not None and most is not None:
+        shortened = max((width_of(column.short(row)) for row in rows), default=0)
+        longest = max(shortened, min(longest, _BEGINNING))
     longest = max(longest, cell_len(column.heading), column.least if most is not None else 0)
     return longest if most is None else min(longest, max(most, column.least))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from datetime import datetime
 from typing import ClassVar
 
+from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 from textual.app import ComposeResult
@@ -22,6 +23,9 @@ from gpuledger.terminal.top_view import missing_owner_text
 
 Fact = tuple[str, str]
 
+# The keys that send a signal: those of nvitop, the `k` of top, and the F9 of htop and nvtop.
+SIGNAL_KEYS: Sequence[tuple[str, str]] = (("k,T,f9", "TERM"), ("K", "KILL"), ("I", "INT"))
+
 _JOULES_PER_WH = 3600
 # The fields of Owner, in their order.
 _OWNER_NAMES = ("kind of owner", "namespace", "pod", "container", "job", "user")
@@ -33,7 +37,7 @@ def process_facts(row: ProcessRow, snapshot: NodeSnapshot) -> list[Fact]:
     unresolved = f"a process {missing_owner_text(row.unresolved)}" if row.unresolved else ""
     names = zip((*_OWNER_NAMES, "owner missing"), (*astuple(row.owner), unresolved), strict=True)
     return [
-        ("command", row.command or number_format.ABSENT),
+        ("command", row.command_line or row.command or number_format.ABSENT),
         ("pid", number_format.count(row.pid)),
         ("on", _where(row, device)),
         *((name, text) for name, text in names if text),
@@ -45,7 +49,7 @@ def process_facts(row: ProcessRow, snapshot: NodeSnapshot) -> list[Fact]:
         ("energy", _energy(row.joules)),
         ("measured", _energy(row.measured_joules)),
         ("apportioned", _energy(_difference(row.joules, row.measured_joules))),
-        ("started", _started(row, snapshot.unix)),
+        ("started", started_text(row, snapshot.unix)),
     ]
 
 
@@ -77,7 +81,8 @@ def _difference(whole: float | None, part: float | None) -> float | None:
     return None if whole is None or part is None else max(0.0, whole - part)
 
 
-def _started(row: ProcessRow, now: float) -> str:
+def started_text(row: ProcessRow, now: float) -> str:
+    """When the process started, and how long ago; `now` is the node's unix time."""
     if row.start_unix is None:
         return number_format.ABSENT
     at = datetime.fromtimestamp(row.start_unix).astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -94,12 +99,14 @@ HELP: Sequence[Fact] = (
     ("esc", "clear the filter, the GPU selection and the cursor"),
     ("g p o c m s w j a", "sort by the column with this initial; again: reverse the order"),
     ("< and >", "sort by the column to the left or right"),
+    ("t", "process tree: GPU processes below the shell, launcher or container that started them"),
+    ("k, T or F9; K; I", "send SIGTERM, SIGKILL or SIGINT to the chosen process, after a confirmation"),
     ("i", "hide or show MIG instances"),
     ("space", "stop updating, and continue"),
-    ("r", "read now, without waiting for the next interval"),
+    ("r, ctrl-r, F5", "read now, without waiting for the next interval"),
     ("n", "notes: problems of GPUs and what to do, what the numbers are based on, and what is missing"),
     ("?", "this help"),
-    ("q, ctrl-c", "quit"),
+    ("q, F10, ctrl-c", "quit"),
 )
 GLOSSARY: Sequence[Fact] = (
     ("active", "an engine was active in the last interval"),
@@ -109,6 +116,7 @@ GLOSSARY: Sequence[Fact] = (
     ("PROBLEM", "the worst problem of the GPU: its last Xid, throttling, a slow link, memory; n: all"),
     ("unknown", "the driver does not report whether an engine is active"),
     ("-", "not reported by the driver; not zero"),
+    ("*** in a command", "an argument that looks like a secret; not shown"),
     ("watts, joules", "of a process: its share of the GPU's energy counter, as booked in the ledger"),
 )
 
@@ -141,7 +149,7 @@ class FactScreen(ModalScreen[None]):
             box.border_subtitle = "esc"
             yield Static(self._text(), id="facts", markup=False)
 
-    def _text(self) -> RichTable:
+    def _text(self) -> RenderableType:
         table = RichTable.grid(padding=(0, 2))
         for name, text in self.facts:
             table.add_row(Text(name, style("bold")), Text(text, overflow="fold"))
@@ -159,16 +167,26 @@ class FactScreen(ModalScreen[None]):
 class ProcessScreen(FactScreen):
     """The details of one process, followed across snapshots; kept when the process has ended."""
 
-    def __init__(self, row: ProcessRow, snapshot: NodeSnapshot) -> None:
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(keys, f"app.signal('{name}')", show=False) for keys, name in SIGNAL_KEYS
+    ]
+
+    def __init__(
+        self,
+        row: ProcessRow,
+        snapshot: NodeSnapshot,
+        more: Callable[[ProcessRow], Sequence[Fact]] = lambda _: (),
+    ) -> None:
+        """`more` returns further facts about a process."""
         title = "several processes" if row.pid is None else f"process {row.pid}"
-        super().__init__(title, process_facts(row, snapshot))
-        self._row = row
+        super().__init__(title, [*process_facts(row, snapshot), *more(row)])
+        self.row, self._more = row, more
 
     def update_from(self, snapshot: NodeSnapshot) -> None:
         """Show the values of this snapshot."""
-        now = next((row for row in snapshot.processes if row.key == self._row.key), None)
-        self._row = now or self._row
+        now = next((row for row in snapshot.processes if row.key == self.row.key), None)
+        self.row = now or self.row
         ended = [] if now is not None else [("state", "has ended; these are its last values")]
-        self.facts = [*ended, *process_facts(self._row, snapshot)]
+        self.facts = [*ended, *process_facts(self.row, snapshot), *self._more(self.row)]
         if self.is_mounted:
             self.query_one("#facts", Static).update(self._text())

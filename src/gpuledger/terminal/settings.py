@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuledger.model.settings import boolean, comma_separated, option, text
+from gpuledger.model.settings import boolean, choice, comma_separated, option, text
 from gpuledger.terminal.sort_order import SORT_KEYS, SortOrder, parse_sort_order
 
 
@@ -41,6 +41,13 @@ class TopSettings:
         comma_separated(text),
         (),
         "show only these GPUs, by index (1), MIG instance (1/2_0) or UUID",
+    )
+    command_lines: str = option(
+        "top.command_lines",
+        choice("own", "all", "off"),
+        "own",
+        "processes of this machine with their arguments, never in text or JSON output: own (for root: of all "
+        "users), all that the kernel lets you read (as ps does), or off",
     )
 
 

@@ -20,11 +20,11 @@ _LONGEST = 256
 
 # The same few names recur in every snapshot.
 @lru_cache(maxsize=16_384)
-def printable_name(name: str) -> str:
-    """The name as one printable line of predictable width; other characters are escaped, as `\\x1b`."""
+def printable_name(name: str, longest: int = _LONGEST) -> str:
+    """The first characters as one printable line of predictable width; others are escaped, as `\\x1b`."""
     if name.isascii() and name.isprintable():
-        return name[:_LONGEST]
-    return "".join(_safe(name[:_LONGEST]))
+        return name[:longest]
+    return "".join(_safe(name[:longest]))
 
 
 def _safe(name: str) -> list[str]:
@@ -173,6 +173,8 @@ class ProcessRow(_Row):
     pid: int | None = None
     count: int | None = None
     command: str = ""
+    # With arguments; only of this machine's processes, and only if the user may read them.
+    command_line: str = ""
     types: str = ""
     memory_bytes: float | None = None
     sm_ratio: float | None = None

@@ -71,11 +71,18 @@ class Table(ScrollView, Generic[R], can_focus=True):
         self._faded = False
         self._cursor: Hashable = None
         self._index = 0
+        # Whether the row of the cursor has ended since the user moved it.
+        self._lost = False
 
     @property
     def current(self) -> R | None:
         """The row under the cursor; None before the cursor was first moved."""
         return None if self._cursor is None or not self.rows else self.rows[self._index]
+
+    @property
+    def chosen(self) -> R | None:
+        """The row that the user moved the cursor to; None without one, or when it has ended."""
+        return None if self._lost else self.current
 
     def show(
         self,
@@ -106,7 +113,8 @@ class Table(ScrollView, Generic[R], can_focus=True):
         if self._cursor in keys:
             self._index = keys.index(self._cursor)
         else:
-            # The process has ended: move to its neighbour.
+            # The process has ended: move to its neighbour, which the user did not choose.
+            self._lost = True
             self._index = min(self._index, max(0, len(keys) - 1))
             self._cursor = keys[self._index] if keys else None
 
@@ -169,7 +177,7 @@ class Table(ScrollView, Generic[R], can_focus=True):
     def _move_cursor_to(self, index: int) -> None:
         if self.rows:
             self._index = min(len(self.rows) - 1, max(0, index))
-            self._cursor = self._key(self.rows[self._index])
+            self._cursor, self._lost = self._key(self.rows[self._index]), False
             self._scroll_to_cursor()
             self.refresh()
 

@@ -8,10 +8,10 @@ import pytest
 
 from builders import FakeClock
 from gpuledger.host.name_service import NameService, read_name_service
+from running import PATIENCE
 
 LENA = 812345
 # Seconds: longer than any test; an answer ends the waiting.
-LONG = 60.0
 
 
 class Directory:
@@ -25,13 +25,13 @@ class Directory:
 
     def __call__(self, uid: int) -> str:
         self.requested.append(uid)
-        assert self.free.wait(LONG)
+        assert self.free.wait(PATIENCE)
         return self.names.get(uid, "")
 
 
 def test_a_name_that_arrives_at_once_is_returned_at_once() -> None:
     directory = Directory({LENA: "lena"})
-    service = NameService(directory, patience=LONG)
+    service = NameService(directory, patience=PATIENCE)
     assert [service.name(LENA), service.name(7), service.name(LENA)] == ["lena", "", "lena"]
     assert directory.requested == [LENA, 7]
 
@@ -45,7 +45,7 @@ def test_a_directory_that_hangs_delays_no_one() -> None:
     directory.free.set()
     patient = service._answered
     with patient:
-        assert patient.wait_for(lambda: service.changes == 2, LONG)
+        assert patient.wait_for(lambda: service.changes == 2, PATIENCE)
     assert [service.name(LENA), service.name(7)] == ["lena", "mira"]
     assert sorted(directory.requested) == [7, LENA]
 
@@ -53,10 +53,12 @@ def test_a_directory_that_hangs_delays_no_one() -> None:
 def answered(service: NameService) -> None:
     """Wait until no answer is due."""
     with service._answered:
-        assert service._answered.wait_for(lambda: not service._pending, LONG)
+        assert service._answered.wait_for(lambda: not service._pending, PATIENCE)
 
 
-@pytest.mark.parametrize(("each", "waited"), [(LONG / 10, 10), (LONG / 2, 2), (LONG * 0.8, 2), (LONG, 1)])
+@pytest.mark.parametrize(
+    ("each", "waited"), [(PATIENCE / 10, 10), (PATIENCE / 2, 2), (PATIENCE * 0.8, 2), (PATIENCE, 1)]
+)
 def test_many_new_users_share_the_patience_of_a_tick(each: float, waited: int) -> None:
     clock = FakeClock()
 
@@ -64,7 +66,7 @@ def test_many_new_users_share_the_patience_of_a_tick(each: float, waited: int) -
         clock.advance(each)
         return f"u{uid}"
 
-    service = NameService(look_up, elapsed=clock.elapsed, patience=LONG, period=1000 * LONG)
+    service = NameService(look_up, elapsed=clock.elapsed, patience=PATIENCE, period=1000 * PATIENCE)
 
     def name(uid: int) -> str:
         found = service.name(uid)
@@ -73,14 +75,14 @@ def test_many_new_users_share_the_patience_of_a_tick(each: float, waited: int) -
 
     assert sum(map(bool, map(name, range(20)))) == waited
     assert [name(uid) for uid in range(20)] == [f"u{uid}" for uid in range(20)]
-    clock.advance(1000 * LONG)
+    clock.advance(1000 * PATIENCE)
     assert name(20) == "u20"
 
 
 def test_only_a_name_that_was_missing_before_is_a_change() -> None:
     clock = FakeClock()
     directory = Directory({LENA: "lena"})
-    service = NameService(directory, elapsed=clock.elapsed, patience=LONG)
+    service = NameService(directory, elapsed=clock.elapsed, patience=PATIENCE)
     for name in ("lena", "lena", "lena.m"):
         directory.names[LENA] = name
         service.name(LENA)
@@ -98,21 +100,21 @@ def test_only_a_name_that_was_missing_before_is_a_change() -> None:
 def test_a_user_who_does_not_exist_is_looked_up_again_only_after_a_while() -> None:
     clock = FakeClock()
     directory = Directory({})
-    service = NameService(directory, elapsed=clock.elapsed, patience=LONG)
+    service = NameService(directory, elapsed=clock.elapsed, patience=PATIENCE)
     assert [service.name(LENA) for _ in range(100)] == [""] * 100
     assert directory.requested == [LENA]
     directory.names[LENA] = "lena"
     clock.advance(61.0)
     service.name(LENA)
     with service._answered:
-        assert service._answered.wait_for(lambda: service.changes == 1, LONG)
+        assert service._answered.wait_for(lambda: service.changes == 1, PATIENCE)
     assert service.name(LENA) == "lena"
 
 
 def test_a_directory_that_is_down_takes_no_name_away() -> None:
     clock = FakeClock()
     directory = Directory({LENA: "lena"})
-    service = NameService(directory, elapsed=clock.elapsed, patience=LONG)
+    service = NameService(directory, elapsed=clock.elapsed, patience=PATIENCE)
     assert service.name(LENA) == "lena"
     directory.names.clear()
     clock.advance(4000.0)
@@ -122,7 +124,7 @@ def test_a_directory_that_is_down_takes_no_name_away() -> None:
 
 
 def test_names_in_memory_are_bounded() -> None:
-    service = NameService(lambda uid: f"u{uid}", patience=LONG)
+    service = NameService(lambda uid: f"u{uid}", patience=PATIENCE)
     for uid in range(3000):
         service.name(uid)
     assert len(service._answers) <= 1024

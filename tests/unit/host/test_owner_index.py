@@ -11,6 +11,7 @@ import pytest
 from builders import FakeClock
 from gpuledger.host.owner_index import PolledIndex
 from gpuledger.model.errors import GpuledgerError
+from running import PATIENCE
 
 
 class Wall:
@@ -118,9 +119,9 @@ def test_a_nudge_triggers_the_next_reading() -> None:
     index = made(read)
     index.start()
     try:
-        assert readings[0].wait(10)
+        assert readings[0].wait(PATIENCE)
         index.nudge()
-        assert readings[1].wait(10)
+        assert readings[1].wait(PATIENCE)
     finally:
         index.stop()
 

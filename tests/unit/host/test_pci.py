@@ -189,5 +189,26 @@ def test_the_lanes_of_a_slot_are_those_of_its_port(tree, name, address, lanes, w
     assert bus_of(tree).slot_width(address) == width
 
 
-def test_the_slot_of_an_unknown_address_is_unknown(tree):
-    assert bus_of(tree).slot_width("00000000:01:00.0") is bus_of(tree).slot_width("") is None
+@pytest.mark.parametrize(
+    ("speed", "generation"),
+    [
+        ("2.5 GT/s PCIe", 1),
+        ("8 GT/s", 3),
+        ("32.0 GT/s PCIe", 5),
+        ("64.0 GT/s PCIe", 6),
+        ("Unknown", None),
+        ("7.0 GT/s PCIe", None),
+        ("", None),
+        ("nan GT/s", None),
+    ],
+)
+def test_the_generation_of_a_slot_is_that_of_the_speed_of_its_port(tree, speed, generation):
+    connect(tree, "0000:3b:00.0", 16)
+    Path(tree.sysfs, "devices", "port", "max_link_speed").write_text(f"{speed}\n")
+    assert bus_of(tree).slot_generation("00000000:3B:00.0") == generation
+
+
+@pytest.mark.parametrize("read", ["slot_width", "slot_generation"])
+@pytest.mark.parametrize("address", ["00000000:01:00.0", "", "no address"])
+def test_the_slot_of_an_unknown_address_is_unknown(tree, read, address):
+    assert getattr(bus_of(tree), read)(address) is None

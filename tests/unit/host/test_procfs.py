@@ -14,6 +14,7 @@ from gpuledger.host.files import read_whole
 from gpuledger.host.name_service import NameService
 from gpuledger.host.procfs import ProcFs
 from gpuledger.host.users import PasswdUsers
+from running import PATIENCE
 
 BOOT_ID = "1c5a9a4e-6f5a-4f0c-9d6e-0a1b2c3d4e5f"
 BTIME = 1_700_000_000
@@ -310,7 +311,7 @@ def test_a_name_that_the_name_service_finds_is_that_of_the_next_tick(tree: Tree)
     found = Event()
 
     def look_up(uid: int) -> str:
-        found.wait(60.0)
+        found.wait(PATIENCE)
         return names.get(uid, "")
 
     users = PasswdUsers("/dev/null", name_service=(service := NameService(look_up, patience=0.0)))
@@ -320,7 +321,7 @@ def test_a_name_that_the_name_service_finds_is_that_of_the_next_tick(tree: Tree)
     names[812345] = "lena"
     found.set()
     with service._answered:
-        assert service._answered.wait_for(lambda: service.changes == 1, 60.0)
+        assert service._answered.wait_for(lambda: service.changes == 1, PATIENCE)
     assert host.identify([42], UNIX + 1)[42].user == "lena"
 
 

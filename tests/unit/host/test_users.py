@@ -13,6 +13,7 @@ from gpuledger.host.name_service import NameService
 from gpuledger.host.settings import HostSettings
 from gpuledger.host.users import PasswdUsers, open_users
 from gpuledger.model.settings import build_settings
+from running import PATIENCE
 
 
 def test_a_uid_in_the_file_has_a_name(tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_the_number_of_cached_names_is_bounded(tmp_path: Path) -> None:
 def test_the_file_comes_before_the_name_service(tmp_path: Path) -> None:
     path = tmp_path / "passwd"
     path.write_text("bob:x:10:100::/:/bin/sh\n")
-    service = NameService({10: "robert", 812345: "lena"}.get, patience=60.0)  # type: ignore[arg-type]
+    service = NameService({10: "robert", 812345: "lena"}.get, patience=PATIENCE)  # type: ignore[arg-type]
     users = PasswdUsers(str(path), name_service=service)
     assert [users.name(uid) for uid in (10, 812345)] == ["bob", "lena"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import environ
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from gpuledger.config.load import CONFIG_VARIABLE, load_values, settings_of
 from gpuledger.config.node import ALL_GROUPS, HELP_PAGES, HelpPage
@@ -38,7 +38,19 @@ HELP_FLAGS = frozenset({"-h", *(page.value for page in HelpPage)})
 _FLAG_COLUMNS = 30
 
 
-class _Parser(argparse.ArgumentParser):
+# An argument for which `parse_flags` raises the parser in a ParserFound.
+DESCRIBE: Final = "\0describe"
+
+
+class ParserFound(Exception):
+    """The parser of a command, for its man page and its completion."""
+
+    def __init__(self, parser: CommandParser) -> None:
+        super().__init__()
+        self.parser = parser
+
+
+class CommandParser(argparse.ArgumentParser):
     """A parser with several pages of help. `declared` are the flags of the settings."""
 
     def __init__(self, **options: Any) -> None:
@@ -46,19 +58,23 @@ class _Parser(argparse.ArgumentParser):
         self.declared: list[tuple[argparse.Action, HelpPage, Setting, object]] = []
 
     def error(self, message: str) -> NoReturn:
+        """Raise UsageError."""
         raise UsageError(f"{message}; see {self.prog} --help")
 
     def print_page(self, page: HelpPage) -> None:
         """Print the help with only the flags of the page. --help shows keys if there is no longer page."""
-        shown = _PAGES[page][1]
         short = page is HelpPage.COMMON and any(own is HelpPage.RARE for _, own, _, _ in self.declared)
+        self.set_help(_PAGES[page][1], short=short)
+        self.formatter_class = partial(_HelpFormatter, max_help_position=_FLAG_COLUMNS)
+        self.print_help()
+
+    def set_help(self, shown: Collection[HelpPage], *, short: bool) -> None:
+        """Set the help of the flags on these pages, without keys if it is short; hide the others."""
         for action, own, item, default in self.declared:
             names: tuple[str, ...] = (item.environment,) if short else (item.key, item.environment)
             if own is HelpPage.COMPATIBILITY:
                 names = item.variables
             action.help = _help(item, default, names) if own in shown else argparse.SUPPRESS
-        self.formatter_class = partial(_HelpFormatter, max_help_position=_FLAG_COLUMNS)
-        self.print_help()
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -75,19 +91,17 @@ class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 class _ShowPage(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        assert isinstance(parser, _Parser)
+        assert isinstance(parser, CommandParser)
         parser.print_page(self.const)
         parser.exit()
 
 
-def build_parser(
-    command: str, about: str, epilog: str, groups: Mapping[str, type]
-) -> argparse.ArgumentParser:
+def build_parser(command: str, about: str, epilog: str, groups: Mapping[str, type]) -> CommandParser:
     """A parser with the flags of the groups' Settings, under the groups' titles.
 
     --help shows the common ones; if there are others, --help-all and --help-compat show them.
     """
-    made = _Parser(
+    made = CommandParser(
         prog=f"gpuledger {command}",
         usage=f"gpuledger {command} [FLAGS]",
         description=about,
@@ -120,6 +134,8 @@ def build_parser(
 def _help(item: Setting, default: object, names: Sequence[str]) -> str:
     shown = "" if default in ("", (), None) else f" (default: {written_default(default, item.metavar)})"
     repeat = "; repeatable" if item.repeatable else ""
+    if "--format" in item.flags and "json" in setting_words(item):
+        repeat = "; --json means --format json"
     other = f" [{', '.join(names)}]" if names else ""
     return f"{item.help}{repeat}{shown}{other}".replace("%", "%%")
 
@@ -139,7 +155,7 @@ def written_default(default: object, unit: str) -> str:
 
 
 def parse_flags(
-    made: argparse.ArgumentParser,
+    made: CommandParser,
     groups: Iterable[type],
     arguments: Sequence[str],
     environment: Mapping[str, str],
@@ -148,12 +164,15 @@ def parse_flags(
 
     Raises UsageError that names an unknown flag and the closest valid one.
     """
+    if DESCRIBE in arguments:
+        raise ParserFound(made)
     settings = settings_of(groups)
     known = {flag: item for item in settings.values() for flag in item.flags}
     space, rest = made.parse_known_args(_normal(arguments, known))
-    for word in rest:
+    for position, word in enumerate(rest):
         if word.startswith("-") and word != "-":
-            name = word.split("=", 1)[0]
+            name, _, value = word.partition("=")
+            _raise_for_foreign_flag(name, value or "".join(rest[position + 1 : position + 2]), known)
             raise unknown_name_error("flag", name, {*known, "--config"}, otherwise=f"see {made.prog} --help")
     given = vars(space)
     named = given.pop("config")
@@ -162,6 +181,37 @@ def parse_flags(
         raise UsageError("--config: expected a file, not ''")
     flags = {key: texts for key, texts in given.items() if texts is not None}
     return CommandLine(flags, Path(config) if config else None, tuple(rest))
+
+
+# Flags of other programs, and how they are written here, where {} is the value: the first that a command has.
+FOREIGN_FLAGS = {
+    "--port": ("--listen-address :{}", "--url http://localhost:{}"),
+    "--web.port": ("--listen-address :{}",),
+    "--host": ("--listen-address {}:9400", "--url http://{}:9400"),
+    "--bind": ("--listen-address {}",),
+    "--bind-address": ("--listen-address {}:9400",),
+    "--verbose": ("--log-level debug",),
+    "--debug": ("--log-level debug",),
+    "--quiet": ("--log-level error",),
+    "--gpus": ("--devices {}", "--gpu {}"),
+    "--refresh": ("--interval {}",),
+    "--data-dir": ("--state-dir {}",),
+    "--group-by": ("--by {}",),
+    "--from": ("--since {}",),
+    "--to": ("--until {}",),
+    "--month": ("--in {}",),
+    "--currency": ("--price.currency {}",),
+    "--output": ("--format {}",),
+}
+
+
+def _raise_for_foreign_flag(name: str, value: str, known: Mapping[str, Setting]) -> None:
+    """Raise UsageError for a flag of other programs, if this command has it under another name."""
+    for written in FOREIGN_FLAGS.get(name, ()):
+        if written.partition(" ")[0] in known:
+            missing = name.lstrip("-").rpartition(".")[2].upper()
+            shown = missing if not value or value.startswith("-") else value
+            raise UsageError(f"unknown flag '{name}'; did you mean '{written.format(shown)}'?")
 
 
 def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]:
@@ -180,12 +230,24 @@ def _normal(arguments: Sequence[str], known: Mapping[str, Setting]) -> list[str]
         if not equals and name not in known and positive in known and known[positive].boolean:
             # As kingpin has it, the parser of nvidia_gpu_exporter.
             name, equals, value = positive, "=", "false"
-        if re.fullmatch("-[^-].+", name) and f"-{name}" in (*known, "--config", *HELP_FLAGS):
+        if re.fullmatch("-[^-].+", name) and f"-{name}" in (*known, "--config", *HELP_FLAGS, *FOREIGN_FLAGS):
             name = f"-{name}"
+        if not equals and name not in known and name[:2] == "--" and name[2:] in _format_words(known):
+            # `--json` as `--format json`.
+            name, equals, value = "--format", "=", name[2:]
         if not equals and name in known and known[name].boolean:
             equals, value = "=", "true"
         normal.append(f"{name}{equals}{value}")
     return normal
+
+
+def setting_words(item: Setting) -> tuple[str, ...]:
+    """The words that a setting accepts, if it is a choice."""
+    return getattr(item.parse, "words", ())
+
+
+def _format_words(known: Mapping[str, Setting]) -> tuple[str, ...]:
+    return setting_words(known["--format"]) if "--format" in known else ()
 
 
 def reject_words(command: str, words: Sequence[str]) -> None:

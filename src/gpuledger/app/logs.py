@@ -77,13 +77,20 @@ def configure_logging(values: Mapping[str, Any], stream: TextIO | None = None) -
 @contextmanager
 def silence_node_log() -> Iterator[None]:
     """Suppress the node's log lines: the command itself reports its errors."""
-    node = logging.getLogger("gpuledger.node")
-    level = node.level
-    node.setLevel(logging.CRITICAL)
+    with limit_log("gpuledger.node", logging.CRITICAL):
+        yield
+
+
+@contextmanager
+def limit_log(name: str, level: int) -> Iterator[None]:
+    """Suppress the lines below this level of a logger."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
     try:
         yield
     finally:
-        node.setLevel(level)
+        logger.setLevel(before)
 
 
 def warn_if_simulated(source: SourceInfo) -> None:

@@ -91,14 +91,17 @@ class HostContext:
     users: PasswdUsers
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> HostContext:
-        """Raises UsageError when the configured procfs is not a proc filesystem."""
+    def from_values(cls, values: Mapping[str, Any], clock: Clock | None = None) -> HostContext:
+        """`clock` replaces the machine's.
+
+        Raises UsageError when the configured procfs is not a proc filesystem.
+        """
         settings = build_settings(HostSettings, values)
         if not Path(settings.procfs, "stat").exists():
             raise UsageError(f"--procfs: {settings.procfs} is not a proc filesystem: it has no file 'stat'")
         users = open_users(settings, values, environ)
         procfs = ProcFs(settings.procfs, pids=settings.pids, users=users)
-        return cls(SystemClock(), procfs, PciBus(settings.sysfs, procfs=settings.procfs), users)
+        return cls(clock or SystemClock(), procfs, PciBus(settings.sysfs, procfs=settings.procfs), users)
 
     def open_source(self, settings: SourceSettings, smi: SmiSettings) -> Source:
         """Open the Source of these settings; raises UsageError for one that does not exist."""
@@ -212,15 +215,17 @@ def assemble_parts(
     *,
     extra_quantities: frozenset[Quantity] = frozenset(),
     keep_ledger: bool = True,
+    clock: Clock | None = None,
 ) -> NodeParts:
     """Join source, workloads, ledger and dialects.
 
     `served` are the dialects that some page exports, `extra_quantities` those that other consumers need.
-    `on_publish` is called after each new NodeState, from the node's threads. Raises UsageError for an unknown
-    source, scenario or dialect, GpuledgerError for a ledger that another program has open or that a newer
-    version wrote. The driver is not used before the first tick; the ledger is opened last.
+    `clock` replaces the machine's. `on_publish` is called after each new NodeState, from the node's threads.
+    Raises UsageError for an unknown source, scenario or dialect, GpuledgerError for a ledger that another
+    program has open or that a newer version wrote. The driver is not used before the first tick; the ledger
+    is opened last.
     """
-    host = HostContext.from_values(values)
+    host = HostContext.from_values(values, clock)
     clock = host.clock
     source = host.open_source(build_settings(SourceSettings, values), build_settings(SmiSettings, values))
     owner_indexes = host.open_owner_indexes(values, source)
@@ -326,8 +331,8 @@ def read_snapshot(
         parts.stop()
 
 
-def assemble_node(values: Mapping[str, Any]) -> AssembledNode:
-    """Assemble a serving node from parsed values by key (`config.load`).
+def assemble_node(values: Mapping[str, Any], clock: Clock | None = None) -> AssembledNode:
+    """Assemble a serving node from parsed values by key (`config.load`); `clock` replaces the machine's.
 
     Raises as `assemble_parts` does.
     """
@@ -337,7 +342,8 @@ def assemble_node(values: Mapping[str, Any]) -> AssembledNode:
         api.publish(parts.pages.state)
 
     served = default_page_dialects(values, available)
-    parts = assemble_parts(values, available, served, on_publish, extra_quantities=web_quantities(values))
+    wanted = web_quantities(values)
+    parts = assemble_parts(values, available, served, on_publish, extra_quantities=wanted, clock=clock)
     api = parts.api = _build_api(parts, values)
     return AssembledNode(parts, build_listeners(values, available, parts.pages, parts))
 

@@ -7,9 +7,9 @@ content to the author of the resource.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from re import fullmatch
 from tempfile import TemporaryDirectory
@@ -43,13 +43,26 @@ from gpuledger.sources.source_factory import open_source
 EXPORTER_RESTARTS = frozenset(key for group in NODE_GROUPS.values() for key in reload_policy(group).restart)
 
 
-class _Rejected(Exception):
-    """Carries the complaints of a program about one part of its input."""
+@dataclass
+class _Complaints:
+    """The complaints of a program about its input, part by part."""
 
-    def __init__(self, part: Part, error: GpuledgerError) -> None:
-        super().__init__(str(error))
-        errors = error.errors if isinstance(error, UsageError) else (error,)
-        self.complaints = tuple(ProgramProblem(part, str(one)) for one in errors)
+    found: list[ProgramProblem] = field(default_factory=list)
+
+    @contextmanager
+    def about(self, part: Part) -> Iterator[None]:
+        """Collect the errors of this part, so that the next part is checked, too."""
+        try:
+            yield
+        except GpuledgerError as error:
+            errors = error.errors if isinstance(error, UsageError) else (error,)
+            self.found += [ProgramProblem(part, str(one)) for one in errors]
+
+    def check_environment(self, groups: Iterable[type], environment: Mapping[str, str]) -> None:
+        """Check each variable."""
+        for name, value in environment.items():
+            with self.about("environment"):
+                load_values(groups, {}, {name: value}, None)
 
 
 def check_exporter(run: ProgramRun) -> Sequence[ProgramProblem]:
@@ -57,15 +70,21 @@ def check_exporter(run: ProgramRun) -> Sequence[ProgramProblem]:
     return _find_problems(run, _check_exporter)
 
 
-def _check_exporter(run: ProgramRun, file: Path) -> None:
+def _check_exporter(run: ProgramRun, file: Path, complaints: _Complaints) -> None:
     groups = COLLECT_GROUPS if run.command == "collect" else NODE_GROUPS
-    flags = _flags(run.command, groups, run)
-    with _part("environment"):
-        load_values(groups.values(), {}, run.environment, None)
-    with _part("configuration"):
+    flags: Mapping[str, Any] = {}
+    with complaints.about("arguments"):
+        flags = _flags(run.command, groups, run)
+    complaints.check_environment(groups.values(), run.environment)
+    with complaints.about("configuration"):
         load_values(groups.values(), {}, {}, file, ALL_GROUPS)
+    if complaints.found:
+        return
+    with complaints.about("configuration"):
         values = load_values(groups.values(), flags, run.environment, file, ALL_GROUPS)
-    with _part("dialect"):
+    if complaints.found:
+        return
+    with complaints.about("dialect"):
         dialect_settings = build_settings(DialectSettings, values)
         available = create_dialects(dialect_settings, __version__)
         listened = build_settings(HttpSettings, values).listen_address if run.command == "serve" else ()
@@ -73,9 +92,9 @@ def _check_exporter(run: ProgramRun, file: Path) -> None:
             check_dialect_names(names or dialect_settings.dialect, available)
     dcgm = dcgm_settings(values)
     if Path(dcgm.collectors).parent == file.parent:
-        with _part("collectors"):
+        with complaints.about("collectors"):
             read_collectors(dcgm.collectors, dcgm.schema)
-    _check_simulator(build_settings(SourceSettings, values))
+    _check_simulator(build_settings(SourceSettings, values), complaints)
 
 
 def check_agent(run: ProgramRun) -> Sequence[ProgramProblem]:
@@ -83,11 +102,16 @@ def check_agent(run: ProgramRun) -> Sequence[ProgramProblem]:
     return _find_problems(run, _check_agent)
 
 
-def _check_agent(run: ProgramRun, file: Path) -> None:
-    flags = _flags("agent", AGENT_GROUPS, run)
-    with _part("environment"):
-        values = load_values(AGENT_GROUPS.values(), flags, run.environment, None)
-    with _part("configuration"):
+def _check_agent(run: ProgramRun, file: Path, complaints: _Complaints) -> None:
+    flags: Mapping[str, Any] = {}
+    with complaints.about("arguments"):
+        flags = _flags("agent", AGENT_GROUPS, run)
+    complaints.check_environment(AGENT_GROUPS.values(), run.environment)
+    values: Mapping[str, Any] = {}
+    if not complaints.found:
+        with complaints.about("environment"):
+            values = load_values(AGENT_GROUPS.values(), flags, run.environment, None)
+    with complaints.about("configuration"):
         config = read_agent_config(file, {})
         if build_settings(AgentSettings, values).engine == "prometheus":
             shard = parse_shard(build_settings(ClusterSettings, values).shard)
@@ -95,21 +119,20 @@ def _check_agent(run: ProgramRun, file: Path) -> None:
 
 
 def _flags(command: str, groups: Mapping[str, type], run: ProgramRun) -> Mapping[str, Any]:
-    """The values of the arguments by key."""
-    with _part("arguments"):
-        for word in run.arguments:
-            if {word, f"-{word}"} & HELP_FLAGS:
-                raise UsageError(f"{word}: prints the help and exits; remove it")
-        given = parse_flags(build_parser(command, "", "", groups), groups.values(), run.arguments, {})
-        reject_words(command, given.arguments)
-        files = [word for word in run.arguments if word.partition("=")[0] in ("-config", "--config")]
-        if len(files) > 1:
-            raise UsageError("--config: the operator writes the configuration file; set its keys instead")
-        load_values(groups.values(), given.flags, {}, None)
-        return given.flags
+    """The values of the arguments by key. Raises UsageError."""
+    for word in run.arguments:
+        if {word, f"-{word}"} & HELP_FLAGS:
+            raise UsageError(f"{word}: prints the help and exits; remove it")
+    given = parse_flags(build_parser(command, "", "", groups), groups.values(), run.arguments, {})
+    reject_words(command, given.arguments)
+    files = [word for word in run.arguments if word.partition("=")[0] in ("-config", "--config")]
+    if len(files) > 1:
+        raise UsageError("--config: the operator writes the configuration file; set its keys instead")
+    load_values(groups.values(), given.flags, {}, None)
+    return given.flags
 
 
-def _check_simulator(settings: SourceSettings) -> None:
+def _check_simulator(settings: SourceSettings, complaints: _Complaints) -> None:
     """Check scenario and devices of a simulated node; the devices of a real one are not known here."""
     kind, _, scenario = settings.source.partition(":")
     if kind != "simulator":
@@ -117,22 +140,16 @@ def _check_simulator(settings: SourceSettings) -> None:
     if scenario and scenario not in BUILTINS:
         # Otherwise it is a file in the pod.
         if fullmatch(r"[\w-]+", scenario):
-            with _part("source"):
+            with complaints.about("source"):
                 raise unknown_name_error("scenario", scenario, BUILTINS)
         return
-    with _part("devices"):
+    with complaints.about("devices"):
         open_source(settings, SmiSettings(), RemoteHost(), SystemClock())
 
 
-@contextmanager
-def _part(part: Part) -> Iterator[None]:
-    try:
-        yield
-    except GpuledgerError as error:
-        raise _Rejected(part, error) from None
-
-
-def _find_problems(run: ProgramRun, check: Callable[[ProgramRun, Path], None]) -> list[ProgramProblem]:
+def _find_problems(
+    run: ProgramRun, check: Callable[[ProgramRun, Path, _Complaints], None]
+) -> list[ProgramProblem]:
     """The complaints with which `check` rejects `run`, if any. They name the pod's paths.
 
     Writes the files of `run` to a temporary folder, and calls `check` with these paths and the config file.
@@ -159,11 +176,9 @@ def _find_problems(run: ProgramRun, check: Callable[[ProgramRun, Path], None]) -
             json.loads(written),
             command=run.command,
         )
-        try:
-            check(here, file)
-        except _Rejected as error:
-            return [replace(one, text=_in_pod(one.text, file, places)) for one in error.complaints]
-    return []
+        complaints = _Complaints()
+        check(here, file, complaints)
+        return [replace(one, text=_in_pod(one.text, file, places)) for one in complaints.found]
 
 
 def _in_pod(text: str, file: Path, places: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ from gpuledger.http.routes import Routes
 from gpuledger.http.server import HttpServer
 from gpuledger.http.settings import SocketActivationSettings
 from gpuledger.model.settings import build_settings
+from gpuledger.model.text import join_host_port
 
 if TYPE_CHECKING:
     from gpuledger.http.web_config.security import WebSecurity
@@ -69,10 +70,21 @@ def warn_about_ignored_flags(values: Mapping[str, Any]) -> None:
 
 
 def log_addresses(log: logging.Logger, server: HttpServer, web: WebSecurity | None = None) -> None:
-    """Log the listen addresses, with the real port where port 0 was configured."""
-    scheme = web.scheme if web else "http"
+    """Log the listen addresses, with the real port where port 0 was configured, and who can read them."""
+    scheme, is_open = (web.scheme if web else "http"), web is None or not web.authenticates
     for address in server.addresses:
-        log.info("listening on %s port %d (%s)", address.host or "all addresses", address.port, scheme)
+        where, warning = address.host or "all addresses", ""
+        if is_open and address.means_all:
+            only_here = f"--listen-address 127.0.0.1:{address.port}"
+            warning = f", without a password; to serve only this machine: {only_here}"
+        log.info("listening on %s port %d (%s)%s", where, address.port, scheme, warning)
+
+
+def page_url(server: HttpServer, web: WebSecurity | None) -> str:
+    """The URL of the web page for a browser on this machine."""
+    address = server.addresses[0]
+    host = "localhost" if address.means_all else address.host
+    return f"{web.scheme if web else 'http'}://{join_host_port(host, address.port)}/"
 
 
 log = logging.getLogger("gpuledger")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuledger.model.errors import GpuledgerError, UsageError, unknown_name_error
+
+if TYPE_CHECKING:
+    from gpuledger.app.flags import CommandParser
 
 
 def load_asyncio_without_tls() -> None:
@@ -58,36 +62,37 @@ def configure_malloc() -> None:
 
 # Modules are imported by name, so that a command loads only its own modules.
 COMMANDS = {
-    "serve": "run the Prometheus exporter and the web page of this node (the default command)",
-    "top": "show GPU usage by process and owner in the terminal, live or once",
-    "doctor": "check what works on this machine, and how to fix what does not",
-    "collect": "write metrics for node_exporter's textfile collector, once or --every 60s",
+    "demo": "try it without a GPU: page, books of a day, reports with money",
+    "serve": "run the Prometheus exporter and the web page (the default)",
+    "top": "show GPU usage by process and owner in the terminal",
+    "doctor": "check what works on this machine, and how to fix the rest",
+    "selftest": "test on this machine's GPUs whether the numbers are right",
+    "report": "report usage, energy and cost by pod, job, user or namespace",
+    "explain": "itemize a row of a report, or a process, by intervals",
+    "books": "check, back up, export and merge ledgers; forget a person",
     "metrics": "list all metrics: name, type, labels, meaning, source",
-    "report": "report GPU usage, energy and cost by pod, job, user, namespace or label",
-    "explain": "itemize a row of a report, or a process, interval by interval",
-    "books": "check, back up, export and merge ledgers; replace a person by a pseudonym",
-    "migrate": "check what dashboards and rules of another exporter would miss here",
-    "pause": "release the NVIDIA driver for an upgrade, a GPU reset or a profiler",
-    "resume": "end a pause and read the driver again",
-    "agent": "scrape exporters and send their samples by Prometheus remote write",
+    "migrate": "check what dashboards of another exporter would miss here",
+    "collect": "write a file for node_exporter's textfile collector",
+    "agent": "scrape exporters and send samples by remote write",
     "operator": "run the Kubernetes operator for GpuMonitor resources",
-    "record": "record a source to a file, identifiers masked, for bug reports and tests",
+    "pause": "release the NVIDIA driver, for an upgrade or a profiler",
+    "resume": "end a pause and read the driver again",
+    "record": "record a source to a file, identifiers masked",
+    "completion": "print the completion script of bash, zsh or fish",
+    "man": "write the man pages",
     "version": "print the version",
 }
 
+# Not for users: sources/nvml/probe.py starts it.
+_HIDDEN_COMMAND = "probe_driver"
+
+# Fits a terminal of 80 columns and 24 lines.
 _OVERVIEW = """\
 gpuledger shows who uses each NVIDIA GPU, for how long, and what it costs.
-
-usage: gpuledger [COMMAND] [FLAGS]     the default command is serve
-
-commands:
+usage: gpuledger COMMAND [FLAGS]         (gpuledger COMMAND --help has more)
 {commands}
 
-try it without a GPU:
-  gpuledger serve --source simulator
-  curl -s localhost:9400/metrics
-
-more: gpuledger COMMAND --help
+Without a GPU: gpuledger demo, or gpuledger serve --source simulator
 """
 
 
@@ -125,28 +130,61 @@ def _open_stdout() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _run(words: list[str]) -> int:
-    if words and words[0] in ("-h", "--help", "-help", "help"):
-        width = max(map(len, COMMANDS))
-        lines = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
-        sys.stdout.write(_OVERVIEW.format(commands=lines))
-        return 0
-    if words and words[0] in ("--version", "-version"):
-        words[0] = "version"
-    command = "serve" if not words or words[0].startswith("-") else words.pop(0)
-    if command not in COMMANDS:
-        raise unknown_name_error("command", command, COMMANDS)
-    if command == "serve":
-        load_asyncio_without_tls()
-        configure_malloc()
+def command_parser(command: str) -> CommandParser:
+    """The parser of a command, for its man page and its completion.
+
+    Raises UsageError if the command needs a package that is not installed.
+    """
+    from gpuledger.app.flags import DESCRIBE, ParserFound
+
     try:
-        run = import_module(f"gpuledger.cli.{command}").run
+        _import_command(command)([DESCRIBE])
+    except ParserFound as found:
+        return found.parser
+    raise AssertionError(f"{command} parses no flags")
+
+
+def _import_command(command: str) -> Callable[[Sequence[str]], int]:
+    """The function that runs a command; see `command_parser` for what it raises."""
+    try:
+        run: Callable[[Sequence[str]], int] = import_module(f"gpuledger.cli.{command}").run
     except ModuleNotFoundError as error:
         if error.name not in _CLUSTER_MODULES:
             raise
         raise UsageError(
             f"{command} needs the package {error.name}, not installed here: pip install 'gpuledger[cluster]'"
         ) from None
+    return run
+
+
+def _is_interactive() -> bool:
+    """Whether a person started this program in a terminal; pid 1 is that of a container, which serves."""
+    streams = (sys.stdin, sys.stdout)
+    return os.getpid() != 1 and all(stream is not None and stream.isatty() for stream in streams)
+
+
+def _show_overview() -> int:
+    width = max(map(len, COMMANDS))
+    lines = "\n".join(f"  {name:<{width}}  {about}" for name, about in COMMANDS.items())
+    sys.stdout.write(_OVERVIEW.format(commands=lines))
+    return 0
+
+
+def _run(words: list[str]) -> int:
+    wants_help = bool(words) and words[0] in ("-h", "--help", "-help", "help")
+    if wants_help and words[1:]:
+        words = [words[1], "--help"]
+    elif wants_help or (not words and _is_interactive()):
+        return _show_overview()
+    if words and words[0] in ("-V", "--version", "-version"):
+        words[0] = "version"
+    command = "serve" if not words or words[0].startswith("-") else words.pop(0)
+    if command not in COMMANDS and command != _HIDDEN_COMMAND:
+        raise unknown_name_error("command", command, COMMANDS)
+    if command in ("serve", "demo"):
+        load_asyncio_without_tls()
+        configure_malloc()
+    run = _import_command(command)
     try:
         return int(run(words))
     except SystemExit as done:

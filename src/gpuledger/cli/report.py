@@ -79,9 +79,9 @@ for a fleet, with an error bound for energy between scrapes:
   gpuledger report --prometheus https://metrics.example.com/prometheus --by node \\
       --prometheus.header "Authorization: Bearer $TOKEN" --prometheus.match 'cluster="a"'
 
-without a GPU:
-  gpuledger serve --source simulator --state-dir /tmp/ledger &
-  gpuledger report --state-dir /tmp/ledger
+without a GPU, the books and prices of a demo:
+  gpuledger demo --state-dir demo-books &
+  gpuledger report --config demo-books/demo.yaml
 
 `gpuledger explain` itemizes the GPU time, energy and cost of a row.
 """

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,15 @@ from gpuledger.app.serving import (
     create_server,
     log_addresses,
     open_web_security,
+    page_url,
     prepare_loop,
     warn_about_ignored_flags,
 )
 from gpuledger.config.node import NODE_GROUPS
 from gpuledger.http.settings import HttpSettings
 from gpuledger.model.settings import build_settings
+from gpuledger.model.source import Clock
+from gpuledger.web.settings import WebSettings
 
 log = logging.getLogger("gpuledger.serve")
 
@@ -36,7 +39,6 @@ _EXAMPLES = """\
 examples:
   gpuledger serve                                  the driver of this machine, on port 9400
   gpuledger serve --source simulator               a simulated Kubernetes node with 8 GPUs, MIG and sharing
-  gpuledger serve --source simulator:workstation   a simulated desktop with two GPUs
   gpuledger serve --listen-address :9400=native --listen-address 127.0.0.1:9401=process,session
   gpuledger serve --devices 0,2 --interval 5s --log-format json
 
@@ -44,26 +46,45 @@ then:
   curl -s localhost:9400/metrics                   the dialects of --dialect
   curl -s localhost:9400/metrics/native            one dialect
   gpuledger pause                                  release the driver, for an upgrade or a profiler
-  xdg-open http://localhost:9400/                  the web page
 """
 
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
     given, read = parse_command("serve", _ABOUT, _EXAMPLES, NODE_GROUPS, arguments)
-    values = read()
+    return serve_node(read(), read, () if given.config is None else (given.config,))
+
+
+# Called after the port is bound and before the first tick, with the node and the event of a stop.
+Preparation = Callable[[NodeParts, asyncio.Event], Awaitable[None]]
+
+
+def serve_node(
+    values: Mapping[str, Any],
+    read: ReadSettings,
+    files: Iterable[Path],
+    clock: Clock | None = None,
+    prepare: Preparation | None = None,
+) -> int:
+    """Serve these settings until SIGTERM or SIGINT. `clock` replaces the machine's."""
     configure_logging(values)
     warn_about_ignored_flags(values)
     # A tick computes for a few milliseconds: with the default switch interval of 5 ms a scrape would wait for
     # the interpreter that long.
     sys.setswitchinterval(0.0005)
-    return asyncio.run(_serve(values, read, () if given.config is None else (given.config,)))
+    return asyncio.run(_serve(values, read, files, clock, prepare))
 
 
-async def _serve(values: Mapping[str, Any], read: ReadSettings, files: Iterable[Path]) -> int:
+async def _serve(
+    values: Mapping[str, Any],
+    read: ReadSettings,
+    files: Iterable[Path],
+    clock: Clock | None,
+    prepare: Preparation | None,
+) -> int:
     stop = prepare_loop(log)
     web = open_web_security(build_settings(HttpSettings, values).web_config)
-    node = assemble_node(values)
+    node = assemble_node(values, clock)
     server = create_server(node.listeners, values, web)
     node.parts.control.set_watcher(
         Reloader(read, values, NODE_GROUPS.values(), files, node.parts, node.listeners)
@@ -74,7 +95,11 @@ async def _serve(values: Mapping[str, Any], read: ReadSettings, files: Iterable[
         await server.start()
         _log_start(node.parts)
         log_addresses(log, server, web)
+        if prepare is not None:
+            await prepare(node.parts, stop)
         node.parts.start()
+        if build_settings(WebSettings, values).page != "off" and not stop.is_set():
+            log.info("page: %s", page_url(server, web))
         await stop.wait()
         log.info("stopping")
     finally:

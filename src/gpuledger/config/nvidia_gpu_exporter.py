@@ -58,9 +58,5 @@ NvidiaGpuExporterSettings = settings_group(
         "no effect: the MIG instance of a process is always exported",
         parse=boolean,
     ),
-    _smi(
-        "--collect.pcie-throughput",
-        "no effect: PCIe throughput is always exported on Ampere and newer; older GPUs have no counter",
-        parse=boolean,
-    ),
+    _smi("--collect.pcie-throughput", "--smi.pcie-throughput", "smi.pcie_throughput", boolean),
 )

@@ -63,7 +63,7 @@ instance_log = logging.getLogger("gpuledger.node.instances")
 
 
 class InstanceLog:
-    """Logs one line per Instance at the start and whenever the Instances change."""
+    """Logs, at debug, one line per Instance at the start and whenever the Instances change."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Instance, int]] = []
@@ -82,9 +82,9 @@ class InstanceLog:
         lines = {instance: _line(instance) for instance in found}
         for instance, line in lines.items():
             if self._logged.get(instance) != line:
-                instance_log.info("MIG instance %s", line)
+                instance_log.debug("MIG instance %s", line)
         for gone in self._logged.keys() - lines.keys():
-            instance_log.info("MIG instance is gone: %s", self._logged[gone])
+            instance_log.debug("MIG instance is gone: %s", self._logged[gone])
         self._logged = lines
 
 

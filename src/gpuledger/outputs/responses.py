@@ -43,8 +43,10 @@ def health_routes(current: Callable[[], NodeState]) -> dict[str, Handler]:
         health = current().health
         return "" if health.attempted else health.status
 
-    def health(_: Request) -> Response:
-        return text_response(describe_health(current()))
+    def health(request: Request) -> Response:
+        state = current()
+        more = _describe_devices(state) if request.query == "verbose" else ""
+        return text_response(describe_health(state) + more)
 
     return {**probe_routes(unready), HEALTH: health}
 
@@ -63,6 +65,15 @@ def describe_health(state: NodeState) -> str:
         + _settings(health.reload)
         + _gpu_problems(state)
     )
+
+
+def _describe_devices(state: NodeState) -> str:
+    """The last line of `/health?verbose`, which the operator reads: number of GPUs, version of the driver."""
+    if state.snapshot is None:
+        return ""
+    number = len({reading.device.gpu.uuid for reading in state.snapshot.readings})
+    driver = f", driver {state.source.driver_version}" if state.source.driver_version else ""
+    return f"\n{number} GPU{'s' * (number != 1)}{driver}"
 
 
 def _gpu_problems(state: NodeState) -> str:

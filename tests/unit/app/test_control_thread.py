@@ -25,6 +25,7 @@ from gpuledger.model.errors import GpuledgerError, SourceUnavailable
 from gpuledger.model.snapshot import Snapshot, SourceInfo
 from gpuledger.node.loop import Node
 from gpuledger.node.settings import ControlSettings
+from running import PATIENCE
 from unit.node.support import ScriptedSource, node_of
 
 GOOD = snapshot(reading(gpu(0)))
@@ -39,7 +40,7 @@ class RunningNode:
     path: Path
 
     def send(self, **request: object) -> str:
-        return send_request_to([self.path], request, timeout=20)
+        return send_request_to([self.path], request, timeout=PATIENCE)
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def test_each_group_of_settings_is_declared_once_for_existing_commands() -> None
         ("--listen", "did you mean '--listen-address'?"),
         ("--collector", "did you mean '--collectors'?"),
         ("--web.listen-adress", "did you mean '--web.listen-address'?"),
-        ("--port", "see gpuledger serve --help"),
+        ("--ports", "see gpuledger serve --help"),
         ("--token", "see gpuledger serve --help"),
         ("--timeout", "see gpuledger serve --help"),
         ("--dcgm.foo", "see gpuledger serve --help"),
@@ -105,3 +105,37 @@ def test_only_a_similar_flag_is_suggested(given: str, advice: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_flags(parser, NODE_GROUPS.values(), [given], {})
     assert str(caught.value) == f"unknown flag '{given.partition('=')[0]}'; {advice}"
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "advice"),
+    [
+        ("serve", ["--port", "9500"], "--listen-address :9500"),
+        ("serve", ["--port=9500"], "--listen-address :9500"),
+        ("serve", ["-port", "9500"], "--listen-address :9500"),
+        ("serve", ["--port"], "--listen-address :PORT"),
+        ("serve", ["--port", "--once"], "--listen-address :PORT"),
+        ("serve", ["--host", "0.0.0.0"], "--listen-address 0.0.0.0:9400"),
+        ("agent", ["--port", "9500"], "--listen-address :9500"),
+        ("top", ["--port", "9500"], "--url http://localhost:9500"),
+        ("serve", ["--verbose"], "--log-level debug"),
+        ("report", ["--from", "monday"], "--since monday"),
+        ("report", ["--port", "9500"], ""),
+    ],
+)
+def test_a_flag_of_other_programs_names_the_one_of_this_command(
+    command: str, words: list[str], advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, *words]) == 2
+    text = f"gpuledger: unknown flag '--{words[0].partition('=')[0].lstrip('-')}'; did you mean '{advice}'?"
+    assert (capsys.readouterr().err.strip() == text) is bool(advice)
+
+
+def test_a_format_is_a_flag_too(capsys: pytest.CaptureFixture[str]) -> None:
+    written = page(capsys, "metrics", "--format", "json")
+    assert page(capsys, "metrics", "--json") == written
+    assert page(capsys, "metrics", "--table", "--json") == written
+    assert page(capsys, "metrics", "--json", "--format", "table") != written
+    assert main(["metrics", "--csv"]) == 2
+    assert main(["metrics", "--json=true"]) == 2
+    assert "--json means --format json" in " ".join(page(capsys, "report", "--help").split())

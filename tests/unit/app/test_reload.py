@@ -25,6 +25,7 @@ from gpuledger.model.settings import ReloadPolicy
 from gpuledger.outputs.responses import describe_health
 from gpuledger.sources.nvml.source import NvmlSource
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, count, load
+from running import PATIENCE
 
 LISTEN = "listen_address: ['127.0.0.1:0=process,energy', '127.0.0.1:0=native']\n"
 
@@ -168,7 +169,7 @@ def test_open_streams_end_when_the_api_is_turned_off(simulated: Serving, text: s
         stream.begin(woken.set)
         assert stream.take()
         await asyncio.to_thread(simulated.write, text)
-        await asyncio.wait_for(woken.wait(), 20)
+        await asyncio.wait_for(woken.wait(), PATIENCE)
         # Requested before the reload, started after it.
         late = waiting()
         late.begin(lambda: None)

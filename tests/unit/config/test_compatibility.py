@@ -63,5 +63,5 @@ def test_an_ignored_flag_and_its_variable_set_nothing_and_are_reported(item: Set
 
 def test_flags_that_only_select_a_dialect_are_reported_as_ignored() -> None:
     assert ignored_flags(settings("--kubernetes-gpu-id-type", "uid", "-k")) == ["--kubernetes-gpu-id-type"]
-    assert ignored_flags(settings("--collect.pcie-throughput")) == ["--collect.pcie-throughput"]
+    assert ignored_flags(settings("--collect.compute-apps-mig")) == ["--collect.compute-apps-mig"]
     assert ignored_flags(settings("-r", "localhost", "--interval", "1s")) == ["-r"]

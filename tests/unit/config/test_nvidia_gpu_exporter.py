@@ -43,7 +43,8 @@ SMI = {"dialect": ("smi",)}
         (["--collect.timeout", "1m"], {"nvidia_smi.timeout": 60.0, **SMI}),
         (["--collect.compute-apps"], {"smi.compute_apps": True, **SMI}),
         (["--collect.compute-apps=false"], {"smi.compute_apps": False, **SMI}),
-        (["--collect.compute-apps-mig", "--collect.pcie-throughput"], SMI),
+        (["--collect.compute-apps-mig"], SMI),
+        (["--collect.pcie-throughput"], {"smi.pcie_throughput": True, **SMI}),
         # Flags with the same name here do not change the dialect.
         (["--nvidia-smi-command", "ssh a nvidia-smi"], {"nvidia_smi.command": "ssh a nvidia-smi"}),
         (["--query-field-names", "uuid,pstate"], {"nvidia_smi.query_field_names": ("uuid", "pstate")}),

@@ -99,13 +99,18 @@ def build_usage_report(
         total,
         gpus,
         tally.occupied,
-        (*_team_notes(tally, scope), *meter_notes(gpus, incomplete - missing)),
+        (*_price_note(scope.prices), *_team_notes(tally, scope), *meter_notes(gpus, incomplete - missing)),
         scope.prices.basis,
         scope.parts,
         _unbilled_lines(tally, scope),
         scope.fingerprint,
         scope.zone,
     )
+
+
+def _price_note(prices: Prices) -> Iterator[str]:
+    if prices.note and prices.any_price:
+        yield prices.note
 
 
 def _team_notes(tally: Tally, scope: ReportScope) -> Iterator[str]:

@@ -100,6 +100,14 @@ class Prices:
         as_written=True,
     )
 
+    note: str = setting(
+        "price.note",
+        text,
+        "",
+        "a sentence about the prices, shown with each report",
+        metavar="TEXT",
+    )
+
     @property
     def any_price(self) -> bool:
         """Whether any price is set."""

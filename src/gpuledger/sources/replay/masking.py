@@ -11,7 +11,14 @@ from typing import Any, Final, get_args, get_type_hints
 from gpuledger.model.devices import Gpu, Instance
 from gpuledger.model.process import GpuProcess, HostFacts, ProcessStart
 from gpuledger.model.quantities import QUANTITIES, Quantity
-from gpuledger.model.snapshot import CollectorRun, Failure, Reading, Snapshot, SourceInfo
+from gpuledger.model.snapshot import (
+    CollectorRun,
+    Failure,
+    Reading,
+    Snapshot,
+    SourceInfo,
+    VgpuInstance,
+)
 from gpuledger.model.workload import FACTS, Allocation, Workload
 from gpuledger.sources.replay.cgroup_masking import mask_cgroup
 from gpuledger.sources.replay.masks import Masks, without_arguments
@@ -30,6 +37,7 @@ _IDENTIFYING_COLUMN: Final = re.compile(r"uuid|guid|serial|host|chassis|name|com
 _MEASUREMENT: Final = re.compile(
     r"\[?(?:N/A|Not (?:Active|Supported|Available|Found)|Active|Enabled|Disabled|Default|None|Yes|No|Success"
     r"|Prohibited|Exclusive_Process|Pending|All On|Completed|In Progress|P\d{1,2}"
+    r"|Insufficient Permissions|Function Not Found|Unknown Error|Requested functionality has been deprecated"
     r"|0x[0-9A-Fa-f]+|[0-9A-Fa-f:.]+|[-+]?\d[\d.,/: ]*(?: ?(?:%|W|MHz|MiB|KiB|GiB|C|us|ms|mJ|KB/s|MB/s))?)\]?"
 )
 
@@ -122,6 +130,7 @@ RULES: Final[dict[type, dict[str, Rule]]] = {
     Failure: {"part": _keep_word, "reason": _keep_word, "detail": _keep_error_detail},
     CollectorRun: {"name": _keep_word, "error": _keep_error_detail},
     Reading: {"supported": _keep, "raw": _mask_columns, "down_reason": _keep_word},
+    VgpuInstance: {"uuid": Masks.uuid, "vm": _name_rule("vm"), "profile": _keep},
     Allocation: {"found_by": _keep_word, "resource": _mask_resource},
     SourceInfo: {
         **dict.fromkeys(("name", "driver_version", "library_version", "cuda_version"), _keep_word),

@@ -47,8 +47,11 @@ def terms_as_json(terms: StatementTerms) -> dict[str, Any]:
         "every": terms.every,
         "zone": terms.zone_name,
         "price_list": terms.fingerprint,
+        # No amount follows from the note of the prices; it is one of the report's notes.
         "settings": {
-            item.key: _written(getattr(terms.prices, name)) for name, item, _ in declared_settings(Prices)
+            item.key: _written(getattr(terms.prices, name))
+            for name, item, _ in declared_settings(Prices)
+            if name != "note"
         },
         "teams": [
             {"team": team.name, **{key: list(patterns) for key, patterns in team.patterns}}

@@ -1,0 +1,120 @@
+"""A day of books for `gpuledger demo`: the real ledger reads the simulator faster than real time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import inf
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import sleep
+
+from gpuledger.app.logs import limit_log, silence_node_log
+from gpuledger.app.node_assembly import NodeParts
+from gpuledger.model.source import Clock
+
+DEMO_SOURCE = "simulator:demo"
+
+# Seconds. Reads that are more than a minute apart would leave time unwatched; the page shows the last hour as
+# means over ten seconds.
+HISTORY = 86_400.0
+_STEP, _RECENT, _FINE_STEP = 59.0, 3600.0, 9.5
+
+_CONFIGURATION = """\
+# Demo prices, and the directory of the simulated ledger, for `gpuledger report --config FILE`.
+source: {source}
+state_dir: {folder}
+price:
+  currency: EUR
+  gpu_hour: 2.40
+  kwh: 0.30
+  note: These are demo prices, invented for the simulation.
+teams:
+  - {{team: research, namespace: ml-research}}
+  - {{team: research, namespace: notebooks}}
+  - {{team: products, namespace: inference}}
+  - {{team: products, namespace: search}}
+"""
+
+
+class HistoryClock:
+    """A clock that begins in the past, stands still until it is advanced, and in the present is the real one.
+
+    `lag` is how far it is behind, in seconds of the source's clock, of which `speed` pass in a second.
+    """
+
+    def __init__(self, clock: Clock, lag: float, speed: float) -> None:
+        self._clock = clock
+        self._speed = speed
+        self._at = clock.elapsed() - lag / speed
+
+    @property
+    def lag(self) -> float:
+        """How far it is behind."""
+        return max(0.0, self._clock.elapsed() - self._at) * self._speed
+
+    def unix(self) -> float:
+        """Wall time in unix seconds."""
+        return self._clock.unix() - self.lag
+
+    def elapsed(self) -> float:
+        """Monotonic seconds."""
+        return min(self._at, self._clock.elapsed())
+
+    def advance(self, seconds: float) -> None:
+        """Pass this much of the source's time, at most up to the present."""
+        self._at += seconds / self._speed
+        if self._at >= self._clock.elapsed():
+            self._at = inf
+
+
+def write_history(
+    parts: NodeParts, clock: HistoryClock, stopped: Callable[[], bool], progress: Callable[[float], None]
+) -> None:
+    """Tick the node until its clock is in the present, or until it is stopped.
+
+    `progress` is called with the part that is done, from 0 to 1.
+    """
+    whole = clock.lag
+    with silence_node_log():
+        parts.node.tick()
+        while clock.lag > 0 and not stopped():
+            clock.advance(_STEP if clock.lag > _RECENT else _FINE_STEP)
+            parts.node.tick()
+            progress(max(0.0, 1 - clock.lag / whole))
+
+
+def continue_history(parts: NodeParts, clock: HistoryClock) -> None:
+    """Bring a node with the books of an earlier demo to the present.
+
+    It simulates the day again: some seconds, in which `serve` would log that the source hangs. Its energy
+    counters are behind those of the earlier demo: the ledger would log two readings of them as faults.
+    """
+    clock.advance(inf)
+    with silence_node_log(), limit_log("gpuledger.ledger", logging.ERROR):
+        parts.node.tick()
+        sleep(1)
+        parts.node.tick()
+
+
+@contextmanager
+def demo_directory(given: str) -> Iterator[Path]:
+    """The directory of the books: the given one, else a temporary one. Raises OSError."""
+    if given:
+        folder = Path(given)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield folder.absolute()
+        return
+    with TemporaryDirectory(prefix="gpuledger-demo-", ignore_cleanup_errors=True) as temporary:
+        yield Path(temporary)
+
+
+def write_demo_configuration(folder: Path, source: str = DEMO_SOURCE) -> Path:
+    """Write the configuration of a demo of this source to its directory, for `report` and `explain`."""
+    # Imported lazily: other commands do not write JSON, which is YAML.
+    from json import dumps
+
+    file = folder / "demo.yaml"
+    file.write_text(_CONFIGURATION.format(source=dumps(source), folder=dumps(str(folder))), encoding="utf-8")
+    return file

@@ -1,0 +1,129 @@
+"""The books of a demo: made faster than real time by the simulator and the real ledger."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builders import FakeClock
+from gpuledger.app import demo
+from gpuledger.app.demo import HistoryClock, demo_directory, write_demo_configuration, write_history
+from gpuledger.app.node_assembly import assemble_node
+from gpuledger.cli.main import main
+from gpuledger.config.load import load_values
+from gpuledger.config.node import ALL_GROUPS, NODE_GROUPS
+
+# Simulated seconds: coarse steps, then fine ones.
+PAST, RECENT = 2000, 100
+NOW = 1_700_000_000.0
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The configuration of a demo, with books up to now."""
+    folder = tmp_path_factory.mktemp("books")
+    file = write_demo_configuration(folder)
+    clock = HistoryClock(FakeClock(NOW), PAST, 1.0)
+    made = assemble_node(load_values(NODE_GROUPS.values(), {}, {}, file, ALL_GROUPS), clock)
+    done: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(demo, "_RECENT", RECENT)
+        write_history(made.parts, clock, lambda: False, done.append)
+    assert len(done) < PAST / 50 + RECENT / 9
+    made.parts.stop()
+    assert done == sorted(done)
+    assert done[-1] == 1
+    assert clock.lag == 0
+    return file
+
+
+@pytest.fixture(autouse=True)
+def _no_other_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GPULEDGER_STATE_DIR", raising=False)
+
+
+def reported(books: Path, capsys: pytest.CaptureFixture[str], *words: str) -> Any:
+    assert main(["report", "--config", str(books), "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_books_balance(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["books", "check", "--state-dir", str(books.parent)]) == 0
+    capsys.readouterr()
+
+
+def test_every_second_is_watched_and_has_a_price(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = reported(books, capsys)
+    total = found["total"]
+    assert total["gpu_microseconds"] == sum(
+        row["gpu_microseconds"] for row in (*found["rows"], *found["own"])
+    )
+    assert total["gpu_microseconds"] == 5 * PAST * 1_000_000
+    assert total["unpriced_microseconds"] == 0
+    assert total["cost"] > 0
+    assert found["settings"]["price.currency"] == "EUR"
+
+
+def test_prices_are_labelled_as_demo_prices(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert any("demo prices" in note for note in reported(books, capsys)["notes"])
+    assert main(["report", "--config", str(books)]) == 0
+    assert "demo prices" in capsys.readouterr().out
+    assert main(["explain", "--config", str(books), "chat-0"]) == 0
+    assert "demo prices" in capsys.readouterr().out
+
+
+def test_teams_have_their_rows(books: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    teams = {row["team"] for row in reported(books, capsys, "--by", "team")["rows"]}
+    assert {"research", "products"} <= teams
+
+
+def test_history_ends_when_it_is_stopped(tmp_path: Path) -> None:
+    clock = HistoryClock(FakeClock(NOW), PAST, 1.0)
+    made = assemble_node({"source": "simulator:demo", "state_dir": str(tmp_path)}, clock)
+    write_history(made.parts, clock, lambda: True, pytest.fail)
+    made.parts.stop()
+    assert clock.lag == PAST
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 20.0])
+def test_the_clock_comes_from_the_past_to_the_present(speed: float) -> None:
+    real = FakeClock(NOW)
+    clock = HistoryClock(real, 100.0, speed)
+    assert clock.unix() == real.unix() - 100
+    assert clock.elapsed() == real.elapsed() - 100 / speed
+    clock.advance(60)
+    assert clock.unix() == real.unix() - 40
+    real.advance(1 / speed)
+    assert clock.elapsed() == real.elapsed() - 41 / speed
+    assert clock.lag == pytest.approx(41)
+    clock.advance(60)
+    for _ in range(2):
+        assert (clock.unix(), clock.elapsed(), clock.lag) == (real.unix(), real.elapsed(), 0)
+        real.advance(10)
+
+
+def test_a_temporary_directory_is_private_and_removed() -> None:
+    with demo_directory("") as folder:
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        write_demo_configuration(folder)
+    assert not folder.exists()
+
+
+def test_a_given_directory_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with demo_directory("some/books") as folder:
+        assert folder.is_absolute()
+    assert folder == tmp_path / "some" / "books"
+    assert folder.exists()
+
+
+def test_the_configuration_names_directory_and_source_in_any_form(tmp_path: Path) -> None:
+    folder = tmp_path / "a: b #'\"c"
+    folder.mkdir()
+    source = "simulator:of mine: #2.yaml"
+    values = load_values(ALL_GROUPS, {}, {}, write_demo_configuration(folder, source))
+    assert (values["state_dir"], values["source"]) == (str(folder), source)

@@ -1,0 +1,111 @@
+"""The words before the flags: no command, help, version."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from gpuledger.cli import main as entry
+from gpuledger.cli import serve
+from gpuledger.cli.main import COMMANDS, main
+from gpuledger.model.errors import UsageError
+
+
+class Terminal(io.StringIO):
+    """A stream of a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The arguments of each start of `serve`, which does not run."""
+    calls: list[list[str]] = []
+    monkeypatch.setattr(serve, "run", lambda words: calls.append(list(words)) or 0)
+    monkeypatch.setattr(entry, "configure_malloc", lambda: None)
+    return calls
+
+
+def in_terminal(monkeypatch: pytest.MonkeyPatch, stdin: io.StringIO, stdout: io.StringIO, pid: int) -> None:
+    monkeypatch.setattr(sys, "stdin", stdin)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr("os.getpid", lambda: pid)
+
+
+def test_without_a_command_a_person_gets_one_screen(
+    monkeypatch: pytest.MonkeyPatch, served: list[list[str]]
+) -> None:
+    shown = Terminal()
+    in_terminal(monkeypatch, Terminal(), shown, 4711)
+    assert main([]) == 0
+    lines = shown.getvalue().splitlines()
+    # The prompt follows.
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+    assert all(any(line.startswith(f"  {name} ") for line in lines) for name in COMMANDS)
+    assert not served
+
+
+@pytest.mark.parametrize(
+    ("stdin", "stdout", "pid"),
+    [
+        pytest.param(io.StringIO(), Terminal(), 4711, id="a script"),
+        pytest.param(Terminal(), io.StringIO(), 4711, id="a pipe"),
+        pytest.param(None, Terminal(), 4711, id="a closed stdin"),
+        pytest.param(Terminal(), Terminal(), 1, id="a container with a terminal"),
+    ],
+)
+def test_without_a_command_a_program_serves(
+    stdin: io.StringIO,
+    stdout: io.StringIO,
+    pid: int,
+    monkeypatch: pytest.MonkeyPatch,
+    served: list[list[str]],
+) -> None:
+    in_terminal(monkeypatch, stdin, stdout, pid)
+    assert main([]) == 0
+    assert served == [[]]
+
+
+def test_flags_without_a_command_are_those_of_serve(
+    monkeypatch: pytest.MonkeyPatch, served: list[list[str]]
+) -> None:
+    in_terminal(monkeypatch, Terminal(), Terminal(), 4711)
+    assert main(["--interval", "5s"]) == 0
+    assert served == [["--interval", "5s"]]
+
+
+@pytest.mark.parametrize("words", [["help", "report"], ["--help", "report"], ["-h", "report"]])
+def test_help_of_a_command_is_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--help"]) == 0
+    expected = capsys.readouterr().out
+    assert main(words) == 0
+    assert capsys.readouterr().out == expected
+
+
+def test_help_of_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "repotr"]) == 2
+    assert capsys.readouterr().err == "gpuledger: unknown command 'repotr'; did you mean 'report'?\n"
+
+
+@pytest.mark.parametrize("words", [["-V"], ["--version"], ["-version"], ["version"]])
+def test_the_version_has_the_usual_flags(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 0
+    assert capsys.readouterr().out.startswith("gpuledger ")
+
+
+def test_every_command_has_a_parser() -> None:
+    for name in COMMANDS:
+        assert entry.command_parser(name).prog == f"gpuledger {name}"
+
+
+def test_a_command_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def import_module(name: str) -> None:
+        raise ModuleNotFoundError(name="re2")
+
+    monkeypatch.setattr(entry, "import_module", import_module)
+    with pytest.raises(UsageError, match=r"pip install 'gpuledger\[cluster\]'"):
+        entry.command_parser("agent")

@@ -16,10 +16,11 @@ from gpuledger import __version__
 ROOT = Path(__file__).parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LOCKS = {
-    # Includes the agent's packages, because the image runs all commands.
+    # With the packages that single commands need: image and executables run all commands.
     "requirements.lock": [
         *PYPROJECT["project"]["dependencies"],
         *PYPROJECT["project"]["optional-dependencies"]["cluster"],
+        *PYPROJECT["project"]["optional-dependencies"]["migrate"],
     ],
     "requirements-build.lock": PYPROJECT["build-system"]["requires"],
 }

@@ -10,7 +10,7 @@ from integration.test_alert_scenarios import *  # noqa: F403
 from integration.test_alert_scenarios import check_busy_fleet
 from release.monitoring import newer  # noqa: F401
 
-pytestmark = pytest.mark.xdist_group("prometheus-alerts")
+pytestmark = pytest.mark.group("prometheus-alerts")
 
 
 def test_a_day_of_a_healthy_busy_fleet_fires_nothing(tmp_path: Path) -> None:

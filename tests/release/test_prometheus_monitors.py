@@ -17,7 +17,7 @@ from integration.test_monitors import MONITORED, monitor, secrets_of
 from monitors import OperatedPrometheus, scrape_configs
 from release.monitoring import newer  # noqa: F401
 
-pytestmark = pytest.mark.xdist_group("prometheus-monitors")
+pytestmark = pytest.mark.group("prometheus-monitors")
 
 
 @pytest.mark.parametrize("values", MONITORED.values(), ids=MONITORED)

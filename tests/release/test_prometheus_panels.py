@@ -7,4 +7,4 @@ import pytest
 from integration.test_grafana_panels import *  # noqa: F403
 from release.monitoring import newer  # noqa: F401
 
-pytestmark = pytest.mark.xdist_group("prometheus-panels")
+pytestmark = pytest.mark.group("prometheus-panels")

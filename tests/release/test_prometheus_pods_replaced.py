@@ -7,4 +7,4 @@ import pytest
 from integration.test_pods_replaced import *  # noqa: F403
 from release.monitoring import newer  # noqa: F401
 
-pytestmark = pytest.mark.xdist_group("prometheus-pods-replaced")
+pytestmark = pytest.mark.group("prometheus-pods-replaced")

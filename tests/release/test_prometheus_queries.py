@@ -7,4 +7,4 @@ import pytest
 from integration.test_stack_queries import *  # noqa: F403
 from release.monitoring import newer  # noqa: F401
 
-pytestmark = pytest.mark.xdist_group("prometheus-queries")
+pytestmark = pytest.mark.group("prometheus-queries")

@@ -7,4 +7,4 @@ import pytest
 from integration.test_remote_write_receivers import *  # noqa: F403
 from release.monitoring import newer  # noqa: F401
 
-pytestmark = pytest.mark.xdist_group("prometheus-receivers")
+pytestmark = pytest.mark.group("prometheus-receivers")

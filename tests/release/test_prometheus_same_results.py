@@ -29,7 +29,7 @@ from release.monitoring import newer_programs
 from running import assert_each, get, prometheus, serving, victoria_metrics, wait_for_each
 from stack import EXPORTER, RULES, StackPrometheus, configuration
 
-pytestmark = pytest.mark.xdist_group("same-results")
+pytestmark = pytest.mark.group("same-results")
 
 OTHERS = ("prometheus 3.5", "old victoria", "new victoria")
 # Both evaluate and scrape in this interval.

@@ -96,7 +96,7 @@ def test_serve_exports_metrics_in_little_memory(
 def test_all_unit_tests_pass(name: str, source: Path) -> None:
     environment = development(VERSIONS[name])
     command = environment.command(
-        "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "tests/unit"
+        "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--workers", "2", "tests/unit"
     )
     done = subprocess.run(
         ["nice", *command],

@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-# Without a GPU, `make run` names the simulator: `--source auto` never invents numbers.
+# Without a GPU, `make run` starts `gpuledger demo`: `--source auto` never invents numbers.
 SOURCE ?= $(if $(wildcard /dev/nvidiactl /dev/nvidia0 /dev/dxg),auto,simulator)
 FLAGS  ?=
 BASE   ?= HEAD
@@ -20,36 +20,35 @@ IN_MEMORY := $(if $(TMPDIR),,$(shell findmnt -nbo OPTIONS,AVAIL --target $(SHM) 
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test quick unit integration cluster e2e release-check lint format docs goldens site dashboards chart manifests screenshots bench prove \
-        fuzz mutants build image lock sbom audit clean debian debian-e2e
+.PHONY: help run test quick unit integration hardware cluster e2e release-check lint format docs goldens man site dashboards chart manifests screenshots bench prove \
+        fuzz mutants build image release release-version release-notes checksums wheel executables packages chart-package image-archive push-images lock sbom audit clean debian debian-e2e
 
 help:                    ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | column -t -s: 2>/dev/null \
 	  || grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST)
 
-run: $(VENV)/.run        ## serve this machine's GPUs on port 9400, or a simulated node if it has none
-	@echo "source: $(SOURCE)$(if $(findstring listen-address,$(FLAGS)),,    page: http://localhost:9400/    metrics: http://localhost:9400/metrics)"
-	$(BIN)/gpuledger serve --source $(SOURCE) $(FLAGS)
+run: $(VENV)/.run        ## serve this machine's GPUs on port 9400, or a demo with simulated ones if it has none
+	@$(BIN)/gpuledger $(if $(filter simulator%,$(SOURCE)),demo $(if $(filter simulator,$(SOURCE)),,--source $(SOURCE)),serve --source $(SOURCE)) $(FLAGS)
 
 # Tests start in the order of tests/conftest.py: long ones first, so that short ones fill the cores at the end.
 test: $(VENV)/.dev debian  ## all tests except e2e, with a real Prometheus and the test NVML library
-	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/integration tests/unit
+	$(IN_MEMORY) $(BIN)/python -m pytest --workers $(JOBS) tests/integration tests/unit
 
 # An empty list of tests is no error: the change may be in the docs.
 quick: lint              ## lint, types, and the unit tests of what changed since BASE=HEAD
-	@tests=$$($(BIN)/python dev/changed_tests.py $(BASE)) && [ -z "$$tests" ] || $(BIN)/python -m pytest -q -n $(JOBS) $$tests
+	@tests=$$($(BIN)/python dev/changed_tests.py $(BASE)) && [ -z "$$tests" ] || $(BIN)/python -m pytest -q --workers $(JOBS) $$tests
 
 unit: $(VENV)/.dev       ## the fast tests
-	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/unit
+	$(IN_MEMORY) $(BIN)/python -m pytest --workers $(JOBS) tests/unit
 
 integration: $(VENV)/.dev debian  ## the tests that start real programs
-	$(IN_MEMORY) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder tests/integration
+	$(IN_MEMORY) $(BIN)/python -m pytest --workers $(JOBS) tests/integration
 
 cluster: debian-e2e  ## build Kubernetes for `e2e`, once (some minutes)
 	@$(SUDO) tests/cluster/build.sh >/dev/null
 
 e2e: $(VENV)/.dev debian cluster  ## the tests on real Kubernetes, Slurm, Docker and Podman (needs root)
-	$(SUDO) $(BIN)/python -B -m pytest -n $(shell expr $$(nproc) \* 2) --dist loadgroup -p no:cacheprovider tests/cluster tests/slurm tests/containers
+	$(SUDO) $(BIN)/python -B -m pytest --workers $(shell expr $$(nproc) \* 2) -p no:cacheprovider tests/cluster tests/slurm tests/containers tests/packages
 
 # Some 15 minutes when all roots, builds and environments are in ~/.cache/gpuledger, an hour when not.
 release-check: $(VENV)/.dev debian debian-e2e  ## run what is too long for CI (root), and write date, result and versions into the docs
@@ -70,11 +69,15 @@ docs: $(VENV)/.dev       ## generate docs/metrics.md, the tables of settings and
 	$(BIN)/gpuledger metrics --format markdown > docs/metrics.md
 	$(BIN)/python dev/write_settings.py
 	$(BIN)/python dev/write_xids.py
+	$(BIN)/python dev/write_smi_columns.py
 	PYTHONPATH=src:tests $(BIN)/python tests/api_examples.py src/gpuledger/web/api/examples.json
 	$(BIN)/python dev/draw_architecture.py
 
 goldens: $(VENV)/.dev    ## write the golden files of the tests; review the difference
 	UPDATE_GOLDENS=1 $(BIN)/python -m pytest -q $$(grep -rl --include='*.py' UPDATE_GOLDENS tests/unit)
+
+man: $(VENV)/.run        ## write the man pages: build/man
+	$(BIN)/gpuledger man --output build/man
 
 site: $(VENV)/.dev       ## build the documentation site: build/site/index.html
 	$(BIN)/python -m sphinx -q -W --keep-going -E -a -b html docs build/site
@@ -92,6 +95,7 @@ screenshots: $(VENV)/.dev debian  ## take the screenshots in docs/pictures of a 
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshots.py docs/pictures
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top.png
 	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top-faults.png faulty-node 100x26
+	PYTHONPATH=src:tests $(BIN)/python tests/screenshot_top.py docs/pictures/top-tree.png tree 100x14
 
 bench: $(VENV)/.dev debian  ## run the benchmarks and write their tables into the docs
 	$(BIN)/python benchmarks/node.py --write docs/performance.md
@@ -112,9 +116,14 @@ prove: bench             ## run what takes hours: bench, bills, an hour of churn
 	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
 	$(MAKE) fuzz
 
+# HARDWARE='--gpu 1 --processes 140' passes options.
+HARDWARE ?=
+hardware: $(VENV)/.dev   ## test this machine's NVIDIA GPU with known loads (5 minutes): build/hardware/report.md
+	$(BIN)/python tests/hardware/run.py --out build/hardware $(HARDWARE)
+
 EXAMPLES ?= 5000
 fuzz: $(VENV)/.dev       ## run every law with fresh seeds, the fuzz tests with EXAMPLES=5000 each
-	GPULEDGER_HYPOTHESIS_PROFILE=fresh GPULEDGER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -n $(JOBS) -m hypothesis tests/unit
+	GPULEDGER_HYPOTHESIS_PROFILE=fresh GPULEDGER_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest --workers $(JOBS) -m hypothesis tests/unit
 
 # All mutants take a day or two; MUTANTS='gpuledger.ledger.energy.*' selects some.
 MUTANTS ?=
@@ -124,33 +133,84 @@ mutants: $(VENV)/.dev    ## mutation testing of ledger, dialects and workloads
 
 # `OUT` is the directory of the executable and of the link under its old name.
 OUT ?= .
-build: $(VENV)/.dev      ## build one executable file, ./gpuledger, for machines with this Python version
-	@wheels=$$(mktemp -d) && trap 'rm -r "$$wheels"' EXIT && \
-	$(BIN)/python -m pip download -q --disable-pip-version-check -r requirements.lock --require-hashes --no-deps --only-binary :all: -d "$$wheels" && \
-	$(BIN)/python -m pex -r requirements.lock --pre-resolved-dists "$$wheels" --sources-directory src --entry-point gpuledger.cli.main:main \
-	  --venv --sh-boot --interpreter-constraint "CPython==$$($(BIN)/python -c 'import sys; print("%d.%d.*" % sys.version_info[:2])')" \
-	  --output-file $(OUT)/gpuledger
+build: $(BIN)/python     ## build one executable file, ./gpuledger, that needs no Python (some minutes)
+	deploy/packages/freeze.sh $(BIN)/python build/frozen onefile
+	cp build/frozen/gpuledger-onefile $(OUT)/gpuledger
 	ln -sf gpuledger $(OUT)/my-gpu-exporter
 
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/gpuledger/__init__.py)
 IMAGE  ?= gpuledger
 image:                   ## build both images with docker (or DOCKER=podman)
-	$(or $(DOCKER),docker) build --build-arg REVISION=$$(git rev-parse HEAD) -t $(IMAGE):$(VERSION) .
-	$(or $(DOCKER),docker) build --build-arg REVISION=$$(git rev-parse HEAD) -t $(IMAGE):$(VERSION)-smi --target smi .
+	$(or $(DOCKER),docker) build --build-arg REVISION=$$(git rev-parse HEAD) --build-arg VERSION=$(VERSION) -t $(IMAGE):$(VERSION) .
+	$(or $(DOCKER),docker) build --build-arg REVISION=$$(git rev-parse HEAD) --build-arg VERSION=$(VERSION) -t $(IMAGE):$(VERSION)-smi --target smi .
+
+# What a release consists of lies in dist. docs/releasing.md is the procedure.
+DIST         := dist
+ARCHITECTURE := $(shell uname -m | sed 's/x86_64/amd64/; s/aarch64/arm64/')
+MAINTAINER   ?= gpuledger developers <maintainers@localhost>
+FREEZE       ?= deploy/packages/freeze_for_old_glibc.sh
+release: wheel executables packages chart-package image-archive sbom checksums  ## make all artifacts of a release in dist (root, docker, skopeo)
+
+release-version:         ## check that TAG is the version of program, chart and image, and has a part in CHANGELOG.md
+	@[ "$(TAG)" = "v$(VERSION)" ] || { echo "the tag is $(TAG), src/gpuledger/__init__.py says $(VERSION)"; exit 1; }
+	@grep -q '^## $(VERSION)' CHANGELOG.md || { echo "CHANGELOG.md has no part '## $(VERSION)'"; exit 1; }
+
+release-notes:           ## print the part of this version in CHANGELOG.md
+	@awk '/^## /{shown = ($$2 == "$(VERSION)")} shown' CHANGELOG.md
+
+checksums:               ## dist: SHA256SUMS of all artifacts
+	cd $(DIST) && rm -f SHA256SUMS && sha256sum $$(find . -type f -printf '%P\n' | sort) > SHA256SUMS
+
+wheel: $(VENV)/.dev      ## dist: wheel and source archive, for pip, pipx and uv
+	rm -f $(DIST)/gpuledger-*.whl $(DIST)/gpuledger-*.tar.gz
+	$(BIN)/python -m build --outdir $(DIST) >/dev/null
+
+# FREEZE='deploy/packages/freeze.sh python3' makes them for machines with this machine's glibc, in a minute.
+executables:             ## dist: executables for x86-64 or arm64 that need no Python, as a folder and as one file
+	$(FREEZE) build/frozen
+	mkdir -p $(DIST)
+	tar -C build/frozen --owner 0 --group 0 -cJf $(DIST)/gpuledger-$(VERSION)-linux-$(ARCHITECTURE).tar.xz gpuledger
+	cp build/frozen/gpuledger-onefile $(DIST)/gpuledger-$(VERSION)-linux-$(ARCHITECTURE)
+
+packages: $(VENV)/.dev   ## dist: .deb and .rpm of build/frozen, which `make executables` makes
+	deploy/packages/make_packages.sh build/frozen $(DIST) $(BIN)/nfpm $(VERSION) $(ARCHITECTURE) '$(MAINTAINER)'
+
+chart-package: $(VENV)/.dev chart     ## dist: the chart, packed by Helm
+	mkdir -p $(DIST)
+	$(BIN)/python -c 'import sys; from helm_python import package; package("deploy/helm/gpuledger", destination=sys.argv[1])' $(DIST)
+
+image-archive: image     ## dist: both images as OCI archives, for `podman load` and `skopeo copy`
+	mkdir -p $(DIST)
+	for tag in $(VERSION) $(VERSION)-smi; do \
+	  skopeo copy -q docker-daemon:$(IMAGE):$$tag oci-archive:$(DIST)/gpuledger-$$tag-linux-$(ARCHITECTURE).oci.tar:$$tag || exit 1; done
+
+# One tag for all architectures: `docker manifest` joins the images that skopeo has pushed. Both read what `docker login`
+# has stored: a password in a command line can be read in logs and by other users.
+push-images:             ## push the archives in dist to REGISTRY, after `docker login`
+	for tag in $(VERSION) $(VERSION)-smi; do \
+	  images=; \
+	  for file in $(DIST)/gpuledger-$$tag-linux-*.oci.tar; do \
+	    image=$(REGISTRY)/gpuledger:$$tag-$$(basename $$file .oci.tar | sed 's/.*-linux-//'); \
+	    skopeo copy -q oci-archive:$$file:$$tag docker://$$image || exit 1; \
+	    images="$$images $$image"; \
+	  done; \
+	  docker manifest create $(REGISTRY)/gpuledger:$$tag $$images && docker manifest push --purge $(REGISTRY)/gpuledger:$$tag || exit 1; done
 
 PIP_COMPILE = $(BIN)/pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links
 lock: $(VENV)/.dev       ## pin the newest dependencies of image and executable, with hashes
 	$(BIN)/pip install -q --disable-pip-version-check pip-tools
-	$(PIP_COMPILE) --upgrade --extra cluster --output-file requirements.lock pyproject.toml
+	$(PIP_COMPILE) --upgrade --extra cluster --extra migrate --output-file requirements.lock pyproject.toml
 	$(PIP_COMPILE) --upgrade --only-build-deps --build-deps-for wheel --output-file requirements-build.lock pyproject.toml
+	echo pyinstaller | $(PIP_COMPILE) --upgrade --allow-unsafe --output-file requirements-release.lock -
 
 # Made from an environment with the locked packages only: the lock file has neither licenses nor dependencies.
-sbom: $(VENV)/.dev       ## software bill of materials of the image (CycloneDX): build/sbom.cdx.json
+sbom: $(VENV)/.dev       ## dist: software bill of materials of image and executables (CycloneDX)
 	$(BIN)/pip install -q --disable-pip-version-check 'cyclonedx-bom>=7.5'
+	mkdir -p $(DIST)
 	$(BIN)/python -m venv --clear --without-pip build/sbom
 	$(BIN)/pip --python build/sbom/bin/python install -q --disable-pip-version-check --require-hashes --no-deps --only-binary :all: -r requirements.lock
 	sed 's/^dynamic = .*/version = "$(VERSION)"/' pyproject.toml > build/sbom/pyproject.toml
-	$(BIN)/cyclonedx-py environment --pyproject build/sbom/pyproject.toml --output-reproducible --output-file build/sbom.cdx.json build/sbom/bin/python
+	$(BIN)/cyclonedx-py environment --pyproject build/sbom/pyproject.toml --output-reproducible --output-file $(DIST)/gpuledger-$(VERSION).cdx.json build/sbom/bin/python
 
 # Strict: a package that the database does not know is an error. Needs the internet, so no test runs it.
 audit: $(VENV)/.dev      ## check the locked packages for known vulnerabilities (pypi.org)
@@ -162,7 +222,7 @@ clean:                   ## remove what the other targets made
 	rm -rf $(VENV) build dist gpuledger my-gpu-exporter tests/nvml/build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis mutants
 
 # Debian packages that the tests need. They are installed when missing: no test is skipped for want of one.
-DEBIAN := gcc libc6-dev openssl prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
+DEBIAN := gcc libc6-dev openssl zsh fish mandoc prometheus prometheus-alertmanager prometheus-node-exporter victoria-metrics openssh-server \
           openssh-client docker-compose systemd chromium-headless-shell tmux valgrind
 
 debian:
@@ -174,7 +234,7 @@ debian:
 E2E := /usr/lib/go-1.19/bin/go:golang-1.19-go rsync:rsync dpkg-source:dpkg-dev openssl:openssl \
        etcd:etcd-server containerd:containerd runc:runc kubectl:kubernetes-client \
        slurmctld:slurmctld slurmd:slurmd slurmdbd:slurmdbd sbatch:slurm-client munged:munge mariadbd:mariadb-server-core \
-       dockerd:docker.io podman:podman newuidmap:uidmap mmdebstrap:mmdebstrap
+       dockerd:docker.io podman:podman newuidmap:uidmap mmdebstrap:mmdebstrap ip:iproute2 curl:curl
 
 debian-e2e:
 	@missing=$$(for p in $(E2E); do PATH="$$PATH:/usr/sbin" command -v $${p%%:*} >/dev/null || echo $${p##*:}; done); \

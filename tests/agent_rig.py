@@ -17,7 +17,7 @@ from string import ascii_letters
 import httpx
 import yaml
 
-from running import Program
+from running import PATIENCE, Program
 from scripted_target import Answer, Target
 from write_helpers import Action, Post, ScriptedReceiver, until
 from write_request import series_of, unpacked
@@ -125,7 +125,9 @@ class Agents:
         """Return the sum of a metric's series with these labels. Uses one keep-alive connection."""
         if self._client is None:
             port = self.program.wait_line(r"listening on \S+ port (\d+)")[1]
-            self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20)
+            self._client = httpx.Client(
+                base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE
+            )
         lines = self._client.get("/metrics").text.splitlines()
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
         found = [
@@ -194,6 +196,6 @@ def fill_disk(file: Path) -> None:
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait for a blocking condition, such as one that is queried over HTTP."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while not await asyncio.to_thread(condition):
             await asyncio.sleep(0.05)

@@ -151,6 +151,8 @@ def open_tab(browser: Browser, origin: str, **options: Any) -> Iterator[BrowserT
     """A new tab. Console errors, policy violations and requests to other origins fail the test."""
     context = browser.new_context(**{**DESKTOP, **options})
     context.set_default_timeout(PATIENCE)
+    # Tests count requests. By default, the browser remembers 250.
+    context.add_init_script("performance.setResourceTimingBufferSize(100_000)")
     tab = BrowserTab(context.new_page(), origin)
     tab._listen()
     try:

@@ -13,6 +13,8 @@ from threading import enumerate as threads
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ("workers",)
+
 # The same examples in every run, so that a result depends on the tree alone: more of them would prove nothing
 # new the next time. `make fuzz` draws fresh ones.
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
@@ -30,7 +32,7 @@ for size in ("COLUMNS", "LINES"):
 UNIT = Path(__file__).parent / "unit"
 # The groups that take longest. They start first: a worker that began one late would still run when the others
 # have finished.
-LONGEST = ("three-days", "page", "page-live", "archive", "monitors", "fleet", "grafana", "stack-queries")
+LONGEST = ("three-days", "page", "page-live", "monitors", "fleet", "grafana", "stack-queries")
 # Unit tests that would keep one worker busy for long: they are distributed one by one, after all groups.
 SPREAD = ("node/test_faults_driver.py", "node/test_faults_machine.py")
 
@@ -46,13 +48,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-# Before pytest-xdist reads the groups.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Distribute unit tests by file, so that fixtures of a module run once; start with what takes longest.
-
-    Ten thousand groups of one test each would keep pytest-xdist's controller busy for half a minute.
-    """
+    """Distribute unit tests by file, so that fixtures of a module run once; start with what takes longest."""
 
     @cache
     def unit_file(path: Path) -> str:
@@ -63,8 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if file in SPREAD:
             return len(LONGEST) + 1
         if file:
-            item.add_marker(pytest.mark.xdist_group(file.removesuffix(".py").replace("/test_", "/")))
-        group = item.get_closest_marker("xdist_group")
+            item.add_marker(pytest.mark.group(file.removesuffix(".py").replace("/test_", "/")))
+        group = item.get_closest_marker("group")
         return LONGEST.index(group.args[0]) if group and group.args[0] in LONGEST else len(LONGEST)
 
     items.sort(key=place)
@@ -81,7 +78,7 @@ def no_reader_left() -> Iterator[None]:
 
 def ended_name(thread: Thread) -> str:
     """The name of a thread that does not end; nothing if it ends."""
-    thread.join(10.0)
+    thread.join(60.0)
     return thread.name if thread.is_alive() else ""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from running import Program, free_port
+from running import PATIENCE, Program, free_port
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 
@@ -28,7 +28,7 @@ class NodeExporter(Program):
 
     def __init__(self, directory: Path) -> None:
         port = free_port()
-        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20)
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE)
         super().__init__(
             [
                 "prometheus-node-exporter",

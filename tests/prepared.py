@@ -23,6 +23,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 # Variables that have no effect on a process that has already started.
 _TOO_LATE = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
@@ -110,6 +111,12 @@ def run_prepared(
         return subprocess.CompletedProcess(process.args, code, out.read(), err.read())
 
 
+def prepare() -> None:
+    """Start the processes without the test driver now: later forks of this process share them."""
+    for kind in _KINDS:
+        _prepared(kind, False)
+
+
 @cache
 def _prepared(kind: str, with_driver: bool) -> socket.socket:
     """The socket of a prepared process, which ends when the socket is closed."""
@@ -180,10 +187,10 @@ def _run(request: bytes, connection: int, out: int, err: int) -> None:
     except BaseException:  # noqa: BLE001  (like the interpreter)
         sys.excepthook(*sys.exc_info())
     finally:
-        _finish(code)
+        finish(code)
 
 
-def _finish(code: int) -> None:
+def finish(code: int) -> NoReturn:
     """End like the interpreter: wait for threads, call exit handlers, flush."""
     import threading
 

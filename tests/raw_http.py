@@ -19,11 +19,9 @@ from gpuledger.http.connection import ClientConnection
 from gpuledger.http.limits import HttpLimits
 from gpuledger.http.routes import Routes
 from gpuledger.http.server import HttpServer, ProtocolFactory
+from running import PATIENCE
 
 CORPUS = Path(__file__).parent / "corpus" / "http.toml"
-# Seconds. Longer than any response takes; a server that neither responds nor closes fails the test.
-PATIENCE = 30.0
-
 _HEAD = re.compile(rb"HTTP/1\.1 ([0-9]{3})( [\x20-\x7e]*)?\r\n((?:[!-9;-~]+: ?[\x20-\x7e]*\r\n)*)\r\n")
 _LENGTH = re.compile(rb"^content-length: ([0-9]+)\r$", re.IGNORECASE | re.MULTILINE)
 

@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import Locator, expect
 
 from browser import DESKTOP, PHONE, BrowserTab, chromium, open_tab
-from running import Server, serving, wait_until
+from running import MODULE, Program, serving, wait_until
 
 HOURS = 3
 # Seconds of the faulty node: short enough for its Xids to be recent.
@@ -63,21 +63,24 @@ def _timeline(tab: BrowserTab, file: Path) -> None:
 
 
 Pictures = dict[str, tuple[dict[str, Any], Callable[[BrowserTab, Path], None]]]
-PICTURES: Pictures = {
+# What `make run` shows first.
+DEMO_PICTURES: Pictures = {
     "page-light": ({**DESKTOP, "color_scheme": "light"}, _above),
     "page-dark": ({**DESKTOP, "color_scheme": "dark"}, _above),
     "page-phone": ({**PHONE, "device_scale_factor": 1.5}, _above),
+}
+PICTURES: Pictures = {
     "page-held": (DESKTOP, _held),
     "page-sessions": (DESKTOP, _timeline),
 }
 FAULTY_PICTURES: Pictures = {"page-faults": ({**DESKTOP, "color_scheme": "light"}, _above)}
 
 
-def write_screenshots(server: Server, folder: Path, pictures: Pictures) -> None:
+def write_screenshots(url: str, folder: Path, pictures: Pictures) -> None:
     """Write screenshots of this node to the folder."""
     with chromium() as browser:
         for name, (options, picture) in pictures.items():
-            with open_tab(browser, server.url, reduced_motion="reduce", **options) as tab:
+            with open_tab(browser, url, **options) as tab:
                 tab.open()
                 expect(tab.section("energy").locator("tbody tr").first).to_be_attached()
                 expect(tab.section("sessions").locator(".known")).to_contain_text("sessions")
@@ -105,7 +108,18 @@ def _write(
             return until(snapshot, snapshot["unix"] - began)
 
         wait_until(grown, f"a simulated node {flags[0]}", HOURS * 200)
-        write_screenshots(server, folder, pictures)
+        write_screenshots(server.url, folder, pictures)
+
+
+def write_demo_screenshots(folder: Path) -> None:
+    """Write the screenshots of `gpuledger demo` to the folder."""
+    listen = ("--listen-address", "127.0.0.1:0")
+    program = Program((*MODULE, "demo", *listen), NODE | {"GPULEDGER_STATE_DIR": ""})
+    try:
+        url = program.wait_line(r"page: (http://[\d.:]+)/")[1]
+        write_screenshots(url, folder, DEMO_PICTURES)
+    finally:
+        program.stop()
 
 
 def _is_throttled(snapshot: Any) -> bool:
@@ -126,6 +140,7 @@ def main() -> None:
         lambda snapshot, seconds: seconds > FAULTY_FOR and _is_throttled(snapshot),
         FAULTY_PICTURES,
     )
+    write_demo_screenshots(folder)
     _write(folder, ("simulator", *PACE), lambda _, seconds: seconds > HOURS * 3600, PICTURES)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from running import wait_until
+from running import PATIENCE, wait_until
 
 
 class Terminal:
@@ -32,7 +32,7 @@ class Terminal:
             capture_output=True,
             text=True,
             check=True,
-            timeout=30,
+            timeout=PATIENCE,
             env={**os.environ, "LC_ALL": "C.UTF-8"},
         )
         return done.stdout

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cluster.cgroups import CgroupSubtree
 from cluster.daemon import Daemon
-from running import wait_until
+from running import PATIENCE, wait_until
 
 _CONTAINERD = """\
 version = 2
@@ -116,7 +116,7 @@ class ContainerEngine(ABC):
     def is_answering(self) -> bool:
         """Whether the engine answers at its socket."""
         with socket.socket(socket.AF_UNIX) as connected:
-            connected.settimeout(20)
+            connected.settimeout(PATIENCE)
             try:
                 connected.connect(str(self.socket))
                 connected.sendall(b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n")

@@ -19,7 +19,7 @@ from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
 from running import free_port, get, wait_until
 
 # Each engine is started once for all tests.
-pytestmark = pytest.mark.xdist_group("containers")
+pytestmark = pytest.mark.group("containers")
 
 GPU = "GPU-5ca1ab1e-0000-4000-8000-00000000c0de"
 # The exporter reads names of containers at this interval, in seconds.

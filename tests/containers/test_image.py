@@ -17,7 +17,7 @@ from gpuledger import __version__
 from running import wait_until
 
 # Each engine is started once for all tests.
-pytestmark = pytest.mark.xdist_group("containers")
+pytestmark = pytest.mark.group("containers")
 
 MB = 1_000_000
 # The strictest settings under which people run images.

@@ -18,10 +18,10 @@ from alert_page import STEP, Series, exposition, rules_of, specs
 from alert_scenarios import SCENARIOS, Scenario
 from busy_fleet import fleet_series
 from dashboards import AGENTS, substituted
-from running import assert_each, get, victoria_metrics
+from running import PATIENCE, assert_each, get, victoria_metrics
 from stack import RULES, copy_rules
 
-pytestmark = pytest.mark.xdist_group("alert-scenarios")
+pytestmark = pytest.mark.group("alert-scenarios")
 
 # Without a quiet minute.
 ALWAYS = {"simulated", "account-lost", "maintenance"}
@@ -233,7 +233,7 @@ def test_every_query_of_the_dashboard_of_agents_returns_data(evaluated: tuple[st
 
 def replay(url: str, folder: Path, pages: str, begins: int, ends: int) -> None:
     """Import samples and evaluate all rules: records first, then what reads them."""
-    httpx.post(f"{url}/api/v1/import/prometheus", content=pages, timeout=60).raise_for_status()
+    httpx.post(f"{url}/api/v1/import/prometheus", content=pages, timeout=PATIENCE).raise_for_status()
     get(f"{url}/internal/force_flush")
     within = [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at)) for at in (begins, ends)]
     files = {Path(file).stem: file for file in copy_rules(folder, "1m")}

@@ -291,7 +291,7 @@ def test_a_signal_stops_collect_with_exit_code_zero_and_removes_the_file(
     with collecting("--source", "simulator", "--every", "1h", "--textfile-dir", str(directory)) as run:
         wait_until((directory / NAME).exists, "the first page")
         run.process.send_signal(number)
-        assert run.process.wait(20) == 0
+        assert run.process.wait(PATIENCE) == 0
     assert names(directory) == set()
 
 

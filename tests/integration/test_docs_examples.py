@@ -88,7 +88,7 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             yield server_under_test
 
 
-@pytest.mark.xdist_group("docs_prometheus")
+@pytest.mark.group("docs_prometheus")
 @pytest.mark.parametrize("name", sorted({*pages_with("```promql")} - TESTED_ELSEWHERE))
 def test_queries_return_results_on_the_simulated_node(name: str, scraping: Prometheus) -> None:
     def has_result(query: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from running import Prometheus, Server, prometheus, serving_prepared, wait_until
 
 # One worker, with one node and one Prometheus for all tests.
-pytestmark = pytest.mark.xdist_group("energy")
+pytestmark = pytest.mark.group("energy")
 
 # The simulator runs at four times the speed, so rate() returns four times the watts.
 SPEED = 4
@@ -65,9 +65,9 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
         prometheus(CONFIG.format(target=f"127.0.0.1:{server.port}")) as real,
     ):
         ended = "my_gpu_process_energy_joules{pod='late'} > 0 and on (pod) my_gpu_process_active == 0"
-        wait_until(lambda: real.query(ended), "the energy of the ended short process", patience=90)
+        wait_until(lambda: real.query(ended), "the energy of the ended short process")
         full = "count_over_time(my_gpu_process_energy_joules{pod='training-job-123'}[5m]) > 20"
-        wait_until(lambda: real.query(full), "a window of rate() after the held zeros", patience=90)
+        wait_until(lambda: real.query(full), "a window of rate() after the held zeros")
         yield server, real
 
 

@@ -26,10 +26,10 @@ from dashboards import (
     panel_queries,
     substituted,
 )
-from running import assert_each, prometheus, serving_prepared, wait_for_each
+from running import PATIENCE, assert_each, prometheus, serving_prepared, wait_for_each
 from stack import copy_rules
 
-pytestmark = pytest.mark.xdist_group("grafana")
+pytestmark = pytest.mark.group("grafana")
 
 IDLE = """
 gpus:
@@ -138,7 +138,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         for ready in ("count(up == 1) == 6", "gpuledger_device_xid_errors_total", "gpuledger_map_success"):
             real.wait_query(ready)
         real.wait_query("min(count_over_time(gpuledger_ticks_total[5m])) > 15")
-        client = running.enter_context(httpx.Client(base_url=real.url, trust_env=False, timeout=30))
+        client = running.enter_context(httpx.Client(base_url=real.url, trust_env=False, timeout=PATIENCE))
         yield Fleet(client, addresses)
 
 

@@ -37,7 +37,7 @@ from running import Program, Prometheus, free_port, get, prometheus, wait_for_ea
 from service_discovery import Target, daemonset_pod, endpoint_targets, pod_targets
 from stack import COLLECTORS
 
-pytestmark = pytest.mark.xdist_group("monitors")
+pytestmark = pytest.mark.group("monitors")
 
 
 class Owner(NamedTuple):
@@ -112,7 +112,10 @@ def exporter(values: Mapping[str, Any], env: Mapping[str, str] | None = None) ->
         put_files(dict(values), Path(folder))
         settings = Path(folder, "gpuledger.yaml")
         settings.write_text(settings.read_text().replace("/etc/gpuledger/config", folder))
-        program = Program(local_command(main_container(values)["args"], Path(folder)), env)
+        # Without this, all exporters of the machine would share its ledger.
+        kept = str(values.get("state", {}).get("dir", folder))
+        command = local_command(main_container(values)["args"], Path(folder))
+        program = Program([word.replace("/var/lib/gpuledger", kept) for word in command], env)
         try:
             program.wait_line("listening on")
             yield program

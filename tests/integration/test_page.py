@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, expect
 from browser import PHONE, BrowserTab, open_tab
 from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = pytest.mark.group("page")
 
 PRICES = ("--price.kwh", "0.32", "--price.currency", "EUR")
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from browser import DESKTOP, PHONE, BrowserTab, open_tab
 from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("page-access")
+pytestmark = pytest.mark.group("page-access")
 
 
 @pytest.fixture(scope="module")

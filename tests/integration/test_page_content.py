@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect
 from browser import BrowserTab, open_tab
 from running import Server, get, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("page")
+pytestmark = pytest.mark.group("page")
 
 
 PRICES = ("--price.kwh", "0.32", "--price.currency", "EUR")

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser
 from browser import BrowserTab, open_tab
 from running import serving_prepared
 
-pytestmark = pytest.mark.xdist_group("page-format")
+pytestmark = pytest.mark.group("page-format")
 DASH = "\N{EN DASH}"
 
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Route, expect
 from browser import BrowserTab, open_tab
 from running import Server, free_port, serving_prepared, wait_until
 
-pytestmark = pytest.mark.xdist_group("page-live")
+pytestmark = pytest.mark.group("page-live")
 
 TWO = """
 gpus:

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Route, expect
 from browser import BrowserTab, open_tab
 from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("page-messages")
+pytestmark = pytest.mark.group("page-messages")
 
 NO_SESSIONS: dict[str, Any] = {
     "sessions": [],

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from browser import PHONE, BrowserTab, open_tab
 from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("page-names")
+pytestmark = pytest.mark.group("page-names")
 
 IMAGE = "<img src=x onerror=document.title='owned'>"
 # Pod names (which a real API server would reject) and how the page shows them. The process has the same name,

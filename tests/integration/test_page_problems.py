@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 from browser import PHONE, BrowserTab, open_tab
 from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("page-problems")
+pytestmark = pytest.mark.group("page-problems")
 
 MIG = "{instances: [{gi: 1, profile: 1g.10gb, sm_count: 16, memory: 10GB}]}"
 SCENARIO = f"""

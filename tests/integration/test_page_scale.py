@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Route, expect
 from browser import BrowserTab, open_tab
 from running import Server, serving_prepared
 
-pytestmark = pytest.mark.xdist_group("page-scale")
+pytestmark = pytest.mark.group("page-scale")
 
 COUNT = 5000
 # The maximum number of rows in the document.

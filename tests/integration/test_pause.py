@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from ledger_helpers import assert_books_balance, rows
 from nvml.library import NvmlGpu, NvmlProcess, NvmlState, build
-from running import Program, Server, gpuledger, one_line, serving, wait_until
+from running import PATIENCE, Program, Server, gpuledger, one_line, serving, wait_until
 
 QUICK = ("--source", "nvml", "--interval", "100ms")
 
@@ -137,7 +137,7 @@ def test_a_driver_reloaded_during_a_pause_is_read_again(machine: Machine, server
     machine.state.reload += 1
     machine.state.write()
     machine.run("resume")
-    assert server.get("/health").text.startswith("OK")
+    wait_until(lambda: server.get("/health").text.startswith("OK"), "a tick in time")
     errors = [line for line in server.lines if "level=error" in line]
     assert not [line for line in errors if not re.search("no (first )?reading", line)], (
         "a busy machine may stall a tick"
@@ -157,7 +157,7 @@ def test_a_signal_during_a_pause_exits_cleanly(
 ) -> None:
     machine.run("pause")
     server.process.send_signal(number)
-    assert server.process.wait(20) == 0
+    assert server.process.wait(PATIENCE) == 0
     assert not (machine.folder / "control.sock").exists()
     assert_books_balance(machine.folder / "books" / "gpuledger.db")
 

@@ -30,7 +30,7 @@ from scraped_worlds import (
     short_jobs,
 )
 
-pytestmark = pytest.mark.xdist_group("pods-replaced")
+pytestmark = pytest.mark.group("pods-replaced")
 
 QUERIES = [query for uid in DASHBOARDS for query in panel_queries(uid)]
 # What the range contains: both jobs of ten minutes.

@@ -67,4 +67,4 @@ def test_series_of_a_process_end_with_the_process() -> None:
     ):
         real.wait_query("gpuledger_process_info")
         ended = "count_over_time(gpuledger_process_info[10m]) unless on (uuid, pid) gpuledger_process_info"
-        assert wait_until(lambda: real.query(ended), "a process to come and go", patience=90)
+        assert wait_until(lambda: real.query(ended), "a process to come and go")

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from dashboards import EVERYTHING, FIXED, PanelQuery, each_dashboard, panel_queries, substituted
-from running import assert_each, get, victoria_metrics
+from running import PATIENCE, assert_each, get, victoria_metrics
 from stack import DEPLOY, RULES
 
-pytestmark = pytest.mark.xdist_group("recorded-counters")
+pytestmark = pytest.mark.group("recorded-counters")
 
 STEP, HALF = 15, 2400
 OWNER = 'owner_kind="pod",namespace="ml",pod="t",container="main"'
@@ -69,7 +69,7 @@ def recorded() -> Iterator[tuple[str, int]]:
     """The URL of a VictoriaMetrics with these samples and what vmalert recorded, and their begin."""
     begins = int(time.time() // 3600 - 2) * 3600
     with victoria_metrics("-search.disableCache") as url:
-        answer = httpx.post(f"{url}/api/v1/import/prometheus", content=exposition(begins), timeout=60)
+        answer = httpx.post(f"{url}/api/v1/import/prometheus", content=exposition(begins), timeout=PATIENCE)
         assert answer.status_code < 300, answer.text
         get(f"{url}/internal/force_flush")
         file = DEPLOY / "prometheus/rules/recording.yml"

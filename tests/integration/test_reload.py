@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from ledger_helpers import assert_books_balance
-from running import Server, gpuledger, serving, wait_until
+from running import PATIENCE, Server, gpuledger, serving, wait_until
 
 QUICK = ("--source", "simulator", "--interval", "100ms", "--speed", "20")
 LOOK = "reload: {interval: 50ms}\n"
@@ -57,7 +57,7 @@ def scraped(server: Server, path: str) -> Iterator[list[httpx.Response]]:
     enough = Event()
 
     def scrape() -> None:
-        with httpx.Client(base_url=server.url, trust_env=False, timeout=20) as client:
+        with httpx.Client(base_url=server.url, trust_env=False, timeout=PATIENCE) as client:
             while not enough.is_set():
                 answers.append(client.get(path))
 
@@ -68,7 +68,7 @@ def scraped(server: Server, path: str) -> Iterator[list[httpx.Response]]:
         yield answers
     finally:
         enough.set()
-        thread.join(30)
+        thread.join(PATIENCE)
 
 
 def test_an_updated_config_map_takes_effect_without_a_gap_and_the_ledger_continues(tmp_path: Path) -> None:

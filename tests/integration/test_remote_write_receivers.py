@@ -55,9 +55,12 @@ def scrape(target: int, number: int, moment: int) -> Block:
     return Block(target, payload, len(series), moment, moment)
 
 
-def send(directory: Path, url: str, moments: list[int], config: QueueConfig) -> None:
-    async def test() -> None:
-        async with sending(directory, settings(url, queue_config=config)) as here:
+def send(directory: Path, url: str, moments: list[int], config: QueueConfig, protocol: str = "1.0") -> str:
+    """Send the scrapes and return the protocol that was used in the end."""
+
+    async def test() -> str:
+        one = settings(url, queue_config=config, protocol=protocol)
+        async with sending(directory, one) as here:
             for number, moment in enumerate(moments):
                 for target in range(TARGETS):
                     here.accept(scrape(target, number, moment))
@@ -66,8 +69,9 @@ def send(directory: Path, url: str, moments: list[int], config: QueueConfig) -> 
             state = here.state()[0]
             assert sum(state.dropped.values()) == 0, state.last_error
             assert set(state.requests) == {"2xx"}, state.last_error
+            return state.protocol
 
-    asyncio.run(test())
+    return asyncio.run(test())
 
 
 def recent() -> list[int]:
@@ -75,8 +79,10 @@ def recent() -> list[int]:
     return [first + number * 1000 for number in range(NUMBERS)]
 
 
-@pytest.mark.parametrize("shards", [1, 4])
-def test_prometheus_stores_every_sample_exactly(tmp_path: Path, prometheus: str, shards: int) -> None:
+@pytest.mark.parametrize(("shards", "protocol"), [(1, "1.0"), (4, "auto")])
+def test_prometheus_stores_every_sample_exactly(
+    tmp_path: Path, prometheus: str, shards: int, protocol: str
+) -> None:
     moments = recent()
     if shards > 1:
         # Newer timestamps than the first run, or Prometheus would reject them as out of order.
@@ -85,7 +91,10 @@ def test_prometheus_stores_every_sample_exactly(tmp_path: Path, prometheus: str,
     config = QueueConfig(
         min_shards=shards, max_shards=shards, max_samples_per_send=50, batch_send_deadline=0.05
     )
-    send(tmp_path, prometheus + "/api/v1/write", moments, config)
+    used = send(tmp_path, prometheus + "/api/v1/write", moments, config, protocol)
+    release = get(prometheus + "/api/v1/status/buildinfo").json()["data"]["version"]
+    # Since Prometheus 2.54.
+    assert used == ("2.0" if protocol == "auto" and not release.startswith("2.42") else "1.0")
 
     def samples(name: str) -> dict[str, list[tuple[int, float]]]:
         answer = get(prometheus + "/api/v1/query", params={"query": f"{name}[5m]"}).json()
@@ -116,7 +125,7 @@ def instant(url: str, query: str, moment: int) -> int:
 
 def test_victoriametrics_stores_every_sample_exactly(tmp_path: Path, victoria: str) -> None:
     moments = recent()
-    send(tmp_path, victoria + "/api/v1/write", moments, EAGER)
+    assert send(tmp_path, victoria + "/api/v1/write", moments, EAGER, "auto") == "1.0"
 
     def exported() -> dict[tuple[str, str], dict[int, float]]:
         form = {"match[]": '{job="gpu"}', "reduce_mem_usage": "1"}

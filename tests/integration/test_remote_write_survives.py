@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from integration.write_driver import TARGETS
-from running import Program, free_port
+from running import PATIENCE, Program, free_port
 from write_helpers import Post, ScriptedReceiver, receiving, sending, settings, until
 
 DRIVER = Path(__file__).with_name("write_driver.py")
@@ -99,7 +99,7 @@ def test_a_full_disk_drops_only_the_oldest_samples_and_keeps_the_order() -> None
         ["unshare", "--mount", sys.executable, str(DISK)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ from focus_rules import broken_rules
 from running import Prometheus, Server, free_port, gpuledger, prometheus, serving_prepared, wait_until
 
 # One worker, with one set of nodes and one Prometheus for all tests.
-pytestmark = pytest.mark.xdist_group("fleet")
+pytestmark = pytest.mark.group("fleet")
 
 # The simulators run at four times the speed of Prometheus.
 SPEED = 4
@@ -148,7 +148,7 @@ def wait_gone(real: Prometheus, node: str, name: str, label: str) -> None:
     """Wait until the pod's energy has been exported and its series have ended."""
     series = f"{ENERGY}{{node='{node}', {label}='{name}'}}"
     ended = f"count(max_over_time({series}[10m]) > 0) unless count({series})"
-    wait_until(lambda: real.query(ended), f"the series of {name} on {node} to end", patience=90)
+    wait_until(lambda: real.query(ended), f"the series of {name} on {node} to end")
 
 
 @pytest.mark.parametrize(

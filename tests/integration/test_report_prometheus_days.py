@@ -20,7 +20,7 @@ import pytest
 from running import Prometheus, free_port, gpuledger
 
 # One worker, with one Prometheus for all tests.
-pytestmark = pytest.mark.xdist_group("days")
+pytestmark = pytest.mark.group("days")
 
 DAY, HOUR, SCRAPE = 86_400, 3600, 60
 # Seconds between booking and export.

@@ -42,12 +42,13 @@ from report_helpers import (
     lines_of,
     quarters,
     report_of,
+    reports_of,
     same,
 )
 from unit.sources.simulator.support import UNIX, Node
 
 # One worker simulates the days for all tests.
-pytestmark = pytest.mark.xdist_group("three-days")
+pytestmark = pytest.mark.group("three-days")
 
 DAY = 24 * HOUR
 # The longest interval that the ledger books.
@@ -264,11 +265,11 @@ def test_the_true_energy_is_within_the_bounds_of_each_row(days: Days, by: str) -
 @pytest.mark.parametrize("by", [*KEYS, "label:team"])
 def test_folding_does_not_change_a_report(days: Days, partly: Path, wholly: Path, by: str) -> None:
     middle = (int(UNIX) // HOUR + 12) * HOUR
-    for between in (EVER, (middle, middle + DAY), (middle, middle + HOUR)):
-        before = report_of(days.file, by, between)
-        assert before.lines
-        assert same(before, report_of(partly, by, between))
-        assert same(before, report_of(wholly, by, between))
+    wanted = [(by, between) for between in (EVER, (middle, middle + DAY), (middle, middle + HOUR))]
+    before = reports_of(days.file, wanted)
+    assert all(report.lines for report in before)
+    for other in (partly, wholly):
+        assert all(map(same, before, reports_of(other, wanted)))
 
 
 @pytest.mark.parametrize("by", GROUPINGS)

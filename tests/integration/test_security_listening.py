@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from running import Program, free_port, get, gpuledger, serving, wait_until
+from running import PATIENCE, Program, free_port, get, gpuledger, serving, wait_until
 from sockets import listening, named_sockets
 
 AGENT = "remote_write: [{url: 'http://127.0.0.1:1/write', name: nobody}]\n"
@@ -104,7 +104,7 @@ def test_http_changes_nothing_and_sends_no_cors_headers() -> None:
     with serving("--source", "simulator") as server:
         for path in ("/", "/metrics", "/api/v1/snapshot", "/-/healthy"):
             for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
-                refused = httpx.request(method, server.url + path, trust_env=False, timeout=30)
+                refused = httpx.request(method, server.url + path, trust_env=False, timeout=PATIENCE)
                 assert refused.status_code == 405
             shown = server.get(path, Origin="https://evil.example")
             assert not [name for name in shown.headers if name.startswith("access-control")]

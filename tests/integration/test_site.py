@@ -16,7 +16,7 @@ import pytest
 from documentation import DOCS, ROOT
 
 # One worker builds the site for all of these tests.
-pytestmark = pytest.mark.xdist_group("site")
+pytestmark = pytest.mark.group("site")
 
 FRONT = "index.html"
 # What a browser fetches automatically when it shows a page, by element and attribute.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from running import free_port, gpuledger, serving, wait_until
+from running import PATIENCE, free_port, gpuledger, serving, wait_until
 from smi.captures import check_page
 
 HERE = Path(__file__).parent.parent
@@ -113,7 +113,7 @@ def sshd(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         yield port, tmp_path / "user"
     finally:
         daemon.terminate()
-        daemon.wait(20)
+        daemon.wait(PATIENCE)
 
 
 def test_pids_of_another_machine_read_through_ssh_are_not_resolved_here(

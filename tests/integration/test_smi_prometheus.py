@@ -19,7 +19,7 @@ from running import Prometheus, prometheus, serving, wait_for_each
 from smi.panels import DASHBOARDS, of
 
 # One worker, with one Prometheus per source for all tests.
-pytestmark = pytest.mark.xdist_group("smi-prometheus")
+pytestmark = pytest.mark.group("smi-prometheus")
 
 HERE = Path(__file__).parent.parent
 (CAPTURE,) = (HERE / "fixtures" / "smi" / "panels").glob("*.txt")

@@ -24,7 +24,7 @@ from stack import (
 )
 
 # One worker starts the shared processes.
-pytestmark = pytest.mark.xdist_group("stack-alerts")
+pytestmark = pytest.mark.group("stack-alerts")
 
 SCENARIO = """
 gpus:

@@ -18,7 +18,7 @@ from dashboards import (
 from running import serving_prepared, wait_for_each, wait_until
 from stack import EXPORTER, StackPrometheus, stack_prometheus
 
-pytestmark = pytest.mark.xdist_group("stack-dashboards")
+pytestmark = pytest.mark.group("stack-dashboards")
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackPrometheus]
         ) as prometheus,
     ):
         for ready in ("count(up == 1) == 3", "gpuledger_device_xid_errors_total", "gpuledger_map_success"):
-            wait_until(lambda query=ready: prometheus.query(query), ready, patience=60)
+            wait_until(lambda query=ready: prometheus.query(query), ready)
         yield prometheus
 
 

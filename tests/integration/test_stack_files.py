@@ -19,7 +19,7 @@ from running import PATIENCE, Program, get, gpuledger, serving, wait_until
 from stack import COLLECTORS, COMPOSE, DEPLOY, EXPORTER, SETTINGS, compose
 
 # One worker, which caches what docker-compose prints.
-pytestmark = pytest.mark.xdist_group("stack-files")
+pytestmark = pytest.mark.group("stack-files")
 
 BASE = "docker-compose.yaml"
 OVERRIDES = sorted(file.name for file in COMPOSE.glob("*.yaml") if file.name != BASE)

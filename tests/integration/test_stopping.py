@@ -71,5 +71,5 @@ def test_a_hanging_driver_does_not_prevent_the_exit(tmp_path: Path, env: dict[st
         state.write()
         server.wait_line("does not answer")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE) == 0
     assert assert_books_balance(tmp_path / "books" / "gpuledger.db") > 0

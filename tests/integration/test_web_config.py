@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from certificates import Certificates
-from running import Server, get, gpuledger, prometheus, serving, wait_until
+from running import PATIENCE, Server, get, gpuledger, prometheus, serving, wait_until
 
 CONFIG = """\
 tls_server_config:
@@ -53,7 +53,9 @@ def file(certificates: Certificates) -> Path:
 @contextmanager
 def client(server: Server, certificates: Certificates, name: str = "") -> Iterator[httpx.Client]:
     url = f"https://localhost:{server.port}"
-    with httpx.Client(base_url=url, verify=certificates.client_context(name), trust_env=False) as made:
+    with httpx.Client(
+        base_url=url, verify=certificates.client_context(name), trust_env=False, timeout=PATIENCE
+    ) as made:
         yield made
 
 

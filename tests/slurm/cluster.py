@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cluster.cgroups import CgroupSubtree
 from cluster.daemon import Daemon
-from running import free_port, wait_until
+from running import PATIENCE, free_port, wait_until
 
 HERE = Path(__file__).parent
 
@@ -173,7 +173,7 @@ class SlurmCluster:
         """Run one of Slurm's commands on the controller."""
         env = {**os.environ, **self._env}
         return subprocess.run(
-            command, env=env, cwd=self._folder, capture_output=True, text=True, timeout=60, check=False
+            command, env=env, cwd=self._folder, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
 
     def submit(self, *flags: str, script: str = "sleep 600") -> str:

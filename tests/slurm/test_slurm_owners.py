@@ -15,7 +15,7 @@ from slurm.cluster import SlurmCluster
 from slurm.conftest import SHARED, WHOLE
 
 # One cluster for all tests.
-pytestmark = pytest.mark.xdist_group("slurm")
+pytestmark = pytest.mark.group("slurm")
 
 GPUS = tuple(f"GPU-5ca1ab1e-0000-4000-8000-{number:012x}" for number in range(2))
 # User and job id.

@@ -54,6 +54,7 @@ TOTALS = {
     "Xid errors",
     "ECC errors",
     "PCIe replays",
+    "Remapped memory rows",
     "Energy without owner by GPU",
     "Exporters",
 }

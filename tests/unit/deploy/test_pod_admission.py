@@ -131,6 +131,38 @@ def test_pod_security_restricted_admits_all_pods_that_do_not_read_the_node() -> 
     assert checked == UNPRIVILEGED
 
 
+ROOT_USER = {"exporter: runAsNonRoot", "exporter: runAsUser 0"}
+PTRACE = {"exporter: capability SYS_PTRACE", "exporter: added capabilities"}
+ACCOUNTING = {
+    f"enable-accounting: {problem}"
+    for problem in ("capability SYS_ADMIN", "added capabilities", "runAsNonRoot", "runAsUser 0")
+}
+PRIVILEGED = {
+    f"exporter: {problem}"
+    for problem in ("privileged", "allowPrivilegeEscalation", "capabilities are not dropped")
+}
+USUAL = {"hostPID", "hostPath volumes"} | ROOT_USER | PTRACE
+
+
+@pytest.mark.parametrize(
+    ("exporter", "exceptions"),
+    [
+        ({}, USUAL),
+        ({"mode": "collect"}, USUAL),
+        ({"hostPID": False}, USUAL - {"hostPID"}),
+        ({"capabilities": []}, USUAL - PTRACE),
+        ({"sysAdmin": True}, USUAL | {"exporter: capability SYS_ADMIN"}),
+        ({"accounting": True}, USUAL | ACCOUNTING),
+        ({"gpuAccess": {"mode": "host"}}, USUAL - PTRACE | PRIVILEGED),
+    ],
+)
+def test_exporters_need_exactly_the_documented_exceptions(exporter: Values, exceptions: set[str]) -> None:
+    """docs/security.md lists them."""
+    objects = rendered_objects(gpu_monitor({"exporter": exporter})).values()
+    (spec,) = pod_specs([one for one in objects if one["kind"] == "DaemonSet"])
+    assert {*restricted_problems(spec)} == exceptions
+
+
 def test_the_namespaces_of_the_chart_have_the_level_that_exporters_need() -> None:
     for one in all_objects():
         if one["kind"] == "Namespace":

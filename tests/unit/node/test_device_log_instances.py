@@ -15,7 +15,7 @@ ONE, OTHER = instance(gpu(0), 2, 0), instance(gpu(0), 9, 0)
 
 def logged(*seen: Snapshot | None, caplog: pytest.LogCaptureFixture) -> list[str]:
     log = InstanceLog()
-    with caplog.at_level("INFO"):
+    with caplog.at_level("DEBUG"):
         for one in seen:
             log.update(one)
     return [record.getMessage() for record in caplog.records]
@@ -31,6 +31,11 @@ def test_each_instance_is_logged_with_its_uuid_profile_and_labels(caplog: pytest
         f"MIG instance {one.uuid}: GPU 0, gi 2, ci 0, profile 3g.40gb; "
         'label gpu="0_2_0", or "0_1_0" with mig_label: device'
     ]
+
+
+def test_instances_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
+    logged(snapshot_of(ONE), snapshot_of(OTHER), caplog=caplog)
+    assert {record.levelname for record in caplog.records} == {"DEBUG"}
 
 
 def test_an_unchanged_instance_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,6 +20,7 @@ from gpuledger.model.snapshot import CollectorRun, Snapshot
 from gpuledger.model.source import Clock
 from gpuledger.node.health import status_of
 from gpuledger.node.loop import AdaptiveInterval, Node, NodeChange
+from running import PATIENCE
 from unit.node.support import ScriptedSource, node_of
 
 CARD = gpu(0)
@@ -43,7 +44,7 @@ class PublishedStates(list[NodeState]):
             for state in tuple(self):
                 if wanted(state):
                     return state
-            assert self.came.wait(20), "no matching state was published"
+            assert self.came.wait(PATIENCE), "no matching state was published"
 
 
 def good() -> Snapshot:
@@ -113,7 +114,7 @@ def hanging() -> Iterator[tuple[PublishedStates, Event]]:
     release, states = Event(), PublishedStates()
 
     def hang() -> Snapshot:
-        release.wait(30)
+        release.wait(PATIENCE)
         return GOOD
 
     ticking = node(ScriptedSource(good, hang, good), states, SystemClock(), interval=0.05)
@@ -171,16 +172,16 @@ def test_a_tick_during_a_suspend_is_not_reported_as_a_hung_driver() -> None:
 
     def slow() -> Snapshot:
         reached.set()
-        assert release.wait(30)
+        assert release.wait(PATIENCE)
         return GOOD
 
     ticking = node(ScriptedSource(good, slow, good), states, clock, interval=1.0)
     ticking.start()
-    assert reached.wait(20)
+    assert reached.wait(PATIENCE)
     clock.slept = 8 * 3600.0
     with ticking._published:
         ticking._published.notify_all()
-    assert clock.looked.wait(20)
+    assert clock.looked.wait(PATIENCE)
     release.set()
     states.wait_for(lambda state: state.health.ticks >= 3)
     ticking.stop()
@@ -325,7 +326,7 @@ def test_a_slow_first_reading_is_not_reported_as_a_hung_driver() -> None:
     release, states = Event(), PublishedStates()
 
     def slow() -> Snapshot:
-        release.wait(30)
+        release.wait(PATIENCE)
         return GOOD
 
     ticking = node(ScriptedSource(slow), states, SystemClock(), interval=0.05)

@@ -26,6 +26,7 @@ from gpuledger.node.loop import Node, TickHangs
 from gpuledger.outputs.responses import describe_health
 from nvml.library import NvmlGpu, NvmlProcess
 from nvml.machine import Machine
+from running import PATIENCE
 from unit.node.support import ScriptedSource, node_of
 
 INIT, SHUTDOWN = "nvmlInitWithFlags", "nvmlShutdown"
@@ -375,16 +376,16 @@ def test_a_hanging_read_refuses_the_pause_and_changes_nothing() -> None:
 
     def hang() -> Snapshot:
         hangs.set()
-        release.wait(30)
+        release.wait(PATIENCE)
         return snapshot(reading(CARD))
 
     source = ScriptedSource(hang)
     ticking = running(source, lambda state: came.set())
-    assert hangs.wait(20)
+    assert hangs.wait(PATIENCE)
     with pytest.raises(TickHangs, match="has not returned"):
         ticking.pause(600, timeout=0.01)
     release.set()
-    assert came.wait(20)
+    assert came.wait(PATIENCE)
     assert (source.closed, ticking.tick().health.paused) == (0, False)
     ticking.stop()
 

@@ -94,3 +94,12 @@ def test_health_names_each_problem_of_a_gpu_with_its_remedy():
         "GPU 0 (GPU-0) slows down because it is hot since 2023-11-14T22:13:20Z, for 25% of"
     )
     assert rejected.startswith("rejected values since the start: 3")
+
+
+def test_the_verbose_health_has_the_number_of_gpus_and_the_driver():
+    state = node_state(snapshot(reading(CARD), reading(gpu(1))))
+    state = replace(state, source=replace(state.source, driver_version="550.54.15"))
+    routes = Routes(health_routes(lambda: state))
+    plain = routes.respond(Request("GET", HEALTH)).body
+    verbose = routes.respond(Request("GET", HEALTH, query="verbose")).body
+    assert verbose == plain + b"2 GPUs, driver 550.54.15\n"

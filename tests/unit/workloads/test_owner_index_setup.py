@@ -26,7 +26,7 @@ from gpuledger.workloads.owner_lookup import OwnerLookup
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.slurm.jobs import NO_JOBS
 from gpuledger.workloads.slurm.settings import SlurmSettings
-from running import wait_until
+from running import PATIENCE, wait_until
 from slurm_tree import Machine as SlurmMachine
 from unit.workloads.pod_resources.kubelet_server import kubelet, listed
 
@@ -61,7 +61,7 @@ def started(indexes: OwnerIndexes) -> Iterator[None]:
     """Run the threads of the indexes; each index has been read once."""
     indexes.start()
     try:
-        indexes.wait(10)
+        indexes.wait(PATIENCE)
         yield
     finally:
         indexes.stop()
@@ -83,7 +83,7 @@ def test_the_log_file_index_reports_its_last_success(tmp_path: Path) -> None:
     indexes = opened(tmp_path, kubernetes_enabled="true", kubernetes_pod_logs=str(tmp_path))
     indexes.start()
     try:
-        indexes.wait(10)
+        indexes.wait(PATIENCE)
         logs, *_ = indexes.health()
     finally:
         indexes.stop()
@@ -451,7 +451,7 @@ class Slow(BackgroundIndex):
 
 def test_wait_returns_once_every_index_was_read() -> None:
     slow = Slow()
-    OwnerIndexes([slow]).wait(10)
+    OwnerIndexes([slow]).wait(PATIENCE)
     assert slow.health_queries == 3
 
 

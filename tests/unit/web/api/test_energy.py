@@ -34,6 +34,7 @@ from gpuledger.web.api.responses import ApiError, encode_cursor
 from gpuledger.web.api.schemas import SCHEMAS
 from ledger_helpers import UNIX, Run
 from report_helpers import report_of
+from running import PATIENCE
 
 CARD, QUARTER, HOUR = gpu(0, name="NVIDIA H100"), 900, 3600
 STATE = node_state(snapshot(unix=UNIX))
@@ -386,7 +387,7 @@ def test_cached_reports_are_dropped_without_requests(run: Run) -> None:
         return body.status, handlers.reports.has_reports
 
     async def patiently() -> tuple[int, bool]:
-        return await asyncio.wait_for(within(), 20)
+        return await asyncio.wait_for(within(), PATIENCE)
 
     assert asyncio.run(patiently()) == (200, False)
 

@@ -13,6 +13,7 @@ from builders import FakeClock, gpu, node_state, process, reading, snapshot
 from gpuledger.model.node_state import Health, NodeState
 from gpuledger.model.session import LedgerState, SessionRow
 from gpuledger.web.api.events import EventHub, EventStream
+from running import PATIENCE
 
 T = TypeVar("T")
 RETRY = b"retry: 2000\n\n"
@@ -65,7 +66,7 @@ class EventClient:
 
 def run(scenario: Callable[[EventHub], Awaitable[T]], quiet: float = 60.0) -> T:
     async def within() -> T:
-        return await asyncio.wait_for(scenario(EventHub(FakeClock(), quiet)), 30)
+        return await asyncio.wait_for(scenario(EventHub(FakeClock(), quiet)), PATIENCE)
 
     return asyncio.run(within())
 

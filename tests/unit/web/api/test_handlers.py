@@ -26,6 +26,7 @@ from gpuledger.web.api.openapi import example_responses, openapi_document
 from gpuledger.web.api.parameters import read_query
 from gpuledger.web.api.schemas import SCHEMAS
 from gpuledger.web.routes import api_handler, disabled_api_handler
+from running import PATIENCE
 
 
 def make_api(seen: NodeState | None = None, clock: FakeClock | None = None) -> Api:
@@ -40,7 +41,7 @@ def request(handler: Handler, target: str, **headers: str) -> Response:
 
     async def within() -> Response:
         answer = handler(Request("GET", path, query, given))
-        return answer if isinstance(answer, Response) else await asyncio.wait_for(answer, 20)
+        return answer if isinstance(answer, Response) else await asyncio.wait_for(answer, PATIENCE)
 
     return asyncio.run(within())
 
@@ -214,7 +215,7 @@ def test_requests_during_a_diagnosis_share_it() -> None:
 
     def diagnose() -> list[Finding]:
         runs.append(1)
-        ready.wait(20)
+        ready.wait(PATIENCE)
         return [works("a", "alpha", "fine")]
 
     api = api_handler(make_api(), ApiOptions(diagnose=diagnose))
@@ -233,7 +234,7 @@ def test_a_reload_does_not_reuse_the_diagnosis_of_the_previous_settings() -> Non
     ready = threading.Event()
 
     def before() -> list[Finding]:
-        ready.wait(20)
+        ready.wait(PATIENCE)
         return [works("before", "alpha", "fine")]
 
     api = make_api()
@@ -321,7 +322,7 @@ def test_too_many_pending_requests_get_503() -> None:
     worker = QueryWorker("test", waiting=2)
 
     def compute() -> Response:
-        ready.wait(20)
+        ready.wait(PATIENCE)
         return Response()
 
     async def within() -> list[int]:
@@ -373,7 +374,7 @@ def test_a_response_for_an_ended_loop_is_dropped_and_the_worker_continues() -> N
     worker, ready = QueryWorker("test"), threading.Event()
 
     def compute() -> Response:
-        ready.wait(20)
+        ready.wait(PATIENCE)
         return Response()
 
     async def leave() -> None:

@@ -24,6 +24,7 @@ from gpuledger.workloads.containers.container_reader import (
     read_containers,
 )
 from gpuledger.workloads.containers.settings import ContainerSettings
+from running import PATIENCE
 
 ID = "5eed917563583925ffdbd40a64efb2aaffe58638e57add8becaf460fe74f5b1c"
 ID2 = "5eed9175635866cfcab8400277ad96770ce52c1d75eeac29046753875056eaca"
@@ -54,7 +55,7 @@ def service(path: Path, serve: Serve) -> Iterator[None]:
             yield
         finally:
             listening.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
+            thread.join(PATIENCE)
 
 
 def request(connected: socket.socket) -> bytes:
@@ -102,8 +103,8 @@ def silent(connected: socket.socket) -> None:
     connected.recv(1)
 
 
-def read(path: Path) -> Containers:
-    return read_containers(str(path), "--docker-socket", timeout=0.2)
+def read(path: Path, timeout: float = PATIENCE) -> Containers:
+    return read_containers(str(path), "--docker-socket", timeout=timeout)
 
 
 def test_containers_are_read_with_one_get_without_an_api_version(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_an_invalid_response_is_an_error_of_one_line_with_a_remedy(
     tmp_path: Path, serve: Serve, line: str
 ) -> None:
     with service(tmp_path / "s", serve), pytest.raises(GpuledgerError, match=line) as raised:
-        read(tmp_path / "s")
+        read(tmp_path / "s", 0.2 if serve is silent else PATIENCE)
     assert str(raised.value).startswith(str(tmp_path / "s"))
     assert "\n" not in str(raised.value)
 

@@ -12,6 +12,7 @@ from threading import Event, Thread
 import grpc
 
 from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
+from running import PATIENCE
 
 Answer = Callable[[bytes], bytes]
 
@@ -90,7 +91,7 @@ def raw_server(path: Path, *answers: bytes, hang: bool = False) -> Iterator[None
             for answer in answers:
                 connection.sendall(answer)
             if hang:
-                ended.wait(30)
+                ended.wait(PATIENCE)
             else:
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(65536):
@@ -102,5 +103,5 @@ def raw_server(path: Path, *answers: bytes, hang: bool = False) -> Iterator[None
         yield
     finally:
         ended.set()
-        thread.join(5)
+        thread.join(PATIENCE)
         listening.close()

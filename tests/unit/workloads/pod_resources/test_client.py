@@ -18,6 +18,7 @@ from gpuledger.workloads.pod_resources import kubelet_pb2 as wire
 from gpuledger.workloads.pod_resources.client import PodResourcesClient
 from gpuledger.workloads.pod_resources.device_names import ClaimedDevice, KubeletAllocation
 from gpuledger.workloads.pod_resources.grpc_call import GrpcCallFailed, KubeletUnreachable
+from running import PATIENCE
 from unit.workloads.pod_resources.kubelet_server import Refusal, kubelet, listed, pod, raw_server
 
 
@@ -80,7 +81,7 @@ def test_a_response_of_20_mb_is_accepted(path: Path) -> None:
     body = listed(*(pod(f"p{number}", "x" * 4096) for number in range(5000)))
     assert len(body) > 20_000_000
     with kubelet(path, List=lambda _: body):
-        allocations = PodResourcesClient(str(path), timeout=60).list_allocations()
+        allocations = PodResourcesClient(str(path), timeout=PATIENCE).list_allocations()
     assert (len(allocations), allocations.allocations[-1].pod) == (5000, "p4999")
 
 

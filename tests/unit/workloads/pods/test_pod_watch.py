@@ -35,7 +35,7 @@ from pods_server import (
     silence,
     status,
 )
-from running import wait_until
+from running import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -60,11 +60,11 @@ def running_watch(
 
 
 def knows(watch: PodWatch, *uids: str) -> None:
-    wait_until(lambda: {pod.uid for pod in watch.value} == set(uids), f"the pods {uids}", 15)
+    wait_until(lambda: {pod.uid for pod in watch.value} == set(uids), f"the pods {uids}")
 
 
 def fails(watch: PodWatch, words: str) -> str:
-    wait_until(lambda: words in watch.health.error, f"an error about {words!r}", 15)
+    wait_until(lambda: words in watch.health.error, f"an error about {words!r}")
     return watch.health.error
 
 
@@ -336,7 +336,7 @@ def test_a_server_that_stops_responding_is_an_error(
     server.watches += [hanging]
     # The next watch works and clears the error within a millisecond, so that only the log always shows it.
     with running_watch(server, grace=-0.9):
-        wait_until(lambda: "no response within" in caplog.text, "the error", 15)
+        wait_until(lambda: "no response within" in caplog.text, "the error")
 
 
 def test_a_watch_that_repeatedly_breaks_off_is_logged_once(
@@ -407,14 +407,14 @@ def test_stop_ends_a_hanging_connection(server: ApiServer, where: str, hanging: 
     watch = PodWatch(ApiClient(server.access), "n", clock=FakeClock(), random=NoWait())
     watch.start()
     wait_until(server.watched if where == "watches" else server.listed, "the request")
-    watch.stop(patience=10.0)
+    watch.stop(patience=PATIENCE)
     assert not watch._thread.is_alive()
 
 
 def test_stop_ends_the_wait_for_the_first_list(server: ApiServer) -> None:
     watch = PodWatch(ApiClient(server.access), "n", clock=FakeClock(), random=Random(1), jitter=3600.0)
     watch.start()
-    watch.stop(patience=10.0)
+    watch.stop(patience=PATIENCE)
     assert not watch._thread.is_alive()
     assert server.requests == []
 

@@ -60,6 +60,7 @@ NAVIGATION = {
         "simulator",
         "gpu-health",
         "troubleshooting",
+        "selftest",
         "faq",
     ],
     "Understand": [
@@ -83,6 +84,7 @@ NAVIGATION = {
         "concepts/glossary",
         "architecture",
         "development",
+        "releasing",
     ],
 }
 

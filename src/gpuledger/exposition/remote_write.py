@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 # Prometheus's staleness marker, which ends a series: the NaN with these bits.
 STALE: Final = (0x7FF0000000000002).to_bytes(8, "little")
@@ -25,6 +25,22 @@ _VARINT_64: Final = (1 << 64) - 1
 _SIX_BYTES: Final = range(1 << 35, 1 << 42)
 # Length of a Sample with such a timestamp: tag and double, tag and varint.
 _SAMPLE_BYTES: Final = 16
+# By the words of OpenMetrics' TYPE; all others, such as untyped, are 0.
+METRIC_TYPES: Final = {
+    word: number
+    for number, word in enumerate(
+        ("counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset"), 1
+    )
+}
+
+
+class FamilyMetadata(NamedTuple):
+    """HELP, TYPE and UNIT of a metric family; `kind` is a number of METRIC_TYPES, 0 if unknown."""
+
+    family: str
+    kind: int = 0
+    help: str = ""
+    unit: str = ""
 
 
 def encode_label_fields(labels: Iterable[tuple[str, str]]) -> bytes:
@@ -40,7 +56,7 @@ def encode_label_fields(labels: Iterable[tuple[str, str]]) -> bytes:
             raise ValueError(f"the label {name.decode()!r} is repeated" if name else "a label has no name")
         previous = name
         if value:
-            fields.append(_bytes_field(1, _bytes_field(1, name) + _bytes_field(2, value)))
+            fields.append(encode_bytes_field(1, encode_bytes_field(1, name) + encode_bytes_field(2, value)))
     return b"".join(fields)
 
 
@@ -66,7 +82,15 @@ def encode_timestamp(milliseconds: int) -> bytes:
 def encode_series(labels: bytes, value: bytes, milliseconds: int) -> bytes:
     """Encodes a complete `timeseries` field with eight value bytes and any signed 64-bit timestamp."""
     sample = b"\x09%b\x10%b" % (value, encode_varint(milliseconds & _VARINT_64))
-    return _bytes_field(1, labels + _bytes_field(2, sample))
+    return encode_bytes_field(1, labels + encode_bytes_field(2, sample))
+
+
+def encode_metadata(metadata: FamilyMetadata) -> bytes:
+    """Encodes a complete `metadata` field (3): type (1), metric_family_name (2), help (4), unit (5)."""
+    texts = ((2, metadata.family), (4, metadata.help), (5, metadata.unit))
+    fields = [b"\x08%c" % metadata.kind] if metadata.kind else []
+    fields += [encode_bytes_field(number, text.encode()) for number, text in texts if text]
+    return encode_bytes_field(3, b"".join(fields))
 
 
 def encode_varint(number: int) -> bytes:
@@ -79,5 +103,6 @@ def encode_varint(number: int) -> bytes:
     return bytes(encoded)
 
 
-def _bytes_field(number: int, content: bytes) -> bytes:
+def encode_bytes_field(number: int, content: bytes) -> bytes:
+    """Encodes a length-delimited field with a number below 16."""
     return b"%c%b%b" % (number << 3 | 2, encode_varint(len(content)), content)

@@ -69,7 +69,7 @@ def ours() -> dict[str, Metadata]:
     return {one.family: tuple(one[1:]) for one in store.families()}  # type: ignore[misc]
 
 
-@pytest.mark.xdist_group("agent-metadata")
+@pytest.mark.group("agent-metadata")
 def test_metadata_is_that_of_prometheus(tmp_path: Path) -> None:
     theirs: dict[str, Metadata] = {}
 

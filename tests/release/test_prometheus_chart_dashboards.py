@@ -15,4 +15,4 @@ from cluster.conftest import (  # noqa: F401
 from cluster.test_chart_dashboards import *  # noqa: F403
 from release.monitoring import newer  # noqa: F401
 
-pytestmark = pytest.mark.xdist_group("chart-dashboards")
+pytestmark = pytest.mark.group("chart-dashboards")

@@ -14,7 +14,7 @@ import sys
 from hashlib import sha256
 
 from gpuledger.cli import operator as command
-from gpuledger.kubernetes.object_client import ApiRequest, HttpApiTransport
+from gpuledger.kubernetes.object_client import ApiReply, ApiRequest, HttpApiTransport
 
 _send = HttpApiTransport.send
 
@@ -59,11 +59,11 @@ def _object_digest(response: bytes) -> str:
 KILL_LOG = KillLog()
 
 
-async def _send_and_kill(self: HttpApiTransport, request: ApiRequest) -> tuple[int, bytes]:
-    status, response = await _send(self, request)
-    if request.writes and "/leases" not in request.path and status < 400:
-        KILL_LOG.kill_once(request, response)
-    return status, response
+async def _send_and_kill(self: HttpApiTransport, request: ApiRequest) -> ApiReply:
+    reply = await _send(self, request)
+    if request.writes and "/leases" not in request.path and reply[0] < 400:
+        KILL_LOG.kill_once(request, reply[1])
+    return reply
 
 
 def main() -> int:

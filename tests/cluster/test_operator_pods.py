@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -152,6 +153,13 @@ def other_engine(release: OperatorRelease, config: Path, store: Store, folder: P
         program.stop()
 
 
+def node_status(applied: OperatorRelease) -> dict[str, Any]:
+    """The status of the one node."""
+    found: dict[str, Any]
+    (found,) = (applied.read("WhatapAgent", "whatap") or {})["status"]["nodes"]
+    return found
+
+
 def test_both_engines_deliver_the_same_series_for_the_simple_example(
     applied: OperatorRelease, stores: tuple[Store, Store], tmp_path: Path
 ) -> None:
@@ -160,7 +168,8 @@ def test_both_engines_deliver_the_same_series_for_the_simple_example(
     assert conditions["Available"] == ("True", "Running")
     assert conditions["Progressing"] == ("False", "Complete")
     assert conditions["Degraded"] == ("False", "AsWanted")
-    (node,) = (applied.read("WhatapAgent", "whatap") or {})["status"]["nodes"]
+    wait_until(lambda: "gpus" in node_status(applied), "the exporter to name its GPUs")
+    node = node_status(applied)
     assert (node["ready"], node["gpus"]) == (True, 8)
     assert node["driver"]
     ours, theirs = stores

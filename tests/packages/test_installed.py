@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -72,10 +72,17 @@ def read_unit(root: DebianRoot, *names: str) -> dict[str, str]:
     return found
 
 
+def output_of(command: Sequence[str]) -> str:
+    """What a command writes that may fail."""
+    return subprocess.run(
+        command, cwd="/", capture_output=True, text=True, timeout=PATIENCE, check=False
+    ).stdout
+
+
 def fetch(program: Program, url: str) -> str:
     """The answer to a GET from the network of the program."""
     inside = ["nsenter", "--net", "--target", str(program.process.pid), "curl", "--fail", "--silent", url]
-    return subprocess.run(inside, capture_output=True, text=True, timeout=PATIENCE, check=False).stdout
+    return output_of(inside)
 
 
 def test_the_deb_serves_page_and_report_to_this_machine_alone(
@@ -87,8 +94,8 @@ def test_the_deb_serves_page_and_report_to_this_machine_alone(
         page = "http://127.0.0.1:9400"
         wait_until(lambda: "gpuledger_device_energy" in fetch(program, f"{page}/metrics"), "metrics")
         assert "<title>" in fetch(program, page)
-        report = ("gpuledger", "report", "--state-dir", "/var/lib/gpuledger")
-        wait_until(lambda: "pod/" in root.run(*report), "rows in the report")
+        report = root.command("gpuledger", "report", "--state-dir", "/var/lib/gpuledger")
+        wait_until(lambda: "pod/" in output_of(report), "rows in the report")
     for name in ("bash-completion/completions/gpuledger", "zsh/vendor-completions/_gpuledger"):
         assert (root.path / "usr/share" / name).stat().st_size > 0
     assert (root.path / "usr/share/man/man1/gpuledger.1.gz").stat().st_size > 0

@@ -45,13 +45,14 @@ class NodeObserver:
     """Observes the exporters of one monitor.
 
     It lists their pods and sends one small request to each, only if the numbers of pods have changed or ten
-    minutes have passed.
+    minutes have passed; sooner, with growing pauses, while a ready exporter has not named its GPUs.
     """
 
     api: ObjectClient
     fetch: FetchPage
     _observed: tuple[str, Rollout] | None = field(default=None, init=False)
     _observed_at: float = field(default=-_REFRESH_PAUSE, init=False)
+    _pause: float = field(default=_CHANGE_PAUSE, init=False)
     nodes: tuple[ExporterNode, ...] | None = field(default=None, init=False)
 
     async def observe(self, daemon_set: Json | None) -> tuple[ExporterNode, ...] | None:
@@ -62,8 +63,8 @@ class NodeObserver:
             return None
         state = (uid_of(daemon_set), rollout)
         now = asyncio.get_running_loop().time()
-        pause = _REFRESH_PAUSE if state == self._observed else _CHANGE_PAUSE
-        if now - self._observed_at < pause:
+        is_change = state != self._observed
+        if now - self._observed_at < (_CHANGE_PAUSE if is_change else self._pause):
             return self.nodes
         self._observed, self._observed_at = state, now
         try:
@@ -76,6 +77,9 @@ class NodeObserver:
         newest = {pod.node.name: pod for pod in sorted(pods, key=lambda pod: pod.created)}
         nodes = await self._query_all(tuple(newest.values()))
         self.nodes = tuple(sorted(nodes, key=lambda node: (node.ready and not node.error, node.name)))
+        is_complete = all(node.gpus is not None for node in nodes if node.ready)
+        longer = _CHANGE_PAUSE if is_change else 2 * self._pause
+        self._pause = _REFRESH_PAUSE if is_complete else min(longer, _REFRESH_PAUSE)
         return self.nodes
 
     async def _list_pods(self, daemon_set: Json) -> AsyncIterator[_ExporterPod]:

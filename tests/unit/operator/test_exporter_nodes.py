@@ -209,6 +209,25 @@ def test_a_change_is_observed_after_a_pause(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(work())
 
 
+def test_an_exporter_without_gpus_is_queried_again_before_the_longer_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exporter_nodes, "_CHANGE_PAUSE", 0.0)
+    answers = iter([b"starting\n", HEALTHY.encode()])
+
+    async def fetch(_: str) -> bytes:
+        return next(answers)
+
+    async def work() -> None:
+        observer = NodeObserver(ObjectClient(Pods(pod("a"))), fetch)
+        assert await observer.observe(daemon_set()) == (ExporterNode("a", True, error="starting"),)
+        for _ in range(2):
+            # The second time, the longer pause has begun.
+            assert await observer.observe(daemon_set()) == (ExporterNode("a", True, 8, "550.54.15"),)
+
+    asyncio.run(work())
+
+
 def test_pods_that_could_not_be_listed_are_listed_again_after_the_shorter_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

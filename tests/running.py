@@ -90,9 +90,9 @@ def one_line(done: subprocess.CompletedProcess[str], code: int) -> str:
 
 
 def get(url: str, **options: Any) -> httpx.Response:
-    """Send a GET to a program on this machine. A request that is never answered leaves a wait time for others.
+    """Send a GET to a program on this machine. One that is never answered leaves time to wait for others.
 
-    Does not load CA certificates, because many tests poll, and loading takes ten times as long as the request.
+    Does not load CA certificates: many tests poll, and loading takes ten times as long as the request.
     """
     return httpx.get(url, trust_env=False, verify=False, **{"timeout": PATIENCE / 3} | options)
 

@@ -10,10 +10,12 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from containers.engines import Docker
-from debian_root import debian_root
+from debian_root import DebianRoot, debian_root
 
 CHECKOUT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gpuledger" / "docker"
@@ -24,24 +26,44 @@ _TARGETS = {PROGRAM: "gpuledger", SMI: "smi"}
 _CACHE_LIFETIME = 72 * 3600
 
 
-def build_images(folder: Path, logs: Path, *names: str) -> Path:
-    """Build these images; returns their archive below `folder`, in the format of `docker save`."""
+@contextmanager
+def caching_docker(folder: Path, logs: Path) -> Iterator[Docker]:
+    """A Docker that keeps its images and layers; one process at a time has it."""
     CACHE.mkdir(parents=True, exist_ok=True)
-    archive = folder / "images.tar"
     with (CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _discard_old_cache()
         docker = Docker(folder / "builder", logs, CACHE / "data")
         try:
             docker.start()
-            base = _ensure_base(docker)
-            for name in names:
-                arguments = ("--network=host", f"--build-arg=DEBIAN={base}", f"--target={_TARGETS[name]}")
-                docker.run("build", *arguments, f"--tag={name}", CHECKOUT)
-            docker.run("save", "--output", archive, *names)
+            yield docker
         finally:
             docker.stop()
+
+
+def build_images(folder: Path, logs: Path, *names: str) -> Path:
+    """Build these images; returns their archive below `folder`, in the format of `docker save`."""
+    archive = folder / "images.tar"
+    with caching_docker(folder, logs) as docker:
+        base = ensure_base(docker, debian_root("bookworm"))
+        for name in names:
+            arguments = ("--network=host", f"--build-arg=DEBIAN={base}", f"--target={_TARGETS[name]}")
+            docker.run("build", *arguments, f"--tag={name}", CHECKOUT)
+        docker.run("save", "--output", archive, *names)
     return archive
+
+
+def ensure_base(docker: Docker, root: DebianRoot) -> str:
+    """Name of an image with the files of a root, in place of a registry's."""
+    name = f"gpuledger.test/debian:{root.path.name}"
+    if docker.attempt("image", "inspect", name).returncode != 0:
+        kernel = [f"--exclude=./{place}/*" for place in ("dev", "proc", "sys")]
+        tar = ["tar", "--create", "--numeric-owner", *kernel, "--directory", str(root.path), "."]
+        with subprocess.Popen(tar, stdout=subprocess.PIPE) as content:
+            load = [*docker.client, "import", "-", name]
+            subprocess.run(load, stdin=content.stdout, env=docker.environment, check=True)
+        assert content.returncode == 0
+    return name
 
 
 def _discard_old_cache() -> None:
@@ -51,17 +73,3 @@ def _discard_old_cache() -> None:
         begun.unlink()
     if not begun.exists():
         begun.touch()
-
-
-def _ensure_base(docker: Docker) -> str:
-    """Name of an image of Debian with nothing but its essential packages, in place of a registry's."""
-    root = debian_root("bookworm").path
-    name = f"gpuledger.test/debian:{root.name}"
-    if docker.attempt("image", "inspect", name).returncode != 0:
-        kernel = [f"--exclude=./{place}/*" for place in ("dev", "proc", "sys")]
-        tar = ["tar", "--create", "--numeric-owner", *kernel, "--directory", str(root), "."]
-        with subprocess.Popen(tar, stdout=subprocess.PIPE) as content:
-            load = [*docker.client, "import", "-", name]
-            subprocess.run(load, stdin=content.stdout, env=docker.environment, check=True)
-        assert content.returncode == 0
-    return name

@@ -71,6 +71,8 @@ if [ ! -e "$root/complete" ]; then
     make -s -j"$(nproc)" build_sw
     make -s install_sw
     cd /src/python
+    # One of the patches needs what Debian sets in a file of its build.
+    sed -i "s/sources=\[.pyexpat.c.\]/&, extra_compile_args=[\"-DPy_BUILD_CORE_MODULE\"]/" setup.py
     ./configure -q --prefix=/opt/release --enable-shared --with-openssl=/opt/release --with-openssl-rpath=auto \
       LDFLAGS=-Wl,-rpath,/opt/release/lib
     make -s -j"$(nproc)"

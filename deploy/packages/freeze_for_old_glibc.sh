@@ -21,7 +21,7 @@ flock 9
 # Runs a shell command in the root, which sees the checkout and the output folder.
 inside() {
   nice env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 PIP_CACHE_DIR=/var/cache/pip \
-    ${SSL_CERT_FILE:+SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt} ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} \
+    PIP_CERT=/etc/ssl/certs/ca-certificates.crt ${PIP_INDEX_URL:+PIP_INDEX_URL="$PIP_INDEX_URL"} \
     unshare --mount bash -euc '
       root=$1 checkout=$2 out=$3
       for place in proc sys dev tmp; do mount --rbind "/$place" "$root/$place"; done

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from gpuledger.host.files import read_or_none
-from gpuledger.host.procfs import parent_pid
-from gpuledger.model.text import clean_name, decode_utf8
+from gpuledger.host.procfs import parent_pid, stat_fields, stat_name
+from gpuledger.model.text import decode_utf8
 
 # Bytes: a command line can have two MiB.
 _LONGEST_COMMAND_LINE: Final = 16 * 1024
@@ -51,8 +51,7 @@ class ProcessTree:
     def read(self, pid: int) -> OsProcess | None:
         """The process with this pid; None if there is none, or `hidepid` hides it."""
         stat = read_or_none(f"{self._root}/{pid}/stat") or b""
-        # comm may contain spaces and parentheses; the last ")" closes it.
-        fields = stat[stat.rfind(b")") + 1 :].split(None, 20)
+        fields = stat_fields(stat)
         if len(fields) < 20 or not (fields[1].isdigit() and fields[19].isdigit()):
             return None
         status = read_or_none(f"{self._root}/{pid}/status") or b""
@@ -60,7 +59,7 @@ class ProcessTree:
             pid=pid,
             ticks=int(fields[19]),
             parent=parent_pid(status) or int(fields[1]),
-            name=clean_name(decode_utf8(stat[stat.find(b"(") + 1 : stat.rfind(b")")])),
+            name=stat_name(stat),
             uids=_uids(status),
             running=fields[0] not in (b"Z", b"X", b"x"),
         )

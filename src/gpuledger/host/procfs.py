@@ -174,8 +174,7 @@ class ProcFs:
             stat = self._read(f"{self._root}/{pid}/stat")
         except OSError as error:
             return _without_stat(known, error, unix)
-        # comm may contain spaces and parentheses; the last ")" closes it. starttime is the 20th field after.
-        fields = stat[stat.rfind(b")") + 1 :].split(None, 20)
+        fields = stat_fields(stat)
         if len(fields) < 20 or not fields[19].isdigit():
             return _without_stat(known, OSError(errno.EIO, "malformed stat"), unix)
         if known is None or known.ticks != fields[19]:
@@ -195,7 +194,7 @@ class ProcFs:
         facts = HostFacts(
             start=self._start(int(ticks), unix),
             executable=self._executable(pid),
-            comm=clean_name(decode_utf8(stat[stat.find(b"(") + 1 : stat.rfind(b")")])),
+            comm=stat_name(stat),
             uid=uid,
             user=user,
             cgroup=cgroup,
@@ -286,6 +285,19 @@ class ProcFs:
 
     def _try(self, path: str) -> bytes | None:
         return read_or_none(path, self._read)
+
+
+def stat_fields(stat: bytes) -> list[bytes]:
+    """The fields of a /proc/PID/stat after the name: state, parent and so on; the 20th is the start.
+
+    The name may contain spaces and parentheses; the last ")" closes it.
+    """
+    return stat[stat.rfind(b")") + 1 :].split(None, 20)
+
+
+def stat_name(stat: bytes) -> str:
+    """The kernel's 15-byte name in a /proc/PID/stat."""
+    return clean_name(decode_utf8(stat[stat.find(b"(") + 1 : stat.rfind(b")")]))
 
 
 def real_uid(status: bytes) -> int | None:

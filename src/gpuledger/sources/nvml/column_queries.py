@@ -122,6 +122,25 @@ def _one(call: str, header: str, write: Writer, depth: Depth = Depth.SLOW) -> Co
     return ColumnCall(call, _ONE, (PrintedColumn(header, write),), depth)
 
 
+def _supported_reasons(call: str, column: str, replaced_by: str = "") -> ColumnCall:
+    written = PrintedColumn(column, _hexadecimal(0, 16))
+    return ColumnCall(call, Struct("@Q"), (written,), Depth.CONSTANT, replaced_by=replaced_by)
+
+
+def _utilization(call: str, engine: str) -> ColumnCall:
+    """A call of driver 525 and later, not under MIG. The second number is the sampling period."""
+    column = PrintedColumn(f"utilization.{engine} [%]", _percent)
+    return ColumnCall(call, _TWO, (column,), Depth.FAST, outputs=_PAIR)
+
+
+def _sessions(call: str, kind: str, outputs: tuple[int, ...]) -> ColumnCall:
+    names = ("sessionCount", "averageFps", "averageLatency")
+    columns = tuple(
+        PrintedColumn(f"{kind}.stats.{name}", _count(member)) for member, name in enumerate(names)
+    )
+    return ColumnCall(call, _THREE, columns, Depth.FAST, outputs=outputs)
+
+
 # nvmlMemoryLocation_t. Two columns have the number of the device's memory: it is DRAM.
 _PLACES: Final = (
     (2, ("device_memory", "dram")),
@@ -215,57 +234,18 @@ COLUMN_CALLS: Final = (
         )
         for number, name in enumerate(("oem", "ecc", "pwr"))
     ),
-    ColumnCall(
-        _SUPPORTED_REASONS,
-        Struct("@Q"),
-        (PrintedColumn("clocks_event_reasons.supported", _hexadecimal(0, 16)),),
-        Depth.CONSTANT,
-    ),
+    _supported_reasons(_SUPPORTED_REASONS, "clocks_event_reasons.supported"),
     # Before driver 535, like nvidia-smi's name of the column.
-    ColumnCall(
+    _supported_reasons(
         "nvmlDeviceGetSupportedClocksThrottleReasons",
-        Struct("@Q"),
-        (PrintedColumn("clocks_throttle_reasons.supported", _hexadecimal(0, 16)),),
-        Depth.CONSTANT,
+        "clocks_throttle_reasons.supported",
         replaced_by=_SUPPORTED_REASONS,
     ),
-    # Driver 525 and later; not under MIG. The second number is the sampling period.
-    ColumnCall(
-        "nvmlDeviceGetJpgUtilization",
-        _TWO,
-        (PrintedColumn("utilization.jpeg [%]", _percent),),
-        Depth.FAST,
-        outputs=_PAIR,
-    ),
-    ColumnCall(
-        "nvmlDeviceGetOfaUtilization",
-        _TWO,
-        (PrintedColumn("utilization.ofa [%]", _percent),),
-        Depth.FAST,
-        outputs=_PAIR,
-    ),
-    ColumnCall(
-        "nvmlDeviceGetEncoderStats",
-        _THREE,
-        (
-            PrintedColumn("encoder.stats.sessionCount", _count(0)),
-            PrintedColumn("encoder.stats.averageFps", _count(1)),
-            PrintedColumn("encoder.stats.averageLatency", _count(2)),
-        ),
-        Depth.FAST,
-        outputs=(0, 4, 8),
-    ),
+    _utilization("nvmlDeviceGetJpgUtilization", "jpeg"),
+    _utilization("nvmlDeviceGetOfaUtilization", "ofa"),
+    _sessions("nvmlDeviceGetEncoderStats", "encoder", outputs=(0, 4, 8)),
     # nvmlFBCStats_t. nvidia-smi prints it with -q only.
-    ColumnCall(
-        "nvmlDeviceGetFBCStats",
-        _THREE,
-        (
-            PrintedColumn("fbc.stats.sessionCount", _count(0)),
-            PrintedColumn("fbc.stats.averageFps", _count(1)),
-            PrintedColumn("fbc.stats.averageLatency", _count(2)),
-        ),
-        Depth.FAST,
-    ),
+    _sessions("nvmlDeviceGetFBCStats", "fbc", outputs=(0,)),
     # Two of nvmlDramEncryptionInfo_v1_t: version and state.
     ColumnCall(
         "nvmlDeviceGetDramEncryptionMode",

@@ -89,9 +89,8 @@ class Receiver:
         clock: Clock,
         chance: Callable[[], float],
         sleep: Sleep,
-        metadata: MetadataStore | None = None,
+        metadata: MetadataStore,
     ) -> None:
-        metadata = metadata or MetadataStore()
         self.settings = settings
         self._clock = clock
         self._sleep = sleep

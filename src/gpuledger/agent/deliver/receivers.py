@@ -91,7 +91,7 @@ _LOG = logging.getLogger(__name__)
 class Receivers:
     """All receivers. Used on the event loop's thread only.
 
-    `chance` returns numbers from 0 to 1; `sleep` waits for seconds. `metadata` is that of the targets.
+    `chance` returns numbers from 0 to 1; `sleep` waits for seconds. `metadata` is filled by the scrapes.
     """
 
     def __init__(
@@ -101,9 +101,8 @@ class Receivers:
         clock: Clock,
         chance: Callable[[], float] = random.random,
         sleep: Sleep = asyncio.sleep,
-        metadata: MetadataStore | None = None,
     ) -> None:
-        self.metadata = MetadataStore() if metadata is None else metadata
+        self.metadata = MetadataStore()
         self._settings = tuple(settings)
         self._directory = directory
         self._clock = clock

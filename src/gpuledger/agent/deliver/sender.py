@@ -52,8 +52,8 @@ class Sender:
         chance: Callable[[], float],
         sleep: Sleep,
         refused: RefusedSeries,
-        protocol: WriteProtocol | None = None,
-        metadata: MetadataStore | None = None,
+        protocol: WriteProtocol,
+        metadata: MetadataStore,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -63,8 +63,8 @@ class Sender:
         self._chance = chance
         self._sleep = sleep
         self._refused = refused
-        self._metadata = metadata or MetadataStore()
-        self.client = RemoteWriteClient(settings, clock, protocol or WriteProtocol(settings.protocol))
+        self._metadata = metadata
+        self.client = RemoteWriteClient(settings, clock, protocol)
         config = settings.queue_config
         self._most = config.max_samples_per_send
         self._room = max(config.capacity, 2 * self._most)

@@ -11,6 +11,7 @@ import pytest
 
 from certificates import Certificates
 from gpuledger.agent.deliver.credentials import ReloadedCredentials
+from gpuledger.agent.deliver.metadata import MetadataStore
 from gpuledger.agent.deliver.receiver import Receiver
 from gpuledger.agent.deliver.settings import ClientTls, Login, ReceiverSettings, Secret
 from gpuledger.http.client_messages import HttpRequestFailed
@@ -73,9 +74,8 @@ def test_credentials_are_in_every_request(tmp_path: Path, login: Login, header: 
 def test_unencrypted_credentials_to_another_machine_log_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, url: str, warned: bool
 ) -> None:
-    Receiver(
-        settings(url, login=Login("Bearer", Secret("abc"))), tmp_path, HandClock(), float, asyncio.sleep
-    ).close()
+    to = settings(url, login=Login("Bearer", Secret("abc")))
+    Receiver(to, tmp_path, HandClock(), float, asyncio.sleep, MetadataStore()).close()
     assert ("credentials are sent unencrypted" in caplog.text) is warned
 
 

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from gpuledger.agent.deliver.metadata import MetadataStore
+from gpuledger.agent.deliver.protocol import WriteProtocol
 from gpuledger.agent.deliver.queue import ReceiverQueue
 from gpuledger.agent.deliver.records import compress_block
 from gpuledger.agent.deliver.refused_series import RefusedSeries
@@ -43,7 +45,10 @@ async def queued(folder: Path, to: ReceiverSettings, targets: int, each: int) ->
     to = replace(to, queue=replace(to.queue, max_age=1e9))
     queue.apply(to.queue)
     log, refused = ThrottledLog("one", clock), RefusedSeries(clock)
-    sender = Sender(to, queue, ReceiverCounts(), clock, log, lambda: 0.5, asyncio.sleep, refused)
+    protocol, metadata = WriteProtocol(to.protocol), MetadataStore()
+    sender = Sender(
+        to, queue, ReceiverCounts(), clock, log, lambda: 0.5, asyncio.sleep, refused, protocol, metadata
+    )
     try:
         yield sender
     finally:

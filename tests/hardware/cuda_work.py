@@ -203,7 +203,7 @@ def work(step: Callable[[], None], seconds: float, busy: float) -> tuple[int, fl
 
 
 def say(state: str, **facts: object) -> None:
-    print(json.dumps({"state": state, "at": elapsed(), **facts}), flush=True)  # noqa: T201
+    print(json.dumps({"state": state, "at": elapsed(), **facts}), flush=True)  # noqa: T201  (its parent reads it)
 
 
 def run(options: argparse.Namespace, cuda: Cuda) -> None:

@@ -36,29 +36,30 @@ if sys.version_info < (3, 11):  # noqa: UP036  (run with the machine's own Pytho
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-# Run from a checkout, also without an installed gpuledger.
+# Run from a checkout, also without an installed gpuledger: the imports below need this path.
+# ruff: noqa: E402
 sys.path[:0] = [str(HERE.parent), str(ROOT / "src")]
 
-from gpuledger import __version__  # noqa: E402
-from gpuledger.app.diagnosis import exit_code, findings_table, run_checks  # noqa: E402
-from gpuledger.cli.selftest import served_quantities  # noqa: E402
-from gpuledger.host.clock import SystemClock  # noqa: E402
-from gpuledger.host.pci import PciBus  # noqa: E402
-from gpuledger.host.procfs import ProcFs  # noqa: E402
-from gpuledger.host.users import PasswdUsers  # noqa: E402
-from gpuledger.model.checks import Check, Finding, Subject, Verdict, fails, skipped, works  # noqa: E402
-from gpuledger.model.devices import Device, Gpu, Instance  # noqa: E402
-from gpuledger.model.quantities import DRAM_ACTIVITY, POWER, SM_ACTIVITY, UTILIZATION, Quantity  # noqa: E402
-from gpuledger.model.snapshot import Snapshot  # noqa: E402
-from gpuledger.selftest import report as figures  # noqa: E402
-from gpuledger.selftest.checks import JUDGES, SelfTest  # noqa: E402
-from gpuledger.selftest.driver_checks import FUNCTIONS  # noqa: E402
-from gpuledger.selftest.observation import Observation, Observer, book  # noqa: E402
-from gpuledger.sources.replay.recording import RecordingReader  # noqa: E402
-from gpuledger.sources.settings import SourceSettings  # noqa: E402
-from gpuledger.sources.smi.settings import SmiSettings  # noqa: E402
-from hardware.expectations import REPORT, Expectation, judge_load, judge_power, mean_of, readings_of  # noqa: E402
-from hardware.loads import LoadFailed, mps_daemon, running, why_no_mps  # noqa: E402
+from gpuledger import __version__
+from gpuledger.app.diagnosis import exit_code, findings_table, run_checks
+from gpuledger.cli.selftest import served_quantities
+from gpuledger.host.clock import SystemClock
+from gpuledger.host.pci import PciBus
+from gpuledger.host.procfs import ProcFs
+from gpuledger.host.users import PasswdUsers
+from gpuledger.model.checks import Check, Finding, Subject, Verdict, fails, skipped, works
+from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.quantities import DRAM_ACTIVITY, POWER, SM_ACTIVITY, UTILIZATION, Quantity
+from gpuledger.model.snapshot import Snapshot
+from gpuledger.selftest import report as figures
+from gpuledger.selftest.checks import JUDGES, SelfTest
+from gpuledger.selftest.driver_checks import FUNCTIONS
+from gpuledger.selftest.observation import Observation, Observer, book
+from gpuledger.sources.replay.recording import RecordingReader
+from gpuledger.sources.settings import SourceSettings
+from gpuledger.sources.smi.settings import SmiSettings
+from hardware.expectations import REPORT, Expectation, judge_load, judge_power, mean_of, readings_of
+from hardware.loads import LoadFailed, mps_daemon, running, why_no_mps
 
 LOAD_COLUMNS = (
     "load",
@@ -362,7 +363,7 @@ def device_under_test(snapshot: Snapshot) -> Device:
 
 def _say(text: str) -> None:
     # At once: a part that hangs must be known.
-    print(text, flush=True)  # noqa: T201
+    print(text, flush=True)  # noqa: T201  (progress, for the one who waits)
 
 
 def why_not_here(gpu: str) -> str:

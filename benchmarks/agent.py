@@ -1,12 +1,14 @@
 """Compares `gpuledger agent`, Prometheus in agent mode and vmagent on the same targets, one after the other.
 
-    python benchmarks/agent.py [--profile small|large|both] [--seconds 60] [--only gpuledger,vmagent]
+    python benchmarks/agent.py [--profile small|large|labels|all] [--seconds 60] [--runs 5] [--only NAMES]
 
-A fifth of the values changes from scrape to scrape. Targets and receiver run in separate processes; measured
-are the agent's CPU time and memory, after the first two intervals, for a whole number of intervals.
-"Complete" is the share of that window's samples, by timestamp, that were delivered one interval after its
-end; late scrapes at an edge of the window make it slightly more or less than 100 %. `--write` writes the
-table to a file.
+A fifth of the values changes from scrape to scrape; in the profile "labels" also the pod of a fiftieth of
+the series. Targets and receiver run in separate processes; measured are the agent's CPU time and memory,
+after the first two intervals, for a whole number of intervals. The agents take turns; the table has the
+median of each agent's runs. "Ratio" is the median, over the runs, of gpuledger's samples per CPU-second
+divided by the other agent's in the same run. "Complete" is the share of that window's samples, by
+timestamp, that were delivered one interval after its end; late scrapes at an edge of the window make it
+slightly more or less than 100 %. `--write` writes the table to a file.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import Array, Process
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -36,23 +39,33 @@ from running import free_port  # noqa: E402  (after the path is set)
 MARKS = ("<!-- agent: begin -->", "<!-- agent: end -->")
 MIB = 1 << 20
 AGENTS = ("gpuledger", "prometheus", "vmagent")
-PROFILES = {"small": (200, 500, 5), "large": (1000, 500, 15)}
+PROFILES = {"small": (200, 500, 5, False), "large": (1000, 500, 15, False), "labels": (200, 500, 5, True)}
 _VARIANTS = 20
 
 
-def pages(series: int) -> list[bytes]:
-    """Return a cycle of responses; a fifth of the values differs from one to the next."""
+def _head(number: int, pod: str) -> str:
+    family, gpu = divmod(number, 8)
+    return (
+        f'DCGM_FI_DEV_FIELD_{family}{{gpu="{gpu}",UUID="GPU-5f3a9c1e-7b2d-4e8f-9a1b-2c3d4e5f6a0{gpu}",'
+        f'device="nvidia{gpu}",modelName="NVIDIA H100 80GB HBM3",Hostname="gpu-node",pod="{pod}-{gpu}"}}'
+    )
+
+
+def pages(series: int, new_labels: bool = False) -> list[bytes]:
+    """Return a cycle of responses; a fifth of the values differs from one to the next.
+
+    With `new_labels`, a fiftieth of the series changes its pod label as well.
+    """
     chance = random.Random(1)
     heads, values = [], []
     for number in range(series):
-        family, gpu = divmod(number, 8)
-        heads.append(
-            f'DCGM_FI_DEV_FIELD_{family}{{gpu="{gpu}",UUID="GPU-5f3a9c1e-7b2d-4e8f-9a1b-2c3d4e5f6a0{gpu}",'
-            f'device="nvidia{gpu}",modelName="NVIDIA H100 80GB HBM3",Hostname="gpu-node",pod="train-{gpu}"}}'
-        )
+        heads.append(_head(number, "train"))
         values.append(chance.randrange(10**6))
     found = []
-    for _ in range(_VARIANTS):
+    for variant in range(_VARIANTS):
+        if new_labels:
+            for number in chance.sample(range(series), series // 50):
+                heads[number] = _head(number, f"train-{variant}")
         for number in chance.sample(range(series), series // 5):
             values[number] = chance.randrange(10**6)
         lines = []
@@ -69,9 +82,9 @@ def pages(series: int) -> list[bytes]:
     return found
 
 
-def serve_targets(port: int, series: int) -> None:
+def serve_targets(port: int, series: int, new_labels: bool) -> None:
     """Serve targets on every address of 127.0.0.0/8."""
-    answers = pages(series)
+    answers = pages(series, new_labels)
 
     class Target(asyncio.Protocol):
         turn = 0
@@ -148,6 +161,11 @@ class Result:
     complete: float
     seconds: float
 
+    @property
+    def per_cpu_second(self) -> float:
+        """Samples per second of CPU time."""
+        return self.samples / self.cpu
+
 
 def command(agent: str, folder: Path, targets: Sequence[str], interval: int, sink: str) -> list[str]:
     """Write the agent's configuration for these targets and return its command line."""
@@ -189,12 +207,12 @@ def command(agent: str, folder: Path, targets: Sequence[str], interval: int, sin
     return ["prometheus", "--enable-feature=agent", f"--config.file={file}", *where]
 
 
-def measure(agent: str, count: int, series: int, interval: int, seconds: float) -> Result:
+def measure(agent: str, count: int, series: int, interval: int, new_labels: bool, seconds: float) -> Result:
     """Measure one agent."""
     samples, window = Array("q", 2), Array("q", 2)
     targets_port, sink_port = free_port(), free_port()
     helpers = [
-        Process(target=serve_targets, args=(targets_port, series), daemon=True),
+        Process(target=serve_targets, args=(targets_port, series, new_labels), daemon=True),
         Process(target=serve_sink, args=(sink_port, samples, window), daemon=True),
     ]
     for helper in helpers:
@@ -231,29 +249,42 @@ def measure(agent: str, count: int, series: int, interval: int, seconds: float) 
     return Result(agent, last - first, cpu, resident / MIB, samples[1] / expected, intervals * interval)
 
 
-def table(profiles: Sequence[str], agents: Sequence[str], seconds: float) -> Iterator[str]:
+def table(profiles: Sequence[str], agents: Sequence[str], seconds: float, runs: int) -> Iterator[str]:
     """Yield a table row for each profile and agent."""
-    yield "| targets x series, interval | agent | samples per CPU-second | CPU % | resident MiB | complete |"
-    yield "|---|---|---|---|---|---|"
+    yield (
+        "| targets x series, interval | agent | samples per CPU-second "
+        "| CPU % | resident MiB | complete | ratio |"
+    )
+    yield "|---|---|---|---|---|---|---|"
     for profile in profiles:
-        count, series, interval = PROFILES[profile]
+        count, series, interval, new_labels = PROFILES[profile]
+        size = f"{count:,} x {series}, {interval} s{', new labels' if new_labels else ''}"
+        rounds = [
+            {agent: measure(agent, count, series, interval, new_labels, seconds) for agent in agents}
+            for _ in range(runs)
+        ]
         for agent in agents:
-            found = measure(agent, count, series, interval, seconds)
+            found = [results[agent] for results in rounds]
+            ratios = [results[agents[0]].per_cpu_second / results[agent].per_cpu_second for results in rounds]
             yield (
-                f"| {count:,} x {series}, {interval} s | {agent} | {found.samples / found.cpu:,.0f} "
-                f"| {100 * found.cpu / found.seconds:.1f} | {found.resident:.0f} | {found.complete:.1%} |"
+                f"| {size} | {agent} "
+                f"| {median(result.per_cpu_second for result in found):,.0f} "
+                f"| {median(100 * result.cpu / result.seconds for result in found):.1f} "
+                f"| {median(result.resident for result in found):.0f} "
+                f"| {median(result.complete for result in found):.1%} | {median(ratios):.2f} |"
             )
 
 
 def main() -> None:
     """Measure, print the table and, with --write, write it to a file."""
     flags = create_parser(__doc__)
-    flags.add_argument("--profile", choices=(*PROFILES, "both"), default="both")
+    flags.add_argument("--profile", choices=(*PROFILES, "all"), default="all")
     flags.add_argument("--seconds", type=float, default=60.0, help="duration of each measurement")
+    flags.add_argument("--runs", type=int, default=1, help="measurements of each agent")
     flags.add_argument("--only", default=",".join(AGENTS), help="comma-separated agents")
     given = flags.parse_args()
-    profiles = tuple(PROFILES) if given.profile == "both" else (given.profile,)
-    print_table(table(profiles, given.only.split(","), given.seconds), given.write, MARKS)
+    profiles = tuple(PROFILES) if given.profile == "all" else (given.profile,)
+    print_table(table(profiles, given.only.split(","), given.seconds, given.runs), given.write, MARKS)
 
 
 if __name__ == "__main__":

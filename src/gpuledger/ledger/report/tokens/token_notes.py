@@ -1,0 +1,106 @@
+"""What a report with tokens says about missing joins: tokens without energy, energy without tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpuledger.ledger.report.fleet.fleet import Fleet
+from gpuledger.ledger.report.grouping import Grouping
+from gpuledger.ledger.report.report_keys import SERVED_MODEL
+from gpuledger.ledger.report.token_counts import TokenCounts
+from gpuledger.ledger.report.tokens.served_models import ServedModels
+from gpuledger.ledger.report.tokens.token_rises import Pod
+from gpuledger.ledger.report.tokens.token_sources import WITHOUT_CACHED
+from gpuledger.model.session import PROCESS
+from gpuledger.model.text import escape_to_one_line
+
+# Names in a note.
+_NAMED = 4
+LOST_LABELS = (
+    "check that gpuledger is scraped on their nodes, with honor_labels: true, and that both scrapes set "
+    "namespace and pod"
+)
+NOT_SCRAPED = (
+    "scrape the servers, and enable their metrics (SGLang: --enable-metrics, llama.cpp: --metrics); other "
+    "engines need an entry in tokens.sources"
+)
+
+
+@dataclass(slots=True)
+class TokenFindings:
+    """Pods of which tokens and energy do not meet.
+
+    `without_energy` have tokens only, `without_tokens` a model but no tokens, `several` have several models.
+    `doubled` received prompts from other servers and have no known role. `unserved` have GPU time or energy,
+    and no model.
+    """
+
+    without_energy: set[Pod] = field(default_factory=set)
+    without_tokens: set[Pod] = field(default_factory=set)
+    unserved: set[Pod] = field(default_factory=set)
+    several: dict[Pod, frozenset[str]] = field(default_factory=dict)
+    doubled: set[Pod] = field(default_factory=set)
+
+    def learn_models(self, models: ServedModels, fleets: Sequence[Fleet]) -> None:
+        """Find the pods with several models, and those on GPUs without tokens."""
+        self.several = {pod: frozenset(names) for pod, names in models.names.items() if len(names) > 1}
+        for fleet in fleets:
+            for _, account, _, *owner in fleet.energy.accounts.rises.total:
+                pod = owner[1], owner[2]
+                if account == PROCESS and pod[1] and pod not in models.names:
+                    (self.without_tokens if models.of_pod(pod) else self.unserved).add(pod)
+
+
+def token_notes(
+    findings: TokenFindings, grouping: Grouping, total: TokenCounts, engines: Collection[str]
+) -> Iterator[str]:
+    """The sentences below the report."""
+    if total.all is None:
+        yield f"Energy, no tokens: Prometheus has no token counter of an inference server: {NOT_SCRAPED}."
+    if findings.without_energy:
+        yield (
+            f"Tokens found, no energy: {named_pods(findings.without_energy)} served tokens, but have no GPU "
+            f"time and no energy: {LOST_LABELS}."
+        )
+    if findings.without_tokens:
+        yield (
+            f"Energy, no tokens: {named_pods(findings.without_tokens)} used energy for a served model, but "
+            f"exported no tokens, as while a model is loaded. Else: {NOT_SCRAPED}."
+        )
+    if findings.unserved and total.all is not None and SERVED_MODEL in grouping.columns:
+        yield (
+            f"No model known: {named_pods(findings.unserved)} used energy without tokens. If they serve a "
+            f"model: {NOT_SCRAPED}."
+        )
+    for pod, names in sorted(findings.several.items())[:_NAMED]:
+        listed = ", ".join(map(escape_to_one_line, sorted(names)))
+        yield (
+            f"Two model names in one pod: {named_pods([pod])} exports {listed}. Its row is (several): energy "
+            "cannot be split between models of one process."
+        )
+    if findings.doubled:
+        yield (
+            f"{named_pods(findings.doubled)} received prompts that other servers computed, and have no role: "
+            "prompts may count twice. Set the pod label of tokens.role_label to prefill or decode, and list "
+            "it in kubernetes.labels."
+        )
+    if SERVED_MODEL not in grouping.columns and total.all is not None and findings.unserved:
+        yield (
+            f"Rows also have the energy of pods that serve no model ({named_pods(findings.unserved)}): for "
+            f"energy by token add {SERVED_MODEL} to --by."
+        )
+    if without := sorted(WITHOUT_CACHED & set(engines)):
+        yield f"Input tokens of {', '.join(without)} are without cached ones."
+    if total.all is not None:
+        yield "Tokens and requests are those that were counted within the range; energy includes idle pods."
+
+
+def named_pods(pods: Collection[Pod]) -> str:
+    """The first of these pods, by namespace and name."""
+    names = [
+        escape_to_one_line("/".join(filter(None, pod))) or "series without a pod label"
+        for pod in sorted(pods)
+    ]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
+from gpuledger.app.counter_queries import plain_matchers, query_levels, query_rises, span, with_matchers
 from gpuledger.app.prometheus_api import Labels, PrometheusClient
 from gpuledger.ledger.report.fleet.fleet import scrape_delay
 from gpuledger.ledger.report.fleet.scraped import (
@@ -63,7 +64,7 @@ class FleetQueries:
     def __init__(self, client: PrometheusClient, match: str, keys: Iterable[str]) -> None:
         self._client = client
         self._query = client.query_vector
-        self._match = match.strip().strip("{}").strip().strip(",")
+        self._match = plain_matchers(match)
         self._keys = {key.strip() for key in keys}
         self._labels = sorted(key.removeprefix(LABEL) for key in self._keys if key.startswith(LABEL))
         # The longest time between scrapes, in seconds.
@@ -72,7 +73,7 @@ class FleetQueries:
     def scrape_intervals(self, ends: list[float]) -> dict[Target, float]:
         """Seconds between scrapes by target, at the latest of these times that has samples."""
         for at in reversed(ends):
-            ticks = f"{self._of('gpuledger_ticks_total')}[{_span(_SAMPLED)}]"
+            ticks = f"{self._of('gpuledger_ticks_total')}[{span(_SAMPLED)}]"
             series = self._client.query_sample_times(ticks, at)
             found: dict[Target, float] = {}
             for labels, times in series:
@@ -86,7 +87,7 @@ class FleetQueries:
 
     def short_holds(self, intervals: Mapping[Target, float], at: float) -> dict[str, tuple[float, float]]:
         """Seconds for which new counters are 0, and between scrapes, of nodes where these can miss the 0."""
-        holds = self._query(f"last_over_time({self._of(_ZERO_HOLD)}[{_span(_SAMPLED)}])", at)
+        holds = self._query(f"last_over_time({self._of(_ZERO_HOLD)}[{span(_SAMPLED)}])", at)
         scraped = [(node_of(labels), hold, intervals.get(target_of(labels), 0.0)) for labels, hold in holds]
         # Scrapes are a little late, now and then.
         return {node: (hold, interval) for node, hold, interval in scraped if hold < interval - 1}
@@ -94,24 +95,24 @@ class FleetQueries:
     def has_data(self, begins: float, ends: float) -> bool:
         """Whether there are metrics of gpuledger in this period."""
         found = (
-            f"count(last_over_time({self._of(name)}[{_span(ends - begins)}]))" for name in (DEVICES, WATCHED)
+            f"count(last_over_time({self._of(name)}[{span(ends - begins)}]))" for name in (DEVICES, WATCHED)
         )
         return bool(self._query(" or ".join(found), ends))
 
     def data_times(self, now: float) -> tuple[float, float] | None:
         """The hours, of the last SEARCHED, with the first and the last metrics of gpuledger."""
-        hourly = f"count({self._of(DEVICES)})[{_span(SEARCHED)}:1h]"
+        hourly = f"count({self._of(DEVICES)})[{span(SEARCHED)}:1h]"
         times = [time for _, times in self._client.query_sample_times(hourly, now) for time in times]
         return (min(times), max(times)) if times else None
 
     def is_simulated(self, ends: float) -> bool:
         """Whether any node is simulated or replays a recording."""
         selector = self._of("gpuledger_source_info", 'simulated="true"')
-        return bool(self._query(f"count(last_over_time({selector}[{_span(DAY)}]))", ends))
+        return bool(self._query(f"count(last_over_time({selector}[{span(DAY)}]))", ends))
 
     def query_range(self, begins: float, ends: float) -> ScrapedRange:
         """All data of one part of the period."""
-        within = f"[{_span(ends - begins)}]"
+        within = f"[{span(ends - begins)}]"
         devices, watched = (self._rises(name, begins, ends) for name in (DEVICES, WATCHED))
         for name, totals in ((DEVICES, devices), (WATCHED, watched)):
             if totals["last"]:
@@ -146,7 +147,7 @@ class FleetQueries:
             ends,
             self._levels(DEVICES, begins, ends),
             self._levels(ENERGY, begins, ends),
-            counts=self._counts(f"[{_span(ends - begins)}]", ends),
+            counts=self._counts(f"[{span(ends - begins)}]", ends),
             seconds={word: self._levels(name, begins, ends) for word, name in times.items()},
             watched=self._levels(WATCHED, begins, ends),
             gpu_time=self._levels(GPU_TIME, begins, ends),
@@ -154,7 +155,7 @@ class FleetQueries:
 
     def query_energy_ending(self, begins: float, ends: float, until: float) -> PeriodEnd:
         """Energy at both ends of the period and in the time after it, as far as it has passed."""
-        recent = _span(scrape_delay(self.interval))
+        recent = span(scrape_delay(self.interval))
         rates = self._query(f"max by (uuid) (rate({self._of(DEVICES)}[{recent}]))", ends)
         return self._ending(ENERGY, _PENDING, rates, begins, ends, until)
 
@@ -163,7 +164,7 @@ class FleetQueries:
 
         Rates only of simulated nodes that are faster than the clock: a Gpu has one second in a second.
         """
-        recent = _span(scrape_delay(self.interval))
+        recent = span(scrape_delay(self.interval))
         rates = self._query(f"max by (uuid) (rate({self._of(WATCHED)}[{recent}])) > {_FASTER}", ends)
         return self._ending(GPU_TIME, _TIME_PENDING, rates, begins, ends, until)
 
@@ -171,7 +172,7 @@ class FleetQueries:
         """When each basis of GPU time was exported first and last in the period, to five minutes."""
         found: dict[str, list[float]] = {}
         for start, end in day_ranges(begins, ends):
-            every = f"count by (basis) ({self._of(_BOOKS)})[{_span(end - start)}:5m]"
+            every = f"count by (basis) ({self._of(_BOOKS)})[{span(end - start)}:5m]"
             for labels, times in self._client.query_sample_times(every, end):
                 found.setdefault(labels.get("basis", ""), []).extend(times)
         return {basis: (min(times), max(times)) for basis, times in sorted(found.items()) if times}
@@ -185,7 +186,7 @@ class FleetQueries:
         ends: float,
         until: float,
     ) -> PeriodEnd:
-        pending = f"max by (uuid) (last_over_time({self._of(waiting)}[{_span(_LOOKBACK)}]))"
+        pending = f"max by (uuid) (last_over_time({self._of(waiting)}[{span(_LOOKBACK)}]))"
         return PeriodEnd(
             [labels for labels, _ in self._query(self._of(accounts), ends)],
             self._query(pending, begins),
@@ -199,7 +200,7 @@ class FleetQueries:
         """What is pending and cannot have been booked within `seconds`: the minimum over that time."""
         if seconds < 1:
             return []
-        least = f"min_over_time({self._of(waiting)}[{_span(seconds)}])"
+        least = f"min_over_time({self._of(waiting)}[{span(seconds)}])"
         return self._query(f"max by (uuid) ({least})", begins + seconds)
 
     def _counts(self, within: str, ends: float) -> list[tuple[Labels, float]]:
@@ -208,32 +209,10 @@ class FleetQueries:
         return self._query(" or ".join(counts), ends)
 
     def _levels(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
-        within = f"({self._of(name)}[{_span(ends - begins)}])"
-        last = self._query(f"last_over_time{within}", ends)
-        if not last:
-            return {"last": last, "least": []}
-        least = self._query(f"min_over_time{within}", ends)
-        return {"last": last, "least": least, "alive": self._query(self._of(name), begins)}
+        return query_levels(self._query, self._of(name), begins, ends)
 
     def _rises(self, name: str, begins: float, ends: float) -> dict[str, list[tuple[Labels, float]]]:
-        answers = self._levels(name, begins, ends)
-        if not answers["last"]:
-            return answers
-        within = f"({self._of(name)}[{_span(ends - begins)}])"
-        # 1.5 scrape intervals more, so that the range includes the last value before it.
-        wider = f"({self._of(name)}[{_span(ends - begins + 1.5 * self.interval)}])"
-        fell = f"resets{wider} > 0"
-        answers["resets"] = self._query(fell, ends)
-        if answers["resets"]:
-            for word, function in (
-                ("highest", f"max_over_time{within}"),
-                ("increase", f"increase{within}"),
-                ("samples", f"count_over_time{within}"),
-                ("wider", f"increase{wider}"),
-                ("wider_samples", f"count_over_time{wider}"),
-            ):
-                answers[word] = self._query(f"{function} and ({fell})", ends)
-        return answers
+        return query_rises(self._query, self._of(name), begins, ends, self.interval)
 
     def _jobs(self, within: str, ends: float) -> list[tuple[Labels, float]]:
         if not _JOB_KEYS.intersection(self._keys):
@@ -253,8 +232,7 @@ class FleetQueries:
         return found
 
     def _of(self, name: str, more: str = "") -> str:
-        matchers = ",".join(part for part in (self._match, more) if part)
-        return f"{name}{{{matchers}}}" if matchers else name
+        return with_matchers(name, self._match, more)
 
 
 def day_ranges(begins: float, ends: float, cuts: Sequence[float] = ()) -> Iterator[tuple[float, float]]:
@@ -263,7 +241,3 @@ def day_ranges(begins: float, ends: float, cuts: Sequence[float] = ()) -> Iterat
         part = min([begins + DAY, ends, *(cut for cut in cuts if cut > begins)])
         yield begins, part
         begins = part
-
-
-def _span(seconds: float) -> str:
-    return f"{max(round(seconds * 1000), 1)}ms"

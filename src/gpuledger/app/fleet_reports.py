@@ -9,15 +9,22 @@ from typing import NamedTuple
 
 from gpuledger.app.fleet_queries import DAY, DEFAULT_INTERVAL, DEVICES, SEARCHED, FleetQueries, day_ranges
 from gpuledger.app.prometheus_api import PrometheusClient
+from gpuledger.app.token_queries import TokenQueries
 from gpuledger.host.time_zone import machine_time_zone
 from gpuledger.ledger.report.fleet.fleet import Fleet, scrape_delay
 from gpuledger.ledger.report.fleet.fleet_report import FleetScope, fleet_grouping, fleet_report
 from gpuledger.ledger.report.fleet.inventory import Inventory
+from gpuledger.ledger.report.fleet.scraped import ScrapedRange
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import ReportPart, RequestedRange, split_range
+from gpuledger.ledger.report.report_keys import LABEL
 from gpuledger.ledger.report.settings import FleetSettings, Prices
 from gpuledger.ledger.report.teams import Team
+from gpuledger.ledger.report.tokens.served_models import ServedModels
+from gpuledger.ledger.report.tokens.settings import TokenSettings
+from gpuledger.ledger.report.tokens.token_report import report_with_tokens
+from gpuledger.ledger.report.tokens.token_rises import TokenRises, pods_that_began
 from gpuledger.ledger.report.usage_report import Period, UsageReport
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.errors import GpuledgerError, UsageError
@@ -34,21 +41,25 @@ def report_from_prometheus(
     *,
     every: str = "",
     teams: Sequence[Team] = (),
+    tokens: TokenSettings | None = None,
 ) -> UsageReport:
     """The report of a range, from Prometheus. `every` splits it into hours, days, weeks or months.
 
-    Raises GpuledgerError with one line.
+    With `tokens`, it has those of inference servers. Raises GpuledgerError with one line.
     """
     client = PrometheusClient(settings.url, settings.headers, settings.timeout)
     conditions = [key for team in teams for key, _ in team.patterns]
-    queries = FleetQueries(client, settings.match, [*by.split(","), *conditions])
+    served = _ServedTokens(client, tokens, settings.match) if tokens is not None else None
+    keys = [*by.split(","), *conditions, *(served.keys if served else ())]
+    queries = FleetQueries(client, settings.match, keys)
     zone = machine_time_zone() if requested.zone is None else requested.zone
     begins, ends = requested.since, now if requested.until is None else min(requested.until, now)
     if begins >= ends:
         raise UsageError(f"{requested.since_text} must be in the past")
     inventory = Inventory(DEFAULT_INTERVAL)
     # Reject an unknown grouping, and an invalid price list, before the first query.
-    grouping = fleet_grouping(by, inventory, teams)
+    models = served.models_of(inventory) if served else None
+    grouping = fleet_grouping(by, inventory, teams, models.of_party if models else None)
     price_list = PriceList(prices, zone)
     first, last = int(begins // QUARTER), int(-(-ends // QUARTER))
     parts, notes = [ReportPart(first, last, "")], tuple[str, ...]()
@@ -60,7 +71,7 @@ def report_from_prometheus(
     fleets = []
     for number, part in enumerate(parts):
         within, shown = fleet_range.within(part), _partly(progress, number, len(parts))
-        fleets.append(_query_fleet(queries, inventory, within, client.url, shown))
+        fleets.append(_query_fleet(queries, inventory, within, client.url, shown, served))
     bases = set().union(*(fleet.bases for fleet in fleets))
     _require_basis(queries, bases, prices.basis, begins, ends, zone)
     if queries.is_simulated(ends):
@@ -68,8 +79,38 @@ def report_from_prometheus(
     period = Period(int(begins), int(requested.until or ends), int(fleets[0].first or begins), ends)
     notes = (*notes, *_hold_notes(queries.short_holds(inventory.intervals, ends)))
     scope = FleetScope(grouping, prices, zone, period, parts, f"Prometheus at {client.url}")
+    if models is not None and served is not None:
+        models.learn(name for rises in served.rises for name in rises.totals())
     found = fleet_report(fleets, scope)
+    if models is not None and served is not None:
+        found = report_with_tokens(found, fleets, served.rises, models)
     return replace(found, notes=(*notes, *found.notes))
+
+
+class _ServedTokens:
+    """The tokens of one report: `rises` has those of each part of its range."""
+
+    def __init__(self, client: PrometheusClient, settings: TokenSettings, match: str) -> None:
+        self._settings = settings
+        self._queries = TokenQueries(client, settings, match)
+        self.rises: list[TokenRises] = []
+        # Facts of pods from which the models and roles of pods follow.
+        labels = (settings.model_label, settings.role_label)
+        self.keys = ["controller", *(f"{LABEL}{name}" for name in labels if name)]
+
+    def models_of(self, inventory: Inventory) -> ServedModels:
+        """The models of this fleet's pods."""
+        return ServedModels(inventory, self._settings.model_label, self._settings.role_label)
+
+    def begin(self, begins: float) -> None:
+        """Begin a part of the report."""
+        self.rises.append(TokenRises(self._queries.sources))
+        self.rises[-1].begin(self._queries.query_before(begins - DAY, begins))
+
+    def add(self, part: ScrapedRange, inventory: Inventory, interval: float) -> None:
+        """Add the tokens of a range, of which the energy is known."""
+        found = self._queries.query_range(part.begins, part.ends, interval)
+        self.rises[-1].add(found, pods_that_began(part, inventory.scrapes))
 
 
 def _hold_notes(short: Mapping[str, tuple[float, float]]) -> Iterator[str]:
@@ -124,6 +165,7 @@ def _query_fleet(
     within: _FleetRange,
     url: str,
     progress: Callable[[str, float], None],
+    served: _ServedTokens | None,
 ) -> Fleet:
     begins, ends, now, _ = within
     parts = within.queried_parts()
@@ -138,9 +180,14 @@ def _query_fleet(
     fleet = Fleet(inventory)
     ahead = queries.query_levels(begins, min(begins + later, ends))
     fleet.begin(queries.query_levels(begins - DAY, begins, seconds=True), ahead)
+    if served is not None:
+        served.begin(begins)
     for number, part in enumerate(parts):
         progress("Prometheus", number / len(parts))
-        fleet.add(queries.query_range(*part))
+        scraped = queries.query_range(*part)
+        fleet.add(scraped)
+        if served is not None:
+            served.add(scraped, inventory, queries.interval)
     until = min(ends + later, now)
     after = queries.query_levels(ends, until) if until - ends >= 1 else None
     energy, time = (

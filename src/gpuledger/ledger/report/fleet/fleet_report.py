@@ -23,7 +23,7 @@ from gpuledger.ledger.report.fleet.fleet_notes import fleet_notes
 from gpuledger.ledger.report.fleet.fleet_prices import FleetPrices
 from gpuledger.ledger.report.fleet.inventory import Inventory
 from gpuledger.ledger.report.fleet.scraped import ALLOCATED, HELD, RESIDENT, SECONDS, Name
-from gpuledger.ledger.report.grouping import Grouping, find_grouping
+from gpuledger.ledger.report.grouping import Grouping, NameOfParty, find_grouping
 from gpuledger.ledger.report.prices import PriceList, PriceUse
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.report_builder import ReportScope, build_usage_report
@@ -62,8 +62,13 @@ class FleetScope:
     origin: str
 
 
-def fleet_grouping(by: str, inventory: Inventory, teams: Sequence[Team] = ()) -> Grouping:
-    """The grouping by these keys: those of a ledger except `command` and `unit`, and `node`.
+def fleet_grouping(
+    by: str,
+    inventory: Inventory,
+    teams: Sequence[Team] = (),
+    served_model_of: NameOfParty | None = None,
+) -> Grouping:
+    """The grouping by these keys: those of a ledger except `command` and `unit`, `node`, and `served_model`.
 
     Raises UsageError.
     """
@@ -74,7 +79,13 @@ def fleet_grouping(by: str, inventory: Inventory, teams: Sequence[Team] = ()) ->
                 "own ledger, without --prometheus"
             )
     nodes = inventory.nodes
-    return find_grouping(by, inventory.gpus, teams=teams, node_of=lambda uuid: nodes.get(uuid, ""))
+    return find_grouping(
+        by,
+        inventory.gpus,
+        teams=teams,
+        node_of=lambda uuid: nodes.get(uuid, ""),
+        served_model_of=served_model_of,
+    )
 
 
 def fleet_report(fleets: Sequence[Fleet], scope: FleetScope) -> UsageReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -99,18 +99,25 @@ class LabelResolver:
         self, answers: Mapping[str, Vector], names: Sequence[str], dropped: Dropped = frozenset()
     ) -> SeriesWindows:
         """Combine answers, by field of SeriesWindow, to windows per series."""
-        fields = {name: {_series(labels): value for labels, value in answers[name]} for name in answers}
-        found: dict[Name, dict[Target, SeriesWindow]] = defaultdict(dict)
-        for labels, last in answers["last"]:
-            series, target = _series(labels), target_of(labels)
-            least = fields["least"].get(series)
-            name = self.own_values(labels, names)
-            if least is None or (name[0], target) in dropped:
-                continue
-            found[name][target] = _window(
-                last, least, {name: values.get(series) for name, values in fields.items()}
-            )
-        return found
+        return combine_windows(answers, lambda labels: self.own_values(labels, names), dropped)
+
+
+def combine_windows(
+    answers: Mapping[str, Vector], name_of: Callable[[Labels], Name], dropped: Dropped = frozenset()
+) -> SeriesWindows:
+    """Combine answers, by field of SeriesWindow, to windows by `name_of` the series and target."""
+    fields = {name: {_series(labels): value for labels, value in answers[name]} for name in answers}
+    found: dict[Name, dict[Target, SeriesWindow]] = defaultdict(dict)
+    for labels, last in answers["last"]:
+        series, target = _series(labels), target_of(labels)
+        least = fields["least"].get(series)
+        name = name_of(labels)
+        if least is None or (name[0], target) in dropped:
+            continue
+        found[name][target] = _window(
+            last, least, {name: values.get(series) for name, values in fields.items()}
+        )
+    return found
 
 
 def _series(labels: Labels) -> frozenset[tuple[str, str]]:

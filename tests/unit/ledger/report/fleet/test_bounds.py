@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuledger.cli.report import report_table
 from gpuledger.ledger.report.fleet.scraped import PeriodEnd, Vector
+from gpuledger.ledger.report.report_table import report_table
 from gpuledger.ledger.report.usage_report import UsageReport
 from unit.ledger.report.fleet.support import (
     BEGIN,

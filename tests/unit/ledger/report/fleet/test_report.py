@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import pytest
 
-from gpuledger.cli.report import report_table
 from gpuledger.ledger.report.fleet.scraped import (
     ALLOCATED,
     ENERGY,
@@ -19,6 +18,7 @@ from gpuledger.ledger.report.fleet.scraped import (
     node_of,
 )
 from gpuledger.ledger.report.formats import as_csv, as_json
+from gpuledger.ledger.report.report_table import report_table
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.model.errors import UsageError
 from unit.ledger.report.fleet.support import (

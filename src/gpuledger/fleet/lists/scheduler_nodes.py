@@ -1,0 +1,125 @@
+"""Lists of nodes from schedulers: the GPU nodes of a Slurm cluster, and pods of a Kubernetes cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gpuledger.fleet.lists.node_list import AddressDefaults, UnreadableList, require_few_nodes
+from gpuledger.fleet.node_address import NodeAddress
+from gpuledger.kubernetes.access import ApiServerAccess
+from gpuledger.kubernetes.object_client import ApiRequest, ApiTransport, HttpApiTransport
+from gpuledger.model.errors import GpuledgerError, UsageError
+from gpuledger.model.text import join_host_port, to_short_line
+
+# Without a heading: name, address and generic resources; one line for each node and partition.
+_SINFO: Final = ("sinfo", "-h", "-N", "-o", "%N|%o|%G")
+_PAGE: Final = "500"
+
+
+class SlurmNodes:
+    """The nodes of this Slurm cluster that have GPUs, whatever their state."""
+
+    name = "Slurm (sinfo)"
+
+    def __init__(self, defaults: AddressDefaults, command: Sequence[str] = _SINFO) -> None:
+        self._defaults, self._command = defaults, command
+
+    async def read_nodes(self) -> Sequence[NodeAddress]:
+        """See NodeList."""
+        try:
+            running = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            raise UnreadableList(
+                f"--slurm: cannot run {self._command[0]} ({error.strerror}): install Slurm's commands here, "
+                "or list the nodes in a file"
+            ) from None
+        try:
+            output, errors = await running.communicate()
+        except BaseException:
+            running.kill()
+            raise
+        if running.returncode:
+            why = to_short_line(errors.decode("utf-8", "replace")) or f"status {running.returncode}"
+            raise UnreadableList(f"--slurm: {self._command[0]} failed: {why}")
+        return parse_sinfo(output.decode("utf-8", "replace"), self._defaults)
+
+
+def parse_sinfo(text: str, defaults: AddressDefaults) -> list[NodeAddress]:
+    """The GPU nodes in the output of sinfo. Raises UsageError for an address that is none."""
+    found: dict[str, NodeAddress] = {}
+    for line in text.splitlines():
+        name, _, rest = line.strip().partition("|")
+        place, _, resources = rest.partition("|")
+        # Several kinds are joined by commas: gpu:h100:8(S:0-1),shard:32.
+        has_gpus = any(one.strip().partition(":")[0] == "gpu" for one in resources.split(","))
+        if name and has_gpus:
+            host = place.strip() or name
+            written = join_host_port(host, defaults.port)
+            found[name] = defaults.parse_address(written, "--slurm", name)
+    return require_few_nodes(list(found.values()), "--slurm")
+
+
+class PodNodes:
+    """The running pods with some labels. `selector` is `[NAMESPACE/]LABELS`."""
+
+    def __init__(
+        self,
+        selector: str,
+        defaults: AddressDefaults,
+        access: ApiServerAccess,
+        transport: ApiTransport | None = None,
+    ) -> None:
+        # A label's name has a slash as well: a namespace has neither = nor !.
+        namespace, slash, labels = selector.partition("/")
+        if not slash or any(sign in namespace for sign in "=!.( ,"):
+            namespace, labels = "", selector
+        if not labels:
+            raise UsageError("--kubernetes-pods: expected labels, as in app.kubernetes.io/name=gpuledger")
+        self._path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+        self._labels, self._defaults = labels, defaults
+        self._transport = transport or HttpApiTransport(access)
+        self.name = f"Kubernetes pods {selector}"
+
+    async def read_nodes(self) -> Sequence[NodeAddress]:
+        """See NodeList."""
+        found: list[NodeAddress] = []
+        query = {"labelSelector": self._labels, "limit": _PAGE}
+        while True:
+            page = await self._read_page(query)
+            for pod in page.get("items") or ():
+                found += self._addresses(pod)
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                return require_few_nodes(found, self.name)
+            query["continue"] = str(following)
+
+    async def _read_page(self, query: dict[str, str]) -> dict[str, Any]:
+        try:
+            status, body, *_ = await self._transport.send(ApiRequest("GET", self._path, dict(query)))
+        except GpuledgerError as error:
+            raise UnreadableList(f"{self.name} cannot be listed: {error}") from None
+        try:
+            page = json.loads(body)
+        except (ValueError, RecursionError):
+            page = None
+        if status != 200 or not isinstance(page, dict):
+            message = to_short_line(page.get("message", "")) if isinstance(page, dict) else ""
+            needed = "; it needs a Role that may list pods" if status == 403 else ""
+            raise UnreadableList(f"{self.name} cannot be listed ({status}): {message}{needed}")
+        return page
+
+    def _addresses(self, pod: Any) -> Sequence[NodeAddress]:
+        status, spec = (pod.get(key) or {} for key in ("status", "spec"))
+        host = status.get("podIP")
+        if status.get("phase") != "Running" or not host:
+            return ()
+        written = join_host_port(str(host), self._defaults.port)
+        return [self._defaults.parse_address(written, self.name, str(spec.get("nodeName") or ""))]

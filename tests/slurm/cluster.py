@@ -41,7 +41,7 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort={slurmdbd_port}
 AccountingStoragePass={munge}
 AccountingStorageTRES=gres/gpu
-JobAcctGatherType=jobacct_gather/none
+JobAcctGatherType=jobacct_gather/cgroup
 MpiDefault=none
 ReturnToService=2
 SlurmctldDebug=debug
@@ -62,7 +62,7 @@ StorageHost=localhost
 StorageUser=root
 StorageLoc=accounting
 """
-_CGROUP_CONF = "CgroupPlugin=cgroup/v1\nConstrainDevices=yes\n"
+_CGROUP_CONF = "CgroupPlugin=cgroup/v1\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,8 @@ class SlurmCluster:
 
     def __init__(self, folder: Path, logs: Path, nodes: Sequence[NodeSpec], conf: str = "") -> None:
         self._folder = folder
+        # Scripts of tests, named after the hook that runs them.
+        self.hooks = folder / "hooks"
         self._logs = logs
         self._munge = folder / "munge.socket"
         self.nodes = {spec.name: SlurmNode(spec, folder, logs) for spec in nodes}
@@ -169,9 +171,14 @@ class SlurmCluster:
         for daemon in reversed(self._daemons):
             daemon.stop()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of a command that uses this cluster."""
+        return {**os.environ, **self._env}
+
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands on the controller."""
-        env = {**os.environ, **self._env}
+        env = self.environment
         return subprocess.run(
             command, env=env, cwd=self._folder, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
@@ -181,6 +188,18 @@ class SlurmCluster:
         done = self.run("sbatch", "--parsable", "--output=/dev/null", *flags, f"--wrap={script}")
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def wait_end(self, *jobs: str) -> None:
+        """Wait until jobs have ended, and the accounting knows it."""
+        for job in jobs:
+            wait_until(lambda job=job: not self.state(job), f"job {job} to end")
+            wait_until(
+                lambda job=job: self.accounting(job, "End") not in ("", "Unknown"), f"the end of {job}"
+            )
+
+    def accounting(self, job: str, column: str) -> str:
+        """A column of the accounting; empty before the job is there."""
+        return self.run("sacct", "-X", "-n", "-P", "-o", column, "-j", job).stdout.rstrip("\n")
 
     def cancel(self, *jobs: str) -> None:
         """Cancel jobs, and wait until Slurm has cleaned up after them."""
@@ -243,7 +262,7 @@ class SlurmCluster:
             "slurmdbd_port": free_port(),
         }
         nodes = "".join(
-            f"NodeName={node.name} NodeAddr=127.0.0.1 Port={node.port} CPUs={node.spec.cpus} "
+            f"NodeName={node.name} NodeAddr=127.0.0.1 Port={node.port} CPUs={node.spec.cpus} RealMemory=1024 "
             f"Gres={node.spec.gres} State=UNKNOWN\n"
             for node in self.nodes.values()
         )

@@ -33,7 +33,10 @@ def cluster(request: pytest.FixtureRequest, job_files: Path) -> Iterator[SlurmCl
     logs = folder / "logs"
     logs.mkdir()
     hooks = f"Prolog={_hook(folder, 'prolog', job_files)}\nEpilog={_hook(folder, 'epilog', job_files)}\n"
+    hooks += f"TaskEpilog={_own_hook(folder, 'task_epilog')}\n"
     made = SlurmCluster(folder, logs, [NodeSpec(WHOLE), NodeSpec(SHARED, shards=8)], hooks)
+    # Tests can put scripts here, which run after the hooks above.
+    made.hooks.mkdir()
     try:
         made.start()
         yield made
@@ -53,6 +56,20 @@ def _hook(folder: Path, name: str, job_files: Path) -> Path:
         f"export PATH=/usr/bin:/bin; place={job_files}/$SLURMD_NODENAME; mkdir -p $place\n"
         f'for gpu in $(echo "$CUDA_VISIBLE_DEVICES" | tr , " "); do echo {text} > "$place/$gpu"; done\n'
         f'env | sort > "$place/{name}.env"\n'
+        f"{_call(folder, name)}"
     )
     file.chmod(0o755)
     return file
+
+
+def _own_hook(folder: Path, name: str) -> Path:
+    """A script that only calls that of a test."""
+    file = folder / f"{name}.sh"
+    file.write_text(f"#!/bin/sh\n{_call(folder, name)}")
+    file.chmod(0o755)
+    return file
+
+
+def _call(folder: Path, name: str) -> str:
+    """Run the script of a test, if there is one, and exit with its status."""
+    return f'own={folder}/hooks/{name}.sh; [ ! -x "$own" ] || exec "$own"; exit 0\n'

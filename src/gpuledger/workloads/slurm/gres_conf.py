@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from gpuledger.model.devices import AMD, INTEL
+
 # Paths of distribution packages and of `configless` slurmd. The first readable file is used.
 GRES_CONF_PATHS: Final = (
     Path("/etc/slurm/gres.conf"),
@@ -24,6 +26,8 @@ GRES_CONF_PATHS: Final = (
     Path("/usr/local/etc/gres.conf"),
 )
 
+# Makers by the value of AutoDetect: ROCm SMI, and oneAPI Level Zero.
+_DETECTED: Final = {"rsmi": AMD, "oneapi": INTEL}
 _WORD: Final = re.compile(r'\b(\w++)\s*+=\s*("[^"]*"|\S+)')
 _BRACKETS: Final = re.compile(r"([^\[\]]*)\[([^\[\]]*)\](.*)")
 _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
@@ -40,11 +44,14 @@ _MAX_LIST_LENGTH, _MAX_NAME_LENGTH = 8192, 255
 class GpuNumbering:
     """The meaning of GPU number n: driver index n if `by_driver`, else the n-th of `files`, else unknown.
 
+    `vendor` is the maker of the GPUs that AutoDetect found by another library than NVIDIA's.
+
     Each element of `files` holds the device files of one GPU or of one MIG Instance.
     """
 
     by_driver: bool = False
     files: tuple[tuple[str, ...], ...] = ()
+    vendor: str = ""
 
 
 def parse_gres_conf(text: str) -> list[dict[str, str]]:
@@ -66,7 +73,7 @@ def gpu_numbering(lines: Iterable[dict[str, str]], node: str) -> GpuNumbering:
     mine = gres_lines_of(lines, node)
     detect = [line["autodetect"].lower() for line in mine if "autodetect" in line]
     if detect and detect[-1] != "off":
-        return GpuNumbering(by_driver=True)
+        return GpuNumbering(by_driver=True, vendor=_DETECTED.get(detect[-1], ""))
     files = [group for line in mine if line.get("name", "").lower() == "gpu" for group in _files(line)]
     return GpuNumbering(files=tuple(sorted(files, key=_natural)))
 

@@ -51,8 +51,12 @@ from gpuledger.workloads.slurm.jobs import (
 # nvidia-modeset and nvidiactl.
 _NVIDIA_MAJOR: Final = 195
 _FIRST_CONTROL_MINOR: Final = 254
+# Render nodes: the files of GPUs of other makers (major number and first minor of DRM).
+_DRM_MAJOR: Final = 226
+_FIRST_RENDER_MINOR: Final = 128
 _RULE: Final = re.compile(r"([abc]) (\*|\d+):(\*|\d+) [rwm]+", re.ASCII)
 _GPU_FILE: Final = re.compile(r"/dev/nvidia(\d{1,3})", re.ASCII)
+_DRI_FILE: Final = re.compile(r"/dev/dri/((?:renderD|card)\d{1,4})", re.ASCII)
 _CAP_FILE: Final = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d{1,6})", re.ASCII)
 _CAPS_MAJOR: Final = re.compile(r"^\s*(\d+) nvidia-caps$", re.MULTILINE | re.ASCII)
 # /proc/driver/nvidia-caps/mig-minors: `gpu1/gi3/access 111` and `gpu1/gi3/ci0/access 112`; gpu1 is a minor.
@@ -88,6 +92,7 @@ def refs_from_device_rules(
     """GPUs that `devices.list` of cgroup v1 allows; None if it allows all devices or all GPUs."""
     minors: list[int] = []
     cap_minors: list[int] = []
+    nodes: list[DeviceRef] = []
     for line in rules.splitlines():
         rule = _RULE.fullmatch(line.strip())
         if not rule or rule[1] == "b":
@@ -96,9 +101,12 @@ def refs_from_device_rules(
             return None
         if rule[2] == str(_NVIDIA_MAJOR) and int(rule[3]) < _FIRST_CONTROL_MINOR:
             minors.append(int(rule[3]))
+        elif rule[2] == str(_DRM_MAJOR) and rule[3] != "*":
+            if int(rule[3]) >= _FIRST_RENDER_MINOR:
+                nodes.append(DeviceRef("node", f"renderD{rule[3]}"))
         elif rule[2] == str(caps.major) and rule[3] != "*":
             cap_minors.append(int(rule[3]))
-    return _refs(minors, cap_minors, caps)
+    return (*_refs(minors, cap_minors, caps), *dict.fromkeys(nodes))
 
 
 def refs_from_device_files(
@@ -108,7 +116,11 @@ def refs_from_device_files(
     names = tuple(files)
     minors = [int(match[1]) for name in names if (match := _GPU_FILE.fullmatch(name))]
     cap_minors = [int(match[1]) for name in names if (match := _CAP_FILE.fullmatch(name))]
-    return _refs(minors, cap_minors, caps)
+    if found := _refs(minors, cap_minors, caps):
+        return found
+    # A GPU of another maker can have two files here; they are the same device.
+    nodes = [DeviceRef("node", match[1]) for name in names if (match := _DRI_FILE.fullmatch(name))]
+    return tuple(nodes[:1])
 
 
 def _refs(minors: Collection[int], cap_minors: Iterable[int], caps: MigCapabilities) -> tuple[DeviceRef, ...]:
@@ -354,7 +366,8 @@ def _resolve_number(ref: DeviceRef, numbering: GpuNumbering, caps: MigCapabiliti
     if ref.by != "number":
         return (ref,)
     if numbering.by_driver:
-        return (DeviceRef("index", ref.name),)
+        by = f"index:{numbering.vendor}" if numbering.vendor else "index"
+        return (DeviceRef(by, ref.name),)
     if numbering.files:
         position = int(ref.name)
         return (

@@ -1,0 +1,1 @@
+"""Who holds GPUs without use: seconds and rows of a report in, a list with prices and a digest out. Pure."""

@@ -23,6 +23,7 @@ from gpuledger.ledger.report.charges import (
 from gpuledger.ledger.report.grouping import Grouping, Key
 from gpuledger.ledger.report.ranges import ReportPart
 from gpuledger.ledger.report.settings import Prices
+from gpuledger.ledger.report.token_counts import TokenCounts
 from gpuledger.model.devices import is_superchip
 from gpuledger.model.session import ALLOCATION, PROCESS
 from gpuledger.model.text import escape_to_one_line
@@ -54,6 +55,8 @@ class ReportLine:
     with the ledgers; None if the numbers are the ledger's. `unmetered` are the Gpus that were not measured
     for some or all of the time, so that their energy is not in the row; `metered` is False if that is all of
     its energy: it is then unknown, not 0.
+
+    `tokens` are those of the row's inference servers; None if the report has none.
     """
 
     key: Key
@@ -77,6 +80,7 @@ class ReportLine:
     time_bound: int | None = None
     unmetered: frozenset[str] = frozenset()
     metered: bool = True
+    tokens: TokenCounts | None = None
 
     @property
     def time_cost(self) -> Fraction | None:
@@ -229,6 +233,11 @@ class UsageReport:
     def scraped(self) -> bool:
         """Whether the numbers come from a Prometheus instead of a ledger."""
         return self.total.bound is not None
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the tokens of inference servers are part of the report."""
+        return self.total.tokens is not None
 
     @property
     def observed(self) -> Fraction:

@@ -1,0 +1,126 @@
+"""What the cgroup of each owner used on the node: CPU time and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gpuledger.ledger.ownership import merge_owner
+from gpuledger.ledger.time.account import OwnerKey, owner_key
+from gpuledger.model.snapshot import CgroupUsage, Snapshot
+from gpuledger.model.workload import PENDING_NAMES, Workload
+
+# The cgroup of an owner is over if it was not read for this many seconds.
+_ABSENCE: Final = 60.0
+
+
+@dataclass(slots=True)
+class HostPeriod:
+    """The cgroup of an owner from the first reading to the last one (unix seconds).
+
+    `cpu` is the last value of its counter in microseconds, `closed` the sum of the last values of earlier
+    cgroups of the same owner, such as of a requeued job. The other fields are as in `CgroupUsage`;
+    `memory_peak` is the largest value. `seen_at` is the last reading on the source's clock.
+    """
+
+    number: int
+    owner: Workload
+    begins: float
+    ends: float
+    seen_at: float = 0.0
+    cpu: int | None = None
+    closed: int = 0
+    memory_peak: int | None = None
+    is_sampled: bool = False
+    memory_limit: int | None = None
+    cpus: int | None = None
+    is_limited: bool = False
+    over: bool = False
+
+    @property
+    def total_cpu(self) -> int | None:
+        """CPU microseconds of all cgroups of the owner; None if they were never read."""
+        return None if self.cpu is None else self.closed + self.cpu
+
+    def update(self, usage: CgroupUsage, unix: float, elapsed: float) -> None:
+        """Add a reading."""
+        self.ends, self.seen_at = unix, elapsed
+        if usage.cpu is not None:
+            if self.cpu is not None and usage.cpu < self.cpu:
+                self.closed += self.cpu
+            self.cpu = usage.cpu
+        if usage.memory_peak is not None:
+            is_larger = self.memory_peak is None or usage.memory_peak > self.memory_peak
+            self.memory_peak = usage.memory_peak if is_larger else self.memory_peak
+            self.is_sampled = self.is_sampled or usage.is_sampled
+        self.memory_limit = usage.memory_limit
+        self.cpus, self.is_limited = usage.cpus, usage.is_limited
+
+
+def _of_node(owner: Workload) -> Workload:
+    """The owner of a cgroup: a pod, not its container."""
+    return replace(owner, container="", container_id="") if owner.kind == "pod" and owner.pod_uid else owner
+
+
+class HostRecorder:
+    """The cgroups of present owners. Used only by the tick thread."""
+
+    def __init__(self) -> None:
+        self._open: dict[OwnerKey, HostPeriod] = {}
+        self._next = 1
+        self._changed: list[HostPeriod] = []
+
+    def resume(self, stored: Iterable[HostPeriod], next_number: int, seen_at: float) -> None:
+        """Continue those that an earlier run left; number new ones from `next_number`.
+
+        `seen_at` is the end of that run on the source's clock.
+        """
+        self._open = {owner_key(period.owner): period for period in stored}
+        for period in self._open.values():
+            period.seen_at = seen_at
+        self._next = next_number
+
+    def post(self, snapshot: Snapshot) -> None:
+        """Add the cgroups of one tick."""
+        for usage in snapshot.cgroups:
+            period = self._period(_of_node(usage.workload), snapshot)
+            period.update(usage, snapshot.unix, snapshot.elapsed)
+            self._changed.append(period)
+        oldest = snapshot.elapsed - _ABSENCE
+        for key in [key for key, period in self._open.items() if period.seen_at < oldest]:
+            period = self._open.pop(key)
+            period.over = True
+            self._changed.append(period)
+
+    def _period(self, owner: Workload, snapshot: Snapshot) -> HostPeriod:
+        key = owner_key(owner)
+        period = self._open.get(key)
+        if period is None:
+            unnamed = self._unnamed(owner)
+            period = (
+                HostPeriod(self._next, owner, snapshot.unix, snapshot.unix)
+                if unnamed is None
+                else self._open.pop(unnamed)
+            )
+            self._next += unnamed is None
+            self._open[key] = period
+        period.owner = merge_owner(period.owner, owner)
+        return period
+
+    def _unnamed(self, owner: Workload) -> OwnerKey | None:
+        """The key under which an owner waited for its name."""
+        for key, period in self._open.items():
+            waiting = period.owner
+            if waiting.missing in PENDING_NAMES and waiting.ids == owner.ids and any(owner.ids):
+                return key
+        return None
+
+    def take_changed(self) -> list[HostPeriod]:
+        """Those that are not stored yet."""
+        found, self._changed = self._changed, []
+        return found
+
+    def mark_all_changed(self) -> None:
+        """Mark everything in memory as not stored: the store was replaced."""
+        self._changed.extend(self._open.values())

@@ -1,0 +1,81 @@
+"""CPU time and memory of the cgroups of owners: over restarts, requeues and late names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builders import GIB
+from gpuledger.model.snapshot import CgroupUsage
+from gpuledger.model.workload import Workload
+from ledger_helpers import rows
+from usage_helpers import ANN, DAN, SECOND, UsageNode, host_usage_of, usage_node
+
+
+def see(node: UsageNode, *cgroups: CgroupUsage, seconds: float = 10.0) -> None:
+    node.see(cgroups=cgroups, seconds=seconds)
+
+
+def test_the_last_value_of_the_counter_and_the_largest_memory_are_kept(tmp_path: Path) -> None:
+    node = usage_node(tmp_path)
+    for number in range(1, 6):
+        peak = GIB * (3 if number == 2 else 1)
+        see(node, CgroupUsage(ANN, number * 20 * SECOND, peak, False, 8 * GIB, 4))
+    (found,) = host_usage_of(node.file)
+    assert (found.key, found.cpu, found.memory_peak) == (("", "7"), 100 * SECOND, 3 * GIB)
+    assert (found.memory_limit, found.cpus, found.memory_peak_is_sampled) == (8 * GIB, 4, False)
+    assert found.ends - found.begins == 40
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_restart_continues_the_counter(tmp_path: Path, kill: bool) -> None:
+    node = usage_node(tmp_path)
+    see(node, CgroupUsage(ANN, 20 * SECOND, 5 * GIB))
+    later = node.again(tmp_path, kill=kill)
+    see(later, CgroupUsage(ANN, 50 * SECOND, 2 * GIB))
+    (found,) = host_usage_of(later.file)
+    assert (found.cpu, found.memory_peak) == (50 * SECOND, 5 * GIB)
+
+
+def test_the_cgroup_of_a_requeued_job_is_added_to_the_one_before(tmp_path: Path) -> None:
+    node = usage_node(tmp_path)
+    see(node, CgroupUsage(ANN, 20 * SECOND))
+    see(node, CgroupUsage(ANN, 3 * SECOND))
+    see(node, CgroupUsage(ANN, 7 * SECOND))
+    (found,) = host_usage_of(node.file)
+    assert (found.cpu, found.memory_peak) == (27 * SECOND, None)
+    # After a long time, it is another row of the same owner.
+    for _ in range(10):
+        see(node)
+    see(node, CgroupUsage(ANN, 1 * SECOND))
+    (found,) = host_usage_of(node.file)
+    assert (found.cpu, rows(node.file, "SELECT over FROM host_periods")) == (28 * SECOND, [(1,), (0,)])
+
+
+def test_owners_are_separate_and_unknown_values_absent(tmp_path: Path) -> None:
+    node = usage_node(tmp_path)
+    see(node, CgroupUsage(ANN, None, GIB, True), CgroupUsage(DAN, SECOND))
+    found = {one.key[-1]: one for one in host_usage_of(node.file)}
+    assert (found["7"].cpu, found["7"].memory_peak, found["7"].memory_peak_is_sampled) == (None, GIB, True)
+    assert (found["8"].cpu, found["8"].memory_peak, found["8"].memory_limit) == (SECOND, None, None)
+
+
+def test_a_pod_that_is_named_later_is_one_row(tmp_path: Path) -> None:
+    unnamed = Workload("pod", pod_uid="uid-1", missing="pod_name", found_by="cgroup")
+    named = replace(unnamed, namespace="ml", pod="train-0", container="main", container_id="c1", missing="")
+    node = usage_node(tmp_path)
+    see(node, CgroupUsage(unnamed, SECOND))
+    see(node, CgroupUsage(named, 2 * SECOND))
+    (found,) = host_usage_of(node.file, "pod")
+    assert (found.key, found.cpu) == (("ml", "train-0"), 2 * SECOND)
+
+
+def test_a_range_has_only_the_owners_that_were_there(tmp_path: Path) -> None:
+    node = usage_node(tmp_path)
+    see(node, CgroupUsage(ANN, SECOND))
+    see(node, seconds=3600.0)
+    see(node, CgroupUsage(DAN, SECOND))
+    first = int(node.clock.now_unix // 900) - 1
+    assert [one.key[-1] for one in host_usage_of(node.file, until=first)] == ["7"]

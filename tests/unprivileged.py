@@ -29,6 +29,14 @@ def unprivileged_command(*arguments: str) -> list[str]:
     return [*_setpriv(), python, *program]
 
 
+def python_for_all() -> str:
+    """A Python that every user can run. Skips the test if there is none."""
+    python = _python()
+    if python is None:
+        pytest.skip(f"other users can run neither {sys.executable} nor a Python of this version in /usr/bin")
+    return python
+
+
 def environment(home: Path) -> dict[str, str]:
     """The variables with which the Python of that user finds the packages of ours."""
     found = [str(SOURCE), *(path for path in sys.path if path.endswith("-packages"))]

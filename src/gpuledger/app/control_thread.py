@@ -1,17 +1,19 @@
-"""The control thread of a running node: handles pause and resume requests, and reloads settings."""
+"""The control thread of a running node: pauses and resumes it on request, and reloads settings."""
 
 from __future__ import annotations
 
-import json
 import logging
 import select
-import socket
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from threading import Thread
 from typing import Any, Final, Protocol
 
 from gpuledger.app.control_socket import ControlSocket
+from gpuledger.app.readers import Peer
 from gpuledger.app.stop_signals import WakePipe
+from gpuledger.app.user_requests import RequestHandler, RequestThreads
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.text import clean_name
 from gpuledger.node.health import LONGEST_PAUSE
@@ -19,9 +21,6 @@ from gpuledger.node.loop import Node
 
 log = logging.getLogger("gpuledger.control")
 
-# Seconds that a client has for its request: a silent client must not block the others.
-_REQUEST_TIMEOUT: Final = 2.0
-_LONGEST_REQUEST: Final = 4096
 _LONGEST_REASON: Final = 200
 
 
@@ -40,17 +39,28 @@ class SettingsWatcher(Protocol):
 
 
 class ControlThread:
-    """One thread that serves the control socket, one client at a time, and checks for changed settings.
+    """One thread that pauses and resumes the node, and checks for changed settings; and the control socket.
 
-    Without a `control_socket` no requests are accepted.
+    Requests are read and answered in other threads; those that change the node run in this one, one after the
+    other. `may_control` says whether a peer may pause the node. Without a `control_socket` no requests are
+    accepted.
     """
 
-    def __init__(self, node: Node, control_socket: ControlSocket | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        control_socket: ControlSocket | None = None,
+        may_control: Callable[[Peer], bool] = lambda _: True,
+    ) -> None:
         self._node = node
         self._control_socket = control_socket
+        self._may_control = may_control
         self._watcher: SettingsWatcher | None = None
         self._stopping = self._reload_requested = False
         self._pipe = WakePipe()
+        self._jobs: deque[tuple[Callable[[], str], Future[str]]] = deque()
+        self._handlers: dict[str, RequestHandler] = {"pause": self._pause, "resume": self._resume}
+        self._requests: RequestThreads | None = None
         # A daemon thread: a driver call that hangs during a pause must not keep the process from exiting.
         self._thread = Thread(target=self._run, name="control", daemon=True)
 
@@ -58,15 +68,24 @@ class ControlThread:
         """Set the watcher of settings. Call before `start`."""
         self._watcher = watcher
 
+    def add_requests(self, handlers: Mapping[str, RequestHandler]) -> None:
+        """Answer these requests of the control socket, too. Handlers run in several threads at once."""
+        self._handlers |= handlers
+
     def start(self) -> None:
         """Start the thread if there is a control socket or a watcher."""
         if self._control_socket is not None or self._watcher is not None:
             self._thread.start()
+        if self._control_socket is not None:
+            self._requests = RequestThreads(self._control_socket.socket, self._handlers)
+            self._requests.start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Stop the thread and close the control socket; abandon a thread that hangs for `timeout` seconds."""
+        """Stop the threads and close the control socket; abandon one that hangs for `timeout` seconds."""
         self._stopping = True
         self._pipe.wake()
+        if self._requests is not None:
+            self._requests.stop(timeout)
         if self._thread.is_alive():
             self._thread.join(timeout)
         if self._control_socket is not None:
@@ -78,72 +97,56 @@ class ControlThread:
         self._pipe.wake()
 
     def _run(self) -> None:
-        sources: list[Any] = [self._pipe]
-        if self._control_socket is not None:
-            sources.append(self._control_socket.socket)
         while not self._stopping:
             period = None if self._watcher is None else self._watcher.period
-            ready, _, _ = select.select(sources, [], [], period)
+            ready, _, _ = select.select([self._pipe], [], [], period)
             try:
                 self._handle_ready(ready)
             except Exception:
                 log.exception("cannot handle a control request")
 
     def _handle_ready(self, ready: list[Any]) -> None:
-        if self._pipe in ready:
+        if ready:
             self._pipe.drain()
         if self._stopping:
             return
         requested, self._reload_requested = self._reload_requested, False
         if requested and self._watcher is not None:
             self._watcher.reload()
-        if self._control_socket is not None and self._control_socket.socket in ready:
-            self._serve_client(self._control_socket.socket)
+        while self._jobs:
+            run, result = self._jobs.popleft()
+            try:
+                result.set_result(run())
+            except BaseException as error:  # noqa: BLE001  (the request's thread raises it)
+                result.set_exception(error)
         if not ready and self._watcher is not None:
             self._watcher.reload_if_changed()
 
-    def _serve_client(self, listening: socket.socket) -> None:
-        client, _ = listening.accept()
-        with client, suppress(OSError):
-            client.settimeout(_REQUEST_TIMEOUT)
-            answer = self._answer(_read_line(client))
-            client.sendall(json.dumps(answer).encode() + b"\n")
+    def _run_here(self, job: Callable[[], str], peer: Peer) -> Mapping[str, Any]:
+        """The text that a job returns, which runs in the control thread."""
+        if not self._may_control(peer):
+            raise GpuledgerError(
+                "only root and the user of gpuledger serve may pause it and resume it: use sudo"
+            )
+        result: Future[str] = Future()
+        self._jobs.append((job, result))
+        self._pipe.wake()
+        return {"ok": result.result()}
 
-    def _answer(self, request: bytes) -> dict[str, str]:
-        try:
-            command = json.loads(request)
-            if command["do"] == "pause":
-                return {"ok": self._pause(float(command["for"]), str(command.get("reason", "")))}
-            if command["do"] == "resume":
-                return {"ok": self._resume()}
-            return {
-                "error": f"unknown request '{command['do']}': the running gpuledger may be another version"
-            }
-        except GpuledgerError as error:
-            return {"error": str(error)}
-        except (ValueError, KeyError, TypeError):
-            return {"error": "malformed request: the running gpuledger may be another version"}
-
-    def _pause(self, seconds: float, reason: str) -> str:
+    def _pause(self, request: Mapping[str, Any], peer: Peer) -> Mapping[str, Any]:
+        seconds, reason = float(request["for"]), str(request.get("reason", ""))
         if not 0 < seconds <= LONGEST_PAUSE:
             raise GpuledgerError(f"a pause can last {LONGEST_PAUSE:g} s at most")
-        return str(self._node.pause(seconds, clean_name(" ".join(reason.split()), _LONGEST_REASON)))
+        shown = clean_name(" ".join(reason.split()), _LONGEST_REASON)
+        return self._run_here(lambda: str(self._node.pause(seconds, shown)), peer)
 
-    def _resume(self) -> str:
+    def _resume(self, _: Mapping[str, Any], peer: Peer) -> Mapping[str, Any]:
+        return self._run_here(self._resume_node, peer)
+
+    def _resume_node(self) -> str:
         page = self._node.resume()
         if page is None:
             return "not paused"
         if page.snapshot is None:
             raise GpuledgerError(f"resumed, but the source cannot be read: {page.health.status}")
         return "resumed" if page.health.healthy else f"resumed; {page.health.status}"
-
-
-def _read_line(client: socket.socket) -> bytes:
-    """Receive one line; empty when it is too long or incomplete."""
-    received = b""
-    while b"\n" not in received and len(received) < _LONGEST_REQUEST:
-        more = client.recv(_LONGEST_REQUEST)
-        if not more:
-            break
-        received += more
-    return received if b"\n" in received else b""

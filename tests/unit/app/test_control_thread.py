@@ -14,6 +14,7 @@ import pytest
 from builders import SOURCE, gpu, reading, snapshot
 from gpuledger.app import control_socket
 from gpuledger.app.control_socket import (
+    SHARED_MODE,
     SOCKET_NAME,
     ControlSocket,
     default_socket_paths,
@@ -127,6 +128,47 @@ def test_only_its_user_can_connect_to_the_socket(tmp_path: Path) -> None:
         os.umask(before)
     assert stat.S_IMODE(control.path.stat().st_mode) == 0o600
     control.close()
+
+
+def test_a_peer_that_may_not_control_the_node_changes_nothing(tmp_path: Path) -> None:
+    source = ScriptedSource(lambda: GOOD)
+    node = node_of(source, interval=0.05, pausable=True)
+    path = tmp_path / SOCKET_NAME
+    control = ControlThread(node, ControlSocket(path), may_control=lambda _: False)
+    node.start()
+    control.start()
+    try:
+        for request in ({"do": "pause", "for": 60}, {"do": "resume"}):
+            with pytest.raises(GpuledgerError, match="only root and the user of gpuledger serve"):
+                send_request_to([path], request, timeout=PATIENCE)
+        assert source.closed == 0
+    finally:
+        control.stop()
+        node.stop()
+
+
+def test_a_directory_that_is_made_for_all_users_admits_them(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        system = tmp_path / "run"
+        control = open_control_socket(ControlSettings(), SOURCE, None, {}, system, SHARED_MODE)
+    finally:
+        os.umask(before)
+    assert control is not None
+    assert stat.S_IMODE(system.stat().st_mode) == 0o755
+    assert stat.S_IMODE(control.path.stat().st_mode) == 0o666
+    control.close()
+
+
+def test_a_shared_socket_that_users_cannot_reach_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / SOCKET_NAME
+    control = open_control_socket(ControlSettings(str(path)), SOURCE, None, {}, mode=SHARED_MODE)
+    assert control is not None
+    control.close()
+    assert "users cannot reach" in caplog.text
 
 
 def test_the_socket_of_a_killed_program_is_replaced(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from gpuledger.http.routes import PendingResponse, Response
+from gpuledger.model.access import EVERYTHING, Reader
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.model.node_state import NodeState
 from gpuledger.model.source import Clock
@@ -34,8 +35,11 @@ class LedgerAccess:
     simulated: bool = False
 
     @contextmanager
-    def open(self) -> Iterator[History]:
-        """A context with the open history. Raises ApiError when there is none or it cannot be read."""
+    def open(self, reader: Reader = EVERYTHING) -> Iterator[History]:
+        """A context with the open history, with the rows that `reader` may read.
+
+        Raises ApiError when there is none or it cannot be read.
+        """
         from sqlite3 import Error
 
         if self.open_history is None:
@@ -46,6 +50,7 @@ class LedgerAccess:
             )
         try:
             with closing(self.open_history()) as history:
+                history.restrict(reader)
                 yield history
         except GpuledgerError as error:
             raise ApiError(503, "no_books", str(error)) from None

@@ -1,0 +1,85 @@
+"""Login and TLS of a client that reads nodes: from a URL, or from the files that the user named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import unquote
+
+from gpuledger.model.errors import UsageError
+from gpuledger.model.text import to_short_line
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+
+class ClientAccess(Protocol):
+    """The settings of a client: the user, the file with the password, and PEM files. Empty: not set."""
+
+    @property
+    def user(self) -> str:
+        """The user of basic auth."""
+
+    @property
+    def password_file(self) -> str:
+        """The file with the password of the user."""
+
+    @property
+    def ca_file(self) -> str:
+        """The certificates of the CAs; empty: those of the system."""
+
+    @property
+    def cert_file(self) -> str:
+        """The client certificate."""
+
+    @property
+    def key_file(self) -> str:
+        """The key of the client certificate, if it is in another file."""
+
+
+def find_login(user: str | None, password: str | None, access: ClientAccess) -> str | None:
+    """The text `user:password` of basic auth; None without a user.
+
+    `user` and `password` are those of a URL, still quoted, and win. Raises UsageError.
+    """
+    if user is not None:
+        return f"{unquote(user)}:{unquote(password or '')}"
+    if not access.user:
+        if access.password_file:
+            raise UsageError("--password-file needs --user too")
+        return None
+    if not access.password_file:
+        raise UsageError("--user needs --password-file, the file with the password")
+    try:
+        secret = Path(access.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise UsageError(f"--password-file: cannot read {access.password_file}: {why}") from None
+    return f"{access.user}:{secret}"
+
+
+def create_client_context(access: ClientAccess) -> SSLContext:
+    """The TLS context of a client. Raises UsageError for files that cannot be used."""
+    # Imported lazily: a client of http needs no OpenSSL.
+    import ssl
+
+    from gpuledger.http.openssl import client_context
+
+    try:
+        context = client_context(verify=True)
+        if access.ca_file:
+            context.load_verify_locations(access.ca_file)
+        else:
+            context.load_default_certs()
+    except (OSError, ssl.SSLError) as error:
+        why = to_short_line(error.strerror or "it has no certificate")
+        raise UsageError(f"--ca-file: cannot use {access.ca_file}: {why}") from None
+    if access.key_file and not access.cert_file:
+        raise UsageError("--key-file needs --cert-file, the certificate of the key")
+    if access.cert_file:
+        try:
+            context.load_cert_chain(access.cert_file, access.key_file or None)
+        except (OSError, ssl.SSLError) as error:
+            why = to_short_line(error.strerror or error)
+            raise UsageError(f"--cert-file: cannot use {access.cert_file} with its key: {why}") from None
+    return context

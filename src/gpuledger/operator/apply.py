@@ -14,6 +14,7 @@ from gpuledger.operator.kinds import (
     MANAGED_BY,
     VOLUME_CLAIM_KIND,
     ObjectKey,
+    ObjectKind,
     belongs_to,
     is_being_deleted,
     kind_of,
@@ -56,12 +57,15 @@ class _Step:
 
 @dataclass(eq=False, slots=True)
 class Applier:
-    """Writes the objects of monitors. `namespaces` are all namespaces that can contain such objects."""
+    """Writes the objects of monitors. `namespaces` are all namespaces that can contain such objects, `kinds`
+    all kinds.
+    """
 
     api: ObjectClient
     owned: ManagedObjects
     namespaces: Sequence[str]
     counts: OperatorCounts
+    kinds: Sequence[ObjectKind] = KINDS
     # Keys of seeds that other clients created.
     _foreign_seeds: set[ObjectKey] = field(default_factory=set, init=False)
 
@@ -105,7 +109,7 @@ class Applier:
         """
         deleted = 0
         claimed = {"metadata": {"labels": owned_by(owner_reference_of(monitor))}}
-        for kind in reversed(KINDS):
+        for kind in reversed(self.kinds):
             bodies, _ = await list_managed_objects(self.api, kind, self.namespaces)
             for body in bodies:
                 if is_being_deleted(body) or not belongs_to(body, uid_of(monitor), claimed):
@@ -163,7 +167,8 @@ class Applier:
 
     async def _is_valid_new_object(self, desired: Json) -> bool:
         """Whether the server accepts the object under an unused name; then it refuses only the change."""
-        name = f"{desired['metadata']['name'][:240]}-tried"
+        # The name of a CronJob has at most 52 characters.
+        name = f"{desired['metadata']['name'][:46]}-tried"
         other = {**desired, "metadata": {**desired["metadata"], "name": name}}
         try:
             await self.api.apply(object_path(other), other, dry=True)

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from math import inf
 from typing import Any, Final
 
 from gpuledger.http.addresses import Address
@@ -14,7 +15,8 @@ from gpuledger.kubernetes.fields import mapping_at, mappings_at
 from gpuledger.kubernetes.object_client import Json, ObjectClient
 from gpuledger.model.errors import GpuledgerError
 from gpuledger.operator.kinds import POD_KIND, uid_of
-from gpuledger.operator.rollout import Rollout, rollout_of
+from gpuledger.operator.render.naming import JOB_PREFIX
+from gpuledger.operator.rollout import is_suspended, rollout_of
 from gpuledger.operator.status import ExporterNode
 from gpuledger.operator.targets import FetchPage
 
@@ -37,7 +39,9 @@ class _ExporterPod:
 
     node: ExporterNode
     created: str
-    page: str
+    page: str = ""
+    # Whether the pod of a Job has a result, or an error so far: then it counts more than newer pods.
+    decided: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -45,47 +49,52 @@ class NodeObserver:
     """Observes the exporters of one monitor.
 
     It lists their pods and sends one small request to each, only if the numbers of pods have changed or ten
-    minutes have passed; sooner, with growing pauses, while a ready exporter has not named its GPUs.
+    minutes have passed; sooner, with growing pauses, while a ready exporter has not named its GPUs. Pods of
+    Jobs are listed when a Job starts or ends, because they are deleted some time afterwards.
     """
 
     api: ObjectClient
     fetch: FetchPage
-    _observed: tuple[str, Rollout] | None = field(default=None, init=False)
+    _observed: tuple[str, object] | None = field(default=None, init=False)
     _observed_at: float = field(default=-_REFRESH_PAUSE, init=False)
     _pause: float = field(default=_CHANGE_PAUSE, init=False)
     nodes: tuple[ExporterNode, ...] | None = field(default=None, init=False)
 
-    async def observe(self, daemon_set: Json | None) -> tuple[ExporterNode, ...] | None:
-        """The nodes, those with problems first; None without exporters, or if pods cannot be listed."""
-        rollout = None if daemon_set is None else rollout_of([daemon_set])
-        if daemon_set is None or rollout is None or not rollout.observed or not rollout.desired:
+    async def observe(self, workload: Json | None) -> tuple[ExporterNode, ...] | None:
+        """The nodes of a DaemonSet or CronJob, those with problems first; None without exporters, or if pods
+        cannot be listed.
+        """
+        progress = None if workload is None else _progress_of(workload)
+        if workload is None or progress is None:
             self._observed, self.nodes = None, None
             return None
-        state = (uid_of(daemon_set), rollout)
+        state = (uid_of(workload), progress)
         now = asyncio.get_running_loop().time()
         is_change = state != self._observed
         if now - self._observed_at < (_CHANGE_PAUSE if is_change else self._pause):
             return self.nodes
         self._observed, self._observed_at = state, now
         try:
-            pods = [pod async for pod in self._list_pods(daemon_set)]
+            pods = [pod async for pod in self._list_pods(workload)]
         except GpuledgerError:
             # Try again after the shorter pause.
             self._observed, self.nodes = None, None
             return None
         # While a pod is replaced, a node has two.
-        newest = {pod.node.name: pod for pod in sorted(pods, key=lambda pod: pod.created)}
+        newest = {pod.node.name: pod for pod in sorted(pods, key=lambda pod: (pod.decided, pod.created))}
         nodes = await self._query_all(tuple(newest.values()))
         self.nodes = tuple(sorted(nodes, key=lambda node: (node.ready and not node.error, node.name)))
         is_complete = all(node.gpus is not None for node in nodes if node.ready)
         longer = _CHANGE_PAUSE if is_change else 2 * self._pause
         self._pause = _REFRESH_PAUSE if is_complete else min(longer, _REFRESH_PAUSE)
+        if workload["kind"] == "CronJob" and not (workload["status"].get("active") or ()):
+            self._pause = inf
         return self.nodes
 
-    async def _list_pods(self, daemon_set: Json) -> AsyncIterator[_ExporterPod]:
-        labels = daemon_set["spec"]["selector"]["matchLabels"]
-        query = {"labelSelector": ",".join(f"{name}={value}" for name, value in labels.items())}
-        path = POD_KIND.path(daemon_set["metadata"]["namespace"])
+    async def _list_pods(self, workload: Json) -> AsyncIterator[_ExporterPod]:
+        query = {"labelSelector": _pod_selector(workload)}
+        path = POD_KIND.path(workload["metadata"]["namespace"])
+        parse = _job_pod if workload["kind"] == "CronJob" else _exporter_pod
         token = ""
         while True:
             found = await self.api.get(
@@ -93,7 +102,7 @@ class NodeObserver:
             )
             for pod in mappings_at(found, "items"):
                 if name := _node_name(pod):
-                    yield _exporter_pod(pod, name)
+                    yield parse(pod, name)
             token = str(mapping_at(found, "metadata").get("continue") or "")
             if not token:
                 return
@@ -116,6 +125,23 @@ class NodeObserver:
                 return _with_health(pod.node, text)
 
         return list(await asyncio.gather(*map(query, pods)))
+
+
+def _progress_of(workload: Json) -> object:
+    """A value that changes with the pods; None if there are none yet."""
+    if workload["kind"] == "CronJob":
+        status = workload.get("status") or {}
+        times = status.get("lastScheduleTime"), status.get("lastSuccessfulTime")
+        return (times, len(status.get("active") or ())) if times[0] and not is_suspended(workload) else None
+    rollout = rollout_of([workload])
+    return rollout if rollout is not None and rollout.observed and rollout.desired else None
+
+
+def _pod_selector(workload: Json) -> str:
+    if workload["kind"] == "CronJob":
+        return f"{JOB_PREFIX}={workload['metadata']['name']}"
+    labels = workload["spec"]["selector"]["matchLabels"]
+    return ",".join([*(f"{name}={value}" for name, value in labels.items()), f"!{JOB_PREFIX}"])
 
 
 def _node_name(pod: Json) -> str:
@@ -148,6 +174,19 @@ def _exporter_pod(pod: Json, name: str) -> _ExporterPod:
     )
     page = f"http://{Address(address, port)}/health?verbose" if ready and address and port else ""
     return _ExporterPod(node, str(pod["metadata"].get("creationTimestamp") or ""), page)
+
+
+def _job_pod(pod: Json, name: str) -> _ExporterPod:
+    """A pod of a Job, which is ready if it has ended with success."""
+    status = mapping_at(pod, "status")
+    conditions = {str(one.get("type")): one for one in mappings_at(status, "conditions")}
+    succeeded = status.get("phase") == "Succeeded"
+    error = "" if succeeded else next(_reasons(status, conditions), "")
+    if error == "ContainerCreating":
+        error = ""
+    created = str(pod["metadata"].get("creationTimestamp") or "")
+    ended = status.get("phase") in ("Succeeded", "Failed")
+    return _ExporterPod(ExporterNode(name, succeeded, error=error), created, decided=ended or bool(error))
 
 
 def _uses_tls(container: Mapping[str, Any]) -> bool:

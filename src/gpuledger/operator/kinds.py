@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from gpuledger.kubernetes.access import FIELD_MANAGER
@@ -41,6 +41,9 @@ class ObjectKind:
         return {"apiVersion": self.api_version, "kind": self.kind, **item}
 
 
+CRON_JOB_KIND: Final = ObjectKind("batch/v1", "CronJob", "cronjobs")
+# That of API servers before Kubernetes 1.21; removed in 1.25.
+_OLD_CRON_JOB_KIND: Final = ObjectKind("batch/v1beta1", "CronJob", "cronjobs")
 # In the order of creation: objects that others refer to come first.
 KINDS: Final = (
     ObjectKind("v1", "ServiceAccount", "serviceaccounts"),
@@ -51,17 +54,30 @@ KINDS: Final = (
     ObjectKind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
     ObjectKind("apps/v1", "DaemonSet", "daemonsets"),
     ObjectKind("apps/v1", "StatefulSet", "statefulsets"),
+    CRON_JOB_KIND,
 )
+_RANKS: Final = {kind.kind: rank for rank, kind in enumerate(KINDS)}
+
+
+def managed_kinds(cron_job_version: str) -> tuple[ObjectKind, ...]:
+    """The kinds of objects that the operator creates, on a server with this API version of CronJobs."""
+    return tuple(
+        replace(kind, api_version=cron_job_version) if kind is CRON_JOB_KIND else kind for kind in KINDS
+    )
+
 
 # The kinds that users write.
 GPU_MONITOR_KIND: Final = ObjectKind("gpuledger.dev/v1alpha1", GPU_MONITOR, "gpumonitors", namespaced=False)
 WHATAP_AGENT_KIND: Final = ObjectKind(
     "monitoring.whatap.com/v2alpha1", WHATAP_AGENT, "whatapagents", namespaced=False
 )
-_RESOURCE_KINDS: Final = (GPU_MONITOR_KIND, WHATAP_AGENT_KIND)
-_BY_NAME: Final = {(kind.api_version, kind.kind): kind for kind in (*KINDS, *_RESOURCE_KINDS)}
+RESOURCE_KINDS: Final = (GPU_MONITOR_KIND, WHATAP_AGENT_KIND)
+_BY_NAME: Final = {
+    (kind.api_version, kind.kind): kind for kind in (*KINDS, _OLD_CRON_JOB_KIND, *RESOURCE_KINDS)
+}
 EVENT_KIND: Final = ObjectKind("v1", "Event", "events")
 POD_KIND: Final = ObjectKind("v1", "Pod", "pods")
+NODE_KIND: Final = ObjectKind("v1", "Node", "nodes", namespaced=False)
 VOLUME_CLAIM_KIND: Final = ObjectKind("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 LEASE_KIND: Final = ObjectKind("coordination.k8s.io/v1", "Lease", "leases")
 CRD_KIND: Final = ObjectKind(
@@ -91,7 +107,7 @@ def object_key(body: Json) -> ObjectKey:
     """The key of an object. Raises KeyError as `kind_of` does."""
     kind = kind_of(body)
     metadata = body["metadata"]
-    return ObjectKey(KINDS.index(kind), kind.kind, metadata.get("namespace") or "", metadata["name"])
+    return ObjectKey(_RANKS[kind.kind], kind.kind, metadata.get("namespace") or "", metadata["name"])
 
 
 def object_path(body: Json) -> str:
@@ -151,5 +167,5 @@ def _owner_uids(body: Json) -> list[str]:
     return [
         str(reference.get("uid") or "")
         for reference in references
-        if _BY_NAME.get((reference.get("apiVersion"), reference.get("kind"))) in _RESOURCE_KINDS
+        if _BY_NAME.get((reference.get("apiVersion"), reference.get("kind"))) in RESOURCE_KINDS
     ]

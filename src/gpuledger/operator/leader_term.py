@@ -15,6 +15,7 @@ from gpuledger.operator.apply import Applier
 from gpuledger.operator.counts import OperatorCounts
 from gpuledger.operator.events import EventRecorder
 from gpuledger.operator.exporter_nodes import NodeObserver
+from gpuledger.operator.job_nodes import JobNodes
 from gpuledger.operator.judged_spec import RenderObjects
 from gpuledger.operator.kinds import KINDS, ObjectKind
 from gpuledger.operator.managed_objects import ManagedObjects
@@ -44,12 +45,15 @@ class LeaderTerm:
     settings: OperatorSettings
     clock: Clock
     counts: OperatorCounts
+    # The nodes that `render` puts into CronJobs.
+    nodes: JobNodes
+    managed: Sequence[ObjectKind] = KINDS
 
     def __post_init__(self) -> None:
         self._due = DelayQueue()
         self.owned = ManagedObjects(self._wake)
-        self.monitors = Monitors(self.render, self.settings.progress_deadline, self._wake)
-        self._applier = Applier(self.api, self.owned, self.namespaces, self.counts)
+        self.monitors = Monitors(self.render, self.settings.progress_deadline, self._wake, self.nodes.look_up)
+        self._applier = Applier(self.api, self.owned, self.namespaces, self.counts, self.managed)
         events = EventRecorder(self.api, self.identity.holder_identity, self.clock, self.counts)
         self._reconciler = Reconciler(
             self.api,
@@ -69,6 +73,7 @@ class LeaderTerm:
             self._on_monitor_change,
             self._on_object_change,
             self.clock,
+            self.managed,
         )
 
     async def run(
@@ -81,6 +86,7 @@ class LeaderTerm:
             self._reconcile_all(),
             self._count_targets(fetch),
             self._observe_nodes(fetch),
+            self._refresh_job_nodes(),
             self.watch.run(),
         )
 
@@ -99,7 +105,7 @@ class LeaderTerm:
 
     async def _list_all(self) -> None:
         self._applier.forget_foreign_seeds()
-        for kind in KINDS:
+        for kind in self.managed:
             listed = await list_managed_objects(self.api, kind, self.namespaces)
             self.owned.apply_listing(kind.kind, *listed)
         for kind in self.kinds:
@@ -126,11 +132,18 @@ class LeaderTerm:
             }
             for monitor in self.monitors:
                 objects = self.owned.objects_of(monitor.uid)
-                daemon_set = next((body for key, body in objects if key.kind == "DaemonSet"), None)
-                nodes = await observers[monitor.uid].observe(daemon_set)
+                # A CronJob beside a DaemonSet is suspended.
+                kinds = {key.kind: body for key, body in objects}
+                nodes = await observers[monitor.uid].observe(kinds.get("DaemonSet") or kinds.get("CronJob"))
                 if nodes != monitor.nodes:
                     monitor.nodes = nodes
                     self._wake(monitor.uid)
+
+    async def _refresh_job_nodes(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.nodes_interval)
+            if await self.nodes.refresh(self.monitors.exporters()):
+                self.monitors.render_again()
 
     def _on_monitor_change(self, body: Json, deleted: bool) -> None:
         self.counts.watched += 1

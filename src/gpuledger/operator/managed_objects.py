@@ -134,7 +134,12 @@ def _select_fields(live: Any, desired: Any) -> Any:
 
 # Mappings in which an additional entry changes the meaning: the pods of a Service, the nodes of pods, the
 # files of a ConfigMap.
-_EXCLUSIVE_MAPS: Final = (("spec", "selector"), ("spec", "template", "spec", "nodeSelector"), ("data",))
+_EXCLUSIVE_MAPS: Final = (
+    ("spec", "selector"),
+    ("spec", "template", "spec", "nodeSelector"),
+    ("spec", "jobTemplate", "spec", "template", "spec", "nodeSelector"),
+    ("data",),
+)
 
 
 def foreign_entries_patch(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Json:

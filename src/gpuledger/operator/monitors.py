@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpuledger.kubernetes.object_client import Json
@@ -19,6 +19,7 @@ from gpuledger.operator.kinds import is_being_deleted, resource_version, uid_of
 from gpuledger.operator.monitor_parser import ParsedMonitor, parse_monitor
 from gpuledger.operator.node_overlap import NodeClaim, find_overlaps
 from gpuledger.operator.rollout import ProgressDeadline
+from gpuledger.operator.spec import ExporterSpec
 from gpuledger.operator.status import ExporterNode, ReconcileProblem, TargetCounts
 
 _DAY = 86_400.0
@@ -103,6 +104,10 @@ class Decision:
     displaced: bool
 
 
+async def _nothing_missing() -> bool:
+    return False
+
+
 @dataclass(eq=False, slots=True)
 class Monitors:
     """All resources by uid. `wake` is called with the uid of each resource that must be reconciled."""
@@ -110,6 +115,10 @@ class Monitors:
     render: RenderObjects
     progress_deadline: float
     wake: Callable[[str], None]
+    # Looks up what was missing while a resource was rendered; False if nothing was.
+    look_up: Callable[[], Awaitable[bool]] = _nothing_missing
+    # Incremented when rendering the same resource again gives another result.
+    _revision: int = field(default=0, init=False)
     _known: dict[str, Monitor] = field(default_factory=dict, init=False)
     # Responses can arrive after the watch has reported the deletion.
     _deleted: set[str] = field(default_factory=set, init=False)
@@ -164,25 +173,47 @@ class Monitors:
     async def prepare(self, monitor: Monitor) -> None:
         """Render the newest spec and the last applied one, in a thread.
 
-        Thousands of targets take seconds, in which the event loop must renew the Lease.
+        Thousands of targets take seconds, in which the event loop must renew the Lease. Raises what `look_up`
+        raises.
         """
         while True:
-            applied, judged = monitor.applied_spec, monitor.judged
+            applied, judged, revision = monitor.applied_spec, monitor.judged, self._revision
             if judged is None:
                 generation, body = monitor.generation, monitor.body
                 judged = await asyncio.to_thread(judge_spec, body, monitor.parsed, applied, self.render)
+                if await self.look_up() or revision != self._revision:
+                    continue
                 monitor.judgement = (generation, judged)
                 if judged.spec is None or judged.kept:
                     # It claims other nodes than it specifies.
                     self._wake_all()
             elif applied is not None and applied.rendered is None:
                 same = judged.spec is not None and applied.text == judged.spec.text
-                applied.rendered = (judged.spec.rendered if same and judged.spec else None) or (
+                rendered = (judged.spec.rendered if same and judged.spec else None) or (
                     await asyncio.to_thread(self.render, monitor.body, applied.monitor)
                 )
+                if await self.look_up() or revision != self._revision:
+                    continue
+                applied.rendered = rendered
             else:
                 # Nothing was awaited since the last check, so both are current.
                 return
+
+    def exporters(self) -> Iterator[ExporterSpec]:
+        """The exporters of the newest and of the applied specifications."""
+        for monitor in self:
+            for spec in (monitor.parsed.monitor, monitor.claim.requested, monitor.claim.running):
+                if spec is not None:
+                    yield spec.exporter
+
+    def render_again(self) -> None:
+        """Judge and render all resources again: what they are rendered with has changed."""
+        self._revision += 1
+        for monitor in self:
+            monitor.judgement = None
+            if monitor.applied_spec is not None:
+                monitor.applied_spec.rendered = None
+        self._wake_all()
 
     def decide(self, monitor: Monitor) -> Decision:
         """Decide what to do for a resource that was prepared."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from gpuledger.kubernetes.fields import mappings_at
 from gpuledger.kubernetes.object_client import Json, ObjectClient, WriteRefused
-from gpuledger.operator.kinds import MANAGED_SELECTOR, ObjectKind, resource_version
+from gpuledger.operator.kinds import CRON_JOB_KIND, MANAGED_SELECTOR, ObjectKind, resource_version
+
+_NEWEST_BATCH: Final = CRON_JOB_KIND.api_version
 
 
 async def get_if_exists(api: ObjectClient, path: str) -> Json | None:
@@ -16,6 +20,19 @@ async def get_if_exists(api: ObjectClient, path: str) -> Json | None:
         if error.status != 404:
             raise
         return None
+
+
+async def find_cron_job_version(api: ObjectClient) -> str:
+    """The newest API version of CronJobs that the server has: batch/v1 since Kubernetes 1.21.
+
+    Raises WriteUnreachable.
+    """
+    try:
+        found = await api.get(f"/apis/{_NEWEST_BATCH}")
+    except WriteRefused:
+        return _NEWEST_BATCH
+    names = {resource.get("name") for resource in mappings_at(found, "resources")}
+    return _NEWEST_BATCH if "cronjobs" in names else "batch/v1beta1"
 
 
 # All objects of one kind, and the resource version of this state.

@@ -16,16 +16,18 @@ from gpuledger.model.source import Clock
 from gpuledger.operator.counts import OperatorCounts
 from gpuledger.operator.crd_definitions import foreign_definition
 from gpuledger.operator.families import OperatorView
+from gpuledger.operator.job_nodes import JobNodes
 from gpuledger.operator.kinds import (
     CRD_KIND,
     GPU_MONITOR_KIND,
     WHATAP_AGENT_KIND,
     ObjectKind,
+    managed_kinds,
     owner_reference_of,
 )
 from gpuledger.operator.leader_election import LeaderElection
 from gpuledger.operator.leader_term import LeaderTerm, run_until_first_ends
-from gpuledger.operator.object_lists import get_if_exists
+from gpuledger.operator.object_lists import find_cron_job_version, get_if_exists
 from gpuledger.operator.render.objects import Rendered, render_objects
 from gpuledger.operator.render_context import OperatorIdentity, RenderContext
 from gpuledger.operator.settings import OperatorSettings
@@ -111,24 +113,30 @@ class GpuMonitorOperator:
         namespaces = [self.context.namespace]
         if WHATAP_AGENT_KIND in kinds:
             namespaces.append(self.context.whatap_namespace)
+        version, nodes = await find_cron_job_version(self._api), JobNodes(self._api)
+        context = replace(self.context, cron_job_version=version)
+
+        def render(body: Json, monitor: GpuMonitor) -> Rendered:
+            owner, names = owner_reference_of(body), nodes.names(monitor.exporter)
+            return render_objects(monitor, replace(context, owner=owner, gpu_nodes=names))
+
         term = LeaderTerm(
             self._api,
             self.identity,
             kinds,
             namespaces,
-            self._render,
+            render,
             self.settings,
             self.clock,
             self.counts,
+            nodes,
+            managed_kinds(version),
         )
         self._term = term
         try:
             await term.run(stop, self._leader.keep_renewing, self.fetch)
         finally:
             self._term = None
-
-    def _render(self, body: Json, monitor: GpuMonitor) -> Rendered:
-        return render_objects(monitor, replace(self.context, owner=owner_reference_of(body)))
 
     async def _served_kinds(self) -> list[ObjectKind]:
         """The kinds of resources with our CRD. Raises GpuledgerError if there is none."""

@@ -23,7 +23,7 @@ from gpuledger.operator.kinds import is_being_deleted, object_key, object_path
 from gpuledger.operator.managed_objects import ManagedObjects
 from gpuledger.operator.monitors import Monitor, Monitors
 from gpuledger.operator.render.objects import Rendered
-from gpuledger.operator.rollout import rollout_of
+from gpuledger.operator.rollout import is_suspended, job_rollout, rollout_of
 from gpuledger.operator.status import (
     MonitorConditions,
     ReconcileProblem,
@@ -140,11 +140,13 @@ class Reconciler:
 
     async def _look_up_creation_failure(self, monitor: Monitor) -> float | None:
         """Look up why pods are missing; returns the seconds until the next call is needed, if any."""
-        sets = [
-            body
-            for key, body in self.owned.objects_of(monitor.uid)
-            if key.kind in ("DaemonSet", "StatefulSet") and (found := rollout_of([body])) and found.missing
-        ]
+        sets = []
+        for key, body in self.owned.objects_of(monitor.uid):
+            if key.kind in ("DaemonSet", "StatefulSet"):
+                sets += [body] if (found := rollout_of([body])) and found.missing else []
+            elif key.kind == "CronJob" and not job_rollout(body, _succeeded(monitor)).complete:
+                active = (body.get("status") or {}).get("active") or ()
+                sets += [{"kind": "Job", "metadata": dict(job)} for job in active]
         monitor.creation_failure = await find_creation_failure(self.api, sets)
         return _CREATION_PAUSE if sets else None
 
@@ -291,7 +293,13 @@ class Reconciler:
             rollout_of(body for key, body in objects.items() if key.kind == kind)
             for kind in ("DaemonSet", "StatefulSet")
         )
-        left = monitor.deadline.seconds_left((exporters, agents), monitor.generation, now)
+        jobs = next((body for key, body in objects.items() if key.kind == "CronJob"), None)
+        expected = exporters
+        if jobs is not None and not is_suspended(jobs):
+            exporters = job_rollout(jobs, _succeeded(monitor))
+            # The first Job may start much later.
+            expected = exporters if exporters.observed else None
+        left = monitor.deadline.seconds_left((expected, agents), monitor.generation, now)
         judged = monitor.judged
         rendered = judged.spec.rendered if judged is not None and judged.spec is not None else None
         conditions = MonitorConditions(
@@ -309,9 +317,17 @@ class Reconciler:
             warnings=monitor.warnings,
             nodes=monitor.nodes,
             stalled=left == 0.0,
+            schedule=str(jobs["spec"]["schedule"]) if jobs is not None else "",
+            suspended=jobs is not None and exporters is None,
+            note=rendered.note if rendered is not None else "",
             applied_spec=monitor.applied_spec.status_text if monitor.applied_spec is not None else None,
         )
         return conditions, left + _ROUNDING_MARGIN if left else None
+
+
+def _succeeded(monitor: Monitor) -> int | None:
+    """The number of nodes on which the newest pod of a Job ended with success; None if no pod is known."""
+    return sum(node.ready for node in monitor.nodes) if monitor.nodes else None
 
 
 def _is_transient(error: GpuledgerError) -> bool:

@@ -38,7 +38,8 @@ class RenderContext:
     `exporter_role` and `agent_role` are ClusterRoles of the chart; `agent_own_role` is the ClusterRole for
     the agent's own namespace. `check_agent` and `check_exporter` validate the input of these programs.
     `exporter_restarts` are the settings that need a restart of the exporter. These three are passed in,
-    because this package must not import the programs.
+    because this package must not import the programs. `cron_job_version` is the API version of CronJobs that
+    the server has. `gpu_nodes` are the names of the nodes for Jobs, None if the operator does not know them.
     """
 
     owner: MonitorReference = MonitorReference("", "", "", "")
@@ -57,6 +58,8 @@ class RenderContext:
     check_agent: ProgramCheck = accept_every_run
     check_exporter: ProgramCheck = accept_every_run
     exporter_restarts: frozenset[str] = frozenset()
+    cron_job_version: str = "batch/v1"
+    gpu_nodes: tuple[str, ...] | None = None
 
 
 def read_operator_file(file: Path) -> RenderContext:

@@ -1,4 +1,4 @@
-"""The progress of rollouts of DaemonSets and StatefulSets."""
+"""The progress of rollouts of DaemonSets and StatefulSets, and of the Jobs of CronJobs."""
 
 from __future__ import annotations
 
@@ -63,6 +63,25 @@ def _rollout(body: Json) -> Rollout:
     is_latest = observed >= int(body["metadata"].get("generation") or 0)
     missing = max(0, desired - int(created)) if observed and created is not None else 0
     return Rollout(desired, int(updated or 0), int(ready or 0), is_latest, observed > 0, missing)
+
+
+def is_suspended(cron_job: Json) -> bool:
+    """Whether a CronJob starts no Jobs."""
+    return bool(cron_job["spec"].get("suspend"))
+
+
+def job_rollout(cron_job: Json, succeeded: int | None) -> Rollout:
+    """The Jobs of a CronJob as a rollout: a pod is ready if it ended with success.
+
+    `succeeded` is the number of nodes on which the newest pod did; None if no pod is known, as when they have
+    been deleted. Before Kubernetes 1.21, a CronJob does not say when its last Job succeeded.
+    """
+    status, pods = cron_job.get("status") or {}, int(cron_job["spec"]["jobTemplate"]["spec"]["completions"])
+    started = str(status.get("lastScheduleTime") or "")
+    if started and str(status.get("lastSuccessfulTime") or "") >= started:
+        return Rollout(pods, pods, pods)
+    known = bool(started) and succeeded is not None
+    return Rollout(pods, pods, min(pods, succeeded or 0), observed=known)
 
 
 @dataclass(slots=True)

@@ -63,6 +63,12 @@ class OperatorSettings:
         15.0,
         "how often to query the agents for the numbers of their targets",
     )
+    nodes_interval: float = option(
+        "operator.nodes_interval",
+        duration(lowest=0.1, highest=86_400.0),
+        300.0,
+        "how often to list the GPU nodes for CronJobs, while a resource has one",
+    )
     resync_interval: float = option(
         "operator.resync_interval",
         duration(lowest=1.0, highest=86_400.0),

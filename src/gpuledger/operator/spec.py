@@ -32,6 +32,7 @@ from gpuledger.operator.schema.sections import section, spec_field, text_field
 from gpuledger.operator.spec_sections import (
     DIALECT,
     AutoTarget,
+    CronJobSettings,
     ExporterService,
     ExtraPort,
     FollowGpuOperator,
@@ -68,17 +69,20 @@ class ExporterSpec(PodSettings):
     mode: str = text_field(
         "daemonset",
         "daemonset: serve metrics over HTTP. collect: open no port, and write a file for node_exporter "
-        "repeatedly, as mode collect of the chart does, and as mode cronjob of the chart does once a minute.",
-        choices=("daemonset", "collect"),
+        "repeatedly. cronjob: write this file once per Job of a CronJob, on up to 20 nodes. As in the chart.",
+        choices=("daemonset", "collect", "cronjob"),
     )
     textfile: NodeTextfile = spec_field(
-        section(NodeTextfile, "The file that mode collect writes."), NodeTextfile()
+        section(NodeTextfile, "The file that modes collect and cronjob write."), NodeTextfile()
+    )
+    cron_job: CronJobSettings = spec_field(
+        section(CronJobSettings, "The CronJob of mode cronjob."), CronJobSettings()
     )
     source: str = text_field(
         "auto",
-        "Where readings come from: auto, nvml, smi, or simulator, to try it without a GPU.",
-        pattern="^(auto|nvml|smi|simulator(:.+)?)$",
-        expected="auto, nvml, smi or simulator",
+        "Where readings come from: auto, nvml, smi, drm (AMD, Intel), or simulator, to try it without a GPU.",
+        pattern="^(auto|nvml|smi|drm|nvml[+]drm|simulator(:.+)?)$",
+        expected="auto, nvml, smi, drm, nvml+drm or simulator",
     )
     devices: tuple[str, ...] = spec_field(
         ListNode(
@@ -104,7 +108,13 @@ class ExporterSpec(PodSettings):
         BooleanNode("Turn on the driver's accounting mode first: an init container with SYS_ADMIN."), False
     )
     dialects: tuple[str, ...] = spec_field(
-        ListNode(DIALECT, "The dialects of the metrics page; native by default.", min_items=1), ("native",)
+        ListNode(
+            DIALECT,
+            "Dialects of the metrics page, native by default, or of the file, as of `gpuledger collect`.",
+            min_items=1,
+            max_items=16,
+        ),
+        (),
     )
     port: int = spec_field(IntegerNode("Port of the metrics page; 9400 by default.", 1, 65535), 9400)
     metrics_path: str = text_field(
@@ -195,7 +205,12 @@ class ExporterSpec(PodSettings):
     @property
     def collects(self) -> bool:
         """It writes a file for node_exporter, and serves nothing."""
-        return self.mode == "collect"
+        return self.mode in ("collect", "cronjob")
+
+    @property
+    def page_dialects(self) -> tuple[str, ...]:
+        """The dialects of the metrics page."""
+        return self.dialects or ("native",)
 
     @property
     def stores_ledger(self) -> bool:

@@ -24,6 +24,7 @@ from gpuledger.operator.schema.pods import (
     TOLERATIONS,
     VOLUME_MOUNTS,
     VOLUMES,
+    VolumeSizeNode,
     affinity_node,
     annotations_node,
     image_node,
@@ -35,8 +36,12 @@ from gpuledger.operator.schema.scraping import duration_node
 from gpuledger.operator.schema.sections import spec_field, text_field
 
 _PORT_NAME: Final = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
-DIALECTS: Final = ("process", "session", "energy", "native", "dcgm", "smi")
-DIALECT: Final = TextNode(choices=DIALECTS)
+_SCHEDULE: Final = "^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|[^@ ][^ ]*( +[^ ]+){4})$"
+# A Job has a pod for each node. More nodes need a DaemonSet.
+_MOST_JOB_NODES: Final = 100
+DIALECTS: Final = ("process", "session", "energy", "native", "dcgm", "smi", "amd")
+# Bounded, so that a rule of a list of them has a bounded cost.
+DIALECT: Final = TextNode(choices=DIALECTS, max_length=16)
 PRIORITY_CLASS: Final = name_node("A PriorityClass.", "the name of a PriorityClass")
 
 # A part of a resource in Kubernetes' own form. It is never changed.
@@ -140,6 +145,53 @@ class NodeTextfile:
 
 
 @dataclass(frozen=True, slots=True)
+class CronJobSettings:
+    """When the Jobs of mode cronjob run, and on which nodes. Defaults are those of the chart."""
+
+    schedule: str = text_field(
+        "*/1 * * * *",
+        "When a Job starts, in cron's five fields, so at most once a minute; every minute by default.",
+        pattern=_SCHEDULE,
+        expected="five fields such as */5 * * * *, or @hourly (for seconds, use mode collect or daemonset)",
+        max_length=200,
+    )
+    nodes: tuple[str, ...] = spec_field(
+        ListNode(
+            name_node("Name of a node.", "the name of a node"),
+            "Names of the GPU nodes (their label kubernetes.io/hostname); by default those that the operator "
+            "finds by nodeSelector, or by the labels of GPU nodes.",
+            max_items=_MOST_JOB_NODES,
+        ),
+        (),
+    )
+    node_count: int = spec_field(
+        IntegerNode(
+            "Number of GPU nodes, so pods per Job, if none are named or found, as with affinity; 0: unknown.",
+            0,
+            _MOST_JOB_NODES,
+        ),
+        0,
+    )
+    max_nodes: int = spec_field(
+        IntegerNode(
+            "With more nodes, the DaemonSet of mode collect runs in place of the CronJob; 20 by default.",
+            1,
+            _MOST_JOB_NODES,
+        ),
+        20,
+    )
+    active_deadline_seconds: int = spec_field(
+        IntegerNode("Seconds after which a Job is stopped; 50 by default.", 1), 50
+    )
+    ttl_seconds_after_finished: int = spec_field(
+        IntegerNode("Seconds after which a finished Job is deleted with its pods; 300 by default."), 300
+    )
+    suspend: bool = spec_field(
+        BooleanNode("Start no Jobs; you can still create Jobs from the CronJob."), False
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateStrategy:
     """How pods are replaced."""
 
@@ -221,7 +273,7 @@ class Persistence:
     """A volume for each replica of the agent."""
 
     size: str = spec_field(
-        IntOrStringNode(
+        VolumeSizeNode(
             "Size of the volume of each replica; 2Gi by default. Existing volumes keep their size.",
             "^[0-9]+([.][0-9]*)?([KMGT]i?)?$",
             "a size such as 2Gi",

@@ -134,6 +134,11 @@ class MonitorConditions:
     nodes: tuple[ExporterNode, ...] | None = None
     # Pods are missing, and nothing has changed within the progress deadline.
     stalled: bool = False
+    # The schedule of the CronJob, if there is one; `suspended`: it starts no Jobs, and no DaemonSet runs.
+    schedule: str = ""
+    suspended: bool = False
+    # What runs instead of a CronJob, and why.
+    note: str = ""
     # The last completely applied specification, as JSON.
     applied_spec: str | None = None
 
@@ -214,8 +219,13 @@ def _conditions(state: MonitorConditions) -> Iterator[Condition]:
 
 def _available(state: MonitorConditions) -> Condition:
     exporters, agents = state.exporters, state.agents
+    if state.suspended:
+        return Condition("Available", "False", "Suspended", "the CronJob is suspended and starts no Jobs")
     if not _rollouts(state):
         return Condition("Available", "False", "NothingMade", "neither exporters nor agents are deployed")
+    if state.schedule and not state.note and exporters and not exporters.observed:
+        message = f"no result of a Job is known; they start by the schedule {state.schedule}"
+        return Condition("Available", "False", "Starting", message)
     if not all(pods.observed for pods in _rollouts(state)):
         return Condition("Available", "False", "Starting", "Kubernetes has not started to create the pods")
     if exporters and not exporters.desired:
@@ -268,10 +278,12 @@ def _rollouts(state: MonitorConditions) -> list[Rollout]:
 
 
 def _progress_message(state: MonitorConditions) -> str:
+    jobs = state.schedule and not state.note
+    written = "nodes have written their file in the newest Jobs" if jobs else "exporters are ready"
     ready = ", ".join(
-        f"{pods.ready} of {pods.desired} {name} are ready"
-        for pods, name in ((state.exporters, "exporters"), (state.agents, "agents"))
+        f"{pods.ready} of {pods.desired} {what}"
+        for pods, what in ((state.exporters, written), (state.agents, "agents are ready"))
         if pods is not None and pods.observed
     )
     unknown = f"no agent reports its targets: {state.silence}" if state.silence else ""
-    return join_messages(line for line in (ready, state.creation_failure, unknown) if line)
+    return join_messages(line for line in (ready, state.note, state.creation_failure, unknown) if line)

@@ -12,7 +12,7 @@ from gpuledger.kubernetes.api_client import ApiClient
 from gpuledger.kubernetes.list_watch import ListWatch
 from gpuledger.kubernetes.object_client import Json
 from gpuledger.model.source import Clock
-from gpuledger.operator.kinds import KINDS, MANAGED_SELECTOR, ObjectKind
+from gpuledger.operator.kinds import KINDS, MANAGED_SELECTOR, RESOURCE_KINDS, ObjectKind
 
 # Handles a changed object; the second argument is True if it was deleted.
 ObjectHandler = Callable[[Json, bool], object]
@@ -32,7 +32,7 @@ class KindWatch(ListWatch[Json]):
         self.kind = kind
         self._handle = handle
         # Only objects of the operator have its label; resources of users do not.
-        query = {"labelSelector": MANAGED_SELECTOR} if kind in KINDS else {}
+        query = {} if kind in RESOURCE_KINDS else {"labelSelector": MANAGED_SELECTOR}
         where = f" of {namespace}" if namespace else ""
         super().__init__(
             ApiClient(access),
@@ -67,7 +67,7 @@ class KindWatch(ListWatch[Json]):
 class ClusterWatch:
     """All watches of one term. Both handlers are called in the event loop of `run`: `on_monitor` for the
     `resources` of users in the whole cluster, `on_object` for objects that the operator created in
-    `namespaces`.
+    `namespaces`, of the kinds `managed`.
     """
 
     access: ApiServerAccess
@@ -76,6 +76,7 @@ class ClusterWatch:
     on_monitor: ObjectHandler
     on_object: ObjectHandler
     clock: Clock
+    managed: Sequence[ObjectKind] = KINDS
     _watches: list[KindWatch] = field(default_factory=list, init=False)
 
     @property
@@ -92,7 +93,7 @@ class ClusterWatch:
 
         watched = [(kind, "", in_loop(self.on_monitor)) for kind in self.resources]
         on_object = in_loop(self.on_object)
-        for kind in KINDS:
+        for kind in self.managed:
             namespaces = sorted(set(self.namespaces)) if kind.namespaced else [""]
             watched += [(kind, namespace, on_object) for namespace in namespaces]
         for kind, namespace, handle in watched:

@@ -81,7 +81,8 @@ INVALID: dict[str, tuple[Json, str]] = {
     ),
     "an unknown scenario in a flag": (
         exporter(args=["--source=simulator:desert"]),
-        "spec.exporter.args: unknown scenario 'desert'; valid: demo, faulty-node, k8s-node, workstation",
+        "spec.exporter.args: unknown scenario 'desert'; valid: demo, faulty-node, k8s-node, mixed-lab, "
+        "workstation",
     ),
     "a path of another page": (
         exporter(metricsPath="/health"),
@@ -90,7 +91,8 @@ INVALID: dict[str, tuple[Json, str]] = {
     ),
     "an unknown scenario": (
         exporter(source="simulator:desert"),
-        "spec.exporter.source: unknown scenario 'desert'; valid: demo, faulty-node, k8s-node, workstation",
+        "spec.exporter.source: unknown scenario 'desert'; valid: demo, faulty-node, k8s-node, mixed-lab, "
+        "workstation",
     ),
     "an unknown simulated GPU": (
         exporter(source="simulator:workstation", devices=[7]),

@@ -19,6 +19,7 @@ from gpuledger.operator.schema.nodes import (
     SchemaNode,
     TextNode,
 )
+from gpuledger.operator.schema.pods import VolumeSizeNode
 
 Path = tuple[str, ...]
 
@@ -54,6 +55,8 @@ def values(node: SchemaNode) -> st.SearchStrategy[Any]:
         return st.booleans()
     if isinstance(node, IntegerNode):
         return st.integers(node.minimum, node.maximum)
+    if isinstance(node, VolumeSizeNode):
+        return st.integers(2**22, node.maximum) | st.from_regex("^[1-9][0-9]{0,3}[GT]i?$", fullmatch=True)
     if isinstance(node, IntOrStringNode):
         texts = st.from_regex(node.pattern, fullmatch=True) if node.pattern else _WORDS
         return st.one_of(st.integers(node.minimum, node.maximum), texts)
@@ -89,6 +92,7 @@ _BY_NAME = {
     "address": "host:1",
     "topologyKey": "kubernetes.io/hostname",
     "file": "seventeen.prom",
+    "schedule": "17 * * * *",
 }
 
 
@@ -108,7 +112,7 @@ def sample(node: SchemaNode, name: str = "") -> Any:
     if isinstance(node, IntegerNode):
         return min(17, node.maximum)
     if isinstance(node, IntOrStringNode):
-        return next(value for value in (17, "17", "17%") if not list(node.check(value, "")))
+        return next(value for value in (17, "17", "17%", "17Gi") if not list(node.check(value, "")))
     if isinstance(node, ListNode):
         return [sample(node.item)]
     if isinstance(node, MapNode):

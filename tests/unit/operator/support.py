@@ -233,7 +233,9 @@ def check_agent_config(run: ProgramRun) -> list[ProgramProblem]:
 
 
 def pods(objects: Mapping[str, Json]) -> Iterator[Json]:
-    """The pod specs of all sets."""
+    """The pod specs of all workloads."""
     for one in objects.values():
         if one["kind"] in ("DaemonSet", "StatefulSet"):
             yield one["spec"]["template"]["spec"]
+        elif one["kind"] == "CronJob":
+            yield one["spec"]["jobTemplate"]["spec"]["template"]["spec"]

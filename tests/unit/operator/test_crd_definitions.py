@@ -161,6 +161,15 @@ WRONG: list[tuple[Json, str]] = [
         {"exporter": {"dialects": ["x"]}},
         f"spec.exporter.dialects[0]: expected one of {', '.join(DIALECTS)}, not 'x'",
     ),
+    (
+        {"agent": {"persistence": {"size": 2}}},
+        "spec.agent.persistence.size: 2 is 2 bytes; add a unit, as in 2Gi",
+    ),
+    (
+        {"exporter": {"cronJob": {"schedule": "*/30 * * * * *"}}},
+        "spec.exporter.cronJob.schedule: expected five fields such as */5 * * * *, or @hourly (for seconds, "
+        "use mode collect or daemonset), not '*/30 * * * * *'",
+    ),
     ({"exporter": {"dialects": []}}, "spec.exporter.dialects: expected at least 1 items"),
     (
         {"exporter": {"nodeSelector": {"a b": "c"}}},

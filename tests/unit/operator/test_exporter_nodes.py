@@ -182,7 +182,7 @@ def test_pods_are_listed_in_pages_and_again_only_after_a_change() -> None:
         assert found is not None
         assert len(found) == 250
         assert [query.get("continue") for query in server.queries] == [None, "100", "200"]
-        assert {query["labelSelector"] for query in server.queries} == {"app=exporter"}
+        assert {query["labelSelector"] for query in server.queries} == {"app=exporter,!job-name-prefix"}
         assert await observer.observe(daemon_set(250, 250)) == found
         # A change within the pause.
         assert await observer.observe(daemon_set(250, 249)) == found
@@ -245,6 +245,85 @@ def test_pods_that_could_not_be_listed_are_listed_again_after_the_shorter_pause(
         observer = NodeObserver(ObjectClient(Restarting(pod("a"))), fetch)
         assert await observer.observe(daemon_set()) is None
         assert await observer.observe(daemon_set()) == (ExporterNode("a", True, 8, "550.54.15"),)
+
+    asyncio.run(work())
+
+
+def cron_job(**status: Any) -> Json:
+    return {
+        "kind": "CronJob",
+        "metadata": {"name": "exporter", "namespace": "n", "uid": "u"},
+        "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"completions": 2}}},
+        "status": status,
+    }
+
+
+def job_pod(node: str, phase: str, created: int, **more: Any) -> Json:
+    return {
+        "metadata": {"name": f"job-{node}-{created}", "creationTimestamp": f"2026-01-01T00:0{created}:00Z"},
+        "spec": {"nodeName": node},
+        "status": {"phase": phase, **more},
+    }
+
+
+async def no_page(_: str) -> bytes:
+    raise AssertionError
+
+
+CRASHED = {"containerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}
+CREATING = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
+JOB_PODS: dict[str, tuple[list[Json], list[ExporterNode]]] = {
+    "the newest result": (
+        [job_pod("a", "Failed", 1, reason="Evicted"), job_pod("a", "Succeeded", 2)],
+        [ExporterNode("a", True)],
+    ),
+    "a Job that runs has no result": (
+        [job_pod("a", "Succeeded", 1), job_pod("a", "Running", 2)],
+        [ExporterNode("a", True)],
+    ),
+    "nor one that starts": (
+        [job_pod("a", "Succeeded", 1), job_pod("a", "Pending", 2, **CREATING)],
+        [ExporterNode("a", True)],
+    ),
+    "the first one": ([job_pod("a", "Pending", 1, **CREATING)], [ExporterNode("a", False)]),
+    "a pod that restarts": (
+        [job_pod("a", "Succeeded", 1), job_pod("a", "Running", 2, **CRASHED)],
+        [ExporterNode("a", False, error="CrashLoopBackOff")],
+    ),
+    "nodes with problems first": (
+        [job_pod("a", "Succeeded", 1), job_pod("b", "Failed", 1, message="disk full")],
+        [ExporterNode("b", False, error="disk full"), ExporterNode("a", True)],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", JOB_PODS)
+def test_the_nodes_of_a_cron_job_have_the_results_of_its_pods(case: str) -> None:
+    pods, expected = JOB_PODS[case]
+    server = Pods(*pods)
+    observer = NodeObserver(ObjectClient(server), no_page)
+    found = asyncio.run(observer.observe(cron_job(lastScheduleTime="2026-01-01T00:02:00Z")))
+    assert list(found or ()) == expected
+    assert server.queries[0]["labelSelector"] == "job-name-prefix=exporter"
+
+
+def test_pods_of_jobs_are_listed_when_a_job_starts_or_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards they are deleted, and the results are kept."""
+    monkeypatch.setattr(exporter_nodes, "_CHANGE_PAUSE", 0.0)
+    monkeypatch.setattr(exporter_nodes, "_REFRESH_PAUSE", 0.0)
+
+    async def work() -> None:
+        server = Pods(job_pod("a", "Succeeded", 1))
+        observer = NodeObserver(ObjectClient(server), no_page)
+        started = "2026-01-01T00:01:00Z"
+        assert await observer.observe(cron_job()) is None
+        assert server.queries == []
+        await observer.observe(cron_job(lastScheduleTime=started, active=[{"name": "job"}]))
+        ended = cron_job(lastScheduleTime=started)
+        assert await observer.observe(ended) == (ExporterNode("a", True),)
+        server.pods = []
+        assert await observer.observe(ended) == (ExporterNode("a", True),)
+        assert len(server.queries) == 2
 
     asyncio.run(work())
 

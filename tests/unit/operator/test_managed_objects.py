@@ -156,9 +156,14 @@ def test_an_additional_entry_in_an_exclusive_mapping_needs_an_apply() -> None:
             {"template": {"spec": {}}},
             {"spec": {"template": {"spec": {"nodeSelector": {"a": None}}}}},
         ),
+        (
+            {"jobTemplate": {"spec": {"template": {"spec": {"nodeSelector": {"a": "1"}}}}}},
+            {"jobTemplate": {"spec": {"template": {"spec": {}}}}},
+            {"spec": {"jobTemplate": {"spec": {"template": {"spec": {"nodeSelector": {"a": None}}}}}}},
+        ),
         ({"replicas": 3}, {"replicas": 3}, {}),
     ],
-    ids=["a service's selector", "a set's selector", "a node selector", "no such mapping"],
+    ids=["a service's selector", "a set's selector", "a node selector", "that of Jobs", "no such mapping"],
 )
 def test_foreign_entries_of_exclusive_mappings_are_deleted(live: Json, ours: Json, patch: Json) -> None:
     assert foreign_entries_patch({"spec": live}, {"spec": ours}) == patch

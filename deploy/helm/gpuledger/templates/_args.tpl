@@ -38,6 +38,9 @@
 {{- if ne .v.metricsPath "/metrics" }}
 - {{ printf "--metrics-path=%s" .v.metricsPath | quote }}
 {{- end }}
+{{- if .v.kubernetes.events }}
+- --kubernetes-events=true
+{{- end }}
 {{- if include "gpuledger.webConfigSecret" . }}
 - --web.config.file=/etc/gpuledger/web/{{ ternary .v.web.key "web-config.yml" (not (empty .v.web.existingSecret)) }}
 {{- end }}

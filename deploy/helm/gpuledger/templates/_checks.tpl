@@ -22,7 +22,17 @@
 {{- if and $v.serviceMonitor.enabled (not $v.service.enabled) -}}
 {{- fail "serviceMonitor.enabled: a ServiceMonitor needs service.enabled; set it to true, or set podMonitor.enabled instead" -}}
 {{- end -}}
+{{- if and $v.kubernetes.events (ne .mode "daemonset") -}}
+{{- fail (printf "kubernetes.events: mode %s posts no Events; set it to false, or set mode to daemonset" .mode) -}}
+{{- end -}}
+{{- if and $v.kubernetes.events (not (include "gpuledger.keepsBooks" .)) -}}
+{{- fail "kubernetes.events: receipts are read from a ledger on disk; set state.dir" -}}
+{{- end -}}
+{{- if and $v.kubernetes.events (not (has $v.kubernetes.names (list "auto" "api"))) -}}
+{{- fail (printf "kubernetes.events: only the API server says when a pod has ended; set kubernetes.names to auto or api, not %s" $v.kubernetes.names) -}}
+{{- end -}}
 {{- include "gpuledger.checkTimeouts" . -}}
+{{- include "gpuledger.checkEvery" . -}}
 {{- if regexMatch "(^|/)(dcgm-exporter|nvidia_gpu_exporter|busybox|prometheus|cuda)$" $v.image.repository -}}
 {{- fail (printf "image.repository: %s is the image of another program, which does not know the flags of gpuledger; remove it, or set the repository of your copy of gpuledger" $v.image.repository) -}}
 {{- end -}}
@@ -83,14 +93,24 @@
 {{- end -}}
 {{- end -}}
 
-{{/* A duration such as 1m30s in milliseconds. */}}
-{{- define "gpuledger.milliseconds" -}}
-{{- $sum := 0 -}}
-{{- range $part := regexFindAll "[0-9]+(ms|s|m|h)" . -1 -}}
-{{- $unit := regexFind "[a-z]+" $part -}}
-{{- $sum = add $sum (mul (trimSuffix $unit $part | int) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) $unit)) -}}
+{{/* Rejects a file that would be written more often than the program reads: gpuledger would not start. */}}
+{{- define "gpuledger.checkEvery" -}}
+{{- $interval := toString (default "1s" (get (include "gpuledger.flatConfig" . | fromYaml) "interval")) -}}
+{{- $every := .v.textfile.every -}}
+{{- if and (eq .mode "collect") (lt (int (include "gpuledger.milliseconds" $every)) (int (include "gpuledger.milliseconds" $interval))) -}}
+{{- fail (printf "textfile.every: %s is shorter than the interval of readings (%s), so the same readings would be written again; set it to that or more, or set config.interval" $every $interval) -}}
 {{- end -}}
-{{- $sum -}}
+{{- end -}}
+
+{{/* A duration such as 1m30s or 0.5s in milliseconds; without a unit, seconds. */}}
+{{- define "gpuledger.milliseconds" -}}
+{{- $sum := 0.0 -}}
+{{- $text := toString . -}}
+{{- range $part := regexFindAll "[0-9.]+(ms|s|m|h)" (ternary (printf "%ss" $text) $text (regexMatch "^[0-9.]+$" $text)) -1 -}}
+{{- $unit := regexFind "[a-z]+" $part -}}
+{{- $sum = addf $sum (mulf (trimSuffix $unit $part | float64) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) $unit)) -}}
+{{- end -}}
+{{- int64 (round $sum 0) -}}
 {{- end -}}
 
 {{- define "gpuledger.checkPorts" -}}

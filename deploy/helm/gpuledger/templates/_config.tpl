@@ -11,13 +11,16 @@ web.config.file: web.config or web.existingSecret
 textfile.dir: textfile.directory
 textfile.file: textfile.file
 textfile.every: textfile.every
+kubernetes.events: kubernetes.events
 {{- end -}}
 
 {{/* Settings of `config` that a running program cannot change: a change rolls out new pods. */}}
 {{- define "gpuledger.restarting" -}}
+- access.mode
 - control.socket
 - energy.zero_hold
 - host.pids
+- kubernetes.events_after
 - name_service
 - nvidia_smi.command
 - nvidia_smi.query_field_names
@@ -100,7 +103,7 @@ textfile.every: textfile.every
 {{- with and .v.agent.enabled (dig "features" "openAgent" "globalInterval" "" .v.agent.config) -}}
 {{- $longest = max $longest (add (int (include "gpuledger.milliseconds" .)) 10000) -}}
 {{- end -}}
-{{- else if and (eq .mode "collect") (not (contains "." .v.textfile.every)) -}}
+{{- else if eq .mode "collect" -}}
 {{/* A file that has a new series as 0 must be there when node_exporter is scraped. The program does the same. */}}
 {{- $longest = add (int (include "gpuledger.milliseconds" .v.textfile.every)) 30000 -}}
 {{- end -}}

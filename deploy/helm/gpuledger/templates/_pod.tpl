@@ -68,7 +68,7 @@ initContainers:
 {{- with $selector -}}{{- toYaml . -}}{{- end -}}
 {{- end -}}
 
-{{/* Labels of nodes with an NVIDIA GPU, and their value; none: any value. The operator has the same: operator/render/gpu_nodes.py. */}}
+{{/* Labels of nodes with an NVIDIA GPU, and their value; none: any value. The operator has the same: operator/render/exporter.py. */}}
 {{- define "gpuledger.gpuNodeLabels" -}}
 {{/* GPU feature discovery, and manually set ones. */ -}}
 - {key: nvidia.com/gpu.present, values: ["true"]}
@@ -89,13 +89,13 @@ initContainers:
 {{- define "gpuledger.selectsNode" -}}
 {{- $labels := .labels -}}
 {{- $found := or (not (empty .root.v.nodeSelector)) .root.simulated -}}
-{{- range $key, $value := .root.v.nodeSelector -}}
-{{- if ne (toString (get $labels $key)) $value -}}{{- $found = false -}}{{- end -}}
-{{- end -}}
 {{- if not (or .root.v.nodeSelector .root.simulated) -}}
 {{- range include "gpuledger.gpuNodeLabels" .root | fromYamlArray -}}
 {{- if and (hasKey $labels .key) (has (get $labels .key) (default (list (get $labels .key)) .values)) -}}{{- $found = true -}}{{- end -}}
 {{- end -}}
+{{- end -}}
+{{- range $key, $value := include "gpuledger.nodeSelector" .root | fromYaml -}}
+{{- if ne (toString (get $labels $key)) $value -}}{{- $found = false -}}{{- end -}}
 {{- end -}}
 {{- if $found -}}true{{- end -}}
 {{- end -}}

@@ -110,7 +110,7 @@
 {{- if not $matching -}}{{- $matching = include "gpuledger.selectsNode" (dict "root" $ "labels" (default dict .metadata.labels)) -}}{{- end -}}
 {{- end -}}
 {{- if not $matching -}}
-no node gets a pod: none of the {{ len $nodes }} nodes has {{ with .v.nodeSelector }}all labels of nodeSelector ({{ toJson . }}).{{ else }}a label of GPU nodes, which GPU feature discovery or the cloud sets. Label them with nvidia.com/gpu.present=true, or set nodeSelector.{{ end }}
+no node gets a pod: none of the {{ len $nodes }} nodes has {{ with .v.nodeSelector }}all labels of nodeSelector ({{ toJson . }}).{{ else }}a label of GPU nodes, which GPU feature discovery or the cloud sets. Label them with nvidia.com/gpu.present=true, or set nodeSelector.{{ end }}{{ if .v.followGpuOperator.enabled }} With followGpuOperator.enabled, a node also needs the label {{ .v.followGpuOperator.deployLabel }}=true, which the GPU Operator sets.{{ end }}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,8 +1,8 @@
-"""Renders the exporter's DaemonSet, equivalent to that of the chart, with its ConfigMap and Service."""
+"""Renders the exporter's pods and DaemonSet, equivalent to those of the chart, with ConfigMap and Service."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gpuledger.operator.render.exporter_pod import (
@@ -35,7 +35,7 @@ from gpuledger.operator.render.program import program_config, restart_annotation
 from gpuledger.operator.spec import ExporterSpec
 
 # The labels and values that the chart has in templates/_pod.tpl; without values, any value counts.
-_GPU_NODE_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+GPU_NODE_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "nvidia.com/gpu.present": ("true",),
     "nvidia.com/gpu": ("true",),
     "accelerator": (),
@@ -59,7 +59,7 @@ GPU_NODES: Final[Manifest] = {
     "nodeAffinity": {
         "requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [
-                {"matchExpressions": [_expression(*label)]} for label in _GPU_NODE_LABELS.items()
+                {"matchExpressions": [_expression(*label)]} for label in GPU_NODE_LABELS.items()
             ]
         }
     }
@@ -72,8 +72,17 @@ TOLERATIONS: Final[tuple[Manifest, ...]] = (
 _RESOURCES: Final = {"requests": {"cpu": "25m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
+def hostname_affinity(names: Sequence[str]) -> Manifest:
+    """Affinity to the nodes with these names."""
+    named = {"key": "kubernetes.io/hostname", "operator": "In", "values": [*names]}
+    terms = [{"matchExpressions": [named]}]
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
 def affinity_of(exporter: ExporterSpec) -> Manifest:
-    """The configured affinity, else affinity to nodes with one of the usual labels of GPU nodes."""
+    """Affinity to the named nodes, or the configured one, else to nodes with a usual label of GPU nodes."""
+    if exporter.mode == "cronjob" and exporter.cron_job.nodes:
+        return hostname_affinity(exporter.cron_job.nodes)
     if exporter.affinity:
         return dict(to_plain(exporter.affinity))
     return {} if exporter.node_selector or exporter.simulated else GPU_NODES
@@ -118,42 +127,8 @@ def exporter_service(naming: Naming) -> list[Manifest]:
 
 def daemon_set(naming: Naming) -> Manifest:
     """The DaemonSet."""
-    exporter, context = naming.monitor.exporter, naming.context
-    mounts = exporter_mounts(naming)
-    container: Manifest = {
-        "name": naming.names.exporter_container,
-        **image_of(exporter, context),
-        **({} if naming.whatap else {"args": _args(exporter)}),
-        "env": merge_environment([*_own_env(naming), *gpu_env(exporter)], exporter.env),
-        **({} if exporter.collects else _served(naming)),
-        "resources": to_plain(exporter.resources) or _RESOURCES,
-        "securityContext": _container_security(naming),
-        "volumeMounts": [*(mounted for mounted, _ in mounts), *to_plain(exporter.extra_volume_mounts)],
-    }
-    spec: Manifest = {
-        "serviceAccountName": naming.names.exporter,
-        "automountServiceAccountToken": exporter.pod_names in ("auto", "api"),
-        **({"hostPID": True} if exporter.host_pid else {}),
-        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if exporter.host_network else {}),
-        **({"runtimeClassName": runtime} if (runtime := _runtime_class(exporter)) else {}),
-        "securityContext": _pod_security(naming),
-        **pod_placement(naming.monitor, context, exporter),
-        **({"nodeSelector": selector} if (selector := node_selector_of(exporter)) else {}),
-        **({"affinity": affinity} if (affinity := affinity_of(exporter)) else {}),
-        **({"tolerations": [*TOLERATIONS]} if exporter.tolerations is None else {}),
-        **({"initContainers": inits} if (inits := init_containers(exporter, context)) else {}),
-        "containers": [container],
-        "volumes": [
-            *(volume for _, volume in [*mounts, *init_volumes(exporter)]),
-            *to_plain(exporter.extra_volumes),
-        ],
-    }
-    annotations = {}
-    if exporter.collects:
-        # `collect` reads its configuration once.
-        annotations = restart_annotation(program_config(naming))
-    elif not naming.whatap:
-        annotations = restart_annotation(restart_settings(naming, context.exporter_restarts))
+    exporter = naming.monitor.exporter
+    spec = exporter_pod_spec(naming, exporter_container(naming), affinity_of(exporter))
     strategy: Manifest = {"type": exporter.update_strategy.type}
     if exporter.update_strategy.type == "RollingUpdate":
         strategy["rollingUpdate"] = {"maxUnavailable": exporter.update_strategy.max_unavailable}
@@ -165,9 +140,58 @@ def daemon_set(naming: Naming) -> Manifest:
         spec={
             "selector": {"matchLabels": naming.selector("exporter")},
             "updateStrategy": strategy,
-            "template": pod_template(naming.labels("exporter"), exporter, annotations, spec),
+            "template": pod_template(
+                naming.labels("exporter"), exporter, restart_annotation_of(naming), spec
+            ),
         },
     )
+
+
+def exporter_container(naming: Naming) -> Manifest:
+    """The container of the exporter's pods."""
+    exporter = naming.monitor.exporter
+    mounts = [mounted for mounted, _ in exporter_mounts(naming)]
+    return {
+        "name": naming.names.exporter_container,
+        **image_of(exporter, naming.context),
+        **({} if naming.whatap else {"args": _args(exporter)}),
+        "env": merge_environment([*_own_env(naming), *gpu_env(exporter)], exporter.env),
+        **({} if exporter.collects else _served(naming)),
+        "resources": to_plain(exporter.resources) or _RESOURCES,
+        "securityContext": _container_security(naming),
+        "volumeMounts": [*mounts, *to_plain(exporter.extra_volume_mounts)],
+    }
+
+
+def exporter_pod_spec(naming: Naming, container: Manifest, affinity: Manifest) -> Manifest:
+    """The specification of the exporter's pods."""
+    exporter, context = naming.monitor.exporter, naming.context
+    volumes = [volume for _, volume in [*exporter_mounts(naming), *init_volumes(exporter)]]
+    return {
+        "serviceAccountName": naming.names.exporter,
+        "automountServiceAccountToken": exporter.pod_names in ("auto", "api"),
+        **({"hostPID": True} if exporter.host_pid else {}),
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if exporter.host_network else {}),
+        **({"runtimeClassName": runtime} if (runtime := _runtime_class(exporter)) else {}),
+        "securityContext": _pod_security(naming),
+        **pod_placement(naming.monitor, context, exporter),
+        **({"nodeSelector": selector} if (selector := node_selector_of(exporter)) else {}),
+        **({"affinity": affinity} if affinity else {}),
+        **({"tolerations": [*TOLERATIONS]} if exporter.tolerations is None else {}),
+        **({"initContainers": inits} if (inits := init_containers(exporter, context)) else {}),
+        "containers": [container],
+        "volumes": [*volumes, *to_plain(exporter.extra_volumes)],
+    }
+
+
+def restart_annotation_of(naming: Naming) -> dict[str, str]:
+    """The annotation of pods that are replaced when their configuration changes, as far as they need it."""
+    if naming.whatap:
+        return {}
+    if naming.monitor.exporter.collects:
+        # `collect` reads its configuration once.
+        return restart_annotation(program_config(naming))
+    return restart_annotation(restart_settings(naming, naming.context.exporter_restarts))
 
 
 def _served(naming: Naming) -> Manifest:

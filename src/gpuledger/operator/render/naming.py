@@ -17,6 +17,8 @@ MONITOR: Final = "gpuledger.dev/monitor"
 MONITOR_KIND: Final = "gpuledger.dev/monitor-kind"
 ENGINE: Final = "gpuledger.dev/engine"
 COMPONENT: Final = "app.kubernetes.io/component"
+# The label of pods of Jobs, as in the chart: it distinguishes them from those of a DaemonSet.
+JOB_PREFIX: Final = "job-name-prefix"
 
 
 def owned_by(owner: MonitorReference) -> Labels:

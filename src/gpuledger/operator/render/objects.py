@@ -7,13 +7,21 @@ from dataclasses import dataclass, replace
 from re import fullmatch, sub
 from typing import Any, Final
 
+from gpuledger.dialects.catalogue import ONCE_DIALECTS
 from gpuledger.operator.program_checks import ProgramProblem
 from gpuledger.operator.render.agent import agent_config, agent_config_map, agent_service, stateful_set
+from gpuledger.operator.render.cron_job import cron_job, plan_jobs
 from gpuledger.operator.render.exporter import csv_config, daemon_set, exporter_config, exporter_service
 from gpuledger.operator.render.naming import COMPONENT, Manifest, Naming
 from gpuledger.operator.render.network_policies import network_policies
 from gpuledger.operator.render.pods import find_env_problems
-from gpuledger.operator.render.program import FLAG_FIELDS, agent_run, exporter_run, find_overridden_keys
+from gpuledger.operator.render.program import (
+    FLAG_FIELDS,
+    agent_run,
+    exporter_run,
+    find_overridden_keys,
+    program_config,
+)
 from gpuledger.operator.render.secrets import SecretFiles
 from gpuledger.operator.render.targets import own_target_name, scrapes_its_own
 from gpuledger.operator.render_context import RenderContext
@@ -70,7 +78,8 @@ def exporter_problem(problem: ProgramProblem, monitor: GpuMonitor) -> Problem:
     location, _, message = problem.text.partition(": ")
     if problem.part == "environment":
         return _variable_problem(problem.text, exporter, path, monitor)
-    field = FLAG_FIELDS.get(location.removeprefix("--").replace("-", "_"))
+    name = location.removeprefix("--").replace("-", "_")
+    field = FLAG_FIELDS.get(name) or FLAG_FIELDS.get(f"textfile.{name}")
     if problem.part == "arguments" and field and location not in flags:
         return Problem(f"{path}.{field}", message)
     if problem.part == "arguments" or f"--{problem.part}" in flags:
@@ -151,7 +160,8 @@ class Rendered:
     `objects` must exist with this content and are applied in this order. `seeds` are created if they do not
     exist; then users may edit them. `kept` are seeds that are not needed now: users may have edited them.
     Targets with `problems` are left out; because of `refusing` ones, nothing is applied. `receiver_missing`:
-    the agent is enabled, but not deployed, because it has no receiver.
+    the agent is enabled, but not deployed, because it has no receiver. `note` says what runs instead of a
+    CronJob, and why.
     """
 
     objects: tuple[Mapping[str, Any], ...]
@@ -160,6 +170,7 @@ class Rendered:
     seeds: tuple[Mapping[str, Any], ...] = ()
     kept: tuple[Mapping[str, Any], ...] = ()
     refusing: tuple[Problem, ...] = ()
+    note: str = ""
 
     @property
     def refused(self) -> bool:
@@ -187,10 +198,11 @@ def render_objects(monitor: GpuMonitor, context: RenderContext) -> Rendered:
         agent = _render_agent(naming)
         naming = agent.naming
     problems: list[Problem] = []
+    note = ""
     if monitor.exporter.enabled:
-        pods = daemon_set(naming)
-        problems += _exporter_problems(naming, pods)
-        objects += [*exporter_config(naming), *exporter_service(naming), pods]
+        workloads, note = _exporter_workloads(naming)
+        problems += _exporter_problems(naming, workloads[0])
+        objects += [*exporter_config(naming), *exporter_service(naming), *workloads]
         if naming.whatap and not monitor.exporter.collectors:
             seeds.append(csv_config(naming))
     objects += agent.objects
@@ -203,7 +215,17 @@ def render_objects(monitor: GpuMonitor, context: RenderContext) -> Rendered:
         tuple(seeds),
         tuple(kept),
         refusing=(*problems, *agent.refusing),
+        note=note,
     )
+
+
+def _exporter_workloads(naming: Naming) -> tuple[list[Manifest], str]:
+    """The DaemonSet, the CronJob or both, with a note if a DaemonSet runs instead of a CronJob."""
+    if naming.monitor.exporter.mode != "cronjob":
+        return [daemon_set(naming)], ""
+    plan = plan_jobs(naming)
+    made = [] if plan.runs else [daemon_set(naming)]
+    return [*made, *([cron_job(naming, plan)] if plan.has_job else [])], plan.note
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +264,8 @@ def _exporter_problems(naming: Naming, pods: Manifest) -> Iterator[Problem]:
     yield from find_env_problems(exporter.env, f"{path}.{monitor.env_key}")
     yield from find_overridden_keys(exporter, path)
     if exporter.collects and (exporter.extra_ports or exporter.web_config):
-        yield Problem(f"{path}.mode", "collect serves no page: leave out extraPorts and webConfig")
+        yield Problem(f"{path}.mode", f"{exporter.mode} serves no page: leave out extraPorts and webConfig")
+    yield from _dialect_problems(naming)
     names, numbers = {"metrics"}, {exporter.port}
     for index, port in enumerate(exporter.extra_ports):
         if port.name in names or port.port in numbers:
@@ -254,6 +277,20 @@ def _exporter_problems(naming: Naming, pods: Manifest) -> Iterator[Problem]:
         return
     for problem in naming.context.check_exporter(exporter_run(naming, _only_container(pods))):
         yield exporter_problem(problem, monitor)
+
+
+def _dialect_problems(naming: Naming) -> Iterator[Problem]:
+    """The problem of dialects that a Job cannot export."""
+    if naming.monitor.exporter.mode != "cronjob":
+        return
+    stated = program_config(naming).get("dialect") or ()
+    names = stated.split(",") if isinstance(stated, str) else stated
+    if counting := sorted({str(name).strip() for name in names} - {*ONCE_DIALECTS}):
+        yield Problem(
+            f"{naming.monitor.exporter_path}.dialects",
+            f"a CronJob supports only {' and '.join(ONCE_DIALECTS)}, because the counters of "
+            f"{', '.join(counting)} need a program that keeps running; set mode to collect or daemonset",
+        )
 
 
 def _agent_problems(
@@ -288,6 +325,7 @@ def _find_label_selected_namespaces(naming: Naming) -> Iterator[Problem]:
 
 
 def _only_container(pods: Manifest) -> Manifest:
-    """The only container of a DaemonSet or StatefulSet."""
-    (found,) = pods["spec"]["template"]["spec"]["containers"]
+    """The only container of a DaemonSet, StatefulSet or CronJob."""
+    template = (pods["spec"]["jobTemplate"] if pods["kind"] == "CronJob" else pods)["spec"]["template"]
+    (found,) = template["spec"]["containers"]
     return dict(found)

@@ -31,6 +31,9 @@ FLAG_FIELDS: Final = {
     "state_dir": "stateDir",
     "passwd_file": "passwdFile",
     "web.config.file": "webConfig",
+    "textfile.dir": "textfile.directory",
+    "textfile.file": "textfile.file",
+    "textfile.every": "textfile.every",
 }
 
 
@@ -43,9 +46,9 @@ def program_config(naming: Naming) -> Manifest:
     config: Manifest = {"kubernetes": kubernetes}
     if not exporter.collects:
         config["web"] = {"page": exporter.web_page}
-    if not exporter.collects or exporter.dialects != ExporterSpec().dialects:
-        # The default of a page is not that of a file.
-        config["dialect"] = list(exporter.dialects)
+    # Without dialects, a file has those that `gpuledger collect` writes by default.
+    if dialects := exporter.dialects if exporter.collects else exporter.page_dialects:
+        config["dialect"] = list(dialects)
     if exporter.collectors:
         config["dcgm"] = {"collectors": COLLECTORS}
     if exporter.mounts_driver and exporter.source == "smi":
@@ -59,7 +62,8 @@ def program_config(naming: Naming) -> Manifest:
 def find_overridden_keys(exporter: ExporterSpec, path: str) -> Iterator[Problem]:
     """Problems of keys in `config` that have no effect, because a flag overrides them."""
     for key in _flatten(exporter.config):
-        if key in FLAG_FIELDS:
+        # A configuration may have settings of other commands.
+        if key in FLAG_FIELDS and (exporter.collects or not key.startswith("textfile.")):
             yield Problem(f"{path}.config.{key}", f"has no effect; set {path}.{FLAG_FIELDS[key]} instead")
 
 

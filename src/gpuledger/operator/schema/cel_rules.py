@@ -79,9 +79,14 @@ RESOURCES: Final = tuple(
 
 EXPORTER: Final = (
     CelRule(
-        "!has(self.mode) || self.mode != 'collect' || !has(self.webConfig)"
+        "!has(self.mode) || !(self.mode in ['collect', 'cronjob']) || !has(self.webConfig)"
         " && (!has(self.extraPorts) || size(self.extraPorts) == 0)",
-        "mode collect serves no page: leave out extraPorts and webConfig",
+        "modes collect and cronjob serve no page: leave out extraPorts and webConfig",
+    ),
+    CelRule(
+        "!has(self.mode) || self.mode != 'cronjob' || !has(self.dialects)"
+        " || self.dialects.all(one, one in ['process', 'session'])",
+        "mode cronjob supports only the dialects process and session; set mode to collect or daemonset",
     ),
     CelRule(
         "!has(self.extraPorts) || self.extraPorts.all(one, one.port != (has(self.port) ? self.port : 9400))",

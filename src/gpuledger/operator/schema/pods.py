@@ -188,6 +188,18 @@ def _find_wrong_unit(name: str, amount: object) -> str:
     return ""
 
 
+class VolumeSizeNode(IntOrStringNode):
+    """The size of a volume."""
+
+    def check(self, value: object, path: str) -> Iterator[Problem]:
+        """See SchemaNode; also rejects a size without its unit."""
+        problems = [*super().check(value, path)]
+        yield from problems
+        number = None if problems else parse_quantity(value)
+        if number is not None and number < _LEAST_BYTES:
+            yield Problem(path, f"{value} is {float(number):g} bytes; add a unit, as in 2Gi")
+
+
 class _ResourcesNode(ObjectNode):
     """Requests and limits. They are read as strings: older API servers refuse numbers in an apply."""
 

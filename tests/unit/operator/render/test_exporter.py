@@ -433,9 +433,24 @@ def test_the_arguments_of_a_collector_are_checked_by_its_program() -> None:
 
     assert problems(args=["--log-level=debug"]) == []
     assert problems(args=["--listen-address=:1"]) != []
+    assert problems(textfile={"every": "10ms"}) == [
+        "spec.exporter.textfile.every: expected a duration of at least 0.05 s, not '10ms'"
+    ]
+    assert problems(textfile={"every": "1s"}, config={"interval": "5s"}) == [
+        "spec.exporter.config: --every 1s is shorter than --interval 5s: it would write the same readings "
+        "again; give --interval 1s too"
+    ]
     web = {"secret": "web", "scheme": "http"}
     refused = "spec.exporter.mode: collect serves no page: leave out extraPorts and webConfig"
     assert refused in problems(webConfig=web)
+
+
+@pytest.mark.parametrize("mode", ["daemonset", "collect"])
+def test_the_default_dialects_of_a_page_and_of_a_file_can_be_stated(mode: str) -> None:
+    """The default of a page is not that of a file: a stated `native` is not taken for no dialects."""
+    resource = gpu_monitor({"exporter": {"mode": mode, "dialects": ["native"]}})
+    data = only_object("ConfigMap", {**resource, "spec": {**resource["spec"], "agent": {"enabled": False}}})
+    assert yaml.safe_load(data["data"]["gpuledger.yaml"])["dialect"] == ["native"]
 
 
 def test_network_policies_are_those_of_the_chart() -> None:

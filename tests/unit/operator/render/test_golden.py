@@ -31,6 +31,7 @@ PROMETHEUS: Json = {
 RESOURCES: dict[str, Json | str] = {
     "gpu-monitor": gpu_monitor(),
     "gpu-monitor-prometheus": gpu_monitor(PROMETHEUS),
+    "gpu-monitor-cronjob": gpu_monitor({"exporter": {"mode": "cronjob", "cronJob": {"nodeCount": 2}}}),
     "whatap-agent": SIMPLE,
 }
 

@@ -20,6 +20,8 @@ from unit.operator.support import Json, context_of, gpu_monitor, whatap
 
 # Other keys that must be set for a key to have an effect.
 HOST = {"exporter": {"gpuAccess": {"mode": "host"}, "source": "smi"}}
+CRON_JOB: Json = {"exporter": {"mode": "cronjob"}}
+MANY: Json = {"exporter": {"mode": "cronjob", "cronJob": {"nodes": [f"n{number}" for number in range(19)]}}}
 BESIDE: dict[str, Json] = {
     "exporter.gpuAccess.cdiDevice": {"exporter": {"gpuAccess": {"mode": "cdi"}}},
     "exporter.gpuAccess.driverDir": HOST,
@@ -31,6 +33,13 @@ BESIDE: dict[str, Json] = {
     "exporter.textfile.directory": {"exporter": {"mode": "collect"}},
     "exporter.textfile.file": {"exporter": {"mode": "collect"}},
     "exporter.textfile.every": {"exporter": {"mode": "collect"}},
+    "exporter.cronJob.schedule": CRON_JOB,
+    "exporter.cronJob.nodes": CRON_JOB,
+    "exporter.cronJob.nodeCount": CRON_JOB,
+    "exporter.cronJob.maxNodes": MANY,
+    "exporter.cronJob.activeDeadlineSeconds": CRON_JOB,
+    "exporter.cronJob.ttlSecondsAfterFinished": CRON_JOB,
+    "exporter.cronJob.suspend": MANY,
     "networkPolicy.from": {"networkPolicy": {"enabled": True}},
     "networkPolicy.apiServerPorts": {"networkPolicy": {"enabled": True}},
     "exporter.updateStrategy.maxUnavailable": {"exporter": {"updateStrategy": {"type": "RollingUpdate"}}},

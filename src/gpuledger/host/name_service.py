@@ -30,6 +30,16 @@ def read_name_service(uid: int) -> str:
         return ""
 
 
+def read_uid(name: str) -> int | None:
+    """The uid of a user by getpwnam(3), None if there is none. Blocks as long as the directory does."""
+    import pwd
+
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, OSError, ValueError):
+        return None
+
+
 class _Answer(NamedTuple):
     name: str
     until: float

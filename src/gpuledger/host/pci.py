@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs on the PCI bus, independent of the driver."""
+"""The NVIDIA GPUs on the PCI bus, independent of the driver, and whether the machine has other GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Final
 
-from gpuledger.host.files import ReadFile, read_whole
+from gpuledger.host.files import ReadFile, read_or_none, read_whole
 
 _NVIDIA: Final = b"0x10de"
 _DISPLAY: Final = b"0x03"
@@ -17,6 +17,13 @@ _MOST_LANES: Final = 32
 # PCIe generation by speed in GT/s.
 _GENERATIONS: Final = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 _NODE: Final = re.compile(r"nvidia\d+")
+_CARD: Final = re.compile(r"card\d+")
+_DRM_DRIVERS: Final = (b"DRIVER=amdgpu\n", b"DRIVER=radeon\n", b"DRIVER=i915\n", b"DRIVER=xe\n")
+# Intel's integrated GPUs are always at this address.
+_INTEGRATED: Final = b"PCI_SLOT_NAME=0000:00:02.0\n"
+_AMD: Final = b"0x1002"
+# Display controllers, and processing accelerators: MI300 is one.
+_GPU_CLASSES: Final = (b"0x03", b"0x12")
 _MINOR: Final = re.compile(rb"^Device Minor:\s*(\d+)", re.MULTILINE)
 
 
@@ -36,13 +43,43 @@ class PciBus:
         read: ReadFile = read_whole,
         usable: Callable[[str], bool] = lambda path: os.access(path, os.R_OK | os.W_OK),
     ) -> None:
-        self._devices = f"{sysfs.rstrip('/')}/bus/pci/devices"
+        self.sysfs, self.procfs = sysfs.rstrip("/"), procfs.rstrip("/")
+        self._devices = f"{self.sysfs}/bus/pci/devices"
         self._dev = dev.rstrip("/")
         self._information = f"{procfs.rstrip('/')}/driver/nvidia/gpus"
         self._read = read
         self._usable = usable
         self._seen: frozenset[str] = frozenset()
         self._display: tuple[str, ...] = ()
+
+    @property
+    def nvidia_count(self) -> int:
+        """How many NVIDIA GPUs there are, with or without a driver."""
+        return len(self._names())
+
+    def has_drm_gpus(self) -> bool:
+        """Whether there are AMD or Intel GPUs to monitor.
+
+        Beside an NVIDIA GPU an integrated one of Intel does not count: it usually only shows the image.
+        """
+        beside_nvidia = bool(self._names())
+        for name in _list(f"{self.sysfs}/class/drm"):
+            if _CARD.fullmatch(name):
+                event = read_or_none(f"{self.sysfs}/class/drm/{name}/device/uevent", self._read) or b""
+                is_extra = beside_nvidia and _INTEGRATED in event
+                if not is_extra and any(driver in event for driver in _DRM_DRIVERS):
+                    return True
+        if beside_nvidia:
+            return False
+        # Without its driver it is no DRM device yet.
+        return any(self._is_amd(f"{self._devices}/{name}") for name in _list(self._devices))
+
+    def _is_amd(self, folder: str) -> bool:
+        try:
+            vendor, kind = self._read(f"{folder}/vendor"), self._read(f"{folder}/class")
+        except OSError:
+            return False
+        return vendor.strip() == _AMD and kind.startswith(_GPU_CLASSES)
 
     def gpus(self) -> tuple[str, ...]:
         """PCI bus ids of the GPUs that NVIDIA's driver has, as nvidia-smi prints them, `00000000:3B:00.0`.

@@ -116,6 +116,18 @@ class ProcFs:
         self._boot_id: str | None = None
         self._boot_time: tuple[float, float] | None = None
 
+    def separate(self) -> ProcFs:
+        """A second reader of the same procfs, which knows no process yet."""
+        pids = "trust" if self._trusted else "auto"
+        return ProcFs(
+            self._root,
+            pids=pids,
+            users=self._users,
+            read=self._read,
+            link=self._link,
+            ticks_per_second=self._hertz,
+        )
+
     @property
     def root(self) -> str:
         """The path of the procfs."""
@@ -140,10 +152,15 @@ class ProcFs:
             self._visible = self._shows_kernel_threads() or self._in_first_namespace()
         return self._visible
 
+    @property
+    def looks_up_pids(self) -> bool:
+        """Whether host pids are looked up here: they are visible, or trusted to be."""
+        return self._trusted or self.host_pids
+
     def identify(self, pids: Collection[int], unix: float) -> Mapping[int, HostFacts]:
         """Facts of each pid at the tick `unix`; other pids are forgotten. Never raises."""
         before = self._known
-        look_up = self._trusted or self.host_pids
+        look_up = self.looks_up_pids
         if self._unnamed:
             self._name_users(unix)
         after: dict[int, _Known] = {}
@@ -164,7 +181,7 @@ class ProcFs:
         The load time is empty without a driver and where its kernel threads are hidden: outside the host's
         pid namespace, and for an unprivileged user with `hidepid`.
         """
-        if not (self._trusted or self.host_pids):
+        if not self.looks_up_pids:
             return self.boot_id, ""
         starts = [self._driver_thread(pid) for pid in self._processes()]
         return self.boot_id, str(min((ticks for ticks in starts if ticks is not None), default=""))

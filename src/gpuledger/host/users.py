@@ -9,7 +9,7 @@ from functools import partial
 
 from gpuledger.host.container import find_container
 from gpuledger.host.files import ReadFile, read_at_most
-from gpuledger.host.name_service import NameService
+from gpuledger.host.name_service import NameService, read_name_service, read_uid
 from gpuledger.host.settings import HostSettings
 from gpuledger.model.text import clean_name, decode_utf8
 
@@ -59,10 +59,22 @@ class PasswdUsers:
             self._names[uid] = self._search(rb"^([^:\n]+):[^:\n]*:%d:" % uid)
         return self._names[uid] or (self._service.name(uid) if self._service else "") or str(uid)
 
+    def wait_for_name(self, uid: int) -> str:
+        """As `name`, but waits for the name service, which can take as long as a directory server does."""
+        found = self.name(uid)
+        if found != str(uid) or self._service is None:
+            return found
+        return read_name_service(uid) or found
+
     def uid_of(self, name: str) -> int | None:
         """The uid of the user with this name in the file; None if it has none. Searches each time."""
         found = self._search(rb"^%s:[^:\n]*:(\d{1,10}):" % re.escape(name.encode("utf-8", "replace")))
         return int(found) if found else None
+
+    def wait_for_uid(self, name: str) -> int | None:
+        """As `uid_of`, also by the name service, which can take as long as a directory server does."""
+        found = self.uid_of(name)
+        return read_uid(name) if found is None and self._service is not None else found
 
     def _stamp(self) -> tuple[int, int] | None:
         try:

@@ -15,6 +15,10 @@ from gpuledger.ledger.sessions import OpenSession
 from gpuledger.ledger.spans import Span
 from gpuledger.ledger.time.span import TimeSpan
 from gpuledger.ledger.time.stored import StoredGpuTime
+from gpuledger.ledger.usage.host_usage import HostPeriod, HostRecorder
+from gpuledger.ledger.usage.usage_cell import UsageCell
+from gpuledger.ledger.usage.usage_period import UsagePeriod
+from gpuledger.ledger.usage.usage_recorder import UsageRecorder
 from gpuledger.model.devices import Device
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import XidRow
@@ -128,6 +132,22 @@ class StoredTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredUsage:
+    """The presences of owners on Devices that continue; `next_period` is the first unused number."""
+
+    periods: tuple[UsagePeriod, ...] = ()
+    next_period: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHosts:
+    """The cgroups of owners that continue; `next_period` is the first unused number."""
+
+    periods: tuple[HostPeriod, ...] = ()
+    next_period: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class StoredLedger:
     """Everything stored, at source time `elapsed` and wall time `unix` of the last commit.
 
@@ -149,6 +169,8 @@ class StoredLedger:
     next_xid: int = 1
     # Seconds for which new series were exported as 0; 0 if that is not known.
     hold: float = 0.0
+    usage: StoredUsage = field(default_factory=StoredUsage)
+    hosts: StoredHosts = field(default_factory=StoredHosts)
 
 
 OWNERS, ROWS, TIME = "owner", "row", "time"
@@ -156,6 +178,8 @@ OWNERS, ROWS, TIME = "owner", "row", "time"
 # discarded.
 _MAX_SPANS = 20_000
 _MAX_SESSIONS = 20_000
+# Cells of usage, of which the oldest are discarded.
+_MAX_CELLS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +218,11 @@ class Journal:
     residents, day and step. `forgotten` is millijoules of deleted Spans, by Gpu uuid and epoch number.
     `ended_owners` are processes of which the owner row is to be deleted. `shift` is added to times that an
     earlier run stored on its source's clock. `splits`, `time_owners` and `gpu_parts` are new or changed rows
-    of the time books, `xids` changed rows with the number of a Session, `lost_time` the microseconds of
-    spans that a damaged file had, by Gpu uuid, and `activity_from` the unix seconds until which it had the
-    seconds of unknown activity. `lost` counts Sessions that were discarded because the store was unavailable
-    for too long.
+    of the time books, `usage_cells` changed cells by quarter and number of the period, `session_sums`
+    Sessions with changed sums of memory and activity, `device_memory` bytes by Device uuid, `xids` changed
+    rows with the number of a Session, `lost_time` the microseconds of spans that a damaged file had, by Gpu
+    uuid, and `activity_from` the unix seconds until which it had the seconds of unknown activity. `lost`
+    counts Sessions that were discarded because the store was unavailable for too long.
     """
 
     elapsed: float = 0.0
@@ -220,6 +245,11 @@ class Journal:
     gpu_times: dict[str, GpuTimeEntry] = field(default_factory=dict)
     lost_time: dict[str, int] = field(default_factory=dict)
     xids: dict[int, tuple[XidRow, int | None]] = field(default_factory=dict)
+    usage_periods: dict[int, UsagePeriod] = field(default_factory=dict)
+    usage_cells: dict[tuple[int, int], UsageCell] = field(default_factory=dict)
+    session_sums: dict[int, OpenSession] = field(default_factory=dict)
+    device_memory: dict[str, int] = field(default_factory=dict)
+    host_periods: dict[int, HostPeriod] = field(default_factory=dict)
     activity_from: float | None = None
     # Seconds for which new series are exported as 0.
     hold: float = 0.0
@@ -227,6 +257,13 @@ class Journal:
     shift: float = 0.0
     forgotten: dict[tuple[str, int], int] = field(default_factory=dict)
     lost: int = 0
+    # Whether the cells of usage and the sums of Sessions are to be written with the next commit.
+    is_usage_due: bool = False
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the last commit left out what is not written at each tick."""
+        return bool(self.usage_cells or self.session_sums)
 
     def add_sessions(self, sessions: Iterable[OpenSession]) -> None:
         """Add the Sessions that changed."""
@@ -234,6 +271,7 @@ class Journal:
             if session.changed:
                 session.changed = False
                 self.sessions[session.number] = session
+        self.session_sums |= self.sessions
         if len(self.sessions) > _MAX_SESSIONS:
             ended = sorted(number for number, session in self.sessions.items() if session.ended is not None)
             for number in ended[: len(self.sessions) - _MAX_SESSIONS * 9 // 10]:
@@ -248,6 +286,25 @@ class Journal:
                 self.allocations[allocation.number] = allocation
         while len(self.allocations) > _MAX_SESSIONS:
             del self.allocations[next(iter(self.allocations))]
+
+    def add_usage(self, usage: UsageRecorder, hosts: HostRecorder) -> None:
+        """Add the changes of what owners used."""
+        self.is_usage_due = self.is_usage_due or usage.is_due
+        periods, cells, memory = usage.take_changed()
+        for period in periods:
+            self.usage_periods[period.number] = period
+        for key, cell in cells.items():
+            before = self.usage_cells.get(key)
+            if before is not None and before is not cell:
+                # The clock was set back, and the first cell of this quarter is not stored yet.
+                cell.add(before)
+                cell.is_loaded = before.is_loaded
+            self.usage_cells[key] = cell
+        while len(self.usage_cells) > _MAX_CELLS:
+            del self.usage_cells[next(iter(self.usage_cells))]
+        self.device_memory |= memory
+        for host in hosts.take_changed():
+            self.host_periods[host.number] = host
 
     def add_series(
         self, book: str, labels: Labels, counter: ExportedCounter, process: GpuProcess | None
@@ -334,7 +391,9 @@ class Journal:
             owner.stored = True
         self.shift, self.activity_from = 0.0, None
         for name in _COLLECTIONS:
-            getattr(self, name).clear()
+            if self.is_usage_due or name not in ("usage_cells", "session_sums"):
+                getattr(self, name).clear()
+        self.is_usage_due = False
 
 
 _COLLECTIONS = tuple(item.name for item in fields(Journal) if item.default_factory is not MISSING)

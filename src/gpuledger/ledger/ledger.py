@@ -29,6 +29,8 @@ from gpuledger.ledger.time.span import TimePosting
 from gpuledger.ledger.time.time_ledger import TimeLedger
 from gpuledger.ledger.time_accounts import TimeAccounts
 from gpuledger.ledger.time_persistence import TimePersistence
+from gpuledger.ledger.usage.host_usage import HostRecorder
+from gpuledger.ledger.usage.usage_recorder import UsageRecorder
 from gpuledger.ledger.xid_log import XidLog
 from gpuledger.model.family import Distribution
 from gpuledger.model.process import GpuProcess, ProcessKey
@@ -140,12 +142,21 @@ class Ledger:
         self._allocations = AllocationTimes()
         self._throttle_times = ThrottleTimes()
         self._xid_log = XidLog()
+        self._usage, self._hosts = UsageRecorder(), HostRecorder()
         self._totals: Counter[str] = Counter()
         self._persistence: LedgerPersistence | None = None
         if store is not None:
             time = TimePersistence(self.time, self._time_accounts)
             self._persistence = LedgerPersistence(
-                store, self.sessions, self._allocations, self.energy, self._accounts, time, self._xid_log
+                store,
+                self.sessions,
+                self._allocations,
+                self.energy,
+                self._accounts,
+                time,
+                self._xid_log,
+                self._usage,
+                self._hosts,
             )
         # After the last posting.
         self.state = LedgerState()
@@ -173,6 +184,7 @@ class Ledger:
         """
         self.sessions.interrupt()
         self._allocations.interrupt()
+        self._usage.interrupt()
         self.energy.interrupt()
         self.time.interrupt()
         self._states.interrupt()
@@ -204,8 +216,12 @@ class Ledger:
         time = self._post_time(snapshot, serving)
         drawing = drawing_processes(snapshot)
         self.sessions.post(snapshot, posted, serving, drawing)
+        throttling = self._throttle_times.post(snapshot)
         if self._persistence is not None:
             self._allocations.post(snapshot)
+            slowed = self._throttle_times.intervals
+            self._usage.post(snapshot, self.sessions, serving | drawing, slowed)
+            self._hosts.post(snapshot)
         energy = self._post_energy(snapshot, posted, omitted)
         self._states.post(snapshot, serving | drawing)
         durations = self._add_durations(snapshot)
@@ -231,7 +247,7 @@ class Ledger:
             new_xids=self._new(self._xids_born),
             new_devices=self._new(self._states.born),
             xid_log=self._xid_log.rows,
-            throttling=self._throttle_times.post(snapshot),
+            throttling=throttling,
             zero_hold=self._zero_hold,
         )
         self.state = state if self._persistence is None else self._save(self._persistence, snapshot, state)

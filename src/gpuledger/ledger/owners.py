@@ -24,7 +24,7 @@ Labels = tuple[str, ...]
 class _DeviceOwner:
     """One owner on one Device.
 
-    `since` (first seen: its series begin) and `alive` (last seen) are on the source's clock.
+    `since` (when its series begin) and `alive` (last seen) are on the source's clock.
     """
 
     device: Device
@@ -60,8 +60,8 @@ class OwnerTimes:
 
     The times of a new owner are exported as 0 for `hold` seconds, so that increase() counts its first ones.
     An owner that is gone is exported for `retention` more seconds, and its full times for at least `hold`
-    seconds, so that its last seconds are scraped. The time of an owner known only by id waits for its names
-    and is added when they arrive.
+    seconds, so that its last seconds are scraped. The time of an owner known only by id waits for its names,
+    also if it leaves before or cannot be read meanwhile, and is added when they arrive.
     """
 
     def __init__(self, hold: float, retention: float) -> None:
@@ -70,7 +70,7 @@ class OwnerTimes:
         # Export owners that are gone for this many seconds.
         self.retention = retention
         self._entries: dict[tuple[str, Labels], _DeviceOwner] = {}
-        # By Device and the ids of pod and container.
+        # By Device and `Workload.ids`.
         self._waiting: dict[tuple[str, Labels], _DeviceOwner] = {}
         self._elapsed: float | None = None
         self._serving = NO_PROCESSES
@@ -99,7 +99,9 @@ class OwnerTimes:
         return tuple([self._row(entry, now) for entry in self._entries.values()])
 
     def _is_over(self, entry: _DeviceOwner, now: float) -> bool:
-        return now - entry.alive > self.retention and now - entry.since >= 2 * self.hold
+        # The series of an owner that left without a name begin later.
+        left = max(entry.alive, entry.since)
+        return now - left > self.retention and now - entry.since >= 2 * self.hold
 
     def _present(
         self, reading: Reading, allocated: list[Workload], now: float
@@ -131,9 +133,10 @@ class OwnerTimes:
     def _entry(self, device: Device, owner: Workload, now: float) -> _DeviceOwner:
         if owner.missing not in PENDING_NAMES:
             entry = self._known(device, labels_of(owner), now)
-            before = self._waiting.pop((device.uuid, owner.ids), None) if self._waiting else None
-            if before is not None:
-                entry.add_from(before)
+            for ids in owner.earlier_ids if self._waiting else ():
+                before = self._waiting.pop((device.uuid, ids), None)
+                if before is not None:
+                    entry.add_from(before)
             return entry
         labels = labels_of(best_known(owner))
         waiting = self._waiting.setdefault((device.uuid, owner.ids), _DeviceOwner(device, labels, now, now))
@@ -151,13 +154,17 @@ class OwnerTimes:
         return entry
 
     def _expire_waiting(self, now: float) -> None:
-        """Count waiting owners as far as known if they left or if their names did not arrive in time."""
+        """Count waiting owners as far as known if their names did not arrive in time."""
         for ids, waiting in list(self._waiting.items()):
+            if now - waiting.since < OWNER_TIMEOUT:
+                continue
             if waiting.alive != now:
                 del self._waiting[ids]
-            gathered = waiting.allocated or waiting.held or waiting.resident
-            if gathered and (waiting.alive != now or now - waiting.since >= OWNER_TIMEOUT):
-                self._known(waiting.device, waiting.labels, waiting.alive).add_from(waiting)
+            if waiting.allocated or waiting.held or waiting.resident:
+                key = (waiting.device.uuid, waiting.labels)
+                if key not in self._entries:
+                    self._entries[key] = _DeviceOwner(waiting.device, waiting.labels, now, waiting.alive)
+                self._entries[key].add_from(waiting)
 
     def _row(self, entry: _DeviceOwner, now: float) -> OwnerRow:
         present = entry.alive == now

@@ -17,6 +17,8 @@ from gpuledger.ledger.sessions import Sessions
 from gpuledger.ledger.spans import SpanRecorder
 from gpuledger.ledger.time.span import TimePosting
 from gpuledger.ledger.time_persistence import TimePersistence
+from gpuledger.ledger.usage.host_usage import HostRecorder
+from gpuledger.ledger.usage.usage_recorder import UsageRecorder
 from gpuledger.ledger.xid_log import XidLog
 from gpuledger.model.devices import Device, Gpu, Instance
 from gpuledger.model.snapshot import CollectorRun, Snapshot
@@ -36,6 +38,8 @@ class LedgerPersistence:
     _accounts: Accounts
     time: TimePersistence
     xids: XidLog
+    _usage: UsageRecorder
+    _hosts: HostRecorder
     _spans: SpanRecorder = field(default_factory=SpanRecorder)
     _unseen: dict[str, StoredGpu] | None = None
     _base: Counter[str] = field(default_factory=Counter)
@@ -85,6 +89,9 @@ class LedgerPersistence:
         )
         self._entries = {uuid: gpu.entry for uuid, gpu in stored.gpus.items()}
         self.xids.resume(stored.xids, stored.next_xid)
+        seen_at = snapshot.elapsed - max(snapshot.unix - stored.unix, 0.0)
+        self._usage.resume(stored.usage.periods, stored.usage.next_period, seen_at)
+        self._hosts.resume(stored.hosts.periods, stored.hosts.next_period, seen_at)
         self.time.begin(stored.times, snapshot.elapsed, self.journal)
 
     def save(
@@ -125,6 +132,7 @@ class LedgerPersistence:
             self._record_gpu(gpu_ledger, totals[gpu_ledger.gpu.uuid], snapshot.unix)
         self._accounts.record_changes(journal)
         journal.xids.update(self.xids.take_changed())
+        journal.add_usage(self._usage, self._hosts)
         self.time.record(time, sessions.number_of, snapshot, journal)
         if is_new_file:
             self._forget_lost_spans()
@@ -176,6 +184,8 @@ class LedgerPersistence:
         self._entries.clear()
         self._accounts.mark_all_changed()
         self.xids.mark_all_changed()
+        self._usage.mark_all_changed()
+        self._hosts.mark_all_changed()
         self.time.mark_all_changed(self.journal)
 
     def _forget_lost_spans(self) -> None:

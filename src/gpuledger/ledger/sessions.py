@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
+from typing import Final
 
 from gpuledger.ledger.device_states import DeviceActivity
 from gpuledger.ledger.energy.booking import MEASURED
@@ -13,10 +14,16 @@ from gpuledger.ledger.energy.gpu_energy_ledger import Posting
 from gpuledger.ledger.energy.residence import Residence
 from gpuledger.ledger.ownership import merge_owner
 from gpuledger.ledger.service_processes import NO_PROCESSES
-from gpuledger.ledger.watched_time import MarkedSeconds, WatchedStretch, observed_seconds
+from gpuledger.ledger.watched_time import MICRO, MarkedSeconds, WatchedStretch, observed_seconds
 from gpuledger.model.process import GpuProcess, ProcessKey
 from gpuledger.model.session import SessionRow
 from gpuledger.model.snapshot import LONGEST_INTERVAL, Reading, Snapshot
+
+# Memory summed over time is stored in pages of this many bytes, the smallest that drivers allocate: a year of
+# the largest GPU then fits into the 64 bits of a table.
+PAGE: Final = 4096
+# SM shares are counted in ten-thousandths, so that sums over time are whole numbers.
+RATIO: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -27,6 +34,10 @@ class OpenSession:
     what was measured for other processes. `sm_seconds` is the integral of its SM share over the `sm_known`
     seconds in which the share was reported. `held` are the seconds in which it certainly used no engine,
     `unknown` those of which that is not known; in the others, an engine was busy for its owner.
+    `memory_sum` is the sum over time of its memory, in bytes times milliseconds, over the `memory_known`
+    milliseconds in which it was reported, `active` the microseconds in which an engine was certainly busy for
+    it, and `first_active` the end of the first tick of those; None if an earlier version did not keep them.
+    `is_active` is that of the last tick.
     `watts` is the energy booked in the last interval divided by its length; `watts_at` is when that was
     posted, on the source's clock. `watched` is False until this run has seen the process: until then an end
     is inferred, not seen. `number` is its key in the store. `changed` and `renamed` mark changes that are not
@@ -44,10 +55,15 @@ class OpenSession:
     measured: int = 0
     apportioned: int = 0
     high: int = 0
+    memory_sum: int = 0
+    memory_known: int = 0
+    active: int | None = 0
+    first_active: float | None = None
     number: int = 0
     ended: float | None = None
     watts: float | None = None
     watts_at: float = 0.0
+    is_active: bool | None = None
     watched: bool = True
     changed: bool = True
     renamed: bool = True
@@ -67,15 +83,19 @@ class OpenSession:
         seconds: float,
         activity: DeviceActivity,
         *,
+        milliseconds: int = 0,
         serving: bool = False,
-    ) -> None:
-        """Add a tick in which the process is present, `seconds` after the previous tick.
+    ) -> bool:
+        """Add a tick in which the process is present, `seconds` (and `milliseconds`) after the previous tick.
+
+        Returns whether its owner can have changed.
 
         `activity` is that of its Device. `elapsed` is on the source's clock. `serving`: the process only
         serves others, so that the time is not its own.
         """
         before = self.process
-        if process.workload is not before.workload or process.name is not before.name:
+        is_changed = process.workload is not before.workload
+        if is_changed or process.name is not before.name:
             owner = merge_owner(before.workload, process.workload)
             if owner is not process.workload:
                 process = replace(process, workload=owner)
@@ -89,25 +109,35 @@ class OpenSession:
         else:
             begins = self.stretch.extend(unix, elapsed)
         self.changed = self.watched = True
-        if process.memory is not None:
-            self.peak_memory = max(self.peak_memory or 0, process.memory)
+        memory = process.memory
+        if memory is not None:
+            if self.peak_memory is None or memory > self.peak_memory:
+                self.peak_memory = memory
+            self.memory_sum += memory * milliseconds
+            self.memory_known += milliseconds
         share = process.usage.sm
         if share is not None:
             self.sm_seconds += share * seconds
             self.sm_known += seconds
             self.sm_most = share if self.sm_most is None else max(self.sm_most, share)
+        is_active = self.is_active = activity.of(process)
+        if is_active and self.first_active is None and self.active is not None and not serving:
+            self.first_active = unix
         if not seconds or serving:
-            return
+            return is_changed
         if seen_at is not None and elapsed - seen_at > seconds:
             # The list was not read in between.
             self.unknown.mark(begins, unix - seconds)
             begins = max(begins, unix - seconds)
-        is_active = activity.of(process)
         if is_active is None:
             self.unknown.mark(begins, unix)
+        elif is_active:
+            if self.active is not None:
+                self.active += 1000 * milliseconds
         elif not is_active:
             self.held_seconds += seconds
             self.held.mark(begins, unix)
+        return is_changed
 
     def end(self) -> None:
         """End the Session. Its exit was seen if the lists before and after it were read."""
@@ -118,6 +148,13 @@ class OpenSession:
     def known_held_seconds(self) -> float | None:
         """Time resident without engine time; None if nothing shows that activity was known at any time."""
         return self.held_seconds if self.held_seconds or self.sm_known else None
+
+    @property
+    def known_active_seconds(self) -> float | None:
+        """Time in which an engine was certainly busy for it; None under the same condition, or not kept."""
+        if self.active is None or not (self.active or self.held_seconds or self.sm_known):
+            return None
+        return self.active / MICRO
 
     def row(self, oldest: float = -inf) -> SessionRow:
         """The Session for display; without watts if they were posted before `oldest`."""
@@ -134,6 +171,9 @@ class OpenSession:
             self.apportioned,
             self.high,
             self.watts if self.watts_at >= oldest else None,
+            self.memory_sum / self.memory_known if self.memory_known else None,
+            self.known_active_seconds,
+            self.first_active,
         )
 
 
@@ -162,6 +202,8 @@ class Sessions:
         self._next = 1
         self.ended: list[OpenSession] = []
         self.amended: list[OpenSession] = []
+        # Devices on which a process came, went or perhaps got another owner, until somebody discards them.
+        self.unsteady: set[str] = set()
 
     def resume(self, stored: Iterable[OpenSession], next_number: int) -> None:
         """Continue the Sessions that an earlier run left open; number new ones from `next_number`."""
@@ -241,22 +283,26 @@ class Sessions:
         if reading.processes is None:
             return
         unix, elapsed = snapshot.unix, snapshot.elapsed
+        milliseconds = round(seconds * 1000)
         before = self._open.get(reading.device.uuid, {})
         now: dict[ProcessKey, OpenSession] = {}
         activity = DeviceActivity(reading, self._serving)
+        is_changed = False
         for process in reading.processes:
             key = process.key
             session = before.pop(key, None)
             if session is None:
                 session = self._new(process, unix, unix)
                 session.update(process, unix, elapsed, 0.0, activity)
+                is_changed = True
             else:
-                session.update(
+                is_changed |= session.update(
                     process,
                     unix,
                     elapsed,
                     seconds,
                     activity,
+                    milliseconds=milliseconds,
                     serving=bool(self._passive) and key in self._passive,
                 )
             if not self._has_store:
@@ -264,6 +310,8 @@ class Sessions:
                 session.unknown.unsaved.clear()
                 session.stretch.unsaved.clear()
             now[key] = session
+        if is_changed or before:
+            self.unsteady.add(reading.device.uuid)
         gone |= before
         self._open[reading.device.uuid] = now
 

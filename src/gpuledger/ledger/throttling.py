@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
+from gpuledger.ledger.watched_time import MICRO
 from gpuledger.model.devices import Gpu
 from gpuledger.model.quantities import CLOCK_EVENT_REASONS
 from gpuledger.model.session import ThrottleRow
@@ -22,6 +23,16 @@ _HOLD: Final = 8.0
 # Seconds between two looks at the counters: they count what happens in between.
 _PERIOD: Final = 10.0
 _SECOND: Final = 1_000_000_000
+
+
+class ThrottledInterval(NamedTuple):
+    """The time between two looks at the counters of a Gpu, and the throttled part of it by reason.
+
+    Whole microseconds; only reasons that occurred.
+    """
+
+    microseconds: int
+    reasons: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -79,13 +90,17 @@ class ThrottleTimes:
         self._gpus: dict[str, dict[str, _ReasonTimes]] = {}
         self._read_at: dict[str, float] = {}
         self._unix: dict[str, float] = {}
+        # Those that ended with the last posting, by Gpu uuid; None if it did not look at the counters.
+        self.intervals: dict[str, ThrottledInterval] | None = None
 
     def post(self, snapshot: Snapshot) -> Mapping[str, tuple[ThrottleRow, ...]]:
         """Add one Snapshot if it is time; return the rows of the Gpus, the longest first."""
         # The clock of a recording can go back.
         if 0 < self._due - snapshot.elapsed <= self._period:
+            self.intervals = None
             return self._rows
         self._due = snapshot.elapsed + self._period
+        self.intervals = {}
         rows: dict[str, tuple[ThrottleRow, ...]] = {}
         for reading in snapshot.readings:
             if isinstance(reading.device, Gpu):
@@ -101,6 +116,8 @@ class ThrottleTimes:
         seconds = elapsed - self._read_at.get(uuid, elapsed)
         began = self._unix.get(uuid, snapshot.unix)
         self._read_at[uuid], self._unix[uuid] = elapsed, snapshot.unix
+        reasons: dict[str, int] = {}
+        is_known = False
         for reason in THROTTLE_REASONS:
             one = times.get(reason.name)
             throttled = self._throttled(reason, reading, seconds, one)
@@ -112,9 +129,14 @@ class ThrottleTimes:
                 one.counter, slowed, one.is_estimate = throttled
                 if slowed is not None and 0 < seconds <= LONGEST_INTERVAL:
                     one.add(seconds, slowed, began, elapsed)
+                    is_known = True
+                    if slowed:
+                        reasons[reason.name] = round(min(slowed, seconds) * MICRO)
             else:
                 one.counter = None
             one.expire(elapsed)
+        if is_known and self.intervals is not None:
+            self.intervals[uuid] = ThrottledInterval(round(seconds * MICRO), reasons)
         made = (one.row(name) for name, one in times.items())
         return tuple(sorted((row for row in made if row), key=lambda row: -row.seconds))
 

@@ -26,7 +26,7 @@ _WAITING = "waiting"
 
 
 class _Waiting(NamedTuple):
-    """The key of an owner without a name: uuid and Instance, then the ids of pod and container."""
+    """The key of an owner without a name: uuid and Instance, then `Workload.ids`."""
 
     uuid: str
     instance: str
@@ -129,11 +129,13 @@ class TimeAccounts:
             return key.labels, self._waiting.setdefault(key, ExportedCounter(self._now, self._now))
         labels = (uuid, account.instance, account.account, *labels_of(owner))
         counter = self._counters.open(labels, self._now)
-        waiting = self._waiting.pop(key, None)
-        if waiting is not None:
-            self._best_known.pop(key, None)
-            self._move(waiting, labels)
-            self._counters.drop(waiting)
+        for ids in owner.earlier_ids if self._waiting else ():
+            key = _Waiting(uuid, account.instance, *ids)
+            waiting = self._waiting.pop(key, None)
+            if waiting is not None:
+                self._best_known.pop(key, None)
+                self._move(waiting, labels)
+                self._counters.drop(waiting)
         return labels, counter
 
     def _move(self, waiting: ExportedCounter, labels: Labels) -> None:
@@ -176,7 +178,9 @@ class TimeAccounts:
             counter = ExportedCounter(now - one.age, alive, one.amount, one.measured, one.number)
             counter.renamed, counter.stored = False, True
             if one.labels[2] == _WAITING:
-                self._waiting[_Waiting(*one.labels[:2], *one.labels[3:])] = counter
+                _, instance, _, pod_uid, container_id = one.labels
+                ids = Workload(pod_uid=pod_uid, container_id=container_id).ids
+                self._waiting[_Waiting(uuid, instance, *ids)] = counter
             else:
                 self._counters.series[one.labels] = counter
 

@@ -5,8 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+# Makers of GPUs, as the label `vendor` has them.
+NVIDIA = "nvidia"
+AMD = "amd"
+INTEL = "intel"
+OTHER_VENDOR = "other"
+VENDORS = (NVIDIA, AMD, INTEL, OTHER_VENDOR)
+
 # NVIDIA's superchips have their CPU, its memory and one or more GPUs on one module.
 _SUPERCHIP = re.compile(r"\bG[HB][23]00\b")
+
+
+def partition_word(vendor: str) -> str:
+    """What the maker of a GPU calls its parts."""
+    return "MIG" if vendor in (NVIDIA, "") else "partition"
 
 
 def is_superchip(name: str) -> bool:
@@ -19,7 +31,10 @@ class Gpu:
     """One physical GPU with its static attributes, which are read once per driver load.
 
     Equality and hashing use only the UUID (`nvmlDeviceGetUUID`): index, minor number and PCI bus id can
-    change between boots and containers.
+    change between boots and containers. The UUID of an AMD GPU is `GPU-` and its `unique_id`; a GPU without
+    one has its PCI address and ids, and digits of its machine: `PCI-0000:03:00.0-8086:e20b-7a1f0c93b2de`.
+    `sm_count` is the number of multiprocessors, AMD's compute units. `nodes` are names by which the kernel
+    knows a GPU that is not NVIDIA's: those of its files in /dev/dri (`card0`, `renderD128`).
     """
 
     uuid: str
@@ -33,6 +48,8 @@ class Gpu:
     compute_capability: str | None = field(default=None, compare=False)
     sm_count: int | None = field(default=None, compare=False)
     unified_memory: bool = field(default=False, compare=False)
+    vendor: str = field(default=NVIDIA, compare=False)
+    nodes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def gpu(self) -> Gpu:
@@ -47,7 +64,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A MIG compute instance `(gpu, gi, ci)` with its own UUID (`MIG-...`).
+    """A MIG compute instance `(gpu, gi, ci)` with its own UUID (`MIG-...`), or a partition of an AMD GPU.
+
+    The UUID of a partition is that of its GPU, a slash and its number, which is `gi`; `ci` is 0. `nodes` are
+    those of the partition: its file in /dev/dri, and its platform device (`amdgpu_xcp_3`).
 
     `index` is the position in the driver's MIG device order (`nvmlDeviceGetMigDeviceHandleByIndex`).
     `sm_count` is the number of multiprocessors in the compute instance (`nvmlDeviceGetAttributes_v2`).
@@ -60,6 +80,7 @@ class Instance:
     index: int = field(compare=False)
     profile: str = field(default="", compare=False)
     sm_count: int | None = field(default=None, compare=False)
+    nodes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def gpu(self) -> Gpu:

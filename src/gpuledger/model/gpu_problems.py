@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gpuledger.model import quantities as q
 from gpuledger.model.checks import Finding, Subject, fails, warning, works
-from gpuledger.model.devices import Instance
+from gpuledger.model.devices import NVIDIA, Instance
 from gpuledger.model.down_reasons import describe_down, down_remedy
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import ThrottleRow, XidRow
@@ -52,6 +52,7 @@ class GpuProblem(NamedTuple):
 
 # Minutes: the last hour ends within a bucket of a minute.
 _FULL_HOUR: Final = 59
+_REBOOT: Final = "move its jobs away and reboot; if it happens again, replace the card"
 _RESET: Final = "move its jobs away and run `nvidia-smi --gpu-reset -i {gpu}` as root, or reboot"
 _REPLACE: Final = "drain the node, test the card with NVIDIA's field diagnostic, and replace it"
 _SLOT: Final = (
@@ -166,7 +167,8 @@ def _uncorrected_errors(reading: Reading) -> GpuProblem | None:
         return None
     noun = "memory error" if errors == 1 else "memory errors"
     summary = f"had {errors} {noun} that ECC could not correct since the driver was loaded"
-    return GpuProblem("ecc_uncorrected", "warning", "Uncorrected ECC errors", summary, _RESET, times=errors)
+    remedy = _RESET if reading.device.gpu.vendor == NVIDIA else _REBOOT
+    return GpuProblem("ecc_uncorrected", "warning", "Uncorrected ECC errors", summary, remedy, times=errors)
 
 
 def _width(reading: Reading) -> GpuProblem | None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from gpuledger.model.availability import Availability
 from gpuledger.model.family import Family, FamilySpec
 from gpuledger.model.quantities import Quantity
 from gpuledger.model.session import LedgerState
@@ -104,7 +105,8 @@ class NodeState:
 
     `snapshot` is None before the first tick and while the source has failed, hangs or is paused: gauges are
     then omitted, booked counters are still exported, and `health` has the reason. `requested` are the
-    quantities that the source was to read for the snapshot; None if all.
+    quantities that the source was to read for the snapshot; None if all. `availability` says, by GPU
+    uuid and `GI_CI`, which Devices can be taken; empty if this node does not judge that.
     """
 
     unix: float
@@ -113,6 +115,7 @@ class NodeState:
     ledger: LedgerState = field(default_factory=LedgerState)
     health: Health = field(default_factory=Health)
     requested: frozenset[Quantity] | None = None
+    availability: Mapping[tuple[str, str], Availability] = field(default_factory=dict)
 
     def has_read(self, quantities: frozenset[Quantity]) -> bool:
         """Whether the quantities were to be read: a label from others would change at the next tick."""

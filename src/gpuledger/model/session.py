@@ -70,7 +70,9 @@ class SessionRow(NamedTuple):
     time resident without engine time, None if activity is unknown. Energy is in millijoules: `measured` and
     `apportioned` are booked to the Session, `high` is the upper bound of what it can have used. `watts` is
     the energy booked in the last interval divided by its length; None before the first interval, if that
-    interval ended more than a minute ago, and after the Session has ended.
+    interval ended more than a minute ago, and after the Session has ended. `memory_mean` is bytes over the
+    time in which memory was reported, `active_seconds` is time in which an engine was certainly busy for it,
+    and `first_active` (unix seconds) when that was first seen; each is None if it is not known.
     """
 
     number: int
@@ -85,6 +87,9 @@ class SessionRow(NamedTuple):
     apportioned: int = 0
     high: int = 0
     watts: float | None = None
+    memory_mean: float | None = None
+    active_seconds: float | None = None
+    first_active: float | None = None
 
 
 class OwnerRow(NamedTuple):

@@ -221,6 +221,12 @@ def comma_separated(item: Callable[[object], T]) -> Callable[[object], tuple[T, 
     return NamedParser(parse, "LIST")
 
 
+def repeated_texts(value: object) -> tuple[str, ...]:
+    """Parses the texts of a repeatable flag: words separated by spaces, or a YAML list."""
+    given = value if isinstance(value, list | tuple) else text(value).split()
+    return tuple(text(item) for item in given)
+
+
 def read_json_list(text: str, expected: str, twice: str) -> object:
     """A list of entries that a flag or variable gives as JSON. Numbers are texts, as they were written.
 

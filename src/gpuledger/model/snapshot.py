@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from gpuledger.model.devices import Device, Gpu, Instance, is_superchip
 from gpuledger.model.process import AccountingRecord, GpuProcess, UtilizationSample
 from gpuledger.model.quantities import ENERGY, Quantity
-from gpuledger.model.workload import Allocation
+from gpuledger.model.workload import Allocation, Workload
 
 # Maximum length of an interval in seconds. After a longer gap (a suspend, a driver that hangs) energy is
 # unobserved, and who had a GPU is not known.
@@ -70,6 +70,27 @@ class VgpuInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class MeterRules:
+    """How to read the energy counter and the utilization samples of a Device; defaults are NVIDIA's.
+
+    `epoch` replaces the Snapshot's `driver_load` as the key with which the counter restarts; empty if nothing
+    but the boot is known to restart it. `starts_at_zero` is False for a counter with a first value from
+    before the driver was loaded, which must not be booked. `basis` is the evidence of the samples, as a
+    method of the energy accounts; empty for the driver's own samples of each period. `listed` is whether the
+    Device's source could list all its Devices, where others read the same machine; None if `devices_failed`
+    says it.
+    """
+
+    epoch: str | None = None
+    starts_at_zero: bool = True
+    basis: str = ""
+    listed: bool | None = None
+
+
+NVIDIA_RULES = MeterRules()
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """What one Device reported at one moment, in base units.
 
@@ -80,7 +101,9 @@ class Reading:
     last tick, if accounting mode is on. `raw` holds the columns of nvidia-smi's CSV: header with unit to
     cell, both as printed. `down_reason` is why the Gpu is not up, as the driver's name of an error
     (`RESET_REQUIRED`); empty if it is up, or if the reason is not known. A Device that is down may still have
-    values. `vgpus` is None if the Device has no virtual GPUs, or if they were not requested.
+    values. `vgpus` is None if the Device has no virtual GPUs, or if they were not requested. `rules` say how
+    its counter and samples are booked. `unseen` is the share of the time since the last tick, 0 to 1, in
+    which it worked for processes that this program may not look at, as far as that is known.
     """
 
     device: Device
@@ -94,6 +117,8 @@ class Reading:
     raw: Mapping[str, str] = field(default_factory=dict)
     down_reason: str = ""
     vgpus: tuple[VgpuInstance, ...] | None = None
+    rules: MeterRules = NVIDIA_RULES
+    unseen: float = 0.0
 
     def get(self, quantity: Quantity) -> float | None:
         """Returns the value in the quantity's unit, or None if the Device did not report it."""
@@ -109,6 +134,25 @@ def nvlinks(reading: Reading, mask: Quantity) -> tuple[int, ...] | None:
     """Returns the numbers of the links in NVLINKS_UP or NVLINKS_DOWN; None if they are not reported."""
     bits = reading.get(mask)
     return None if bits is None else tuple(link for link in range(64) if int(bits) >> link & 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupUsage:
+    """What the cgroup of an owner used of the machine since it was created.
+
+    `cpu` is microseconds of all its CPUs. `memory_peak` is bytes: the kernel's own maximum, or only the
+    memory at this moment if `is_sampled`. `memory_limit` is the bytes and `cpus` the number of CPUs that it
+    may use: the lowest one of its cgroup and those around it, else those of the machine. Each is None if
+    it is not known. `is_limited`: the memory limit is one of a cgroup.
+    """
+
+    workload: Workload
+    cpu: int | None = None
+    memory_peak: int | None = None
+    is_sampled: bool = False
+    memory_limit: int | None = None
+    cpus: int | None = None
+    is_limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +185,8 @@ class Snapshot:
     threads) changes; each is empty if unknown. `allocations_complete` is False while a configured source of
     Allocations does not answer, or it is not known what it lists. `suspended` is for how long the machine was
     suspended since its boot, read together with `elapsed`; `interval` is the time that was planned from the
-    last tick to this one. Both are seconds, None if unknown.
+    last tick to this one. Both are seconds, None if unknown. `cgroups` is what owners use of the machine
+    itself, in the ticks in which that is read.
     """
 
     unix: float
@@ -159,6 +204,7 @@ class Snapshot:
     allocations_complete: bool = True
     suspended: float | None = None
     interval: float | None = None
+    cgroups: tuple[CgroupUsage, ...] = ()
 
     # Readings that list processes: all except Gpus that have MIG Instances. Computed once: used often.
     process_readings: tuple[Reading, ...] = field(init=False, compare=False, repr=False)
@@ -176,6 +222,14 @@ class Snapshot:
         """Returns the value of one of the Readings; None if it is that of a lower compute instance."""
         shared = quantity.shared and reading.device in self.memory_shared_with
         return None if shared else reading.get(quantity)
+
+    def driver_load_of(self, reading: Reading) -> str:
+        """Returns the key, with the boot, of the life of this Reading's energy counter; empty if unknown."""
+        return self.driver_load if reading.rules.epoch is None else reading.rules.epoch
+
+    def is_listed_completely(self, reading: Reading) -> bool:
+        """Returns whether the source of this Reading could list all its Devices."""
+        return not self.devices_failed if reading.rules.listed is None else reading.rules.listed
 
     @property
     def processes(self) -> Iterator[GpuProcess]:

@@ -62,10 +62,20 @@ class Workload:
 
     @property
     def ids(self) -> tuple[str, str]:
-        """Pod UID and container id under which the owner waits for its names: as its cgroup has them."""
+        """The container id, else the pod UID, as its cgroup has them: the owner waits for names under it.
+
+        The UID is "" beside a container id: with the name, that of a static pod becomes another one, and some
+        cgroups have none.
+        """
+        pod_uid, container_id = self.pod_uid, self.container_id
         if self.inner_pod_uid or (self.inner_container_id and not self.container_id):
-            return (self.inner_pod_uid, self.inner_container_id)
-        return (self.pod_uid, self.container_id)
+            pod_uid, container_id = self.inner_pod_uid, self.inner_container_id
+        return ("", container_id) if container_id else (pod_uid, "")
+
+    @property
+    def earlier_ids(self) -> tuple[tuple[str, str], ...]:
+        """The `ids` under which it may have waited: without names, an Allocation has no container id."""
+        return (self.ids, (self.pod_uid, "")) if self.pod_uid else (self.ids,)
 
 
 def _facts_of(*kinds: str) -> tuple[str, ...]:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.devices import NVIDIA, Device, Gpu, Instance
 
 UUID_FORM: Final = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 # MIG-GPU-UUID/GI/CI is the form of drivers before 470, and what Slurm writes for MIG.
 _ANY_UUID: Final = re.compile(
-    rf"(?:GPU-{UUID_FORM}|MIG-{UUID_FORM}|MIG-GPU-{UUID_FORM}/\d{{1,3}}/\d{{1,3}})", re.ASCII | re.IGNORECASE
+    rf"(?:GPU-{UUID_FORM}|GPU-[0-9a-f]{{16}}|MIG-{UUID_FORM}|MIG-GPU-{UUID_FORM}/\d{{1,3}}/\d{{1,3}})",
+    re.ASCII | re.IGNORECASE,
 )
 
 
@@ -20,8 +21,8 @@ class DeviceRef(NamedTuple):
     """A device name and its kind.
 
     `by` is `uuid`, which can be shortened while only one device begins with it; `minor` (3 is /dev/nvidia3);
-    `mig` (`minor/gi` or `minor/gi/ci`); `index` (the order of the driver); or `number` (a minor or an index,
-    unknown which).
+    `node` (`renderD128`); `mig` (`minor/gi` or `minor/gi/ci`); `index` (the order of the driver; `index:amd`
+    counts the GPUs of one maker); or `number` (a minor or an index, unknown which).
     """
 
     by: str
@@ -37,22 +38,31 @@ def parse_uuids(text: str) -> tuple[DeviceRef, ...]:
 
 
 class DeviceTables:
-    """The Devices of one Snapshot by UUID in lower case, by minor number and by index."""
+    """The Devices of one Snapshot by UUID in lower case, by minor number, by index, and by the kernel's name.
+
+    Minor numbers are those of NVIDIA's device files. The name of a Gpu with partitions is that of the first.
+    """
 
     def __init__(self, devices: Iterable[Device]) -> None:
         self._uuids: dict[str, Device] = {}
         self._minors: dict[int, Gpu] = {}
         self._indexes: dict[int, Gpu] = {}
         self._instances: dict[Gpu, list[Instance]] = {}
+        self._nodes: dict[str, Device] = {}
         for device in devices:
             self._uuids[device.uuid.lower()] = device
+            for node in device.nodes:
+                self._nodes.setdefault(node, device)
             if isinstance(device, Instance):
+                # The first partition has the files of its GPU.
+                first = not self._instances.get(device.parent)
+                self._nodes.update(dict.fromkeys(device.parent.nodes if first else (), device))
                 self._instances.setdefault(device.parent, []).append(device)
                 old_uuid = f"mig-{device.parent.uuid}/{device.gi}/{device.ci}".lower()
                 self._uuids.setdefault(old_uuid, device)
             else:
                 self._indexes[device.index] = device
-                if device.minor is not None:
+                if device.minor is not None and device.vendor == NVIDIA:
                     self._minors[device.minor] = device
 
 
@@ -72,6 +82,9 @@ class DeviceIndex(DeviceTables):
         if ref.by == "uuid":
             found = self._find_uuid(ref.name.lower())
             return self._instances_or_gpu(found) if isinstance(found, Gpu) else (found,) if found else ()
+        if ref.by == "node":
+            node = self._nodes.get(ref.name)
+            return () if node is None else (node,)
         numbers = ref.name.split("/")
         if not all(number.isascii() and number.isdigit() for number in numbers):
             return ()
@@ -80,10 +93,18 @@ class DeviceIndex(DeviceTables):
             return self._instances_within(self._minors.get(first), rest)
         if ref.by == "minor":
             return self._instances_or_gpu(self._minors.get(first))
+        if ref.by.startswith("index:"):
+            return self._find_of_maker(first, ref.by.partition(":")[2])
         if self._instances or (ref.by == "number" and not self._minors_equal_indexes):
             # Slurm numbers Instances and Gpus in one sequence. A wrong guess would bill the wrong owner.
             return ()
         return self._instances_or_gpu(self._indexes.get(first))
+
+    def _find_of_maker(self, number: int, vendor: str) -> tuple[Device, ...]:
+        """The GPU with this place among those of one maker; none if one is cut: its partitions count too."""
+        gpus = [gpu for _, gpu in sorted(self._indexes.items()) if gpu.vendor == vendor]
+        is_cut = any(self._instances.get(gpu) for gpu in gpus)
+        return () if is_cut or number >= len(gpus) else (gpus[number],)
 
     def _find_uuid(self, text: str) -> Device | None:
         if found := self._uuids.get(text):

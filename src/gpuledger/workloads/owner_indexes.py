@@ -14,6 +14,7 @@ from gpuledger.model.source import Clock
 from gpuledger.model.workload import Allocation, Workload
 from gpuledger.workloads.device_index import same_objects
 from gpuledger.workloads.owner_resolution import DeviceEvidence, OwnerFacts, enrich_owner, resolve_owner
+from gpuledger.workloads.pods.pod import Pods
 
 # The allocations that one index knows; the same object while neither the index nor the Devices change.
 AllocationSource = Callable[[tuple[Device, ...]], tuple[Allocation, ...]]
@@ -181,6 +182,11 @@ class OwnerIndexes:
         facts = self._facts()
         owner = resolve_owner(found, facts, device, computes=computes, started=started)
         return enrich_owner(owner, facts.jobs)
+
+    def known_pods(self) -> Pods | None:
+        """The pods of this node; None while the API server does not list them: all may still run."""
+        listed = any(index.name == "pods" and index.health.success for index in self._indexes)
+        return self._facts().pods if listed else None
 
     def nudge(self) -> None:
         """Request an early refresh of every index, because a process has an owner without a name."""

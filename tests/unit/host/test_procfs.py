@@ -162,6 +162,20 @@ def test_a_known_process_costs_one_read_of_stat_per_tick(
     assert reads.seen == {"42/stat": 199, "43/stat": 199}
 
 
+def test_a_second_reader_of_the_same_procfs_forgets_nothing_of_the_first(
+    tree: Tree, host: ProcFs, reads: CountedReads
+) -> None:
+    tree.process(100)
+    tree.process(200)
+    other = host.separate()
+    first = host.identify([100], UNIX)[100]
+    assert other.identify([200], UNIX)[200].start.ticks == 5000
+    reads.seen.clear()
+    assert host.identify([100], UNIX + 1)[100] is first
+    assert reads.seen == {"100/stat": 1}
+    assert other.looks_up_pids == host.looks_up_pids
+
+
 def test_a_reused_pid_is_another_process(tree: Tree, host: ProcFs) -> None:
     tree.process(42, ticks=5000, comm="old")
     old = host.identify([42], UNIX)[42]

@@ -160,13 +160,55 @@ def test_unnamed_owners_are_exported_together_after_half_a_minute() -> None:
     assert (row.processes, row.held) == (2, 60), "two for 20 s, then one row for both"
 
 
-def test_time_of_an_owner_that_left_unnamed_goes_to_unknown() -> None:
-    node = Node()
+def test_time_of_an_owner_that_left_unnamed_goes_to_unknown_after_half_a_minute() -> None:
+    node = Node(retention=5, hold=10)
     seen = reading(GPU, process(GPU, sm=0.0, workload=UNNAMED))
     node.tick(0, seen)
     node.tick(10, seen)
-    row = only(node.tick(11, reading(GPU)))
+    assert [node.tick(at, reading(GPU)) for at in (11, 29)] == [{}, {}]
+    row = only(node.tick(30, reading(GPU)))
     assert (row.labels, row.present, row.held) == (NOT_KNOWN, False, 10)
+    # Its series begin now: at 0 for the hold, and then in full for as long.
+    exported = {
+        at: [exported_seconds(row) for row in node.tick(at, reading(GPU)).values()] for at in (39, 40, 49, 50)
+    }
+    assert exported == {39: [(0, 0, 0)], 40: [(0, 10, 10)], 49: [(0, 10, 10)], 50: []}
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [reading(GPU), reading(GPU, failed=True)],
+    ids=["it was not listed", "the list could not be read"],
+)
+def test_an_owner_that_is_not_seen_for_a_moment_still_waits_for_its_name(meanwhile: Reading) -> None:
+    """Otherwise its first moments would be those of an owner without names, for ever."""
+    node = Node()
+    for at in (0, 1):
+        node.tick(at, reading(GPU, process(GPU, sm=0.0, workload=UNNAMED)))
+    assert node.tick(2, meanwhile) == {}
+    row = only(node.tick(3, reading(GPU, process(GPU, sm=0.0, workload=TRAINER))))
+    assert (row.labels, row.held) == (WHO, 2)
+
+
+def test_an_allocation_by_uid_alone_gets_its_time_when_the_pod_and_its_container_id_are_known() -> None:
+    node = Node()
+    unnamed = Workload(kind="pod", container="main", pod_uid="u1", missing="pod_name")
+    for at in (0, 1):
+        node.tick(at, reading(GPU), allocated=(Allocation(GPU, unnamed, "checkpoint"),))
+    row = only(node.tick(2, reading(GPU), allocated=ALLOCATED))
+    assert (row.labels, row.allocated, row.held) == (WHO, 2, 2)
+    assert {labels[1:] for labels in node.tick(40, reading(GPU), allocated=ALLOCATED)} == {WHO}
+
+
+@pytest.mark.parametrize("pod_uid", ["", "hash-of-a-static-pod"])
+def test_an_owner_is_found_by_its_container_although_its_uid_changes_with_its_name(pod_uid: str) -> None:
+    node = Node()
+    unnamed = replace(UNNAMED, pod_uid=pod_uid)
+    node.tick(0, reading(GPU, process(GPU, sm=0.0, workload=unnamed)))
+    node.tick(1, reading(GPU, process(GPU, sm=0.0, workload=unnamed)))
+    row = only(node.tick(2, reading(GPU, process(GPU, sm=0.0, workload=TRAINER))))
+    assert (row.labels, row.held) == (WHO, 2)
+    assert {labels[1:] for labels in node.tick(40, reading(GPU))} == {WHO}
 
 
 def test_an_owner_that_left_is_exported_until_the_retention_ends() -> None:

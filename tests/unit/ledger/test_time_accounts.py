@@ -80,6 +80,30 @@ def test_time_waits_for_the_name_of_its_pod() -> None:
     assert (exporter.values(), exporter.state.pending) == ({"ml/A/main": 11.0}, {"GPU-0": 0})
 
 
+@pytest.mark.parametrize("pod_uid", ["", "hash-of-a-static-pod"])
+def test_time_finds_its_owner_by_the_container_although_the_uid_changes_with_the_name(pod_uid: str) -> None:
+    exporter = Exporter()
+    unnamed = replace(NAMELESS, pod_uid=pod_uid)
+    exporter.play(lambda at: Truth(GPU, [], [Runs(unnamed if at < 10 else NAMED)]), range(50))
+    assert (exporter.values(), exporter.state.pending) == ({"ml/A/main": 49.0}, {"GPU-0": 0})
+
+
+@pytest.mark.parametrize("basis", ["allocation", "residence"])
+def test_an_allocation_by_uid_alone_gets_its_time_when_the_pod_and_its_container_id_are_known(
+    basis: str,
+) -> None:
+    """The kubelet's checkpoint has the UID, and is read before the API server's pods. Nothing runs."""
+    exporter = Exporter(basis=basis)
+    unnamed = Workload(kind="pod", container="main", pod_uid="uid-A", missing="pod_name")
+
+    def truth(at: int) -> Truth:
+        return Truth(GPU, [Has(unnamed if at < 2 else NAMED, Fraction(1))], [])
+
+    exporter.play(truth, range(50))
+    expected = {"ml/A/main": 49.0} if basis == "allocation" else {"idle": 49.0}
+    assert (exporter.values(), exporter.state.pending) == (expected, {"GPU-0": 0})
+
+
 def test_time_without_a_name_is_unknown_after_30_seconds_and_later_time_the_pods() -> None:
     exporter = Exporter(retention=100)
     exporter.play(lambda at: Truth(GPU, [], [Runs(NAMELESS if at < 40 else NAMED)]), range(51))

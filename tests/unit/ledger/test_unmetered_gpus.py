@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from builders import FakeClock, gpu, instance, node_state, process, reading
-from gpuledger.cli.report import report_table
 from gpuledger.dialects.energy import EnergyDialect
 from gpuledger.dialects.native.ledger import energy_families
 from gpuledger.dialects.settings import DialectSettings
 from gpuledger.ledger.ledger import Ledger
 from gpuledger.ledger.report.focus import as_focus
 from gpuledger.ledger.report.formats import as_csv, as_json
+from gpuledger.ledger.report.report_table import report_table
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.usage_report import UsageReport
 from gpuledger.ledger.store.history import History

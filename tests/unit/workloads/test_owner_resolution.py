@@ -257,7 +257,7 @@ def test_the_outer_pod_owns_what_runs_in_a_pod_of_a_cluster_inside_it(
     # Never names of the one with ids of the other.
     ids = (*OUTER, *STRANGER) if found.pod else (*STRANGER, "", "")
     assert inner(found) == ids, what
-    assert found.ids == STRANGER, "by which its late names find it"
+    assert found.ids == ("", STRANGER[1]), "by which its late names find it"
 
 
 def test_the_outermost_pod_that_the_list_has_is_the_owner() -> None:

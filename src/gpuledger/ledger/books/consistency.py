@@ -101,6 +101,13 @@ _REFERENCES = (
         "SELECT DISTINCT split FROM time_spans WHERE split NOT IN (SELECT number FROM time_splits)",
     ),
     _Reference(
+        "usage of the presence {}, which is missing",
+        "SELECT DISTINCT period FROM usage_quarters WHERE period NOT IN (SELECT number FROM usage_periods)"
+        " UNION SELECT DISTINCT period FROM usage_hours"
+        " WHERE period NOT IN (SELECT number FROM usage_periods)",
+        _LOST,
+    ),
+    _Reference(
         "the GPU {} in the accounts, which is not in the list of devices",
         "SELECT uuid FROM gpus UNION SELECT uuid FROM gpu_times UNION SELECT gpu FROM time_spans"
         " UNION SELECT uuid FROM spans EXCEPT SELECT uuid FROM devices",
@@ -113,6 +120,8 @@ _COLUMNS_WITH_JSON = (
     ("gpu_times", "state", "uuid"),
     ("parties", "who", "number"),
     ("handovers", "owner", "number"),
+    ("usage_periods", "owner", "number"),
+    ("host_periods", "owner", "number"),
     ("sessions", "labels", "number"),
 )
 _ENERGY = """
@@ -235,7 +244,7 @@ def _texts(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
     """Values that no program can read."""
     for table, column, key in _COLUMNS_WITH_JSON:
         rows = connection.execute(f"SELECT {key}, {column} FROM {table}")
-        broken = [name for name, text in rows if _json_or(text, None) is None]
+        broken = [name for name, text in rows if _json_or(text, _BROKEN) is _BROKEN]
         yield from _listed(f"{table} {{}} has a {column} that is not JSON", broken, _RESTORE)
     query = "SELECT quarter, party, resident, held, unknown, allocated FROM hour_times"
     packed = [
@@ -244,6 +253,10 @@ def _texts(connection: sqlite3.Connection) -> Iterator[LedgerProblem]:
         if not all(map(_is_packed, blobs))
     ]
     yield from _listed("folded presence from {} is not readable", packed, _RESTORE)
+
+
+# No JSON value.
+_BROKEN: Final = object()
 
 
 def _json_or(text: object, other: Any) -> Any:

@@ -46,6 +46,8 @@ _JSON: Final = {
     ("time_owners", "number"): ("owner",),
     ("gpu_times", "uuid"): ("state",),
     ("parties", "number"): ("who",),
+    ("usage_periods", "number"): ("owner",),
+    ("host_periods", "number"): ("owner",),
 }
 # Keys of `meta`: JSON of the pseudonyms that this made (of no names), and whether the file must be rebuilt.
 _PSEUDONYMS, _UNFINISHED = "pseudonyms", "forgetting"
@@ -173,8 +175,8 @@ def _users(connection: sqlite3.Connection) -> Iterator[str]:
     """All names of users in the ledger."""
     for (user,) in connection.execute("SELECT login FROM sessions UNION SELECT owner_user FROM sessions"):
         yield user
-    for query in ("SELECT owner FROM handovers", "SELECT owner FROM time_owners"):
-        for (text,) in connection.execute(query):
+    for table in ("handovers", "time_owners", "usage_periods", "host_periods"):
+        for (text,) in connection.execute(f"SELECT owner FROM {table} WHERE owner != 'null'"):
             yield str(json.loads(text).get("user", ""))
     for (text,) in connection.execute("SELECT who FROM parties"):
         yield str(json.loads(text)[2].get("user", ""))
@@ -254,13 +256,15 @@ def _end_open_rows(connection: sqlite3.Connection, person: PersonName) -> int:
     for number in numbers:
         statement = "UPDATE usage SET ended = last_seen, exit_seen = 0 WHERE number = ?"
         connection.execute(statement, (number,))
-    rows = connection.execute("SELECT number, owner FROM handovers WHERE NOT over").fetchall()
-    allocations = [
-        number for number, text in rows if person.replaced_values(values := json.loads(text)) != values
-    ]
-    for number in allocations:
-        connection.execute("UPDATE handovers SET over = 1 WHERE number = ?", (number,))
-    return len(numbers) + len(allocations)
+    ended = len(numbers)
+    for table in ("handovers", "usage_periods", "host_periods"):
+        rows = connection.execute(f"SELECT number, owner FROM {table} WHERE NOT over").fetchall()
+        for number, text in rows:
+            values = json.loads(text)
+            if person.replaced_values(values) != values:
+                connection.execute(f"UPDATE {table} SET over = 1 WHERE number = ?", (number,))
+                ended += 1
+    return ended
 
 
 def _forget_uids(connection: sqlite3.Connection, person: PersonName) -> int:

@@ -216,9 +216,14 @@ def _shared_names(exports: Sequence[Export]) -> Iterator[str]:
 
 
 def _shared_gpus(exports: Sequence[Export]) -> Iterator[str]:
-    """Gpus that two ledgers saw at the same time; one that moved between nodes needs no sentence."""
+    """Gpus that two ledgers saw at the same time; one that moved between nodes needs no sentence.
+
+    Simulated nodes with equal GPUs are different nodes.
+    """
     by_gpu: dict[str, list[Export]] = {}
     for one in exports:
+        if one.manifest.is_simulated:
+            continue
         for gpu in one.manifest.totals:
             by_gpu.setdefault(gpu, []).append(one)
     for gpu, found in sorted(by_gpu.items()):
@@ -226,8 +231,9 @@ def _shared_gpus(exports: Sequence[Export]) -> Iterator[str]:
             first, second = one.manifest, other.manifest
             if first.books != second.books and first.totals[gpu].is_seen_with(second.totals[gpu]):
                 yield (
-                    f"{gpu} was in two ledgers at the same time ({one.folder} and {other.folder}): its time "
-                    "and energy count twice; leave one of them out."
+                    f"{gpu} was in two ledgers at the same time ({first.books[:_ID]} of {first.node} and "
+                    f"{second.books[:_ID]} of {second.node}): its time and energy count twice; leave one of "
+                    "them out."
                 )
                 break
 

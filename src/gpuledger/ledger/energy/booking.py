@@ -11,7 +11,7 @@ from math import lcm
 
 from gpuledger.ledger.energy.evidence import Evidence, is_activity
 from gpuledger.ledger.energy.floor import Floors
-from gpuledger.ledger.energy.residence import Residence
+from gpuledger.ledger.energy.residence import WORK_UNIT, Residence
 from gpuledger.ledger.energy.shares import part_sizes, round_shares
 from gpuledger.model.devices import Device
 from gpuledger.model.process import ProcessKey
@@ -20,6 +20,10 @@ MEASURED = "measured"
 ACTIVITY = "activity"
 SLICES = "slices"
 EQUAL = "equal"
+# Activity by other evidence than the driver's samples: engine time of DRM clients, which includes waiting in
+# a queue; compute units of ROCm processes that were in use at each reading.
+ENGINE_TIME = "engine_time"
+OCCUPANCY = "occupancy"
 INTEGRATED = "integrated"
 
 
@@ -143,13 +147,14 @@ def _is_measured(
 ) -> bool:
     """Return whether the interval needed no split (rule 6), or had no residents and is entirely idle.
 
-    Under MIG the driver reports no samples, so an interval with residents is never measured.
+    Under MIG the driver reports no samples, so an interval with residents is never measured. Nor is one with
+    samples on another basis: their sources do not show every process of the Gpu.
     """
     if rounded.get(_UNATTRIBUTED):
         return False
     if not residents:
         return True
-    if not evidence.samples_readable:
+    if not evidence.samples_readable or evidence.basis:
         return False
     return len(residents) == len(computing) == 1 and computing[0].certain
 
@@ -225,11 +230,14 @@ def _split_rest(
     if evidence.instances:
         _split_mig_rest(split, evidence, computing, rest, active=active)
         return
-    work = sum(one.work for one in residents)
+    unseen = round(evidence.unseen * WORK_UNIT)
+    work = sum(one.work for one in residents) + unseen
     if work:
-        split.basis = ACTIVITY
+        split.basis = evidence.basis or ACTIVITY
         for one in residents:
             split.add(one.rank, rest * one.work, work)
+        if unseen:
+            split.add(_UNATTRIBUTED, rest * unseen, work)
     elif computing and not (active and evidence.samples_readable):
         _split_by_time(split, computing, rest)
     else:

@@ -35,12 +35,17 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class CounterReading:
-    """One reading of a Gpu's counter. `limit` is the highest power limit in watts."""
+    """One reading of a Gpu's counter.
+
+    `limit` is the highest power limit in watts. `starts_at_zero` is False for a counter with a first value
+    from before the driver was loaded (see `MeterRules`).
+    """
 
     at: float
     value: int
     good_lists: bool
     limit: float | None = None
+    starts_at_zero: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +92,19 @@ class EnergyCounter:
     suspect: tuple[int, float] | None = None
     epoch_number: int = 0
 
-    def resumed(self, epoch: Epoch) -> tuple[EnergyCounter, ReadingVerdict]:
+    def resumed(self, epoch: Epoch, *, starts_at_zero: bool = True) -> tuple[EnergyCounter, ReadingVerdict]:
         """The counter after a restart of this program, before its first reading.
 
         Nothing before the first move of this run can be observed (E6, E13). If the epoch differs, the driver
         was loaded after the stored reading: the new epoch opens at 0, and the tail of the old one is unknown
-        (E5).
+        (E5). If the counter does not start at zero, it opens at the first observed move.
         """
         paused = replace(self, running=False, moved_at=None, started_at=None, suspect=None)
         if self.last is None or not epoch.differs(self.epoch):
             return replace(paused, epoch=epoch.or_known(self.epoch)), _NOTHING
         closed = ReadingVerdict(epoch_closed=True, tail=self.tail)
-        return replace(_new_epoch(paused, epoch), last=None), closed
+        opening = 0 if starts_at_zero else None
+        return replace(_new_epoch(paused, epoch), opening=opening, last=None), closed
 
     @property
     def tail(self) -> int:
@@ -133,7 +139,8 @@ class EnergyCounter:
             return after, replace(verdict, invalid=1)
         if not self._follows(value, at, reading):
             return replace(self, suspect=(reading.value, reading.at)), ReadingVerdict(invalid=1)
-        if value < self.last and self._follows(0, self.last_at, replace(reading, value=value, at=at)):
+        may_restart = reading.starts_at_zero and value < self.last
+        if may_restart and self._follows(0, self.last_at, replace(reading, value=value, at=at)):
             # A lower value that continues from there: the driver was reloaded. The epoch opens at 0.
             reborn = _new_epoch(replace(self, suspect=None), Epoch(self.epoch.boot_id))
             after, verdict = replace(reborn, last=value, running=True)._accept(reading)

@@ -86,17 +86,20 @@ class EnergyLedger:
         posted = []
         for reading in snapshot.readings:
             if isinstance(reading.device, Gpu):
-                gpu_ledger = self._gpu_ledger(reading.device, snapshot)
+                epoch = Epoch(snapshot.boot_id, snapshot.driver_load_of(reading))
+                gpu_ledger = self._gpu_ledger(reading.device, epoch, snapshot)
                 before, rejected = gpu_ledger.counter, gpu_ledger.invalid
                 try:
-                    posted += gpu_ledger.begin_epoch(_epoch(snapshot), snapshot.unix)
+                    posted += gpu_ledger.begin_epoch(
+                        epoch, snapshot.unix, starts_at_zero=reading.rules.starts_at_zero
+                    )
                     before = gpu_ledger.counter
                     posted += gpu_ledger.post(
                         snapshot.elapsed,
                         snapshot.unix,
                         reading,
                         parts.get(reading.device, ()),
-                        whole=not snapshot.devices_failed,
+                        whole=snapshot.is_listed_completely(reading),
                         serving=serving,
                     )
                 except Exception:
@@ -106,11 +109,11 @@ class EnergyLedger:
                     _log_rejected(before, reading.device)
         return posted
 
-    def _gpu_ledger(self, gpu: Gpu, snapshot: Snapshot) -> GpuEnergyLedger:
+    def _gpu_ledger(self, gpu: Gpu, epoch: Epoch, snapshot: Snapshot) -> GpuEnergyLedger:
         gpu_ledger = self.gpu_ledgers.get(gpu.uuid)
         driver = snapshot.source.driver_version
         if gpu_ledger is None:
-            gpu_ledger = self.gpu_ledgers[gpu.uuid] = self._open(gpu, _epoch(snapshot), driver)
+            gpu_ledger = self.gpu_ledgers[gpu.uuid] = self._open(gpu, epoch, driver)
         elif driver and driver != gpu_ledger.driver:
             # Idle power learned with one driver does not apply to another.
             gpu_ledger.driver, gpu_ledger.floors = driver, FloorEstimator(self._configured)
@@ -131,10 +134,6 @@ class EnergyLedger:
             # This program restarted, but the counter's epoch continues.
             gpu_ledger.counter, _ = stored.counter.resumed(epoch)
         return gpu_ledger
-
-
-def _epoch(snapshot: Snapshot) -> Epoch:
-    return Epoch(snapshot.boot_id, snapshot.driver_load)
 
 
 def _log_rejected(counter: EnergyCounter, gpu: Gpu) -> None:

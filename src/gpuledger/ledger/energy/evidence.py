@@ -13,6 +13,8 @@ from gpuledger.model.snapshot import Reading
 
 # A graphics-only process below this share of engine time is a desktop and does not count as activity.
 DESKTOP_SHARE = 0.05
+# Bases of samples (see `MeterRules`), the strongest evidence first; others are the driver's own samples.
+BASES = ("engine_time", "occupancy", "equal")
 # Seconds: maximum age of a sample in the driver's buffer, and maximum difference of one machine's clocks.
 _OLDEST_SAMPLE = 60.0
 _SKEW = 0.5
@@ -37,8 +39,9 @@ class Evidence:
     `lists` are those of all ticks: the first one begins the interval, and the last one ends it, at the wall
     time `ended_unix`. `offset` converts the driver's microseconds to the source's seconds. `activity` holds
     the time-weighted activity of Instances (`seconds x ratio`) until `activity_at`, None if any tick lacked
-    it. `records` are by pid and start time, because pids are reused. `ghosts` are, by pid, processes of the
-    previous interval that were in no list.
+    it. `basis` is the weakest of the samples' bases, `unseen` the work of processes that may not be seen, as
+    the sum over ticks. `records` are by pid and start time, because pids are
+    reused. `ghosts` are, by pid, processes of the previous interval that were in no list.
     """
 
     gpu: Gpu
@@ -51,6 +54,8 @@ class Evidence:
     records: dict[int, dict[float, AccountingRecord]] = field(default_factory=dict)
     ghosts: Mapping[int, GpuProcess] = field(default_factory=dict)
     activity: dict[Instance, float] | None = field(default_factory=dict)
+    basis: str = ""
+    unseen: float = 0.0
     offset: float = 0.0
     activity_at: float = field(init=False)
 
@@ -88,6 +93,8 @@ class Evidence:
         else:
             oldest = (self.began - self.offset) * 1e6
             self.samples += [sample for sample in reading.samples if sample.at >= oldest]
+        self.basis = _weaker(self.basis, reading.rules.basis)
+        self.unseen += reading.unseen
         self.busy = self.busy or (bool(reading.get(q.UTILIZATION)) and not _is_desktop(reading))
 
     def all_processes(self) -> dict[ProcessKey, GpuProcess]:
@@ -103,6 +110,13 @@ class Evidence:
         if not drawing:
             return frozenset()
         return frozenset(drawing - {process.pid for process in processes.values() if process.computes})
+
+
+def _weaker(one: str, other: str) -> str:
+    if one == other:
+        return one
+    ranked = [basis for basis in BASES if basis in (one, other)]
+    return ranked[-1] if ranked else ""
 
 
 def engine_time(sample: UtilizationSample) -> float:

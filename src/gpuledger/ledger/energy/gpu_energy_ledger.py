@@ -126,7 +126,7 @@ class GpuEnergyLedger:
         """Return whether the Gpu's energy can be measured: its meter was read within the last minute."""
         return self.metered_at is not None and now - self.metered_at <= LONGEST_INTERVAL
 
-    def begin_epoch(self, epoch: Epoch, unix: float) -> list[Posting]:
+    def begin_epoch(self, epoch: Epoch, unix: float, *, starts_at_zero: bool = True) -> list[Posting]:
         """Continue in this epoch, or close the old one if the driver was reloaded."""
         before = self.counter
         if not epoch.differs(before.epoch):
@@ -134,7 +134,7 @@ class GpuEnergyLedger:
             if not before.epoch.driver_load and epoch.driver_load not in ("", self.ended_load):
                 self.counter = replace(before, epoch=epoch)
             return []
-        self.counter, verdict = before.resumed(epoch)
+        self.counter, verdict = before.resumed(epoch, starts_at_zero=starts_at_zero)
         self.evidence = self.still_since = self.quiet_since = None
         posted = self._unobserved(verdict.tail, unix, before.epoch_number)
         if self.frozen:
@@ -234,7 +234,9 @@ class GpuEnergyLedger:
         if limit is not None and reading.counts_module_energy:
             limit *= _MODULE_LIMIT
         before = self.counter
-        self.counter, verdict = before.take_reading(CounterReading(now.at, int(energy), now.good, limit))
+        self.counter, verdict = before.take_reading(
+            CounterReading(now.at, int(energy), now.good, limit, reading.rules.starts_at_zero)
+        )
         self.invalid += verdict.invalid
         moved = self.counter.moved_at not in (None, before.moved_at)
         if verdict.epoch_closed:

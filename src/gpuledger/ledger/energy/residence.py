@@ -22,6 +22,8 @@ from gpuledger.model.process import (
     UtilizationSample,
 )
 
+# Units of work in a sample period.
+WORK_UNIT = 10_000
 # Maximum difference in seconds between clocks of one machine that report the start of a process.
 _SKEW = 0.5
 
@@ -253,4 +255,4 @@ def _microseconds(seconds: float) -> int:
 
 def _work(samples: Iterable[UtilizationSample]) -> int:
     """Engine time in ten-thousandths of a sample period. Drivers report whole percents: nothing is lost."""
-    return round(sum(map(engine_time, samples)) * 10_000)
+    return round(sum(map(engine_time, samples)) * WORK_UNIT)

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import NamedTuple, TypeVar
 
-from gpuledger.ledger.energy.booking import ACTIVITY, EQUAL, INTEGRATED, MEASURED, SLICES
+from gpuledger.ledger.energy.booking import (
+    ACTIVITY,
+    ENGINE_TIME,
+    EQUAL,
+    INTEGRATED,
+    MEASURED,
+    OCCUPANCY,
+    SLICES,
+)
 from gpuledger.ledger.report.charges import Rate
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.session import IDLE, UNATTRIBUTED, UNOBSERVED
@@ -16,6 +24,8 @@ _REASONS = {
     MEASURED: "alone on the whole GPU, so it gets all of the counter's energy",
     INTEGRATED: "the GPU has no energy counter or a frozen one: its power was integrated",
     SLICES: "MIG: the driver reports no utilization per process; split by the instances' multiprocessors",
+    ENGINE_TIME: "split by the engine time of the kernel's clients, which includes waiting for a busy engine",
+    OCCUPANCY: "ROCm reports no engine time: split by the compute units in use at each reading",
     EQUAL: "no engine time was reported, so it was split by time on the GPU",
     UNATTRIBUTED: "an engine was active, but not for a known process; or energy.policy splits nothing",
     UNOBSERVED: "gpuledger was not reading the GPU, and its counter went on",

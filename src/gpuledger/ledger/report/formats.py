@@ -15,7 +15,8 @@ from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR, unpriced_amou
 from gpuledger.ledger.report.money import FILE_DIGITS, round_decimal
 from gpuledger.ledger.report.price_entries import plain_price
 from gpuledger.ledger.report.ranges import ReportPart
-from gpuledger.ledger.report.report_columns import HOUR_DIGITS, ReportColumn, report_columns, round_column
+from gpuledger.ledger.report.report_column import ReportColumn
+from gpuledger.ledger.report.report_columns import HOUR_DIGITS, columns_of, round_column
 from gpuledger.ledger.report.settings import SECONDS_PER_HOUR, Prices
 from gpuledger.ledger.report.usage_report import GpuLine, ReportLine, UnbilledTime, UsageReport
 from gpuledger.ledger.watched_time import MICRO, QUARTER
@@ -35,7 +36,7 @@ def as_csv(report: UsageReport) -> str:
     numbers have the digits of `report_columns`. Time that is not billed has separate rows and columns.
     """
     lines = (*report.lines, *report.gpu_accounts)
-    columns = report_columns(report.prices, scraped=report.scraped)
+    columns = columns_of(report)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     names = [*(["period"] if report.has_periods else []), *report.grouping.columns, "account"]
@@ -87,7 +88,7 @@ def as_json(report: UsageReport) -> dict[str, Any]:
 
     `decimals` has the money of a row as text, with all its digits.
     """
-    columns = report_columns(report.prices, scraped=report.scraped)
+    columns = columns_of(report)
     # Rounded together: rows and own accounts sum to the total.
     rows = _rows((*report.lines, *report.gpu_accounts), columns, report)
     return {
@@ -158,14 +159,14 @@ def _gpu(gpu: GpuLine) -> dict[str, Any]:
 def row_as_json(report: UsageReport, line: ReportLine) -> dict[str, Any]:
     """The values that `as_json` has for this row of the report."""
     lines = (*report.lines, *report.gpu_accounts)
-    columns = report_columns(report.prices, scraped=report.scraped)
+    columns = columns_of(report)
     return _rows(lines, columns, report)[lines.index(line)]
 
 
 def rounded_row(report: UsageReport, line: ReportLine) -> dict[str, Decimal | None]:
     """The numbers that `as_csv` has for this row of the report, by column."""
     lines = (*report.lines, *report.gpu_accounts)
-    columns = report_columns(report.prices, scraped=report.scraped)
+    columns = columns_of(report)
     numbers = list(_round_rows(lines, columns))[lines.index(line)]
     return {column.name: number for column, number in zip(columns, numbers, strict=True)}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from gpuledger.ledger.owners import kubernetes_job, user_of
 from gpuledger.ledger.report.party import Party
-from gpuledger.ledger.report.report_keys import GROUPINGS, LABEL, NODE, TEAM
+from gpuledger.ledger.report.report_keys import GROUPINGS, LABEL, NODE, SERVED_MODEL, TEAM
 from gpuledger.ledger.report.teams import Team, find_team
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import UsageError, unknown_name_error
@@ -55,13 +55,15 @@ def find_grouping(
     *,
     teams: Sequence[Team] = (),
     node_of: NameOfGpu | None = None,
+    served_model_of: NameOfParty | None = None,
 ) -> Grouping:
-    """The grouping by these keys, separated by commas: GROUPINGS, `label:NAME` for a pod label, team, node.
+    """The grouping by these keys, separated by commas: GROUPINGS, `label:NAME` for a pod label, team, node,
+    served_model.
 
-    `node_of` returns the node of a Device by its uuid. Raises UsageError for an unknown or repeated key, and
-    for those that need what is not known.
+    `node_of` returns the node of a Device by its uuid, `served_model_of` the model that a party serves.
+    Raises UsageError for an unknown or repeated key, and for those that need what is not known.
     """
-    sources = _KeySources(devices, teams, node_of)
+    sources = _KeySources(devices, teams, node_of, served_model_of)
     kinds = [word.strip() for word in by.split(",")]
     for place, kind in enumerate(kinds):
         if not kind:
@@ -115,6 +117,7 @@ class _KeySources:
     devices: Mapping[str, Device]
     teams: Sequence[Team]
     node_of: NameOfGpu | None
+    served_model_of: NameOfParty | None
 
     def columns_of(self, kind: str) -> Sequence[_Column]:
         """The columns of one key. Raises UsageError."""
@@ -130,9 +133,11 @@ class _KeySources:
             return [self._node_column()]
         if kind == TEAM:
             return [self._team_column()]
+        if kind == SERVED_MODEL:
+            return [self._served_model_column()]
         if kind == OWNER_TAGS:
             return [_Column(OWNER_TAGS, _owner_tags)]
-        raise unknown_name_error("--by", kind, (*GROUPINGS, TEAM, NODE, "label:NAME"))
+        raise unknown_name_error("--by", kind, (*GROUPINGS, TEAM, NODE, SERVED_MODEL, "label:NAME"))
 
     def _gpu_column(self, place: int, name: str) -> _Column:
         def of_gpu(uuid: str) -> str:
@@ -145,6 +150,14 @@ class _KeySources:
         if node_of is None:
             raise UsageError("--by node needs --prometheus: a ledger is of one node")
         return _Column(NODE, lambda party: node_of(party.device), node_of)
+
+    def _served_model_column(self) -> _Column:
+        if self.served_model_of is None:
+            raise UsageError(
+                "--by served_model needs --prometheus: the token counters of inference servers are there, "
+                "not in a ledger"
+            )
+        return _Column(SERVED_MODEL, self.served_model_of)
 
     def _team_column(self) -> _Column:
         if not self.teams:

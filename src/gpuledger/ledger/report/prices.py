@@ -113,6 +113,11 @@ class PriceList:
         """Whether time has a price."""
         return bool(self._gpu_hour.rules)
 
+    @property
+    def has_profiles(self) -> bool:
+        """Whether an entry is for MIG Instances alone."""
+        return any(rule.entry.patterns.mig is not None for rule in self._gpu_hour.rules)
+
     def boundaries(self, since: int, until: int) -> list[int]:
         """The quarters after `since` and before `until` in which an amount may change, in order."""
         ends = {end for table in self._tables for rule in table.rules for end in rule.stretch}

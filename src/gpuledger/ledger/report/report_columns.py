@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from operator import attrgetter
 
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.money import FILE_DIGITS, TABLE_DIGITS, round_decimal, split_known
+from gpuledger.ledger.report.report_column import ReportColumn
 from gpuledger.ledger.report.settings import MILLIJOULES_PER_KWH, SECONDS_PER_HOUR, Prices
+from gpuledger.ledger.report.token_columns import HIDDEN_BESIDE_TOKENS, token_columns
 from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
-
-
-@dataclass(frozen=True, slots=True)
-class ReportColumn:
-    """`name` is used in CSV and JSON; `digits` suffice for further computations, `shown` is for people.
-
-    `amount` returns the amount of a row, of which `unit` are 1 in the column; None if a row cannot have it.
-    People see the column `always`, or if some row has a value; never if not `people`. `scraped` columns are
-    only in fleet reports. `metered`: the amount rests on the Gpus' energy, which can be unknown. The rows of
-    an `additive` column sum to the total. Without `has_total`, a sum would count a second several times.
-    `unpriced` returns whether the amount leaves out a part of a row that has no price, `unclear` whether it
-    leaves out time of unknown activity.
-    """
-
-    name: str
-    heading: str
-    digits: int
-    shown: int
-    amount: Callable[[ReportLine], int | Fraction | None]
-    unit: int = 1
-    always: bool = False
-    people: bool = True
-    scraped: bool = False
-    metered: bool = False
-    additive: bool = True
-    has_total: bool = True
-    unpriced: Callable[[ReportLine], bool] | None = None
-    unclear: bool = False
-
-    def is_partial(self, line: ReportLine) -> bool:
-        """Whether the number of a row leaves out energy that was not measured, what has no price, or time."""
-        return (
-            (self.metered and bool(line.unmetered))
-            or (self.unpriced is not None and self.unpriced(line))
-            or (self.unclear and bool(line.unknown))
-        )
-
-    def value(self, line: ReportLine) -> Fraction | None:
-        """The number of a row in this column."""
-        amount = self.amount(line)
-        return None if amount is None else Fraction(amount) / self.unit
-
 
 # Digits of GPU-hours in files: below a microsecond's worth.
 HOUR_DIGITS = 10
+
+
+def columns_of(report: UsageReport) -> tuple[ReportColumn, ...]:
+    """The columns of a report in files."""
+    columns = report_columns(report.prices, scraped=report.scraped)
+    return (*columns, *token_columns(report.prices)) if report.has_tokens else columns
 
 
 def report_columns(prices: Prices, *, scraped: bool = False) -> tuple[ReportColumn, ...]:
@@ -218,7 +183,9 @@ def round_column(lines: Sequence[ReportLine], column: ReportColumn, digits: int)
 def shown_columns(report: UsageReport) -> tuple[ReportColumn, ...]:
     """The columns with data in this report: without allocations, for example, there is no such column."""
     lines = (*report.lines, *report.gpu_accounts)
-    columns = report_columns(report.prices, scraped=report.scraped)
+    hidden = HIDDEN_BESIDE_TOKENS if report.has_tokens else frozenset()
     return tuple(
-        column for column in columns if column.always or (column.people and any(map(column.value, lines)))
+        column
+        for column in columns_of(report)
+        if column.name not in hidden and (column.always or (column.people and any(map(column.value, lines))))
     )

@@ -10,8 +10,10 @@ from fractions import Fraction
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.money import round_decimal
-from gpuledger.ledger.report.report_columns import ReportColumn, round_column, shown_columns
+from gpuledger.ledger.report.report_column import ReportColumn
+from gpuledger.ledger.report.report_columns import round_column, shown_columns
 from gpuledger.ledger.report.settings import SPREAD
+from gpuledger.ledger.report.token_columns import SEVERAL_ROWS, TOKENS_ONLY
 from gpuledger.ledger.report.usage_report import (
     UNWATCHED,
     ReportLine,
@@ -31,6 +33,8 @@ OWN_ACCOUNTS = {
     "unattributed": "unattributed: owner not known",
     "unobserved": "unobserved energy: gpuledger not reading",
     "unseen": "unseen: Prometheus not scraping",
+    TOKENS_ONLY: "tokens without GPU time",
+    SEVERAL_ROWS: "tokens of pods in several rows",
 }
 UNBILLED = {
     UNOBSERVED: "not billed: unobserved time",
@@ -72,7 +76,7 @@ def _chosen_lines(report: UsageReport, top: int) -> list[ReportLine]:
         found += [
             line
             for line in report.gpu_accounts
-            if line.period == period and (line.millijoules or line.gpu_microseconds)
+            if line.period == period and (line.millijoules or line.gpu_microseconds or line.tokens)
         ]
     return found
 
@@ -172,7 +176,9 @@ def _joined_name(line: ReportLine, report: UsageReport) -> str:
         return f"({words[0]} without a name)"
     if report.grouping.name == "gpu" and len(words) == len(line.key):
         uuid, index, model = words
-        name = f"{index} {model} {uuid[:12]}"
+        # The address of a GPU that has no id.
+        shown = uuid[:16] if uuid.startswith("PCI-") else uuid[:12]
+        name = f"{index} {model} {shown}"
     else:
         name = _shortened("/".join(words))
     return name if line.account == PROCESS else f"{name}: {_account_name(line.account)}"
@@ -180,6 +186,8 @@ def _joined_name(line: ReportLine, report: UsageReport) -> str:
 
 def _account_name(account: str) -> str:
     """The name of a Gpu's own account. The row `unobserved` is energy: such time is not billed."""
+    if account in (TOKENS_ONLY, SEVERAL_ROWS):
+        return OWN_ACCOUNTS[account]
     return "unobserved energy" if account == UNOBSERVED else account
 
 

@@ -35,6 +35,7 @@ from gpuledger.ledger.report.explain_lists import EnergySums, SpreadSums, Stored
 from gpuledger.ledger.report.formats import rounded_row
 from gpuledger.ledger.report.grouping import Grouping, find_grouping
 from gpuledger.ledger.report.moments import format_local_time
+from gpuledger.ledger.report.own_report import own_grouping
 from gpuledger.ledger.report.party import Party
 from gpuledger.ledger.report.prices import PriceList
 from gpuledger.ledger.report.ranges import ReportRange
@@ -94,15 +95,16 @@ def explain_usage(
     """
 
     def grouping_of(kind: str) -> Grouping:
-        return find_grouping(kind, history.devices, teams=scope.teams, node_of=lambda _: scope.node)
+        found = find_grouping(kind, history.devices, teams=scope.teams, node_of=lambda _: scope.node)
+        return own_grouping(found, history.is_own)
 
     target, found = ExplainTargetFinder(history, text, grouping_of, has_teams=bool(scope.teams)).find()
     if target.kind == PID:
-        view, grouping = history.with_process(found.sessions), _process_grouping(target)
+        view, grouping = history.with_process(found.sessions), process_grouping(target)
     else:
         view, grouping = history, grouping_of("owner" if target.kind == ACCOUNT else target.kind)
     report = build_report(view, grouping, scope.prices, scope.within, node=scope.node)
-    _store_found(history, found)
+    store_found_numbers(history, found)
     explanation = _Explainer(view, target, report, grouping, scope.node).explanation(lists)
     # Sessions are there even if nothing of them is in the range.
     counts = (explanation.intervals.count, explanation.sessions.count)
@@ -115,7 +117,7 @@ def explain_usage(
     return explanation
 
 
-def _process_grouping(target: ExplainTarget) -> Grouping:
+def process_grouping(target: ExplainTarget) -> Grouping:
     """One row for the process (`History.with_process`), and one for everything else."""
     return Grouping(
         PID,
@@ -125,7 +127,7 @@ def _process_grouping(target: ExplainTarget) -> Grouping:
     )
 
 
-def _store_found(history: History, found: Found) -> None:
+def store_found_numbers(history: History, found: Found) -> None:
     """Write the numbers of the target to temporary tables, in a file if they are many."""
     for kind, numbers in (
         ("sessions", found.sessions),

@@ -31,7 +31,7 @@ PID, ACCOUNT = "pid", "account"
 _ACCOUNTS = (IDLE, UNATTRIBUTED, UNOBSERVED, DOWN)
 # Kinds of a name without a prefix. The others count only if these have no such name: a container is often
 # named like its pod, and every owner is also in another grouping.
-_FIRST_KINDS = ("job", "pod", "user", "namespace", ACCOUNT)
+_FIRST_KINDS = ("job", "pod", "user", "namespace")
 _FIRST_KINDS_OF_NUMBERS = (PID, "job", "pod")
 # The name of rows without a name.
 _NAMELESS = "-"
@@ -105,6 +105,10 @@ class Found:
     allocations: array[int] = field(default_factory=lambda: array("q"))
 
 
+class OwnerNotFound(GpuledgerError):
+    """The ledger has nothing of this name, or nothing in the requested range."""
+
+
 class ExplainTargetFinder:
     """Finds the targets that a text can mean, in one pass over the owners in the ledger.
 
@@ -120,8 +124,10 @@ class ExplainTargetFinder:
         self._kinds_without_prefix = (*GROUPINGS, *((TEAM,) if has_teams else ()))
         kind, colon, rest = text.partition(":")
         label, equals, value = rest.partition("=")
+        # Amounts of whole Gpus are for those who read everything.
+        self._accounts = (ACCOUNT,) if history.reader.reads_all else ()
         self._name, self._kinds = text, self._plain_kinds()
-        if kind in (*GROUPINGS, TEAM, NODE, PID, ACCOUNT) and colon:
+        if kind in (*GROUPINGS, TEAM, NODE, PID, *self._accounts) and colon:
             self._name, self._kinds = rest, ((kind,),)
         elif kind == "label" and label and equals:
             self._name, self._kinds = value, ((LABEL + label,),)
@@ -132,9 +138,9 @@ class ExplainTargetFinder:
     def _plain_kinds(self) -> tuple[tuple[str, ...], ...]:
         if not self._text:
             return ()
-        first = _FIRST_KINDS_OF_NUMBERS if _is_pid(self._text) else _FIRST_KINDS
+        first = _FIRST_KINDS_OF_NUMBERS if _is_pid(self._text) else (*_FIRST_KINDS, *self._accounts)
         last = ("owner",)
-        others = (*self._kinds_without_prefix, ACCOUNT)
+        others = (*self._kinds_without_prefix, *self._accounts)
         return (first, tuple(kind for kind in others if kind not in (*first, *last)), last)
 
     def find(self) -> tuple[ExplainTarget, Found]:
@@ -166,7 +172,7 @@ class ExplainTargetFinder:
             f"'{self._text}' matches several rows: use {' or '.join(forms[:_MOST_NAMED])}{more}"
         )
 
-    def _not_found(self) -> GpuledgerError:
+    def _not_found(self) -> OwnerNotFound:
         expected = (
             "expected KIND:NAME of a row of `gpuledger report --by KIND`, such as user:dan or namespace:ml; "
             "pid:NUMBER; or idle, unattributed, unobserved or down"
@@ -175,10 +181,12 @@ class ExplainTargetFinder:
         kinds = (*GROUPINGS, TEAM, NODE, f"{LABEL}NAME=", PID, ACCOUNT)
         if kind and colon and kind not in (*kinds, LABEL.removesuffix(":")):
             expected = f"{kind} is no kind; the kinds are {', '.join(kinds[:-1])} and {kinds[-1]}"
-        names = {name for one in (*self._found, *self._others) for name in (*one.names, one.prefixed())}
+        # A row without a name is no suggestion: nobody means it by another name.
+        named = [one for one in (*self._found, *self._others) if one.names]
+        names = {name for one in named for name in (*one.names, one.prefixed())}
         if names and len(names) <= _MOST_COMPARED:
             expected = suggest_name(self._text, names, otherwise=expected)
-        return GpuledgerError(f"'{self._text}' is not in {self._history.file}: {expected}")
+        return OwnerNotFound(f"'{self._text}' is not in {self._history.file}: {expected}")
 
     def _read(self, kinds: Sequence[str]) -> None:
         if not kinds:
@@ -190,7 +198,9 @@ class ExplainTargetFinder:
         for number, *columns in connection.execute(_OWNERS):
             for found in targets(*columns):
                 found.sessions.append(number)
-        if any(self._matches(ExplainTarget(one.name, one.key(UNKNOWN_PARTY))) for one in groupings):
+        if self._history.reader.reads_all and any(
+            self._matches(ExplainTarget(one.name, one.key(UNKNOWN_PARTY))) for one in groupings
+        ):
             for (number,) in connection.execute(_LOST):
                 for found in self._targets(UNKNOWN_PARTY, groupings):
                     found.sessions.append(number)

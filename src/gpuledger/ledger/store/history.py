@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +20,7 @@ from gpuledger.ledger.report.tally import EnergyEntry, TimeEntry
 from gpuledger.ledger.store.cuts import Cuts
 from gpuledger.ledger.store.folding import microseconds, times_from
 from gpuledger.ledger.store.hour_cells import stored_hour_cells
+from gpuledger.ledger.store.own_rows import HIDDEN_PARTY, restrict_rows
 from gpuledger.ledger.store.presence import (
     UNKNOWN_PARTY,
     activity_from,
@@ -32,6 +33,7 @@ from gpuledger.ledger.store.rows import devices_from_rows
 from gpuledger.ledger.store.schema import APPLICATION_ID, BEGUN, MIGRATIONS, NODE_NAME, TIME_FROM, ZONE
 from gpuledger.ledger.store.time_history import TimeReader, TimeSpanEntry
 from gpuledger.ledger.watched_time import CLOCK_STEP, QUARTER, unpack_seconds
+from gpuledger.model.access import EVERYTHING, OTHERS, Reader
 from gpuledger.model.devices import Device
 from gpuledger.model.errors import GpuledgerError
 
@@ -108,8 +110,11 @@ class History:
             self.connection.close()
             raise
         self._process: frozenset[int] = frozenset()
+        self.reader = EVERYTHING
+        # The party of numbers without a row.
+        self._missing = UNKNOWN_PARTY
         self.party = lru_cache(_CACHED)(self._read_party)
-        self.session = lru_cache(_CACHED)(partial(party_of_session, self.connection))
+        self.session = lru_cache(_CACHED)(self._read_session)
         self.cell_end = lru_cache(_CACHED)(self._find_cell_end)
         # Splits and parts are read once.
         self.time_reader = TimeReader(self.connection, self.session)
@@ -117,6 +122,23 @@ class History:
     def close(self) -> None:
         """Close the file."""
         self.connection.close()
+
+    def restrict(self, reader: Reader) -> None:
+        """Show only the rows that the reader may read, in all queries on `connection`; call it once, first.
+
+        Parties of others are HIDDEN_PARTY. Amounts remain whole, so that those of own rows are the same for
+        everybody: `is_own` is for what sums them.
+        """
+        if not reader.reads_all:
+            restrict_rows(self.connection, reader)
+            self.reader, self._missing = reader, HIDDEN_PARTY
+            self.party.cache_clear()
+            self.session.cache_clear()
+            self.time_reader = TimeReader(self.connection, self.session, HIDDEN_PARTY)
+
+    def is_own(self, party: Party) -> bool:
+        """Whether the reader may read the rows of this party."""
+        return party.owner.kind != OTHERS.kind
 
     def with_process(self, numbers: Collection[int]) -> History:
         """A view of the same file in which these Sessions have the command PROCESS_COMMAND.
@@ -126,7 +148,7 @@ class History:
         view = copy(self)
         view._process = frozenset(numbers)
         view.session = lru_cache(_CACHED)(lambda number: view._rename(number, self.session(number)))
-        view.time_reader = TimeReader(view.connection, view.session)
+        view.time_reader = TimeReader(view.connection, view.session, self._missing)
         return view
 
     def _rename(self, number: int, party: Party) -> Party:
@@ -340,7 +362,11 @@ class History:
 
     def _read_party(self, number: int) -> Party:
         row = self.connection.execute("SELECT who FROM parties WHERE number = ?", (number,)).fetchone()
-        return party_from_text(row[0]) if row else UNKNOWN_PARTY
+        return party_from_text(row[0]) if row else self._missing
+
+    def _read_session(self, number: int) -> Party:
+        found = party_of_session(self.connection, number)
+        return self._missing if found is UNKNOWN_PARTY else found
 
 
 @lru_cache(4096)

@@ -39,7 +39,7 @@ def present_keys(
 
     Keys of bills come before those of single workloads and of hardware. Raises sqlite3.Error.
     """
-    parties = set(_parties(history, since, until))
+    parties = {party for party in _parties(history, since, until) if history.is_own(party)}
     labels = sorted({name for party in parties for name, _ in party.owner.labels})
     names: dict[str, Callable[[Party], str]] = {
         "job": lambda party: party.owner.job or kubernetes_job(party.owner),

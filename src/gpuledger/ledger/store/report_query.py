@@ -13,6 +13,7 @@ from gpuledger.host.time_zone import machine_time_zone, named_time_zone
 from gpuledger.ledger.energy.shares import device_share
 from gpuledger.ledger.report.grouping import Grouping, find_grouping
 from gpuledger.ledger.report.moments import format_local_time
+from gpuledger.ledger.report.own_report import own_grouping, own_report
 from gpuledger.ledger.report.prices import PriceList, PriceUse
 from gpuledger.ledger.report.ranges import CutsAround, ReportPart, ReportRange, split_range
 from gpuledger.ledger.report.report_builder import ListUses, ReportScope, build_usage_report
@@ -52,12 +53,20 @@ def build_report(
     `uses`, of several reports, collects to what prices and teams can apply; without it, entries that apply
     to nothing in this report are noted.
 
+    A restricted history (`History.restrict`) has the rows of its reader only.
+
     Raises UsageError for an unknown grouping, and for a price list with an invalid date. See
     `require_watched_range` for ranges without data.
     """
+    is_restricted = not history.reader.reads_all
+    if is_restricted and uses is None:
+        # Notes on what applies to nothing name others.
+        uses = ListUses()
     zone = machine_time_zone() if within.zone is None else within.zone
     query = _ReportQuery(history, prices, zone, node, progress, uses)
     grouping = find_grouping(by, history.devices) if isinstance(by, str) else by
+    if is_restricted:
+        return own_report(query.report(own_grouping(grouping, history.is_own), within, every))
     return query.report(grouping, within, every)
 
 
@@ -122,7 +131,7 @@ class _ReportQuery:
 
     def _parts(self, within: ReportRange, every: str) -> tuple[list[ReportPart], tuple[str, ...]]:
         """The parts of the range that can have data, and notes on ends that moved."""
-        end, first = self._history.end_quarter, self._history.first_quarter
+        end, first = self._history.end_quarter, self._first_quarter
         begins = max(within.begins, end if first is None else first)
         ends = max(min(within.ends, end), begins)
         if not every or begins == ends:
@@ -131,6 +140,18 @@ class _ReportQuery:
             begins, ends, every, self._history.cuts_around, self._zone, _zone_of(self._history)
         )
         return parts, (*within.notes, *moved)
+
+    @property
+    def _first_quarter(self) -> int | None:
+        """The first quarter with data that the reader may read.
+
+        The time of an earlier version follows from the presence of everybody.
+        """
+        history = self._history
+        if history.reader.reads_all or history.first_quarter is None:
+            return history.first_quarter
+        time_from = history.end_quarter if history.time_from is None else history.time_from
+        return max(history.first_quarter, time_from)
 
     def _tally(self, grouping: Grouping) -> Tally:
         devices = self._history.devices
@@ -198,7 +219,7 @@ class _ReportQuery:
 
     def _balance(self, tally: Tally, period: Period) -> Iterator[str]:
         """Sentences on energy in the Gpus' totals that no row has."""
-        if period.whole:
+        if period.whole and self._history.reader.reads_all:
             booked = {uuid: gpu.millijoules for uuid, gpu in tally.gpus.items()}
             for uuid, millijoules in self._history.unaccounted_millijoules(booked).items():
                 yield (

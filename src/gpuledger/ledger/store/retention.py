@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuledger.ledger.store.folding import fold_spans, fold_time_spans, fold_times
 from gpuledger.ledger.store.hour_cells import HourCells
+from gpuledger.ledger.store.usage_folding import fold_usage
 from gpuledger.ledger.watched_time import MICRO, QUARTER
 
 if TYPE_CHECKING:
@@ -104,8 +105,14 @@ def _fold_before(connection: Connection, before: int, cells: HourCells) -> bool:
     return (
         fold_spans(connection, hour, _FOLDS, cells) > 0
         or fold_time_spans(connection, hour, _FOLDS, cells) > 0
-        or fold_times(connection, hour, cells)
+        or _fold_presence(connection, hour, cells)
     )
+
+
+def _fold_presence(connection: Connection, hour: int, cells: HourCells) -> bool:
+    """Fold an hour of times, and some of what owners used; return whether there was any."""
+    has_usage = fold_usage(connection, hour, _FOLDS, cells) > 0
+    return fold_times(connection, hour, cells) or has_usage
 
 
 def _delete(connection: Connection, before: float, *, sessions: bool) -> int:
@@ -130,6 +137,14 @@ def _delete_hours(connection: Connection, before: int) -> int:
     gone = _oldest(connection, "hour_gpu_time", gone)
     deleted += connection.execute("DELETE FROM hour_times WHERE quarter < ?", (gone,)).rowcount
     connection.execute("DELETE FROM parties WHERE last_quarter < ?", (gone,))
+    return int(deleted) + _delete_usage(connection, gone)
+
+
+def _delete_usage(connection: Connection, before: int) -> int:
+    """Delete what owners used in the oldest hours before this quarter; return the number of rows."""
+    deleted = connection.execute("DELETE FROM usage_hours WHERE quarter < ?", (before,)).rowcount
+    connection.execute("DELETE FROM usage_periods WHERE last_quarter < ?", (before,))
+    connection.execute("DELETE FROM host_periods WHERE over AND ends < ?", (before * QUARTER,))
     return int(deleted)
 
 

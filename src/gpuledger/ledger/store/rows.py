@@ -19,7 +19,7 @@ from gpuledger.ledger.journal import (
     TimeOwner,
 )
 from gpuledger.ledger.ownership import Ownership, owner_fields, owner_from_fields
-from gpuledger.ledger.sessions import OpenSession
+from gpuledger.ledger.sessions import PAGE, OpenSession
 from gpuledger.ledger.spans import Span
 from gpuledger.ledger.time.span import QUARTER_MICROSECONDS
 from gpuledger.ledger.time.stored import time_fields
@@ -120,12 +120,17 @@ def facts_from_columns(*columns: str) -> dict[str, str]:
 def usage_row(one: OpenSession) -> Row:
     """A row of `usage`."""
     exit_seen = one.ended is not None and one.watched
-    return (one.number, one.last_seen, one.ended, exit_seen, *_used(one))
+    return (one.number, one.last_seen, one.ended, exit_seen, *_used(one), *_sums(one))
 
 
 def open_usage_row(one: OpenSession) -> Row:
     """The changing columns of an open Session's row in `usage`, and its number."""
     return (one.last_seen, *_used(one), one.number)
+
+
+def usage_sums_row(one: OpenSession) -> Row:
+    """The columns of an open Session's row in `usage` that are not written at each tick, and its number."""
+    return (*_sums(one), one.number)
 
 
 def _used(one: OpenSession) -> Row:
@@ -145,6 +150,10 @@ def _used(one: OpenSession) -> Row:
     )
 
 
+def _sums(one: OpenSession) -> Row:
+    return (one.memory_sum // PAGE, one.memory_known, one.active, one.first_active)
+
+
 def session_from_row(row: Row, devices: Mapping[str, Device]) -> OpenSession:
     """An open Session from its rows in `sessions` and `usage`, not yet seen in this run."""
     number, uuid, gpu, index, instance, pid, boot, ticks, seen, started = row[:10]
@@ -159,7 +168,9 @@ def session_from_row(row: Row, devices: Mapping[str, Device]) -> OpenSession:
     found.number, found.stored = number, True
     found.watched = found.changed = found.renamed = False
     stay = found.stretch
-    stay.lowest, stay.highest, stay.begins, stay.count = usage[11:]
+    stay.lowest, stay.highest, stay.begins, stay.count = usage[11:15]
+    pages, found.memory_known, found.active, found.first_active = usage[15:]
+    found.memory_sum = pages * PAGE
     return found
 
 

@@ -21,6 +21,8 @@ TIME_FROM, ZONE, EARLIER_ZONES = "time_from", "zone", "earlier_zones"
 # The unix seconds until which a file does not say in which seconds activity was unknown; missing if it always
 # does.
 ACTIVITY_FROM = "activity_from"
+# The first quarter with usage by owner and Device.
+USAGE_FROM = "usage_from"
 # Identifies the ledger, whatever its file and its node are called.
 BOOKS_ID = "books_id"
 # The node's name when `serve` last opened the ledger.
@@ -280,7 +282,52 @@ CREATE TABLE xids (
 );
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS, _TIME, _FACTS, _XIDS)
+_USAGE_COLUMNS = """
+    begins REAL NOT NULL, ends REAL NOT NULL,
+    seen INTEGER NOT NULL, resident INTEGER NOT NULL, allocated INTEGER NOT NULL, shared INTEGER NOT NULL,
+    active INTEGER NOT NULL, inactive INTEGER NOT NULL, sm INTEGER NOT NULL, sm_known INTEGER NOT NULL,
+    busy INTEGER NOT NULL, busy_known INTEGER NOT NULL, memory INTEGER NOT NULL,
+    memory_known INTEGER NOT NULL, starts INTEGER NOT NULL, waited INTEGER NOT NULL,
+    throttle_known INTEGER NOT NULL, sm_peak INTEGER, memory_peak INTEGER,
+    pcie_tx INTEGER, pcie_rx INTEGER, nvlink_tx INTEGER, nvlink_rx INTEGER,
+    throttled TEXT NOT NULL, bars BLOB NOT NULL
+"""
+
+_USAGE = f"""
+-- As in OpenSession: pages times milliseconds, milliseconds, microseconds, unix seconds. active is NULL for
+-- sessions of which an earlier version kept a part.
+ALTER TABLE usage ADD COLUMN memory_pages INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE usage ADD COLUMN memory_known INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE usage ADD COLUMN active INTEGER;
+ALTER TABLE usage ADD COLUMN first_active REAL;
+-- Bytes of memory of each Device, as last read.
+CREATE TABLE device_memory (uuid TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
+-- The presence of an owner on a Device, as in UsagePeriod; owner is JSON, null for the Device itself.
+CREATE TABLE usage_periods (
+    number INTEGER PRIMARY KEY, device TEXT NOT NULL, owner TEXT NOT NULL, begins REAL NOT NULL,
+    start TEXT NOT NULL, over INTEGER NOT NULL, last_quarter INTEGER NOT NULL
+);
+CREATE INDEX usage_periods_open ON usage_periods (number) WHERE NOT over;
+CREATE INDEX usage_periods_last_quarter ON usage_periods (last_quarter);
+-- What was seen of each presence in a quarter, as in UsageCell, and the same of folded hours, in which one
+-- presence stands for all of its owner on the Device. throttled is JSON by reason; bars are as in UsageBars.
+CREATE TABLE usage_quarters (
+    quarter INTEGER NOT NULL, period INTEGER NOT NULL, {_USAGE_COLUMNS}, PRIMARY KEY (quarter, period)
+) WITHOUT ROWID;
+CREATE TABLE usage_hours (
+    quarter INTEGER NOT NULL, period INTEGER NOT NULL, {_USAGE_COLUMNS}, PRIMARY KEY (quarter, period)
+) WITHOUT ROWID;
+-- The cgroup of an owner on the node, as in HostPeriod; owner is JSON. cpu is microseconds, closed those of
+-- earlier cgroups of the same owner, memory is bytes.
+CREATE TABLE host_periods (
+    number INTEGER PRIMARY KEY, owner TEXT NOT NULL, begins REAL NOT NULL, ends REAL NOT NULL,
+    cpu INTEGER, closed INTEGER NOT NULL, memory_peak INTEGER, is_sampled INTEGER NOT NULL,
+    memory_limit INTEGER, cpus INTEGER, is_limited INTEGER NOT NULL, over INTEGER NOT NULL
+);
+CREATE INDEX host_periods_ends ON host_periods (ends);
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _FLOORS_BY_DRIVER, _REPORTS, _TIME, _FACTS, _XIDS, _USAGE)
 
 
 class NotALedger(Exception):

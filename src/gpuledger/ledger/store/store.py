@@ -93,6 +93,8 @@ class Store:
         self._wall: tuple[float, float] | None = None
         self._too_large = False
         self._unsaved: Journal | None = None
+        # The journal of the last commit: what it has left is written when the file is closed.
+        self._journal: Journal | None = None
         # A tick that hung in the driver may return while the ledger is being closed.
         self._mutex = Mutex()
         self._lock: LedgerLock | None = None
@@ -205,6 +207,7 @@ class Store:
                 self._lock.set_ahead(ahead=True)
             # Counters began at 0 with this run, and no stored value exists that they could step back to.
             return True
+        self._journal = journal
         if now < self._retry_at:
             return self._may_show_unsaved()
         try:
@@ -334,8 +337,10 @@ class Store:
 
     def _close_cleanly(self, connection: sqlite3.Connection) -> None:
         try:
-            if self._unsaved is not None:
-                self._write(connection, self._unsaved)
+            journal = self._journal
+            if journal is not None and (self._unsaved is not None or journal.has_left):
+                journal.is_usage_due = True
+                self._write(connection, journal)
                 self._succeed()
             if not self._is_first_write:
                 connection.execute("PRAGMA synchronous=FULL")

@@ -32,6 +32,7 @@ from gpuledger.ledger.store.rows import (
     workload_from_text,
 )
 from gpuledger.ledger.store.schema import ACTIVITY_FROM, TIME_FROM, ZERO_HOLD
+from gpuledger.ledger.store.usage_tables import load_host_periods, load_usage, write_usage
 from gpuledger.ledger.time.account import is_named
 from gpuledger.ledger.time.stored import time_from_fields
 from gpuledger.ledger.watched_time import MarkedSeconds
@@ -103,6 +104,7 @@ def write_journal(connection: Connection, journal: Journal) -> None:
     _write_spans(connection, journal)
     _write_times(connection, journal)
     _write_series(connection, journal)
+    write_usage(connection, journal)
     if journal.xids:
         _write_xids(connection, journal)
 
@@ -238,6 +240,8 @@ def load_ledger(connection: Connection) -> StoredLedger:
         tuple(load_xids(connection)),
         _next_number(connection, "xids"),
         float(meta.get(ZERO_HOLD, 0.0)),
+        load_usage(connection, devices),
+        load_host_periods(connection),
     )
 
 

@@ -88,10 +88,13 @@ class TimeSpanEntry(NamedTuple):
 class TimeReader:
     """Reads the time books of one connection. Raises sqlite3.Error."""
 
-    def __init__(self, connection: Connection, session: Callable[[int], Party]) -> None:
-        """`session` returns the party of a Session's number."""
+    def __init__(
+        self, connection: Connection, session: Callable[[int], Party], missing: Party = UNKNOWN_PARTY
+    ) -> None:
+        """`session` returns the party of a Session's number; `missing` is that of owners without a row."""
         self._connection = connection
         self._session = session
+        self._missing = missing
         self.split = lru_cache(_CACHED)(self._read_split)
         self.part = lru_cache(None)(self._read_part)
         self.entry_party = lru_cache(_CACHED)(self._read_entry_party)
@@ -126,6 +129,6 @@ class TimeReader:
         query = "SELECT device, owner, command FROM time_owners WHERE number = ?"
         row = self._connection.execute(query, (owner,)).fetchone()
         if row is None:
-            return UNKNOWN_PARTY
+            return self._missing
         device, text, command = row
         return party_of(device, workload_from_text(text) or UNKNOWN, command)

@@ -103,14 +103,16 @@ class TimeLedger:
         for reading in snapshot.readings:
             if isinstance(reading.device, Instance):
                 parts.setdefault(reading.device.parent.uuid, []).append(reading)
-        missing, epoch = dict(self.gpu_ledgers), Epoch(snapshot.boot_id, snapshot.driver_load)
+        missing = dict(self.gpu_ledgers)
         for reading in snapshot.readings:
             gpu = reading.device
             if isinstance(gpu, Gpu):
                 one = missing.pop(gpu.uuid, None)
                 if one is None:
                     one = self.gpu_ledgers[gpu.uuid] = GpuTimeLedger(gpu)
-                one.gpu, one.epoch = gpu, epoch
+                # Loads of one maker's driver say nothing about the GPUs of another.
+                load = snapshot.driver_load if reading.rules.epoch is None else ""
+                one.gpu, one.epoch = gpu, Epoch(snapshot.boot_id, load)
                 self._post_gpu(one, self._tick(gpu, reading, parts.get(gpu.uuid, ()), snapshot), posted)
         for one in missing.values():
             self._post_missing(one, snapshot, posted)
@@ -121,7 +123,7 @@ class TimeLedger:
     ) -> TimeTick:
         at, unix = round(snapshot.elapsed * MICRO), round(snapshot.unix * MICRO)
         facts = self._facts_of(gpu, reading, parts, snapshot)
-        whole = not snapshot.devices_failed
+        whole = not snapshot.devices_failed if reading is None else snapshot.is_listed_completely(reading)
         return read_tick(at, unix, reading, parts, facts, self._serving, whole=whole)
 
     def _post_missing(self, one: GpuTimeLedger, snapshot: Snapshot, posted: list[TimePosting]) -> None:

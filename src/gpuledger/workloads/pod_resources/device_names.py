@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from gpuledger.model.devices import Device, Gpu, Instance
+from gpuledger.model.devices import AMD, Device, Gpu, Instance
 from gpuledger.workloads.device_index import UUID_FORM, DeviceTables
 from gpuledger.workloads.pods.pod import ResourceSlices
 
@@ -85,6 +85,13 @@ _CLAIM: Final = re.compile(r".*?\b(gpu-\d+(?:-mig-.+)?)")
 _DRA_GPU: Final = re.compile(r"gpu-(\d+)")
 # Minor of the parent, profile, and placement ids: a MIG instance that the DRA driver creates on demand.
 _DRA_MIG: Final = re.compile(r"gpu-(\d+)-mig-(\d+(?:c\.\d+)?g\.\d+gb(?:[.+-][a-z.+]+)?)-\d+-\d+")
+# Partitions of AMD's plugin, and shares of a card of Intel's.
+_XCP: Final = re.compile(r"amdgpu_xcp[._]\d+")
+_INTEL_SHARE: Final = re.compile(r"(card\d+)-\d+")
+# Devices of the DRA drivers of AMD (card and render node) and Intel (PCI address and id).
+_AMD_DRA: Final = re.compile(r"gpu-(\d+)-(\d+)(?:-\d+)?")
+_INTEL_DRA: Final = re.compile(r"([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])-0x[0-9a-f]+")
+_AMD_DRIVER, _INTEL_DRIVER = "gpu.amd.com", "gpu.intel.com"
 # Replicas of time-slicing: NVIDIA's plugin appends ::N, Google's /vgpuN.
 _REPLICA: Final = re.compile(r"(?:::\d*.*|/vgpu\d+)$")
 # A full UUID, and what a plugin appended to it: HAMi and Volcano -N, others _-_-N, -core-N, ...
@@ -96,6 +103,8 @@ _TAILED: Final = re.compile(
 def without_replica(device_id: str) -> str:
     """The device id in lower case, without the number of a replica or what else follows a full UUID."""
     name = _REPLICA.sub("", device_id.strip().lower())
+    if share := _INTEL_SHARE.fullmatch(name):
+        return share[1]
     tailed = _TAILED.fullmatch(name)
     return tailed[1] if tailed else name
 
@@ -105,7 +114,8 @@ def is_equal_replica(device_id: str) -> bool:
 
     The number behind a UUID of HAMi is not: an annotation of the pod states the size of that share.
     """
-    return _REPLICA.search(device_id.strip().lower()) is not None
+    name = device_id.strip().lower()
+    return _REPLICA.search(name) is not None or _INTEL_SHARE.fullmatch(name) is not None
 
 
 def is_numbered_share(device_id: str) -> bool:
@@ -152,6 +162,17 @@ class DeviceNames(DeviceTables):
         """The Device with this UUID."""
         return self._uuids.get(uuid.lower()) or NoMatch("uuid", f"no device here has the UUID {uuid}")
 
+    def by_dra_name_of(self, driver: str, name: str) -> Device | NoMatch:
+        """The Device with this name of AMD's or Intel's DRA driver."""
+        lower = name.lower()
+        if driver == _AMD_DRIVER:
+            if match := _AMD_DRA.fullmatch(lower):
+                return self._find_node(f"renderD{match[2]}")
+            return NoMatch("dra", "expected gpu-CARD-RENDER")
+        if match := _INTEL_DRA.fullmatch(lower):
+            return self._find_name(f"{match[1]}:{match[2]}:{match[3]}.{match[4]}")
+        return NoMatch("dra", "expected a PCI address and id such as 0000-03-00-0-0x56a0")
+
     def by_dra_name(self, name: str, parent: str = "") -> Device | NoMatch:
         """The Device with this name of NVIDIA's DRA driver; `parent` is the UUID of its Gpu if known."""
         lower = name.lower()
@@ -193,10 +214,23 @@ class DeviceNames(DeviceTables):
         if name.isdecimal():
             return self._indexes.get(int(name)) or NoMatch("index", f"no GPU here has the index {name}")
         if match := _PCI.fullmatch(name):
-            return self._by_pci.get(_pci_address(match)) or NoMatch("pci", f"no GPU here is at {name}")
+            return self._find_pci(match) or NoMatch("pci", f"no GPU here is at {name}")
+        if _XCP.fullmatch(name) or name.startswith(("card", "renderd")):
+            return self._find_node(name.replace("renderd", "renderD").replace("xcp.", "xcp_"))
         return NoMatch(
             "unknown", "expected a UUID, nvidiaN, nvidiaN/giM, an index, a PCI bus id or a CDI name"
         )
+
+    def _find_pci(self, match: re.Match[str]) -> Device | None:
+        """The Gpu at an address. AMD's plugin names the first partition of a GPU by it."""
+        gpu = self._by_pci.get(_pci_address(match))
+        if gpu is None or gpu.vendor != AMD:
+            return gpu
+        return next(iter(self._instances.get(gpu, ())), gpu)
+
+    def _find_node(self, name: str) -> Device | NoMatch:
+        names = {node.replace("xcp.", "xcp_"): device for node, device in self._nodes.items()}
+        return names.get(name) or NoMatch("node", f"no GPU here is {name}")
 
     def _find_device_node(self, minor: int, gi: str | None) -> Device | NoMatch:
         gpu = self._find_minor(minor, "nvidiaN")
@@ -222,6 +256,8 @@ def find_claimed_device(
 
     A known UUID is authoritative: if no Device has it, the name is not used.
     """
+    if claimed.driver in (_AMD_DRIVER, _INTEL_DRIVER):
+        return names.by_dra_name_of(claimed.driver, claimed.device), "dra"
     key = (claimed.driver, claimed.pool, claimed.device)
     if uuid := slices.uuids.get(key):
         return names.by_uuid(uuid), "dra"

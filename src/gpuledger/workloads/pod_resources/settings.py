@@ -45,7 +45,11 @@ class PodResourcesSettings:
     resources: tuple[str, ...] = setting(
         "kubernetes.resources",
         comma_separated(_resource_pattern),
-        ("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*", "volcano.sh/vgpu-number"),
+        (
+            *("nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-*", "volcano.sh/vgpu-number"),
+            *("amd.com/gpu", "amd.com/spx_*", "amd.com/dpx_*", "amd.com/tpx_*", "amd.com/qpx_*"),
+            *("amd.com/cpx_*", "gpu.intel.com/i915", "gpu.intel.com/xe"),
+        ),
         "resource names under which device plugins allocate GPUs, comma-separated; a trailing * matches any "
         "ending",
         flags=("--kubernetes-resources",),
@@ -53,7 +57,7 @@ class PodResourcesSettings:
     drivers: tuple[str, ...] = setting(
         "kubernetes.dra_drivers",
         comma_separated(_resource_pattern),
-        ("gpu.nvidia.com", "hami-core-gpu.project-hami.io"),
+        ("gpu.nvidia.com", "hami-core-gpu.project-hami.io", "gpu.amd.com", "gpu.intel.com"),
         "DRA drivers that allocate GPUs, comma-separated",
         flags=("--kubernetes-dra-drivers",),
     )

@@ -231,6 +231,7 @@ def test_each_text_of_the_schema_is_replaced_or_has_no_names() -> None:
         "meta.key", "devices", "gpus", "epochs", "forgotten", "floors", "hours", "spans", "gpu_parts",
         "time_splits", "time_spans", "hour_gpu_time", "gpu_times.uuid", "gpu_times.basis", "parties.number",
         "time_owners.device", "handovers.device", "xids",
+            "device_memory", "usage_quarters", "usage_hours", "usage_periods.device", "usage_periods.start",
         # Deleted.
         "series", "owners",
         *(f"sessions.{one}" for one in ("device", "gpu", "instance", "boot_id", "types", "host_missing",

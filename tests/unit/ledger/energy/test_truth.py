@@ -59,7 +59,7 @@ def assert_balance(totals: Totals) -> None:
             assert totals.total(uuid) == counter.booked - counter.opening
 
 
-@pytest.mark.parametrize("name", ["k8s-node", "workstation"])
+@pytest.mark.parametrize("name", ["k8s-node", "workstation", "mixed-lab"])
 def test_ten_minutes_of_a_node_balance_to_the_millijoule(name: str) -> None:
     node, totals = Node(load_scenario(name)), Totals()
     for second in range(600):

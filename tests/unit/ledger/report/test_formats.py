@@ -49,19 +49,21 @@ PRICED = Prices(
 PERIOD = Period(0, 7200, 0, 7200.0)
 
 
-def books(prices: Prices = PRICED, by: str = "namespace", model: str = A.name) -> UsageReport:
+def books(
+    prices: Prices = PRICED, by: str = "namespace", model: str = A.name, uuid: str = A.uuid
+) -> UsageReport:
     """Two hours of one pod, shared with another in the second; half an hour each of idle and down time."""
-    devices = {A.uuid: replace(A, name=model)}
+    devices = {uuid: replace(A, name=model, uuid=uuid)}
     group_by = find_grouping(by, devices)
     tally = Tally(group_by, lambda _: Fraction(1))
-    one, other = (party_of(A.uuid, Workload("pod", namespace, "p", "main")) for namespace in ("ml", "=web"))
+    one, other = (party_of(uuid, Workload("pod", namespace, "p", "main")) for namespace in ("ml", "=web"))
     price_list, hour = PriceList(prices, UTC), 3600 * 1_000_000
     tally.begin_segment(PriceSegment(0, 0, 8), SegmentPrices(price_list))
-    tally.add_energy(EnergyEntry(A.uuid, "measured", hour, 0, 0, 0, [(one, KWH // 2)]))
+    tally.add_energy(EnergyEntry(uuid, "measured", hour, 0, 0, 0, [(one, KWH // 2)]))
     shares = [(one, KWH // 10), (other, KWH // 5)]
-    tally.add_energy(EnergyEntry(A.uuid, "activity", hour, KWH // 100, KWH // 50, 0, shares))
-    tally.add_energy(EnergyEntry(A.uuid, "unobserved", hour, 0, 0, KWH // 20, ()))
-    part = GpuPart(A.uuid, model)
+    tally.add_energy(EnergyEntry(uuid, "activity", hour, KWH // 100, KWH // 50, 0, shares))
+    tally.add_energy(EnergyEntry(uuid, "unobserved", hour, 0, 0, KWH // 20, ()))
+    part = GpuPart(uuid, model)
     for account, party, microseconds in (
         ("owner", one, 3 * hour // 2),
         ("owner", other, hour // 2),
@@ -213,6 +215,19 @@ def test_control_characters_in_a_model_are_escaped_in_the_table() -> None:
     """The name comes from another machine's nvidia-smi, a recording or a Prometheus."""
     printed = report_table(books(by="gpu", model="NVIDIA \x1b]0;x\a"), 0)
     assert r"NVIDIA \x1b]0;x\x07" in printed
+
+
+@pytest.mark.parametrize(
+    ("uuid", "shown"),
+    [
+        ("GPU-7759eb10-1acd-45ef-93bf-f7ba7d51ce41", "GPU-7759eb10"),
+        # All of the address, without the ids.
+        ("PCI-0000:30:00.0-8086:e20b-7a1f0c93b2de", "PCI-0000:30:00.0"),
+    ],
+)
+def test_a_gpu_is_shown_with_the_start_of_its_id(uuid: str, shown: str) -> None:
+    printed = report_table(books(by="gpu", uuid=uuid), 0)
+    assert f"{A.name} {shown} " in printed
 
 
 def test_json_matches_csv() -> None:

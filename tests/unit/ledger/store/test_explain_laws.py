@@ -1,4 +1,4 @@
-"""Laws: whatever the prices, basis, range and age of the ledger, an explanation sums to the report's row."""
+"""Laws: explanations and receipts sum to the row of the report, whatever prices, basis, range and age."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -16,6 +17,7 @@ from gpuledger.ledger.report.explain import Explanation
 from gpuledger.ledger.report.formats import row_as_json
 from gpuledger.ledger.report.grouping import find_grouping
 from gpuledger.ledger.report.ranges import ReportRange
+from gpuledger.ledger.report.receipt.content import ReceiptJson
 from gpuledger.ledger.report.report_keys import GROUPINGS
 from gpuledger.ledger.report.settings import Prices
 from gpuledger.ledger.report.teams import parse_teams
@@ -23,6 +25,7 @@ from gpuledger.ledger.report.usage_report import ReportLine, UsageReport
 from gpuledger.ledger.store.explain_query import ExplainScope, explain_usage
 from gpuledger.ledger.store.explain_target import ExplainTarget
 from gpuledger.ledger.store.history import History
+from gpuledger.ledger.store.receipt_query import ReceiptScope, read_receipt
 from gpuledger.ledger.store.report_query import build_report
 from gpuledger.ledger.watched_time import QUARTER
 from gpuledger.model.workload import Allocation, Workload
@@ -223,3 +226,77 @@ def test_idle_time_that_is_spread_has_lines_of_its_own(files: dict[str, Path]) -
         assert sum(one.amount for one in idle.spread if one.is_time) < 0
         plain = replace(scope, prices=replace(scope.prices, idle="row"))
         assert not explain_usage(history, "namespace:vision", plain).spread.count
+
+
+RECEIPT_COLUMNS = {
+    "gpu_microseconds": "gpu_microseconds",
+    "estimated_microseconds": "estimated_microseconds",
+    "millijoules": "millijoules",
+    "high_millijoules": "high_millijoules",
+    "unpriced_microseconds": "unpriced_microseconds",
+    "sessions": "sessions",
+}
+ADDITIVE = ("gpu_microseconds", "estimated_microseconds", "unpriced_microseconds")
+
+
+RECEIPTS = (
+    *((file, "owner", "lists") for file in ("partly folded", "wholly folded", "of two versions")),
+    *(("partly folded", by, "lists") for by in ("pod", "gpu", "team")),
+    *(("in detail", "owner", name) for name in SCOPES),
+)
+
+
+@pytest.mark.parametrize(("file", "by", "name"), RECEIPTS)
+def test_a_receipt_has_the_amounts_of_its_row_and_its_gpus_add_up(
+    files: dict[str, Path], file: str, by: str, name: str
+) -> None:
+    with closing(History(files[file])) as history:
+        report, scope = report_and_scope(history, by, name)
+        for line in report.lines:
+            values = row_as_json(report, line)
+            target = ExplainTarget(by, line.key)
+            wanted = ReceiptScope(scope.within, scope.prices, TEAMS, "node-1")
+            receipt = read_receipt(history, target.prefixed(), wanted)
+            total = receipt["total"]
+            assert {one: total[one] for one in RECEIPT_COLUMNS} == {  # type: ignore[literal-required]
+                one: values[column] for one, column in RECEIPT_COLUMNS.items()
+            }
+            assert {
+                one: total[one] for one in ("time_cost", "energy_cost", "cost") if total[one]
+            } == values.get(  # type: ignore[literal-required]
+                "decimals", {}
+            )
+            for column in ("resident", "allocated", "held", "active"):
+                seconds = total[f"{column}_seconds"]  # type: ignore[literal-required]
+                hours = values[f"{column}_gpu_hours"]
+                assert (seconds is None) == (hours is None)
+                assert seconds is None or abs(seconds / 3600 - hours) < 1e-6
+            assert_gpus_add_up(receipt)
+            assert_bars_add_up(receipt)
+
+
+def assert_gpus_add_up(receipt: ReceiptJson) -> None:
+    """The rows of the GPUs sum to the total: exactly, and money to its last digit."""
+    gpus, total = receipt["gpus"], receipt["total"]
+    for name in ADDITIVE:
+        assert sum(gpu[name] or 0 for gpu in gpus) == (total[name] or 0)  # type: ignore[literal-required]
+    if total["millijoules"] is not None:
+        assert sum(gpu["millijoules"] or 0 for gpu in gpus) == total["millijoules"]
+        assert sum(gpu["measured_millijoules"] or 0 for gpu in gpus) == total["measured_millijoules"]
+    for name in ("time_cost", "energy_cost", "cost"):
+        if total[name] is not None:  # type: ignore[literal-required]
+            costs = [Decimal(gpu[name] or 0) for gpu in gpus]  # type: ignore[literal-required]
+            assert sum(costs, Decimal(0)) == Decimal(total[name])  # type: ignore[literal-required]
+
+
+def assert_bars_add_up(receipt: ReceiptJson) -> None:
+    """The seconds of the bars are those of which the report counts the hours."""
+    for one in receipt["gpus"]:
+        bars, idle = one["bars"], (one["wait_seconds"], one["gap_seconds"], one["tail_seconds"])
+        for name in ("active", "unknown"):
+            seconds = one[f"{name}_seconds"]  # type: ignore[literal-required]
+            if seconds is not None:
+                assert sum(bars[name]) * one["sm_share"] == pytest.approx(seconds, abs=0.01)  # type: ignore[literal-required]
+        assert sum(bars["present"]) == one["present_seconds"]
+        if receipt["owner"] is not None:
+            assert sum(bars["active"]) + sum(part or 0 for part in idle) <= one["present_seconds"]

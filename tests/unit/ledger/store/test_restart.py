@@ -83,14 +83,21 @@ def test_a_failed_list_after_the_start_ends_nothing(tmp_path: Path) -> None:
     assert [one.number for one in second.ledger.sessions.open()] == [1]
 
 
-def test_a_session_continues_with_its_full_usage(tmp_path: Path) -> None:
-    p = process(A, 1, workload=NAMED, memory=7, sm=0.25)
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_session_continues_with_its_full_usage(tmp_path: Path, kill: bool) -> None:
+    p = process(A, 1, workload=NAMED, memory=7 * 4096, sm=0.25)
     first = Run(tmp_path)
     ticks(first, 9, p, start=0)
     (before,) = first.ledger.sessions.open()
-    first.kill()
+    expected = before.row()._replace(watts=None)
+    if kill:
+        first.kill()
+        # Not stored at each tick.
+        expected = expected._replace(memory_mean=None, active_seconds=0.0)
+    else:
+        first.store.close()
     (kept,) = Run(tmp_path, clock=first.clock).store.stored_ledger.sessions
-    assert kept.row() == before.row()._replace(process=kept.process, watts=None)
+    assert kept.row() == expected._replace(process=kept.process)
     assert kept.process.key == before.process.key
     assert kept.process.workload == NAMED
     assert (kept.sm_seconds, kept.sm_known) == (before.sm_seconds, before.sm_known)

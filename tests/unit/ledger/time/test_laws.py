@@ -195,7 +195,7 @@ def test_a_difference_can_be_negative_but_their_sum_is_exact() -> None:
     assert (split.shares(10), split.shares(11)) == ([4, 4, 2], [5, 5, 1])
 
 
-@pytest.mark.parametrize("name", ["k8s-node", "workstation"])
+@pytest.mark.parametrize("name", ["k8s-node", "workstation", "mixed-lab"])
 def test_ten_minutes_of_a_node_balance_to_the_microsecond(name: str) -> None:
     node, books = Node(load_scenario(name)), Books()
     for second in range(600):

@@ -8,7 +8,8 @@ from html import escape
 from gpuledger.ledger.report.charges import MICROSECONDS_PER_HOUR
 from gpuledger.ledger.report.moments import format_local_time
 from gpuledger.ledger.report.prices import PriceList
-from gpuledger.ledger.report.report_columns import ReportColumn, round_column, shown_columns
+from gpuledger.ledger.report.report_column import ReportColumn
+from gpuledger.ledger.report.report_columns import round_column, shown_columns
 from gpuledger.ledger.report.report_table import (
     NOT_ADDITIVE,
     OWN_ACCOUNTS,

@@ -230,8 +230,10 @@ class Prometheus(Program):
         )
         self.wait_answer(self.url + "/-/ready")
 
-    def query(self, expression: str) -> list[dict[str, object]]:
-        answer = get(self.url + "/api/v1/query", params={"query": expression}).json()
+    def query(self, expression: str, at: float | None = None) -> list[dict[str, object]]:
+        """The rows of an instant query, now or at this Unix time."""
+        when = {} if at is None else {"time": f"{at:.3f}"}
+        answer = get(self.url + "/api/v1/query", params={"query": expression, **when}).json()
         assert answer["status"] == "success", answer
         return list(answer["data"]["result"])
 

@@ -18,6 +18,7 @@ from itertools import pairwise
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import NoReturn
 
+import psutil
 import pytest
 from _pytest.runner import runtestprotocol
 
@@ -40,6 +41,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     number = min(option.workers, len(groups))
     if number < 2 or option.collectonly or option.usepdb or session.testsfailed:
         return None
+    if psutil.Process().num_threads() > 1:
+        raise pytest.UsageError("a test module starts threads when it is imported: forked workers would hang")
     workers = Workers(session, groups)
     try:
         workers.run(number)

@@ -65,6 +65,7 @@ def test_a_stopped_node_is_shown_as_disconnected_and_a_restarted_one_as_live(bro
         expect(tab("#announcement")).to_have_text("Disconnected, retrying.")
         # The last data remains.
         expect(tab.card("0")).to_contain_text("llama-pretrain-worker-0")
+        assert tab.axe(runOnly=["color-contrast"]) == []
         with serving_prepared(*here) as server:
             server.wait_ticks()
             expect(tab("#fresh")).to_have_text("live")
@@ -98,6 +99,8 @@ def test_a_hanging_driver_makes_the_page_stale_and_its_age_is_shown(browser: Bro
             tab.open()
             expect(tab("#fresh")).to_have_text(re.compile(r"^stale since \d+\ss$"))
             expect(tab("#verdict")).to_have_attribute("data-healthy", "no")
+            # Old data remains readable.
+            assert tab.axe(runOnly=["color-contrast"]) == []
             expect(tab("#no-gpus")).to_contain_text("nothing could be read")
             expect(tab("#tile-free")).to_have_text("\N{EN DASH}")
 

@@ -7,7 +7,9 @@ time, queries use a third of the documents' windows, and Prometheus scrapes twic
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +93,9 @@ def with_short_windows(query: str) -> str:
     return re.sub(r"\[(\d+)([smh])\]", lambda window: f"[{int(window[1]) * seconds[window[2]] // 3}s]", query)
 
 
-def query_values(real: StackPrometheus, query: str, *labels: str) -> Values:
+def query_values(real: StackPrometheus, query: str, *labels: str, at: float | None = None) -> Values:
     """Returns the values by these labels, which must identify the rows, with a third of each window."""
-    rows: list[Any] = list(real.query(with_short_windows(query)))
+    rows: list[Any] = list(real.query(with_short_windows(query), at))
     values = {tuple(row["metric"].get(label, "") for label in labels): float(row["value"][1]) for row in rows}
     assert len(values) == len(rows), rows
     return values
@@ -259,17 +261,17 @@ def test_the_corrected_query_returns_the_expected_values(one: StackPrometheus, q
 
 
 def test_the_total_cost_includes_idle_energy(one: StackPrometheus) -> None:
+    # Parts and total are of one moment; its samples were all written before.
+    query = partial(query_values, one, at=time.time() - 3)
     price = "/ 3600000 * 0.10"
-    (whole,) = query_values(one, f"sum(increase(gpuledger:energy_joules:max[1h])) {price}").values()
+    (whole,) = query(f"sum(increase(gpuledger:energy_joules:max[1h])) {price}").values()
     process = 'gpuledger:energy_joules:max{account="process"}'
-    parts = query_values(one, f"sum by (namespace) (increase({process}[1h])) {price}", "namespace")
-    (idle,) = query_values(
-        one, f'sum(increase(gpuledger:energy_joules:max{{account="idle"}}[1h])) {price}'
-    ).values()
+    parts = query(f"sum by (namespace) (increase({process}[1h])) {price}", "namespace")
+    (idle,) = query(f'sum(increase(gpuledger:energy_joules:max{{account="idle"}}[1h])) {price}').values()
     assert whole == pytest.approx(sum(parts.values()) + idle, rel=0.01)
     assert idle == pytest.approx(whole * IDLE / (JOB + JOB_123 + API + ADA + IDLE), rel=0.1)
     measured = process.replace("}", ', method="measured"}')
-    alone = query_values(one, f"sum by (namespace) (increase({measured}[1h])) {price}", "namespace")
+    alone = query(f"sum by (namespace) (increase({measured}[1h])) {price}", "namespace")
     # Only training-job and ada have an exclusive GPU.
     assert alone["ml",] == pytest.approx(parts["ml",] * JOB / (JOB + JOB_123), rel=0.1)
     assert "web" not in {namespace for (namespace,), cost in alone.items() if cost}

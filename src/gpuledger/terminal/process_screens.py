@@ -105,7 +105,6 @@ class SignalScreen(FactScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "send", show=False),
-        Binding("enter", "submit", show=False),
         *(Binding(keys, f"choose('{name}')", show=False) for keys, name in SIGNAL_KEYS),
     ]
 
@@ -141,8 +140,14 @@ class SignalScreen(FactScreen):
         self.query_one("#facts", Static).update(self._text())
 
     def on_key(self, event: Key) -> None:
-        """Collect the digits of the pid."""
-        if self._foreign and (event.key.isdecimal() or event.key == "backspace"):
+        """Collect the digits of the pid up to enter.
+
+        Enter has no binding: the application runs those after this screen has received the next keys.
+        """
+        if event.key == "enter":
+            event.stop()
+            self._submit()
+        elif self._foreign and (event.key.isdecimal() or event.key == "backspace"):
             self._typed = self._typed[:-1] if event.key == "backspace" else (self._typed + event.key)[-10:]
             self._redraw()
 
@@ -156,7 +161,7 @@ class SignalScreen(FactScreen):
         if not self._foreign:
             self._confirm()
 
-    def action_submit(self) -> None:
+    def _submit(self) -> None:
         """Send it if the pid was typed; a pid that is wrong is typed again."""
         if not self._foreign:
             self.dismiss()

@@ -126,6 +126,8 @@ export function balanceText(answer, { columns, total }) {
   const energy = answer.total.millijoules;
   const hours = `${columns.hours.text(total.parts.hours)} GPU-hours`;
   if (answer.next) return "Not all rows are shown: there are too many.";
+  // A user of access.mode own gets no amounts of whole GPUs.
+  if (microseconds > 0 && !answer.gpus.some((gpu) => Object.keys(gpu.microseconds_by_account).length)) return `These rows are yours, and add up to the total of ${hours}.`;
   const watched = add(answer.gpus, (gpu) => add(BILLED, (account) => gpu.microseconds_by_account?.[account]));
   if (microseconds !== answer.total.gpu_microseconds || watched !== microseconds) {
     return `The rows have ${fixed(microseconds / 1e6, 6)} GPU-seconds, the total ${fixed(answer.total.gpu_microseconds / 1e6, 6)}, the GPUs ${fixed(watched / 1e6, 6)}: please report this.`;

@@ -1,0 +1,99 @@
+"""Several nodes in one table of `top`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from gpuledger.app.top_feeds import SeveralNodesFeed, merge_snapshots, unique_names
+from gpuledger.model.errors import GpuledgerError
+from gpuledger.terminal.settings import NodeAccessSettings
+from gpuledger.terminal.snapshot import parse_snapshot
+from scripted_target import Answer, Target, scripted
+from unit.terminal.support import device, process, snapshot
+
+
+def body(node: str, *gpus: str) -> dict[str, Any]:
+    made = snapshot(devices=[device(gpu) for gpu in gpus], processes=[process(1, gpu) for gpu in gpus])
+    return {**made, "node": node}
+
+
+def test_gpus_and_processes_have_the_name_of_their_node() -> None:
+    merged = parse_snapshot(merge_snapshots([("a", body("gpu-1", "0", "1")), ("b", body("gpu-2", "0"))]))
+    assert [row.place for row in merged.devices] == ["gpu-1:0", "gpu-1:1", "gpu-2:0"]
+    assert [row.place for row in merged.processes] == ["gpu-1:0", "gpu-1:1", "gpu-2:0"]
+    # Simulated nodes have equal UUIDs.
+    assert len({row.device_key for row in merged.devices}) == 3
+    assert (merged.node, merged.healthy, merged.readings) == ("gpu-1, gpu-2", True, True)
+
+
+def test_what_differs_between_nodes_is_not_that_of_the_first() -> None:
+    def of(node: str, **source: Any) -> tuple[str, dict[str, Any]]:
+        return node, {**body(node, "0"), "source": {"name": "nvml", **source}}
+
+    real, newer = of("a", driver_version="570.1", simulated=False), of("b", driver_version="580.2")
+    simulated = of("c", driver_version="570.1", simulated=True, detail="workstation")
+    merged = parse_snapshot(merge_snapshots([real, newer, simulated]))
+    assert (merged.driver_version, merged.source) == ("570.1, 580.2", "nvml")
+    assert (merged.simulated, merged.detail) == (True, "workstation")
+
+
+def test_the_status_names_the_node_that_is_ill() -> None:
+    ill = {**body("gpu-2", "0"), "status": {"text": "stalled", "healthy": False, "readings": True}}
+    merged = parse_snapshot(merge_snapshots([("a", body("gpu-1", "0")), ("b", ill)]))
+    assert (merged.status, merged.healthy) == ("gpu-2: stalled", False)
+
+
+@pytest.mark.parametrize(
+    ("names", "unique"),
+    [(["a", "b"], ["a", "b"]), (["a", "a", "b", "a"], ["a", "a#2", "b", "a#3"]), ([], [])],
+)
+def test_equal_names_are_numbered(names: list[str], unique: list[str]) -> None:
+    assert unique_names(names) == unique
+
+
+@pytest.fixture
+def nodes() -> Iterator[list[Target]]:
+    with ExitStack() as stack:
+
+        def serve(name: str, run: str) -> Target:
+            answer = Answer(
+                json.dumps(body(name, "0")), "application/json", headers=(("ETag", f'W/"{run}-1"'),)
+            )
+            return stack.enter_context(scripted(lambda _: answer))
+
+        yield [serve("gpu-1", "1"), serve("gpu-2", "2"), serve("gpu-1", "1")]
+
+
+def feed_of(*ports: int) -> SeveralNodesFeed:
+    return SeveralNodesFeed([f"http://127.0.0.1:{port}" for port in ports], NodeAccessSettings())
+
+
+def test_a_node_that_is_gone_costs_only_its_rows_and_is_named(nodes: list[Target]) -> None:
+    feed = feed_of(nodes[0].port, 1, nodes[1].port)
+    try:
+        found = parse_snapshot(feed.snapshot())
+        assert [row.place for row in found.devices] == ["gpu-1:0", "gpu-2:0"]
+        (remark,) = feed.remarks()
+        assert "http://127.0.0.1:1 cannot be reached" in remark
+    finally:
+        feed.close()
+
+
+def test_two_urls_of_one_node_count_once(nodes: list[Target]) -> None:
+    feed = feed_of(nodes[0].port, nodes[2].port, nodes[1].port)
+    try:
+        assert [row.place for row in parse_snapshot(feed.snapshot()).devices] == ["gpu-1:0", "gpu-2:0"]
+    finally:
+        feed.close()
+
+
+def test_without_any_node_the_first_reason_is_the_error() -> None:
+    feed = feed_of(1)
+    with pytest.raises(GpuledgerError, match="cannot be reached"):
+        feed.snapshot()
+    feed.close()

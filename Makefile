@@ -106,6 +106,7 @@ bench: $(VENV)/.dev debian  ## run the benchmarks and write their tables into th
 	$(BIN)/python benchmarks/report.py --write docs/performance.md
 	$(BIN)/python benchmarks/remote_write.py --write docs/remote-write.md
 	$(BIN)/python benchmarks/agent.py --write docs/agent.md
+	$(BIN)/python benchmarks/fleet.py --write docs/fleet.md
 	$(BIN)/python benchmarks/budgets.py --write docs/performance.md
 
 prove: bench             ## run what takes hours: bench, bills, an hour of churn, instruction counts, fuzz
@@ -184,17 +185,16 @@ image-archive: image     ## dist: both images as OCI archives, for `podman load`
 	for tag in $(VERSION) $(VERSION)-smi; do \
 	  skopeo copy -q docker-daemon:$(IMAGE):$$tag oci-archive:$(DIST)/gpuledger-$$tag-linux-$(ARCHITECTURE).oci.tar:$$tag || exit 1; done
 
-# One tag for all architectures: `docker manifest` joins the images that skopeo has pushed. Both read what `docker login`
-# has stored: a password in a command line can be read in logs and by other users.
-push-images:             ## push the archives in dist to REGISTRY, after `docker login`
+# One tag for all architectures. Podman reads what `podman login` has stored: a password in a command
+# line can be read in logs and by other users.
+push-images:             ## push the archives in dist to REGISTRY with podman, after a login
 	for tag in $(VERSION) $(VERSION)-smi; do \
-	  images=; \
+	  image=$(REGISTRY)/gpuledger:$$tag; \
+	  podman manifest create $$image >/dev/null || exit 1; \
 	  for file in $(DIST)/gpuledger-$$tag-linux-*.oci.tar; do \
-	    image=$(REGISTRY)/gpuledger:$$tag-$$(basename $$file .oci.tar | sed 's/.*-linux-//'); \
-	    skopeo copy -q oci-archive:$$file:$$tag docker://$$image || exit 1; \
-	    images="$$images $$image"; \
+	    podman manifest add $$image oci-archive:$$file >/dev/null || exit 1; \
 	  done; \
-	  docker manifest create $(REGISTRY)/gpuledger:$$tag $$images && docker manifest push --purge $(REGISTRY)/gpuledger:$$tag || exit 1; done
+	  podman manifest push --quiet --all --rm $$image docker://$$image || exit 1; done
 
 PIP_COMPILE = $(BIN)/pip-compile -q --generate-hashes --strip-extras --no-header --no-emit-index-url --no-emit-find-links
 lock: $(VENV)/.dev       ## pin the newest dependencies of image and executable, with hashes
